@@ -1,0 +1,53 @@
+# make demo     extract JSON from the sample documents with the bundled model and write report.html
+# make test     lint, types and tests
+# The rest is for people who work on decodekit; `make help` lists it.
+
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test lint types check-format pytest test-slow test-gpu bench train clean
+
+help:  ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+$(STAMP): pyproject.toml constraints.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "decodekit needs Python 3.11 or newer; run: make PYTHON=python3.11 $(MAKECMDGOALS)" >&2; exit 1; }
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+install: $(STAMP)  ## make the virtual environment and install decodekit into it
+
+demo: $(STAMP)  ## extract JSON from the sample documents with the bundled model
+	$(BIN)/decodekit demo
+
+test: lint types pytest  ## lint, types and tests
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(STAMP)
+	$(BIN)/mypy
+
+pytest: $(STAMP)
+	$(BIN)/python -m pytest -q
+
+test-slow: $(STAMP)  ## the long checks as well: corpora, many documents, large vocabularies
+	$(BIN)/python -m pytest -q -m 'slow and not gpu' --timeout 3600
+
+test-gpu: $(STAMP)  ## the checks that need a CUDA device
+	$(BIN)/python -m pytest -q -m gpu
+
+bench: $(STAMP)  ## tokens per second beside transformers' generate, on the bundled model
+	$(BIN)/python benchmarks/generation.py
+
+train: $(STAMP)  ## train the bundled model anew (about two hours on two cores)
+	$(BIN)/python -m training.train
+
+clean:  ## remove the virtual environment and caches
+	rm -rf $(VENV) .mypy_cache .ruff_cache build *.egg-info

@@ -1,0 +1,180 @@
+"""Every error of decodekit: a class for `except`, a stable code for logs, and a message with place, cause and next step.
+
+Codes are grouped by hundred: 1xx output cut short, 2xx constraint, 3xx model, tokenizer and options, 4xx plug-ins,
+5xx jobs, 6xx decoding. A code is never reused for another meaning.
+"""
+
+from __future__ import annotations
+
+
+class DecodekitError(Exception):
+    """Base of all errors that decodekit raises on purpose.
+
+    Args:
+        cause: what was seen, in one sentence.
+        at: where it was seen: a JSON Pointer, a file and line, an option name.
+        hint: what to do next.
+        code: a stable code such as ``"DK201"``; the default is the code of the class.
+    """
+
+    code: str = "DK000"
+
+    def __init__(self, cause: str, *, at: str | None = None, hint: str | None = None, code: str | None = None) -> None:
+        self.cause, self.at, self.hint = cause, at, hint
+        if code is not None:
+            self.code = code
+        super().__init__(cause)
+
+    def __str__(self) -> str:
+        lines = [f"{self.code} {self.cause}"]
+        if self.at is not None:
+            lines.append(f"  at  {self.at}")
+        if self.hint is not None:
+            lines.append(f"  try {self.hint}")
+        return "\n".join(lines)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # `at`, `hint` and `code` are keyword-only, so the default pickling of exceptions would lose them.
+        return _rebuild, (type(self), self.cause, self.at, self.hint, self.code)
+
+
+def _rebuild(cls: type[DecodekitError], cause: str, at: str | None, hint: str | None, code: str) -> DecodekitError:
+    return cls(cause, at=at, hint=hint, code=code)
+
+
+class LengthError(DecodekitError):
+    """The output was cut at ``max_new_tokens`` before the constraint was satisfied."""
+
+    code = "DK101"
+
+
+class ConstraintError(DecodekitError):
+    """A constraint cannot be used; base of the errors about schemas, patterns and grammars."""
+
+    code = "DK200"
+
+
+class UnsupportedSchemaError(ConstraintError):
+    """A keyword, or a combination of keywords, that is not enforced while decoding; refused by name and JSON Pointer."""
+
+    code = "DK201"
+
+
+class UnsatisfiableError(ConstraintError):
+    """No text satisfies the constraint."""
+
+    code = "DK202"
+
+
+class InvalidConstraintError(ConstraintError):
+    """The constraint is malformed: not a JSON Schema, a regex that does not parse, an empty list of choices."""
+
+    code = "DK203"
+
+
+class NameNotFoundError(ConstraintError):
+    """A schema file, or a class in a module, was not found."""
+
+    code = "DK204"
+
+
+class UnresolvableReferenceError(ConstraintError):
+    """A ``$ref`` points to nothing; references are never fetched from the network."""
+
+    code = "DK205"
+
+
+class ResourceLimitError(ConstraintError):
+    """A constraint outgrew a stated bound on states, depth or repetitions."""
+
+    code = "DK206"
+
+
+class ModelError(DecodekitError):
+    """A model cannot be loaded or used."""
+
+    code = "DK300"
+
+
+class VocabularyMismatchError(ModelError):
+    """The tokenizer does not belong to the model."""
+
+    code = "DK301"
+
+
+class ChatTemplateError(ModelError):
+    """Messages were given and the tokenizer has no chat template."""
+
+    code = "DK302"
+
+
+class ContextLengthError(ModelError):
+    """The prompt does not fit into the model's context."""
+
+    code = "DK304"
+
+
+class OptionError(DecodekitError):
+    """Options that contradict each other or are out of range."""
+
+    code = "DK305"
+
+
+class UselessOptionError(OptionError):
+    """An option that would have no effect, such as a temperature with greedy decoding."""
+
+    code = "DK306"
+
+
+class TokenizerError(ModelError):
+    """The bytes of the tokenizer's tokens cannot be known, so no text can be constrained with it."""
+
+    code = "DK307"
+
+
+class UnknownNameError(DecodekitError):
+    """A strategy, processor or format name that is not installed; suggests the nearest one."""
+
+    code = "DK401"
+
+
+class JobError(DecodekitError):
+    """A job folder or its input cannot be used."""
+
+    code = "DK500"
+
+
+class JobSettingsError(JobError):
+    """An output folder was made with other settings."""
+
+    code = "DK501"
+
+
+class DocumentError(JobError):
+    """One document of a job cannot be used: empty, not UTF-8, repeated id, missing field."""
+
+    code = "DK502"
+
+
+class OutputError(JobError):
+    """The output folder cannot be written: read-only, or the disk is full."""
+
+    code = "DK503"
+
+
+class DecodingError(DecodekitError):
+    """Decoding of one row had to stop; base of the errors below."""
+
+    code = "DK600"
+
+
+class DeadEndError(DecodingError):
+    """No token is allowed and the text is not complete."""
+
+    code = "DK601"
+
+
+class NonFiniteLogitsError(DecodingError):
+    """The model gave NaN or +inf logits."""
+
+    code = "DK602"
