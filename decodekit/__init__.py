@@ -41,25 +41,30 @@ _HOME: dict[str, str] = {
     "Vocabulary": "decodekit.vocabulary",
 }
 
-__all__ = ["__version__", *_HOME]  # noqa: PLE0604
+__all__ = ["__version__", *_HOME]
 
 if TYPE_CHECKING:
-    from decodekit.constraints import Choices, JsonSchema, Regex, check, compile
-    from decodekit.errors import DecodekitError
-    from decodekit.llm import LLM, Completion, generate
-    from decodekit.sampling import (
-        FrequencyPenalty,
-        LogitBias,
-        MinP,
-        Pipeline,
-        PresencePenalty,
-        RepetitionPenalty,
-        Temperature,
-        TopK,
-        TopP,
-    )
-    from decodekit.strategy import Greedy, Sample
-    from decodekit.vocabulary import Vocabulary
+    from decodekit.constraints import Choices as Choices
+    from decodekit.constraints import JsonSchema as JsonSchema
+    from decodekit.constraints import Regex as Regex
+    from decodekit.constraints import check as check
+    from decodekit.constraints import compile as compile
+    from decodekit.errors import DecodekitError as DecodekitError
+    from decodekit.llm import LLM as LLM
+    from decodekit.llm import Completion as Completion
+    from decodekit.llm import generate as generate
+    from decodekit.sampling import FrequencyPenalty as FrequencyPenalty
+    from decodekit.sampling import LogitBias as LogitBias
+    from decodekit.sampling import MinP as MinP
+    from decodekit.sampling import Pipeline as Pipeline
+    from decodekit.sampling import PresencePenalty as PresencePenalty
+    from decodekit.sampling import RepetitionPenalty as RepetitionPenalty
+    from decodekit.sampling import Temperature as Temperature
+    from decodekit.sampling import TopK as TopK
+    from decodekit.sampling import TopP as TopP
+    from decodekit.strategy import Greedy as Greedy
+    from decodekit.strategy import Sample as Sample
+    from decodekit.vocabulary import Vocabulary as Vocabulary
 
 
 def __getattr__(name: str) -> Any:

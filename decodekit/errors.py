@@ -1,4 +1,4 @@
-"""Every error of decodekit: a class for `except`, a stable code for logs, and a message with place, cause and next step.
+"""Every error of decodekit: a class for `except`, a stable code for logs, a message with place, cause and next step.
 
 Codes are grouped by hundred: 1xx output cut short, 2xx constraint, 3xx model, tokenizer and options, 4xx plug-ins,
 5xx jobs, 6xx decoding. A code is never reused for another meaning.
@@ -55,7 +55,7 @@ class ConstraintError(DecodekitError):
 
 
 class UnsupportedSchemaError(ConstraintError):
-    """A keyword, or a combination of keywords, that is not enforced while decoding; refused by name and JSON Pointer."""
+    """A keyword or combination of keywords that is not enforced while decoding; refused by name and JSON Pointer."""
 
     code = "DK201"
 

@@ -69,7 +69,7 @@ def type_checking_removed(tree: ast.Module) -> ast.Module:
     """The module without its `if TYPE_CHECKING:` blocks, which import nothing at run time."""
 
     class Remove(ast.NodeTransformer):
-        def visit_If(self, node: ast.If) -> ast.AST | list[ast.stmt]:  # noqa: N802
+        def visit_If(self, node: ast.If) -> ast.AST | list[ast.stmt]:
             if isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
                 return node.orelse
             return self.generic_visit(node)
