@@ -74,6 +74,7 @@ class End(Frame):
     """A state that only returns."""
 
     def moves(self) -> tuple[Move, ...]:
+        """Return, and nothing else."""
         return (RETURN,)
 
 
@@ -84,7 +85,9 @@ class Lexeme(Frame):
     node: Node
 
     def moves(self) -> tuple[Move, ...]:
+        """One Read."""
         return (Read(self.node),)
 
     def after(self, label: Label, text: bytes) -> tuple[Frame, ...]:
+        """The end, whatever the label."""
         return (End(),)

@@ -1,0 +1,642 @@
+"""Regular languages of bytes as immutable, hash-consed expressions with symbolic derivatives.
+
+Every lexical language of the engine (a regex, a JSON string, the keys of an object) is a `Node`. Nodes are made by the
+constructors below, which simplify as they build, and equal structure is the same object, so that a derivative is often
+an object that exists already: the reachable derivatives *are* the states of the automaton, made when they are needed.
+
+A node may mark the ends of its words with labels, `concat(literal(b"true"), accept("bool"))`: the engine reports the
+labels of a word when it ends. If a word passes several labels, the last one counts; None means no label.
+
+Sources: J. Brzozowski, Derivatives of regular expressions (1964); S. Owens, J. Reppy, A. Turon, Regular-expression
+derivatives re-examined (2009), here with whole rows of transitions in place of classes and single derivatives.
+"""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Iterable, Iterator
+from typing import Final, TypeAlias
+from weakref import WeakKeyDictionary, WeakValueDictionary
+
+from decodekit.errors import ResourceLimitError
+
+ByteMask: TypeAlias = int
+"""A set of bytes: bit b of a 256-bit integer."""
+
+Transitions: TypeAlias = "tuple[tuple[ByteMask, Node], ...]"
+"""Disjoint, non-empty byte sets with what remains after any of their bytes; other bytes lead to `EMPTY`."""
+
+ALL_BYTES: Final[ByteMask] = (1 << 256) - 1
+
+MAX_SEARCH_STATES: Final = 50_000
+"""Bound on the states that one emptiness test may explore before it raises `ResourceLimitError`."""
+
+_LITERAL_CHUNK: Final = 256  # a longer literal is a chain of such chunks, so that a derivative copies few bytes
+_FACTOR_DEPTH: Final = 40  # bound on the recursion of factoring; beyond it a choice is merely larger
+
+_lock = threading.RLock()
+_interned: WeakValueDictionary[tuple[object, ...], Node] = WeakValueDictionary()
+_emptiness: WeakKeyDictionary[Node, bool] = WeakKeyDictionary()
+
+
+class Node(ABC):
+    """A regular language of bytes. Immutable, compared by value; for the nodes of this module that is identity.
+
+    A front end may add its own lazily derived nodes: give `transitions` and `labels`, and value equality with a hash
+    (a frozen dataclass does), so that equal remainders are recognised.
+    """
+
+    __slots__ = ("__weakref__",)
+
+    can_be_empty: bool = True
+    """Whether the language may be empty although the constructors did not see it. False skips the search."""
+    is_labelled: bool = True
+    """Whether a word may end with a label other than None."""
+
+    @property
+    @abstractmethod
+    def labels(self) -> tuple[Hashable, ...]:
+        """The labels with which the empty word ends here: ``()`` if it is no word, ``(None,)`` if it has no label."""
+
+    @abstractmethod
+    def transitions(self) -> Transitions:
+        """What remains after each possible first byte. Targets are never `EMPTY` itself but may be empty languages."""
+
+    @property
+    def is_nullable(self) -> bool:
+        """Whether the empty word belongs to the language."""
+        return bool(self.labels)
+
+    def derivative(self, byte: int) -> Node:
+        """The words that follow `byte` (0..255)."""
+        bit = 1 << byte
+        for mask, target in self.transitions():
+            if mask & bit:
+                return target
+        return EMPTY
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the language has no word; exact.
+
+        Raises:
+            ResourceLimitError: the search needed more than `MAX_SEARCH_STATES` states.
+        """
+        return self.can_be_empty and self._is_empty()
+
+    def _is_empty(self) -> bool:
+        known = _emptiness.get(self)
+        return _search_is_empty(self) if known is None else known
+
+
+def _search_is_empty(root: Node) -> bool:
+    """Depth-first search for a nullable derivative. What it learns is kept for every state that it decides."""
+    parents: dict[Node, Node | None] = {root: None}
+    stack = [root]
+    while stack:
+        node = stack.pop()
+        alive = node.is_nullable or (node is not root and _emptiness.get(node) is False) or not node.can_be_empty
+        if alive:
+            found: Node | None = node
+            while found is not None:
+                _emptiness[found] = False
+                found = parents[found]
+            return False
+        if node is not root and _emptiness.get(node):
+            continue
+        # Successors with fewer open ends first (they are popped last-in first-out): nullable ones decide at once.
+        successors = [target for _, target in node.transitions() if target not in parents]
+        successors.sort(key=lambda target: target.is_nullable or not target.can_be_empty)
+        for target in successors:
+            parents[target] = node
+            stack.append(target)
+        if len(parents) > MAX_SEARCH_STATES:
+            raise ResourceLimitError(
+                f"more than {MAX_SEARCH_STATES:,} states are needed to tell whether an intersection is empty",
+                hint="use fewer or simpler patterns together",
+            )
+    for node in parents:
+        _emptiness[node] = True
+    return True
+
+
+class _Interned(Node):
+    """Base of the nodes of this module: hash-consed, with their transitions kept."""
+
+    __slots__ = ("_labels", "_transitions", "can_be_empty", "is_labelled")
+
+    can_be_empty: bool
+    is_labelled: bool
+    _labels: tuple[Hashable, ...]
+    _transitions: Transitions | None
+
+    def _finish(self, labels: tuple[Hashable, ...], can_be_empty: bool, is_labelled: bool) -> None:
+        self._labels = labels
+        self._transitions = None
+        self.can_be_empty = can_be_empty
+        self.is_labelled = is_labelled
+
+    @property
+    def labels(self) -> tuple[Hashable, ...]:
+        return self._labels
+
+    def transitions(self) -> Transitions:
+        known = self._transitions
+        if known is None:
+            known = self._transitions = self._derive()
+        return known
+
+    @abstractmethod
+    def _derive(self) -> Transitions: ...
+
+    def __reduce__(self) -> tuple[object, ...]:
+        raise TypeError("nodes are made anew from their constraint in each process; pickle the constraint")
+
+
+class Empty(_Interned):
+    """The language without words."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        self._finish((), True, False)
+
+    def _is_empty(self) -> bool:
+        return True
+
+    def _derive(self) -> Transitions:
+        return ()
+
+    def __repr__(self) -> str:
+        return "EMPTY"
+
+
+class Accept(_Interned):
+    """The empty word, with a label."""
+
+    __slots__ = ("label",)
+
+    def __init__(self, label: Hashable) -> None:
+        self.label = label
+        self._finish((label,), False, label is not None)
+
+    def _derive(self) -> Transitions:
+        return ()
+
+    def __repr__(self) -> str:
+        return "EPSILON" if self.label is None else f"accept({self.label!r})"
+
+
+class Bytes(_Interned):
+    """One byte out of a set."""
+
+    __slots__ = ("mask",)
+
+    def __init__(self, mask: ByteMask) -> None:
+        self.mask = mask
+        self._finish((), False, False)
+
+    def _derive(self) -> Transitions:
+        return ((self.mask, EPSILON),)
+
+    def __repr__(self) -> str:
+        return f"byte_set({_show_bytes(self.mask)})"
+
+
+class Literal(_Interned):
+    """One word of at least two bytes."""
+
+    __slots__ = ("text",)
+
+    def __init__(self, text: bytes) -> None:
+        self.text = text
+        self._finish((), False, False)
+
+    def _derive(self) -> Transitions:
+        return ((1 << self.text[0], literal(self.text[1:])),)
+
+    def __repr__(self) -> str:
+        return f"literal({self.text!r})"
+
+
+class Concat(_Interned):
+    """A word of `head`, then a word of `tail`; nested to the right, so `head` is no Concat."""
+
+    __slots__ = ("head", "tail")
+
+    def __init__(self, head: Node, tail: Node) -> None:
+        self.head, self.tail = head, tail
+        labels = _pass_labels(head.labels, tail.labels) if head.labels and tail.labels else ()
+        is_labelled = tail.is_labelled or head.is_labelled
+        self._finish(labels, head.can_be_empty or tail.can_be_empty, is_labelled)
+
+    def _is_empty(self) -> bool:
+        node: Node = self
+        while isinstance(node, Concat) and node.can_be_empty:
+            if node.head.is_empty:
+                return True
+            node = node.tail
+        return node.is_empty
+
+    def _derive(self) -> Transitions:
+        rows: list[tuple[ByteMask, Node]] = []
+        node: Node = self
+        while isinstance(node, Concat):  # a loop, not a recursion: a chain of optional parts may be long
+            head, tail = node.head, node.tail
+            rows += ((mask, concat(target, tail)) for mask, target in head.transitions())
+            for label in head.labels:
+                if label is not None:
+                    rows += ((mask, concat(accept(label), target)) for mask, target in tail.transitions())
+            if None not in head.labels:
+                return _merge(rows)
+            node = tail
+        rows += node.transitions()
+        return _merge(rows)
+
+    def __repr__(self) -> str:
+        return f"concat({', '.join(map(repr, _chain(self)))})"
+
+
+class Choice(_Interned):
+    """A word of any of the options."""
+
+    __slots__ = ("options",)
+
+    def __init__(self, options: tuple[Node, ...]) -> None:
+        self.options = options
+        labels = tuple(dict.fromkeys(label for option in options for label in option.labels))
+        # One option that cannot be empty is enough.
+        can_be_empty = all(option.can_be_empty for option in options)
+        self._finish(labels, can_be_empty, any(option.is_labelled for option in options))
+
+    def _is_empty(self) -> bool:
+        return all(option.is_empty for option in self.options)
+
+    def _derive(self) -> Transitions:
+        return _merge([row for option in self.options for row in option.transitions()])
+
+    def __repr__(self) -> str:
+        return f"choice({', '.join(map(repr, self.options))})"
+
+
+class Both(_Interned):
+    """The words that all operands have in common."""
+
+    __slots__ = ("operands",)
+
+    def __init__(self, operands: tuple[Node, ...]) -> None:
+        self.operands = operands
+        self._finish(_meet_labels(operands), True, any(operand.is_labelled for operand in operands))
+
+    def _derive(self) -> Transitions:
+        rows: list[tuple[ByteMask, tuple[Node, ...]]] = [(ALL_BYTES, ())]
+        for operand in self.operands:
+            rows = [
+                (common, (*targets, target))
+                for mask, targets in rows
+                for other, target in operand.transitions()
+                if (common := mask & other)
+            ]
+        return _merge([(mask, both(*targets)) for mask, targets in rows])
+
+    def __repr__(self) -> str:
+        return f"both({', '.join(map(repr, self.operands))})"
+
+
+class Complement(_Interned):
+    """The byte strings that are no words of `operand`."""
+
+    __slots__ = ("operand",)
+
+    def __init__(self, operand: Node) -> None:
+        self.operand = operand
+        self._finish(() if operand.labels else (None,), True, False)
+
+    def _derive(self) -> Transitions:
+        rows: list[tuple[ByteMask, Node]] = []
+        rest = ALL_BYTES
+        for mask, target in self.operand.transitions():
+            rows.append((mask, complement(target)))
+            rest &= ~mask
+        if rest:
+            rows.append((rest, ANYTHING))
+        return _merge(rows)
+
+    def __repr__(self) -> str:
+        return "ANYTHING" if self.operand is EMPTY else f"complement({self.operand!r})"
+
+
+class Repeat(_Interned):
+    """Between `min` and `max` words of `body`; `max` None has no bound. A nullable body has `min` 0."""
+
+    __slots__ = ("body", "max", "min")
+
+    def __init__(self, body: Node, min_: int, max_: int | None) -> None:
+        self.body, self.min, self.max = body, min_, max_
+        labels: tuple[Hashable, ...] = () if min_ else tuple(dict.fromkeys((None, *body.labels)))
+        self._finish(labels, min_ > 0 and body.can_be_empty, body.is_labelled)
+
+    def _is_empty(self) -> bool:
+        return self.body.is_empty
+
+    def _derive(self) -> Transitions:
+        rest = repeat(self.body, max(self.min - 1, 0), None if self.max is None else self.max - 1)
+        # A nullable body needs no second case: the first word may be taken to be one that is not empty.
+        return _merge([(mask, concat(target, rest)) for mask, target in self.body.transitions()])
+
+    def __repr__(self) -> str:
+        return f"repeat({self.body!r}, {self.min}, {self.max})"
+
+
+def _pass_labels(before: tuple[Hashable, ...], after: tuple[Hashable, ...]) -> tuple[Hashable, ...]:
+    """Labels of the empty word in a concatenation: the last label that is passed counts."""
+    return tuple(dict.fromkeys(first if last is None else last for last in after for first in before))
+
+
+def _meet_labels(operands: tuple[Node, ...]) -> tuple[Hashable, ...]:
+    labels: tuple[Hashable, ...] = (None,)
+    for operand in operands:
+        if not operand.labels:
+            return ()
+        if operand.labels != (None,):
+            labels = operand.labels  # `both` admits one labelled operand at most
+    return labels
+
+
+def _intern(kind: type[_Interned], identity: Hashable, *arguments: object) -> Node:
+    """The one node of this kind and identity."""
+    key = (kind, identity)
+    with _lock:
+        node = _interned.get(key)
+        if node is None:
+            node = _interned[key] = kind(*arguments)
+        return node
+
+
+def accept(label: Hashable) -> Node:
+    """The empty word, whose end carries `label`. ``concat(word, accept(label))`` labels the end of a word."""
+    return _intern(Accept, (type(label), label), label)  # the type too: True is not 1
+
+
+EMPTY: Final[Node] = Empty()
+"""The language without words."""
+EPSILON: Final[Node] = accept(None)
+"""The language of the empty word, without a label."""
+
+
+def byte_set(members: Iterable[int] | ByteMask) -> Node:
+    """One byte out of `members`, given as bytes 0..255 or as a 256-bit integer."""
+    mask = members if isinstance(members, int) else 0
+    if not isinstance(members, int):
+        for member in members:
+            if not 0 <= member <= 255:
+                raise ValueError(f"{member} is not a byte")
+            mask |= 1 << member
+    if not 0 <= mask <= ALL_BYTES:
+        raise ValueError("a byte set has 256 bits")
+    return _intern(Bytes, mask, mask) if mask else EMPTY
+
+
+def literal(text: bytes) -> Node:
+    """The one word `text`."""
+    if len(text) <= 1:
+        return byte_set(text) if text else EPSILON
+    if len(text) <= _LITERAL_CHUNK:
+        return _intern(Literal, text, text)
+    return concat(*(literal(text[i : i + _LITERAL_CHUNK]) for i in range(0, len(text), _LITERAL_CHUNK)))
+
+
+def concat(*nodes: Node) -> Node:
+    """Words of the nodes, one after the other."""
+    result: Node | None = None
+    for node in reversed(nodes):
+        if node is EMPTY:
+            return EMPTY
+        if result is None:
+            result = node
+            continue
+        for part in reversed(_chain(node)):
+            result = _concat_two(part, result)
+    return EPSILON if result is None else result
+
+
+def _concat_two(head: Node, tail: Node) -> Node:
+    if head is EPSILON:
+        return tail
+    if tail is EPSILON:
+        return head
+    if isinstance(head, Accept) and (isinstance(tail, Accept) or None not in _possible_labels(tail)):
+        return tail
+    return _intern(Concat, (head, tail), head, tail)
+
+
+def _possible_labels(node: Node) -> tuple[Hashable, ...]:
+    """The labels of a node whose words all end with them, as far as that is plain to see; otherwise with None."""
+    while isinstance(node, Concat):
+        node = node.tail
+    return node.labels if isinstance(node, Accept) else (None,)
+
+
+def _chain(node: Node) -> list[Node]:
+    parts = []
+    while isinstance(node, Concat):
+        parts.append(node.head)
+        node = node.tail
+    parts.append(node)
+    return parts
+
+
+def choice(*nodes: Node) -> Node:
+    """A word of any of the nodes. Order and repetition do not matter."""
+    return _choice(nodes, _FACTOR_DEPTH)
+
+
+def _choice(nodes: Iterable[Node], depth: int) -> Node:
+    options: dict[Node, None] = {}
+    mask = 0
+    repeats: dict[Node, list[Repeat]] = {}  # by body
+    concats: dict[Node, list[Concat]] = {}  # by head
+    for node in _options(nodes):
+        if isinstance(node, Bytes):
+            mask |= node.mask
+        elif isinstance(node, Repeat):
+            repeats.setdefault(node.body, []).append(node)
+        elif isinstance(node, Concat):
+            concats.setdefault(node.head, []).append(node)
+        elif node is not EMPTY:
+            options[node] = None
+    if mask:
+        options[byte_set(mask)] = None
+    for group in repeats.values():
+        options.update(dict.fromkeys(_join_repeats(group)))
+    counted: dict[tuple[Node, Node], list[Repeat]] = {}  # X{a,b}·T by (X, T)
+    for head, parts in concats.items():
+        tails = dict.fromkeys(part.tail for part in parts)
+        if len(tails) == 1 or depth == 0:
+            joined = [concat(head, tail) for tail in tails]
+        else:
+            joined = [concat(head, _choice(tails, depth - 1))]
+        for part in joined:
+            if isinstance(part, Concat) and isinstance(part.head, Repeat):
+                counted.setdefault((part.head.body, part.tail), []).append(part.head)
+            else:
+                options[part] = None
+    for (_, tail), group in counted.items():
+        options.update((concat(node, tail), None) for node in _join_repeats(group))
+    if EPSILON in options:
+        # X{1,n} or nothing is X{0,n}; a nullable option has the empty word already.
+        for node in [node for node in options if isinstance(node, Repeat) and node.min == 1]:
+            del options[node]
+            options[repeat(node.body, 0, node.max)] = None
+        if any(node is not EPSILON and None in node.labels for node in options):
+            del options[EPSILON]
+    if not options:
+        return EMPTY
+    if ANYTHING in options and not any(node.is_labelled for node in options):
+        return ANYTHING
+    unique = tuple(options)
+    return unique[0] if len(unique) == 1 else _intern(Choice, frozenset(unique), unique)
+
+
+def _options(nodes: Iterable[Node]) -> Iterator[Node]:
+    for node in nodes:
+        if isinstance(node, Choice):
+            yield from node.options
+        else:
+            yield node
+
+
+def _join_repeats(group: list[Repeat]) -> list[Node]:
+    """Repeats of one body with their counts united where they overlap or touch: X{2,4} or X{5,9} is X{2,9}."""
+    if len(group) == 1:
+        return [group[0]]
+    body = group[0].body
+    joined: list[tuple[int, int | None]] = []
+    for low, high in sorted(((node.min, node.max) for node in group), key=lambda bounds: bounds[0]):
+        if joined and (joined[-1][1] is None or low <= joined[-1][1] + 1):
+            last_low, last_high = joined[-1]
+            joined[-1] = (last_low, None if last_high is None or high is None else max(last_high, high))
+        else:
+            joined.append((low, high))
+    return [repeat(body, low, high) for low, high in joined]
+
+
+def both(*nodes: Node) -> Node:
+    """The words that all nodes have in common.
+
+    Raises:
+        ValueError: more than one operand is labelled; the meet of two labels has no meaning.
+    """
+    operands: dict[Node, None] = {}
+    mask = ALL_BYTES
+    bytes_seen = False
+    for outer in nodes:
+        for node in outer.operands if isinstance(outer, Both) else (outer,):
+            if node is EMPTY:
+                return EMPTY
+            if isinstance(node, Bytes):
+                mask &= node.mask
+                bytes_seen = True
+            elif node is not ANYTHING:
+                operands[node] = None
+    if bytes_seen:
+        operands[byte_set(mask)] = None
+    if EMPTY in operands:
+        return EMPTY
+    unique = tuple(operands)
+    if len(unique) <= 1:
+        return unique[0] if unique else ANYTHING
+    if sum(node.is_labelled for node in unique) > 1:
+        raise ValueError("at most one operand of `both` may be labelled")
+    if any(isinstance(node, Complement) and node.operand in operands for node in unique):
+        return EMPTY
+    if any(isinstance(node, Accept) for node in unique):
+        return choice(*map(accept, _meet_labels(unique)))
+    return _intern(Both, frozenset(unique), unique)
+
+
+def complement(node: Node) -> Node:
+    """The byte strings that are no words of `node`; its labels do not matter and the complement has none.
+
+    For the complement within UTF-8 text, meet it with that: ``both(text, complement(node))``.
+    """
+    if isinstance(node, Complement) and not node.operand.is_labelled:
+        return node.operand
+    return _intern(Complement, node, node)
+
+
+def repeat(node: Node, min: int = 0, max: int | None = None) -> Node:
+    """Between `min` and `max` words of `node`, one after the other; ``max=None`` has no bound.
+
+    Raises:
+        ValueError: negative or crossed bounds.
+    """
+    if min < 0 or (max is not None and max < min):
+        raise ValueError(f"no number is at least {min} and at most {max}")
+    if max == 0 or isinstance(node, Accept):
+        return node if isinstance(node, Accept) and min else EPSILON
+    if node is EMPTY:
+        return EPSILON if min == 0 else EMPTY
+    if min == max == 1:
+        return node
+    if max == 1:
+        return choice(EPSILON, node)
+    if node.is_nullable:
+        min = 0
+    if isinstance(node, Repeat) and node.max is None and node.min <= 1 and max is None:
+        return repeat(node.body, node.min if min else 0)  # (X*)* and (X+)+
+    return _intern(Repeat, (node, min, max), node, min, max)
+
+
+def optional(node: Node) -> Node:
+    """A word of `node`, or nothing."""
+    return choice(EPSILON, node)
+
+
+ANYTHING: Final[Node] = complement(EMPTY)
+"""Every byte string."""
+
+
+def _merge(rows: list[tuple[ByteMask, Node]]) -> Transitions:
+    """Disjoint rows from overlapping ones (targets united), one row per target, no row to `EMPTY`."""
+    pieces: list[tuple[ByteMask, tuple[Node, ...]]] = []
+    covered = 0
+    for mask, target in rows:
+        if target is EMPTY or not mask:
+            continue
+        if covered & mask:
+            split: list[tuple[ByteMask, tuple[Node, ...]]] = []
+            for piece, targets in pieces:
+                common = piece & mask
+                if common:
+                    if common != piece:
+                        split.append((piece & ~mask, targets))
+                    split.append((common, (*targets, target)))
+                else:
+                    split.append((piece, targets))
+            pieces = split
+        fresh = mask & ~covered
+        if fresh:
+            pieces.append((fresh, (target,)))
+        covered |= mask
+    by_target: dict[Node, ByteMask] = {}
+    for mask, targets in pieces:
+        united = targets[0] if len(targets) == 1 else choice(*targets)
+        by_target[united] = by_target.get(united, 0) | mask
+    return tuple((mask, target) for target, mask in by_target.items())
+
+
+def bytes_of(mask: ByteMask) -> list[int]:
+    """The members of a byte set, ascending."""
+    members = []
+    while mask:
+        low = mask & -mask
+        members.append(low.bit_length() - 1)
+        mask ^= low
+    return members
+
+
+def _show_bytes(mask: ByteMask) -> str:
+    members = bytes_of(mask)
+    return repr(bytes(members)) if len(members) <= 16 else f"<{len(members)} bytes>"
