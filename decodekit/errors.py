@@ -162,6 +162,12 @@ class OutputError(JobError):
     code = "DK503"
 
 
+class InvalidOutputError(JobError):
+    """What the model wrote for a document is not JSON, or breaks the schema."""
+
+    code = "DK504"
+
+
 class DecodingError(DecodekitError):
     """Decoding of one row had to stop; base of the errors below."""
 

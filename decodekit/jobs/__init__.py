@@ -1,0 +1,1 @@
+"""Jobs: many documents in, validated JSON out, in a folder that survives being killed."""

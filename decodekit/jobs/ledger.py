@@ -1,0 +1,218 @@
+"""An append-only file of JSON lines that survives `kill -9`, a power cut and a full disk.
+
+What always holds, whatever happens to the process:
+
+- every line but the last is complete, because a line goes to the file with one `write` on a descriptor in append mode,
+  and a write that fails half-way is cut back to the length before it;
+- a torn last line (killed inside the `write`, or pages lost in a power cut) is cut off when the file is opened again;
+- `rewrite` replaces the file in one step: a reader sees the old lines or the new ones.
+
+A line is safe against the death of the process as soon as `append` returns (it is in the page cache), and safe against
+the death of the machine after the next `fsync`, at most `sync_interval_s` later.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from decodekit.errors import JobError, OutputError
+
+Row = dict[str, Any]
+
+
+def encode_line(row: Mapping[str, object]) -> bytes:
+    """One row as a line of UTF-8 JSON, line feed included. Raises ValueError for NaN and infinities."""
+    try:
+        text = json.dumps(row, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+        return text.encode("utf-8") + b"\n"
+    except UnicodeEncodeError:
+        # A lone surrogate ("\ud800" in the JSON a model wrote) has no UTF-8 form; as an escape it survives.
+        return json.dumps(row, separators=(",", ":"), allow_nan=False).encode("ascii") + b"\n"
+
+
+def read_rows(path: Path) -> Iterator[Row]:
+    """The complete rows of a ledger that another process may be writing; a torn tail is left out.
+
+    Raises:
+        JobError: a line that is no JSON object is followed by one that is, so this is not a torn tail.
+    """
+    for _, _, row in _scan(path):
+        yield row
+
+
+def _scan(path: Path) -> Iterator[tuple[int, int, Row]]:
+    """(offset after the line, line number, row) of every good line. Blank lines are passed over."""
+    bad_line: int | None = None
+    offset = 0
+    try:
+        file = path.open("rb")
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise JobError(f"{path} cannot be read: {error.strerror}.", at=str(path)) from error
+    with file:
+        for number, line in enumerate(file, start=1):
+            offset += len(line)
+            row = _decode_line(line)
+            if row is None:
+                if line.strip():
+                    bad_line = bad_line or number
+            elif bad_line is not None:
+                raise JobError(
+                    f"line {bad_line} is not a JSON object, though good lines follow it.",
+                    at=f"{path}:{bad_line}",
+                    hint="remove or mend that line; only the end of the file can be torn by a kill.",
+                )
+            else:
+                yield offset, number, row
+
+
+def _decode_line(line: bytes) -> Row | None:
+    if not line.endswith(b"\n"):
+        return None
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return row if isinstance(row, dict) else None
+
+
+class Ledger:
+    """An open JSONL file for appending. One process at a time (the job folder's lock sees to it).
+
+    Args:
+        path: the file; made when missing.
+        sync_interval_s: the longest time a line waits for `fsync` while rows keep coming.
+
+    Attributes:
+        num_torn_bytes: how many bytes of a torn tail were cut off on opening.
+
+    Raises:
+        OutputError: the file cannot be opened, repaired or written.
+        JobError: a bad line in the middle of the file.
+    """
+
+    def __init__(self, path: Path, *, sync_interval_s: float = 1.0) -> None:
+        self.path = path
+        self._sync_interval_s = sync_interval_s
+        self._synced_at = time.monotonic()
+        self._is_dirty = False
+        self.num_torn_bytes = self._open()
+
+    def _open(self) -> int:
+        self._size = 0
+        for offset, _, _ in _scan(self.path):
+            self._size = offset  # of the end of the last good line
+        try:
+            self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
+            num_torn_bytes = os.fstat(self._descriptor).st_size - self._size
+            if num_torn_bytes:
+                os.ftruncate(self._descriptor, self._size)
+                os.fsync(self._descriptor)
+        except OSError as error:
+            raise output_error(self.path, error) from error
+        return num_torn_bytes
+
+    def append(self, row: Mapping[str, object]) -> None:
+        """Write one row. Either the whole line is in the file, or none of it and an error is raised.
+
+        Raises:
+            OutputError: the disk is full or the file cannot be written; the lines before stay intact.
+        """
+        line = encode_line(row)
+        try:
+            written = 0
+            while written < len(line):  # a full disk gives a short write first, then ENOSPC
+                written += _write(self._descriptor, line[written:])
+        except BaseException as error:
+            os.ftruncate(self._descriptor, self._size)
+            if isinstance(error, OSError):
+                raise output_error(self.path, error) from error
+            raise
+        self._size += len(line)
+        self._is_dirty = True
+        if time.monotonic() - self._synced_at >= self._sync_interval_s:
+            self.sync()
+
+    def rows(self) -> Iterator[Row]:
+        """All rows, in the order in which they were appended."""
+        return read_rows(self.path)
+
+    def rewrite(self, rows: Iterable[Mapping[str, object]]) -> None:
+        """Replace all rows in one step; a kill leaves either the old file or the new one."""
+        replace_file(self.path, b"".join(encode_line(row) for row in rows))
+        os.close(self._descriptor)
+        self._open()
+        self._is_dirty = False
+
+    def sync(self) -> None:
+        """Make every appended line safe against a power cut."""
+        self._synced_at = time.monotonic()
+        if not self._is_dirty:
+            return
+        try:
+            os.fsync(self._descriptor)
+        except OSError as error:
+            raise output_error(self.path, error) from error
+        self._is_dirty = False
+
+    def close(self) -> None:
+        """Sync and close. The ledger cannot be used afterwards."""
+        try:
+            self.sync()
+        finally:
+            os.close(self._descriptor)
+
+
+def _write(descriptor: int, data: bytes) -> int:
+    return os.write(descriptor, data)
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Write a file in one step: a new file beside it, synced, then renamed over it.
+
+    Raises:
+        OutputError: the folder cannot be written; the old file is untouched.
+    """
+    temporary = path.with_name(f".{path.name}.new")
+    try:
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+        _sync_folder(path.parent)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise output_error(path, error) from error
+
+
+def _sync_folder(folder: Path) -> None:
+    # Windows cannot open a folder; there the rename itself is journalled.
+    if os.name == "posix":
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def output_error(path: Path, error: OSError) -> OutputError:
+    """The typed error for an operating system error on an output path."""
+    import errno
+
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        cause = f"no space left for {path.name} ({error.strerror})."
+        hint = "make room and run the same command again: everything written so far is kept and is not done twice."
+    elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        cause = f"{path.name} cannot be written ({error.strerror})."
+        hint = "choose a folder with -o that you may write to."
+    else:
+        cause = f"{path.name} cannot be written ({error.strerror or error})."
+        hint = "check the path given with -o, then run the same command again."
+    return OutputError(cause, at=str(path), hint=hint)

@@ -1,0 +1,101 @@
+"""How sure the model was of each value of an output: the least probable of the tokens that spell it.
+
+The probabilities are the model's own, before constraint, penalties and temperature. So a value that the constraint
+pushed the model into has a low one, which is what one wants to see.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from decodekit.llm import Completion
+    from decodekit.vocabulary import Vocabulary
+
+_WHITE_SPACE = " \t\r\n"
+_decode_scalar = json.JSONDecoder().raw_decode
+
+
+def value_spans(text: str) -> Iterator[tuple[str, int, int]]:
+    """The scalars and empty containers of a JSON text, each as (JSON Pointer, first character, one past the last).
+
+    The text must be JSON; `json.loads` has seen it before.
+    """
+    # An explicit stack, not recursion: json.loads accepts deeper values than Python frames allow.
+    # Each open container: its pointer, and the number of the next item, or None for an object.
+    stack: list[tuple[str, int | None]] = []
+    position, pointer = 0, ""
+    while True:
+        position = _skip(text, position)
+        opener = text[position]
+        inside = _skip(text, position + 1) if opener in "{[" else 0
+        if opener in "{[" and text[inside] not in "}]":
+            stack.append((pointer, None if opener == "{" else 0))
+            position = inside
+        else:
+            end = inside + 1 if opener in "{[" else _decode_scalar(text, position)[1]
+            yield pointer, position, end
+            position = _skip(text, end)
+            while stack and text[position] in "}]":
+                stack.pop()
+                position = _skip(text, position + 1)
+            if not stack:
+                return
+            position = _skip(text, position + 1)  # past the comma
+        parent, number = stack[-1]
+        if number is None:
+            key, position = _decode_scalar(text, position)
+            position = _skip(text, position) + 1  # past the colon
+            pointer = f"{parent}/{escape_pointer(key)}"
+        else:
+            stack[-1] = (parent, number + 1)
+            pointer = f"{parent}/{number}"
+
+
+def _skip(text: str, position: int) -> int:
+    while position < len(text) and text[position] in _WHITE_SPACE:
+        position += 1
+    return position
+
+
+def escape_pointer(key: str) -> str:
+    """A key as a reference token of a JSON Pointer (RFC 6901)."""
+    return key.replace("~", "~0").replace("/", "~1")
+
+
+def value_probabilities(completion: Completion, vocabulary: Vocabulary) -> dict[str, float]:
+    """For each scalar of a JSON output, by JSON Pointer, the lowest probability among its tokens, 4 digits.
+
+    A token counts for a value when it holds at least one byte of it. Nothing is said about a text whose bytes are not
+    those of its tokens (cut at a stop string).
+    """
+    starts, probabilities = [], []
+    offset = 0
+    for entry in completion.logprobs:
+        length = len(vocabulary.token_bytes[entry.token_id] or b"")
+        if length:
+            starts.append((offset, offset + length))
+            probabilities.append(math.exp(entry.logprob))
+            offset += length
+    text = completion.text
+    if offset != len(text.encode()):
+        return {}
+    result: dict[str, float] = {}
+    first = 0
+    byte, character = 0, 0
+    for pointer, start, end in value_spans(text):
+        byte_start = byte + len(text[character:start].encode())
+        byte_end = byte_start + len(text[start:end].encode())
+        byte, character = byte_end, end
+        while starts[first][1] <= byte_start:
+            first += 1
+        last = first
+        lowest = 1.0
+        while last < len(starts) and starts[last][0] < byte_end:
+            lowest = min(lowest, probabilities[last])
+            last += 1
+        result[pointer] = round(lowest, 4)
+    return result

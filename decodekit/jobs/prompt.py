@@ -1,0 +1,84 @@
+"""From a document to what the model reads."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from decodekit.errors import OptionError
+
+BUNDLED_MODELS = ("tiny", "tiny-draft")
+BUNDLED_TEMPLATE = "{text}\n"  # the format that the bundled models were trained on
+INSTRUCTION = """\
+Extract the data from the document below as one JSON value that follows the JSON Schema.
+Copy names, numbers and dates as the document has them. Where it says nothing, use null if the schema allows it.
+Answer with the JSON value and nothing else.
+
+JSON Schema:
+{schema}
+
+Document:
+{text}
+"""
+_PLACEHOLDER = re.compile(r"\{(text|schema)\}")
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A template and the way to the model.
+
+    Attributes:
+        template: with ``{text}`` (the document without white space at its ends) and perhaps ``{schema}`` (compact
+            JSON). All other braces stand for themselves.
+        is_chat: send the filled template as a user's message through the model's chat template.
+        schema: what ``{schema}`` stands for.
+    """
+
+    template: str
+    is_chat: bool
+    schema: Mapping[str, Any] | bool
+
+    def fill(self, text: str) -> str | list[dict[str, str]]:
+        """The prompt for one document: a text, or messages."""
+        values = {"text": text.strip(), "schema": json.dumps(self.schema, ensure_ascii=False, separators=(",", ":"))}
+        # One pass, so that "{schema}" inside a document stays what it is.
+        prompt = _PLACEHOLDER.sub(lambda match: values[match[1]], self.template)
+        return [{"role": "user", "content": prompt}] if self.is_chat else prompt
+
+
+def choose_prompt(
+    template: str | None, *, model: str, has_chat_template: bool, is_raw: bool, schema: Mapping[str, Any] | bool
+) -> Prompt:
+    """The prompt of a job.
+
+    Args:
+        template: as given; ``@FILE`` reads it from a file; None takes the default of the model.
+        model: name of the model: the bundled ones read the bare document.
+        has_chat_template: whether the tokenizer has one; if so it is used.
+        is_raw: do not use the chat template.
+        schema: the JSON Schema of the job.
+
+    Raises:
+        OptionError: the template does not contain ``{text}``, or its file cannot be read.
+    """
+    if template is None:
+        if model in BUNDLED_MODELS:
+            return Prompt(BUNDLED_TEMPLATE, False, schema)
+        is_chat = has_chat_template and not is_raw
+        return Prompt(INSTRUCTION if is_chat else INSTRUCTION + "\nJSON:\n", is_chat, schema)
+    if template.startswith("@"):
+        try:
+            template = Path(template[1:]).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise OptionError(f"the template file {template[1:]!r} cannot be read: {error}.", at="--prompt") from error
+    if "{text}" not in template:
+        raise OptionError(
+            "the template has no {text}, so every document would get the same prompt.",
+            at="--prompt",
+            hint="put {text} where the document belongs; {schema} stands for the JSON Schema.",
+        )
+    return Prompt(template, has_chat_template and not is_raw, schema)

@@ -1,0 +1,213 @@
+"""The schema of a job, from a file, a class in a Python file, or a line of field names."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.util
+import json
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from decodekit.errors import InvalidConstraintError, NameNotFoundError
+
+_CLASS_REFERENCE = re.compile(r"(?P<module>.+\.py|[A-Za-z_][\w.]*):(?P<name>[A-Za-z_]\w*)")
+_FIELD = re.compile(r"(?P<name>[^\W\d][\w-]*)(?P<q1>\?)?(?:\s+(?P<type>[^\s?]+(?:\s*\|\s*[^\s?|]+)*)\s*(?P<q2>\?)?)?")
+_TYPES: dict[str, dict[str, Any]] = {
+    "string": {"type": "string"},
+    "integer": {"type": "integer"},
+    "number": {"type": "number"},
+    "boolean": {"type": "boolean"},
+    "date": {"type": "string", "format": "date"},
+    "time": {"type": "string", "format": "time"},
+    "date-time": {"type": "string", "format": "date-time"},
+    "email": {"type": "string", "format": "email"},
+}
+_ALIASES = {"str": "string", "text": "string", "int": "integer", "float": "number", "bool": "boolean"}
+FIELDS_HELP = (
+    "fields are written 'name, total float, due date?, tags string[], kind invoice|receipt': a name, a type "
+    "(string when left out), [] for a list, | between choices, ? where null is allowed"
+)
+
+
+@dataclass(frozen=True)
+class JobSchema:
+    """A schema and what to give to the decoder for it.
+
+    Attributes:
+        source: as given on the command line.
+        schema: the JSON Schema; every output is validated against it.
+        constraint: what is enforced while decoding: the schema, or the Python class that it came from.
+    """
+
+    source: str
+    schema: Mapping[str, Any] | bool
+    constraint: Any
+
+
+def load_schema(source: str) -> JobSchema:
+    """Read a schema.
+
+    Args:
+        source: a JSON file; ``module.py:Class`` or ``package.module:Class`` (Pydantic model, dataclass, TypedDict, Enum
+            or another type); or fields such as ``"name, total float, tags string[], kind invoice|receipt, due date?"``.
+
+    Raises:
+        NameNotFoundError: the file or the class does not exist.
+        InvalidConstraintError: the file holds no JSON Schema, or the fields cannot be read.
+    """
+    source = source.strip()
+    if source.startswith(("{", "[")):
+        return _from_dictionary(source, _parse(source, "--schema"))
+    if match := _CLASS_REFERENCE.fullmatch(source):
+        return _from_class(source, match["module"], match["name"])
+    path = Path(source)
+    if path.suffix.lower() == ".json" or path.is_file():
+        return _from_dictionary(source, _parse(_read(path), source))
+    return JobSchema(source, *([fields_schema(source)] * 2))
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError as error:
+        near = [] if not path.parent.is_dir() else sorted(file.name for file in path.parent.glob("*.json"))
+        has = f" {path.parent} has: {', '.join(near[:8])}." if near else ""
+        raise NameNotFoundError(f"there is no schema file {str(path)!r}.{has}") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise NameNotFoundError(f"the schema file {str(path)!r} cannot be read: {error}.") from error
+
+
+def _parse(text: str, place: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise InvalidConstraintError(
+            f"not JSON: {error.msg} in line {error.lineno}, column {error.colno}.",
+            at=place,
+            hint="a schema file holds one JSON Schema.",
+        ) from error
+
+
+def _from_dictionary(source: str, value: Any) -> JobSchema:
+    if not isinstance(value, (dict, bool)):
+        raise InvalidConstraintError("a JSON Schema is an object, true or false.", at=source)
+    return JobSchema(source, unwrap_response_format(value), value)
+
+
+def unwrap_response_format(value: Any) -> Mapping[str, Any] | bool:
+    """The JSON Schema in an OpenAI `response_format`; any other schema as it is."""
+    if isinstance(value, dict) and value.get("type") == "json_schema" and isinstance(value.get("json_schema"), dict):
+        schema = value["json_schema"].get("schema", True)
+        if isinstance(schema, (dict, bool)):
+            return schema
+    if value == {"type": "json_object"}:
+        return {"type": "object"}
+    return value  # type: ignore[no-any-return]
+
+
+def _from_class(source: str, module_name: str, name: str) -> JobSchema:
+    from pydantic import TypeAdapter
+    from pydantic.errors import PydanticUserError
+
+    module = _import(module_name)
+    if not hasattr(module, name):
+        names = sorted(key for key, value in vars(module).items() if _is_own_type(value, module))
+        near = difflib.get_close_matches(name, names, n=1)
+        raise NameNotFoundError(
+            f"no name {name!r} in {module_name}. It has: {', '.join(names) or 'no class'}.",
+            hint=f"{module_name}:{near[0]}" if near else None,
+        )
+    value = getattr(module, name)
+    if isinstance(value, dict):
+        return JobSchema(source, unwrap_response_format(value), value)
+    if isinstance(getattr(value, "schema", None), (dict, bool)):  # a decodekit.JsonSchema value
+        return JobSchema(source, value.schema, value)
+    try:
+        schema = TypeAdapter(value).json_schema()
+    except PydanticUserError as error:
+        raise InvalidConstraintError(f"{name} has no JSON Schema: {error.message}", at=source) from error
+    return JobSchema(source, schema, value)
+
+
+def _is_own_type(value: object, module: ModuleType) -> bool:
+    return isinstance(value, type) and value.__module__ == module.__name__
+
+
+def _import(name: str) -> ModuleType:
+    try:
+        if not name.endswith(".py"):
+            return importlib.import_module(name)
+        path = Path(name).resolve()
+        if not path.is_file():
+            raise NameNotFoundError(f"there is no file {name!r}.")
+        # A name of its own per file, registered before it runs: pydantic looks annotations up in sys.modules.
+        module_name = f"_decodekit_schema_{path.stem}"
+        spec = importlib.util.spec_from_file_location(module_name, path)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[module_name] = module
+        spec.loader.exec_module(module)
+        return module
+    except ModuleNotFoundError as error:
+        raise NameNotFoundError(f"{name} cannot be imported: no module named {error.name!r}.") from error
+    except NameNotFoundError:
+        raise
+    except Exception as error:
+        raise InvalidConstraintError(f"{name} cannot be imported: {type(error).__name__}: {error}.") from error
+
+
+def fields_schema(text: str) -> dict[str, Any]:
+    """The schema of an object from a line of fields, all of them required and no others allowed.
+
+    ``"name, total float, due date?, tags string[], kind invoice|receipt"``: a field is a name, then perhaps a type
+    (``string``, ``integer``, ``number``, ``boolean``, ``date``, ``time``, ``date-time``, ``email``, or their Python
+    names; ``string`` when left out) or choices between ``|``; ``[]`` makes a list, ``?`` allows null.
+
+    Raises:
+        InvalidConstraintError: a field cannot be read, or a name stands twice; all faults together.
+    """
+    properties: dict[str, Any] = {}
+    faults: list[str] = []
+    for number, part in enumerate(text.split(","), start=1):
+        match = _FIELD.fullmatch(part.strip())
+        if match is None:
+            faults.append(f"field {number} {part.strip()!r} is not a name and a type")
+            continue
+        schema = _field_type(match["type"] or "string")
+        if schema is None:
+            near = difflib.get_close_matches(match["type"], [*_TYPES, *_ALIASES], n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            faults.append(f"field {match['name']!r} has the unknown type {match['type']!r}{hint}")
+        elif match["name"] in properties:
+            faults.append(f"field {match['name']!r} stands twice")
+        else:
+            is_nullable = bool(match["q1"] or match["q2"])
+            properties[match["name"]] = {"anyOf": [schema, {"type": "null"}]} if is_nullable else schema
+    if faults:
+        raise InvalidConstraintError(
+            "; ".join(faults) + ".", at=f"--schema {text!r}", hint=f"{FIELDS_HELP}; or name a .json file."
+        )
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": False,
+    }
+
+
+def _field_type(text: str) -> dict[str, Any] | None:
+    if text.endswith("[]"):
+        items = _field_type(text[:-2])
+        return None if items is None else {"type": "array", "items": items}
+    if "|" in text:
+        choices = [choice.strip() for choice in text.split("|")]
+        return {"enum": choices} if all(choices) else None
+    schema = _TYPES.get(_ALIASES.get(text, text))
+    return None if schema is None else dict(schema)

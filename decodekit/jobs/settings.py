@@ -1,0 +1,106 @@
+"""What decides the text of a job's results, as one comparable value with a fingerprint.
+
+Batch size, sharding, limits and the inputs are not part of it: they decide which documents are done and how fast,
+never what a document's result is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Everything that the value of a result depends on, besides the document.
+
+    Attributes:
+        model: name or folder as given.
+        weights: fingerprint of configuration and parameters.
+        dtype: number type of the parameters, such as ``"float32"``.
+        tokenizer: fingerprint of the vocabulary.
+        schema_source: what was given as schema: a file, ``module.py:Class``, or fields.
+        schema: the JSON Schema itself.
+        prompt: the template, with ``{text}`` and perhaps ``{schema}``.
+        is_chat: whether the filled template is sent as a user's message through the chat template.
+        strategy: the decoding strategy with all its options.
+        max_new_tokens: the budget per document.
+        on_length: ``"error"`` or ``"return"``.
+        seed: base of the per-document seeds.
+        version: version of decodekit.
+    """
+
+    model: str
+    weights: str
+    dtype: str
+    tokenizer: str
+    schema_source: str
+    schema: Mapping[str, Any] | bool
+    prompt: str
+    is_chat: bool
+    strategy: str
+    max_new_tokens: int
+    on_length: str
+    seed: int
+    version: str
+
+    # Where the schema and the model came from is for people; what they are is in the other fields. So a folder that
+    # was moved, or a schema file given by another path, is still the same job.
+    _NOT_COMPARED = ("schema_source", "model")
+
+    @property
+    def fingerprint(self) -> str:
+        """Eight hexadecimal digits over all compared fields."""
+        return digest(self._compared(), length=8)
+
+    def _compared(self) -> dict[str, object]:
+        return {name: value for name, value in asdict(self).items() if name not in self._NOT_COMPARED}
+
+    def differences(self, other: Settings) -> list[str]:
+        """The compared fields that differ, each as ``"name was A, now B"`` with `other` as the newer one."""
+        mine, theirs = self._compared(), other._compared()
+        return [
+            f"{name} was {_short(mine[name])}, now {_short(theirs[name])}"
+            for name in mine
+            if mine[name] != theirs[name]
+        ]
+
+    def to_json(self) -> dict[str, Any]:
+        """As a dictionary of plain values, the form of `job.json`."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Settings:
+        """The inverse of `to_json`; raises KeyError for a missing field."""
+        return cls(**{field.name: data[field.name] for field in fields(cls)})
+
+
+def _short(value: object) -> str:
+    if isinstance(value, (dict, list)):
+        return f"#{digest(value, length=4)}"
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:40]}… #{digest(value, length=4)}"
+
+
+def digest(value: object, *, length: int) -> str:
+    """The first `length` hexadecimal digits of the SHA-256 of a JSON value."""
+    text = json.dumps(value, sort_keys=True, ensure_ascii=True)
+    return hashlib.sha256(text.encode("ascii")).hexdigest()[:length]
+
+
+def document_seed(seed: int, document_id: str) -> int:
+    """The seed of one document: it depends on nothing but the job's seed and the document's id.
+
+    So a document gets the same text in whatever order, batch, shard or resumed run it is done.
+    """
+    data = f"{seed}:{document_id}".encode("utf-8", errors="surrogatepass")
+    return int.from_bytes(hashlib.sha256(data).digest()[:8], "big") >> 1  # 63 bits: a torch int64
+
+
+def shard_of(document_id: str, num_shards: int) -> int:
+    """The shard, 0 to `num_shards` - 1, of a document: by its id, so that added documents move no other."""
+    data = document_id.encode("utf-8", errors="surrogatepass")
+    return int.from_bytes(hashlib.sha256(data).digest()[8:16], "big") % num_shards
