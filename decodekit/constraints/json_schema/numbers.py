@@ -1,0 +1,526 @@
+"""JSON numbers within exact decimal bounds, as languages of bytes.
+
+A language with a bound or a step holds these spellings of a value, and all of them:
+
+- without an exponent: ``-12``, ``0.50``, ``-0``; with ``multipleOf`` other than 1 only these;
+- with an exponent and one digit that is not zero before the point: ``1e-07``, ``6.02E+23``, which is how JSON writers
+  print large and small numbers. Integers need a mantissa without fraction here: ``1e3``, not ``1.5e3``.
+
+Other spellings (``0.5e1``, ``50e-1``) cannot be compared with a bound by any finite automaton; they are generated where
+a number has no condition at all. All arithmetic is exact: bounds are fractions, digits are compared as digits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from fractions import Fraction
+from functools import lru_cache
+from typing import Final
+
+from decodekit.constraints import ir
+from decodekit.constraints.ir import Node, Transitions
+from decodekit.constraints.json_schema.text import WordTable
+from decodekit.errors import ResourceLimitError
+
+MAX_DIGITS: Final = 1_000
+"""Bound on the decimal digits of a bound, a step or a value of a schema."""
+
+_DIGIT: Final = ir.byte_set(b"0123456789")
+_DIGITS: Final = ir.repeat(_DIGIT)
+_NONZERO: Final = ir.byte_set(b"123456789")
+_ZEROS: Final = ir.repeat(ir.literal(b"0"))
+_POINT: Final = ir.literal(b".")
+_MINUS: Final = ir.literal(b"-")
+_SOME_NONZERO: Final = ir.concat(_DIGITS, _NONZERO, _DIGITS)
+_NATURAL: Final = ir.choice(ir.literal(b"0"), ir.concat(_NONZERO, _DIGITS))  # no leading zeros
+_POSITIVE: Final = ir.concat(_NONZERO, _DIGITS)
+_FRACTION: Final = ir.optional(ir.concat(_POINT, ir.repeat(_DIGIT, 1)))
+_NO_FRACTION: Final = ir.optional(ir.concat(_POINT, ir.repeat(ir.literal(b"0"), 1)))
+_SOME_FRACTION: Final = ir.concat(_POINT, _SOME_NONZERO)
+_E: Final = ir.byte_set(b"eE")
+_SIGN: Final = ir.optional(ir.byte_set(b"+-"))
+_EXPONENT: Final = ir.concat(_E, _SIGN, ir.repeat(_DIGIT, 1))
+_NATURAL_EXPONENT: Final = ir.concat(_E, ir.optional(ir.literal(b"+")), ir.repeat(_DIGIT, 1))
+_ZERO_EXPONENT: Final = ir.concat(_E, _SIGN, ir.repeat(ir.literal(b"0"), 1))
+
+_FIXED: Final = ir.concat(_NATURAL, _FRACTION)
+_SCIENTIFIC: Final = ir.concat(_NONZERO, _FRACTION, _EXPONENT)
+_SCIENTIFIC_ZERO: Final = ir.concat(ir.literal(b"0"), _NO_FRACTION, _EXPONENT)
+
+
+def _signed(magnitude: Node) -> Node:
+    return ir.concat(ir.optional(_MINUS), magnitude)
+
+
+ANY_NUMBER: Final[Node] = _signed(ir.concat(_NATURAL, _FRACTION, ir.optional(_EXPONENT)))
+"""Every JSON number."""
+_COMPARABLE: Final = _signed(ir.choice(_FIXED, _SCIENTIFIC, _SCIENTIFIC_ZERO))
+_PLAIN_INTEGER: Final = _signed(_NATURAL)
+_INTEGER: Final = _signed(
+    ir.choice(
+        ir.concat(_NATURAL, _NO_FRACTION, ir.optional(ir.choice(_NATURAL_EXPONENT, _ZERO_EXPONENT))),
+        _SCIENTIFIC_ZERO,
+    )
+)
+_NOT_INTEGER: Final = _signed(
+    ir.choice(
+        ir.concat(_NATURAL, _SOME_FRACTION),
+        ir.concat(_NONZERO, _FRACTION, _E, _MINUS, _ZEROS, _POSITIVE),
+    )
+)
+
+
+def exact(value: int | float | Decimal) -> Fraction:
+    """The decimal number that was written: a float stands for its shortest repr, 0.1 for one tenth.
+
+    Raises:
+        ResourceLimitError: more than `MAX_DIGITS` digits.
+    """
+    if isinstance(value, int):
+        if value.bit_length() > 4 * MAX_DIGITS:
+            raise _too_long()
+        return Fraction(value)
+    number = Decimal(repr(value)) if isinstance(value, float) else value
+    _, digits, exponent = number.as_tuple()
+    if not isinstance(exponent, int):
+        raise ValueError(f"{value} is not a number of JSON")
+    if len(digits) > MAX_DIGITS or abs(exponent) > MAX_DIGITS:
+        raise _too_long()
+    return Fraction(number)
+
+
+def _too_long() -> ResourceLimitError:
+    return ResourceLimitError(
+        f"a number of the schema has more than {MAX_DIGITS:,} decimal digits", hint="round the bound"
+    )
+
+
+def _split(value: Fraction) -> tuple[str, str]:
+    """Digits before and after the point of a decimal number >= 0, without closing zeros."""
+    num_digits = _num_fraction_digits(value)
+    digits = str(int(value * 10**num_digits)).rjust(num_digits + 1, "0")
+    return (digits[: len(digits) - num_digits], digits[len(digits) - num_digits :]) if num_digits else (digits, "")
+
+
+def _num_fraction_digits(value: Fraction) -> int:
+    """The least d with ``value * 10**d`` an integer; the denominator of a decimal number has factors 2 and 5 only."""
+    twos, fives, rest = 0, 0, value.denominator
+    while rest % 2 == 0:
+        rest, twos = rest // 2, twos + 1
+    while rest % 5 == 0:
+        rest, fives = rest // 5, fives + 1
+    return max(twos, fives)
+
+
+def _digits_above(digit: str, first: int = 0) -> Node:
+    return ir.byte_set(b"0123456789"[max(int(digit) + 1, first) :])
+
+
+def _digits_below(digit: str, first: int = 0) -> Node:
+    return ir.byte_set(b"0123456789"[first : int(digit)])
+
+
+def _natural_above(digits: str) -> Node:
+    """Naturals greater than `digits`."""
+    num_digits = len(digits)
+    if digits == "0":
+        return _POSITIVE
+    greater: Node = ir.EMPTY
+    for index in range(num_digits - 1, -1, -1):
+        rest = ir.repeat(_DIGIT, num_digits - 1 - index, num_digits - 1 - index)
+        same = ir.concat(ir.literal(digits[index].encode()), greater)
+        greater = ir.choice(ir.concat(_digits_above(digits[index]), rest), same)
+    return ir.choice(greater, ir.concat(_NONZERO, ir.repeat(_DIGIT, num_digits)))
+
+
+def _natural_below(digits: str) -> Node:
+    """Naturals less than `digits`."""
+    num_digits = len(digits)
+    if digits == "0":
+        return ir.EMPTY
+    less: Node = ir.EMPTY
+    for index in range(num_digits - 1, -1, -1):
+        rest = ir.repeat(_DIGIT, num_digits - 1 - index, num_digits - 1 - index)
+        same = ir.concat(ir.literal(digits[index].encode()), less)
+        less = ir.choice(ir.concat(_digits_below(digits[index], 1 if index == 0 else 0), rest), same)
+    shorter = ir.concat(_NONZERO, ir.repeat(_DIGIT, 0, num_digits - 2)) if num_digits > 1 else ir.EMPTY
+    return ir.choice(less, shorter, ir.literal(b"0"))
+
+
+def _fraction_above(digits: str, *, strict: bool) -> Node:
+    """What may stand after equal digits before the point for a number >= (or >) ``x.digits``."""
+    if not digits:
+        return _SOME_FRACTION if strict else _FRACTION
+    node = _SOME_NONZERO if strict else _DIGITS
+    for digit in reversed(digits):
+        node = ir.choice(ir.concat(_digits_above(digit), _DIGITS), ir.concat(ir.literal(digit.encode()), node))
+    return ir.concat(_POINT, node)
+
+
+def _fraction_below(digits: str, *, strict: bool) -> Node:
+    """What may stand after equal digits before the point for a number <= (or <) ``x.digits``."""
+    if not digits:
+        return ir.EMPTY if strict else _NO_FRACTION
+    node = ir.EMPTY if strict else _ZEROS
+    for index in range(len(digits) - 1, -1, -1):
+        same = ir.concat(ir.literal(digits[index].encode()), node)
+        node = ir.choice(ir.concat(_digits_below(digits[index]), _DIGITS), same)
+        if index:  # a shorter fraction is less, since the last digit of `digits` is not zero
+            node = ir.choice(ir.EPSILON, node)
+    return ir.optional(ir.concat(_POINT, node))
+
+
+def _magnitude_above(bound: Fraction, *, strict: bool) -> Node:
+    """Unsigned comparable spellings of numbers >= (or >) `bound` >= 0."""
+    if bound == 0:
+        positive = ir.choice(ir.concat(_POSITIVE, _FRACTION), ir.concat(ir.literal(b"0"), _SOME_FRACTION), _SCIENTIFIC)
+        zero = ir.concat(ir.literal(b"0"), _NO_FRACTION, ir.optional(_EXPONENT))
+        return positive if strict else ir.choice(positive, zero)
+    whole, fraction = _split(bound)
+    fixed = ir.choice(
+        ir.concat(_natural_above(whole), _FRACTION),
+        ir.concat(ir.literal(whole.encode()), _fraction_above(fraction, strict=strict)),
+    )
+    exponent, first, rest = _scientific_parts(bound)
+    mantissa = ir.choice(
+        ir.concat(_digits_above(first, 1), _FRACTION),
+        ir.concat(ir.literal(first.encode()), _fraction_above(rest, strict=strict)),
+    )
+    return ir.choice(
+        fixed,
+        ir.concat(_NONZERO, _FRACTION, _exponent_above(exponent)),
+        ir.concat(mantissa, _exponent_equal(exponent)),
+    )
+
+
+def _magnitude_below(bound: Fraction, *, strict: bool) -> Node:
+    """Unsigned comparable spellings of numbers <= (or <) `bound` >= 0."""
+    zero = ir.concat(ir.literal(b"0"), _NO_FRACTION, ir.optional(_EXPONENT))
+    if bound == 0:
+        return ir.EMPTY if strict else zero
+    whole, fraction = _split(bound)
+    fixed = ir.choice(
+        ir.concat(_natural_below(whole), _FRACTION),
+        ir.concat(ir.literal(whole.encode()), _fraction_below(fraction, strict=strict)),
+    )
+    exponent, first, rest = _scientific_parts(bound)
+    mantissa = ir.choice(
+        ir.concat(_digits_below(first, 1), _FRACTION),
+        ir.concat(ir.literal(first.encode()), _fraction_below(rest, strict=strict)),
+    )
+    return ir.choice(
+        fixed,
+        zero,
+        ir.concat(_NONZERO, _FRACTION, _exponent_below(exponent)),
+        ir.concat(mantissa, _exponent_equal(exponent)),
+    )
+
+
+def _scientific_parts(value: Fraction) -> tuple[int, str, str]:
+    """(k, d, f) with ``value == d.f * 10**k``, one digit d that is not zero, no closing zeros in f."""
+    whole, fraction = _split(value)
+    if whole != "0":
+        digits, exponent = whole + fraction, len(whole) - 1
+    else:
+        digits = fraction.lstrip("0")
+        exponent = len(digits) - len(fraction) - 1
+    return exponent, digits[0], digits[1:].rstrip("0")
+
+
+def _exponent(positive: Node, negative: Node) -> Node:
+    """``e+k`` with k in one set, ``e-k`` with k in another; leading zeros are legal in an exponent."""
+    plus = ir.concat(ir.optional(ir.literal(b"+")), _ZEROS, positive)
+    return ir.concat(_E, ir.choice(plus, ir.concat(_MINUS, _ZEROS, negative)))
+
+
+def _exponent_equal(exponent: int) -> Node:
+    same = ir.literal(str(abs(exponent)).encode())
+    if exponent == 0:
+        return _exponent(same, same)
+    return _exponent(same, ir.EMPTY) if exponent > 0 else _exponent(ir.EMPTY, same)
+
+
+def _exponent_above(exponent: int) -> Node:
+    if exponent >= 0:
+        return _exponent(_natural_above(str(exponent)), ir.EMPTY)
+    return _exponent(_NATURAL, _natural_below(str(-exponent)))
+
+
+def _exponent_below(exponent: int) -> Node:
+    if exponent > 0:
+        return _exponent(_natural_below(str(exponent)), _NATURAL)
+    return _exponent(ir.EMPTY, _natural_above(str(-exponent)))
+
+
+@lru_cache(maxsize=1024)
+def _at_least(bound: Fraction, strict: bool) -> Node:
+    magnitude = abs(bound)
+    if bound > 0:
+        return _magnitude_above(magnitude, strict=strict)
+    below = ir.concat(_MINUS, _magnitude_below(magnitude, strict=strict))
+    return ir.choice(_magnitude_above(Fraction(0), strict=strict and bound == 0), below)
+
+
+@lru_cache(maxsize=1024)
+def _at_most(bound: Fraction, strict: bool) -> Node:
+    magnitude = abs(bound)
+    if bound < 0:
+        return ir.concat(_MINUS, _magnitude_above(magnitude, strict=strict))
+    negative = ir.concat(_MINUS, _magnitude_above(Fraction(0), strict=strict and bound == 0))
+    return ir.choice(_magnitude_below(magnitude, strict=strict), negative)
+
+
+def _values(values: Iterable[Fraction]) -> Node:
+    """Exactly these numbers, in every comparable spelling."""
+    entries: list[tuple[str, Node]] = []
+    for value in values:
+        whole, fraction = _split(abs(value))
+        signs = ("", "-") if value == 0 else ("-",) if value < 0 else ("",)
+        for sign in signs:
+            if fraction:
+                entries.append((f"{sign}{whole}.{fraction}", _ZEROS))
+            else:
+                entries.append((f"{sign}{whole}", _NO_FRACTION))
+            if value == 0:
+                entries.append((f"{sign}0", ir.concat(_NO_FRACTION, _EXPONENT)))
+            else:
+                exponent, first, rest = _scientific_parts(abs(value))
+                word = f"{sign}{first}.{rest}" if rest else f"{sign}{first}"
+                entries.append((word, ir.concat(_ZEROS if rest else _NO_FRACTION, _exponent_equal(exponent))))
+    entries.sort(key=lambda entry: entry[0])
+    table = WordTable(
+        [word for word, _ in entries], [end for _, end in entries], lambda character: ir.literal(character.encode())
+    )
+    return table.node()
+
+
+@dataclass(frozen=True)
+class NumberSpec:
+    """A set of numbers: one conjunction of the numeric keywords.
+
+    Attributes:
+        low, high: bounds, None for none; `low_strict`, `high_strict` leave the bound itself out.
+        step: every value is an integer multiple of it.
+        is_integer: no fraction. `is_plain`: no fraction is even written, as draft 4 asks of an integer.
+        values: only these, None for all.
+        languages: further conditions, each a language that is exact for the spellings that it is about.
+    """
+
+    low: Fraction | None = None
+    low_strict: bool = False
+    high: Fraction | None = None
+    high_strict: bool = False
+    step: Fraction | None = None
+    is_integer: bool = False
+    is_plain: bool = False
+    values: frozenset[Fraction] | None = None
+    languages: frozenset[Node] = frozenset()
+
+    def meet(self, other: NumberSpec) -> NumberSpec:
+        """The numbers of both."""
+        low, low_strict = self.low, self.low_strict
+        if other.low is not None and (low is None or (other.low, other.low_strict) > (low, low_strict)):
+            low, low_strict = other.low, other.low_strict
+        high, high_strict = self.high, self.high_strict
+        if other.high is not None and (high is None or (other.high, not other.high_strict) < (high, not high_strict)):
+            high, high_strict = other.high, other.high_strict
+        values = self.values
+        if other.values is not None:
+            values = other.values if values is None else values & other.values
+        return NumberSpec(
+            low,
+            low_strict,
+            high,
+            high_strict,
+            _least_common_multiple(self.step, other.step),
+            self.is_integer or other.is_integer,
+            self.is_plain or other.is_plain,
+            values,
+            self.languages | other.languages,
+        )
+
+    def admits(self, value: Fraction) -> bool:
+        """Whether bounds, step and integrality admit a value; `languages` are not asked."""
+        return not (
+            (self.low is not None and (value < self.low or (self.low_strict and value == self.low)))
+            or (self.high is not None and (value > self.high or (self.high_strict and value == self.high)))
+            or (self.step is not None and (value / self.step).denominator != 1)
+            or ((self.is_integer or self.is_plain) and value.denominator != 1)
+        )
+
+    def node(self) -> Node:
+        """The language of the set (see the module about spellings)."""
+        return _language(self)
+
+
+NO_CONDITION: Final = NumberSpec()
+
+
+@lru_cache(maxsize=4096)
+def _language(spec: NumberSpec) -> Node:
+    parts: list[Node] = list(spec.languages)
+    if spec.is_plain:
+        parts.append(_PLAIN_INTEGER)
+    if spec.values is not None:
+        parts.append(_values(value for value in spec.values if spec.admits(value)))
+    elif spec.step is not None:
+        step = _least_common_multiple(spec.step, Fraction(1)) if spec.is_integer else spec.step
+        assert step is not None
+        parts.append(_multiples(replace(spec, step=step)))
+    else:
+        if spec.is_integer and not spec.is_plain:
+            parts.append(_INTEGER)
+        if spec.low is not None:
+            parts.append(_at_least(spec.low, spec.low_strict))
+        if spec.high is not None:
+            parts.append(_at_most(spec.high, spec.high_strict))
+    return ir.both(*parts) if parts else ANY_NUMBER
+
+
+def not_integer(*, is_plain: bool) -> NumberSpec:
+    """The numbers that ``"type": "integer"`` refuses; `is_plain` as in draft 4."""
+    refused = ir.both(ANY_NUMBER, ir.complement(_PLAIN_INTEGER)) if is_plain else _NOT_INTEGER
+    return NumberSpec(languages=frozenset({refused}))
+
+
+def not_multiple(step: Fraction) -> NumberSpec:
+    """The numbers that are no multiple of `step`."""
+    if step == 1:
+        return not_integer(is_plain=False)
+    return NumberSpec(languages=frozenset({ir.both(_signed(_FIXED), ir.complement(NumberSpec(step=step).node()))}))
+
+
+def not_values(values: frozenset[Fraction]) -> NumberSpec:
+    """All numbers but these."""
+    return NumberSpec(languages=frozenset({ir.both(_COMPARABLE, ir.complement(_values(values)))}))
+
+
+def _least_common_multiple(first: Fraction | None, second: Fraction | None) -> Fraction | None:
+    if first is None or second is None:
+        return first if second is None else second
+    denominator = math.lcm(first.denominator, second.denominator)
+    return Fraction(math.lcm(int(first * denominator), int(second * denominator)), denominator)
+
+
+def _multiples(spec: NumberSpec) -> Node:
+    """Fixed-point spellings of the multiples of ``spec.step`` within its bounds."""
+    assert spec.step is not None
+    places = _num_fraction_digits(spec.step)
+    scale = 10**places
+    if places > MAX_DIGITS:
+        raise _too_long()
+    modulus = int(spec.step * scale)
+    # Scaled bounds: the least and the greatest integer X with X / 10**places within the bounds.
+    low = None if spec.low is None else math.ceil(spec.low * scale)
+    if low is not None and spec.low_strict and low == (spec.low or 0) * scale:
+        low += 1
+    high = None if spec.high is None else math.floor(spec.high * scale)
+    if high is not None and spec.high_strict and high == (spec.high or 0) * scale:
+        high -= 1
+    positive = _magnitudes(modulus, places, max(low or 0, 0), high)
+    negative = _magnitudes(modulus, places, max(-high if high is not None else 0, 0), None if low is None else -low)
+    return ir.choice(positive, ir.concat(_MINUS, negative))
+
+
+def _magnitudes(modulus: int, places: int, low: int, high: int | None) -> Node:
+    if high is not None and high < low:
+        return ir.EMPTY
+    node = _Multiples(modulus, places, low, high, "start", 0, 0)
+    return node if node.is_alive() else ir.EMPTY
+
+
+class _Multiples(Node):
+    """Unsigned multiples X of `modulus` with `low` <= X <= `high`, written as X / 10**places; derived when asked for.
+
+    The state is the number read so far, scaled by the digits after the point, so whether it can still become a
+    multiple is arithmetic on an interval and no search. Once above the lower bound and without an upper one, only the
+    remainder counts.
+    """
+
+    __slots__ = ("high", "low", "modulus", "num_read", "phase", "places", "value")
+
+    can_be_empty = False
+    is_labelled = False
+
+    def __init__(self, modulus: int, places: int, low: int, high: int | None, phase: str, value: int, num_read: int):
+        if phase == "whole" and high is None and value * 10**places >= low:
+            low = 0
+            value %= modulus
+        self.modulus, self.places, self.low, self.high = modulus, places, low, high
+        self.phase, self.value = phase, value  # phase: start, zero, whole, point, fraction, tail
+        self.num_read = num_read  # digits after the point, at most `places`
+
+    def _key(self) -> tuple[Hashable, ...]:
+        return (self.modulus, self.places, self.low, self.high, self.phase, self.value, self.num_read)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Multiples) and self._key() == other._key()
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+    def _has_multiple(self, first: int, last: int) -> bool:
+        first = max(first, self.low)
+        if self.high is not None:
+            last = min(last, self.high)
+        return last >= first and last // self.modulus * self.modulus >= first
+
+    def is_alive(self) -> bool:
+        """Whether the number can be completed."""
+        if self.phase == "start":
+            return self._has_multiple(0, self.high) if self.high is not None else True
+        scale: int = 10 ** (self.places - self.num_read)
+        first, last = self.value * scale, (self.value + 1) * scale - 1
+        if self._has_multiple(first, last):
+            return True
+        if self.phase != "whole":
+            return False
+        if self.high is None:
+            return True  # more digits reach every remainder
+        while first <= self.high:
+            first, last = first * 10, last * 10 + 9
+            if self._has_multiple(first, last):
+                return True
+        return False
+
+    @property
+    def labels(self) -> tuple[Hashable, ...]:
+        if self.phase in ("start", "point"):
+            return ()
+        value = self.value * 10 ** (self.places - self.num_read)
+        return (None,) if self._has_multiple(value, value) else ()
+
+    def transitions(self) -> Transitions:
+        rows = []
+        for digit in range(10):
+            after = self._after(digit)
+            if after is not None and after.is_alive():
+                rows.append((1 << (48 + digit), after))
+        if self.phase in ("zero", "whole"):
+            after = self._with("point", self.value, 0)
+            if after.is_alive():
+                rows.append((1 << ord("."), after))
+        by_target: dict[Node, int] = {}
+        for mask, target in rows:
+            by_target[target] = by_target.get(target, 0) | mask
+        return tuple((mask, target) for target, mask in by_target.items())
+
+    def _after(self, digit: int) -> _Multiples | None:
+        if self.phase == "start":
+            return self._with("whole" if digit else "zero", digit, 0)
+        if self.phase == "whole":
+            return self._with("whole", self.value * 10 + digit, 0)
+        if self.phase == "zero":
+            return None
+        if self.num_read < self.places:
+            return self._with("fraction", self.value * 10 + digit, self.num_read + 1)
+        return None if digit else self._with("fraction", self.value, self.num_read)  # zeros do not change the value
+
+    def _with(self, phase: str, value: int, num_read: int) -> _Multiples:
+        return _Multiples(self.modulus, self.places, self.low, self.high, phase, value, num_read)
+
+    def __repr__(self) -> str:
+        return f"multiples({self.modulus}e-{self.places}, {self.low}..{self.high}, {self.phase} {self.value})"

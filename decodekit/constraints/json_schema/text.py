@@ -1,0 +1,297 @@
+"""JSON strings as languages of bytes: every code point may be raw UTF-8 or an escape.
+
+A language here is one of string *bodies*, the bytes between the quotes, and is closed under spelling: with one spelling
+of a text it holds all of them (``a`` and ``\\u0061``). Intersections, unions and complements (within `BODY`) of such
+languages are closed again, so the other modules may treat a body language as a set of texts.
+
+Source: RFC 8259, section 7.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Hashable, Sequence
+from functools import lru_cache
+from typing import Final, Protocol
+
+from decodekit.constraints import ir, utf8
+from decodekit.constraints.ir import Node, Transitions
+from decodekit.constraints.utf8 import Ranges
+
+QUOTE: Final[Node] = ir.literal(b'"')
+
+_RAW: Final[Ranges] = ((0x20, 0x21), (0x23, 0x5B), (0x5D, 0xD7FF), (0xE000, utf8.MAX_CODE_POINT))
+"""What may stand for itself: all but the quote, the backslash, control characters and surrogates. DEL and C1 may."""
+_SHORT_ESCAPES: Final = {
+    0x22: b'"', 0x5C: b"\\", 0x2F: b"/", 0x08: b"b", 0x0C: b"f", 0x0A: b"n", 0x0D: b"r", 0x09: b"t",
+}  # fmt: skip
+_HEX: Final = tuple(
+    ir.byte_set({ord(f"{digit:x}"), ord(f"{digit:X}")}) for digit in range(16)
+)  # \u escapes are case-insensitive
+
+
+@lru_cache(maxsize=4096)
+def encode(ranges: Ranges) -> Node:
+    """One code point of `ranges` (inclusive, any order) as it may be spelled inside a JSON string.
+
+    Surrogates are no code points of a text: they are left out, and so never stand alone.
+    """
+    points = utf8.intersect(utf8.normalise(ranges), utf8.SCALARS)
+    raw = utf8.charset(utf8.intersect(points, _RAW))
+    short = ir.byte_set(ord(letter) for point, letter in _SHORT_ESCAPES.items() if _contains(points, point))
+    basic = ir.concat(ir.literal(b"u"), _hex(utf8.intersect(points, ((0, 0xFFFF),)), 4))
+    astral = _surrogate_pairs(utf8.intersect(points, ((0x10000, utf8.MAX_CODE_POINT),)))
+    return ir.choice(raw, ir.concat(ir.literal(b"\\"), ir.choice(short, basic, astral)))
+
+
+def _contains(ranges: Ranges, point: int) -> bool:
+    return any(low <= point <= high for low, high in ranges)
+
+
+def _hex(ranges: Ranges, num_digits: int) -> Node:
+    """The numbers of `ranges`, each as `num_digits` hexadecimal digits."""
+    if not ranges:
+        return ir.EMPTY
+    if num_digits == 0:
+        return ir.EPSILON
+    size = 16 ** (num_digits - 1)
+    by_rest: dict[Ranges, list[Node]] = {}
+    for digit in range(16):
+        block = utf8.intersect(ranges, ((digit * size, (digit + 1) * size - 1),))
+        rest = tuple((low - digit * size, high - digit * size) for low, high in block)
+        by_rest.setdefault(rest, []).append(_HEX[digit])
+    return ir.choice(*(ir.concat(ir.choice(*digits), _hex(rest, num_digits - 1)) for rest, digits in by_rest.items()))
+
+
+def _surrogate_pairs(ranges: Ranges) -> Node:
+    r"""``uD83D\uDE00`` and the like. The number above 2**16 has ten bits in each half."""
+    by_low: dict[Ranges, list[tuple[int, int]]] = {}  # low halves -> high halves
+    for low, high in ranges:
+        first, last = low - 0x10000, high - 0x10000
+        while first <= last:
+            top = first >> 10
+            end = min(last, (top << 10) | 0x3FF)
+            if first == top << 10 and last >= ((top + 1) << 10) - 1:  # whole blocks at once
+                top_end = ((last + 1) >> 10) - 1
+                by_low.setdefault(((0, 0x3FF),), []).append((top, top_end))
+                first = (top_end + 1) << 10
+            else:
+                by_low.setdefault(((first & 0x3FF, end & 0x3FF),), []).append((top, top))
+                first = end + 1
+    return ir.choice(
+        *(
+            ir.concat(
+                ir.literal(b"u"),
+                _hex(utf8.normalise((0xD800 + low, 0xD800 + high) for low, high in tops), 4),
+                ir.literal(b"\\u"),
+                _hex(tuple((0xDC00 + low, 0xDC00 + high) for low, high in lows), 4),
+            )
+            for lows, tops in by_low.items()
+        )
+    )
+
+
+@lru_cache(maxsize=65536)
+def spell(character: str) -> Node:
+    """One character with all its spellings."""
+    return encode(((ord(character), ord(character)),))
+
+
+CHARACTER: Final[Node] = encode(utf8.SCALARS)
+"""Any one code point."""
+BODY: Final[Node] = ir.repeat(CHARACTER)
+"""Any text."""
+_ONE_SPELLING: Final[Node] = ir.repeat(
+    ir.choice(
+        utf8.charset(_RAW),
+        ir.literal(b'\\"'),
+        ir.literal(b"\\\\"),
+        ir.concat(ir.literal(b"\\u00"), ir.byte_set(b"01"), ir.byte_set(b"0123456789abcdef")),
+    )
+)
+
+
+def meet(*bodies: Node) -> Node:
+    """Intersection of body languages. `BODY` is the unit, so that no product with it is ever built."""
+    narrower = [body for body in bodies if body is not BODY]
+    return ir.both(*narrower) if narrower else BODY
+
+
+def without(body: Node, other: Node) -> Node:
+    """The texts of `body` that are not of `other`."""
+    return ir.EMPTY if body is other else ir.both(body, ir.complement(other))
+
+
+def quoted(body: Node) -> Node:
+    """A JSON string: `body` between quotes."""
+    return ir.concat(QUOTE, body, QUOTE)
+
+
+def length(min_length: int, max_length: int | None) -> Node:
+    """Texts of so many code points."""
+    return ir.repeat(CHARACTER, min_length, max_length)
+
+
+def is_text(value: str) -> bool:
+    """Whether a Python string has no lone surrogate, so that it can be generated at all."""
+    return not any("\ud800" <= character <= "\udfff" for character in value)
+
+
+def to_body(value: str) -> bytes:
+    """One spelling of a text."""
+    parts = []
+    for character in value:
+        if character in '"\\':
+            parts.append("\\" + character)
+        elif character < " ":
+            parts.append(f"\\u{ord(character):04x}")
+        else:
+            parts.append(character)
+    return "".join(parts).encode()
+
+
+def matches(body: Node, value: str) -> bool:
+    """Whether a text belongs to a body language."""
+    if not is_text(value):
+        return False
+    node = body
+    for byte in to_body(value):
+        node = node.derivative(byte)
+        if node is ir.EMPTY:
+            return False
+    return node.is_nullable
+
+
+def num_texts(body: Node, limit: int) -> int:
+    """The number of texts in a body language, or `limit` if there are at least so many.
+
+    Counts one spelling of each text, level by level: the number of ways into each state after k bytes.
+    """
+    total = 0
+    frontier = {ir.both(body, _ONE_SPELLING): 1}
+    for _ in range(_MAX_LEVELS):
+        following: dict[Node, int] = {}
+        for node, num_ways in frontier.items():
+            if node.is_nullable:
+                total += num_ways
+            for mask, target in node.transitions():
+                if not target.is_empty:
+                    following[target] = following.get(target, 0) + num_ways * mask.bit_count()
+        if total >= limit or not following:
+            return min(total, limit)
+        frontier = following
+    return limit
+
+
+_MAX_LEVELS: Final = 2_000  # a language with longer texts only is taken to be large
+
+
+class Selection(Protocol):
+    """Which words of a `WordTable` are permitted; hashable by value."""
+
+    def has_any(self, start: int, stop: int) -> bool:
+        """Whether a word with index `start` <= i < `stop` is permitted."""
+        ...
+
+
+class Everything:
+    """The selection of all words."""
+
+    def has_any(self, start: int, stop: int) -> bool:
+        return start < stop
+
+
+EVERY_WORD: Final = Everything()
+
+
+class WordTable:
+    """A sorted list of words and what follows each of them.
+
+    Args:
+        words: ascending, without surrogates; a word may occur twice with different ends.
+        ends: one node for each word (a label, a closing part); none of them an empty language.
+        spelling: the bytes of one character; JSON escapes by default.
+        are_labelled: whether any end holds a label.
+    """
+
+    def __init__(
+        self,
+        words: Sequence[str],
+        ends: Sequence[Node] | None = None,
+        spelling: Callable[[str], Node] = spell,
+        *,
+        are_labelled: bool = False,
+    ) -> None:
+        self.words = words
+        self.ends = ends
+        self.spelling = spelling
+        self.are_labelled = are_labelled
+
+    def node(self, selection: Selection = EVERY_WORD) -> Node:
+        """The language of the permitted words, each followed by its end."""
+        if not selection.has_any(0, len(self.words)):
+            return ir.EMPTY
+        return _Words(self, 0, len(self.words), 0, selection)
+
+
+class _Words(Node):
+    """The words ``table.words[start:stop]`` without their common first `depth` characters; derived when asked for.
+
+    A node of a trie that is never built as a whole: 100,000 words cost what the walk visits.
+    """
+
+    __slots__ = ("_hash", "_unfolded", "depth", "selection", "start", "stop", "table")
+
+    can_be_empty = False
+
+    def __init__(self, table: WordTable, start: int, stop: int, depth: int, selection: Selection) -> None:
+        self.table, self.start, self.stop, self.depth, self.selection = table, start, stop, depth, selection
+        self._hash = hash((id(table), start, stop, depth, selection))
+        self._unfolded: Node | None = None
+
+    @property
+    def is_labelled(self) -> bool:  # type: ignore[override]
+        return self.table.are_labelled
+
+    def _key(self) -> tuple[Hashable, ...]:
+        return (id(self.table), self.start, self.stop, self.depth, self.selection)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, _Words) and self._key() == other._key())
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def _unfold(self) -> Node:
+        if self._unfolded is None:
+            words, ends, depth = self.table.words, self.table.ends, self.depth
+            parts: list[Node] = []
+            index = self.start
+            while index < self.stop and len(words[index]) == depth:
+                if self.selection.has_any(index, index + 1):
+                    parts.append(ir.EPSILON if ends is None else ends[index])
+                index += 1
+            while index < self.stop:
+                character = words[index][depth]
+                after = bisect_right(words, character, index, self.stop, key=lambda word: word[depth])
+                if self.selection.has_any(index, after):
+                    rest = _Words(self.table, index, after, depth + 1, self.selection)
+                    parts.append(ir.concat(self.table.spelling(character), rest))
+                index = after
+            self._unfolded = ir.choice(*parts)
+        return self._unfolded
+
+    @property
+    def labels(self) -> tuple[Hashable, ...]:
+        return self._unfold().labels
+
+    def transitions(self) -> Transitions:
+        return self._unfold().transitions()
+
+    def __repr__(self) -> str:
+        return f"words({self.table.words[self.start]!r}, … {self.stop - self.start})"
+
+
+def words(values: Sequence[str]) -> Node:
+    """The body language of finitely many texts; those with lone surrogates are left out."""
+    return WordTable(sorted({value for value in values if is_text(value)})).node()
