@@ -1,0 +1,135 @@
+"""How a row of logits is reshaped: pure functions from tensors to tensors, each over all rows at once.
+
+``logits`` is float32 [N, V] and is never changed in place. A removed token is -inf; what is -inf stays -inf, what is
+NaN stays NaN (so a fault of the model is seen where a token is selected), and no truncation removes a whole row.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from decodekit.errors import OptionError
+from decodekit.sampling.history import History
+
+
+def apply_temperature(logits: Tensor, temperature: float) -> Tensor:
+    """softmax(z / T): sharper below 1, flatter above (Ackley et al. 1985)."""
+    return logits if temperature == 1.0 else logits / temperature
+
+
+def apply_top_k(logits: Tensor, k: int) -> Tensor:
+    """Keep the tokens at least as likely as the k-th one (Fan et al. 2018); ties with it are all kept."""
+    if k >= logits.shape[-1]:
+        return logits
+    threshold = torch.topk(logits, k, dim=-1, sorted=True).values[..., -1:]
+    return logits.masked_fill(logits < threshold, -math.inf)
+
+
+def apply_top_p(logits: Tensor, p: float) -> Tensor:
+    """Keep the smallest set of likeliest tokens with mass >= p, at least one (Holtzman et al. 2020).
+
+    Of equally likely tokens the one with the lower id comes first. (transformers sorts upwards with an unstable sort:
+    which of them it keeps is undefined there; their number is the same.)
+    """
+    if p == 1.0:
+        return logits
+    ordered, ids = torch.sort(logits, dim=-1, descending=True, stable=True)
+    removed = torch.empty_like(ids, dtype=torch.bool).scatter_(-1, ids, outside_nucleus(ordered, p))
+    return logits.masked_fill(removed, -math.inf)
+
+
+def outside_nucleus(ordered: Tensor, p: float) -> Tensor:
+    """[N, K] bool: the tokens that top-p removes from rows of logits in descending order.
+
+    A token goes when the tokens before it already have mass p. Both sides of the comparison are left unnormalised, so
+    the answer does not depend on how many places of -inf follow.
+    """
+    weights = (ordered - ordered[..., :1]).exp()
+    mass = weights.cumsum(dim=-1)
+    # The first token has mass 0 before it, so it always stays. NaN compares false: a faulty row keeps all its places.
+    return mass - weights >= p * mass[..., -1:]
+
+
+def apply_min_p(logits: Tensor, min_p: float) -> Tensor:
+    """Keep the tokens at least `min_p` times as likely as the likeliest one (Nguyen et al. 2024)."""
+    if min_p == 0.0:
+        return logits
+    floor = logits.amax(dim=-1, keepdim=True) + math.log(min_p)
+    return logits.masked_fill(logits < floor, -math.inf)
+
+
+def apply_repetition_penalty(logits: Tensor, history: History, penalty: float) -> Tensor:
+    """z / penalty where z >= 0, z * penalty where z < 0, for each token of prompt or output (Keskar et al. 2019)."""
+    if penalty == 1.0:
+        return logits
+    seen = _count(history, history.prefix_mask(), logits.shape[-1]) > 0
+    penalized = torch.where(logits < 0, logits * penalty, logits / penalty)
+    return torch.where(seen, penalized, logits)
+
+
+def apply_presence_penalty(logits: Tensor, history: History, penalty: float) -> Tensor:
+    """z - penalty for each token that the output has (OpenAI); the prompt does not count."""
+    if penalty == 0.0:
+        return logits
+    return logits - penalty * (_count(history, history.output_mask(), logits.shape[-1]) > 0)
+
+
+def apply_frequency_penalty(logits: Tensor, history: History, penalty: float) -> Tensor:
+    """z - penalty * (how often the output has the token) (OpenAI); the prompt does not count."""
+    if penalty == 0.0:
+        return logits
+    return logits - penalty * _count(history, history.output_mask(), logits.shape[-1])
+
+
+def _count(history: History, places: Tensor, vocab_size: int) -> Tensor:
+    """[N, V] float32: how often each token occurs at the given places [N, S] of the history.
+
+    Ids outside the row of logits (a prompt token that the model embeds but cannot emit) are not counted.
+    """
+    ids = history.token_ids
+    weights = (places & (ids >= 0) & (ids < vocab_size)).to(torch.float32)
+    counts = torch.zeros((ids.shape[0], vocab_size), dtype=torch.float32, device=ids.device)
+    return counts.scatter_add_(1, ids.clamp(0, vocab_size - 1), weights)
+
+
+def apply_logit_bias(logits: Tensor, token_ids: Sequence[int], biases: Sequence[float]) -> Tensor:
+    """z + bias for each of the distinct `token_ids`; a bias of -inf bans the token.
+
+    Raises:
+        OptionError: a token id lies outside the row of logits.
+    """
+    if token_ids and max(token_ids) >= logits.shape[-1]:
+        raise OptionError(
+            f"token id {max(token_ids)} is outside the {logits.shape[-1]} logits", at="logit_bias", hint="a smaller id"
+        )
+    ids = torch.tensor(token_ids, dtype=torch.int64, device=logits.device)
+    values = torch.tensor(biases, dtype=logits.dtype, device=logits.device)
+    return logits.index_add(-1, ids, values.expand(*logits.shape[:-1], -1))
+
+
+def apply_bitmask(logits: Tensor, bitmask: Tensor) -> Tensor:
+    """Keep the tokens t whose bit ``t % 32`` of word ``t // 32`` is set.
+
+    Args:
+        logits: float32 [N, V].
+        bitmask: int32 [N, ceil(V / 32)], on the device of the logits.
+
+    Raises:
+        OptionError: the shapes do not belong together.
+    """
+    num_rows, vocab_size = logits.shape
+    if bitmask.shape != (num_rows, (vocab_size + 31) // 32):
+        raise OptionError(f"a bitmask of shape {tuple(bitmask.shape)} for logits of shape {tuple(logits.shape)}")
+    if bitmask.device.type == "cpu":
+        # One pass of numpy instead of four of torch; on a little-endian machine word order is bit order.
+        bits = np.unpackbits(bitmask.contiguous().numpy().view(np.uint8), axis=1, count=vocab_size, bitorder="little")
+        allowed = torch.from_numpy(bits).view(torch.bool)
+    else:
+        places = torch.arange(32, dtype=torch.int32, device=bitmask.device)
+        allowed = (((bitmask.unsqueeze(-1) >> places) & 1) != 0).flatten(1)[:, :vocab_size]
+    return torch.where(allowed, logits, -math.inf)

@@ -1,0 +1,144 @@
+"""Processors in order, with the constraint mask at the one right place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from decodekit.errors import OptionError
+from decodekit.sampling.candidates import Candidates, has_ties, top_candidates
+from decodekit.sampling.functions import apply_bitmask
+from decodekit.sampling.history import History
+from decodekit.sampling.processors import LogitsProcessor, OrderPreserving, Stage, TopK
+
+
+@dataclass(frozen=True)
+class TraceStep:
+    """What one step of a pipeline left of each row.
+
+    Args:
+        name: the processor, ``"mask"``, or ``"logits"`` for the start.
+        logits: float32 [N, V] after the step.
+        support: number of tokens left, by row.
+        mass: their mass under the law of the logits at the start, by row.
+    """
+
+    name: str
+    logits: Tensor
+    support: tuple[int, ...]
+    mass: tuple[float, ...]
+
+
+@dataclass(frozen=True, repr=False, init=False)
+class Pipeline:
+    """Processors in the order given; ``Temperature(0.8) | TopK(50)`` makes one.
+
+    A constraint mask is applied before the first processor that is not a bias. So it comes after penalties and biases
+    and before temperature and truncation: top-k of an unmasked row could keep only forbidden tokens. (A bias that
+    stands behind a truncation stays there; it cannot bring a forbidden token back, since -inf stays -inf.)
+
+    Raises:
+        OptionError: something in the list is not a processor.
+    """
+
+    processors: tuple[LogitsProcessor, ...]
+
+    def __init__(self, processors: Iterable[LogitsProcessor] = ()) -> None:
+        processors = tuple(processors)
+        for processor in processors:
+            if not isinstance(processor, LogitsProcessor):
+                raise OptionError(f"{processor!r} is not a logits processor", hint="Temperature(0.8) | TopK(50)")
+        object.__setattr__(self, "processors", processors)
+
+    @property
+    def needs_history(self) -> bool:
+        """Whether a call needs a ``History``."""
+        return any(processor.needs_history for processor in self.processors)
+
+    def __call__(self, logits: Tensor, history: History | None = None, mask: Tensor | None = None) -> Tensor:
+        """The processed rows, float32 [N, V].
+
+        Args:
+            logits: [N, V] of the model.
+            history: the tokens before each row; None is enough where ``needs_history`` is false.
+            mask: int32 [N, ceil(V / 32)], the allowed tokens; None allows all.
+
+        Raises:
+            OptionError: a processor needs the history and there is none.
+        """
+        rows = self.narrow(logits, history, mask)
+        return rows.dense() if isinstance(rows, Candidates) else rows
+
+    def narrow(self, logits: Tensor, history: History | None = None, mask: Tensor | None = None) -> Tensor | Candidates:
+        """A call that stops at the survivors of top-k where it can; ``sample`` takes either form.
+
+        From a top-k on, rows of k candidates stand for rows of V logits as long as all further processors keep the
+        order. The result is that of a call, without sorting again and without noise for removed tokens.
+        """
+        rows = logits.to(torch.float32)
+        for index, processor in enumerate(self.processors):
+            if mask is not None and processor.stage > Stage.BIAS:
+                rows, mask = apply_bitmask(rows, mask), None
+            if isinstance(processor, TopK):
+                candidates = _truncate_sorted(rows, processor.k, self.processors[index + 1 :])
+                if candidates is not None:
+                    return candidates
+            rows = processor(rows, history)
+        return rows if mask is None else apply_bitmask(rows, mask)
+
+    def trace(self, logits: Tensor, history: History | None = None, mask: Tensor | None = None) -> list[TraceStep]:
+        """Each step of a call with the size and mass of what it left, to see which step removes what."""
+        rows = logits.to(torch.float32)
+        law = rows.softmax(dim=-1)
+        steps = [_trace_step("logits", rows, law)]
+        for processor in self.processors:
+            if mask is not None and processor.stage > Stage.BIAS:
+                rows, mask = apply_bitmask(rows, mask), None
+                steps.append(_trace_step("mask", rows, law))
+            rows = processor(rows, history)
+            steps.append(_trace_step(repr(processor), rows, law))
+        if mask is not None:
+            steps.append(_trace_step("mask", apply_bitmask(rows, mask), law))
+        return steps
+
+    def __or__(self, other: LogitsProcessor | Pipeline) -> Pipeline:
+        if isinstance(other, Pipeline):
+            return Pipeline(self.processors + other.processors)
+        if isinstance(other, LogitsProcessor):
+            return Pipeline((*self.processors, other))
+        return NotImplemented
+
+    def __iter__(self) -> Iterator[LogitsProcessor]:
+        return iter(self.processors)
+
+    def __len__(self) -> int:
+        return len(self.processors)
+
+    def __repr__(self) -> str:
+        return " | ".join(map(repr, self.processors)) if len(self.processors) > 1 else f"Pipeline({list(self)!r})"
+
+
+def _truncate_sorted(rows: Tensor, k: int, rest: tuple[LogitsProcessor, ...]) -> Candidates | None:
+    """Top-k and the processors after it on the survivors alone; None where only a call gives the same result."""
+    # From half of a row on, sorting it once more is no longer dearer than gathering the survivors.
+    if k >= rows.shape[-1] // 2 or not all(isinstance(processor, OrderPreserving) for processor in rest):
+        return None
+    candidates = top_candidates(rows, k)
+    if candidates is None:
+        return None
+    values = candidates.logits
+    for processor in rest:
+        assert isinstance(processor, OrderPreserving)
+        values = processor.on_sorted(values)
+        if processor.stage is Stage.TEMPERATURE and has_ties(values):  # made equal by rounding
+            return None
+    return Candidates(values, candidates.token_ids, candidates.vocab_size)
+
+
+def _trace_step(name: str, rows: Tensor, law: Tensor) -> TraceStep:
+    kept = rows > -torch.inf
+    mass = (law * kept).sum(dim=-1)
+    return TraceStep(name, rows, tuple(kept.sum(dim=-1).tolist()), tuple(mass.tolist()))
