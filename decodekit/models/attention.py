@@ -1,0 +1,147 @@
+"""Attention over a ragged KV cache: causal by position, without a padding mask.
+
+One function, registered as a transformers attention implementation. Its name is unknown to transformers' mask
+functions, so the models make no masks; which slots a query sees follows from the `Step` of the forward pass. The
+cases that need no mask at all are taken first: queries that see the same slots, and a prompt into an empty cache.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from decodekit.models.kv_cache import Step
+
+ATTENTION_NAME = "decodekit"
+STEP_ARGUMENT = "decodekit_step"
+
+# Keyword arguments that models hand to their attention function and that do not change what it computes here.
+_KNOWN_ARGUMENTS = frozenset({"position_ids", "use_cache", "cache_position", "is_causal", "layer_idx"})
+
+
+class UnsupportedAttentionError(Exception):
+    """The model asks its attention for something that `ragged_attention` does not compute; never leaves this room."""
+
+
+def register() -> None:
+    """Make `ragged_attention` known to transformers under `ATTENTION_NAME`."""
+    from transformers import AttentionInterface
+
+    AttentionInterface.register(ATTENTION_NAME, ragged_attention)
+
+
+def ragged_attention(
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    decodekit_step: Step | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """Attention of the new tokens to the slots of their own row, in the form that transformers' modules call.
+
+    Args:
+        module: the attention module that calls.
+        query: [R, Hq, T, D].
+        key: [R, Hkv, S, D]; slot s holds the token at position s.
+        value: [R, Hkv, S, Dv].
+        attention_mask: must be None.
+        dropout: must be 0; the models run in evaluation mode.
+        scaling: factor of the scores, default 1 / sqrt(D).
+        sliding_window: a query at position p sees the slots p - window + 1 .. p.
+        softcap: scores become `softcap * tanh(score / softcap)` (Gemma 2).
+        s_aux: [Hq] logits of attention sinks, in the softmax but without a value (gpt-oss).
+        decodekit_step: the step of the forward pass.
+        **kwargs: what else the models hand on.
+
+    Returns:
+        [R, T, Hq, Dv], and None for the weights, which are not kept.
+
+    Raises:
+        UnsupportedAttentionError: the model asks for something else.
+    """
+    step = decodekit_step
+    if step is None:
+        raise UnsupportedAttentionError("the model does not hand keyword arguments on to its attention")
+    if step.is_strict:
+        _refuse_unknown(attention_mask, dropout, kwargs)
+
+    num_rows, num_heads, num_new, _ = query.shape
+    group = num_heads // key.shape[1]  # query heads per key head
+    is_causal = False
+    mask: Tensor | None = None
+    if step.is_uniform:
+        if sliding_window and key.shape[2] > sliding_window:
+            key, value = key[:, :, -sliding_window:], value[:, :, -sliding_window:]
+    elif step.is_fresh and not (sliding_window and num_new > sliding_window):
+        is_causal = True
+    else:
+        plain = softcap is None and s_aux is None
+        first, mask = step.mask(sliding_window or None, group if plain else 1, query.dtype, query.device)
+        if first:
+            key, value = key[:, :, first:], value[:, :, first:]
+
+    if softcap is not None or s_aux is not None:
+        if is_causal:
+            _, mask = step.mask(None, 1, query.dtype, query.device)
+        return _explicit(query, key, value, mask, scaling, softcap, s_aux), None
+
+    if is_causal or group == 1:
+        out = scaled_dot_product_attention(
+            query, key, value, attn_mask=mask, scale=scaling, is_causal=is_causal, enable_gqa=group > 1
+        )
+        return out.transpose(1, 2), None
+    # Query heads that share a key head become more queries of that head, so that the keys need not be repeated.
+    packed = query.reshape(num_rows, num_heads // group, group * num_new, -1)
+    out = scaled_dot_product_attention(packed, key, value, attn_mask=mask, scale=scaling)
+    return out.reshape(num_rows, num_heads, num_new, -1).transpose(1, 2), None
+
+
+def _explicit(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    scaling: float | None,
+    softcap: float | None,
+    s_aux: Tensor | None,
+) -> Tensor:
+    """Attention with soft-capped scores or sinks, which the fused kernels lack; [R, T, Hq, Dv]."""
+    num_rows, num_heads, num_new, head_dim = query.shape
+    num_key_heads = key.shape[1]
+    # [R, Hkv, G, T, D] x [R, Hkv, 1, D, S] -> [R, Hkv, G, T, S]
+    grouped = query.reshape(num_rows, num_key_heads, -1, num_new, head_dim)
+    scores = grouped @ key.unsqueeze(2).transpose(3, 4) * (head_dim**-0.5 if scaling is None else scaling)
+    if softcap is not None:
+        scores = torch.tanh(scores / softcap) * softcap
+    if mask is not None:
+        scores = scores + mask.unsqueeze(2)
+    if s_aux is not None:
+        sinks = s_aux.to(scores.dtype).view(1, num_key_heads, -1, 1, 1)
+        scores = torch.cat([scores, sinks.expand(num_rows, -1, -1, num_new, -1)], dim=-1)
+    weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype)
+    if s_aux is not None:
+        weights = weights[..., :-1]
+    out = weights @ value.unsqueeze(2)
+    return out.reshape(num_rows, num_heads, num_new, -1).transpose(1, 2)
+
+
+def _refuse_unknown(attention_mask: Tensor | None, dropout: float, kwargs: dict[str, Any]) -> None:
+    if attention_mask is not None:
+        raise UnsupportedAttentionError("the model makes its own attention mask")
+    if dropout:
+        raise UnsupportedAttentionError("attention dropout is on")
+    if kwargs.get("is_causal") is False:
+        raise UnsupportedAttentionError("the model's attention is not causal")
+    for name, given in kwargs.items():
+        if given is not None and given is not False and name not in _KNOWN_ARGUMENTS:
+            raise UnsupportedAttentionError(f"the model hands the argument {name!r} to its attention")

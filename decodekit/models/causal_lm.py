@@ -1,0 +1,137 @@
+"""What the generation loop asks of a model: a forward pass over rows that advance independently, and their cache.
+
+A *row* is one sequence. Rows of a batch have their own lengths: `forward` appends `num_tokens[i]` tokens to cache row
+`rows[i]` at that row's own length, so unequal prompts, unequal progress and drafts of unequal length need neither
+left padding nor a padding mask. Taking tokens back is setting a length (`Cache.truncate`); nothing is copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor
+
+LogitsKind = Literal["last", "all"]
+
+
+class Cache(Protocol):
+    """The state of `num_rows` sequences: for attention, their keys and values.
+
+    Laws: after `truncate(n)` the cache behaves as if only the first `n` tokens of each row had ever been forwarded;
+    `reset` is `truncate` to 0 for some rows; `reorder(rows)` makes row i what row `rows[i]` was; `grow` changes no
+    later result. No method changes what another row sees.
+    """
+
+    @property
+    def num_rows(self) -> int:
+        """How many sequences the cache holds."""
+        ...
+
+    @property
+    def capacity(self) -> int:
+        """How many tokens a row can hold before `grow` is needed."""
+        ...
+
+    @property
+    def lengths(self) -> Tensor:
+        """Tokens stored per row, int64 [num_rows], on the model's device."""
+        ...
+
+    def truncate(self, row_lengths: Sequence[int] | Tensor) -> None:
+        """Forget the tokens of each row beyond its new length; nothing moves in memory.
+
+        Args:
+            row_lengths: [num_rows] new lengths, none larger than the present one. A tensor on an accelerator is read
+                by the host, which waits for it; give host integers where that matters.
+
+        Raises:
+            ValueError: a length is negative or larger than the row's present one.
+        """
+        ...
+
+    def reset(self, rows: Sequence[int]) -> None:
+        """Set the length of these rows to 0, to use them for other sequences. Works for every model."""
+        ...
+
+    def reorder(self, rows: Tensor) -> None:
+        """Row i becomes what row `rows[i]` was; `rows` int64 [n], n <= num_rows; rows beyond n are dropped."""
+        ...
+
+    def grow(self, capacity: int) -> None:
+        """Make room for `capacity` tokens per row, keeping what is stored; a smaller capacity changes nothing."""
+        ...
+
+
+class CausalLM(Protocol):
+    """A causal language model as the generation loop sees it."""
+
+    @property
+    def name(self) -> str:
+        """Where the model came from: a folder, a hub id or a class name."""
+        ...
+
+    @property
+    def vocab_size(self) -> int:
+        """Width V of a row of logits; may exceed the number of tokens of the tokenizer (padding)."""
+        ...
+
+    @property
+    def eos_token_ids(self) -> frozenset[int]:
+        """Every token that the model's configuration names as an end of text."""
+        ...
+
+    @property
+    def context_length(self) -> int | None:
+        """The most tokens a row may hold, or None where the architecture sets no limit."""
+        ...
+
+    @property
+    def device(self) -> torch.device:
+        """Where tokens go in and logits come out."""
+        ...
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of the weights; logits are float32 whatever it is."""
+        ...
+
+    @property
+    def can_rollback(self) -> bool:
+        """Whether `Cache.truncate` is free. With recurrent state (False) the row is computed again, which is slow."""
+        ...
+
+    def new_cache(self, num_rows: int, capacity: int) -> Cache:
+        """An empty cache for `num_rows` sequences of up to `capacity` tokens each."""
+        ...
+
+    def forward(
+        self,
+        tokens: Tensor,
+        num_tokens: Sequence[int],
+        cache: Cache,
+        rows: Sequence[int] | None = None,
+        *,
+        logits: LogitsKind = "last",
+    ) -> Tensor:
+        """Append tokens to rows of the cache and return the logits of what may follow them.
+
+        Row i of `tokens` continues cache row `rows[i]` at that row's length, which advances by `num_tokens[i]`. If an
+        exception leaves this method, no length has changed.
+
+        Args:
+            tokens: int64 [R, T], right-padded; what stands in the padding does not matter, as long as it is a token.
+            num_tokens: [R] host integers, 1..T: the real tokens of each row.
+            cache: a cache of this model; it grows by itself when a row runs out of capacity.
+            rows: [R] distinct cache rows; None means all rows 0..num_rows-1.
+            logits: "last": only at each row's last real token; "all": at every position (padding holds no meaning).
+
+        Returns:
+            float32 [R, V] for "last", [R, T, V] for "all".
+
+        Raises:
+            ValueError: shapes, counts or rows that contradict each other.
+            ContextLengthError: a row would exceed `context_length`.
+        """
+        ...

@@ -1,0 +1,251 @@
+"""The adapter that makes any causal language model of transformers a `causal_lm.CausalLM`.
+
+Three tiers, fastest first, give the same logits; the first that passes the self-check runs:
+
+- ragged: the model's modules over the ragged KV cache, all rows of a batch in one pass;
+- rowwise: the model as it is, one row at a time, with its own cache;
+- recompute: the model as it is, one row at a time, without a cache.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from decodekit.errors import ContextLengthError, ModelError
+from decodekit.models.causal_lm import Cache, LogitsKind
+from decodekit.models.loading import check_tokenizer, load
+from decodekit.models.ragged import RaggedModel
+from decodekit.models.rowwise import RowwiseModel
+from decodekit.models.self_check import TOLERANCES, largest_error, small_windows
+from decodekit.models.shared_copy import rope_types, shared_copy
+
+__all__ = ["HuggingFaceLM", "Tier", "TierName", "check_tokenizer", "load"]
+
+TierName = Literal["ragged", "rowwise", "recompute"]
+
+
+@dataclass(frozen=True, slots=True)
+class Tier:
+    """Which way of running a model was chosen, and why not a faster one.
+
+    Args:
+        name: "ragged", "rowwise" or "recompute".
+        error: largest relative error of the self-check.
+        refused: what spoke against each faster tier.
+    """
+
+    name: TierName
+    error: float
+    refused: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        reasons = "".join(f"; {reason}" for reason in self.refused)
+        return f"{self.name} (self-check {self.error:.1e}){reasons}"
+
+
+class HuggingFaceLM:
+    """A causal language model of transformers, run on rows that advance independently.
+
+    The given model is not changed: its own `generate` gives what it gave before. Its weights are shared, not copied.
+
+    Args:
+        model: a model with a language modelling head, loaded by transformers; on its device, in its type.
+        tier: run this way and no other; by default the fastest that passes the self-check.
+
+    Raises:
+        ModelError: the model cannot be run, or the wanted tier gives other logits than the model itself.
+    """
+
+    def __init__(self, model: nn.Module, *, tier: TierName | None = None) -> None:
+        if not hasattr(model, "config") or not hasattr(model, "get_input_embeddings"):
+            raise ModelError(
+                f"{type(model).__name__} is not a model of transformers",
+                hint="AutoModelForCausalLM.from_pretrained(...), or implement the CausalLM protocol for it",
+            )
+        self.model = model
+        config: Any = model.config
+        text: Any = config.get_text_config()
+        embeddings: Any = model.get_input_embeddings()  # type: ignore[operator]
+        self._name = str(getattr(config, "_name_or_path", "") or type(model).__name__)
+        self._device: torch.device = embeddings.weight.device
+        self._context_length = _context_length(text)
+        self._eos_token_ids = _eos_token_ids(model)
+        self._runner, self._tier = _choose(model, self._context_length, tier)
+        self._vocab_size = _vocab_size(self._runner, model)
+
+    def __repr__(self) -> str:
+        return f"HuggingFaceLM({self._name!r}, tier={self._tier.name!r}, device={self._device}, dtype={self.dtype})"
+
+    @property
+    def name(self) -> str:
+        """The folder or hub id that the model was loaded from, or its class."""
+        return self._name
+
+    @property
+    def tier(self) -> Tier:
+        """Which way the model runs, and why."""
+        return self._tier
+
+    @property
+    def vocab_size(self) -> int:
+        """Width of a row of logits."""
+        return self._vocab_size
+
+    @property
+    def eos_token_ids(self) -> frozenset[int]:
+        """Every end-of-text token of the model's configuration and generation configuration."""
+        return self._eos_token_ids
+
+    @property
+    def context_length(self) -> int | None:
+        """The most tokens a row may hold, or None without a limit."""
+        return self._context_length
+
+    @property
+    def device(self) -> torch.device:
+        """Where the embeddings are."""
+        return self._device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of the weights."""
+        return self.model.dtype  # type: ignore[return-value]
+
+    @property
+    def can_rollback(self) -> bool:
+        """Whether taking tokens back is free; not with recurrent state."""
+        return self._runner.can_rollback
+
+    def new_cache(self, num_rows: int, capacity: int) -> Cache:
+        """An empty cache for `num_rows` sequences of up to `capacity` tokens; it grows when a row needs more."""
+        return self._runner.new_cache(num_rows, capacity)
+
+    def forward(
+        self,
+        tokens: Tensor,
+        num_tokens: Sequence[int],
+        cache: Cache,
+        rows: Sequence[int] | None = None,
+        *,
+        logits: LogitsKind = "last",
+    ) -> Tensor:
+        """Append tokens to rows of the cache and return their logits; see `causal_lm.CausalLM.forward`.
+
+        Runs in inference mode; the result is an inference tensor, which cannot be changed in place outside of it.
+        """
+        lengths = cache.row_lengths  # type: ignore[attr-defined]
+        chosen = range(len(lengths)) if rows is None else rows
+        if not len(chosen) == len(num_tokens) == tokens.shape[0] > 0:
+            raise ValueError(f"{tokens.shape[0]} rows of tokens, {len(num_tokens)} counts and {len(chosen)} cache rows")
+        if not 1 <= min(num_tokens) <= max(num_tokens) <= tokens.shape[1]:
+            raise ValueError(f"token counts {list(num_tokens)} for {tokens.shape[1]} columns of tokens")
+        if rows is not None and (len(set(rows)) != len(rows) or min(rows) < 0 or max(rows) >= len(lengths)):
+            raise ValueError(f"{list(rows)} are not distinct rows of a cache of {len(lengths)}")
+        limit = self._context_length
+        if limit is not None:
+            for row, count in zip(chosen, num_tokens, strict=True):
+                if lengths[row] + count > limit:
+                    raise ContextLengthError(
+                        f"row {row} would hold {lengths[row] + count} tokens, the model's context is {limit}",
+                        at=self._name,
+                        hint="a shorter prompt or a smaller max_new_tokens",
+                    )
+        return self._runner.forward(tokens, num_tokens, cache, rows, logits)  # type: ignore[arg-type]
+
+
+def _choose(
+    model: nn.Module, context_length: int | None, wanted: TierName | None
+) -> tuple[RaggedModel | RowwiseModel, Tier]:
+    """The first tier that gives the model's own logits."""
+    reference = shared_copy(model)
+    tolerance = TOLERANCES.get(model.dtype, TOLERANCES[torch.bfloat16])  # type: ignore[call-overload]
+    refused: list[str] = []
+    for name, runner in _runners(model, refused):
+        if wanted is not None and name != wanted:
+            continue
+        try:
+            error = _checked(name, runner, model, reference, context_length)
+        except Exception as problem:
+            refused.append(f"{name}: {_one_line(problem)}")
+            continue
+        if error <= tolerance:
+            return runner, Tier(name, error, tuple(refused))
+        refused.append(f"{name}: logits differ from the model's own by {error:.2g} of their spread")
+    raise ModelError(
+        f"{type(model).__name__} cannot be run" + (f" in tier {wanted!r}" if wanted else ""),
+        at="; ".join(refused) or None,
+        hint="check that model(input_ids=...) itself returns finite logits",
+    )
+
+
+def _runners(model: nn.Module, refused: list[str]) -> Iterator[tuple[TierName, RaggedModel | RowwiseModel]]:
+    try:
+        yield "ragged", RaggedModel(model)
+    except Exception as problem:
+        refused.append(f"ragged: {_one_line(problem)}")
+    yield "rowwise", RowwiseModel(model, "full")
+    yield "rowwise", RowwiseModel(model, "own")
+    yield "recompute", RowwiseModel(model, None)
+
+
+def _checked(
+    name: TierName,
+    runner: RaggedModel | RowwiseModel,
+    model: nn.Module,
+    reference: nn.Module,
+    context_length: int | None,
+) -> float:
+    """The error of the self-check, with the model's own windows and, for masks that we make, with small ones."""
+    if not isinstance(runner, RaggedModel):
+        return _finite(largest_error(runner, reference, context_length))
+    runner.is_strict = True
+    error = _finite(largest_error(runner, reference, context_length))
+    runner.is_strict = False
+    windowed = small_windows(model)
+    if windowed is not None:
+        error = max(error, _finite(largest_error(RaggedModel(windowed), windowed, context_length)))
+    return error
+
+
+def _finite(error: float) -> float:
+    return error if math.isfinite(error) else math.inf
+
+
+def _one_line(problem: Exception) -> str:
+    text = str(problem).strip().split("\n", 1)[0]
+    return f"{type(problem).__name__}: {text}" if text else type(problem).__name__
+
+
+def _vocab_size(runner: RaggedModel | RowwiseModel, model: nn.Module) -> int:
+    if isinstance(runner, RaggedModel):
+        return runner.vocab_size
+    token = torch.zeros(1, 1, dtype=torch.int64, device=model.get_input_embeddings().weight.device)  # type: ignore[operator]
+    return runner.forward(token, [1], runner.new_cache(1, 1), None, "last").shape[-1]
+
+
+def _eos_token_ids(model: nn.Module) -> frozenset[int]:
+    ids: set[int] = set()
+    for config in (getattr(model, "generation_config", None), model.config, model.config.get_text_config()):  # type: ignore[operator, union-attr]
+        given = getattr(config, "eos_token_id", None)
+        ids.update([given] if isinstance(given, int) else given or [])
+    return frozenset(ids)
+
+
+def _context_length(config: Any) -> int | None:
+    limit = None
+    for name in ("max_position_embeddings", "n_positions", "max_seq_len", "n_ctx", "seq_length"):
+        value = getattr(config, name, None)
+        if isinstance(value, int) and value > 0:
+            limit = value
+            break
+    dynamic = next((p for kind, p in rope_types(config).items() if "dynamic" in kind), None)
+    if dynamic is not None and limit is not None:
+        # Beyond the trained length, dynamic NTK scaling makes every row depend on the longest one seen before.
+        limit = min(limit, dynamic.get("original_max_position_embeddings") or limit)
+    return limit

@@ -1,0 +1,344 @@
+"""The ragged KV cache: keys and values of sequences that advance independently, token-major.
+
+Layers whose keys and values have one shape share one tensor, `[planes, num_rows * capacity + 1, heads, head_dim]`:
+plane 2l holds the keys and plane 2l+1 the values of layer l where all layers are alike. The last slot is scratch:
+padding is written there when it has no room in its own row. Token-major means that the view
+`[rows, capacity, heads, head_dim].transpose(1, 2)` is what attention wants, without a copy.
+
+Lengths live on the host, since the loop knows them; taking tokens back is lowering a number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class PlaneShape:
+    """What one layer stores per token, for its keys or for its values."""
+
+    num_heads: int
+    head_dim: int
+    dtype: torch.dtype
+    device: torch.device
+
+
+@dataclass(frozen=True, slots=True)
+class LayerShape:
+    """Keys and values of one layer; their head dimensions may differ."""
+
+    key: PlaneShape
+    value: PlaneShape
+
+
+class Step:
+    """One forward pass as the cache sees it: which slots are written, which are read, and the masks of the reading.
+
+    The masks depend on the sliding window of a layer only, so they are made once per pass and shared by the layers.
+    """
+
+    __slots__ = (
+        "_masks",
+        "end",
+        "is_fresh",
+        "is_strict",
+        "is_uniform",
+        "num_new",
+        "num_rows",
+        "positions",
+        "row_ends",
+        "row_index",
+        "row_slice",
+        "starts",
+        "write_index",
+    )
+
+    def __init__(
+        self,
+        starts: list[int],
+        row_ends: list[int],
+        num_new: int,
+        row_slice: slice | None,
+        row_index: Tensor | None,
+        write_index: Tensor | None,
+        positions: Tensor,
+    ) -> None:
+        self.starts = starts  # length of each row before the pass
+        self.row_ends = row_ends  # and after it
+        self.num_rows = len(starts)
+        self.num_new = num_new  # T, padding included
+        self.end = max(row_ends)  # slots [0, end) are read
+        self.row_slice = row_slice  # the cache rows where they are consecutive,
+        self.row_index = row_index  # else their indices, int64 [R]
+        self.write_index = write_index  # flat slots of the R * T new tokens; None: slots start .. start + T of each row
+        self.positions = positions  # int64 [R or 1, T] positions of the new tokens
+        self.is_fresh = max(starts) == 0  # nothing stored before: the new keys are all keys
+        self.is_uniform = num_new == 1 and min(row_ends) == self.end  # each query sees exactly the slots [0, end)
+        self.is_strict = False  # refuse arguments of attention whose meaning is unknown
+        self._masks: dict[tuple[int | None, int, torch.dtype], tuple[int, Tensor]] = {}
+
+    def mask(self, window: int | None, repeats: int, dtype: torch.dtype, device: torch.device) -> tuple[int, Tensor]:
+        """The additive mask of layers with this sliding window, and the first slot it speaks of.
+
+        A query at position p sees slot s where `s <= p` and, with a window w, `s > p - w`.
+
+        Args:
+            window: tokens a query sees including itself, or None.
+            repeats: how often the T queries are repeated, for query heads that share one key head.
+            dtype: of the scores.
+            device: of the scores.
+
+        Returns:
+            `(first, mask)` with mask [R or 1, 1, repeats * T, end - first], 0 where seen and -inf elsewhere.
+        """
+        key = (window, repeats, dtype)
+        found = self._masks.get(key)
+        if found is None:
+            first = 0 if window is None else max(0, min(self.starts) - window + 1)
+            position = self.positions.to(device)[:, None, :, None]  # [R or 1, 1, T, 1]
+            slot = torch.arange(first, self.end, device=device)
+            hidden = slot > position
+            if window is not None:
+                hidden |= slot <= position - window
+            mask = torch.zeros(hidden.shape, dtype=dtype, device=device).masked_fill_(hidden, -torch.inf)
+            if repeats > 1:
+                mask = mask.repeat(1, 1, repeats, 1)
+            found = self._masks[key] = (first, mask)
+        return found
+
+
+class RaggedCache:
+    """Keys and values of `num_rows` rows, each with its own length. Implements `causal_lm.Cache`.
+
+    Args:
+        layers: the shapes of each layer that stores keys and values, by layer index.
+        num_rows: how many sequences.
+        capacity: tokens per row; `begin` grows the cache when a row needs more.
+        device: where positions are made (the device of the embeddings).
+    """
+
+    def __init__(self, layers: dict[int, LayerShape], num_rows: int, capacity: int, device: torch.device) -> None:
+        if num_rows < 1 or capacity < 1:
+            raise ValueError(f"a cache needs at least one row and one slot, not {num_rows} x {capacity}")
+        self._layers = layers
+        self._device = device
+        self._capacity = capacity
+        self._lengths = [0] * num_rows
+        self._written = [0] * num_rows  # slots that may hold something, padding and forgotten tokens included
+        self._lengths_on_device: Tensor | None = None
+        self._allocate()
+
+    def _allocate(self) -> None:
+        planes: dict[PlaneShape, list[tuple[int, int]]] = {}
+        for index, layer in self._layers.items():
+            planes.setdefault(layer.key, []).append((index, 0))
+            planes.setdefault(layer.value, []).append((index, 1))
+        num_rows, capacity = self.num_rows, self._capacity
+        self._storage: dict[PlaneShape, Tensor] = {}
+        self._flat: dict[int, list[Tensor]] = {index: [] for index in self._layers}  # layer -> [keys, values], each
+        self._planes: dict[int, list[Tensor]] = {index: [] for index in self._layers}  # a view of the storage
+        for shape, members in planes.items():
+            # Zeros, not empty: a masked slot has weight 0, and 0 * NaN would be NaN.
+            size = (len(members), num_rows * capacity + 1, shape.num_heads, shape.head_dim)
+            storage = torch.zeros(size, dtype=shape.dtype, device=shape.device)
+            self._storage[shape] = storage
+            by_row = storage[:, :-1].view(len(members), num_rows, capacity, shape.num_heads, shape.head_dim)
+            for plane, (index, _) in enumerate(members):
+                self._flat[index].append(storage[plane])
+                self._planes[index].append(by_row[plane])
+        self._positions = torch.arange(capacity, device=self._device)
+
+    @property
+    def num_rows(self) -> int:
+        """How many sequences the cache holds."""
+        return len(self._lengths)
+
+    @property
+    def capacity(self) -> int:
+        """Tokens a row can hold before the cache grows."""
+        return self._capacity
+
+    @property
+    def row_lengths(self) -> tuple[int, ...]:
+        """Tokens stored per row, as host integers."""
+        return tuple(self._lengths)
+
+    @property
+    def lengths(self) -> Tensor:
+        """Tokens stored per row, int64 [num_rows], on the model's device."""
+        if self._lengths_on_device is None:
+            self._lengths_on_device = torch.tensor(self._lengths, dtype=torch.int64, device=self._device)
+        return self._lengths_on_device
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory of the keys and values."""
+        return sum(storage.numel() * storage.element_size() for storage in self._storage.values())
+
+    def ends(self, num_tokens: Sequence[int], rows: Sequence[int] | None) -> list[int]:
+        """Lengths of the rows after `num_tokens` more."""
+        starts = self._lengths if rows is None else [self._lengths[row] for row in rows]
+        return [start + count for start, count in zip(starts, num_tokens, strict=True)]
+
+    @torch.inference_mode()
+    def begin(self, num_tokens: Sequence[int], rows: Sequence[int] | None) -> Step:
+        """Plan the writing and reading of one forward pass; grows the cache if a row would run out of slots.
+
+        Args:
+            num_tokens: [R] new tokens of each row, at least 1; the pass is max(num_tokens) wide.
+            rows: [R] distinct cache rows, or None for all.
+
+        Returns:
+            The step; lengths change only when it is given to `commit`.
+        """
+        starts = list(self._lengths) if rows is None else [self._lengths[row] for row in rows]
+        row_ends = [start + count for start, count in zip(starts, num_tokens, strict=True)]
+        width, end = max(num_tokens), max(row_ends)
+        if end > self._capacity:
+            self.grow(max(end, 2 * self._capacity))
+        row_slice, row_index = _selection(rows, self.num_rows)
+        if min(starts) == max(starts):
+            # Level rows: one row of positions, and a slice to write; padding lands in slots that are free anyway.
+            positions = self._positions[starts[0] : starts[0] + width].unsqueeze(0)
+            is_real = None
+        else:
+            start = torch.tensor(starts, device=self._device)[:, None]
+            last = torch.tensor(row_ends, device=self._device)[:, None] - 1
+            unclamped = start + self._positions[:width]
+            is_real = unclamped <= last
+            positions = torch.minimum(unclamped, last)  # padding stays inside the context of its row
+        write_index = None
+        if row_index is not None or is_real is not None:
+            base = torch.tensor(range(self.num_rows) if rows is None else list(rows), device=self._device)[:, None]
+            slots = base * self._capacity + positions  # [R, T]
+            if is_real is not None:
+                slots = torch.where(is_real, slots, self.num_rows * self._capacity)
+            write_index = slots.reshape(-1)
+        return Step(starts, row_ends, width, row_slice, row_index, write_index, positions)
+
+    def append(self, layer: int, keys: Tensor, values: Tensor, step: Step) -> tuple[Tensor, Tensor]:
+        """Store the new keys and values of a layer and return all that its queries may read.
+
+        Args:
+            layer: index of the layer.
+            keys: [R, Hkv, T, Dk] of the new tokens.
+            values: [R, Hkv, T, Dv].
+            step: what `begin` returned.
+
+        Returns:
+            keys [R, Hkv, S, Dk] and values [R, Hkv, S, Dv]: the slots [0, step.end) of the rows (views of the cache
+            where the rows are consecutive), or the given ones where nothing was stored before.
+        """
+        return (
+            self._append(self._planes[layer][0], self._flat[layer][0], keys, step),
+            self._append(self._planes[layer][1], self._flat[layer][1], values, step),
+        )
+
+    def _append(self, plane: Tensor, flat: Tensor, new: Tensor, step: Step) -> Tensor:
+        # plane [num_rows, capacity, H, D], flat [num_rows * capacity + 1, H, D], new [R, H, T, D]
+        by_token = new.transpose(1, 2)
+        if step.write_index is None:
+            start = step.starts[0]
+            plane[step.row_slice, start : start + step.num_new].copy_(by_token)
+        else:
+            index = step.write_index
+            if index.device != flat.device:
+                index = index.to(flat.device)
+            flat.index_copy_(0, index, by_token.reshape(-1, *by_token.shape[2:]))
+        if step.is_fresh:
+            return new
+        if step.row_index is None:
+            return plane[step.row_slice, : step.end].transpose(1, 2)
+        return plane[:, : step.end].index_select(0, step.row_index.to(plane.device)).transpose(1, 2)
+
+    def commit(self, step: Step, rows: Sequence[int] | None) -> None:
+        """Advance the lengths of the rows by what the step wrote."""
+        for i, row in enumerate(range(self.num_rows) if rows is None else rows):
+            self._lengths[row] = step.row_ends[i]
+            self._written[row] = max(self._written[row], step.starts[i] + step.num_new)
+        self._lengths_on_device = None
+
+    def truncate(self, row_lengths: Sequence[int] | Tensor) -> None:
+        """Lower the lengths of the rows; see `causal_lm.Cache.truncate`."""
+        self._lengths = shortened(self._lengths, row_lengths)
+        self._lengths_on_device = None
+
+    @torch.inference_mode()
+    def reset(self, rows: Sequence[int]) -> None:
+        """Empty these rows; see `causal_lm.Cache.reset`.
+
+        What was written is zeroed: a sequence that ended in NaN would otherwise poison the next one in its row,
+        because a masked value has weight 0 and 0 * NaN is NaN.
+        """
+        for row in rows:
+            for planes in self._planes.values():
+                for plane in planes:
+                    plane[row, : self._written[row]].zero_()
+            self._lengths[row] = self._written[row] = 0
+        self._lengths_on_device = None
+
+    @torch.inference_mode()
+    def reorder(self, rows: Tensor) -> None:
+        """Row i becomes what row `rows[i]` was; see `causal_lm.Cache.reorder`."""
+        order: list[int] = rows.tolist()
+        check_order(order, self.num_rows)
+        old, index = self._planes, torch.tensor(order, dtype=torch.int64)
+        self._lengths = [self._lengths[row] for row in order]
+        self._written = [self._written[row] for row in order]
+        self._lengths_on_device = None
+        self._copy_from(old, index)
+
+    @torch.inference_mode()
+    def grow(self, capacity: int) -> None:
+        """Make room for `capacity` tokens per row; see `causal_lm.Cache.grow`."""
+        if capacity <= self._capacity:
+            return
+        old = self._planes
+        self._capacity = capacity
+        self._copy_from(old, torch.arange(self.num_rows))
+
+    def _copy_from(self, old: dict[int, list[Tensor]], index: Tensor) -> None:
+        used = max(self._written)
+        self._allocate()
+        for layer, planes in self._planes.items():
+            for plane, source in zip(planes, old[layer], strict=True):
+                plane[:, :used].copy_(source[:, :used].index_select(0, index.to(source.device)))
+
+
+def _selection(rows: Sequence[int] | None, num_rows: int) -> tuple[slice | None, Tensor | None]:
+    """Rows as a slice where they are consecutive (no copy when read), else as an index."""
+    if rows is None:
+        return slice(0, num_rows), None
+    first = rows[0]
+    if all(row == first + i for i, row in enumerate(rows)):
+        return slice(first, first + len(rows)), None
+    return None, torch.tensor(list(rows), dtype=torch.int64)
+
+
+def shortened(lengths: Sequence[int], row_lengths: Sequence[int] | Tensor) -> list[int]:
+    """The new lengths of a truncation, checked against the present ones.
+
+    Raises:
+        ValueError: another number of rows, a negative length, or one larger than the present.
+    """
+    new: list[int] = row_lengths.tolist() if isinstance(row_lengths, Tensor) else [int(n) for n in row_lengths]
+    if len(new) != len(lengths):
+        raise ValueError(f"{len(new)} lengths given for a cache of {len(lengths)} rows")
+    for row, (length, present) in enumerate(zip(new, lengths, strict=True)):
+        if not 0 <= length <= present:
+            raise ValueError(f"row {row} holds {present} tokens and cannot be truncated to {length}")
+    return new
+
+
+def check_order(order: Sequence[int], num_rows: int) -> None:
+    """Refuse an order of rows that is empty, too long or names a row that does not exist.
+
+    Raises:
+        ValueError: with the offending order.
+    """
+    if not 0 < len(order) <= num_rows or not all(0 <= row < num_rows for row in order):
+        raise ValueError(f"{list(order)} is no order of at most {num_rows} of the rows 0..{num_rows - 1}")

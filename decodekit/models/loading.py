@@ -1,0 +1,257 @@
+"""Loading a model and its tokenizer by folder, hub id or bundled name, with errors that say what to do."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from decodekit.errors import ModelError, OptionError, VocabularyMismatchError
+
+if TYPE_CHECKING:
+    from decodekit.models.huggingface import HuggingFaceLM
+
+BUNDLED = ("tiny", "tiny-draft")
+
+# How long the first question to the hub may take; after it, downloads have their own limits.
+_HUB_TIMEOUT_S = 10.0
+
+
+def load(
+    name_or_path: str | os.PathLike[str],
+    dtype: str | torch.dtype = "auto",
+    device: str | torch.device | None = None,
+    device_map: str | dict[str, Any] | None = None,
+    revision: str | None = None,
+    **from_pretrained: Any,
+) -> tuple[HuggingFaceLM, Any]:
+    """Load a causal language model of transformers with its tokenizer.
+
+    Args:
+        name_or_path: "tiny" or "tiny-draft" (bundled), a local folder, or the id of a model on the Hugging Face hub.
+        dtype: "auto" (that of the checkpoint), or a name such as "bfloat16", or a `torch.dtype`.
+        device: where the model goes; by default CUDA where there is a GPU, else the CPU.
+        device_map: how `accelerate` spreads the model, instead of `device`.
+        revision: branch, tag or commit of a model on the hub.
+        **from_pretrained: handed on to `AutoModelForCausalLM.from_pretrained`; `trust_remote_code` and `token` to the
+            tokenizer too.
+
+    Returns:
+        The model and its tokenizer.
+
+    Raises:
+        ModelError: the model is not found or cannot be loaded or run.
+        VocabularyMismatchError: the tokenizer has tokens that the model does not know.
+        OptionError: `device` together with `device_map`, or a device or dtype that does not exist.
+    """
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    from decodekit.models.huggingface import HuggingFaceLM
+
+    if device is not None and device_map is not None:
+        raise OptionError("device and device_map exclude each other", at="device", hint="leave one of them out")
+    target = None if device_map is not None else _device(device)
+    if isinstance(dtype, str) and dtype != "auto":
+        dtype = _dtype(dtype)
+    source, is_local = _resolve(name_or_path, revision, from_pretrained)
+    shared: dict[str, Any] = {
+        name: from_pretrained[name] for name in ("trust_remote_code", "token") if name in from_pretrained
+    }
+    if not is_local and revision is not None:
+        shared["revision"] = revision
+    arguments = {**from_pretrained, **shared, "dtype": dtype}
+    if device_map is not None:
+        arguments["device_map"] = device_map
+    try:
+        model = AutoModelForCausalLM.from_pretrained(source, **arguments)
+    except (OSError, ValueError, ImportError, KeyError, RuntimeError) as problem:
+        raise ModelError(
+            f"the model cannot be loaded: {_first_line(problem)}", at=source, hint=_load_hint(problem)
+        ) from problem
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(source, **shared)
+    except Exception as problem:  # what tokenizers raise for a missing or broken file varies widely
+        raise ModelError(
+            f"the tokenizer cannot be loaded: {_first_line(problem)}",
+            at=source,
+            hint="put the tokenizer's files beside the model, or use LLM(model, tokenizer) with one of your own",
+        ) from problem
+    if target is not None:
+        model = model.to(target)
+    lm = HuggingFaceLM(model)
+    check_tokenizer(lm, tokenizer)
+    return lm, tokenizer
+
+
+def check_tokenizer(lm: HuggingFaceLM, tokenizer: Any) -> None:
+    """Refuse a tokenizer whose tokens do not fit into the model's logits.
+
+    Raises:
+        VocabularyMismatchError: naming the first token that is out of range.
+    """
+    vocabulary: dict[str, int] = tokenizer.get_vocab()
+    outside = min(((i, token) for token, i in vocabulary.items() if i >= lm.vocab_size), default=None)
+    if outside is not None:
+        raise VocabularyMismatchError(
+            f"the tokenizer has {len(vocabulary)} tokens, the model {lm.vocab_size} logits: "
+            f"token {outside[0]} {outside[1]!r} has none",
+            at=lm.name,
+            hint="load the tokenizer from the model's own folder, or call model.resize_token_embeddings",
+        )
+
+
+def _device(device: str | torch.device | None) -> torch.device:
+    if device is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        found = torch.device(device)
+        torch.empty(1, device=found)
+    except (RuntimeError, AssertionError) as problem:
+        raise OptionError(
+            f"the device {str(device)!r} cannot be used: {_first_line(problem)}", at="device", hint='"cpu" or "cuda"'
+        ) from problem
+    return found
+
+
+def _dtype(name: str) -> torch.dtype:
+    found = getattr(torch, name, None)
+    if not isinstance(found, torch.dtype) or not found.is_floating_point:
+        raise OptionError(
+            f"{name!r} is not a type of weights", at="dtype", hint='"auto", "float32", "bfloat16" or "float16"'
+        )
+    return found
+
+
+def _resolve(
+    name_or_path: str | os.PathLike[str], revision: str | None, from_pretrained: dict[str, Any]
+) -> tuple[str, bool]:
+    """The folder or hub id to load, and whether it is a folder."""
+    name = os.fspath(name_or_path)
+    if name in BUNDLED and not Path(name).is_dir():
+        folder = Path(__file__).parent / name
+        if not (folder / "config.json").is_file():
+            raise ModelError(
+                f"the bundled model {name!r} is not part of this installation",
+                at=str(folder),
+                hint="install the package from its wheel or repository, or name a folder or hub id",
+            )
+        return str(folder), True
+    path = Path(name).expanduser()
+    if path.is_dir():
+        if not (path / "config.json").is_file():
+            raise ModelError(
+                "the folder holds no model: config.json is missing",
+                at=str(path),
+                hint="a folder that save_pretrained wrote, with config.json, weights and tokenizer files"
+                + _near(path / "config.json", (p.parent for p in path.glob("*/config.json")), "did you mean "),
+            )
+        return str(path), True
+    if path.is_file():
+        raise ModelError("a file was given where a model folder is expected", at=str(path), hint=f'"{path.parent}"')
+    if _is_path(name):
+        raise ModelError(
+            "there is no such model folder",
+            at=str(path),
+            hint="check the path" + _near(path, _folders(path.parent), "; did you mean "),
+        )
+    near = difflib.get_close_matches(name, [*BUNDLED, *(p.name for p in _folders(Path()))], n=1, cutoff=0.75)
+    if near and "/" not in name:
+        raise ModelError(f"there is no model {name!r}", at="model", hint=f'"{near[0]}", or a hub id such as "org/name"')
+    _ask_hub(name, revision, from_pretrained.get("token"), bool(from_pretrained.get("local_files_only")))
+    return name, False
+
+
+def _is_path(name: str) -> bool:
+    """Whether a name can only be a path: hub ids have at most one slash and no dot segment."""
+    return name.count("/") > 1 or "\\" in name or name.startswith((".", "~", "/")) or name == "" or name.endswith("/")
+
+
+def _ask_hub(name: str, revision: str | None, token: Any, local_only: bool) -> None:
+    """See that the hub, or its cache on this machine, has the model, without waiting long for an answer.
+
+    Raises:
+        ModelError: it has not, or does not answer.
+    """
+    import httpx
+    from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
+    from huggingface_hub.errors import (
+        EntryNotFoundError,
+        GatedRepoError,
+        HFValidationError,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
+
+    local = "no folder of this name exists here"
+    unreachable = 'a local folder, "tiny" (bundled), or a connection to the hub'
+    try:
+        if isinstance(try_to_load_from_cache(name, "config.json", revision=revision), str):
+            return
+        if local_only or constants.HF_HUB_OFFLINE:
+            raise ModelError(f"{local}, and the model is not in the hub's cache", at=name, hint=unreachable)
+        get_hf_file_metadata(hf_hub_url(name, "config.json", revision=revision), token=token, timeout=_HUB_TIMEOUT_S)
+    except HFValidationError as problem:
+        raise ModelError(
+            f"{local}, and it is not a hub id", at=name, hint='a folder, "tiny", or "org/name"'
+        ) from problem
+    except GatedRepoError as problem:
+        raise ModelError(
+            "the model is gated on the hub", at=name, hint="accept its terms on its page, then `hf auth login`"
+        ) from problem
+    except RevisionNotFoundError as problem:
+        raise ModelError(
+            f"the model has no revision {revision!r}", at=name, hint="see its branches and tags"
+        ) from problem
+    except RepositoryNotFoundError as problem:
+        raise ModelError(
+            f"{local}, and the hub has no such model",
+            at=name,
+            hint="check the spelling; private models need `hf auth login`",
+        ) from problem
+    except EntryNotFoundError as problem:
+        raise ModelError(
+            "the repository has no config.json", at=name, hint="a repository in transformers' format"
+        ) from problem
+    except (OSError, httpx.HTTPError) as problem:
+        raise ModelError(
+            f"{local}, the model is not in the hub's cache, and the hub does not answer: {_first_line(problem)}",
+            at=name,
+            hint=unreachable,
+        ) from problem
+
+
+def _folders(parent: Path) -> list[Path]:
+    """Folders that hold a model, in the nearest existing folder above a path."""
+    while not parent.is_dir() and parent != parent.parent:
+        parent = parent.parent
+    try:
+        return [p for p in parent.iterdir() if (p / "config.json").is_file()]
+    except OSError:
+        return []
+
+
+def _near(wanted: Path, folders: Iterable[Path], prefix: str) -> str:
+    """The likeliest of some folders, as the end of a hint."""
+    names = {str(folder): folder for folder in folders}
+    near = difflib.get_close_matches(str(wanted), list(names), n=1, cutoff=0.6)
+    return f'{prefix}"{near[0]}"' if near else ""
+
+
+def _first_line(problem: BaseException) -> str:
+    text = str(problem).strip().split("\n", 1)[0]
+    return text or type(problem).__name__
+
+
+def _load_hint(problem: BaseException) -> str | None:
+    text = str(problem)
+    if "accelerate" in text:
+        return "pip install accelerate, or give device instead of device_map"
+    if "trust_remote_code" in text:
+        return "trust_remote_code=True, if you trust the model's code"
+    if "out of memory" in text:
+        return 'dtype="bfloat16", a smaller model, or device="cpu"'
+    return None

@@ -1,0 +1,212 @@
+"""The fast tier: a model's own modules over the ragged cache, with decodekit's attention function.
+
+Nothing here knows an architecture. Whether a model computes the right thing this way is decided by the self-check.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import threading
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from decodekit.models import attention
+from decodekit.models.causal_lm import LogitsKind
+from decodekit.models.kv_cache import LayerShape, PlaneShape, RaggedCache, Step
+from decodekit.models.shared_copy import rope_types, shared_copy
+
+
+class RaggedModel:
+    """Runs a transformers model on rows of unequal lengths.
+
+    Args:
+        model: a transformers model; it is not changed.
+
+    Raises:
+        Exception: whatever the model raises when it is run this way; then it needs a slower tier.
+    """
+
+    can_rollback = True
+
+    def __init__(self, model: nn.Module) -> None:
+        attention.register()
+        self._module = shared_copy(model, attention.ATTENTION_NAME)
+        self._device = model.get_input_embeddings().weight.device  # type: ignore[operator]
+        config = model.config.get_text_config()  # type: ignore[operator, union-attr]
+        parameters = inspect.signature(type(model).forward).parameters
+        self._takes_positions = "position_ids" in parameters
+        self._takes_keep = "logits_to_keep" in parameters
+        self._keeps_per_row = False
+        self.is_strict = False  # refuse what the attention function does not know; on during the self-check
+        # LongRoPE turns from short to long factors for the whole batch at once when one row gets long.
+        kinds = rope_types(config)
+        longrope = kinds.get("longrope", {})
+        self._longrope_limit: int | None = longrope.get("original_max_position_embeddings")
+        # Models that rewrite their rotary frequencies during the pass cannot run in two threads at once.
+        rewrites = any("dynamic" in kind or kind == "longrope" for kind in kinds)
+        self._guard: AbstractContextManager[Any] = threading.RLock() if rewrites else nullcontext()
+        self._layers = self._find_layers()
+
+    @torch.inference_mode()
+    def _find_layers(self) -> dict[int, LayerShape]:
+        """The shapes of the keys and values, seen in a pass over two rows of one and two tokens."""
+        recorder = _transformers_cache(_Recorder())
+        tokens = torch.zeros(2, 2, dtype=torch.int64, device=self._device)
+        positions = torch.arange(2, device=self._device).unsqueeze(0)
+        step = Step([0, 0], [1, 2], 2, slice(0, 2), None, None, positions)
+        logits = self._run(tokens, step, recorder, None)
+        if not recorder.store.layers:
+            raise attention.UnsupportedAttentionError("no layer of the model stores keys and values")
+        if self._takes_keep:
+            # Since transformers 5.23 the positions whose logits are wanted may differ by row.
+            last = torch.tensor([[0], [1]], device=self._device)
+            try:
+                kept = self._run(tokens, step, _transformers_cache(_Recorder()), last)
+            except (IndexError, RuntimeError, TypeError, ValueError):
+                kept = logits
+            self._keeps_per_row = kept.shape == (2, 1, logits.shape[-1])
+        self.vocab_size: int = logits.shape[-1]
+        return recorder.store.layers  # type: ignore[no-any-return]
+
+    def _run(self, tokens: Tensor, step: Step, past: Any, keep: int | Tensor | None) -> Tensor:
+        arguments: dict[str, Any] = {
+            "input_ids": tokens,
+            "past_key_values": past,
+            "use_cache": True,
+            attention.STEP_ARGUMENT: step,
+        }
+        if self._takes_positions:
+            arguments["position_ids"] = step.positions
+        if keep is not None and self._takes_keep:
+            arguments["logits_to_keep"] = keep
+        logits: Tensor = self._module(**arguments).logits
+        return logits
+
+    def new_cache(self, num_rows: int, capacity: int) -> RaggedCache:
+        """An empty cache; see `causal_lm.CausalLM.new_cache`."""
+        return RaggedCache(self._layers, num_rows, capacity, self._device)
+
+    @torch.inference_mode()
+    def forward(
+        self,
+        tokens: Tensor,
+        num_tokens: Sequence[int],
+        cache: RaggedCache,
+        rows: Sequence[int] | None,
+        logits: LogitsKind,
+    ) -> Tensor:
+        """Append tokens and return logits; see `causal_lm.CausalLM.forward`."""
+        limit = self._longrope_limit
+        if limit is not None:
+            ends = cache.ends(num_tokens, rows)
+            if min(ends) <= limit < max(ends):
+                return self._forward_in_two(tokens, num_tokens, cache, rows, logits, [end > limit for end in ends])
+        width = max(num_tokens)
+        if tokens.shape[1] != width:
+            tokens = tokens[:, :width]
+        step = cache.begin(num_tokens, rows)
+        step.is_strict = self.is_strict
+        past = _transformers_cache(cache, step)
+        if logits == "all":
+            with self._guard:
+                out = self._run(tokens, step, past, None)
+        elif min(num_tokens) == width:
+            with self._guard:
+                out = self._run(tokens, step, past, 1)[:, -1]
+        else:
+            out = self._run_ragged_last(tokens, num_tokens, step, past)
+        cache.commit(step, rows)
+        return out.float()
+
+    def _run_ragged_last(self, tokens: Tensor, num_tokens: Sequence[int], step: Step, past: Any) -> Tensor:
+        """[R, V] logits at each row's own last token, with as little of the output projection as the model allows."""
+        last = torch.tensor([count - 1 for count in num_tokens], device=self._device)
+        if self._keeps_per_row:
+            with self._guard:
+                return self._run(tokens, step, past, last[:, None])[:, 0]
+        wanted = sorted({count - 1 for count in num_tokens})
+        keep = torch.tensor(wanted, device=self._device)
+        with self._guard:
+            out = self._run(tokens, step, past, keep)
+        column = last
+        if out.shape[1] == len(wanted) != tokens.shape[1]:
+            place = {position: i for i, position in enumerate(wanted)}
+            column = torch.tensor([place[count - 1] for count in num_tokens], device=self._device)
+        return out[torch.arange(len(num_tokens), device=out.device), column.to(out.device)]
+
+    def _forward_in_two(
+        self,
+        tokens: Tensor,
+        num_tokens: Sequence[int],
+        cache: RaggedCache,
+        rows: Sequence[int] | None,
+        logits: LogitsKind,
+        is_long: Sequence[bool],
+    ) -> Tensor:
+        """Rows beyond the limit of LongRoPE apart from the others, so that no row depends on its neighbours."""
+        all_rows = list(range(cache.num_rows)) if rows is None else list(rows)
+        parts: dict[bool, Tensor] = {}
+        members = {side: [i for i, long in enumerate(is_long) if long == side] for side in (False, True)}
+        for side, chosen in members.items():
+            parts[side] = self.forward(
+                tokens[chosen], [num_tokens[i] for i in chosen], cache, [all_rows[i] for i in chosen], logits
+            )
+        if logits == "all":
+            out = parts[True].new_zeros(len(all_rows), max(num_tokens), parts[True].shape[-1])
+        else:
+            out = parts[True].new_zeros(len(all_rows), parts[True].shape[-1])
+        for side, chosen in members.items():
+            part = parts[side]
+            if logits == "all":
+                out[chosen, : part.shape[1]] = part
+            else:
+                out[chosen] = part
+        return out
+
+
+class _Recorder:
+    """Stands in for the cache to learn what the layers store."""
+
+    def __init__(self) -> None:
+        self.layers: dict[int, LayerShape] = {}
+
+    def append(self, layer: int, keys: Tensor, values: Tensor, step: Step | None) -> tuple[Tensor, Tensor]:
+        self.layers[layer] = LayerShape(
+            PlaneShape(keys.shape[1], keys.shape[3], keys.dtype, keys.device),
+            PlaneShape(values.shape[1], values.shape[3], values.dtype, values.device),
+        )
+        return keys, values
+
+
+@functools.cache
+def _past_key_values_class() -> type[Any]:
+    from transformers import Cache
+
+    class PastKeyValues(Cache):  # type: ignore[misc]
+        """What the modules of transformers see of a cache during one forward pass; a new one for each pass."""
+
+        # Without a call of super().__init__: the base class wants layers of its own.
+        def __init__(self, store: RaggedCache | _Recorder, step: Step | None) -> None:
+            self.layers: list[Any] = []
+            self.layer_class_to_replicate = None
+            self.offloading = False
+            self.store, self.step = store, step
+
+        def update(
+            self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
+        ) -> tuple[Tensor, Tensor]:
+            return self.store.append(layer_idx, key_states, value_states, self.step)  # type: ignore[arg-type]
+
+        def get_seq_length(self, layer_idx: int = 0) -> int:
+            return 0 if self.step is None else max(self.step.starts)
+
+    return PastKeyValues
+
+
+def _transformers_cache(store: RaggedCache | _Recorder, step: Step | None = None) -> Any:
+    return _past_key_values_class()(store, step)

@@ -1,0 +1,181 @@
+"""The slower tiers, right for models that do not run on the ragged cache: each row by itself, unpadded.
+
+`rowwise` keeps one cache of transformers per row, `recompute` keeps the tokens and runs all of them every time.
+Both call the model as its authors wrote it.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from decodekit.models.causal_lm import LogitsKind
+from decodekit.models.kv_cache import check_order, shortened
+from decodekit.models.shared_copy import shared_copy
+
+
+class RowCache:
+    """The tokens of each row, and what the model keeps of them. Implements `causal_lm.Cache`.
+
+    Args:
+        num_rows: how many sequences.
+        capacity: tokens per row, a mere number here.
+        device: of `lengths`.
+        can_crop: whether a state can be shortened; where not, the next pass computes a shortened row from its tokens.
+    """
+
+    def __init__(self, num_rows: int, capacity: int, device: torch.device, can_crop: bool) -> None:
+        if num_rows < 1 or capacity < 1:
+            raise ValueError(f"a cache needs at least one row and one slot, not {num_rows} x {capacity}")
+        self.tokens: list[list[int]] = [[] for _ in range(num_rows)]
+        self.states: list[Any] = [None] * num_rows
+        self._capacity, self._device, self._can_crop = capacity, device, can_crop
+
+    @property
+    def num_rows(self) -> int:
+        """How many sequences the cache holds."""
+        return len(self.tokens)
+
+    @property
+    def capacity(self) -> int:
+        """Tokens a row was announced to need; nothing is reserved."""
+        return self._capacity
+
+    @property
+    def row_lengths(self) -> tuple[int, ...]:
+        """Tokens stored per row, as host integers."""
+        return tuple(len(row) for row in self.tokens)
+
+    @property
+    def lengths(self) -> Tensor:
+        """Tokens stored per row, int64 [num_rows], on the model's device."""
+        return torch.tensor(self.row_lengths, dtype=torch.int64, device=self._device)
+
+    @torch.inference_mode()
+    def truncate(self, row_lengths: Sequence[int] | Tensor) -> None:
+        """Shorten the rows; see `causal_lm.Cache.truncate`."""
+        new = shortened(self.row_lengths, row_lengths)
+        for row, length in enumerate(new):
+            surplus = len(self.tokens[row]) - length
+            if surplus == 0:
+                continue
+            if self._can_crop and length > 0 and self.states[row] is not None:
+                self.states[row].crop(-surplus)
+            else:
+                self.states[row] = None
+            del self.tokens[row][length:]
+
+    def reset(self, rows: Sequence[int]) -> None:
+        """Empty these rows; see `causal_lm.Cache.reset`."""
+        for row in rows:
+            self.tokens[row], self.states[row] = [], None
+
+    @torch.inference_mode()
+    def reorder(self, rows: Tensor) -> None:
+        """Row i becomes what row `rows[i]` was; see `causal_lm.Cache.reorder`."""
+        order: list[int] = rows.tolist()
+        check_order(order, self.num_rows)
+        # A state that several rows continue from is copied for each but its first.
+        seen: set[int] = set()
+        states = []
+        for row in order:
+            states.append(copy.deepcopy(self.states[row]) if row in seen else self.states[row])
+            seen.add(row)
+        self.states = states
+        self.tokens = [list(self.tokens[row]) for row in order]
+
+    def grow(self, capacity: int) -> None:
+        """Announce longer rows; see `causal_lm.Cache.grow`."""
+        self._capacity = max(self._capacity, capacity)
+
+
+class RowwiseModel:
+    """Runs a transformers model row by row.
+
+    Args:
+        model: a transformers model; it is not changed.
+        state: what is kept between calls. "full": a cache with every token's keys and values, which can be cropped;
+            "own": the cache that the model's configuration asks for, which may hold recurrent state; None: nothing,
+            every call computes all tokens of the row again.
+    """
+
+    def __init__(self, model: nn.Module, state: str | None) -> None:
+        self._module = shared_copy(model)
+        self._state = state
+        self._device = model.get_input_embeddings().weight.device  # type: ignore[operator]
+        parameters = inspect.signature(type(model).forward).parameters
+        self._cache_argument = "cache_params" if "cache_params" in parameters else "past_key_values"
+        self._takes_keep = "logits_to_keep" in parameters
+        self.can_rollback = state != "own"
+
+    def new_cache(self, num_rows: int, capacity: int) -> RowCache:
+        """An empty cache; see `causal_lm.CausalLM.new_cache`."""
+        return RowCache(num_rows, capacity, self._device, self._state == "full")
+
+    @torch.inference_mode()
+    def forward(
+        self,
+        tokens: Tensor,
+        num_tokens: Sequence[int],
+        cache: RowCache,
+        rows: Sequence[int] | None,
+        logits: LogitsKind,
+    ) -> Tensor:
+        """Append tokens and return logits; see `causal_lm.CausalLM.forward`."""
+        wanted = range(cache.num_rows) if rows is None else rows
+        before = {row: len(cache.tokens[row]) for row in wanted}
+        results: list[Tensor] = []
+        try:
+            for i, row in enumerate(wanted):
+                results.append(self._forward_row(tokens[i, : num_tokens[i]], cache, row, logits))
+        except BaseException:
+            # A state half-way through a pass is worth nothing: drop it, and the next pass starts from the tokens.
+            for row, length in before.items():
+                _restore(cache, row, length)
+            raise
+        if logits == "last":
+            return torch.stack([result[-1] for result in results])
+        out = results[0].new_zeros(len(results), max(num_tokens), results[0].shape[-1])
+        for i, result in enumerate(results):
+            out[i, : len(result)] = result
+        return out
+
+    def _forward_row(self, new: Tensor, cache: RowCache, row: int, logits: LogitsKind) -> Tensor:
+        """float32 [1 or T, V]: logits of the last or of all new tokens of one row."""
+        added: list[int] = new.tolist()
+        if self._state is None or (cache.states[row] is None and cache.tokens[row]):
+            new = torch.tensor(cache.tokens[row] + added, device=self._device)
+        arguments: dict[str, Any] = {"use_cache": self._state is not None}
+        if self._state is not None:
+            if cache.states[row] is None:
+                cache.states[row] = self._new_state()
+            arguments[self._cache_argument] = cache.states[row]
+        if logits == "last" and self._takes_keep:
+            arguments["logits_to_keep"] = 1
+        is_continued = self._state == "own" and bool(cache.tokens[row]) and len(new) == len(added)
+        cache.tokens[row].extend(added)
+        # Several tokens after a recurrent state: some architectures would start from an empty state, so one by one.
+        pieces = torch.split(new, 1) if is_continued else (new,)
+        outs = []
+        for piece in pieces:
+            arguments["input_ids"] = piece[None]
+            outs.append(self._module(**arguments).logits[0].float())
+        out = torch.cat(outs) if len(outs) > 1 else outs[0]
+        return out[-1:] if logits == "last" else out[-len(added) :]
+
+    def _new_state(self) -> Any:
+        from transformers import DynamicCache
+
+        # Without a configuration every layer keeps all tokens, also one with a sliding window, so it can be cropped.
+        return DynamicCache() if self._state == "full" else DynamicCache(config=self._module.config)
+
+
+def _restore(cache: RowCache, row: int, length: int) -> None:
+    if len(cache.tokens[row]) != length:
+        cache.states[row] = None
+        del cache.tokens[row][length:]

@@ -1,0 +1,84 @@
+"""A structural copy of a model that shares its weights: other modules and another configuration, the same tensors.
+
+decodekit runs a model with its own attention function. Setting that on the user's model would change what the
+model's own `generate` does, and switching it back and forth would not survive threads. The copy costs a few
+kilobytes per module and no weight. The dictionaries of parameters and buffers themselves are shared, so that
+`model.to(...)`, loading other weights and training steps reach the copy too.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from torch import Tensor, nn
+
+
+def shared_copy(model: nn.Module, attention: str | None = None) -> nn.Module:
+    """Copy the modules and configurations of `model`, not its tensors; in evaluation mode.
+
+    Args:
+        model: a transformers model.
+        attention: the name of the attention implementation of the copy; None keeps the model's own.
+
+    Returns:
+        A model of the same class. `model` is not changed by anything done to the copy's modules or configuration.
+
+    Raises:
+        Exception: whatever copying raises for a module that cannot be copied.
+    """
+    memo: dict[int, Any] = {}
+    for module in model.modules():
+        if not _recomputes_frequencies(module):
+            memo[id(module._parameters)] = module._parameters
+            memo[id(module._buffers)] = module._buffers
+        for value in module.__dict__.values():
+            _share_tensors(value, memo)
+    for tensor in (*model.parameters(), *model.buffers()):
+        memo.setdefault(id(tensor), tensor)
+    for module in model.modules():
+        if _recomputes_frequencies(module):
+            # Its buffers are rewritten during the forward pass, so the copy has its own.
+            for buffer in module.buffers(recurse=False):
+                memo[id(buffer)] = buffer.clone()
+    twin: nn.Module = copy.deepcopy(model, memo)
+    if attention is not None:
+        for config in _configs(twin):
+            config._attn_implementation = attention
+    return twin.eval()
+
+
+def rope_types(config: Any) -> dict[str, dict[str, Any]]:
+    """The rotary embeddings that a configuration asks for: their kind -> their parameters."""
+    parameters = getattr(config, "rope_parameters", None) or {}
+    kinds = [parameters] if "rope_type" in parameters else [p for p in parameters.values() if isinstance(p, dict)]
+    return {kind["rope_type"]: kind for kind in kinds if "rope_type" in kind}
+
+
+def _recomputes_frequencies(module: nn.Module) -> bool:
+    kinds = getattr(module, "rope_type", None)
+    if isinstance(kinds, str):
+        kinds = {"": kinds}
+    return isinstance(kinds, dict) and any("dynamic" in kind or kind == "longrope" for kind in kinds.values())
+
+
+def _share_tensors(value: object, memo: dict[int, Any]) -> None:
+    """Tensors that a module keeps as plain attributes (quantisation states) are shared as well."""
+    if isinstance(value, Tensor):
+        memo[id(value)] = value
+    elif isinstance(value, dict):
+        for item in value.values():
+            _share_tensors(item, memo)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            _share_tensors(item, memo)
+
+
+def _configs(model: nn.Module) -> list[Any]:
+    """Every configuration object that a module of the model reads, sub-configurations included."""
+    found: dict[int, Any] = {}
+    for module in model.modules():
+        config = getattr(module, "config", None)
+        if hasattr(config, "_attn_implementation"):
+            found[id(config)] = config
+    return list(found.values())
