@@ -1,1 +1,57 @@
-"""Constraints: which texts are allowed, and for every text so far, which tokens may follow."""
+"""Constraints: which texts are allowed, and for every text so far, which tokens may follow.
+
+    grammar = compile(Choices(["yes", "no"]), tokenizer)
+    matcher = grammar.matcher()
+    matcher.fill_bitmask(bitmask)       # what may come next
+    matcher.accept(token)               # what came
+
+Front ends (`Regex`, `Choices`, `JsonSchema`) describe a text as frames over regular languages of bytes; one engine turns
+these into token masks.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from decodekit.constraints.bitmask import allocate_bitmask, apply_bitmask, bitmask_from_ids, ids_from_bitmask
+from decodekit.constraints.choices import Choices
+from decodekit.constraints.compiler import CompiledGrammar, compile
+from decodekit.constraints.constraint import Constraint, as_constraint
+from decodekit.constraints.matcher import Matcher
+
+if TYPE_CHECKING:
+    from decodekit.constraints.json_schema import JsonSchema as JsonSchema
+    from decodekit.constraints.json_schema import check as check
+    from decodekit.constraints.regex import Regex as Regex
+
+__all__ = [
+    "Choices",
+    "CompiledGrammar",
+    "Constraint",
+    "JsonSchema",
+    "Matcher",
+    "Regex",
+    "allocate_bitmask",
+    "apply_bitmask",
+    "as_constraint",
+    "bitmask_from_ids",
+    "check",
+    "compile",
+    "ids_from_bitmask",
+]
+
+# Loaded when asked for: they bring parsers and validators along.
+_LAZY = {
+    "JsonSchema": "decodekit.constraints.json_schema",
+    "check": "decodekit.constraints.json_schema",
+    "Regex": "decodekit.constraints.regex",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'decodekit.constraints' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_LAZY[name]), name)
+    globals()[name] = value
+    return value

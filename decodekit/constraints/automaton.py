@@ -1,0 +1,168 @@
+"""The lexical automaton: derivatives as numbered states, with their transitions in one table that grows on demand.
+
+Languages are hash-consed, so one automaton serves all constraints of the process: two schemas that hold the same string
+language share its states, and what a vocabulary learned about them. A state exists only if a word can be completed from
+it; whatever leads nowhere is the state `DEAD`.
+
+The table costs one kilobyte per state. When it outgrows `EPOCH_STATES` the next grammar starts a new automaton, and the
+old one goes with the last grammar that uses it; an automaton that reaches `MAX_STATES` refuses to grow.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Hashable
+from functools import lru_cache
+from typing import Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from decodekit.constraints.ir import Node, bytes_of
+from decodekit.errors import ResourceLimitError
+
+Int32Array: TypeAlias = npt.NDArray[np.int32]
+UInt8Array: TypeAlias = npt.NDArray[np.uint8]
+
+DEAD: Final = 0
+
+EPOCH_STATES: Final = 100_000
+MAX_STATES: Final = 1_000_000
+
+# What `kinds` holds.
+NOT_EXPANDED: Final = 0
+INNER: Final = 1  # some byte may follow
+FINAL: Final = 2  # a word ends here and no byte may follow
+
+
+class Automaton:
+    """Lexical states as integers; row s of `next` is known once ``kinds[s]`` is not `NOT_EXPANDED`.
+
+    Growth replaces the arrays: read an attribute anew after every call that may expand. Methods are thread-safe. Who
+    reads the arrays beside them, as a walk does, holds `lock`; what was learned is kept where no lock is needed.
+
+    Attributes:
+        lock: held by everything that makes states; reentrant.
+        next: target state by state and byte, int32 [capacity, 256].
+        kinds: uint8 [capacity].
+        endings: number of the label set with which a word may end here, int32 [capacity]; 0 where none ends.
+        labels: the labels of a state, by state.
+        label_sets: the labels by number in `endings`.
+    """
+
+    def __init__(self) -> None:
+        self.next: Int32Array = np.zeros((256, 256), np.int32)
+        self.kinds: UInt8Array = np.zeros(256, np.uint8)
+        self.endings: Int32Array = np.zeros(256, np.int32)
+        self.nodes: list[Node | None] = [None]
+        self.labels: list[tuple[Hashable, ...]] = [()]
+        self.label_sets: list[tuple[Hashable, ...]] = [()]
+        self._label_set_of: dict[tuple[tuple[type, Hashable], ...], int] = {(): 0}
+        self._state_of: dict[Node, int] = {}
+        self.lock = threading.RLock()
+        self.kinds[DEAD] = INNER  # never looked at; it only must not be expanded
+
+    @property
+    def num_states(self) -> int:
+        """Number of states, `DEAD` included."""
+        return len(self.nodes)
+
+    def state(self, node: Node) -> int:
+        """The state whose remaining words are those of `node`; `DEAD` if there are none.
+
+        Raises:
+            ResourceLimitError: too many states, or too many to tell whether the language is empty.
+        """
+        known = self._state_of.get(node)
+        if known is not None:
+            return known
+        with self.lock:
+            known = self._state_of.get(node)
+            if known is not None:
+                return known
+            if node.is_empty:
+                return DEAD
+            state = len(self.nodes)
+            if state >= MAX_STATES:
+                raise ResourceLimitError(
+                    f"the constraint needs more than {MAX_STATES:,} lexical states",
+                    hint="simplify its patterns or lower its counts",
+                )
+            if state == len(self.kinds):
+                self._grow()
+            labels = node.labels
+            key = tuple((type(label), label) for label in labels)
+            number = self._label_set_of.get(key)
+            if number is None:
+                number = self._label_set_of[key] = len(self.label_sets)
+                self.label_sets.append(labels)
+            self.endings[state] = number
+            self.nodes.append(node)
+            self.labels.append(labels)
+            self._state_of[node] = state
+            return state
+
+    def expand(self, state: int) -> None:
+        """Fill the row of `state`."""
+        with self.lock:
+            if self.kinds[state] != NOT_EXPANDED:
+                return
+            node = self.nodes[state]
+            assert node is not None
+            row = np.zeros(256, np.int32)
+            for mask, target in node.transitions():
+                successor = self.state(target)
+                if successor != DEAD:
+                    row[_byte_indices(mask)] = successor
+            self.next[state] = row
+            self.kinds[state] = INNER if row.any() else FINAL
+
+    def step(self, state: int, byte: int) -> int:
+        """The state after `byte`, or `DEAD`."""
+        with self.lock:
+            if self.kinds[state] == NOT_EXPANDED:
+                self.expand(state)
+            return int(self.next[state, byte])
+
+    def is_final(self, state: int) -> bool:
+        """Whether no byte may follow."""
+        with self.lock:
+            if self.kinds[state] == NOT_EXPANDED:
+                self.expand(state)
+            return bool(self.kinds[state] == FINAL)
+
+    def first_bytes(self, state: int) -> UInt8Array:
+        """Which bytes may follow, uint8 [256] of 0 and 1."""
+        with self.lock:
+            if self.kinds[state] == NOT_EXPANDED:
+                self.expand(state)
+            first: UInt8Array = (self.next[state] != DEAD).astype(np.uint8)
+            return first
+
+    def _grow(self) -> None:
+        capacity = 2 * len(self.kinds)
+        table = np.zeros((capacity, 256), np.int32)
+        table[: len(self.next)] = self.next
+        kinds = np.zeros(capacity, np.uint8)
+        kinds[: len(self.kinds)] = self.kinds
+        endings = np.zeros(capacity, np.int32)
+        endings[: len(self.endings)] = self.endings
+        self.next, self.endings, self.kinds = table, endings, kinds
+
+
+@lru_cache(maxsize=65_536)
+def _byte_indices(mask: int) -> npt.NDArray[np.intp]:
+    return np.array(bytes_of(mask), np.intp)
+
+
+_current = Automaton()
+_current_lock = threading.Lock()
+
+
+def shared_automaton() -> Automaton:
+    """The automaton for the next grammar: the one of the process, or a new one if that has grown too large."""
+    global _current
+    with _current_lock:
+        if _current.num_states > EPOCH_STATES:
+            _current = Automaton()
+        return _current

@@ -1,0 +1,87 @@
+"""What a constraint is, and which values are taken as one."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+
+from decodekit.constraints.network import Frame
+from decodekit.errors import InvalidConstraintError
+
+
+class Constraint(ABC):
+    """A set of texts. Immutable; equal constraints compare and hash equal, so that compiled grammars are shared.
+
+    Subclasses are frozen dataclasses.
+    """
+
+    __slots__ = ()
+
+    @abstractmethod
+    def root(self) -> Frame:
+        """The frame whose run is one whole text.
+
+        Raises:
+            ConstraintError: the constraint is malformed, not supported or not satisfiable.
+        """
+
+    @abstractmethod
+    def parse(self, text: str) -> object:
+        """The value that a whole text stands for.
+
+        Raises:
+            ValueError: the text is not one of the constraint's.
+        """
+
+
+def as_constraint(value: object) -> Constraint:
+    """Take a value as a constraint.
+
+    A `Constraint` is itself. A dict or a bool is a JSON Schema, or OpenAI's ``response_format`` if its ``"type"`` is
+    ``"json_schema"`` or ``"json_object"``. Pydantic models, dataclasses, TypedDicts, enums, ``Literal`` and the other
+    typing forms are the JSON texts that validate as them.
+
+    Raises:
+        InvalidConstraintError: the value is none of these; with the class of constraint that may be meant.
+    """
+    if isinstance(value, Constraint):
+        return value
+    if isinstance(value, str | bytes):
+        raise InvalidConstraintError(
+            f"a {type(value).__name__} is no constraint, it could be a pattern, a schema or a text",
+            hint='Regex("..."), JsonSchema(json.loads("...")) or Choices(["..."])',
+        )
+    if isinstance(value, list | set | frozenset):
+        raise InvalidConstraintError(
+            f"a {type(value).__name__} is no constraint", hint="Choices([...]) for one of several texts"
+        )
+    # The front ends import this module, and not every user needs them.
+    from decodekit.constraints.json_schema import JsonSchema
+
+    if isinstance(value, Mapping):
+        return JsonSchema(_response_format(value))
+    is_form = hasattr(value, "__origin__") or type(value).__module__ in ("typing", "typing_extensions", "types")
+    if isinstance(value, bool | type) or value is None or is_form:
+        return JsonSchema(value)
+    raise InvalidConstraintError(
+        f"{type(value).__name__} is no constraint",
+        hint="a JSON Schema as a dict, a Pydantic model, or one of Regex, Choices, JsonSchema",
+    )
+
+
+def _response_format(value: Mapping[str, object]) -> Mapping[str, object]:
+    """The schema of an OpenAI ``response_format``; any other mapping is a schema itself."""
+    kind = value.get("type")
+    if kind == "json_object":
+        return {"type": "object"}
+    if kind != "json_schema":
+        return value
+    inner = value.get("json_schema")
+    if not isinstance(inner, Mapping) or not isinstance(inner.get("schema"), Mapping | bool):
+        raise InvalidConstraintError(
+            'a response format of type "json_schema" needs its schema',
+            at="#/json_schema/schema",
+            hint='{"type": "json_schema", "json_schema": {"name": "...", "schema": {...}}}',
+        )
+    schema = inner["schema"]
+    return {} if schema is True else schema
