@@ -1,0 +1,225 @@
+"""Continuous batching: a fixed number of cache rows, refilled from a lazy stream of requests as rows become free.
+
+New rows are prefilled apart from the rows that decode, in groups of similar length; then all rows decode together, one
+`step` per token. A finished row leaves at once. Requests are taken from the stream only when a row is free for them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from decodekit.errors import ContextLengthError, DecodekitError, OptionError
+from decodekit.generation.buffers import Masks, TokenTable
+from decodekit.generation.padding import similar_lengths
+from decodekit.generation.sequence import Request, Sequence, TokenLogprob
+from decodekit.generation.stats import Stats
+from decodekit.generation.step import Settings, forward, step
+from decodekit.generation.stopping import FinishReason
+
+if TYPE_CHECKING:
+    from decodekit.models.causal_lm import Cache, CausalLM
+
+PREFILL_TOKENS = 2048
+"""Most tokens, padding included, of one prefill forward: bounds its activations; longer prompts are read in chunks."""
+
+_CAPACITY_STEP = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The end of one request.
+
+    Args:
+        token_ids: the generated tokens; an end-of-sequence token, and the tokens of a stop string, are among them.
+        finish_reason: why the text ended.
+        error: what went wrong with this request, None if nothing.
+        logprobs: one per token if asked for, else empty.
+        stats: times and counts.
+    """
+
+    token_ids: tuple[int, ...]
+    finish_reason: FinishReason
+    error: DecodekitError | None
+    logprobs: tuple[TokenLogprob, ...]
+    stats: Stats
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """What is new of one request.
+
+    Args:
+        index: number of the request, counted from 0.
+        text: text that became certain; the texts of all updates of a request, concatenated, are its text.
+        token_ids: tokens taken since its last update.
+        result: the end, with the last update of the request.
+    """
+
+    index: int
+    text: str
+    token_ids: tuple[int, ...]
+    result: Result | None = None
+
+
+class Batch:
+    """Decodes a stream of requests on the rows of one cache.
+
+    Args:
+        model: the model; batches with caches of their own may share it.
+        settings: how tokens are taken.
+        num_rows: most sequences at a time.
+        requests: what to continue. One that is an error already (its prompt could not be read), or that does not fit
+            the model, is answered with a result that carries the error.
+    """
+
+    def __init__(
+        self, model: CausalLM, settings: Settings, num_rows: int, requests: Iterable[Request | DecodekitError]
+    ) -> None:
+        self._model = model
+        self._settings = settings
+        self._max_rows = num_rows
+        self._running: list[Sequence] = []
+        self._free: list[int] = []
+        self._cache: Cache | None = None
+        self._queue = enumerate(requests)
+        self._is_exhausted = False
+        self._masks = Masks(num_rows, settings.vocabulary.num_mask_words)
+        self._table = TokenTable(num_rows) if settings.pipeline.needs_history else None
+
+    def run(self) -> Iterator[Update]:
+        """Decode all requests; updates as they come, each request's own in order."""
+        while True:
+            admitted, answers = self._admit()
+            yield from answers
+            for indices in similar_lengths([len(sequence.pending) for sequence in admitted], PREFILL_TOKENS):
+                group = [admitted[i] for i in indices]
+                self._prefill(group)
+                yield from self._step(group)
+            if self._running:
+                self._running.sort(key=lambda sequence: sequence.row)
+                if self._is_exhausted:
+                    self._compact()
+                yield from self._step(self._running)
+            elif not admitted and not answers:
+                return
+
+    def _admit(self) -> tuple[list[Sequence], list[Update]]:
+        """Take requests while there are free rows; those that need no model are answered at once."""
+        admitted: list[Sequence] = []
+        answers: list[Update] = []
+        num_free = self._max_rows - len(self._running)
+        while len(admitted) + len(answers) < num_free and not self._is_exhausted:
+            entry = next(self._queue, None)
+            if entry is None:
+                self._is_exhausted = True
+                break
+            index, request = entry
+            error = request if isinstance(request, DecodekitError) else self._refusal(index, request)
+            if isinstance(request, DecodekitError) or error is not None:
+                stats = Stats(0 if isinstance(request, DecodekitError) else len(request.prompt), 0, 0, None, 0.0)
+                answers.append(Update(index, "", (), Result((), "error", error, (), stats)))
+                continue
+            sequence = Sequence(index, request, -1, self._max_tokens(request), self._settings.stop)
+            if sequence.matcher is not None and sequence.matcher.is_accepting and not sequence.matcher.can_continue:
+                sequence.finish("complete")  # the empty text is the only one
+                answers.append(_update(sequence))
+                continue
+            admitted.append(sequence)
+        if admitted:
+            self._assign_rows(admitted)
+        return admitted, answers
+
+    def _refusal(self, index: int, request: Request) -> DecodekitError | None:
+        num_prompt_tokens, context_length = len(request.prompt), self._model.context_length
+        if num_prompt_tokens == 0:
+            return OptionError(
+                "the prompt has no tokens, so that the model has nothing to continue",
+                at=f"prompt {index}",
+                hint="a prompt that is not empty; this tokenizer puts no token at the beginning",
+            )
+        if context_length is not None and num_prompt_tokens >= context_length:
+            return ContextLengthError(
+                f"the prompt has {num_prompt_tokens:,} tokens, the context of the model {context_length:,}",
+                at=f"prompt {index}",
+                hint="a shorter prompt, or a model with a longer context",
+            )
+        return None
+
+    def _max_tokens(self, request: Request) -> int:
+        limit, context_length = self._settings.max_new_tokens, self._model.context_length
+        return limit if context_length is None else min(limit, context_length - len(request.prompt))
+
+    def _assign_rows(self, admitted: list[Sequence]) -> None:
+        """Give every new sequence an empty cache row; the first ones decide how large the cache is."""
+        longest = max(len(sequence.request.prompt) + min(sequence.max_tokens, 256) for sequence in admitted)
+        if self._cache is None:
+            num_rows = len(admitted) if self._is_exhausted else self._max_rows
+            self._free = list(range(num_rows))[::-1]
+            self._cache = self._model.new_cache(num_rows, _rounded(longest))
+        for sequence in admitted:
+            sequence.row = self._free.pop()
+            if self._table is not None:
+                self._table.begin(sequence)
+        self._cache.reset([sequence.row for sequence in admitted])
+
+    def _prefill(self, group: list[Sequence]) -> None:
+        """Read long prompts up to their last chunk, which `step` reads."""
+        assert self._cache is not None
+        chunk = PREFILL_TOKENS // len(group)
+        while max(len(sequence.pending) for sequence in group) > chunk:
+            with torch.inference_mode():
+                forward(group, self._model, self._cache, chunk)
+
+    def _step(self, sequences: list[Sequence]) -> list[Update]:
+        """One step, the updates it brought, and the rows it freed."""
+        assert self._cache is not None
+        step(sequences, self._model, self._cache, self._settings, self._masks, self._table)
+        updates = [_update(sequence) for sequence in sequences if sequence.new_text or sequence.finish_reason]
+        finished = [sequence for sequence in sequences if sequence.finish_reason is not None]
+        if sequences is not self._running:
+            self._running += sequences
+        if finished:
+            self._free += [sequence.row for sequence in finished]
+            self._running = [sequence for sequence in self._running if sequence.finish_reason is None]
+        return updates
+
+    def _compact(self) -> None:
+        """Drop the cache rows that nobody will use any more.
+
+        The cache reads neighbouring rows in place and must copy scattered ones at every step. While requests wait, all
+        rows are busy; at the end of the stream the holes are closed, one copy for each time that rows leave.
+        """
+        rows = [sequence.row for sequence in self._running]
+        if not rows or rows == list(range(rows[0], rows[0] + len(rows))):
+            return
+        assert self._cache is not None
+        self._cache.reorder(torch.tensor(rows))
+        if self._table is not None:
+            self._table.reorder(rows)
+        for row, sequence in enumerate(self._running):
+            sequence.row = row
+        self._free = []
+
+
+def _update(sequence: Sequence) -> Update:
+    result = None
+    if sequence.finish_reason is not None:
+        result = Result(
+            tuple(sequence.token_ids),
+            sequence.finish_reason,
+            sequence.error,
+            tuple(sequence.logprobs),
+            sequence.stats(time.perf_counter()),
+        )
+    update = Update(sequence.index, sequence.new_text, tuple(sequence.token_ids[sequence.num_reported :]), result)
+    sequence.new_text, sequence.num_reported = "", len(sequence.token_ids)
+    return update
+
+
+def _rounded(capacity: int) -> int:
+    return -(-capacity // _CAPACITY_STEP) * _CAPACITY_STEP

@@ -1,0 +1,51 @@
+"""How likely given texts are: log-probabilities of their tokens under the model's own law."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from decodekit.generation.padding import right_padded, similar_lengths
+
+if TYPE_CHECKING:
+    from decodekit.models.causal_lm import CausalLM
+
+SCORE_TOKENS = 2048
+"""Most tokens, padding included, of one forward pass."""
+
+SCORE_LOGITS = 1 << 26
+"""Most logits of one forward pass (256 MiB in float32): with a large vocabulary the pass has fewer tokens."""
+
+
+@torch.inference_mode()
+def token_logprobs(model: CausalLM, texts: Sequence[Sequence[int]]) -> list[list[float]]:
+    """For every text, the natural log-probability of each token after the first, given the tokens before it.
+
+    Args:
+        model: gives the logits.
+        texts: token ids of each text, at least one; its result has one entry less.
+    """
+    max_tokens = max(1, min(SCORE_TOKENS, SCORE_LOGITS // model.vocab_size))
+    # The last token of a text is predicted, never read.
+    inputs = [list(text[:-1]) for text in texts]
+    scores: list[list[float]] = [[] for _ in texts]
+    readable = [index for index, tokens in enumerate(inputs) if tokens]
+    for positions in similar_lengths([len(inputs[index]) for index in readable], max_tokens):
+        group = [readable[position] for position in positions]
+        longest = max(len(inputs[index]) for index in group)
+        cache = model.new_cache(len(group), longest)
+        chunk = max(1, max_tokens // len(group))
+        for start in range(0, longest, chunk):
+            rows = [row for row, index in enumerate(group) if len(inputs[index]) > start]
+            reading = [inputs[group[row]][start : start + chunk] for row in rows]
+            following = [texts[group[row]][start + 1 : start + 1 + chunk] for row in rows]
+            logits = model.forward(
+                right_padded(reading, model.device), [len(tokens) for tokens in reading], cache, rows, logits="all"
+            )  # [R, T, V]
+            law = torch.log_softmax(logits, dim=-1)
+            taken = law.gather(2, right_padded(following, model.device)[:, :, None])[:, :, 0].tolist()
+            for row, tokens, logprobs in zip(rows, reading, taken, strict=True):
+                scores[group[row]] += logprobs[: len(tokens)]
+    return scores

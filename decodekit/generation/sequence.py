@@ -1,0 +1,114 @@
+"""One row of a batch: what was asked, and how far it is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence as Tokens
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from decodekit.errors import DecodekitError
+from decodekit.generation.stats import Stats
+from decodekit.generation.stopping import FinishReason, StopStrings
+from decodekit.generation.streaming import TextStream
+
+if TYPE_CHECKING:
+    from decodekit.constraints.matcher import Matcher
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What to continue.
+
+    Args:
+        prompt: token ids, at least one.
+        matcher: the constraint's state at the beginning of the new text; None for free text.
+        seed: key of the noise with which tokens are sampled.
+        sequence: number of this sample among several samples of one prompt, the second key of the noise.
+    """
+
+    prompt: Tokens[int]
+    matcher: Matcher | None = None
+    seed: int = 0
+    sequence: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """Log-probability of a token under the model's own law: log-softmax of its logits as they came.
+
+    Penalties, temperature, truncation and the constraint are not in it, so figures of different strategies compare.
+
+    Args:
+        token_id: the token that was taken.
+        logprob: its natural logarithm of probability.
+        alternatives: the likeliest tokens at this position with theirs, likeliest first; the taken one may be among
+            them.
+    """
+
+    token_id: int
+    logprob: float
+    alternatives: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """One request on its way.
+
+    `pending` holds the tokens that the model has not read: the prompt first, then the token taken last. The model has
+    always read ``prompt + token_ids`` up to them. `new_text` and the tokens from `num_reported` on were not handed out
+    yet.
+
+    Args:
+        index: number of the request, counted from 0.
+        request: what was asked.
+        row: its row of the cache.
+        max_tokens: how many tokens may be generated.
+        stop: texts that end it.
+    """
+
+    index: int
+    request: Request
+    row: int
+    max_tokens: int
+    stop: StopStrings
+    matcher: Matcher | None = field(init=False)
+    pending: list[int] = field(init=False)
+    num_cached: int = field(init=False, default=0)
+    token_ids: list[int] = field(init=False, default_factory=list)
+    logprobs: list[TokenLogprob] = field(init=False, default_factory=list)
+    stream: TextStream = field(init=False)
+    new_text: str = field(init=False, default="")
+    num_reported: int = field(init=False, default=0)
+    finish_reason: FinishReason | None = field(init=False, default=None)
+    error: DecodekitError | None = field(init=False, default=None)
+    num_forwards: int = field(init=False, default=0)
+    started_at: float = field(init=False)
+    first_token_at: float | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        # The request's own matcher stays at the beginning, so that a request can be run again.
+        self.matcher = None if self.request.matcher is None else self.request.matcher.fork()
+        self.pending = list(self.request.prompt)
+        self.stream = TextStream(self.stop)
+        self.started_at = time.perf_counter()
+
+    @property
+    def length(self) -> int:
+        """Tokens of prompt and text together."""
+        return len(self.request.prompt) + len(self.token_ids)
+
+    def finish(self, reason: FinishReason, error: DecodekitError | None = None) -> None:
+        """End the sequence: the text that was held back is released."""
+        self.finish_reason, self.error = reason, error
+        self.new_text += self.stream.close()
+
+    def stats(self, now: float) -> Stats:
+        """Times and counts up to `now`, a value of `time.perf_counter`."""
+        return Stats(
+            num_prompt_tokens=len(self.request.prompt),
+            num_generated_tokens=len(self.token_ids),
+            num_forwards=self.num_forwards,
+            ttft_s=None if self.first_token_at is None else self.first_token_at - self.started_at,
+            duration_s=now - self.started_at,
+        )

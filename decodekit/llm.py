@@ -1,0 +1,506 @@
+"""The front door: a model with its tokenizer, prompts in, completions out.
+
+llm = LLM.load("tiny")
+completion = llm.generate("Invoice A-17, total 40.20 EUR.", constraint=Invoice)
+completion.value
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import repeat
+from typing import Any, Literal, TypeAlias, overload
+
+from decodekit.constraints import as_constraint, compile
+from decodekit.constraints.compiler import CompiledGrammar
+from decodekit.constraints.constraint import Constraint
+from decodekit.errors import ConstraintError, ContextLengthError, DecodekitError, LengthError, OptionError
+from decodekit.generation.batch import Batch, Result
+from decodekit.generation.prompt import Messages, Prompt, encode, is_messages
+from decodekit.generation.scoring import token_logprobs
+from decodekit.generation.sequence import Request, TokenLogprob
+from decodekit.generation.stats import Stats
+from decodekit.generation.step import Settings
+from decodekit.generation.stopping import FinishReason, StopStrings
+from decodekit.models.causal_lm import CausalLM
+from decodekit.strategy import Processors, Strategy, check_seed, raise_faults, resolve_strategy
+from decodekit.vocabulary import Vocabulary
+
+OnLength: TypeAlias = Literal["error", "return"]
+OnError: TypeAlias = Literal["return", "raise"]
+StrategyLike: TypeAlias = str | Strategy | Processors
+Seeds: TypeAlias = int | Iterable[int] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """What became of one prompt.
+
+    Args:
+        text: the generated text: the bytes of the tokens as UTF-8, without end-of-sequence token and stop string.
+        token_ids: all generated tokens; an end-of-sequence token, and the tokens of a stop string, are among them.
+        value: what the text means under the constraint (parsed JSON, an object of the Python type, a string); None
+            without a constraint, or if the text is not complete.
+        finish_reason: ``stop`` (end-of-sequence token or stop string), ``length`` (`max_new_tokens` or the context is
+            used up), ``complete`` (the constraint is satisfied and nothing can follow), ``dead_end`` or ``error``.
+        error: why there is no usable value, None if all is well.
+        logprobs: one entry per token if asked for.
+        stats: times and counts.
+    """
+
+    text: str
+    token_ids: tuple[int, ...]
+    value: Any
+    finish_reason: FinishReason
+    error: DecodekitError | None
+    logprobs: tuple[TokenLogprob, ...] | None
+    stats: Stats
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A piece of a stream.
+
+    The texts of the chunks of a prompt, concatenated, are ``Completion.text``; so are their token ids its tokens.
+    Text comes on character boundaries and is never taken back, so a token and its text may be in different chunks.
+
+    Args:
+        index: number of the prompt.
+        text: text that is new.
+        token_ids: tokens that are new.
+        completion: the whole, with the last chunk of a prompt.
+    """
+
+    index: int
+    text: str
+    token_ids: tuple[int, ...]
+    completion: Completion | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """How likely a text is under the model.
+
+    Args:
+        token_ids: its n tokens, with the special tokens that the tokenizer adds.
+        logprobs: natural log-probabilities of its tokens from the second on, n - 1 of them; nothing precedes the first.
+    """
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+
+    @property
+    def perplexity(self) -> float:
+        """exp of the mean negative log-probability."""
+        return math.exp(-math.fsum(self.logprobs) / len(self.logprobs))
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """Checked options of one call."""
+
+    settings: Settings
+    grammar: CompiledGrammar | None
+    on_length: OnLength
+    on_error: OnError
+    seeds: Iterable[int]
+
+
+class LLM:
+    """A causal language model and its tokenizer.
+
+    Threads may share one: every call has a cache of its own.
+
+    Args:
+        model: a causal language model of transformers, or any `models.causal_lm.CausalLM`.
+        tokenizer: its tokenizer.
+
+    Raises:
+        VocabularyMismatchError: the tokenizer belongs to another model.
+        TokenizerError: the bytes of its tokens cannot be known.
+    """
+
+    def __init__(self, model: Any, tokenizer: Any) -> None:
+        self.model: CausalLM = _as_causal_lm(model)
+        self.tokenizer = tokenizer
+        self.vocabulary: Vocabulary = _vocabulary(tokenizer, self.model)
+
+    @classmethod
+    def load(
+        cls,
+        name_or_path: str,
+        dtype: Any = "auto",
+        device: Any = None,
+        device_map: Any = None,
+        revision: str | None = None,
+        **from_pretrained: Any,
+    ) -> LLM:
+        """Load a model: ``"tiny"`` and ``"tiny-draft"`` are bundled, else a folder or a Hugging Face id.
+
+        Args:
+            name_or_path: bundled name, folder or id.
+            dtype: of the weights; "auto" takes what the model was saved in.
+            device: where it runs; None takes the GPU if there is one.
+            device_map: spread over devices by transformers.
+            revision: branch, tag or commit on the hub.
+            from_pretrained: passed on to transformers.
+
+        Raises:
+            ModelError: there is no such model, or it cannot be loaded.
+        """
+        from decodekit.models.huggingface import load
+
+        model, tokenizer = load(
+            name_or_path, dtype=dtype, device=device, device_map=device_map, revision=revision, **from_pretrained
+        )
+        return cls(model, tokenizer)
+
+    def __repr__(self) -> str:
+        return f"LLM({self.model.name!r}, {self.model.dtype}, {self.model.device})"
+
+    @overload
+    def generate(self, prompts: Prompt, **options: Any) -> Completion: ...
+    @overload
+    def generate(self, prompts: Sequence[str] | Sequence[Messages], **options: Any) -> list[Completion]: ...
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        *,
+        strategy: StrategyLike = "greedy",
+        constraint: Any = None,
+        max_new_tokens: int = 256,
+        stop: str | Sequence[str] = (),
+        seed: int | Sequence[int] | None = None,
+        logprobs: bool | int = False,
+        on_length: OnLength | None = None,
+        on_error: OnError = "return",
+        batch_size: int = 8,
+        **strategy_options: Any,
+    ) -> Completion | list[Completion]:
+        """Continue prompts. A list in gives a list out, in order.
+
+        Args:
+            prompts: a text, a conversation (list of messages with ``role`` and ``content``), or a list of these.
+            strategy: ``"greedy"``, ``"sample"`` or another installed name; a value such as ``Sample(temperature=0.7)``;
+                or logits processors joined by ``|``, to sample with.
+            constraint: what the text must be: a JSON Schema, a Python type, `Regex`, `Choices`, a response format.
+            max_new_tokens: how many tokens a text may have, its end-of-sequence token included.
+            stop: texts that end a completion; the one that ends first counts and is not part of the text.
+            seed: key of the noise when sampling, one for all prompts or one for each. Equal prompts with equal seeds
+                give equal texts, whatever else is in the batch.
+            logprobs: record the log-probability of every token under the model's own law (before penalties,
+                temperature, truncation and constraint); an integer k > 0 records the k likeliest alternatives too.
+            on_length: a text that is cut by `max_new_tokens` carries a `LengthError` (``"error"``, the default with a
+                constraint) or not (``"return"``, the default without).
+            on_error: what happens when a row fails: ``"return"`` gives a completion with `.error`, ``"raise"`` raises.
+            batch_size: most prompts that are decoded at a time.
+            strategy_options: options of a strategy that is given by name, such as ``temperature=0.7``.
+
+        Raises:
+            OptionError: options that are unknown, out of range, without effect or in conflict; all of them together.
+            UnknownNameError: no strategy of this name.
+            ConstraintError: the constraint cannot be used.
+        """
+        chunks = self.stream(
+            prompts,
+            strategy=strategy,
+            constraint=constraint,
+            max_new_tokens=max_new_tokens,
+            stop=stop,
+            seed=seed,
+            logprobs=logprobs,
+            on_length=on_length,
+            on_error=on_error,
+            batch_size=batch_size,
+            **strategy_options,
+        )
+        done = {chunk.index: chunk.completion for chunk in chunks if chunk.completion is not None}
+        completions = [done[index] for index in range(len(done))]
+        return completions[0] if _is_single(prompts) else completions
+
+    def stream(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        *,
+        strategy: StrategyLike = "greedy",
+        constraint: Any = None,
+        max_new_tokens: int = 256,
+        stop: str | Sequence[str] = (),
+        seed: int | Sequence[int] | None = None,
+        logprobs: bool | int = False,
+        on_length: OnLength | None = None,
+        on_error: OnError = "return",
+        batch_size: int = 8,
+        **strategy_options: Any,
+    ) -> Iterator[Chunk]:
+        """Continue prompts and hand out the texts as they grow. Options and errors are those of `generate`."""
+        faults: list[DecodekitError] = []
+        listed: list[Any] = [prompts] if _is_single(prompts) else list(prompts)
+        for index, prompt in enumerate(listed):
+            if not isinstance(prompt, str) and not is_messages(prompt):
+                faults.append(OptionError(f"a prompt is a text or messages, not {prompt!r:.40}", at=f"prompt {index}"))
+        if isinstance(seed, Sequence):
+            if len(seed) != len(listed):
+                faults.append(OptionError(f"{len(seed)} seeds for {len(listed)} prompts", at="seed"))
+            for one in seed:
+                check_seed(one, faults)
+        plan = self._plan(
+            faults,
+            strategy=strategy,
+            constraint=constraint,
+            max_new_tokens=max_new_tokens,
+            stop=stop,
+            seed=seed,
+            logprobs=logprobs,
+            on_length=on_length,
+            on_error=on_error,
+            batch_size=batch_size,
+            strategy_options=strategy_options,
+        )
+        return self._decode(listed, plan, min(batch_size, max(1, len(listed))))
+
+    def as_completed(
+        self,
+        prompts: Iterable[Prompt],
+        *,
+        strategy: StrategyLike = "greedy",
+        constraint: Any = None,
+        max_new_tokens: int = 256,
+        stop: str | Sequence[str] = (),
+        seed: Seeds = None,
+        logprobs: bool | int = False,
+        on_length: OnLength | None = None,
+        on_error: OnError = "return",
+        batch_size: int = 8,
+        **strategy_options: Any,
+    ) -> Iterator[tuple[int, Completion]]:
+        """Continue a stream of prompts, possibly endless; completions with the numbers of their prompts as they finish.
+
+        Prompts, and seeds where there is one for each, are taken one by one when there is room for them in the batch,
+        so that memory does not grow with their number. Options and errors are those of `generate`.
+        """
+        plan = self._plan(
+            [],
+            strategy=strategy,
+            constraint=constraint,
+            max_new_tokens=max_new_tokens,
+            stop=stop,
+            seed=seed,
+            logprobs=logprobs,
+            on_length=on_length,
+            on_error=on_error,
+            batch_size=batch_size,
+            strategy_options=strategy_options,
+        )
+        chunks = self._decode(prompts, plan, batch_size)
+        return ((chunk.index, chunk.completion) for chunk in chunks if chunk.completion is not None)
+
+    @overload
+    def score(self, texts: str) -> Score: ...  # type: ignore[overload-overlap]
+    @overload
+    def score(self, texts: Sequence[str]) -> list[Score]: ...
+    def score(self, texts: str | Sequence[str]) -> Score | list[Score]:
+        """Log-probabilities of texts under the model. A list in gives a list out, in order.
+
+        Raises:
+            OptionError: a text has fewer than two tokens, so that there is nothing to predict.
+            ContextLengthError: a text is longer than the model's context.
+        """
+        listed = [texts] if isinstance(texts, str) else list(texts)
+        token_ids = [encode(self.tokenizer, text, f"text {index}") for index, text in enumerate(listed)]
+        context_length = self.model.context_length
+        for index, ids in enumerate(token_ids):
+            if len(ids) < 2:
+                raise OptionError(f"a text of {len(ids)} tokens has nothing to predict", at=f"text {index}")
+            if context_length is not None and len(ids) > context_length:
+                raise ContextLengthError(
+                    f"the text has {len(ids):,} tokens, the context of the model {context_length:,}", at=f"text {index}"
+                )
+        scores = [
+            Score(tuple(ids), tuple(logprobs))
+            for ids, logprobs in zip(token_ids, token_logprobs(self.model, token_ids), strict=True)
+        ]
+        return scores[0] if isinstance(texts, str) else scores
+
+    def _plan(
+        self,
+        faults: list[DecodekitError],
+        *,
+        strategy: StrategyLike,
+        constraint: Any,
+        max_new_tokens: int,
+        stop: str | Sequence[str],
+        seed: Seeds,
+        logprobs: bool | int,
+        on_length: OnLength | None,
+        on_error: OnError,
+        batch_size: int,
+        strategy_options: dict[str, Any],
+    ) -> _Plan:
+        """Check all options together, then compile the constraint."""
+        resolved: Strategy | None = None
+        try:
+            resolved = resolve_strategy(strategy, strategy_options)
+        except DecodekitError as error:
+            faults.append(error)
+        for name, count in (("max_new_tokens", max_new_tokens), ("batch_size", batch_size)):
+            if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+                faults.append(OptionError(f"{name}={count!r} is not an integer from 1 on", at=name))
+        if not isinstance(logprobs, int) or logprobs < 0:
+            faults.append(
+                OptionError(f"logprobs={logprobs!r} is neither a bool nor a number of alternatives", at="logprobs")
+            )
+        if on_length not in (None, "error", "return"):
+            faults.append(OptionError(f'on_length={on_length!r} is neither "error" nor "return"', at="on_length"))
+        if on_error not in ("return", "raise"):
+            faults.append(OptionError(f'on_error={on_error!r} is neither "return" nor "raise"', at="on_error"))
+        stops = (stop,) if isinstance(stop, str) else tuple(stop)
+        if not all(isinstance(text, str) and text for text in stops):
+            faults.append(OptionError(f"stop={stop!r} holds something that is no text, or the empty text", at="stop"))
+        elif stops and constraint is not None:
+            faults.append(
+                OptionError(
+                    "a stop string and a constraint cannot be combined: the constraint decides where the text ends",
+                    at="stop",
+                    hint="stop strings only in free text, or a pattern that ends where the stop string would begin",
+                )
+            )
+        if isinstance(seed, int):
+            check_seed(seed, faults)
+        if seed is not None and resolved is not None and resolved.seed is not None:
+            faults.append(OptionError(f"seed={seed!r} is given beside {resolved!r}, which has one", at="seed"))
+        raise_faults(faults)
+        assert resolved is not None
+        if seed is None:
+            seed = resolved.seed or 0
+        if logprobs is False or logprobs == 0:
+            num_alternatives = None
+        else:
+            num_alternatives = 0 if logprobs is True else logprobs
+        return _Plan(
+            Settings(
+                vocabulary=self.vocabulary,
+                pipeline=resolved.pipeline,
+                select=resolved.select,
+                max_new_tokens=max_new_tokens,
+                stop=StopStrings(stops),
+                num_alternatives=num_alternatives,
+            ),
+            None if constraint is None else compile(as_constraint(constraint), self.vocabulary),
+            on_length or ("return" if constraint is None else "error"),
+            on_error,
+            repeat(seed) if isinstance(seed, int) else seed,
+        )
+
+    def _decode(self, prompts: Iterable[Prompt], plan: _Plan, num_rows: int) -> Iterator[Chunk]:
+        texts: dict[int, list[str]] = {}
+        for update in Batch(self.model, plan.settings, num_rows, self._requests(prompts, plan)).run():
+            texts.setdefault(update.index, []).append(update.text)
+            completion = None
+            if update.result is not None:
+                completion = _completion(plan, update.index, "".join(texts.pop(update.index)), update.result)
+                if completion.error is not None and plan.on_error == "raise":
+                    raise completion.error
+            yield Chunk(update.index, update.text, update.token_ids, completion)
+
+    def _requests(self, prompts: Iterable[Prompt], plan: _Plan) -> Iterator[Request | DecodekitError]:
+        seeds = iter(plan.seeds)
+        for index, prompt in enumerate(prompts):
+            request: Request | DecodekitError
+            try:
+                seed = _next_seed(seeds, index)  # first: a prompt that cannot be read uses its seed up, too
+                token_ids = encode(self.tokenizer, prompt, f"prompt {index}")
+                matcher = None if plan.grammar is None else plan.grammar.matcher()
+                request = Request(token_ids, matcher, seed)
+            except DecodekitError as error:
+                request = error
+            yield request
+
+
+def generate(model: Any, tokenizer: Any, prompts: Any, **options: Any) -> Any:
+    """`LLM.generate` for a model that is loaded: ``generate(model, tokenizer, prompts, strategy=..., constraint=...)``.
+
+    Args:
+        model: a causal language model of transformers.
+        tokenizer: its tokenizer.
+        prompts: as in `LLM.generate`.
+        options: as in `LLM.generate`.
+
+    Returns:
+        A `Completion`, or a list of them for a list of prompts.
+    """
+    return LLM(model, tokenizer).generate(prompts, **options)
+
+
+def _completion(plan: _Plan, index: int, text: str, result: Result) -> Completion:
+    value, error = None, result.error
+    if result.finish_reason == "length" and plan.on_length == "error":
+        error = LengthError(
+            f"the text was cut at {len(result.token_ids):,} tokens"
+            + ("" if plan.grammar is None else " before it satisfied the constraint"),
+            at=f"prompt {index}, after {text[-40:]!r}",
+            hint='a larger max_new_tokens, bounds on lengths in the constraint, or on_length="return"',
+        )
+    elif error is None and plan.grammar is not None and result.finish_reason in ("stop", "complete"):
+        value, error = _parse(plan.grammar.constraint, text, index)
+    logprobs = None if plan.settings.num_alternatives is None else result.logprobs
+    return Completion(text, result.token_ids, value, result.finish_reason, error, logprobs, result.stats)
+
+
+def _parse(constraint: Constraint, text: str, index: int) -> tuple[Any, DecodekitError | None]:
+    try:
+        return constraint.parse(text), None
+    except DecodekitError as error:
+        return None, error
+    except Exception as error:  # a validator of the user's own type raises what it likes
+        return None, ConstraintError(
+            f"the text satisfies the constraint and has no value: {type(error).__name__}: {error}",
+            at=f"prompt {index}, {text[:80]!r}",
+        )
+
+
+def _is_single(prompts: Prompt | Sequence[Prompt]) -> bool:
+    return isinstance(prompts, str) or is_messages(prompts)
+
+
+def _next_seed(seeds: Iterator[int], index: int) -> int:
+    seed = next(seeds, None)
+    if seed is None:
+        raise OptionError(f"there are prompts but only {index} seeds", at=f"prompt {index}")
+    faults: list[DecodekitError] = []
+    check_seed(seed, faults)
+    raise_faults(faults)
+    return seed
+
+
+def _as_causal_lm(model: Any) -> CausalLM:
+    if hasattr(model, "new_cache") and hasattr(model, "forward"):
+        return model  # type: ignore[no-any-return]
+    from decodekit.models.huggingface import HuggingFaceLM
+
+    return HuggingFaceLM(model)
+
+
+_vocabularies: weakref.WeakKeyDictionary[Any, tuple[tuple[object, ...], Vocabulary]] = weakref.WeakKeyDictionary()
+"""The vocabulary last read from a tokenizer, with what it was read for: `generate` makes an `LLM` at every call."""
+
+
+def _vocabulary(tokenizer: Any, model: CausalLM) -> Vocabulary:
+    read_for = (
+        len(tokenizer) if hasattr(tokenizer, "__len__") else None,
+        getattr(tokenizer, "eos_token_id", None),
+        model.vocab_size,
+        model.eos_token_ids,
+    )
+    try:
+        known = _vocabularies.get(tokenizer)
+    except TypeError:  # no weak references, or no hash
+        return Vocabulary.from_tokenizer(tokenizer, logits_width=model.vocab_size, eos_token_ids=model.eos_token_ids)
+    if known is not None and known[0] == read_for:
+        return known[1]
+    vocabulary = Vocabulary.from_tokenizer(tokenizer, logits_width=model.vocab_size, eos_token_ids=model.eos_token_ids)
+    _vocabularies[tokenizer] = (read_for, vocabulary)
+    return vocabulary

@@ -1,0 +1,349 @@
+"""Which token is taken: strategies as frozen values, and the names by which they are found.
+
+A strategy is a pipeline of logits processors and a selector. To write one, subclass `Strategy`::
+
+    @dataclass(frozen=True)
+    class Coldest(Strategy):
+        name: ClassVar[str] = "coldest"
+        temperature: float = 0.1
+
+        @property
+        def pipeline(self) -> Pipeline:
+            return Pipeline((Temperature(self.temperature),))
+
+        def select(self, scores: Tensor | Candidates, keys: NoiseKeys) -> Tensor:
+            return sample(scores, keys.seeds, keys.sequences, keys.positions)
+
+and name it in the entry-point group ``decodekit.strategies`` to find it by name. Entry points are loaded when asked
+for, so that a broken one harms nobody else.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib.metadata
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar, TypeAlias, TypeVar
+
+from torch import Tensor
+
+from decodekit.errors import DecodekitError, OptionError, UnknownNameError, UselessOptionError
+from decodekit.generation.step import NoiseKeys
+from decodekit.sampling import (
+    Candidates,
+    FrequencyPenalty,
+    LogitBias,
+    LogitsProcessor,
+    MinP,
+    OrderPreserving,
+    Pipeline,
+    PresencePenalty,
+    RepetitionPenalty,
+    Stage,
+    Temperature,
+    TopK,
+    TopP,
+    greedy,
+    sample,
+)
+
+ENTRY_POINTS = "decodekit.strategies"
+
+Processors: TypeAlias = Pipeline | LogitsProcessor | Sequence[LogitsProcessor]
+"""Logits processors as an option takes them."""
+
+T = TypeVar("T")
+
+
+class Strategy(ABC):
+    """How a token is taken from logits. A frozen value; equal strategies decode equal texts."""
+
+    name: ClassVar[str]
+    seed: int | None = None
+
+    @property
+    @abstractmethod
+    def pipeline(self) -> Pipeline:
+        """What reshapes the logits first. The constraint's mask is applied inside it, before temperature."""
+
+    @abstractmethod
+    def select(self, scores: Tensor | Candidates, keys: NoiseKeys, /) -> Tensor:
+        """Token ids, int64 [N], for processed logits; see `generation.step.Selector`."""
+
+
+@dataclass(frozen=True)
+class Greedy(Strategy):
+    """The likeliest token, the smallest id among equally likely ones. Seeds have no influence.
+
+    Args:
+        repetition_penalty: divide positive and multiply negative logits of tokens that occurred, prompt included.
+        presence_penalty: subtracted from the logits of tokens that were generated.
+        frequency_penalty: subtracted once for every time that a token was generated.
+        logit_bias: added to the logits of these token ids.
+        processors: further processors that change which token is the likeliest.
+
+    Raises:
+        OptionError: with all options that are out of range, or have no effect on the likeliest token.
+    """
+
+    name: ClassVar[str] = "greedy"
+
+    repetition_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    logit_bias: Mapping[int, float] | None = None
+    processors: Processors = ()
+
+    def __post_init__(self) -> None:
+        faults: list[DecodekitError] = []
+        processors = _ordered(self, (), faults)
+        faults += [_useless(repr(processor)) for processor in processors if isinstance(processor, OrderPreserving)]
+        raise_faults(faults)
+
+    @cached_property
+    def pipeline(self) -> Pipeline:
+        """Penalties and biases."""
+        return Pipeline(tuple(_ordered(self, (), [])))
+
+    def select(self, scores: Tensor | Candidates, keys: NoiseKeys, /) -> Tensor:
+        """The index of the largest score."""
+        return greedy(scores.dense() if isinstance(scores, Candidates) else scores)
+
+
+@dataclass(frozen=True)
+class Sample(Strategy):
+    """A token drawn from the law that the pipeline leaves.
+
+    The order is: penalties and biases (those of `processors` too), the constraint's mask, temperature, top-k, top-p,
+    min-p, the rest of `processors`. Processors alone keep the order in which they were composed. The noise is a
+    function of (seed, number of the sample, index of the new token, token id), so that a text does not depend on batch
+    size, neighbours or streaming.
+
+    Args:
+        temperature: divides the logits; above 0.
+        top_k: keep the k likeliest tokens.
+        top_p: keep the smallest set of likeliest tokens with this mass.
+        min_p: keep tokens at least this many times as likely as the likeliest.
+        repetition_penalty: divide positive and multiply negative logits of tokens that occurred, prompt included.
+        presence_penalty: subtracted from the logits of tokens that were generated.
+        frequency_penalty: subtracted once for every time that a token was generated.
+        logit_bias: added to the logits of these token ids.
+        seed: key of the noise, for every prompt; ``generate(seed=...)`` may give it instead. None is 0.
+        processors: further processors.
+
+    Raises:
+        OptionError: with all options that are out of range.
+    """
+
+    name: ClassVar[str] = "sample"
+
+    temperature: float = 1.0
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    logit_bias: Mapping[int, float] | None = None
+    seed: int | None = None
+    processors: Processors = ()
+
+    def __post_init__(self) -> None:
+        faults: list[DecodekitError] = []
+        _ordered(self, self._own(faults), faults)
+        if self.seed is not None:
+            check_seed(self.seed, faults)
+        raise_faults(faults)
+
+    def _own(self, faults: list[DecodekitError]) -> list[LogitsProcessor]:
+        # A temperature of 1 divides by 1: no processor is needed.
+        temperature = None if self.temperature == 1.0 else self.temperature
+        return [
+            *_made(Temperature, temperature, faults),
+            *_made(TopK, self.top_k, faults),
+            *_made(TopP, self.top_p, faults),
+            *_made(MinP, self.min_p, faults),
+        ]
+
+    @cached_property
+    def pipeline(self) -> Pipeline:
+        """Penalties and biases, temperature, truncation."""
+        return Pipeline(tuple(_ordered(self, self._own([]), [])))
+
+    def select(self, scores: Tensor | Candidates, keys: NoiseKeys, /) -> Tensor:
+        """Draw by the Gumbel-max trick."""
+        return sample(scores, keys.seeds, keys.sequences, keys.positions)
+
+
+_BUILT_IN: dict[str, type[Strategy]] = {strategy.name: strategy for strategy in (Greedy, Sample)}
+
+
+def available_strategies() -> list[str]:
+    """Names of the installed strategies, the built-in ones first."""
+    installed = {entry.name for entry in importlib.metadata.entry_points(group=ENTRY_POINTS)}
+    return [*_BUILT_IN, *sorted(installed - _BUILT_IN.keys())]
+
+
+def resolve_strategy(strategy: str | Strategy | Processors, options: Mapping[str, Any]) -> Strategy:
+    """The strategy that a caller means.
+
+    Args:
+        strategy: a name, a value, or processors to sample with.
+        options: keyword options for a strategy given by name.
+
+    Raises:
+        UnknownNameError: no strategy of that name is installed, or it cannot be loaded.
+        OptionError: options that the strategy does not have, or that were given beside a value; all of them together.
+    """
+    if isinstance(strategy, str):
+        return _named(strategy, options)
+    faults: list[DecodekitError] = [
+        OptionError(
+            f"{name}={value!r} is given beside strategy={strategy!r}, which is complete",
+            at=name,
+            hint=f"{name} inside the strategy, or the strategy by its name",
+        )
+        if name in all_option_names()
+        else unknown_option(name)
+        for name, value in options.items()
+    ]
+    if isinstance(strategy, Strategy):
+        raise_faults(faults)
+        return strategy
+    raise_faults(faults)
+    if isinstance(strategy, Pipeline | LogitsProcessor | list | tuple):
+        return Sample(processors=strategy)
+    raise OptionError(
+        f"a {type(strategy).__name__} is no strategy",
+        at="strategy",
+        hint='a name such as "greedy", a value such as Sample(temperature=0.7), or processors joined by |',
+    )
+
+
+def _named(name: str, options: Mapping[str, Any]) -> Strategy:
+    factory = _BUILT_IN.get(name) or _installed(name)
+    accepted = inspect.signature(factory).parameters
+    faults: list[DecodekitError] = []
+    for option, value in options.items():
+        if option in accepted:
+            continue
+        if factory is Greedy and option in inspect.signature(Sample).parameters:
+            faults.append(_useless(f"{option}={value!r}"))
+        else:
+            faults.append(unknown_option(option, accepted))
+    strategy: Strategy | None = None
+    try:
+        strategy = factory(**{option: value for option, value in options.items() if option in accepted})
+    except OptionError as error:
+        faults.append(error)
+    raise_faults(faults)
+    assert strategy is not None
+    return strategy
+
+
+def _installed(name: str) -> Callable[..., Strategy]:
+    for entry in importlib.metadata.entry_points(group=ENTRY_POINTS, name=name):
+        try:
+            factory = entry.load()
+        except Exception as error:  # whatever the plug-in does wrong
+            raise UnknownNameError(
+                f"strategy {name!r} ({entry.value}) cannot be loaded: {type(error).__name__}: {error}", at="strategy"
+            ) from error
+        if not callable(factory):
+            raise UnknownNameError(f"strategy {name!r} ({entry.value}) is no class or function", at="strategy")
+        return factory  # type: ignore[no-any-return]
+    names = available_strategies()
+    raise UnknownNameError(
+        f"no strategy {name!r}.{did_you_mean(name, names)} Installed: {', '.join(names)}.", at="strategy"
+    )
+
+
+def all_option_names() -> set[str]:
+    """Every option of a built-in strategy."""
+    return {option for strategy in _BUILT_IN.values() for option in inspect.signature(strategy).parameters}
+
+
+def unknown_option(name: str, accepted: Iterable[str] = ()) -> OptionError:
+    """The fault of an option that nothing knows."""
+    known = {*all_option_names(), *accepted, *GENERATION_OPTIONS}
+    return OptionError(f"no option {name!r}.{did_you_mean(name, known)}", at=name)
+
+
+GENERATION_OPTIONS = (
+    "strategy",
+    "constraint",
+    "max_new_tokens",
+    "stop",
+    "seed",
+    "logprobs",
+    "on_length",
+    "on_error",
+    "batch_size",
+)
+"""Options of `LLM.generate` that do not belong to a strategy."""
+
+
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """`` Did you mean 'x'?``, or nothing if no name is near."""
+    nearest = difflib.get_close_matches(name, sorted(names), n=1)
+    return f" Did you mean {nearest[0]!r}?" if nearest else ""
+
+
+def check_seed(seed: object, faults: list[DecodekitError]) -> None:
+    """Add a fault if `seed` is not an integer of 63 bits."""
+    if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 1 << 63:
+        faults.append(OptionError(f"seed={seed!r} is not an integer from 0 to 2**63 - 1", at="seed"))
+
+
+def raise_faults(faults: Sequence[DecodekitError]) -> None:
+    """Raise what was found: nothing, the only fault as it is, or all of them in one `OptionError`."""
+    if len(faults) == 1:
+        raise faults[0]
+    if faults:
+        lines = [str(fault).replace("\n", "\n    ") for fault in faults]
+        raise OptionError("\n  - ".join([f"{len(faults)} options cannot be used:", *lines]))
+
+
+def _made(
+    factory: Callable[[T], LogitsProcessor], value: T | None, faults: list[DecodekitError]
+) -> list[LogitsProcessor]:
+    """The processor for an option, if it is given and in range."""
+    if value is None:
+        return []
+    try:
+        return [factory(value)]
+    except OptionError as error:
+        faults.append(error)
+        return []
+
+
+def _ordered(
+    strategy: Greedy | Sample, own: Sequence[LogitsProcessor], faults: list[DecodekitError]
+) -> list[LogitsProcessor]:
+    """Penalties and biases, then the strategy's `own` temperature and truncation, then the rest of `processors`."""
+    given = strategy.processors
+    extra: list[LogitsProcessor] = []
+    try:
+        extra = list(Pipeline([given] if isinstance(given, LogitsProcessor) else given))
+    except OptionError as error:
+        faults.append(error)
+    penalties = [
+        *_made(RepetitionPenalty, strategy.repetition_penalty, faults),
+        *_made(PresencePenalty, strategy.presence_penalty, faults),
+        *_made(FrequencyPenalty, strategy.frequency_penalty, faults),
+        *_made(LogitBias, strategy.logit_bias, faults),
+    ]
+    if not own:  # the order in which the caller composed them has a meaning: it is kept
+        return [*penalties, *extra]
+    biases = [processor for processor in extra if processor.stage is Stage.BIAS]
+    return [*penalties, *biases, *own, *(processor for processor in extra if processor.stage is not Stage.BIAS)]
+
+
+def _useless(option: str) -> UselessOptionError:
+    return UselessOptionError(
+        f"{option} has no effect with greedy decoding.", at=option.split("=")[0], hint='strategy="sample"'
+    )
