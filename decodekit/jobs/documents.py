@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from decodekit.errors import DocumentError, JobError
+from decodekit.jobs.settings import shard_of
 
 TEXT_SUFFIXES = (".txt", ".md", ".text")
 JSONL_SUFFIXES = (".jsonl", ".ndjson")
@@ -166,6 +167,19 @@ def scan(inputs: Sequence[Input], *, allow_repeats: bool = False) -> Scan:
     if not allow_repeats:
         _refuse_repeats(entries)
     return Scan(entries, skipped)
+
+
+def select(entries: Sequence[Entry], shard: tuple[int, int] | None, limit: int | None) -> list[Entry]:
+    """The documents of one shard, then the first ones of these.
+
+    Args:
+        entries: all documents.
+        shard: (number from 1, number of shards), None for all.
+        limit: how many at most, None for all.
+    """
+    if shard is not None:
+        entries = [entry for entry in entries if shard_of(entry.id, shard[1]) == shard[0] - 1]
+    return list(entries[:limit])
 
 
 def _scan_folder(source: Input, skipped: list[str]) -> Iterator[Entry]:
@@ -348,4 +362,4 @@ def spool(stream: BinaryIO, folder: Path) -> Path:
 def stdin_input(folder: Path, id_field: str, text_field: str) -> Input:
     """Standard input, saved in the job folder, as an input."""
     path = spool(sys.stdin.buffer, folder)
-    return Input(path.name, id_field, text_field, folder=str(folder), name=STDIN_ID)
+    return Input(path.name, id_field, text_field, folder=str(folder.resolve()), name=STDIN_ID)

@@ -112,15 +112,14 @@ class LocalExecutor:
             waiting = itertools.chain(again, waiting)
 
     def _run_batch(self, tasks: Iterator[Task], in_flight: dict[int, tuple[Task, float]]) -> Iterator[Outcome]:
-        seeds: list[int] = []  # seed i is there before prompt i is taken
-
-        def prompts() -> Iterator[Any]:
+        def taken() -> Iterator[Task]:
             for number, task in enumerate(tasks):
                 in_flight[number] = (task, time.perf_counter())
-                seeds.append(task.seed)
-                yield task.prompt
+                yield task
 
-        completions = self._llm.as_completed(prompts(), seed=seeds, batch_size=self.batch_size, **self._options)
+        for_prompts, for_seeds = itertools.tee(taken())  # whichever of the two is asked first takes the task
+        prompts, seeds = (task.prompt for task in for_prompts), (task.seed for task in for_seeds)
+        completions = self._llm.as_completed(prompts, seed=seeds, batch_size=self.batch_size, **self._options)
         for number, completion in completions:
             task, started = in_flight.pop(number)
             yield Outcome(task, completion, None, time.perf_counter() - started)

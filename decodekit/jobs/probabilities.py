@@ -74,7 +74,7 @@ def value_probabilities(completion: Completion, vocabulary: Vocabulary) -> dict[
     """
     starts, probabilities = [], []
     offset = 0
-    for entry in completion.logprobs:
+    for entry in completion.logprobs or ():
         length = len(vocabulary.token_bytes[entry.token_id] or b"")
         if length:
             starts.append((offset, offset + length))

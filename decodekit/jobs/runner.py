@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -9,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from decodekit.errors import DecodekitError, DocumentError, OutputError
-from decodekit.jobs.documents import Document, Entry
+from decodekit.jobs.documents import Document, Entry, select
 from decodekit.jobs.executors import Executor, Outcome, Task
 from decodekit.jobs.ledger import Row
 from decodekit.jobs.probabilities import value_probabilities
@@ -107,21 +108,31 @@ class Runner:
         self._max_failures = max_failures
         self._observer = observer or Silent()
 
-    def run(self, entries: Sequence[Entry], executor: Executor, *, retries: bool = False) -> Summary:
+    def run(
+        self,
+        entries: Sequence[Entry],
+        executor: Executor,
+        *,
+        shard: tuple[int, int] | None = None,
+        limit: int | None = None,
+        retries: bool = False,
+    ) -> Summary:
         """Do all documents that are not done; one that fails is written down and the others go on.
 
         Args:
             entries: the documents.
             executor: decodes them.
+            shard, limit: which of them; see `documents.select`.
             retries: take up documents that failed before, too.
 
         Raises:
             OutputError: the folder cannot be written any more; what was written stays.
             KeyboardInterrupt: passed on after everything is written; the run can be resumed.
         """
+        entries = select(entries, shard, limit)
         todo, num_changed = self._todo(entries, retries)
         summary = Summary(len(entries), len(entries) - len(todo), num_changed)
-        self._folder.start_run()
+        self._folder.start_run(shard=shard, limit=limit)
         self._observer.start(len(entries), summary.num_before)
         started = time.perf_counter()
         try:
@@ -227,7 +238,7 @@ class Runner:
             "code": error.code,
             "error": type(error).__name__,
             "message": error.cause,
-            "at": error.at,
+            "at": _place(error),
             "hint": error.hint,
             "text": completion.text if completion else "",
             "finish_reason": completion.finish_reason if completion else None,
@@ -241,3 +252,8 @@ class Runner:
         summary.num_tokens += row["num_generated_tokens"]
         summary.failures[error.code] = summary.failures.get(error.code, 0) + 1
         self._observer.advance(document_id, error, row["num_generated_tokens"])
+
+
+def _place(error: DecodekitError) -> str | None:
+    """Where the error was seen, without the number of the prompt: that number differs from run to run."""
+    return re.sub(r"^prompt \d+(, )?", "", error.at or "") or None

@@ -26,7 +26,7 @@ class Settings:
         schema: the JSON Schema itself.
         prompt: the template, with ``{text}`` and perhaps ``{schema}``.
         is_chat: whether the filled template is sent as a user's message through the chat template.
-        strategy: the decoding strategy with all its options.
+        strategy: ``{"name": "sample", "temperature": 0.7}``: the decoding strategy and the options that were given.
         max_new_tokens: the budget per document.
         on_length: ``"error"`` or ``"return"``.
         seed: base of the per-document seeds.
@@ -41,7 +41,7 @@ class Settings:
     schema: Mapping[str, Any] | bool
     prompt: str
     is_chat: bool
-    strategy: str
+    strategy: Mapping[str, Any]
     max_new_tokens: int
     on_length: str
     seed: int
@@ -67,6 +67,12 @@ class Settings:
             for name in mine
             if mine[name] != theirs[name]
         ]
+
+    @property
+    def strategy_text(self) -> str:
+        """The strategy on one line, such as ``sample(temperature=0.7)``."""
+        options = ", ".join(f"{name}={value!r}" for name, value in self.strategy.items() if name != "name")
+        return f"{self.strategy['name']}({options})"
 
     def to_json(self) -> dict[str, Any]:
         """As a dictionary of plain values, the form of `job.json`."""

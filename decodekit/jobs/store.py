@@ -16,13 +16,13 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, nullcontext, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
 from decodekit.errors import JobError, JobSettingsError, OutputError
-from decodekit.jobs.documents import SPOOLED, Input
+from decodekit.jobs.documents import SPOOLED, STDIN_ID, Input
 from decodekit.jobs.ledger import Ledger, Row, output_error, read_rows, replace_file
 from decodekit.jobs.settings import Settings
 
@@ -80,11 +80,16 @@ class JobFile:
             return cls(
                 Settings.from_json(data["settings"]),
                 {key: Settings.from_json(value) for key, value in data["earlier"].items()},
-                [Input(**source) for source in data["inputs"]],
+                [_here(Input(**source), folder) for source in data["inputs"]],
                 data["runs"],
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise JobError(f"{path} was not written by decodekit: {error!r}.", at=str(path)) from error
+
+
+def _here(source: Input, folder: Path) -> Input:
+    """Saved standard input lies in the job folder, wherever that has been moved to."""
+    return replace(source, folder=str(folder.resolve())) if source.name == STDIN_ID else source
 
 
 def read_results(folder: Path) -> Iterator[Row]:
@@ -178,9 +183,9 @@ class JobFolder:
         self.job.inputs = list(dict.fromkeys([*self.job.inputs, *inputs]))
         self.job.write(self.path)
 
-    def start_run(self) -> None:
-        """Note in `job.json` that a run begins."""
-        self.job.runs.append({"started": round(time.time(), 3)})
+    def start_run(self, **selection: object) -> None:
+        """Note in `job.json` that a run begins, and with which ``shard`` and ``limit``."""
+        self.job.runs.append({"started": round(time.time(), 3), **selection})
         self.job.write(self.path)
 
     def end_run(self, outcome: str, num_done: int, num_failed: int) -> None:

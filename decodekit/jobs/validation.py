@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping
 from typing import Any, NoReturn
@@ -22,7 +23,7 @@ class OutputValidator:
     def __init__(self, schema: Mapping[str, Any] | bool) -> None:
         from jsonschema import SchemaError
         from jsonschema.validators import Draft202012Validator, validator_for
-        from jsonschema_specifications import REGISTRY
+        from jsonschema_specifications import REGISTRY  # type: ignore[import-untyped]
 
         draft = validator_for(schema, default=Draft202012Validator)
         try:
@@ -42,7 +43,7 @@ class OutputValidator:
         from referencing.exceptions import Unresolvable
 
         try:
-            value = json.loads(text, parse_constant=_refuse_constant)
+            value = json.loads(text, parse_constant=_refuse_constant, parse_float=_finite_float)
         except (ValueError, RecursionError) as error:
             raise InvalidOutputError(f"the output is not JSON: {error or type(error).__name__}.") from error
         try:
@@ -56,6 +57,13 @@ class OutputValidator:
 
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
+
+
+def _finite_float(text: str) -> float:
+    value = float(text)
+    if math.isinf(value):
+        raise ValueError(f"{text} is beyond the range of floating point numbers")
+    return value
 
 
 def _pointer(path: Any) -> str:

@@ -1,0 +1,52 @@
+"""The command line: `decodekit VERB`. Data goes to stdout, everything else to stderr.
+
+Commands load what they need inside their functions, so that `decodekit --help` loads neither torch nor transformers.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from decodekit import __version__
+from decodekit.cli import schema
+from decodekit.cli.console import EXIT_CODES_HELP
+from decodekit.cli.demo import demo
+from decodekit.cli.doctor import doctor
+from decodekit.cli.extract import extract, retry
+from decodekit.cli.folder import report, status
+from decodekit.cli.generate import generate
+
+app = typer.Typer(
+    name="decodekit",
+    help="Structured extraction and decoding with any Hugging Face causal language model.",
+    epilog=EXIT_CODES_HELP,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for function in (extract, status, retry, report, generate, demo, doctor):
+    app.command()(function)
+app.add_typer(schema.app, name="schema")
+
+
+def _print_version(value: bool) -> None:
+    if value:
+        print(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Structured extraction and decoding with any Hugging Face causal language model."""
+
+
+def main() -> None:
+    """Entry point of the `decodekit` command."""
+    app()

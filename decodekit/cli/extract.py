@@ -1,0 +1,210 @@
+"""`extract` and `retry`: documents in, validated JSON out, in a job folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from decodekit.cli import options as o
+from decodekit.cli.console import DONE, INTERRUPTED, SOME_FAILED, command, note
+from decodekit.errors import OptionError
+
+if TYPE_CHECKING:
+    from decodekit.jobs.documents import Entry
+    from decodekit.jobs.extraction import Extraction
+    from decodekit.jobs.runner import Summary
+    from decodekit.jobs.store import JobFolder
+    from decodekit.llm import LLM
+
+
+@command
+def extract(
+    inputs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="INPUT",
+            help="Text files, folders of .txt or .md files, .jsonl files (one document per line), or - for stdin "
+            "(JSON lines if its first line is a JSON object, else one text).",
+            show_default=False,
+        ),
+    ],
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="The job folder.", show_default=False)],
+    schema: Annotated[str, typer.Option(help=o.SCHEMA_HELP, show_default=False)],
+    model: o.Model = "tiny",
+    dtype: o.Dtype = "auto",
+    device_map: o.DeviceMap = None,
+    prompt: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TEMPLATE",
+            help="Prompt with {text} and perhaps {schema}, or @FILE. Left out: the bare document for the bundled "
+            "models, else an instruction with the schema. A chat template is used if the model has one.",
+            rich_help_panel=o.MODEL,
+        ),
+    ] = None,
+    raw: o.Raw = False,
+    strategy: o.Strategy = "greedy",
+    temperature: o.Temperature = None,
+    top_k: o.TopK = None,
+    top_p: o.TopP = None,
+    min_p: o.MinP = None,
+    repetition_penalty: o.RepetitionPenalty = None,
+    presence_penalty: o.PresencePenalty = None,
+    frequency_penalty: o.FrequencyPenalty = None,
+    seed: o.Seed = 0,
+    id_field: Annotated[str, typer.Option(help="Field of a JSON line that holds the id.")] = "id",
+    text_field: Annotated[str, typer.Option(help="Field of a JSON line that holds the text.")] = "text",
+    batch_size: o.BatchSize = "auto",
+    max_new_tokens: o.MaxNewTokens = 512,
+    on_length: Annotated[
+        o.OnLength, typer.Option(help="A document cut at the budget: failed, or returned as far as it came.")
+    ] = o.OnLength.error,
+    max_failures: Annotated[
+        int | None, typer.Option(min=1, help="Stop after so many failures.", show_default=False)
+    ] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first documents.", show_default=False)] = None,
+    shard: Annotated[
+        str | None, typer.Option(metavar="I/N", help="Only the I-th of N parts (by id).", show_default=False)
+    ] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Delete what the folder holds and start again.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Go on in a folder made with other settings; each row names its own.")
+    ] = False,
+) -> int:
+    """Extract JSON from documents. Run the same command again to resume; nothing is done twice.
+
+    The folder gets job.json, results.jsonl (id and value per line), failed.jsonl and report.html.
+    """
+    from decodekit.jobs.documents import Input, scan, stdin_input
+    from decodekit.jobs.extraction import Extraction, ExtractionOptions
+    from decodekit.jobs.schema import load_schema
+    from decodekit.jobs.store import JobFolder
+
+    if fresh and force:
+        raise OptionError("--fresh and --force cannot be combined: one deletes what the other keeps.", at="--force")
+    part, rows = o.parse_shard(shard), o.parse_batch_size(batch_size)
+    chosen = ExtractionOptions(
+        load_schema(schema),
+        model=model,
+        strategy=strategy,
+        strategy_options=o.given(
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            min_p=min_p,
+            repetition_penalty=repetition_penalty,
+            presence_penalty=presence_penalty,
+            frequency_penalty=frequency_penalty,
+        ),
+        prompt=prompt,
+        is_raw=raw,
+        max_new_tokens=max_new_tokens,
+        on_length=on_length.value,
+        seed=seed,
+    )
+    here = str(Path.cwd())
+    sources = [Input(path, id_field, text_field, here) for path in inputs if path != "-"]
+    found = scan(sources)  # before the model is loaded, so that faults of the inputs are told at once
+    extraction = Extraction(load_model(model, dtype, device_map), chosen)
+    folder, is_resumed = JobFolder.create_or_resume(output, extraction.settings, fresh=fresh, force=force)
+    with folder:
+        if "-" in inputs:
+            sources.append(stdin_input(output, id_field, text_field))
+            found = scan(sources)
+        if found.skipped:
+            note(f"left out {len(found.skipped)} files that are no text files, such as {found.skipped[0]}")
+        folder.add_inputs(sources)
+        if is_resumed:
+            note(f"resuming {output}: {len(folder.done)} done, {len(folder.failures)} failed")
+        return run(
+            extraction, folder, found.entries, batch_size=rows, max_failures=max_failures, shard=part, limit=limit
+        )
+
+
+@command
+def retry(
+    directory: o.JobDirectory,
+    max_new_tokens: Annotated[int | None, typer.Option(min=1, help="Another budget.", show_default=False)] = None,
+    on_length: Annotated[
+        o.OnLength | None, typer.Option(help="What becomes of a document cut at the budget.", show_default=False)
+    ] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Another seed.", show_default=False)] = None,
+    batch_size: o.BatchSize = "auto",
+    device_map: o.DeviceMap = None,
+) -> int:
+    """Run the failed documents of a job again; those that succeed move to results.jsonl.
+
+    Settings are the job's own, but for the options given here; each row names the settings it was made with.
+    """
+    from decodekit.jobs.documents import scan
+    from decodekit.jobs.extraction import Extraction, ExtractionOptions
+    from decodekit.jobs.store import JobFile, JobFolder, read_failures
+
+    rows = o.parse_batch_size(batch_size)
+    job = JobFile.read(directory)
+    failures = read_failures(directory)
+    if not failures:
+        note(f"{directory} has no failed documents")
+        return DONE
+    found = {entry.id: entry for entry in scan(job.inputs, allow_repeats=True).entries if entry.id in failures}
+    missing = [document_id for document_id in failures if document_id not in found]
+    if missing:
+        note(f"{len(missing)} failed documents are no longer in the inputs, such as {missing[0]}")
+    chosen = ExtractionOptions.of_settings(
+        job.settings,
+        max_new_tokens=max_new_tokens,
+        on_length=on_length.value if on_length else None,
+        seed=seed,
+    )
+    extraction = Extraction(load_model(chosen.model, job.settings.dtype, device_map), chosen)
+    with JobFolder.resume(directory, extraction.settings) as folder:
+        return run(extraction, folder, list(found.values()), batch_size=rows, retries=True)
+
+
+def load_model(name: str, dtype: str, device_map: str | None) -> LLM:
+    """Load a model and say so on stderr, for it may take a while."""
+    from decodekit.llm import LLM
+
+    note(f"loading {name}")
+    return LLM.load(name, dtype=dtype, device_map=device_map)
+
+
+def run(extraction: Extraction, folder: JobFolder, entries: list[Entry], **selection: Any) -> int:
+    """Run a job on stderr, write its report, and return the exit code."""
+    from decodekit.cli.progress import make_observer
+    from decodekit.jobs.report import write_report
+    from decodekit.jobs.store import REPORT
+    from decodekit.jobs.view import JobView
+
+    if folder.num_torn_bytes:
+        note(f"cut {folder.num_torn_bytes} bytes of torn lines off; their documents are done again")
+    try:
+        summary = extraction.run(folder, entries, observer=make_observer(), **selection)
+    except KeyboardInterrupt:
+        note(
+            f"interrupted: {len(folder.done)} done and {len(folder.failures)} failed are in {folder.path}; "
+            "run the same command again to go on"
+        )
+        return INTERRUPTED
+    view = JobView.read(folder.path)
+    write_report(folder.path / REPORT, [view], title=view.title)
+    _print_summary(summary, folder)
+    return SOME_FAILED if folder.failures else DONE
+
+
+def _print_summary(summary: Summary, folder: JobFolder) -> None:
+    if summary.num_changed:
+        note(f"{summary.num_changed} documents have changed since they were done, and were done again")
+    num_ended = summary.num_done + summary.num_failed
+    rate = f", {num_ended / summary.seconds:.1f} documents/s, {summary.num_tokens / summary.seconds:,.0f} tokens/s"
+    note(
+        f"{summary.num_done} done and {summary.num_failed} failed in {summary.seconds:.1f} s"
+        f"{rate if num_ended else ''}; {len(folder.done)} done and {len(folder.failures)} failed in all"
+    )
+    if summary.is_stopped:
+        note("stopped at the limit of failures; run the same command again to go on")
+    if folder.failures:
+        note(f"see {folder.path / 'failed.jsonl'}; `decodekit retry {folder.path}` runs them again")
+    note(f"report: {folder.path / 'report.html'}")

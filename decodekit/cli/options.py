@@ -1,0 +1,86 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from decodekit.errors import OptionError
+
+SCHEMA_HELP = (
+    "What to extract: a JSON Schema file, module.py:Class (Pydantic, dataclass, TypedDict), or fields such as "
+    "'name, total float, due date?, tags string[], kind invoice|receipt' "
+    "(name, type, string if left out; [] a list, | choices, ? may be null)."
+)
+SAMPLING = "Sampling"
+MODEL = "Model"
+
+
+class OnLength(StrEnum):
+    """What becomes of a document that is cut at the limit."""
+
+    error = "error"
+    return_ = "return"
+
+
+Model = Annotated[
+    str,
+    typer.Option(help="Bundled: tiny, tiny-draft. Or a folder, or a Hugging Face id.", rich_help_panel=MODEL),
+]
+Dtype = Annotated[str, typer.Option(help="Number type of the weights.", rich_help_panel=MODEL)]
+DeviceMap = Annotated[
+    str | None, typer.Option(help="Spread the model over devices, as in transformers.", rich_help_panel=MODEL)
+]
+Raw = Annotated[
+    bool, typer.Option("--raw", help="Do not use the model's chat template.", rich_help_panel=MODEL, show_default=False)
+]
+Strategy = Annotated[str, typer.Option(help="greedy, sample, or an installed one.", rich_help_panel=SAMPLING)]
+Temperature = Annotated[float | None, typer.Option(help="Divides the logits.", rich_help_panel=SAMPLING)]
+TopK = Annotated[int | None, typer.Option(help="Keep the k likeliest tokens.", rich_help_panel=SAMPLING)]
+TopP = Annotated[float | None, typer.Option(help="Keep the likeliest tokens of this mass.", rich_help_panel=SAMPLING)]
+MinP = Annotated[
+    float | None,
+    typer.Option(help="Keep tokens this many times as likely as the likeliest.", rich_help_panel=SAMPLING),
+]
+RepetitionPenalty = Annotated[float | None, typer.Option(help="Weaken tokens that occurred.", rich_help_panel=SAMPLING)]
+PresencePenalty = Annotated[
+    float | None, typer.Option(help="Subtracted from generated tokens' logits.", rich_help_panel=SAMPLING)
+]
+FrequencyPenalty = Annotated[
+    float | None, typer.Option(help="Subtracted once per occurrence.", rich_help_panel=SAMPLING)
+]
+Seed = Annotated[int, typer.Option(min=0, help="Same seed, same text.", rich_help_panel=SAMPLING)]
+MaxNewTokens = Annotated[int, typer.Option(min=1, help="Budget of tokens per text.")]
+BatchSize = Annotated[str, typer.Option(metavar="auto|N", help="Documents decoded at a time.")]
+JobDirectory = Annotated[Path, typer.Argument(metavar="DIR", help="A job folder.", show_default=False)]
+Json = Annotated[bool, typer.Option("--json", help="As JSON, for programs.", show_default=False)]
+
+
+def given(**options: Any) -> Mapping[str, Any]:
+    """The options that were given, by name."""
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def parse_batch_size(text: str) -> int | None:
+    """None for ``auto``. Raises OptionError for anything that is no count."""
+    if text == "auto":
+        return None
+    if text.isascii() and text.isdigit() and int(text) > 0:
+        return int(text)
+    raise OptionError(f"--batch-size is auto or a number from 1 on, not {text!r}.", at="--batch-size")
+
+
+def parse_shard(text: str | None) -> tuple[int, int] | None:
+    """``"2/8"`` as (2, 8). Raises OptionError unless 1 <= i <= n."""
+    if text is None:
+        return None
+    number, _, total = text.partition("/")
+    if number.isascii() and number.isdigit() and total.isascii() and total.isdigit() and 1 <= int(number) <= int(total):
+        return int(number), int(total)
+    raise OptionError(
+        f"--shard is i/n with i from 1 to n, not {text!r}.", at="--shard", hint="--shard 1/4, 2/4, 3/4 and 4/4."
+    )

@@ -1,0 +1,198 @@
+"""Extraction: a model, a schema and options, ready to run on documents into a job folder."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from decodekit import __version__
+from decodekit.errors import JobError
+from decodekit.jobs.documents import Entry
+from decodekit.jobs.executors import LocalExecutor, automatic_batch_size
+from decodekit.jobs.prompt import Prompt, choose_prompt
+from decodekit.jobs.runner import Observer, Runner, Summary
+from decodekit.jobs.schema import JobSchema, load_schema
+from decodekit.jobs.settings import Settings, digest
+from decodekit.jobs.store import JobFolder
+from decodekit.jobs.validation import OutputValidator
+
+if TYPE_CHECKING:
+    from decodekit.llm import LLM
+
+
+@dataclass(frozen=True)
+class ExtractionOptions:
+    """What a user chooses for an extraction.
+
+    Attributes:
+        schema: what to extract.
+        model: name of the model, as for `LLM.load`.
+        strategy: name of the decoding strategy.
+        strategy_options: its options, such as ``{"temperature": 0.7}``.
+        prompt: template, ``@FILE``, or None for the default of the model.
+        is_raw: do not use the model's chat template.
+        max_new_tokens: budget per document.
+        on_length: ``"error"``: a document cut at the budget has failed; ``"return"``: it is done, without a value.
+        seed: base of the documents' seeds.
+    """
+
+    schema: JobSchema
+    model: str = "tiny"
+    strategy: str = "greedy"
+    strategy_options: Mapping[str, Any] = field(default_factory=dict)
+    prompt: str | None = None
+    is_raw: bool = False
+    max_new_tokens: int = 512
+    on_length: str = "error"
+    seed: int = 0
+
+    @classmethod
+    def of_settings(cls, settings: Settings, **changes: Any) -> ExtractionOptions:
+        """The options that a job folder was made with, some of them changed.
+
+        Raises:
+            JobError: the schema was a Python class and is no longer the one that the job was made with.
+        """
+        schema = JobSchema(settings.schema_source, settings.schema, settings.schema)
+        if ":" in settings.schema_source and not settings.schema_source.startswith("{"):
+            # A class may check more than its schema says, so the class itself is needed.
+            schema = load_schema(settings.schema_source)
+            if schema.schema != settings.schema:
+                raise JobError(
+                    f"{settings.schema_source} has changed since the job was made.",
+                    hint="run extract again with --fresh, or with --force to go on with the new class.",
+                )
+        strategy = dict(settings.strategy)
+        given: dict[str, Any] = {
+            "model": settings.model,
+            "strategy": strategy.pop("name"),
+            "strategy_options": strategy,
+            "prompt": settings.prompt,
+            "is_raw": not settings.is_chat,
+            "max_new_tokens": settings.max_new_tokens,
+            "on_length": settings.on_length,
+            "seed": settings.seed,
+        }
+        return cls(schema, **(given | {name: value for name, value in changes.items() if value is not None}))
+
+
+class Extraction:
+    """An extraction with its model loaded and all options checked.
+
+    Args:
+        llm: the model.
+        options: what to do.
+
+    Attributes:
+        settings: what decides the results; compared when a folder is resumed.
+
+    Raises:
+        DecodekitError: an option, the schema or the template cannot be used.
+    """
+
+    def __init__(self, llm: LLM, options: ExtractionOptions) -> None:
+        from decodekit.constraints import as_constraint, compile
+        from decodekit.strategy import resolve_strategy
+
+        self._llm = llm
+        self._options = options
+        schema = options.schema
+        self._validator = OutputValidator(schema.schema)
+        self._strategy = resolve_strategy(options.strategy, options.strategy_options)
+        # Compiled here, so that a schema that is refused stops the command and not every document.
+        self._constraint = as_constraint(schema.constraint)
+        compile(self._constraint, llm.vocabulary)
+        has_chat_template = bool(getattr(llm.tokenizer, "chat_template", None))
+        self._prompt = choose_prompt(
+            options.prompt,
+            model=options.model,
+            has_chat_template=has_chat_template,
+            is_raw=options.is_raw,
+            schema=schema.schema,
+        )
+        self.settings = Settings(
+            model=options.model,
+            weights=weights_fingerprint(llm),
+            dtype=str(llm.model.dtype).removeprefix("torch."),
+            tokenizer=llm.vocabulary.fingerprint[:16],
+            schema_source=schema.source,
+            schema=schema.schema,
+            prompt=self._prompt.template,
+            is_chat=self._prompt.is_chat,
+            strategy={"name": options.strategy, **options.strategy_options},
+            max_new_tokens=options.max_new_tokens,
+            on_length=options.on_length,
+            seed=options.seed,
+            version=__version__,
+        )
+
+    @property
+    def prompt(self) -> Prompt:
+        """What documents are filled into."""
+        return self._prompt
+
+    def run(
+        self,
+        folder: JobFolder,
+        entries: Sequence[Entry],
+        *,
+        batch_size: int | None = None,
+        max_failures: int | None = None,
+        shard: tuple[int, int] | None = None,
+        limit: int | None = None,
+        retries: bool = False,
+        observer: Observer | None = None,
+    ) -> Summary:
+        """Do the documents that are not done; see `Runner.run`.
+
+        Args:
+            folder: an open job folder.
+            entries: the documents.
+            batch_size: documents decoded at a time; None chooses by the device.
+            max_failures: take up no more documents after so many failures.
+            shard, limit: which documents; see `documents.select`.
+            retries: take up documents that failed before, too.
+            observer: is told of every document.
+        """
+        executor = LocalExecutor(
+            self._llm,
+            batch_size=batch_size or automatic_batch_size(self._llm.model.device.type),
+            options={
+                "constraint": self._constraint,
+                "strategy": self._strategy,
+                "max_new_tokens": self._options.max_new_tokens,
+                "on_length": self._options.on_length,
+                "logprobs": True,
+            },
+        )
+        runner = Runner(
+            folder,
+            self._prompt,
+            self._validator,
+            vocabulary=self._llm.vocabulary,
+            max_failures=max_failures,
+            observer=observer,
+        )
+        return runner.run(entries, executor, shard=shard, limit=limit, retries=retries)
+
+
+def weights_fingerprint(llm: LLM) -> str:
+    """16 hexadecimal digits over the configuration of a model and a sample of its parameters.
+
+    The sample is the shape and the first values of every parameter: cheap for a model of any size, and different after
+    any training. A model that is not one of transformers is known by its name alone.
+    """
+    module = getattr(llm.model, "model", None)
+    if module is None or not hasattr(module, "named_parameters"):
+        return digest([llm.model.name], length=16)
+    config = module.config.to_dict()
+    for name in ("_name_or_path", "transformers_version", "dtype", "torch_dtype"):
+        config.pop(name, None)  # where it was loaded from and by what; the number type is a setting of its own
+    result = hashlib.sha256(repr(sorted(config.items(), key=str)).encode())
+    for name, parameter in module.named_parameters():
+        # A parameter that is offloaded has no values here.
+        sample = [] if parameter.is_meta else parameter.detach().flatten()[:8].float().tolist()
+        result.update(f"{name} {tuple(parameter.shape)} {sample}".encode())
+    return result.hexdigest()[:16]

@@ -1,0 +1,76 @@
+"""Small inline SVG pictures for the report. Colours come from the page's style sheet."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from html import escape
+
+_WIDTH, _HEIGHT, _BOTTOM, _LEFT = 420, 150, 22, 34
+
+
+def histogram(values: Sequence[float], *, unit: str, num_bins: int = 24) -> str:
+    """An SVG histogram with the ends of the axis, the tallest bar and the median written on it."""
+    if not values:
+        return '<p class="none">nothing to show</p>'
+    low, high = min(values), max(values)
+    edges = _edges(low, high, num_bins)
+    counts = [0] * (len(edges) - 1)
+    width = edges[1] - edges[0]
+    for value in values:
+        counts[min(int((value - edges[0]) / width), len(counts) - 1)] += 1
+    tallest = max(counts)
+    bar_width = (_WIDTH - _LEFT - 6) / len(counts)
+    bars = []
+    for number, count in enumerate(counts):
+        if count:
+            height = count / tallest * (_HEIGHT - _BOTTOM - 14)
+            left = _LEFT + number * bar_width
+            label = f"{_plain(edges[number])} to {_plain(edges[number + 1])} {unit}: {count:,}"
+            bars.append(
+                f'<rect x="{left + 0.5:.1f}" y="{_HEIGHT - _BOTTOM - height:.1f}" width="{max(bar_width - 1, 1):.1f}" '
+                f'height="{height:.1f}" rx="1"><title>{escape(label)}</title></rect>'
+            )
+    median = sorted(values)[len(values) // 2]
+    x = _LEFT + (median - edges[0]) / (edges[-1] - edges[0]) * (_WIDTH - _LEFT - 6)
+    base = _HEIGHT - _BOTTOM
+    return (
+        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="histogram in {escape(unit)}">'
+        f'<text x="{_LEFT - 5}" y="22" class="end">{tallest:,}</text>'
+        f'<text x="{_LEFT - 5}" y="{base}" class="end">0</text>'
+        f'<line x1="{_LEFT}" y1="{base}" x2="{_WIDTH}" y2="{base}" class="axis"/>'
+        f"{''.join(bars)}"
+        f'<line x1="{x:.1f}" y1="10" x2="{x:.1f}" y2="{base}" class="median"/>'
+        f'<text x="{min(max(x, 70), _WIDTH - 70):.1f}" y="9" class="middle">'
+        f"median {_plain(median)} {escape(unit)}</text>"
+        f'<text x="{_LEFT}" y="{_HEIGHT - 5}">{_plain(edges[0])}</text>'
+        f'<text x="{_WIDTH}" y="{_HEIGHT - 5}" class="end">{_plain(edges[-1])} {escape(unit)}</text>'
+        "</svg>"
+    )
+
+
+def _edges(low: float, high: float, num_bins: int) -> list[float]:
+    """Bin edges at round numbers: steps of 1, 2 or 5 times a power of ten."""
+    span = high - low or abs(high) or 1.0
+    raw = span / num_bins
+    power = 10.0 ** math.floor(math.log10(raw))
+    step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= raw * (1 - 1e-9))
+    first = math.floor(low / step)
+    last = max(math.floor(high / step) + 1, first + 1)
+    return [number * step for number in range(first, last + 1)]
+
+
+def bars(counts: Mapping[str, int]) -> str:
+    """Horizontal bars with a label and a count each, as HTML; the longest is the largest."""
+    largest = max(counts.values(), default=1)
+    rows = [
+        f'<tr><td>{escape(label)}</td><td class="bar"><i style="width:{count / largest * 100:.1f}%"></i></td>'
+        f'<td class="number">{count:,}</td></tr>'
+        for label, count in counts.items()
+    ]
+    return f'<table class="bars">{"".join(rows)}</table>' if rows else '<p class="none">no failures</p>'
+
+
+def _plain(value: float) -> str:
+    """A number without an exponent and without needless zeros."""
+    return f"{value:,.4g}" if abs(value) < 1000 else f"{value:,.0f}"

@@ -1,0 +1,137 @@
+"""One document of the report as HTML: its text with the values marked, beside the JSON that was read from it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from html import escape
+from typing import Any
+
+from decodekit.jobs.probabilities import escape_pointer
+from decodekit.jobs.spans import find_spans
+from decodekit.jobs.view import DocumentView
+
+NUM_COLORS = 8
+WEAK = 0.5  # a value with a token less likely than this is underlined
+
+
+def document_html(document: DocumentView, anchor: str, *, is_open: bool = False) -> str:
+    """A ``<details>`` element: a summary line, then text and JSON side by side, or the failure and its raw text."""
+    text = document.text()
+    row = document.row
+    if document.is_failed:
+        place = f'<p class="at">at {escape(row["at"])}</p>' if row["at"] else ""
+        hint = f'<p class="at">try {escape(row["hint"])}</p>' if row["hint"] else ""
+        attempts = f" · {row['attempts']} attempts" if row["attempts"] > 1 else ""
+        right = f'<p class="fault">{escape(row["code"])} {escape(row["message"])}</p>{place}{hint}' + (
+            f'<p class="at">the output as far as it came:</p><pre>{escape(row["text"])}</pre>' if row["text"] else ""
+        )
+        left = _text_html(text, {}, {})
+        note = f'<span class="fault">{escape(row["code"])}</span> {escape(row["message"])}{attempts}'
+    else:
+        colors = _colors(row["value"])
+        spans = find_spans(text, row["value"]) if text is not None else {}
+        left = _text_html(text, spans, colors)
+        partial = f'<p class="fault">cut at the limit</p><pre>{escape(row["text"])}</pre>' if "text" in row else ""
+        value = _value_html(row["value"], spans, colors, document.probabilities, document.wrong())
+        right = partial or f"<pre>{value}</pre>"
+        note = _note(document)
+    return (
+        f'<details id="{anchor}"{" open" if is_open else ""}><summary><b>{escape(document.id)}</b> <span>{note}</span>'
+        f'</summary><div class="pair"><div>{left}</div><div>{right}</div></div></details>'
+    )
+
+
+def _note(document: DocumentView) -> str:
+    parts = [f"{document.num_tokens} tokens"]
+    if document.seconds is not None:
+        parts.append(f"{document.seconds:.2f} s")
+    if document.weakest is not None:
+        probability, pointer = document.weakest
+        parts.append(f"weakest {escape(pointer) or 'value'} p = {probability:.2f}")
+    fields = document.fields()
+    if fields is not None:
+        right, total = fields
+        css = "" if right == total else ' class="fault"'
+        parts.append(f"<span{css}>{right} of {total} fields right</span>")
+    return " · ".join(parts)
+
+
+def _colors(value: Any) -> dict[str, int]:
+    """A colour number for each member of an object; what stands inside a member has the member's colour."""
+    if not isinstance(value, dict):
+        return {}
+    return {escape_pointer(key): number % NUM_COLORS for number, key in enumerate(value)}
+
+
+def _color(pointer: str, colors: Mapping[str, int]) -> int:
+    return colors.get(pointer.split("/")[1], 0) if pointer else 0
+
+
+def _text_html(text: str | None, spans: Mapping[str, tuple[int, int]], colors: Mapping[str, int]) -> str:
+    if text is None:
+        return '<p class="none">the text of this document is no longer where it was read from, or has changed</p>'
+    parts: list[str] = []
+    position = 0
+    for pointer, (start, end) in sorted(spans.items(), key=lambda item: item[1]):
+        parts.append(escape(text[position:start]))
+        mark = f'<mark class="c{_color(pointer, colors)}" title="{escape(pointer) or "value"}">'
+        parts.append(f"{mark}{escape(text[start:end])}</mark>")
+        position = end
+    parts.append(escape(text[position:]))
+    return f'<pre class="text">{"".join(parts)}</pre>'
+
+
+def _value_html(
+    value: Any,
+    spans: Mapping[str, tuple[int, int]],
+    colors: Mapping[str, int],
+    probabilities: Mapping[str, float],
+    wrong: Mapping[str, Any],
+) -> str:
+    """Indented JSON; a value that stands in the text has the colour it has there, and every value its probability."""
+
+    def render(item: Any, pointer: str, indent: str) -> str:
+        deeper = indent + "  "
+        if isinstance(item, dict) and item:
+            members = [
+                f"{deeper}{_json(key)}: {render(member, child := f'{pointer}/{escape_pointer(key)}', deeper)}"
+                + _expected(child, wrong)
+                for key, member in item.items()
+            ]
+            html = "{\n" + ",\n".join(members) + f"\n{indent}}}"
+        elif isinstance(item, list) and item:
+            members = [f"{deeper}{render(member, f'{pointer}/{n}', deeper)}" for n, member in enumerate(item)]
+            html = "[\n" + ",\n".join(members) + f"\n{indent}]"
+        else:
+            html = _scalar_html(item, pointer, spans, colors, probabilities)
+        return html
+
+    return render(value, "", "") + _expected("", wrong)
+
+
+def _scalar_html(
+    item: Any,
+    pointer: str,
+    spans: Mapping[str, tuple[int, int]],
+    colors: Mapping[str, int],
+    probabilities: Mapping[str, float],
+) -> str:
+    classes = [f"c{_color(pointer, colors)}"] if pointer in spans else []
+    probability = probabilities.get(pointer)
+    title = f"{pointer or 'value'}"
+    if probability is not None:
+        title += f", p = {probability:.4f}"
+        if probability < WEAK:
+            classes.append("weak")
+    shown = f"<sub>{probability:.2f}</sub>" if probability is not None and probability < WEAK else ""
+    css = f' class="{" ".join(classes)}"' if classes else ""
+    return f'<span{css} title="{escape(title)}">{_json(item)}</span>{shown}'
+
+
+def _expected(pointer: str, wrong: Mapping[str, Any]) -> str:
+    return f' <span class="fault">≠ {_json(wrong[pointer])}</span>' if pointer in wrong else ""
+
+
+def _json(value: Any) -> str:
+    return escape(json.dumps(value, ensure_ascii=False), quote=False)

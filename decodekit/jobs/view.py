@@ -1,0 +1,238 @@
+"""A job folder read for looking at: counts, rates, and every document with what became of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from decodekit.errors import DecodekitError, DocumentError
+from decodekit.jobs.documents import Entry, scan, select
+from decodekit.jobs.ledger import Row
+from decodekit.jobs.probabilities import escape_pointer
+from decodekit.jobs.store import JobFile, read_failures, read_metrics, read_results
+
+MISSING: Any = object()
+
+
+@dataclass
+class DocumentView:
+    """One document of a job.
+
+    Attributes:
+        id: its id.
+        row: its line in `results.jsonl` or `failed.jsonl`.
+        metrics: its line in `metrics.jsonl`, empty if there is none.
+        entry: where its text is, None if the input has gone or changed.
+        expected: the value it should have, `MISSING` if that is not known.
+    """
+
+    id: str
+    row: Row
+    metrics: Row
+    entry: Entry | None
+    expected: Any = MISSING
+
+    @property
+    def is_failed(self) -> bool:
+        """Whether it stands in `failed.jsonl`."""
+        return "code" in self.row
+
+    @property
+    def seconds(self) -> float | None:
+        """Wall time from taking it up to its end."""
+        return self.metrics.get("seconds")
+
+    @property
+    def probabilities(self) -> Mapping[str, float]:
+        """Lowest token probability of every value, by JSON Pointer."""
+        probabilities: Mapping[str, float] = self.metrics.get("probabilities", {})
+        return probabilities
+
+    @property
+    def weakest(self) -> tuple[float, str] | None:
+        """The least probable value: its probability and JSON Pointer."""
+        return min(((p, pointer) for pointer, p in self.probabilities.items()), default=None)
+
+    @property
+    def num_tokens(self) -> int:
+        """Generated tokens."""
+        return int(self.row.get("num_generated_tokens", 0))
+
+    def text(self) -> str | None:
+        """The text of the document, if its input is still there and unchanged."""
+        if self.entry is None:
+            return None
+        try:
+            return self.entry.read().text
+        except DocumentError:
+            return None
+
+    def fields(self) -> tuple[int, int] | None:
+        """How many fields are exactly right, of how many; None if the right ones are not known."""
+        if self.expected is MISSING:
+            return None
+        return compare_fields(self.row.get("value"), self.expected)
+
+    def wrong(self) -> dict[str, Any]:
+        """The expected values of the fields that are wrong, by JSON Pointer."""
+        if self.expected is MISSING:
+            return {}
+        return wrong_fields(self.row.get("value"), self.expected)
+
+
+def compare_fields(value: Any, expected: Any) -> tuple[int, int]:
+    """(fields that are exactly right, fields in all); the fields of an object are its members, else it is one field."""
+    total = len(expected) if isinstance(expected, dict) else 1
+    return total - len(wrong_fields(value, expected)), total
+
+
+def wrong_fields(value: Any, expected: Any) -> dict[str, Any]:
+    """Expected values, by JSON Pointer, of the fields that are not exactly right."""
+    if not isinstance(expected, dict):
+        return {} if _same(value, expected) else {"": expected}
+    given = value if isinstance(value, dict) else {}
+    return {
+        f"/{escape_pointer(name)}": right
+        for name, right in expected.items()
+        if name not in given or not _same(given[name], right)
+    }
+
+
+def _same(left: Any, right: Any) -> bool:
+    # In JSON 1 and 1.0 are one number, but true is not 1.
+    if isinstance(left, bool) or isinstance(right, bool):
+        return left is right
+    if isinstance(left, dict) and isinstance(right, dict):
+        return left.keys() == right.keys() and all(_same(left[key], right[key]) for key in left)
+    if isinstance(left, list) and isinstance(right, list):
+        return len(left) == len(right) and all(_same(a, b) for a, b in zip(left, right, strict=True))
+    return bool(left == right)
+
+
+@dataclass
+class JobView:
+    """A job as it stands.
+
+    Attributes:
+        title: the name of its folder.
+        job: contents of `job.json`.
+        documents: the failed ones first, else in the order in which they were done.
+        num_left: documents of the newest run's shard and limit that are neither done nor failed; None if an input
+            has gone.
+    """
+
+    title: str
+    job: JobFile
+    documents: list[DocumentView] = field(default_factory=list)
+    num_left: int | None = None
+
+    @classmethod
+    def read(cls, folder: Path, *, expected: Mapping[str, Any] | None = None) -> JobView:
+        """Read a job folder; a run may be writing to it.
+
+        Args:
+            folder: the job folder.
+            expected: right values by id, where they are known.
+
+        Raises:
+            JobError: not a job folder.
+        """
+        job = JobFile.read(folder)
+        metrics = read_metrics(folder)
+        entries, is_complete = _entries(job)
+        by_text = {(entry.id, entry.digest): entry for entry in entries}
+        view = cls(folder.resolve().name, job)
+        for row in [*read_failures(folder).values(), *read_results(folder)]:
+            entry = by_text.get((row["id"], row["document"]))
+            right = MISSING if expected is None else expected.get(row["id"], MISSING)
+            view.documents.append(DocumentView(row["id"], row, metrics.get(row["id"], {}), entry, right))
+        if is_complete and job.runs:
+            shard, limit = job.runs[-1]["shard"], job.runs[-1]["limit"]
+            selected = {entry.id for entry in select(entries, shard, limit)}
+            view.num_left = len(selected - {document.id for document in view.documents})
+        return view
+
+    @property
+    def failed(self) -> list[DocumentView]:
+        """The documents that failed."""
+        return [document for document in self.documents if document.is_failed]
+
+    @property
+    def done(self) -> list[DocumentView]:
+        """The documents that are done."""
+        return [document for document in self.documents if not document.is_failed]
+
+    @property
+    def failures(self) -> Counter[str]:
+        """Number of failed documents by code and class, such as ``"DK101 LengthError"``."""
+        return Counter(f"{document.row['code']} {document.row['error']}" for document in self.failed)
+
+    @property
+    def num_cut(self) -> int:
+        """Documents that are done with a text cut at the limit (``--on-length return``)."""
+        return sum(document.row["finish_reason"] == "length" for document in self.done)
+
+    @property
+    def working_seconds(self) -> float:
+        """Wall time of all runs; a run that was killed counts up to its last result."""
+        last: dict[int, float] = {}
+        for document in self.documents:
+            if "run" in document.metrics:
+                number = document.metrics["run"]
+                last[number] = max(last.get(number, 0.0), document.metrics["at"])
+        total = 0.0
+        for number, run in enumerate(self.job.runs, start=1):
+            end = run.get("ended", last.get(number))
+            total += end - run["started"] if end is not None else 0.0
+        return total
+
+    @property
+    def num_tokens(self) -> int:
+        """Generated tokens of all documents, the failed ones too."""
+        return sum(document.num_tokens for document in self.documents)
+
+    def fields(self) -> tuple[int, int] | None:
+        """How many fields are exactly right, of how many; a failed document has none right. None if not known."""
+        counts = [document.fields() for document in self.documents]
+        known = [count for count in counts if count is not None]
+        return (sum(right for right, _ in known), sum(total for _, total in known)) if known else None
+
+    def to_json(self) -> dict[str, Any]:
+        """Counts and rates as plain values."""
+        seconds = self.working_seconds
+        return {
+            "done": len(self.done),
+            "failed": len(self.failed),
+            "left": self.num_left,
+            "cut": self.num_cut,
+            "failures": dict(self.failures.most_common()),
+            "tokens": self.num_tokens,
+            "seconds": round(seconds, 3),
+            "documents_per_second": round(len(self.documents) / seconds, 3) if seconds else None,
+            "tokens_per_second": round(self.num_tokens / seconds, 1) if seconds else None,
+            "fingerprint": self.job.settings.fingerprint,
+            "model": self.job.settings.model,
+            "strategy": self.job.settings.strategy_text,
+            "runs": self.job.runs,
+        }
+
+
+def _entries(job: JobFile) -> tuple[list[Entry], bool]:
+    """The documents of all inputs that are still there, and whether these are all inputs."""
+    entries: list[Entry] = []
+    is_complete = bool(job.inputs)
+    for source in job.inputs:
+        try:
+            entries += scan([source], allow_repeats=True).entries
+        except DecodekitError:
+            is_complete = False
+    return entries, is_complete
+
+
+def total_fields(views: Sequence[JobView]) -> tuple[int, int] | None:
+    """`JobView.fields` of several jobs together."""
+    known = [count for view in views if (count := view.fields()) is not None]
+    return (sum(right for right, _ in known), sum(total for _, total in known)) if known else None
