@@ -5,8 +5,8 @@
     matcher.fill_bitmask(bitmask)       # what may come next
     matcher.accept(token)               # what came
 
-Front ends (`Regex`, `Choices`, `JsonSchema`) describe a text as frames over regular languages of bytes; one engine turns
-these into token masks.
+Front ends (`Regex`, `Choices`, `JsonSchema`) describe a text as frames over regular languages of bytes; one engine
+turns these into token masks.
 """
 
 from __future__ import annotations

@@ -640,3 +640,12 @@ def bytes_of(mask: ByteMask) -> list[int]:
 def _show_bytes(mask: ByteMask) -> str:
     members = bytes_of(mask)
     return repr(bytes(members)) if len(members) <= 16 else f"<{len(members)} bytes>"
+
+
+def matches(node: Node, data: bytes) -> bool:
+    """Whether `data` is a word of the language."""
+    for byte in data:
+        node = node.derivative(byte)
+        if node is EMPTY:
+            return False
+    return node.is_nullable
