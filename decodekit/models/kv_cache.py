@@ -200,6 +200,8 @@ class RaggedCache:
         width, end = max(num_tokens), max(row_ends)
         if end > self._capacity:
             self.grow(max(end, 2 * self._capacity))
+        for i, row in enumerate(range(self.num_rows) if rows is None else rows):
+            self._written[row] = max(self._written[row], min(starts[i] + width, self._capacity))
         row_slice, row_index = _selection(rows, self.num_rows)
         if min(starts) == max(starts):
             # Level rows: one row of positions, and a slice to write; padding lands in slots that are free anyway.
@@ -259,7 +261,6 @@ class RaggedCache:
         """Advance the lengths of the rows by what the step wrote."""
         for i, row in enumerate(range(self.num_rows) if rows is None else rows):
             self._lengths[row] = step.row_ends[i]
-            self._written[row] = max(self._written[row], step.starts[i] + step.num_new)
         self._lengths_on_device = None
 
     def truncate(self, row_lengths: Sequence[int] | Tensor) -> None:

@@ -161,7 +161,7 @@ def _resolve(
     near = difflib.get_close_matches(name, [*BUNDLED, *(p.name for p in _folders(Path()))], n=1, cutoff=0.75)
     if near and "/" not in name:
         raise ModelError(f"there is no model {name!r}", at="model", hint=f'"{near[0]}", or a hub id such as "org/name"')
-    _ask_hub(name, revision, from_pretrained.get("token"), bool(from_pretrained.get("local_files_only")))
+    _ask_hub(name, revision, from_pretrained)
     return name, False
 
 
@@ -170,57 +170,45 @@ def _is_path(name: str) -> bool:
     return name.count("/") > 1 or "\\" in name or name.startswith((".", "~", "/")) or name == "" or name.endswith("/")
 
 
-def _ask_hub(name: str, revision: str | None, token: Any, local_only: bool) -> None:
+def _ask_hub(name: str, revision: str | None, from_pretrained: dict[str, Any]) -> None:
     """See that the hub, or its cache on this machine, has the model, without waiting long for an answer.
 
     Raises:
         ModelError: it has not, or does not answer.
     """
-    import httpx
-    from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
-    from huggingface_hub.errors import (
-        EntryNotFoundError,
-        GatedRepoError,
-        HFValidationError,
-        RepositoryNotFoundError,
-        RevisionNotFoundError,
-    )
+    from huggingface_hub import constants, errors, get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
 
     local = "no folder of this name exists here"
-    unreachable = 'a local folder, "tiny" (bundled), or a connection to the hub'
-    try:
-        if isinstance(try_to_load_from_cache(name, "config.json", revision=revision), str):
-            return
-        if local_only or constants.HF_HUB_OFFLINE:
-            raise ModelError(f"{local}, and the model is not in the hub's cache", at=name, hint=unreachable)
-        get_hf_file_metadata(hf_hub_url(name, "config.json", revision=revision), token=token, timeout=_HUB_TIMEOUT_S)
-    except HFValidationError as problem:
-        raise ModelError(
-            f"{local}, and it is not a hub id", at=name, hint='a folder, "tiny", or "org/name"'
-        ) from problem
-    except GatedRepoError as problem:
-        raise ModelError(
-            "the model is gated on the hub", at=name, hint="accept its terms on its page, then `hf auth login`"
-        ) from problem
-    except RevisionNotFoundError as problem:
-        raise ModelError(
-            f"the model has no revision {revision!r}", at=name, hint="see its branches and tags"
-        ) from problem
-    except RepositoryNotFoundError as problem:
-        raise ModelError(
+    elsewhere = 'a local folder, "tiny" (bundled), or a connection to the hub'
+    # The more special error first: a gated repository is also one that is not found.
+    known: dict[type[Exception], tuple[str, str]] = {
+        errors.HFValidationError: (f"{local}, and it is not a hub id", 'a folder, "tiny", or "org/name"'),
+        errors.GatedRepoError: ("the model is gated on the hub", "accept its terms on its page, then `hf auth login`"),
+        errors.RevisionNotFoundError: (f"the model has no revision {revision!r}", "see its branches and tags"),
+        errors.RepositoryNotFoundError: (
             f"{local}, and the hub has no such model",
-            at=name,
-            hint="check the spelling; private models need `hf auth login`",
-        ) from problem
-    except EntryNotFoundError as problem:
-        raise ModelError(
-            "the repository has no config.json", at=name, hint="a repository in transformers' format"
-        ) from problem
-    except (OSError, httpx.HTTPError) as problem:
+            "check the spelling; private models need `hf auth login`",
+        ),
+        errors.EntryNotFoundError: ("the repository has no config.json", "a repository in transformers' format"),
+    }
+    try:
+        cache_dir = from_pretrained.get("cache_dir")
+        if isinstance(try_to_load_from_cache(name, "config.json", cache_dir=cache_dir, revision=revision), str):
+            return
+        if from_pretrained.get("local_files_only") or constants.HF_HUB_OFFLINE:
+            raise ModelError(f"{local}, and the model is not in the hub's cache", at=name, hint=elsewhere)
+        url = hf_hub_url(name, "config.json", revision=revision)
+        get_hf_file_metadata(url, token=from_pretrained.get("token"), timeout=_HUB_TIMEOUT_S)
+    except ModelError:
+        raise
+    except Exception as problem:  # the hub's client changes its network library, and so its errors, between versions
+        for kind, (cause, hint) in known.items():
+            if isinstance(problem, kind):
+                raise ModelError(cause, at=name, hint=hint) from problem
         raise ModelError(
             f"{local}, the model is not in the hub's cache, and the hub does not answer: {_first_line(problem)}",
             at=name,
-            hint=unreachable,
+            hint=elsewhere,
         ) from problem
 
 

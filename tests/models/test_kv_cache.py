@@ -1,0 +1,146 @@
+"""The ragged cache against lists, under random sequences of its operations."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from decodekit.models.kv_cache import LayerShape, PlaneShape, RaggedCache
+from tests.reference.models import ListCache
+
+CPU = torch.device("cpu")
+
+
+def plane(num_heads: int, head_dim: int) -> PlaneShape:
+    return PlaneShape(num_heads, head_dim, torch.float32, CPU)
+
+
+# Layer 2 is of another shape, and its values are narrower than its keys.
+LAYERS = {
+    0: LayerShape(plane(2, 4), plane(2, 4)),
+    1: LayerShape(plane(2, 4), plane(2, 4)),
+    2: LayerShape(plane(1, 6), plane(1, 3)),
+}
+
+
+class Pair:
+    """The cache and its twin, fed with the same numbers."""
+
+    def __init__(self, num_rows: int, capacity: int) -> None:
+        self.cache = RaggedCache(LAYERS, num_rows, capacity, CPU)
+        self.twins = {(layer, i): ListCache(num_rows) for layer in LAYERS for i in range(2)}
+        self.counter = 0.0
+
+    def fresh(self, *shape: int) -> torch.Tensor:
+        count = int(torch.tensor(shape).prod())
+        self.counter += count
+        return torch.arange(self.counter - count, self.counter).view(shape)
+
+    @torch.inference_mode()
+    def append(self, num_tokens: list[int], rows: list[int] | None) -> None:
+        step = self.cache.begin(num_tokens, rows)
+        chosen = list(range(self.cache.num_rows)) if rows is None else rows
+        for layer, shape in LAYERS.items():
+            new = [self.fresh(len(chosen), s.num_heads, max(num_tokens), s.head_dim) for s in (shape.key, shape.value)]
+            stored = self.cache.append(layer, new[0], new[1], step)
+            for i in range(2):
+                twin = self.twins[layer, i]
+                for n, row in enumerate(chosen):
+                    twin.append(row, [new[i][n, :, t] for t in range(num_tokens[n])])
+                    expected = torch.stack(twin.rows[row], dim=1)  # [H, length, D]
+                    assert torch.equal(stored[i][n, :, : expected.shape[1]], expected)
+        self.cache.commit(step, rows)
+        for n, row in enumerate(chosen):
+            ends = step.row_ends[n]
+            positions = step.positions.expand(len(chosen), -1)[n]
+            assert positions[: num_tokens[n]].tolist() == list(range(ends - num_tokens[n], ends))
+
+    def lengths(self) -> list[int]:
+        lengths = [len(row) for row in self.twins[0, 0].rows]
+        assert self.cache.lengths.tolist() == lengths == list(self.cache.row_lengths)
+        return lengths
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_random_operations_agree_with_lists(data: st.DataObject) -> None:
+    pair = Pair(data.draw(st.integers(1, 4)), data.draw(st.integers(1, 6)))
+    for _ in range(data.draw(st.integers(1, 8))):
+        rows = pair.cache.num_rows
+        match data.draw(st.sampled_from(["append", "append", "append", "truncate", "reset", "reorder", "grow"])):
+            case "append":
+                order = data.draw(st.permutations(range(rows)))
+                chosen = data.draw(st.one_of(st.none(), st.integers(1, rows).map(lambda n, o=order: o[:n])))
+                count = rows if chosen is None else len(chosen)
+                pair.append(data.draw(st.lists(st.integers(1, 4), min_size=count, max_size=count)), chosen)
+            case "truncate":
+                lengths = [data.draw(st.integers(0, length)) for length in pair.lengths()]
+                pair.cache.truncate(torch.tensor(lengths) if data.draw(st.booleans()) else lengths)
+                for twin in pair.twins.values():
+                    twin.truncate(lengths)
+            case "reset":
+                chosen = data.draw(st.lists(st.integers(0, rows - 1), unique=True))
+                pair.cache.reset(chosen)
+                for twin in pair.twins.values():
+                    twin.reset(chosen)
+            case "reorder":
+                order = data.draw(st.lists(st.integers(0, rows - 1), min_size=1, max_size=rows))
+                pair.cache.reorder(torch.tensor(order))
+                for twin in pair.twins.values():
+                    twin.reorder(order)
+            case "grow":
+                pair.cache.grow(data.draw(st.integers(1, 20)))
+        pair.lengths()
+        assert pair.cache.capacity >= max(pair.lengths())
+
+
+def test_lengths_change_at_commit_only() -> None:
+    cache = RaggedCache(LAYERS, 2, 4, CPU)
+    step = cache.begin([2, 1], None)
+    assert cache.row_lengths == (0, 0)
+    cache.commit(step, None)
+    assert cache.row_lengths == (2, 1)
+
+
+@torch.inference_mode()
+def test_reset_removes_nan() -> None:
+    cache = RaggedCache(LAYERS, 2, 4, CPU)
+    step = cache.begin([3, 3], None)
+    cache.append(0, torch.full((2, 2, 3, 4), torch.nan), torch.full((2, 2, 3, 4), torch.nan), step)
+    cache.commit(step, None)
+    cache.truncate([1, 1])
+    cache.reset([1])
+    step = cache.begin([1], [1])
+    cache.commit(step, [1])
+    # Slot 1 and 2 of row 1 are behind the mask, and must hold numbers all the same.
+    step = cache.begin([1, 1], None)
+    ones = torch.ones(2, 2, 1, 4)
+    keys, _ = cache.append(0, ones, ones, step)
+    assert keys[0].isnan().any()
+    assert not keys[1].isnan().any()
+
+
+@torch.inference_mode()
+def test_consecutive_rows_are_read_without_a_copy() -> None:
+    cache = RaggedCache(LAYERS, 3, 8, CPU)
+    cache.commit(cache.begin([1, 2, 3], None), None)
+    step = cache.begin([1, 1], [1, 2])
+    new = torch.ones(2, 2, 1, 4)
+    keys, _ = cache.append(0, new, new, step)
+    assert keys.untyped_storage().data_ptr() == next(iter(cache._storage.values())).untyped_storage().data_ptr()
+
+
+def test_misuse_is_refused() -> None:
+    with pytest.raises(ValueError, match="at least one row"):
+        RaggedCache(LAYERS, 0, 4, CPU)
+    cache = RaggedCache(LAYERS, 2, 4, CPU)
+    cache.commit(cache.begin([2, 2], None), None)
+    for lengths in ([3, 2], [-1, 2], [1]):
+        with pytest.raises(ValueError, match=r"truncated|lengths given"):
+            cache.truncate(lengths)
+    for order in ([], [0, 1, 0], [2], [-1]):
+        with pytest.raises(ValueError, match="no order"):
+            cache.reorder(torch.tensor(order, dtype=torch.int64))
+    assert cache.row_lengths == (2, 2)
