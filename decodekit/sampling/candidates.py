@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -49,4 +50,6 @@ def top_candidates(logits: Tensor, k: int) -> Candidates | None:
 
 def has_ties(ordered: Tensor) -> bool:
     """Whether a row in descending order [N, K] has equal finite values, whose order would then have to be settled."""
-    return bool((ordered[:, 1:] == ordered[:, :-1]).logical_and_(ordered[:, 1:] != -math.inf).any())
+    host = ordered.cpu().numpy()
+    equal = host[:, 1:] == host[:, :-1]
+    return bool(np.count_nonzero(equal)) and bool((equal & (host[:, 1:] > -np.inf)).any())

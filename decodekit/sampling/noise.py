@@ -26,7 +26,9 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 _GOLDEN = 0x9E3779B97F4A7C15
@@ -34,64 +36,108 @@ _FACTOR1 = 0xBF58476D1CE4E5B9
 _FACTOR2 = 0x94D049BB133111EB
 _MASK64 = (1 << 64) - 1
 
-# Rows up to which hashing the keys one by one in Python beats three times eleven small tensor operations.
-_FEW_ROWS = 24
-
 Keys = Tensor | Sequence[int]
+Words = NDArray[np.uint64]
 
 
 def gumbel(
-    seeds: Keys, sequences: Keys, positions: Keys, vocab_size: int, device: torch.device | None = None
+    seeds: Keys, sequences: Keys, positions: Keys, vocab_size: int, device: torch.device | str | None = None
 ) -> Tensor:
-    """Standard Gumbel noise, float32 [N, vocab_size].
+    """Standard Gumbel noise of every token, float32 [N, vocab_size].
 
     Args:
-        seeds: [N] int64, the seed of each row.
+        seeds: [N] int64 (host integers of any size count modulo 2^64), the seed of each row.
         sequences: [N] int64, the index of the sample among several of one prompt.
         positions: [N] int64, the index of the generated token in its sequence, 0 for the first.
         vocab_size: V.
         device: of the result; the default is that of the seeds.
     """
-    keys = row_keys(seeds, sequences, positions, device)
-    return gumbel_from_counters(keys.unsqueeze(-1) + _token_counters(vocab_size, keys.device))
+    if device is None:
+        device = seeds.device if isinstance(seeds, Tensor) else "cpu"
+    device = torch.device(device)
+    if _on_host(device):
+        keys = host_keys(seeds, sequences, positions)
+        return _host_gumbel(keys[:, None] + _host_counters(vocab_size)).to(device)
+    return _device_gumbel(device_keys(seeds, sequences, positions, device) + _device_counters(vocab_size, device))
 
 
-def gumbel_at(keys: Tensor, token_ids: Tensor) -> Tensor:
-    """The noise of given tokens only: float32 [N, K] for keys [N] of ``row_keys`` and token ids int64 [N, K]."""
+def gumbel_at(seeds: Keys, sequences: Keys, positions: Keys, token_ids: Tensor) -> Tensor:
+    """The same noise of given tokens only: float32 [N, K] for token ids int64 [N, K]."""
+    if _on_host(token_ids.device):
+        keys = host_keys(seeds, sequences, positions)
+        return host_gumbel_at(keys[:, None], token_ids.cpu().numpy()).to(token_ids.device)
+    row_keys = device_keys(seeds, sequences, positions, token_ids.device)
+    return _device_gumbel(row_keys + (token_ids + 1) * _signed(_GOLDEN))
+
+
+def host_gumbel_at(keys: Words, token_ids: NDArray[np.int64]) -> Tensor:
+    """The same noise for keys of ``host_keys`` and token ids of shapes that broadcast; float32 on the CPU."""
+    return _host_gumbel(keys + (token_ids.view(np.uint64) + np.uint64(1)) * np.uint64(_GOLDEN))
+
+
+def host_keys(seeds: Keys, sequences: Keys, positions: Keys) -> Words:
+    """The key of each row, uint64 [N]."""
+    # Python integers: a batch has few rows, and three times eight array operations cost more.
+    seeds, sequences, positions = (k.tolist() if isinstance(k, Tensor) else k for k in (seeds, sequences, positions))
+    return np.array(
+        [
+            _mix_int(_sequence_key(seed, sequence) + (position + 1) * _GOLDEN)
+            for seed, sequence, position in zip(seeds, sequences, positions, strict=True)
+        ],
+        dtype=np.uint64,
+    )
+
+
+def device_keys(seeds: Keys, sequences: Keys, positions: Keys, device: torch.device) -> Tensor:
+    """The keys of ``host_keys`` as int64 [N, 1] on the device; where all are on it, the host does not wait for it."""
+    if not all(isinstance(keys, Tensor) for keys in (seeds, sequences, positions)):
+        return torch.from_numpy(host_keys(seeds, sequences, positions).view(np.int64)).to(device).unsqueeze(-1)
+    seed, sequence, position = (
+        torch.as_tensor(keys, dtype=torch.int64, device=device) for keys in (seeds, sequences, positions)
+    )
     golden = _signed(_GOLDEN)
-    return gumbel_from_counters(token_ids * golden + (keys + golden).unsqueeze(-1))
+    return mix_int64(mix_int64(mix_int64(seed + golden) + (sequence + 1) * golden) + (position + 1) * golden).unsqueeze(
+        -1
+    )
 
 
-def row_keys(seeds: Keys, sequences: Keys, positions: Keys, device: torch.device | None = None) -> Tensor:
-    """The key of each row, int64 [N]; host integers and tensors give the same keys."""
-    on_host = not isinstance(seeds, Tensor) or seeds.device.type == "cpu"
-    if on_host and len(seeds) <= _FEW_ROWS:
-        host = [keys.tolist() if isinstance(keys, Tensor) else keys for keys in (seeds, sequences, positions)]
-        values = [
-            _signed(_mix_int(_sequence_key(seed, sequence) + (position + 1) * _GOLDEN))
-            for seed, sequence, position in zip(*host, strict=True)
-        ]
-        return torch.tensor(values, dtype=torch.int64, device=device)
-    keys = [
-        k if isinstance(k, Tensor) else torch.tensor([_signed(i) for i in k]) for k in (seeds, sequences, positions)
-    ]
-    seed, sequence, position = (key.to(device=device or keys[0].device, dtype=torch.int64) for key in keys)
-    golden = _signed(_GOLDEN)
-    return mix(mix(mix(seed + golden) + (sequence + 1) * golden) + (position + 1) * golden)
+# On the CPU the integers are numpy's, whose uint64 has logical shifts and whose calls cost half of torch's; on a device
+# they are int64 tensors. The logarithms are torch's in both.
 
 
-def gumbel_from_counters(counters: Tensor) -> Tensor:
-    """Standard Gumbel noise, float32, of int64 counters of the same shape; distinct counters have independent noise."""
-    if counters.device.type == "mps":  # has no float64
-        return gumbel_from_counters(counters.cpu()).to(counters.device)
-    bits = (mix(counters) >> 12) & ((1 << 52) - 1)
-    uniforms = bits.to(torch.float64).add_(0.5).mul_(2.0**-52)
-    return uniforms.log_().neg_().log_().neg_().to(torch.float32)
+def _on_host(device: torch.device) -> bool:
+    return device.type in ("cpu", "mps")  # mps has no float64
 
 
-def mix(values: Tensor) -> Tensor:
-    """SplitMix64's finalizer, a bijection of int64. Arithmetic shifts are masked to logical ones."""
-    values = (values ^ ((values >> 30) & ((1 << 34) - 1))).mul_(_signed(_FACTOR1))
+def _host_gumbel(counters: Words) -> Tensor:
+    bits = mix_uint64(counters) >> np.uint64(12)
+    return _from_uniforms(torch.from_numpy(bits.astype(np.float64)))
+
+
+def _device_gumbel(counters: Tensor) -> Tensor:
+    bits = (mix_int64(counters) >> 12) & ((1 << 52) - 1)
+    return _from_uniforms(bits.to(torch.float64))
+
+
+def _from_uniforms(bits: Tensor) -> Tensor:
+    """float32 Gumbel noise of 52 random bits held in float64, which is overwritten."""
+    return bits.add_(0.5).mul_(2.0**-52).log_().neg_().log_().neg_().to(torch.float32)
+
+
+def mix_uint64(values: Words) -> Words:
+    """SplitMix64's finalizer, a bijection of 64-bit words; overwrites its argument."""
+    values ^= values >> np.uint64(30)
+    values *= np.uint64(_FACTOR1)
+    values ^= values >> np.uint64(27)
+    values *= np.uint64(_FACTOR2)
+    values ^= values >> np.uint64(31)
+    return values
+
+
+def mix_int64(values: Tensor) -> Tensor:
+    """The same on int64 tensors, whose arithmetic shifts are masked to logical ones; overwrites its argument."""
+    values ^= (values >> 30).bitwise_and_((1 << 34) - 1)
+    values *= _signed(_FACTOR1)
     values ^= (values >> 27).bitwise_and_((1 << 37) - 1)
     values *= _signed(_FACTOR2)
     values ^= (values >> 31).bitwise_and_((1 << 33) - 1)
@@ -111,11 +157,15 @@ def _sequence_key(seed: int, sequence: int) -> int:
 
 
 @functools.lru_cache(maxsize=8)
-def _token_counters(vocab_size: int, device: torch.device) -> Tensor:
-    return (torch.arange(vocab_size, device=device) + 1) * _signed(_GOLDEN)
+def _host_counters(vocab_size: int) -> Words:
+    return np.arange(1, vocab_size + 1, dtype=np.uint64) * np.uint64(_GOLDEN)
+
+
+@functools.lru_cache(maxsize=8)
+def _device_counters(vocab_size: int, device: torch.device) -> Tensor:
+    return torch.arange(1, vocab_size + 1, device=device) * _signed(_GOLDEN)
 
 
 def _signed(value: int) -> int:
     """The int64 with the bits of ``value``."""
-    value &= _MASK64
     return value - (1 << 64) if value >> 63 else value

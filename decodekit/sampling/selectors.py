@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from decodekit.errors import DeadEndError, DecodingError, NonFiniteLogitsError
 from decodekit.sampling.candidates import Candidates
-from decodekit.sampling.noise import Keys, gumbel, gumbel_at, row_keys
+from decodekit.sampling.noise import Keys, gumbel, gumbel_at, host_gumbel_at, host_keys
+
+# Width of a row from which finding the allowed tokens is cheaper than making noise for all of them.
+_WIDE = 1024
 
 
 def greedy(logits: Tensor) -> Tensor:
@@ -41,20 +46,29 @@ def sample(rows: Tensor | Candidates, seeds: Keys, sequences: Keys, positions: K
         NonFiniteLogitsError: a row has NaN or +inf; names the row.
     """
     if isinstance(rows, Candidates):
-        logits = rows.logits
-        peaks = logits[:, :1]
-        noise = gumbel_at(row_keys(seeds, sequences, positions, logits.device), rows.token_ids)
-    else:
-        logits = rows
-        peaks = logits.amax(dim=-1, keepdim=True)
-        noise = gumbel(seeds, sequences, positions, logits.shape[-1], logits.device)
-    _raise_first(faults(peaks.squeeze(-1)))
-    # Relative to the likeliest token the sum is exact to 1e-7 where it matters, even at a very low temperature.
-    noisy = noise.add_(logits - peaks)
-    if isinstance(rows, Candidates):
+        peaks = rows.logits[:, :1]
+        _raise_first(faults(peaks[:, 0]))
+        noisy = gumbel_at(seeds, sequences, positions, rows.token_ids).add_(rows.logits - peaks)
         # Equal sums (about one draw in 10^6) go to the lowest id, as `argmax` does in the order of ids.
         is_best = noisy == noisy.amax(dim=-1, keepdim=True)
         return torch.where(is_best, rows.token_ids, rows.vocab_size).amin(dim=-1)
+    peaks = rows.amax(dim=-1, keepdim=True)
+    _raise_first(faults(peaks[:, 0]))
+    # Relative to the likeliest token the sum is exact to 1e-7 where it matters, even at a very low temperature.
+    relative = rows - peaks
+    if rows.device.type == "cpu" and rows.shape[-1] >= _WIDE:
+        allowed = relative.numpy() > -np.inf
+        if 2 * np.count_nonzero(allowed) < allowed.size:
+            return _sample_sparse(relative, allowed, host_keys(seeds, sequences, positions))
+    return gumbel(seeds, sequences, positions, rows.shape[-1], rows.device).add_(relative).argmax(dim=-1)
+
+
+def _sample_sparse(relative: Tensor, allowed: NDArray[np.bool_], keys: NDArray[np.uint64]) -> Tensor:
+    """``sample`` with noise for the allowed tokens only, which is most of the work on a wide row with a mask."""
+    row_ids, token_ids = np.nonzero(allowed)
+    places = torch.from_numpy(row_ids), torch.from_numpy(token_ids)
+    noisy = torch.full_like(relative, -math.inf)
+    noisy[places] = host_gumbel_at(keys[row_ids], token_ids).add_(relative[places])
     return noisy.argmax(dim=-1)
 
 
