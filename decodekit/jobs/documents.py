@@ -313,9 +313,10 @@ def _refuse_repeats(entries: Iterable[Entry]) -> None:
     places: dict[str, str] = {}
     repeats: list[str] = []
     for entry in entries:
-        first = places.setdefault(entry.id, entry.place)
-        if first is not entry.place:
-            repeats.append(_describe_repeat(entry, first))
+        if entry.id in places:
+            repeats.append(_describe_repeat(entry, places[entry.id]))
+        else:
+            places[entry.id] = entry.place
     if repeats:
         more = f" and {len(repeats) - 3} more" if len(repeats) > 3 else ""
         raise DocumentError(

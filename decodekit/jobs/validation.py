@@ -21,13 +21,14 @@ class OutputValidator:
     """
 
     def __init__(self, schema: Mapping[str, Any] | bool) -> None:
-        from jsonschema import SchemaError
+        from jsonschema import FormatChecker, SchemaError
         from jsonschema.validators import Draft202012Validator, validator_for
         from jsonschema_specifications import REGISTRY  # type: ignore[import-untyped]
 
         draft = validator_for(schema, default=Draft202012Validator)
         try:
-            draft.check_schema(schema)
+            # Without formats: patterns are ECMAScript's, which Python's `re` does not read in all cases.
+            draft.check_schema(schema, format_checker=FormatChecker(formats=()))
         except SchemaError as error:
             place = f"#{_pointer(error.path)}"
             raise InvalidConstraintError(f"not a JSON Schema: {error.message}.", at=place) from error
