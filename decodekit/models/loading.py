@@ -80,6 +80,13 @@ def load(
             at=source,
             hint="put the tokenizer's files beside the model, or use LLM(model, tokenizer) with one of your own",
         ) from problem
+    if set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):
+        # What transformers makes of a folder without a tokenizer, for some architectures.
+        raise ModelError(
+            "the folder holds no tokenizer: its vocabulary is empty",
+            at=source,
+            hint="put the tokenizer's files beside the model, or use LLM(model, tokenizer) with one of your own",
+        )
     if target is not None:
         model = model.to(target)
     lm = HuggingFaceLM(model)

@@ -52,8 +52,7 @@ class Pair:
                     expected = torch.stack(twin.rows[row], dim=1)  # [H, length, D]
                     assert torch.equal(stored[i][n, :, : expected.shape[1]], expected)
         self.cache.commit(step, rows)
-        for n, row in enumerate(chosen):
-            ends = step.row_ends[n]
+        for n, ends in enumerate(step.row_ends):
             positions = step.positions.expand(len(chosen), -1)[n]
             assert positions[: num_tokens[n]].tolist() == list(range(ends - num_tokens[n], ends))
 
