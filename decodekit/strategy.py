@@ -53,7 +53,7 @@ from decodekit.sampling import (
 
 ENTRY_POINTS = "decodekit.strategies"
 
-Processors: TypeAlias = Pipeline | LogitsProcessor | Sequence[LogitsProcessor]
+Processors: TypeAlias = Pipeline | LogitsProcessor | list[LogitsProcessor] | tuple[LogitsProcessor, ...]
 """Logits processors as an option takes them."""
 
 T = TypeVar("T")
@@ -218,7 +218,7 @@ def resolve_strategy(strategy: str | Strategy | Processors, options: Mapping[str
     if isinstance(strategy, Pipeline | LogitsProcessor | list | tuple):
         return Sample(processors=strategy)
     raise OptionError(
-        f"a {type(strategy).__name__} is no strategy",
+        f"{strategy!r:.60} is no strategy",
         at="strategy",
         hint='a name such as "greedy", a value such as Sample(temperature=0.7), or processors joined by |',
     )
@@ -328,7 +328,7 @@ def _ordered(
     given = strategy.processors
     extra: list[LogitsProcessor] = []
     try:
-        extra = list(Pipeline([given] if isinstance(given, LogitsProcessor) else given))
+        extra = list(Pipeline(given if isinstance(given, Pipeline | list | tuple) else [given]))
     except OptionError as error:
         faults.append(error)
     penalties = [
