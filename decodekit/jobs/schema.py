@@ -113,7 +113,6 @@ def unwrap_response_format(value: Any) -> Mapping[str, Any] | bool:
 
 def _from_class(source: str, module_name: str, name: str) -> JobSchema:
     from pydantic import TypeAdapter
-    from pydantic.errors import PydanticUserError
 
     module = _import(module_name)
     if not hasattr(module, name):
@@ -130,8 +129,9 @@ def _from_class(source: str, module_name: str, name: str) -> JobSchema:
         return JobSchema(source, value.schema, value)
     try:
         schema = TypeAdapter(value).json_schema()
-    except PydanticUserError as error:
-        raise InvalidConstraintError(f"{name} has no JSON Schema: {error.message}", at=source) from error
+    except Exception as error:  # pydantic's own errors, a missing package of a type, code of the user's class
+        message = str(error).partition("\n")[0]
+        raise InvalidConstraintError(f"{name} has no JSON Schema: {message}", at=source) from error
     return JobSchema(source, schema, value)
 
 
