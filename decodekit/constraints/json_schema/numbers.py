@@ -292,7 +292,7 @@ def _values(values: Iterable[Fraction]) -> Node:
                 entries.append((word, ir.concat(_ZEROS if rest else _NO_FRACTION, _exponent_equal(exponent))))
     entries.sort(key=lambda entry: entry[0])
     table = WordTable(
-        [word for word, _ in entries], [end for _, end in entries], lambda character: ir.literal(character.encode())
+        [word for word, _ in entries], lambda index: entries[index][1], lambda character: ir.literal(character.encode())
     )
     return table.node()
 

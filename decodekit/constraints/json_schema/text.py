@@ -208,22 +208,22 @@ class WordTable:
     """A sorted list of words and what follows each of them.
 
     Args:
-        words: ascending, without surrogates; a word may occur twice with different ends.
-        ends: one node for each word (a label, a closing part); none of them an empty language.
+        words: ascending, without surrogates; a word may occur twice, each with its own end.
+        end: what follows the word with an index (a label, a closing part); never an empty language. Nothing by default.
         spelling: the bytes of one character; JSON escapes by default.
-        are_labelled: whether any end holds a label.
+        are_labelled: whether an end may hold a label.
     """
 
     def __init__(
         self,
         words: Sequence[str],
-        ends: Sequence[Node] | None = None,
+        end: Callable[[int], Node] | None = None,
         spelling: Callable[[str], Node] = spell,
         *,
         are_labelled: bool = False,
     ) -> None:
         self.words = words
-        self.ends = ends
+        self.end = end
         self.spelling = spelling
         self.are_labelled = are_labelled
 
@@ -264,12 +264,12 @@ class _Words(Node):
 
     def _unfold(self) -> Node:
         if self._unfolded is None:
-            words, ends, depth = self.table.words, self.table.ends, self.depth
+            words, end, depth = self.table.words, self.table.end, self.depth
             parts: list[Node] = []
             index = self.start
             while index < self.stop and len(words[index]) == depth:
                 if self.selection.has_any(index, index + 1):
-                    parts.append(ir.EPSILON if ends is None else ends[index])
+                    parts.append(ir.EPSILON if end is None else end(index))
                 index += 1
             while index < self.stop:
                 character = words[index][depth]

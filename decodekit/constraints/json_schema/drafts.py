@@ -1,0 +1,220 @@
+"""The drafts of JSON Schema: which keywords each has, what their values must look like, what we do with them.
+
+Sources: draft-04 (Zyp, 2013), draft-06 and draft-07 (Wright, Andrews, 2017-2018), 2019-09 and 2020-12 (Wright, Andrews,
+Hutton, Dennis).
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+JsonValue: TypeAlias = object
+"""What `json.loads` returns."""
+
+
+class Draft(enum.IntEnum):
+    """A draft, ordered by age."""
+
+    DRAFT4 = 4
+    DRAFT6 = 6
+    DRAFT7 = 7
+    DRAFT2019 = 2019
+    DRAFT2020 = 2020
+
+    @property
+    def label(self) -> str:
+        """The name people use."""
+        return {2019: "draft 2019-09", 2020: "draft 2020-12"}.get(self.value, f"draft {self.value}")
+
+
+DEFAULT_DRAFT: Final = Draft.DRAFT2020
+
+META_SCHEMAS: Final = {
+    "http://json-schema.org/draft-04/schema": Draft.DRAFT4,
+    "http://json-schema.org/draft-06/schema": Draft.DRAFT6,
+    "http://json-schema.org/draft-07/schema": Draft.DRAFT7,
+    "https://json-schema.org/draft/2019-09/schema": Draft.DRAFT2019,
+    "https://json-schema.org/draft/2020-12/schema": Draft.DRAFT2020,
+}
+
+
+class Place(enum.Enum):
+    """Where the sub-schemas of a keyword's value are."""
+
+    NONE = enum.auto()
+    SELF = enum.auto()  # the value is a schema
+    LIST = enum.auto()  # a list of schemas
+    MAP = enum.auto()  # an object whose values are schemas
+    SELF_OR_LIST = enum.auto()
+    MAP_OR_NAMES = enum.auto()  # an object whose values are schemas or lists of names
+
+
+Check: TypeAlias = Callable[[JsonValue], bool]
+
+
+@dataclass(frozen=True)
+class Keyword:
+    """A keyword that some draft knows.
+
+    Attributes:
+        must_be: what its value must be, for the message; `check` decides.
+        place: where its sub-schemas are.
+        first, last: the drafts that know it.
+        is_assertion: whether it takes part in what is valid; the others are annotations or only hold definitions.
+    """
+
+    must_be: str
+    check: Check
+    place: Place = Place.NONE
+    first: Draft = Draft.DRAFT4
+    last: Draft = Draft.DRAFT2020
+    is_assertion: bool = True
+
+    def is_known(self, draft: Draft) -> bool:
+        """Whether `draft` has the keyword."""
+        return self.first <= draft <= self.last
+
+
+def is_number(value: JsonValue) -> bool:
+    """A JSON number; true and false are none."""
+    return (
+        isinstance(value, (int, float)) and not isinstance(value, bool) and value == value and abs(value) != _INFINITY
+    )
+
+
+_INFINITY: Final = float("inf")
+
+
+def _is_count(value: JsonValue) -> bool:
+    return is_number(value) and value >= 0 and value == int(value)  # type: ignore[operator, call-overload, no-any-return]
+
+
+def _is_schema(value: JsonValue) -> bool:
+    return isinstance(value, (dict, bool))
+
+
+def _is_list(value: JsonValue) -> bool:
+    return isinstance(value, list)
+
+
+def _is_full_list(value: JsonValue) -> bool:
+    return isinstance(value, list) and bool(value)
+
+
+def _is_map(value: JsonValue) -> bool:
+    return isinstance(value, dict)
+
+
+def _is_text(value: JsonValue) -> bool:
+    return isinstance(value, str)
+
+
+def _is_boolean(value: JsonValue) -> bool:
+    return isinstance(value, bool)
+
+
+def _is_names(value: JsonValue) -> bool:
+    return isinstance(value, list) and all(isinstance(name, str) for name in value)
+
+
+def _is_names_map(value: JsonValue) -> bool:
+    return isinstance(value, dict) and all(_is_names(names) for names in value.values())
+
+
+TYPES: Final = ("null", "boolean", "integer", "number", "string", "array", "object")
+
+
+def _is_type(value: JsonValue) -> bool:
+    names = value if isinstance(value, list) else [value]
+    return bool(names) and all(isinstance(name, str) and name in TYPES for name in names)
+
+
+_D6, _D7, _D19, _D20 = Draft.DRAFT6, Draft.DRAFT7, Draft.DRAFT2019, Draft.DRAFT2020
+_COUNT: Final = "an integer that is not negative"
+_SCHEMA: Final = "a schema: an object or a boolean"
+_SCHEMAS: Final = "a list of schemas that is not empty"
+_SCHEMA_MAP: Final = "an object of schemas"
+
+# A keyword may have several readings, each for its own drafts.
+KEYWORDS: Final[dict[str, tuple[Keyword, ...]]] = {
+    "$schema": (Keyword("a string", _is_text, is_assertion=False),),
+    "$ref": (Keyword("a string", _is_text),),
+    "$id": (Keyword("a string", _is_text, first=_D6, is_assertion=False),),
+    "id": (Keyword("a string", _is_text, last=Draft.DRAFT4, is_assertion=False),),
+    "$anchor": (Keyword("a string", _is_text, first=_D19, is_assertion=False),),
+    "$dynamicAnchor": (Keyword("a string", _is_text, first=_D20, is_assertion=False),),
+    "$recursiveAnchor": (Keyword("a boolean", _is_boolean, first=_D19, last=_D19, is_assertion=False),),
+    "$dynamicRef": (Keyword("a string", _is_text, first=_D20),),
+    "$recursiveRef": (Keyword("a string", _is_text, first=_D19, last=_D19),),
+    "$defs": (Keyword(_SCHEMA_MAP, _is_map, Place.MAP, first=_D19, is_assertion=False),),
+    "definitions": (Keyword(_SCHEMA_MAP, _is_map, Place.MAP, is_assertion=False),),
+    "type": (Keyword(f"one or several of {', '.join(TYPES)}", _is_type),),
+    "enum": (Keyword("a list", _is_list),),
+    "const": (Keyword("a value", lambda value: True, first=_D6),),
+    "multipleOf": (Keyword("a number above 0", lambda value: is_number(value) and value > 0),),  # type: ignore[operator]
+    "minimum": (Keyword("a number", is_number),),
+    "maximum": (Keyword("a number", is_number),),
+    "exclusiveMinimum": (
+        Keyword("a boolean (in draft 4)", _is_boolean, last=Draft.DRAFT4),
+        Keyword("a number", is_number, first=_D6),
+    ),
+    "exclusiveMaximum": (
+        Keyword("a boolean (in draft 4)", _is_boolean, last=Draft.DRAFT4),
+        Keyword("a number", is_number, first=_D6),
+    ),
+    "minLength": (Keyword(_COUNT, _is_count),),
+    "maxLength": (Keyword(_COUNT, _is_count),),
+    "pattern": (Keyword("a regular expression", _is_text),),
+    "format": (Keyword("a string", _is_text),),
+    "items": (
+        Keyword("a schema or a list of schemas", lambda v: _is_schema(v) or _is_list(v), Place.SELF_OR_LIST, last=_D19),
+        Keyword(f"{_SCHEMA} (a list of schemas is prefixItems)", _is_schema, Place.SELF, first=_D20),
+    ),
+    "additionalItems": (Keyword(_SCHEMA, _is_schema, Place.SELF, last=_D19),),
+    "prefixItems": (Keyword(_SCHEMAS, _is_full_list, Place.LIST, first=_D20),),
+    "minItems": (Keyword(_COUNT, _is_count),),
+    "maxItems": (Keyword(_COUNT, _is_count),),
+    "uniqueItems": (Keyword("a boolean", _is_boolean),),
+    "contains": (Keyword(_SCHEMA, _is_schema, Place.SELF, first=_D6),),
+    "minContains": (Keyword(_COUNT, _is_count, first=_D19),),
+    "maxContains": (Keyword(_COUNT, _is_count, first=_D19),),
+    "unevaluatedItems": (Keyword(_SCHEMA, _is_schema, Place.SELF, first=_D19),),
+    "properties": (Keyword(_SCHEMA_MAP, _is_map, Place.MAP),),
+    "patternProperties": (Keyword(_SCHEMA_MAP, _is_map, Place.MAP),),
+    "additionalProperties": (Keyword(_SCHEMA, _is_schema, Place.SELF),),
+    "propertyNames": (Keyword(_SCHEMA, _is_schema, Place.SELF, first=_D6),),
+    "required": (Keyword("a list of strings", _is_names),),
+    "minProperties": (Keyword(_COUNT, _is_count),),
+    "maxProperties": (Keyword(_COUNT, _is_count),),
+    "dependencies": (
+        Keyword("an object of schemas or lists of strings", _is_map, Place.MAP_OR_NAMES, last=_D7),
+        # Kept in the vocabulary of later drafts for the walk over sub-schemas only: they no longer assert it.
+        Keyword("an object", _is_map, Place.MAP_OR_NAMES, first=_D19, is_assertion=False),
+    ),
+    "dependentRequired": (Keyword("an object of lists of strings", _is_names_map, first=_D19),),
+    "dependentSchemas": (Keyword(_SCHEMA_MAP, _is_map, Place.MAP, first=_D19),),
+    "unevaluatedProperties": (Keyword(_SCHEMA, _is_schema, Place.SELF, first=_D19),),
+    "allOf": (Keyword(_SCHEMAS, _is_full_list, Place.LIST),),
+    "anyOf": (Keyword(_SCHEMAS, _is_full_list, Place.LIST),),
+    "oneOf": (Keyword(_SCHEMAS, _is_full_list, Place.LIST),),
+    "not": (Keyword(_SCHEMA, _is_schema, Place.SELF),),
+    "if": (Keyword(_SCHEMA, _is_schema, Place.SELF, first=_D7),),
+    "then": (Keyword(_SCHEMA, _is_schema, Place.SELF, first=_D7),),
+    "else": (Keyword(_SCHEMA, _is_schema, Place.SELF, first=_D7),),
+}
+
+
+def keyword(name: str, draft: Draft) -> Keyword | None:
+    """What `draft` says about a keyword; None where it is unknown, that is, an annotation."""
+    for reading in KEYWORDS.get(name, ()):
+        if reading.is_known(draft):
+            return reading
+    return None
+
+
+def draft_of(uri: str) -> Draft | None:
+    """The draft that a ``$schema`` names."""
+    return META_SCHEMAS.get(uri.rstrip("#"))

@@ -1,0 +1,358 @@
+"""One object spec as a plan: its keys, which of them may come next, and whether the object can still be finished.
+
+The keys of an object are of two kinds. *Declared* names are known: they have numbers, and a state remembers which are
+gone. All other keys fall into *classes*, the regions between the patterns, and a state remembers the used ones by name.
+
+Source of the idea of an obligation set carried along: alternating automata (Chandra, Kozen, Stockmeyer 1981), here with
+the conjunctions multiplied out.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations
+from typing import Final, Literal, TypeAlias
+
+from decodekit.constraints import ir
+from decodekit.constraints.ir import Node
+from decodekit.constraints.json_schema import text
+from decodekit.constraints.json_schema.emptiness import Ask
+from decodekit.constraints.json_schema.semantics import Semantics
+from decodekit.constraints.json_schema.shape import FALSE, Goal, ObjectSpec, conjunction
+from decodekit.constraints.json_schema.text import WordTable
+from decodekit.errors import ResourceLimitError
+
+Order: TypeAlias = Literal["declared", "any"]
+"""``"declared"``: declared names in their order, then other keys; ``"any"``: every order."""
+
+MAX_CLASSES: Final = 64
+"""Bound on the regions into which the patterns of an object divide its keys."""
+MAX_WITNESSES: Final = 6
+"""Bound on the obligations of one object, each from a denied `properties` keyword."""
+
+_SOME_KEY: Final = "\ud800"
+"""Stands for a key that is not known yet, in the question whether the object can be finished after it."""
+_MANY: Final = 1_000  # a class with so many keys is taken to be inexhaustible below that number
+
+
+@dataclass(frozen=True)
+class KeyClass:
+    """Keys that are no declared names and share a goal.
+
+    Attributes:
+        keys: their body language.
+        goal: what the value has to satisfy.
+        num_keys: how many there are, at most `_MANY`.
+    """
+
+    keys: Node
+    goal: Goal
+    num_keys: int
+
+
+@dataclass(frozen=True)
+class ObjectState:
+    """What has been read of an object.
+
+    Attributes:
+        seen: with order "declared" the number of declared names that are gone (read or skipped), with order "any" a bit
+            mask of those that were read.
+        used: the other keys that were read.
+        count: members so far, if the spec counts them, at most the number that matters.
+        pending: numbers of the witnesses still owed.
+    """
+
+    seen: int = 0
+    used: frozenset[str] = frozenset()
+    count: int = 0
+    pending: tuple[int, ...] = ()
+
+
+class ObjectPlan:
+    """How the objects of one spec are written.
+
+    Args:
+        spec: the conditions.
+        semantics: the meaning of its goals.
+        order: of the members.
+    """
+
+    def __init__(self, spec: ObjectSpec, semantics: Semantics, order: Order) -> None:
+        if len(spec.witnesses) > MAX_WITNESSES:
+            raise ResourceLimitError(
+                f"more than {MAX_WITNESSES} denied property keywords meet in one object", hint="fewer nested nots"
+            )
+        self.spec = spec
+        self.semantics = semantics
+        self.in_order = order == "declared"
+        self.names = spec.declared
+        self.start = ObjectState(pending=tuple(range(len(spec.witnesses))))
+        index = {name: number for number, name in enumerate(self.names)}
+        self.required = sorted(index[name] for name in spec.required)
+        self._is_required = frozenset(self.required)
+        self._goals: dict[int, Goal] = {}
+        self._owed_by: dict[int, tuple[int, ...]] = {}
+        self._counts = spec.max_properties is not None or spec.min_properties > 0
+        self._count_cap = max(spec.min_properties, (spec.max_properties or 0) + 1)
+
+    # -- keys
+
+    def goal(self, index: int) -> Goal:
+        """What the value of a declared name has to satisfy; FALSE if the name itself is not allowed."""
+        goal = self._goals.get(index)
+        if goal is None:
+            name = self.names[index]
+            allowed = text.is_text(name) and (not self.spec.names or text.matches(self._key_language, name))
+            goal = self._goals[index] = self.spec.goal(name) if allowed else FALSE
+        return goal
+
+    @cached_property
+    def _key_language(self) -> Node:
+        return self.semantics.shape(self.spec.names).strings if self.spec.names else text.BODY
+
+    @cached_property
+    def _order(self) -> tuple[tuple[str, ...], tuple[int, ...]]:
+        """The names that can be generated, ascending, and their numbers."""
+        pairs = sorted((name, number) for number, name in enumerate(self.names) if text.is_text(name))
+        return tuple(name for name, _ in pairs), tuple(number for _, number in pairs)
+
+    @property
+    def sorted_names(self) -> tuple[str, ...]:
+        """The declared names, ascending: the words of a table of keys."""
+        return self._order[0]
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """The number of each of `sorted_names`."""
+        return self._order[1]
+
+    @cached_property
+    def positions(self) -> dict[int, int]:
+        """Where each number is in `numbers`."""
+        return {number: position for position, number in enumerate(self.numbers)}
+
+    @cached_property
+    def classes(self) -> tuple[KeyClass, ...]:
+        """The regions of undeclared keys whose goal is not plainly false."""
+        patterns = list(dict.fromkeys(node for part in self.spec.parts for node, _ in part.patterns))
+        regions: list[tuple[Node, frozenset[Node]]] = [(self._key_language, frozenset())]
+        for pattern in patterns:
+            divided = []
+            for region, matched in regions:
+                for part, found in (
+                    (text.meet(region, pattern), matched | {pattern}),
+                    (text.without(region, pattern), matched),
+                ):
+                    if not part.is_empty:
+                        divided.append((part, found))
+            regions = divided
+            if len(regions) > MAX_CLASSES:
+                raise ResourceLimitError(
+                    f"the patternProperties of one object divide its keys into more than {MAX_CLASSES} regions",
+                    hint="fewer overlapping patterns",
+                )
+        by_goal: dict[Goal, list[Node]] = {}
+        for region, matched in regions:
+            goals = []
+            for part in self.spec.parts:
+                found = [goal for node, goal in part.patterns if node in matched]
+                goals += found or [part.additional]
+            by_goal.setdefault(conjunction(*goals), []).append(region)
+        declared = WordTable(self.sorted_names).node()
+        classes = []
+        for goal, parts in by_goal.items():
+            if goal == FALSE:
+                continue
+            whole = len(parts) == len(regions)
+            keys = self._key_language if whole else ir.choice(*parts)
+            is_open = keys is text.BODY
+            if declared is not ir.EMPTY:
+                keys = text.without(keys, declared)
+            num_keys = _MANY if is_open else text.num_texts(keys, _MANY)
+            if num_keys:
+                classes.append(KeyClass(keys, goal, num_keys))
+        return tuple(classes)
+
+    def unused(self, keys: Node, used: frozenset[str]) -> Node:
+        """The keys of a language that were not used yet; EMPTY if there is none."""
+        left = text.without(keys, self._words(used)) if used else keys
+        return ir.EMPTY if left.is_empty else left
+
+    @staticmethod
+    def _words(used: frozenset[str]) -> Node:
+        return text.words(sorted(used))
+
+    # -- feasibility
+
+    def is_satisfiable(self, ask: Ask) -> bool:
+        """Whether some object satisfies the spec, given the goals known to be inhabited."""
+        # Ask about all required values before looking at the answers, so that one pass finds all that is needed.
+        answers = [ask(self.goal(index)) for index in self.required]
+        return all(answers) and self.can_finish(self.start, ask)
+
+    def _required_left(self, state: ObjectState) -> list[int]:
+        if self.in_order:
+            return self.required[bisect_left(self.required, state.seen) :]
+        return [index for index in self.required if not state.seen >> index & 1]
+
+    def _is_left(self, index: int, state: ObjectState) -> bool:
+        return index >= state.seen if self.in_order else not state.seen >> index & 1
+
+    def _optional_left(self, state: ObjectState) -> Iterator[int]:
+        start = state.seen if self.in_order else 0
+        for index in range(start, len(self.names)):
+            if index not in self._is_required and self._is_left(index, state):
+                yield index
+
+    def can_finish(self, state: ObjectState, ask: Ask) -> bool:
+        """Whether some members can follow so that the object is complete. The required values are inhabited."""
+        spec = self.spec
+        if not self._counts and not state.pending:
+            return True
+        num_required = len(self._required_left(state))
+        most = None if spec.max_properties is None else spec.max_properties - state.count - num_required
+        least = spec.min_properties - state.count - num_required
+        if most is not None and (most < 0 or least > most):
+            return False
+        if not state.pending:
+            return least <= 0 or self._has_room(state, least, ask)
+        return any(
+            (most is None or num_extra <= most) and (least <= 0 or self._has_room(state, least, ask))
+            for num_extra in self._assignments(state, ask)
+        )
+
+    def _has_room(self, state: ObjectState, least: int, ask: Ask) -> bool:
+        """Whether at least so many members that are not required can follow."""
+        for index in self._optional_left(state):
+            if ask(self.goal(index)):
+                least -= 1
+                if least <= 0:
+                    return True
+        # Used keys all came from classes that are inhabited.
+        least += len(state.used)
+        for region in self.classes:
+            if ask(region.goal):
+                least -= text.num_texts(region.keys, least) if least > region.num_keys == _MANY else region.num_keys
+                if least <= 0:
+                    return True
+        return False
+
+    def _assignments(self, state: ObjectState, ask: Ask) -> Iterator[int]:
+        """The numbers of members beyond the required ones with which all pending witnesses can be met."""
+
+        def assign(pending: tuple[int, ...], goals: dict[int, Goal], num_new: int) -> Iterator[int]:
+            if not pending:
+                yield num_new + sum(index not in self._is_required for index in goals)
+                return
+            witness, rest = pending[0], pending[1:]
+            for index in self._bearers(witness):
+                if self._is_left(index, state):
+                    goal = conjunction(goals.get(index, self.goal(index)), self.spec.witnesses[witness].goal)
+                    if ask(goal):
+                        yield from assign(rest, {**goals, index: goal}, num_new)
+            # One new key for this witness alone or for some of the others too.
+            for size in range(len(rest) + 1):
+                for others in combinations(rest, size):
+                    if self._has_new_key((witness, *others), state, ask):
+                        yield from assign(tuple(w for w in rest if w not in others), goals, num_new + 1)
+
+        yield from assign(state.pending, {}, 0)
+
+    def _bearers(self, witness: int) -> tuple[int, ...]:
+        """The declared names whose value could be a witness."""
+        bearers = self._owed_by.get(witness)
+        if bearers is None:
+            keys = self.spec.witnesses[witness].keys
+            bearers = tuple(index for index, name in enumerate(self.names) if text.matches(keys, name))
+            self._owed_by[witness] = bearers
+        return bearers
+
+    def _has_new_key(self, witnesses: tuple[int, ...], state: ObjectState, ask: Ask) -> bool:
+        owed = [self.spec.witnesses[number] for number in witnesses]
+        for region in self.classes:
+            if ask(conjunction(region.goal, *(witness.goal for witness in owed))):
+                keys = text.meet(region.keys, *(witness.keys for witness in owed))
+                # As many keys as there are witnesses, so that each can have its own whatever the others take.
+                # Few keys and many witnesses may be refused although they would just fit.
+                if text.num_texts(keys, len(state.used) + len(state.pending)) >= len(state.used) + len(state.pending):
+                    return True
+                is_exact = len(state.pending) == 1 and _SOME_KEY not in state.used
+                if is_exact and self.unused(keys, state.used) is not ir.EMPTY:
+                    return True
+        return False
+
+    # -- steps
+
+    def can_close(self, state: ObjectState) -> bool:
+        """Whether the object may end here."""
+        return not state.pending and state.count >= self.spec.min_properties and not self._required_left(state)
+
+    def window(self, state: ObjectState) -> tuple[int, int]:
+        """With order "declared": the declared names from the first up to (not with) the last number may be next."""
+        left = bisect_left(self.required, state.seen)
+        return state.seen, self.required[left] + 1 if left < len(self.required) else len(self.names)
+
+    def meeting(self, keys_of: int | str, state: ObjectState) -> Iterator[tuple[int, ...]]:
+        """The sets of pending witnesses that a member with this key (by number or by name) may meet."""
+        if not state.pending:
+            yield ()
+            return
+        if isinstance(keys_of, int):
+            able = [witness for witness in state.pending if keys_of in self._bearers(witness)]
+        else:
+            able = [w for w in state.pending if text.matches(self.spec.witnesses[w].keys, keys_of)]
+        for size in range(len(able) + 1):
+            yield from combinations(able, size)
+
+    def joined(self, goal: Goal, witnesses: tuple[int, ...]) -> Goal:
+        """A goal with those of some witnesses."""
+        return conjunction(goal, *(self.spec.witnesses[number].goal for number in witnesses)) if witnesses else goal
+
+    def after_declared(self, index: int, witnesses: tuple[int, ...], state: ObjectState) -> ObjectState:
+        """The state after a member with a declared name."""
+        seen = index + 1 if self.in_order else state.seen | 1 << index
+        return ObjectState(seen, state.used, self._counted(state), _less(state.pending, witnesses))
+
+    def after_other(self, key: str, witnesses: tuple[int, ...], state: ObjectState) -> ObjectState:
+        """The state after a member with another key."""
+        seen = len(self.names) if self.in_order else state.seen
+        return ObjectState(seen, state.used | {key}, self._counted(state), _less(state.pending, witnesses))
+
+    def _counted(self, state: ObjectState) -> int:
+        return min(state.count + 1, self._count_cap) if self._counts else 0
+
+    def may_take(self, index: int, state: ObjectState, ask: Ask) -> bool:
+        """Whether a member with this declared name may be next."""
+        if not self._is_left(index, state):
+            return False
+        if self.in_order and index >= self.window(state)[1]:
+            return False
+        return any(
+            ask(self.joined(self.goal(index), witnesses))
+            and self.can_finish(self.after_declared(index, witnesses, state), ask)
+            for witnesses in self.meeting(index, state)
+        )
+
+    def others(self, state: ObjectState, ask: Ask) -> Iterator[tuple[int, tuple[int, ...], Node]]:
+        """(class, witnesses met, keys) for the undeclared keys that may be next."""
+        if self.in_order and self._required_left(state):
+            return
+        for number, region in enumerate(self.classes):
+            for size in range(len(state.pending) + 1):
+                for witnesses in combinations(state.pending, size):
+                    if not ask(self.joined(region.goal, witnesses)):
+                        continue
+                    keys = text.meet(region.keys, *(self.spec.witnesses[w].keys for w in witnesses))
+                    if witnesses or region.num_keys - len(state.used) < 1:
+                        keys = self.unused(keys, state.used)
+                    elif state.used:
+                        keys = text.without(keys, self._words(state.used))
+                    if keys is not ir.EMPTY and self.can_finish(self.after_other(_SOME_KEY, witnesses, state), ask):
+                        yield number, witnesses, keys
+
+
+def _less(pending: tuple[int, ...], met: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(number for number in pending if number not in met) if met else pending

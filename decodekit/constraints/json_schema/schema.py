@@ -1,0 +1,178 @@
+"""The JSON Schema constraint: a schema or a Python type, with its options, as a value."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Final
+
+from decodekit.constraints.constraint import Constraint
+from decodekit.constraints.json_schema import layout, support
+from decodekit.constraints.json_schema.drafts import JsonValue
+from decodekit.constraints.json_schema.formats import Formats
+from decodekit.constraints.json_schema.frames import SchemaNetwork
+from decodekit.constraints.json_schema.layout import Whitespace
+from decodekit.constraints.json_schema.objects import Order
+from decodekit.constraints.json_schema.unsatisfiable import reason
+from decodekit.constraints.network import Frame
+from decodekit.errors import InvalidConstraintError, OptionError, ResourceLimitError
+
+
+class JsonSchema(Constraint):
+    """JSON texts that a schema admits, or that validate as a Python type.
+
+    Args:
+        schema_or_type: a JSON Schema (a mapping or a bool; drafts 4, 6, 7, 2019-09 and 2020-12 by ``$schema``, 2020-12
+            without it), or a Pydantic model, dataclass, TypedDict, Enum, ``Literal``, ``list[int]`` and the like.
+        format: ``"assert"`` enforces the formats that are known, ``"annotate"`` none, as the standard has it. For a
+            Python type the formats are enforced as Pydantic reads them, whatever is said here.
+        whitespace: ``"any"`` (up to `layout.MAX_GAP` blanks in a gap), ``"compact"``, or an indentation as that of
+            `json.dumps`. Never any around the whole text.
+        order: ``"declared"``: declared properties in their order, optional ones may be left out, then other ones;
+            ``"any"``: in every order.
+        registry: schemas that references may name, by absolute URI: a mapping or a `referencing.Registry`. Nothing
+            is ever fetched.
+
+    Duplicate keys are never generated, nor is a number in a form that could not be compared with its bounds (see the
+    module `numbers`). Constraints of equal content are equal.
+
+    Raises:
+        InvalidConstraintError: not JSON, or not a schema.
+        OptionError: an option that is none of the above.
+        ResourceLimitError: nested too deeply.
+    """
+
+    __slots__ = ("_key", "_python_type", "_registry", "_text", "format", "order", "whitespace")
+
+    def __init__(
+        self,
+        schema_or_type: object,
+        format: Formats = "annotate",
+        whitespace: Whitespace = "any",
+        order: Order = "declared",
+        registry: object = None,
+    ) -> None:
+        if format not in ("annotate", "assert"):
+            raise OptionError(f"{format!r} is no treatment of formats", at="format", hint='"annotate" or "assert"')
+        if order not in ("declared", "any"):
+            raise OptionError(f"{order!r} is no order of properties", at="order", hint='"declared" or "any"')
+        layout.check(whitespace)
+        set_ = object.__setattr__
+        is_schema = isinstance(schema_or_type, (Mapping, bool))
+        if is_schema:
+            python_type: object = None
+            schema = schema_or_type
+        else:
+            from decodekit.constraints.python_types import json_schema_of
+
+            python_type, schema, format = schema_or_type, json_schema_of(schema_or_type), "python"
+        set_(self, "_python_type", python_type)
+        set_(self, "_text", _to_text(schema))
+        set_(self, "format", format)
+        set_(self, "whitespace", whitespace)
+        set_(self, "order", order)
+        set_(self, "_registry", _registry_texts(registry))
+        set_(self, "_key", (self._text, self.format, whitespace, order, self._registry))
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"a JsonSchema does not change; make a new one with another {name}")
+
+    @property
+    def schema(self) -> JsonValue:
+        """The schema as a fresh JSON value."""
+        return json.loads(self._text)
+
+    def network(self) -> SchemaNetwork:
+        """The network of the schema; shared by equal constraints."""
+        return _network(self._key)
+
+    def root(self) -> Frame:
+        """The frame of a whole text.
+
+        Raises:
+            InvalidConstraintError: a keyword's value has not the form that its draft asks for.
+            UnsupportedSchemaError: a keyword, or a combination of them, that is not enforced.
+            UnresolvableReferenceError: a reference names nothing that is here.
+            UnsatisfiableError: no value fits.
+            ResourceLimitError: too many alternatives, too large numbers.
+        """
+        return self.network().root()
+
+    def parse(self, text: str) -> object:
+        """The value of a whole text: as `json.loads` reads it, or the validated value of the Python type.
+
+        Raises:
+            ValueError: it is not JSON, has a key twice, or does not validate as the Python type.
+        """
+        value = json.loads(text, object_pairs_hook=_refuse_duplicates)
+        if self._python_type is None:
+            return value
+        from decodekit.constraints.python_types import validate_json
+
+        return validate_json(self._python_type, text)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, JsonSchema):
+            return NotImplemented
+        return self._key == other._key and self._python_type is other._python_type
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    def __repr__(self) -> str:
+        shown = repr(self._python_type) if self._python_type is not None else self._text
+        return f"JsonSchema({shown if len(shown) <= 200 else shown[:199] + '…'})"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        source = self.schema if self._python_type is None else self._python_type
+        registry = {uri: json.loads(text) for uri, text in self._registry} or None
+        format_ = "annotate" if self._python_type is not None else self.format
+        return JsonSchema, (source, format_, self.whitespace, self.order, registry)
+
+
+_Key = tuple[str, Formats, Whitespace, Order, tuple[tuple[str, str], ...]]
+_NUM_NETWORKS: Final = 256
+
+
+@lru_cache(maxsize=_NUM_NETWORKS)
+def _network(key: _Key) -> SchemaNetwork:
+    text, formats, whitespace, order, registry = key
+    documents = {uri: json.loads(document) for uri, document in registry}
+    network = SchemaNetwork(json.loads(text), documents, formats, whitespace, order)
+    support.refuse_unsupported(network.library, formats)
+    if not network.is_inhabited(network.root_goal):
+        raise reason(network)
+    return network
+
+
+def _to_text(schema: object) -> str:
+    if isinstance(schema, Mapping) and not isinstance(schema, dict):
+        schema = dict(schema)
+    try:
+        return json.dumps(schema, ensure_ascii=False, allow_nan=False)
+    except RecursionError as error:
+        raise ResourceLimitError("the schema is nested too deeply", hint='fewer levels, or "$ref"') from error
+    except (TypeError, ValueError) as error:
+        raise InvalidConstraintError(f"the schema is not JSON: {error}") from error
+
+
+def _registry_texts(registry: object) -> tuple[tuple[str, str], ...]:
+    if registry is None:
+        return ()
+    if not isinstance(registry, Mapping):
+        raise OptionError(
+            f"a {type(registry).__name__} is no registry", at="registry", hint="a dict from URI to schema"
+        )
+    entries = ((uri, registry[uri]) for uri in registry)
+    # referencing.Registry maps to resources, which hold their schema as `contents`.
+    return tuple(sorted((uri, _to_text(getattr(entry, "contents", entry))) for uri, entry in entries))
+
+
+def _refuse_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        seen: set[str] = set()
+        twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+        raise ValueError(f"the key {twice!r} occurs twice")
+    return value

@@ -1,0 +1,247 @@
+"""Sets of JSON values as an algebra: one part for each of the six types, united and intersected part by part.
+
+A `Shape` is a disjunction of *atoms*. Strings and numbers are languages, so their part is closed under every Boolean
+operation. Objects and arrays are lists of specs, each a conjunction: what the keywords of one branch ask of the same
+object. The values below a spec are *goals*, conjunctions of schemas by reference, which are looked into only when a
+text reaches them; that is what lets schemas recurse, and a large one start at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Final, TypeAlias, TypeVar
+
+from decodekit.constraints import ir
+from decodekit.constraints.ir import Node
+from decodekit.constraints.json_schema import text
+from decodekit.constraints.json_schema.numbers import NO_CONDITION, NumberSpec
+from decodekit.errors import ResourceLimitError
+
+Literal: TypeAlias = int
+"""A schema, asserted or denied: twice the number of its location, plus one if denied."""
+Goal: TypeAlias = frozenset[Literal]
+"""A conjunction of literals: what one value has to satisfy."""
+
+TRUE: Final[Goal] = frozenset()
+FALSE: Final[Goal] = frozenset({1})  # location 0 admits everything; its denial admits nothing
+
+MAX_ALTERNATIVES: Final = 512
+"""Bound on the specs of one type in a shape."""
+
+
+def conjunction(*goals: Goal) -> Goal:
+    """All literals together, FALSE if two of them contradict each other outright."""
+    literals = frozenset().union(*goals) - {0}
+    return FALSE if any(literal ^ 1 in literals for literal in literals) or 1 in literals else literals
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """`properties`, `patternProperties` and `additionalProperties` of one schema object, which know each other.
+
+    Compared by identity: a part belongs to one schema.
+
+    Attributes:
+        names: goal of each declared property.
+        patterns: body language of keys and goal of each pattern.
+        additional: goal of the keys that neither names nor patterns cover.
+    """
+
+    names: dict[str, Goal] = field(default_factory=dict)
+    patterns: tuple[tuple[Node, Goal], ...] = ()
+    additional: Goal = TRUE
+
+    def goal(self, key: str) -> Goal:
+        """What this part asks of the value at `key`."""
+        goals = [goal for language, goal in self.patterns if text.matches(language, key)]
+        if key in self.names:
+            goals.append(self.names[key])
+        return conjunction(*goals) if goals else self.additional
+
+
+@dataclass(frozen=True)
+class Witness:
+    """An obligation: some property has a key of the body language `keys` and a value that satisfies `goal`."""
+
+    keys: Node
+    goal: Goal
+
+
+@dataclass(frozen=True)
+class ObjectSpec:
+    """A conjunction of conditions on an object.
+
+    Attributes:
+        parts: all of them hold.
+        required: names that occur, in the order in which they were asked for.
+        names: goals of the key itself (`propertyNames`).
+        witnesses: obligations, each to be met by some property.
+    """
+
+    parts: tuple[Part, ...] = ()
+    required: tuple[str, ...] = ()
+    min_properties: int = 0
+    max_properties: int | None = None
+    names: Goal = TRUE
+    witnesses: tuple[Witness, ...] = ()
+
+    def meet(self, other: ObjectSpec) -> ObjectSpec:
+        """The objects of both."""
+        return ObjectSpec(
+            tuple(dict.fromkeys(self.parts + other.parts)),
+            tuple(dict.fromkeys(self.required + other.required)),
+            max(self.min_properties, other.min_properties),
+            _least(self.max_properties, other.max_properties),
+            conjunction(self.names, other.names),
+            tuple(dict.fromkeys(self.witnesses + other.witnesses)),
+        )
+
+    def goal(self, key: str) -> Goal:
+        """What the value at `key` has to satisfy."""
+        return conjunction(*(part.goal(key) for part in self.parts))
+
+    @cached_property
+    def declared(self) -> tuple[str, ...]:
+        """The declared names in their order, then required names that no part declares."""
+        return tuple(dict.fromkeys([name for part in self.parts for name in part.names] + list(self.required)))
+
+
+@dataclass(frozen=True)
+class Contains:
+    """Between `min` and `max` items from index `start` on satisfy `goal`; the items that do not count satisfy `denied`."""
+
+    goal: Goal
+    denied: Goal
+    min: int
+    max: int | None
+    start: int = 0
+
+
+@dataclass(frozen=True)
+class ArraySpec:
+    """A conjunction of conditions on an array: the goals of the first items, of all later ones, and counts."""
+
+    prefix: tuple[Goal, ...] = ()
+    rest: Goal = TRUE
+    min_items: int = 0
+    max_items: int | None = None
+    contains: tuple[Contains, ...] = ()
+
+    def goal(self, index: int) -> Goal:
+        """What the item at `index` has to satisfy."""
+        return self.prefix[index] if index < len(self.prefix) else self.rest
+
+    def meet(self, other: ArraySpec) -> ArraySpec:
+        """The arrays of both."""
+        num_prefix = max(len(self.prefix), len(other.prefix))
+        return ArraySpec(
+            tuple(conjunction(self.goal(index), other.goal(index)) for index in range(num_prefix)),
+            conjunction(self.rest, other.rest),
+            max(self.min_items, other.min_items),
+            _least(self.max_items, other.max_items),
+            tuple(dict.fromkeys(self.contains + other.contains)),
+        )
+
+
+ANY_OBJECT: Final = ObjectSpec()
+ANY_ARRAY: Final = ArraySpec()
+
+
+def _least(first: int | None, second: int | None) -> int | None:
+    return second if first is None else first if second is None else min(first, second)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A set of JSON values.
+
+    Attributes:
+        has_null, has_true, has_false: whether these values belong to it.
+        strings: body language. `numbers`, `objects`, `arrays`: alternatives.
+    """
+
+    has_null: bool = False
+    has_true: bool = False
+    has_false: bool = False
+    strings: Node = ir.EMPTY
+    numbers: tuple[NumberSpec, ...] = ()
+    objects: tuple[ObjectSpec, ...] = ()
+    arrays: tuple[ArraySpec, ...] = ()
+
+    def meet(self, other: Shape) -> Shape:
+        """The values of both."""
+        if self is EVERYTHING or other is EVERYTHING:
+            return other if self is EVERYTHING else self
+        return Shape(
+            self.has_null and other.has_null,
+            self.has_true and other.has_true,
+            self.has_false and other.has_false,
+            text.meet(self.strings, other.strings),
+            _unique([a.meet(b) for a in self.numbers for b in other.numbers], NO_CONDITION),
+            _unique(_product(self.objects, other.objects), ANY_OBJECT),
+            _unique(_product(self.arrays, other.arrays), ANY_ARRAY),
+        )
+
+    def join(self, other: Shape) -> Shape:
+        """The values of either."""
+        strings = text.BODY if text.BODY in (self.strings, other.strings) else ir.choice(self.strings, other.strings)
+        return Shape(
+            self.has_null or other.has_null,
+            self.has_true or other.has_true,
+            self.has_false or other.has_false,
+            strings,
+            _unique([*self.numbers, *other.numbers], NO_CONDITION),
+            _unique([*self.objects, *other.objects], ANY_OBJECT),
+            _unique([*self.arrays, *other.arrays], ANY_ARRAY),
+        )
+
+    def only(self, *types: str) -> Shape:
+        """The values of these types (JSON Schema's names, "number" for every number)."""
+        return Shape(
+            self.has_null and "null" in types,
+            self.has_true and "boolean" in types,
+            self.has_false and "boolean" in types,
+            self.strings if "string" in types else ir.EMPTY,
+            self.numbers if "number" in types else (),
+            self.objects if "object" in types else (),
+            self.arrays if "array" in types else (),
+        )
+
+
+EVERYTHING: Final = Shape(True, True, True, text.BODY, (NO_CONDITION,), (ANY_OBJECT,), (ANY_ARRAY,))
+"""All JSON values."""
+NOTHING: Final = Shape()
+"""No value."""
+
+
+def restrict(**part: object) -> Shape:
+    """All values except that one type is limited: a keyword says nothing about the other types."""
+    return replace(EVERYTHING, **part)  # type: ignore[arg-type]
+
+
+def _product(first: tuple[_Spec, ...], second: tuple[_Spec, ...]) -> list[_Spec]:
+    if len(first) * len(second) > MAX_ALTERNATIVES**2:
+        raise _too_many()
+    return [a.meet(b) for a in first for b in second]  # type: ignore[arg-type, misc]
+
+
+_Spec = TypeVar("_Spec", ObjectSpec, ArraySpec)
+_S = TypeVar("_S", NumberSpec, ObjectSpec, ArraySpec)
+
+
+def _unique(specs: list[_S], anything: _S) -> tuple[_S, ...]:
+    """Without repetition; one spec without conditions takes the others in."""
+    unique = tuple(dict.fromkeys(specs))
+    if anything in unique:
+        return (anything,)
+    if len(unique) > MAX_ALTERNATIVES:
+        raise _too_many()
+    return unique
+
+
+def _too_many() -> ResourceLimitError:
+    return ResourceLimitError(
+        f"the combinations of anyOf, oneOf, not and if give more than {MAX_ALTERNATIVES} alternatives",
+        hint='fewer combined branches, or branches told apart by a "const" property',
+    )

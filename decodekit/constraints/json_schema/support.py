@@ -1,0 +1,103 @@
+"""What of a schema is enforced: a walk over all sub-schemas that can take part, before anything is generated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from decodekit.constraints.json_schema import formats, patterns
+from decodekit.constraints.json_schema.drafts import JsonValue, keyword
+from decodekit.constraints.json_schema.formats import Formats
+from decodekit.constraints.json_schema.loader import Library, Location
+from decodekit.constraints.json_schema.numbers import exact
+from decodekit.constraints.json_schema.semantics import is_unique_anyway, refuse
+from decodekit.errors import ConstraintError, UnsupportedSchemaError
+
+Status: TypeAlias = Literal["mask", "annotation", "refused"]
+"""``"mask"``: enforced at every token; ``"annotation"``: says nothing about what is valid; ``"refused"``: an error."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One keyword at its place.
+
+    Attributes:
+        location: the schema it stands in. `error`: why it is refused.
+    """
+
+    location: Location
+    keyword: str
+    status: Status
+    error: ConstraintError | None = None
+
+
+def findings(library: Library, mode: Formats) -> Iterator[Finding]:
+    """Every keyword of every schema that can take part in what the root admits, once.
+
+    Raises:
+        UnresolvableReferenceError: a reference names nothing.
+    """
+    seen = {library.root}
+    stack = [library.root]
+    while stack:
+        location = stack.pop()
+        for name, value in location.keywords().items():
+            known = keyword(name, location.draft)
+            if known is None or not known.is_assertion:
+                yield Finding(location, name, "annotation")
+                continue
+            try:
+                enforced = _examine(library, location, name, value, mode)
+                yield Finding(location, name, "mask" if enforced else "annotation")
+            except ConstraintError as error:
+                yield Finding(location, name, "refused", error)
+        if isinstance(location.value, dict) and location.keywords() is not location.value:
+            yield from (Finding(location, name, "annotation") for name in location.value if name != "$ref")
+        below = [target for _, target in library.references(location)]
+        for target in reversed(below):
+            if target not in seen:
+                seen.add(target)
+                stack.append(target)
+
+
+def _examine(library: Library, location: Location, name: str, value: JsonValue, mode: Formats) -> bool:
+    """Whether a keyword is enforced; raises why it cannot be."""
+    if name == "format":
+        return formats.language(str(value), mode, at=location.at(name)) is not None
+    if name == "pattern":
+        patterns.search_language(str(value), at=location.at(name))
+    elif name == "patternProperties" and isinstance(value, dict):
+        for pattern in value:
+            patterns.search_language(pattern, at=location.at(name, pattern))
+    elif name in ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"):
+        exact(value)  # type: ignore[arg-type]
+    elif name == "uniqueItems":
+        if not is_unique_anyway(location):
+            raise refuse(location, name)
+    elif name in ("unevaluatedProperties", "unevaluatedItems"):
+        if value not in (True, {}) or value == 1 and value is not True:
+            raise refuse(location, name)
+    elif name in ("$dynamicRef", "$recursiveRef") and library.resolve_dynamic(location) is None:
+        raise refuse(location, name)
+    return True
+
+
+def refuse_unsupported(library: Library, mode: Formats) -> None:
+    """Raise the first refusal of a schema, with the number of the others.
+
+    Raises:
+        UnsupportedSchemaError: a keyword that is not enforced.
+        ConstraintError: a pattern or number that cannot be used.
+    """
+    refused = [finding.error for finding in findings(library, mode) if finding.error is not None]
+    if not refused:
+        return
+    first = refused[0]
+    if len(refused) == 1:
+        raise first
+    places = ", ".join(str(error.at) for error in refused[1:4])
+    more = f" (and {len(refused) - 1} more: {places}{', …' if len(refused) > 4 else ''})"
+    raise type(first)(first.cause + more, at=first.at, hint=first.hint) if isinstance(
+        first, UnsupportedSchemaError
+    ) else first
