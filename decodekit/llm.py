@@ -438,11 +438,14 @@ def generate(model: Any, tokenizer: Any, prompts: Any, **options: Any) -> Any:
 def _completion(plan: _Plan, index: int, text: str, result: Result) -> Completion:
     value, error = None, result.error
     if result.finish_reason == "length" and plan.on_length == "error":
+        limit = plan.settings.max_new_tokens
+        is_full = len(result.token_ids) < limit
         error = LengthError(
-            f"the text was cut at {len(result.token_ids):,} tokens"
-            + ("" if plan.grammar is None else " before it satisfied the constraint"),
-            at=f"prompt {index}, after {text[-40:]!r}",
-            hint='a larger max_new_tokens, bounds on lengths in the constraint, or on_length="return"',
+            ("the model's context was full" if is_full else f"the text was cut at max_new_tokens={limit:,}")
+            + ("" if plan.grammar is None else " before the constraint was satisfied"),
+            at=f"prompt {index}, after {len(result.token_ids):,} tokens, {text[-40:]!r}",
+            hint=("a shorter prompt" if is_full else "a larger max_new_tokens")
+            + ', bounds on lengths in the constraint, or on_length="return"',
         )
     elif error is None and plan.grammar is not None and result.finish_reason in ("stop", "complete"):
         value, error = _parse(plan.grammar.constraint, text, index)

@@ -254,7 +254,9 @@ def test_cut_at_the_limit() -> None:
     llm = toy(writes('{"name":"the","age":4}'))
     cut = llm.generate("|", constraint=Person, max_new_tokens=8)
     assert isinstance(cut.error, LengthError) and cut.finish_reason == "length" and cut.value is None
-    assert "DK101" in str(cut.error) and "8 tokens" in str(cut.error) and "max_new_tokens" in str(cut.error)
+    assert "DK101" in str(cut.error) and "max_new_tokens=8 before" in str(cut.error)
+    full = toy(writes('{"name":"the","age":4}'), context_length=8).generate("|", constraint=Person).error
+    assert isinstance(full, LengthError) and "context was full" in str(full) and "after 7 tokens" in str(full)
     assert '{"name":"the","age":4}'.startswith(cut.text) and cut.text
     kept = llm.generate("|", constraint=Person, max_new_tokens=8, on_length="return")
     assert (kept.text, kept.error, kept.value, kept.finish_reason) == (cut.text, None, None, "length")
@@ -284,6 +286,9 @@ def test_bad_rows_do_not_stop_the_others() -> None:
     assert "prompt 1" in str(completions[1].error)
     assert "50 tokens" in str(completions[2].error) and "40" in str(completions[2].error)
     assert "surrogate" in str(completions[3].error)
+    sampled = llm.generate(["a|", "", "b|"], strategy="sample", seed=[1, 2, 3])
+    alone = llm.generate("b|", strategy="sample", seed=3)
+    assert sampled[2].token_ids == alone.token_ids  # a row that fails does not shift the seeds
     with pytest.raises(OptionError, match="no tokens"):
         llm.generate(["|", ""], on_error="raise")
 

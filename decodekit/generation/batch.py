@@ -1,7 +1,8 @@
 """Continuous batching: a fixed number of cache rows, refilled from a lazy stream of requests as rows become free.
 
 New rows are prefilled apart from the rows that decode, in groups of similar length; then all rows decode together, one
-`step` per token. A finished row leaves at once. Requests are taken from the stream only when a row is free for them.
+`step` per token. A finished row leaves at once. Requests are taken from the stream only when a row is free for them,
+and while the stream lets wait for one, everything waits.
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ class Batch:
             yield from answers
             for indices in similar_lengths([len(sequence.pending) for sequence in admitted], PREFILL_TOKENS):
                 group = [admitted[i] for i in indices]
-                self._prefill(group)
+                yield from self._prefill(group)
                 yield from self._step(group)
             if self._running:
                 self._running.sort(key=lambda sequence: sequence.row)
@@ -167,13 +168,15 @@ class Batch:
                 self._table.begin(sequence)
         self._cache.reset([sequence.row for sequence in admitted])
 
-    def _prefill(self, group: list[Sequence]) -> None:
-        """Read long prompts up to their last chunk, which `step` reads."""
+    def _prefill(self, group: list[Sequence]) -> Iterator[Update]:
+        """Read long prompts up to their last chunk, which `step` reads; after each chunk the others take a token."""
         assert self._cache is not None
         chunk = PREFILL_TOKENS // len(group)
         while max(len(sequence.pending) for sequence in group) > chunk:
             with torch.inference_mode():
                 forward(group, self._model, self._cache, chunk)
+            if self._running:
+                yield from self._step(self._running)
 
     def _step(self, sequences: list[Sequence]) -> list[Update]:
         """One step, the updates it brought, and the rows it freed."""

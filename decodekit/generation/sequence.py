@@ -74,7 +74,6 @@ class Sequence:
     stop: StopStrings
     matcher: Matcher | None = field(init=False)
     pending: list[int] = field(init=False)
-    num_cached: int = field(init=False, default=0)
     token_ids: list[int] = field(init=False, default_factory=list)
     logprobs: list[TokenLogprob] = field(init=False, default_factory=list)
     stream: TextStream = field(init=False)

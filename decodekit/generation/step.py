@@ -117,7 +117,6 @@ def forward(sequences: Rows[Sequence], model: CausalLM, cache: Cache, num_tokens
     in_order = rows == list(range(cache.num_rows))
     logits = model.forward(right_padded(reading, model.device), counts, cache, None if in_order else rows)
     for sequence, count in zip(sequences, counts, strict=True):
-        sequence.num_cached += count
         sequence.pending = sequence.pending[count:]
         sequence.num_forwards += 1
     return logits
