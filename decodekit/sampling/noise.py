@@ -38,6 +38,7 @@ _MASK64 = (1 << 64) - 1
 
 Keys = Tensor | Sequence[int]
 Words = NDArray[np.uint64]
+Floats = NDArray[np.float32]
 
 
 def gumbel(
@@ -57,22 +58,17 @@ def gumbel(
     device = torch.device(device)
     if device.type in _HOST:
         keys = host_keys(seeds, sequences, positions)
-        return _placed(_host_gumbel(keys[:, None] + _host_counters(vocab_size)), device)
+        return torch.from_numpy(_host_gumbel(keys[:, None] + _host_counters(vocab_size))).to(device)
     return _device_gumbel(device_keys(seeds, sequences, positions, device) + _device_counters(vocab_size, device))
 
 
-def gumbel_at(seeds: Keys, sequences: Keys, positions: Keys, token_ids: Tensor) -> Tensor:
-    """The same noise of given tokens only: float32 [N, K] for token ids int64 [N, K]."""
-    device = token_ids.device
-    if device.type in _HOST:
-        keys = host_keys(seeds, sequences, positions)
-        return _placed(host_gumbel_at(keys[:, None], token_ids.numpy(force=True)), device)
-    row_keys = device_keys(seeds, sequences, positions, device)
-    return _device_gumbel(row_keys + (token_ids + 1) * _signed(_GOLDEN))
+def gumbel_at(keys: Words, token_ids: NDArray[np.int64]) -> Floats:
+    """The same noise of given tokens only, float32.
 
-
-def host_gumbel_at(keys: Words, token_ids: NDArray[np.int64]) -> Tensor:
-    """The same noise for keys of ``host_keys`` and token ids of shapes that broadcast; float32 on the CPU."""
+    Args:
+        keys: ``host_keys`` of the rows.
+        token_ids: int64, of a shape that broadcasts with that of the keys.
+    """
     return _host_gumbel(keys + (token_ids.view(np.uint64) + np.uint64(1)) * np.uint64(_GOLDEN))
 
 
@@ -107,15 +103,11 @@ def device_keys(seeds: Keys, sequences: Keys, positions: Keys, device: torch.dev
 _HOST = ("cpu", "mps")
 
 
-def _placed(noise: Tensor, device: torch.device) -> Tensor:
-    return noise if device.type == "cpu" else noise.to(device)
+def _host_gumbel(counters: Words) -> Floats:
+    return _gumbel_of_bits(mix_uint64(counters) >> np.uint64(12))
 
 
-def _host_gumbel(counters: Words) -> Tensor:
-    return torch.from_numpy(_gumbel_of_bits(mix_uint64(counters) >> np.uint64(12)))
-
-
-def _gumbel_of_bits(bits: Words) -> NDArray[np.float32]:
+def _gumbel_of_bits(bits: Words) -> Floats:
     """Gumbel noise of words of 52 random bits."""
     values = bits.astype(np.float64)
     values += 0.5

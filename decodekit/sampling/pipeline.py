@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -46,12 +48,16 @@ class Pipeline:
 
     processors: tuple[LogitsProcessor, ...]
 
+    if TYPE_CHECKING:  # no field: it follows from the processors
+        _sorted_part: tuple[TopK, tuple[OrderPreserving, ...]] | None
+
     def __init__(self, processors: Iterable[LogitsProcessor] = ()) -> None:
         processors = tuple(processors)
         for processor in processors:
             if not isinstance(processor, LogitsProcessor):
                 raise OptionError(f"{processor!r} is not a logits processor", hint="Temperature(0.8) | TopK(50)")
         object.__setattr__(self, "processors", processors)
+        object.__setattr__(self, "_sorted_part", _sorted_part(processors))
 
     @property
     def needs_history(self) -> bool:
@@ -79,11 +85,12 @@ class Pipeline:
         order. The result is that of a call, without sorting again and without noise for removed tokens.
         """
         rows = logits.to(torch.float32)
-        for index, processor in enumerate(self.processors):
+        part = self._sorted_part
+        for processor in self.processors:
             if mask is not None and processor.stage > Stage.BIAS:
                 rows, mask = apply_bitmask(rows, mask), None
-            if isinstance(processor, TopK):
-                candidates = _truncate_sorted(rows, processor.k, self.processors[index + 1 :])
+            if part is not None and processor is part[0]:
+                candidates = _truncate_sorted(rows, *part)
                 if candidates is not None:
                     return candidates
             rows = processor(rows, history)
@@ -121,21 +128,31 @@ class Pipeline:
         return " | ".join(map(repr, self.processors)) if len(self.processors) > 1 else f"Pipeline({list(self)!r})"
 
 
-def _truncate_sorted(rows: Tensor, k: int, rest: tuple[LogitsProcessor, ...]) -> Candidates | None:
+def _sorted_part(processors: tuple[LogitsProcessor, ...]) -> tuple[TopK, tuple[OrderPreserving, ...]] | None:
+    """The first top-k after which all processors keep the order, and those processors."""
+    for index, processor in enumerate(processors):
+        if isinstance(processor, TopK):
+            rest = [other for other in processors[index + 1 :] if isinstance(other, OrderPreserving)]
+            if len(rest) == len(processors) - index - 1:
+                return processor, tuple(rest)
+    return None
+
+
+def _truncate_sorted(rows: Tensor, top_k: TopK, rest: tuple[OrderPreserving, ...]) -> Candidates | None:
     """Top-k and the processors after it on the survivors alone; None where only a call gives the same result."""
     # From half of a row on, sorting it once more is no longer dearer than gathering the survivors.
-    if k >= rows.shape[-1] // 2 or not all(isinstance(processor, OrderPreserving) for processor in rest):
+    if top_k.k >= rows.shape[-1] // 2:
         return None
-    candidates = top_candidates(rows, k)
+    candidates = top_candidates(rows, top_k.k)
     if candidates is None:
         return None
     values = candidates.logits
-    for processor in rest:
-        assert isinstance(processor, OrderPreserving)
-        values = processor.on_sorted(values)
-        if processor.stage is Stage.TEMPERATURE and has_ties(values):  # made equal by rounding
-            return None
-    return Candidates(values, candidates.token_ids, candidates.vocab_size)
+    with np.errstate(invalid="ignore"):  # -inf - -inf in a row without tokens: NaN removes nothing
+        for processor in rest:
+            values = processor.on_sorted(values)
+            if processor.stage is Stage.TEMPERATURE and has_ties(values):  # made equal by rounding
+                return None
+    return Candidates(values, candidates.token_ids, candidates.vocab_size, candidates.device)
 
 
 def _trace_step(name: str, rows: Tensor, law: Tensor) -> TraceStep:

@@ -9,14 +9,19 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, ClassVar
 
+import numpy as np
 from torch import Tensor
 
 from decodekit.errors import OptionError
 from decodekit.sampling import functions
+from decodekit.sampling.candidates import Floats
 from decodekit.sampling.history import History
 
 if TYPE_CHECKING:
     from decodekit.sampling.pipeline import Pipeline
+
+
+_REMOVED = np.float32(-np.inf)
 
 
 class Stage(IntEnum):
@@ -62,14 +67,18 @@ class LogitsProcessor(ABC):
 
 
 class OrderPreserving(LogitsProcessor):
-    """A processor that acts on logits in descending order too: there it cuts the end off, or keeps the order.
+    """A processor that acts on a few logits in descending order too: there it cuts the end off, or keeps the order.
 
     Law: what ``on_sorted`` makes of sorted rows is the sorted result of a call.
     """
 
-    def on_sorted(self, logits: Tensor) -> Tensor:
-        """The new logits [N, K] of rows in descending order, where equal finite values are in order of token id."""
-        return self(logits, None)
+    @abstractmethod
+    def on_sorted(self, logits: Floats) -> Floats:
+        """The new logits of rows in descending order, where equal finite values are in order of token id.
+
+        Args:
+            logits: float32 [N, K] on the host.
+        """
 
 
 def _check(name: str, value: object, condition: bool, expected: str, hint: str | None = None) -> None:
@@ -102,6 +111,10 @@ class Temperature(OrderPreserving):
         """z / temperature."""
         return functions.apply_temperature(logits, self.temperature)
 
+    def on_sorted(self, logits: Floats) -> Floats:
+        """z / temperature."""
+        return logits if self.temperature == 1.0 else logits / np.float32(self.temperature)
+
 
 @dataclass(frozen=True, repr=False)
 class TopK(OrderPreserving):
@@ -123,6 +136,12 @@ class TopK(OrderPreserving):
         """The k likeliest tokens, and ties with the last of them."""
         return functions.apply_top_k(logits, self.k)
 
+    def on_sorted(self, logits: Floats) -> Floats:
+        """The first k, and ties with the last of them."""
+        if self.k >= logits.shape[1]:
+            return logits
+        return np.where(logits < logits[:, self.k - 1 : self.k], _REMOVED, logits)
+
 
 @dataclass(frozen=True, repr=False)
 class TopP(OrderPreserving):
@@ -143,11 +162,13 @@ class TopP(OrderPreserving):
         """The likeliest tokens with mass p."""
         return functions.apply_top_p(logits, self.p)
 
-    def on_sorted(self, logits: Tensor) -> Tensor:
-        """A cut: in descending order, with equals in order of token id, the nucleus comes first."""
+    def on_sorted(self, logits: Floats) -> Floats:
+        """The shortest start of the row with mass p; the same arithmetic as ``outside_nucleus``."""
         if self.p == 1.0:
             return logits
-        return logits.masked_fill(functions.outside_nucleus(logits, self.p), -math.inf)
+        weights = np.exp(logits - logits[:, :1])
+        mass = weights.cumsum(axis=1, dtype=np.float64).astype(np.float32)
+        return np.where(mass - weights >= np.float32(self.p) * mass[:, -1:], _REMOVED, logits)
 
 
 @dataclass(frozen=True, repr=False)
@@ -167,6 +188,12 @@ class MinP(OrderPreserving):
     def __call__(self, logits: Tensor, history: History | None = None) -> Tensor:
         """The tokens not much less likely than the likeliest."""
         return functions.apply_min_p(logits, self.min_p)
+
+    def on_sorted(self, logits: Floats) -> Floats:
+        """The start of the row down to a share min_p of its first."""
+        if self.min_p == 0.0:
+            return logits
+        return np.where(logits < logits[:, :1] + np.float32(math.log(self.min_p)), _REMOVED, logits)
 
 
 def _with_history(processor: LogitsProcessor, history: History | None) -> History:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from decodekit.errors import DeadEndError, DecodingError, NonFiniteLogitsError
 from decodekit.sampling.candidates import Candidates
-from decodekit.sampling.noise import Keys, gumbel, gumbel_at, host_gumbel_at, host_keys
+from decodekit.sampling.noise import Keys, gumbel, gumbel_at, host_keys
 
 # Width of a row from which finding the allowed tokens is cheaper than making noise for all of them.
 _WIDE = 1024
@@ -35,6 +35,8 @@ def greedy(logits: Tensor) -> Tensor:
 def sample(rows: Tensor | Candidates, seeds: Keys, sequences: Keys, positions: Keys) -> Tensor:
     """A token of each row, int64 [N], drawn from softmax(row) as argmax(row + Gumbel noise).
 
+    The tokens are on the device of the rows; those of candidates, which are on the host, on the CPU.
+
     The token is a function of its row, seed, sequence and position alone.
 
     Args:
@@ -46,12 +48,7 @@ def sample(rows: Tensor | Candidates, seeds: Keys, sequences: Keys, positions: K
         NonFiniteLogitsError: a row has NaN or +inf; names the row.
     """
     if isinstance(rows, Candidates):
-        peaks = rows.logits[:, :1]
-        _raise_first(faults(peaks[:, 0]))
-        noisy = gumbel_at(seeds, sequences, positions, rows.token_ids).add_(rows.logits - peaks)
-        # Equal sums (about one draw in 10^6) go to the lowest id, as `argmax` does in the order of ids.
-        is_best = noisy == noisy.amax(dim=-1, keepdim=True)
-        return torch.where(is_best, rows.token_ids, rows.vocab_size).amin(dim=-1)
+        return torch.from_numpy(_sample_candidates(rows, host_keys(seeds, sequences, positions)))
     peaks = rows.amax(dim=-1, keepdim=True)
     _raise_first(faults(peaks[:, 0]))
     # Relative to the likeliest token the sum is exact to 1e-7 where it matters, even at a very low temperature.
@@ -63,16 +60,27 @@ def sample(rows: Tensor | Candidates, seeds: Keys, sequences: Keys, positions: K
     return gumbel(seeds, sequences, positions, rows.shape[-1], rows.device).add_(relative).argmax(dim=-1)
 
 
+def _sample_candidates(rows: Candidates, keys: NDArray[np.uint64]) -> NDArray[np.int64]:
+    peaks = rows.logits[:, :1]
+    _raise_first(faults(peaks[:, 0]))
+    noisy = gumbel_at(keys[:, None], rows.token_ids)
+    noisy += rows.logits - peaks
+    # Equal sums (about one draw in 10^6) go to the lowest id, as `argmax` does in the order of ids.
+    is_best = noisy == noisy.max(axis=1, keepdims=True)
+    tokens: NDArray[np.int64] = np.where(is_best, rows.token_ids, rows.vocab_size).min(axis=1)
+    return tokens
+
+
 def _sample_sparse(relative: Tensor, allowed: NDArray[np.bool_], keys: NDArray[np.uint64]) -> Tensor:
     """``sample`` with noise for the allowed tokens only, which is most of the work on a wide row with a mask."""
     row_ids, token_ids = np.nonzero(allowed)
     places = torch.from_numpy(row_ids), torch.from_numpy(token_ids)
     noisy = torch.full_like(relative, -math.inf)
-    noisy[places] = host_gumbel_at(keys[row_ids], token_ids).add_(relative[places])
+    noisy[places] = torch.from_numpy(gumbel_at(keys[row_ids], token_ids)).add_(relative[places])
     return noisy.argmax(dim=-1)
 
 
-def faults(peaks: Tensor) -> dict[int, DecodingError]:
+def faults(peaks: Tensor | NDArray[np.float32]) -> dict[int, DecodingError]:
     """The rows from which no token can be taken, with the reason.
 
     Args:

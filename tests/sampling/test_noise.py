@@ -40,7 +40,9 @@ def test_device_integers_equal_host_integers(values: list[int]) -> None:
     assert noise.device_keys(*(key.tolist() for key in keys), CPU).flatten().tolist() == on_host.view(np.int64).tolist()
     # What a GPU computes, here on the CPU.
     on_device = noise._device_gumbel(noise.device_keys(*keys, CPU) + noise._device_counters(9, CPU))
-    assert torch.equal(on_device, noise.gumbel(*keys, 9))
+    host_noise = noise.gumbel(*keys, 9)
+    assert torch.allclose(on_device, host_noise, rtol=2e-7, atol=0)
+    assert torch.equal(on_device, host_noise)  # but for one number in 10^8
 
 
 @pytest.mark.gpu
@@ -51,8 +53,8 @@ def test_a_gpu_computes_the_same_noise() -> None:
     assert device.is_cuda
     assert torch.allclose(device.cpu(), host, rtol=2e-7, atol=0)
     assert (device.cpu() != host).float().mean() < 1e-6
-    ids = torch.arange(0, 50_000, 17).expand(64, -1)
-    assert torch.equal(noise.gumbel_at(*keys, ids.cuda()), device[:, ::17])
+    ids = torch.arange(0, 50_000, 17)
+    assert np.array_equal(noise.gumbel_at(noise.host_keys(*keys)[:, None], ids.numpy()), host[:, ::17].numpy())
 
 
 def test_does_not_depend_on_batch_width_or_selection() -> None:
@@ -63,7 +65,8 @@ def test_does_not_depend_on_batch_width_or_selection() -> None:
         assert torch.equal(alone[0], whole[n])
     assert torch.equal(noise.gumbel(seeds, sequences, positions, 17), whole[:, :17])
     ids = torch.tensor([[999, 0, 5], [5, 999, 0], [1, 2, 3], [3, 2, 1]])
-    assert torch.equal(noise.gumbel_at(seeds, sequences, positions, ids), whole.gather(1, ids))
+    keys = noise.host_keys(seeds, sequences, positions)
+    assert np.array_equal(noise.gumbel_at(keys[:, None], ids.numpy()), whole.gather(1, ids).numpy())
     tensors = torch.tensor(seeds), torch.tensor(sequences), torch.tensor(positions)
     assert torch.equal(noise.gumbel(*tensors, 1000), whole)
 

@@ -25,9 +25,8 @@ def draws(pipeline: Pipeline, axis: str) -> Tensor:
     keys[axis] = list(range(NUM_DRAWS))
     rows = pipeline.narrow(torch.tensor([LOGITS]))
     if isinstance(rows, Candidates):
-        rows = Candidates(
-            rows.logits.expand(NUM_DRAWS, -1), rows.token_ids.expand(NUM_DRAWS, -1).contiguous(), rows.vocab_size
-        )
+        logits, ids = rows.logits.repeat(NUM_DRAWS, axis=0), rows.token_ids.repeat(NUM_DRAWS, axis=0)
+        rows = Candidates(logits, ids, rows.vocab_size, rows.device)
     else:
         rows = rows.expand(NUM_DRAWS, -1)
     return sample(rows, keys["seed"], keys["sequence"], keys["position"])
@@ -120,8 +119,9 @@ def test_greedy_takes_the_lowest_id_of_equals() -> None:
 
 
 def test_equal_candidates_go_to_the_lowest_id(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(selectors, "gumbel_at", lambda seeds, sequences, positions, ids: torch.zeros(ids.shape))
-    rows = Candidates(torch.tensor([[1.0, 1.0, 0.0]]), torch.tensor([[7, 4, 2]]), 10)
+    monkeypatch.setattr(selectors, "gumbel_at", lambda keys, ids: np.zeros(ids.shape, dtype=np.float32))
+    logits = np.array([[1.0, 1.0, 0.0]], dtype=np.float32)
+    rows = Candidates(logits, np.array([[7, 4, 2]]), 10, torch.device("cpu"))
     assert sample(rows, [0], [0], [0]).tolist() == [4]
 
 
