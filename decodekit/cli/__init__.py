@@ -10,13 +10,8 @@ from typing import Annotated
 import typer
 
 from decodekit import __version__
-from decodekit.cli import schema
+from decodekit.cli import demo, doctor, extract, folder, generate, schema
 from decodekit.cli.console import EXIT_CODES_HELP
-from decodekit.cli.demo import demo
-from decodekit.cli.doctor import doctor
-from decodekit.cli.extract import extract, retry
-from decodekit.cli.folder import report, status
-from decodekit.cli.generate import generate
 
 app = typer.Typer(
     name="decodekit",
@@ -27,7 +22,15 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for function in (extract, status, retry, report, generate, demo, doctor):
+for function in (
+    extract.extract,
+    folder.status,
+    extract.retry,
+    folder.report,
+    generate.generate,
+    demo.demo,
+    doctor.doctor,
+):
     app.command()(function)
 app.add_typer(schema.app, name="schema")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -106,7 +107,9 @@ def extract(
     )
     here = str(Path.cwd())
     sources = [Input(path, id_field, text_field, here) for path in inputs if path != "-"]
-    found = scan(sources)  # before the model is loaded, so that faults of the inputs are told at once
+    # Before the model is loaded, so that faults of inputs and options are told at once.
+    found = scan(sources)
+    chosen.check()
     extraction = Extraction(load_model(model, dtype, device_map), chosen)
     folder, is_resumed = JobFolder.create_or_resume(output, extraction.settings, fresh=fresh, force=force)
     with folder:
@@ -165,6 +168,11 @@ def retry(
 
 def load_model(name: str, dtype: str, device_map: str | None) -> LLM:
     """Load a model and say so on stderr, for it may take a while."""
+    from decodekit.jobs.prompt import BUNDLED_MODELS
+
+    if name in BUNDLED_MODELS or Path(name).is_dir():
+        # Nothing is downloaded, so a bar about it would only be noise between our own lines.
+        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     from decodekit.llm import LLM
 
     note(f"loading {name}")

@@ -8,18 +8,19 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from decodekit import __version__
-from decodekit.errors import JobError
 from decodekit.jobs.documents import Entry
 from decodekit.jobs.executors import LocalExecutor, automatic_batch_size
 from decodekit.jobs.prompt import Prompt, choose_prompt
 from decodekit.jobs.runner import Observer, Runner, Summary
-from decodekit.jobs.schema import JobSchema, load_schema
+from decodekit.jobs.schema import JobSchema, reload_schema
 from decodekit.jobs.settings import Settings, digest
 from decodekit.jobs.store import JobFolder
 from decodekit.jobs.validation import OutputValidator
 
 if TYPE_CHECKING:
+    from decodekit.constraints import Constraint
     from decodekit.llm import LLM
+    from decodekit.strategy import Strategy
 
 
 @dataclass(frozen=True)
@@ -48,22 +49,33 @@ class ExtractionOptions:
     on_length: str = "error"
     seed: int = 0
 
+    def check(self) -> tuple[Strategy, Constraint, OutputValidator]:
+        """Check strategy and schema, which needs no model.
+
+        Returns:
+            The strategy, the constraint to decode with, and the validator of outputs.
+
+        Raises:
+            OptionError: options that the strategy does not have, or out of range.
+            UnknownNameError: no such strategy.
+            ConstraintError: the schema is malformed, not supported or not satisfiable.
+        """
+        from decodekit.constraints import as_constraint
+        from decodekit.strategy import resolve_strategy
+
+        strategy = resolve_strategy(self.strategy, self.strategy_options)
+        constraint = as_constraint(self.schema.constraint)
+        constraint.root()
+        return strategy, constraint, OutputValidator(self.schema.schema)
+
     @classmethod
     def of_settings(cls, settings: Settings, **changes: Any) -> ExtractionOptions:
         """The options that a job folder was made with, some of them changed.
 
         Raises:
-            JobError: the schema was a Python class and is no longer the one that the job was made with.
+            JobError: the schema was a Python class and is no longer what it was when the job was made.
         """
-        schema = JobSchema(settings.schema_source, settings.schema, settings.schema)
-        if ":" in settings.schema_source and not settings.schema_source.startswith("{"):
-            # A class may check more than its schema says, so the class itself is needed.
-            schema = load_schema(settings.schema_source)
-            if schema.schema != settings.schema:
-                raise JobError(
-                    f"{settings.schema_source} has changed since the job was made.",
-                    hint="run extract again with --fresh, or with --force to go on with the new class.",
-                )
+        schema = reload_schema(settings.schema_source, settings.schema)
         strategy = dict(settings.strategy)
         given: dict[str, Any] = {
             "model": settings.model,
@@ -93,17 +105,10 @@ class Extraction:
     """
 
     def __init__(self, llm: LLM, options: ExtractionOptions) -> None:
-        from decodekit.constraints import as_constraint, compile
-        from decodekit.strategy import resolve_strategy
-
         self._llm = llm
         self._options = options
+        self._strategy, self._constraint, self._validator = options.check()
         schema = options.schema
-        self._validator = OutputValidator(schema.schema)
-        self._strategy = resolve_strategy(options.strategy, options.strategy_options)
-        # Compiled here, so that a schema that is refused stops the command and not every document.
-        self._constraint = as_constraint(schema.constraint)
-        compile(self._constraint, llm.vocabulary)
         has_chat_template = bool(getattr(llm.tokenizer, "chat_template", None))
         self._prompt = choose_prompt(
             options.prompt,

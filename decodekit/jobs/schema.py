@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from decodekit.errors import InvalidConstraintError, NameNotFoundError
+from decodekit.errors import DecodekitError, InvalidConstraintError, JobError, NameNotFoundError
 
 _CLASS_REFERENCE = re.compile(r"(?P<module>.+\.py|[A-Za-z_][\w.]*):(?P<name>[A-Za-z_]\w*)")
 _FIELD = re.compile(r"(?P<name>[^\W\d][\w-]*)(?P<q1>\?)?(?:\s+(?P<type>[^\s?]+(?:\s*\|\s*[^\s?|]+)*)\s*(?P<q2>\?)?)?")
@@ -69,7 +69,41 @@ def load_schema(source: str) -> JobSchema:
     path = Path(source)
     if path.suffix.lower() == ".json" or path.is_file():
         return _from_dictionary(source, _parse(_read(path), source))
-    return JobSchema(source, *([fields_schema(source)] * 2))
+    return _from_fields(source)
+
+
+def _from_fields(source: str) -> JobSchema:
+    from decodekit.constraints import JsonSchema
+
+    schema = fields_schema(source)
+    # Who writes "due date" wants a date, so formats are enforced here; in a schema file they are annotations.
+    return JobSchema(source, schema, JsonSchema(schema, format="assert"))
+
+
+def reload_schema(source: str, schema: Mapping[str, Any] | bool) -> JobSchema:
+    """The schema of an existing job: a file is not read again, a class and fields are made anew.
+
+    Args:
+        source: as given when the job was made.
+        schema: the JSON Schema that the job was made with.
+
+    Raises:
+        JobError: the class has another schema now.
+        NameNotFoundError: the class has gone.
+    """
+    if _CLASS_REFERENCE.fullmatch(source):
+        found = load_schema(source)  # a class may check more than its schema says
+        if found.schema != schema:
+            raise JobError(
+                f"{source} has changed since the job was made.",
+                hint="run extract again with --fresh, or with --force to go on with the new class.",
+            )
+        return found
+    try:
+        is_fields = fields_schema(source) == schema
+    except InvalidConstraintError:
+        is_fields = False
+    return _from_fields(source) if is_fields else JobSchema(source, schema, schema)
 
 
 def _read(path: Path) -> str:
@@ -112,7 +146,7 @@ def unwrap_response_format(value: Any) -> Mapping[str, Any] | bool:
 
 
 def _from_class(source: str, module_name: str, name: str) -> JobSchema:
-    from pydantic import TypeAdapter
+    from decodekit.constraints import JsonSchema
 
     module = _import(module_name)
     if not hasattr(module, name):
@@ -125,14 +159,14 @@ def _from_class(source: str, module_name: str, name: str) -> JobSchema:
     value = getattr(module, name)
     if isinstance(value, dict):
         return JobSchema(source, unwrap_response_format(value), value)
-    if isinstance(getattr(value, "schema", None), (dict, bool)):  # a decodekit.JsonSchema value
-        return JobSchema(source, value.schema, value)
     try:
-        schema = TypeAdapter(value).json_schema()
-    except Exception as error:  # pydantic's own errors, a missing package of a type, code of the user's class
+        constraint = value if isinstance(value, JsonSchema) else JsonSchema(value)
+    except DecodekitError:
+        raise
+    except Exception as error:  # a missing package of a type, code of the user's class
         message = str(error).partition("\n")[0]
         raise InvalidConstraintError(f"{name} has no JSON Schema: {message}", at=source) from error
-    return JobSchema(source, schema, value)
+    return JobSchema(source, constraint.schema, constraint)  # type: ignore[arg-type]
 
 
 def _is_own_type(value: object, module: ModuleType) -> bool:

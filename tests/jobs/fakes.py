@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from decodekit.errors import DeadEndError, LengthError
@@ -22,7 +23,9 @@ from decodekit.jobs.settings import Settings
 from decodekit.jobs.store import JobFolder
 from decodekit.jobs.validation import OutputValidator
 from decodekit.llm import Completion
+from decodekit.vocabulary import Vocabulary
 
+BYTES = Vocabulary([bytes([number]) for number in range(256)], {10})
 SCHEMA = {
     "type": "object",
     "properties": {
@@ -68,6 +71,9 @@ class FakeLLM:
 
     def __init__(self, *, delay_s: float = 0.0, max_rows: int = 10**9, hungry: str | None = None) -> None:
         self.delay_s, self.max_rows, self.hungry = delay_s, max_rows, hungry
+        self.model = SimpleNamespace(name="fake", dtype="torch.float32", device=SimpleNamespace(type="cpu"))
+        self.tokenizer = SimpleNamespace(chat_template=None)
+        self.vocabulary = BYTES
         self.seen: list[str] = []
         self.batch_sizes: list[int] = []
 

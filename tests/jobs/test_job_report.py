@@ -17,9 +17,7 @@ from decodekit.jobs.report import report_html, write_report
 from decodekit.jobs.spans import find_spans, scalars
 from decodekit.jobs.view import JobView, compare_fields, wrong_fields
 from decodekit.vocabulary import Vocabulary
-from tests.jobs.fakes import FakeLLM, answer, make_settings, run_job, words, write_jsonl
-
-BYTES = Vocabulary([bytes([number]) for number in range(256)], {10})
+from tests.jobs.fakes import BYTES, FakeLLM, answer, make_settings, run_job, words, write_jsonl
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),

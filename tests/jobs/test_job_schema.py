@@ -7,9 +7,10 @@ from typing import Any
 import jsonschema
 import pytest
 
-from decodekit.errors import DecodekitError, InvalidConstraintError, NameNotFoundError, OptionError
+from decodekit.constraints import as_constraint
+from decodekit.errors import DecodekitError, InvalidConstraintError, JobError, NameNotFoundError, OptionError
 from decodekit.jobs.prompt import INSTRUCTION, Prompt, choose_prompt
-from decodekit.jobs.schema import fields_schema, load_schema
+from decodekit.jobs.schema import fields_schema, load_schema, reload_schema
 
 MODULE = """
 from __future__ import annotations
@@ -165,3 +166,22 @@ def test_a_template_of_ones_own(tmp_path: Path) -> None:
         choose("Extract!")
     with pytest.raises(OptionError, match="cannot be read"):
         choose(f"@{tmp_path / 'nowhere'}")
+
+
+def test_the_schema_of_a_job_outlives_its_file(tmp_path: Path, module: Path) -> None:
+    path = tmp_path / "name"  # a name that could be a field
+    path.write_text('{"type": "integer"}')
+    for source in (str(path), '{"type": "null"}', "total, due date", f"{module}:Invoice"):
+        loaded = load_schema(source)
+        if source == str(path):
+            path.unlink()
+        again = reload_schema(source, loaded.schema)
+        assert (again.schema, as_constraint(again.constraint)) == (loaded.schema, as_constraint(loaded.constraint))
+    module.write_text(MODULE.replace("number: str", "number: int"))
+    with pytest.raises(JobError, match="has changed"):
+        reload_schema(f"{module}:Invoice", load_schema_of(MODULE, tmp_path))
+
+
+def load_schema_of(code: str, folder: Path) -> Any:
+    (folder / "old.py").write_text(code)
+    return load_schema(f"{folder / 'old.py'}:Invoice").schema

@@ -1,0 +1,403 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import typer.main
+from typer.testing import CliRunner
+
+import decodekit
+from decodekit.cli import app, console
+from decodekit.cli import extract as extract_module
+from decodekit.errors import DecodekitError
+from tests.jobs.fakes import SCHEMA, FakeLLM, read_jsonl, words, write_jsonl
+
+ROOT = Path(__file__).parents[1]
+GOLDEN = Path(__file__).parent / "jobs" / "cli_options.json"
+
+
+class Result:
+    """What a command did."""
+
+    def __init__(self, *arguments: str | Path, stdin: str = "") -> None:
+        result = CliRunner().invoke(app, [str(argument) for argument in arguments], input=stdin)
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        self.code, self.out, self.err = result.exit_code, result.stdout, result.stderr
+
+
+@pytest.fixture
+def llm(monkeypatch: pytest.MonkeyPatch) -> FakeLLM:
+    """A model that answers at once, in place of any that a command loads."""
+    fake = FakeLLM()
+    monkeypatch.setattr(extract_module, "load_model", lambda name, dtype, device_map: fake)
+    return fake
+
+
+@pytest.fixture
+def schema(tmp_path: Path) -> Path:
+    path = tmp_path / "schema.json"
+    path.write_text(json.dumps(SCHEMA))
+    return path
+
+
+@pytest.fixture
+def documents(tmp_path: Path) -> Path:
+    return write_jsonl(tmp_path / "d.jsonl", [{"id": f"doc-{n}", "text": words(n)} for n in range(30)])
+
+
+# --- help and start ---------------------------------------------------------------------------------------------------
+
+
+def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, list[str]]]:
+    yield " ".join(path), sorted(option for parameter in command.params for option in parameter.opts)
+    for name, inner in getattr(command, "commands", {}).items():
+        yield from commands(inner, (*path, name))
+
+
+def test_verbs_and_options_are_those_that_are_written_down() -> None:
+    """A change here changes what users type: change tests/jobs/cli_options.json with it, on purpose."""
+    assert dict(commands(typer.main.get_command(app))) == json.loads(GOLDEN.read_text())
+
+
+@pytest.mark.parametrize("verb", sorted(json.loads(GOLDEN.read_text())))
+def test_help_lists_every_verb_and_option(verb: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("TERMINAL_WIDTH", "200")
+    monkeypatch.setenv("NO_COLOR", "1")
+    shown = Result(*verb.split(), "--help")
+    assert shown.code == 0
+    golden = json.loads(GOLDEN.read_text())
+    for option in golden[verb]:
+        if option.startswith("--"):
+            assert option in shown.out, option
+    for other in golden:
+        if other.rpartition(" ")[0] == verb and other:
+            assert other.rpartition(" ")[2] in shown.out
+
+
+def test_help_loads_neither_torch_nor_transformers_nor_numba() -> None:
+    code = (
+        "import sys\n"
+        "from decodekit.cli import main\n"
+        "sys.argv = ['decodekit', *sys.argv[1:]]\n"
+        "try: main()\n"
+        "except SystemExit as end: assert not end.code, end.code\n"
+        "heavy = {'torch', 'transformers', 'numba', 'numpy', 'jsonschema'} & sys.modules.keys()\n"
+        "print('loaded:', sorted(heavy), file=sys.stderr)\n"
+    )
+    for arguments in (["--help"], ["extract", "--help"], ["--version"]):
+        done = subprocess.run(
+            [sys.executable, "-c", code, *arguments], cwd=ROOT, capture_output=True, text=True, check=True
+        )
+        assert done.stderr.strip() == "loaded: []"
+        assert done.stdout
+
+
+def test_the_version_is_data() -> None:
+    assert Result("--version").out == f"{decodekit.__version__}\n"
+
+
+# --- extract, status, retry, report -----------------------------------------------------------------------------------
+
+
+def test_extract_status_report_retry(tmp_path: Path, llm: FakeLLM, schema: Path) -> None:
+    out = tmp_path / "out"
+    rows = [{"id": f"doc-{n}", "text": words(n)} for n in range(30)] + [{"id": "bad", "text": "a CUT b"}]
+    path = write_jsonl(tmp_path / "d.jsonl", rows)
+    done = Result("extract", path, "-o", out, "--schema", schema)
+    assert (done.code, done.out) == (console.SOME_FAILED, "")
+    assert "30 done and 1 failed" in done.err and "failed bad: DK101" in done.err and "decodekit retry" in done.err
+    for row in read_jsonl(out / "results.jsonl"):
+        jsonschema.validate(row["value"], SCHEMA)
+    assert "doc-29" in (out / "report.html").read_text()
+
+    figures = json.loads(Result("status", out, "--json").out)
+    assert (figures["done"], figures["failed"], figures["left"]) == (30, 1, 0)
+    shown = Result("status", out)
+    assert (shown.code, shown.err) == (0, "")
+    assert "DK101 LengthError" in shown.out
+
+    again = Result("extract", path, "-o", out, "--schema", schema)
+    assert again.code == console.SOME_FAILED
+    assert "resuming" in again.err and "0 done and 0 failed in" in again.err
+
+    write_jsonl(path, [*rows[:-1], {"id": "bad", "text": "mended"}])
+    mended = Result("retry", out, "--max-new-tokens", "99")
+    assert mended.code == console.DONE
+    assert read_jsonl(out / "failed.jsonl") == []
+    settings = {row["id"]: row["settings"] for row in read_jsonl(out / "results.jsonl")}
+    assert settings["bad"] != settings["doc-0"]
+    assert "no failed documents" in Result("retry", out).err
+
+    (out / "report.html").unlink()
+    assert Result("report", out).code == 0
+    assert "mended" in (out / "report.html").read_text()
+    assert Result("report", out, "-o", tmp_path / "r.html", "--documents", "3").code == 0
+    assert "3 of 31 documents" in (tmp_path / "r.html").read_text()
+
+
+def test_text_files_folders_and_stdin(tmp_path: Path, llm: FakeLLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "a.txt").write_text("one two")
+    (tmp_path / "docs" / "b.pdf").write_bytes(b"%PDF")
+    (tmp_path / "c.log").write_text("three")
+    arguments = ("-", "docs", "c.log", "-o", "out", "--schema", "first, words int, seed int")
+    done = Result("extract", *arguments, stdin='{"id": "x", "text": "from stdin"}\n')
+    assert done.code == 0, done.err
+    assert "left out 1 files that are no text files, such as docs/b.pdf" in done.err
+    assert {row["id"]: row["value"]["first"] for row in read_jsonl(tmp_path / "out" / "results.jsonl")} == {
+        "x": "from",
+        "docs/a.txt": "one",
+        "c.log": "three",
+    }
+    (tmp_path / "out").rename(tmp_path / "moved")
+    assert Result("report", "moved").code == 0
+    assert "</mark> stdin" in (tmp_path / "moved" / "report.html").read_text()
+    assert json.loads(Result("status", "moved", "--json").out)["left"] == 0
+
+
+def test_shards_of_one_folder_complete_each_other(tmp_path: Path, llm: FakeLLM, schema: Path, documents: Path) -> None:
+    for number in (1, 2, 3):
+        assert (
+            Result("extract", documents, "-o", tmp_path / "o", "--schema", schema, "--shard", f"{number}/3").code == 0
+        )
+    assert len(read_jsonl(tmp_path / "o" / "results.jsonl")) == 30
+
+
+def test_a_limit_on_failures_stops(tmp_path: Path, llm: FakeLLM, schema: Path) -> None:
+    path = write_jsonl(tmp_path / "d.jsonl", [{"id": n, "text": "CUT"} for n in range(40)])
+    done = Result("extract", path, "-o", tmp_path / "o", "--schema", schema, "--max-failures", "2", "--batch-size", "1")
+    assert done.code == console.SOME_FAILED
+    assert "stopped at the limit of failures" in done.err
+    assert len(read_jsonl(tmp_path / "o" / "failed.jsonl")) == 2
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_and_resumed(
+    tmp_path: Path, llm: FakeLLM, schema: Path, documents: Path, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = llm.as_completed
+
+    def interrupted(*arguments: Any, **options: Any) -> Iterator[Any]:
+        for count, item in enumerate(whole(*arguments, **options)):
+            yield item
+            if count == 9:
+                os.kill(os.getpid(), number)
+
+    command = ("extract", documents, "-o", tmp_path / "o", "--schema", schema)
+    with monkeypatch.context() as patch:
+        patch.setattr(llm, "as_completed", interrupted)
+        done = Result(*command)
+    assert done.code == console.INTERRUPTED
+    assert "interrupted: 10 done" in done.err and "run the same command again" in done.err
+    assert len(read_jsonl(tmp_path / "o" / "results.jsonl")) == 10
+    assert "interrupted" in Result("status", tmp_path / "o").out
+    llm.seen.clear()
+    assert Result(*command).code == 0
+    assert len(llm.seen) == 20
+    assert len(read_jsonl(tmp_path / "o" / "results.jsonl")) == 30
+
+
+# --- bad input: each with its own error and exit code -----------------------------------------------------------------
+
+
+BAD = [
+    # arguments after `extract d.jsonl -o out`, exit code, what is said
+    (["--schema", "nowhere.json"], console.SCHEMA_REFUSED, "DK204"),
+    (["--schema", "total flaot"], console.SCHEMA_REFUSED, "DK203"),
+    (["--schema", '{"type": "integer", "minimum": 5, "maximum": 3}'], console.SCHEMA_REFUSED, "DK202"),
+    (["--schema", '{"type": "array", "uniqueItems": true}'], console.SCHEMA_REFUSED, "DK201"),
+    (["--schema", "a", "--strategy", "gredy"], console.USAGE, "DK401"),
+    (["--schema", "a", "--temperature", "0.7"], console.USAGE, "DK306"),
+    (["--schema", "a", "--strategy", "sample", "--top-p", "1.5"], console.USAGE, "DK305"),
+    (["--schema", "a", "--fresh", "--force"], console.USAGE, "DK305"),
+    (["--schema", "a", "--shard", "3/2"], console.USAGE, "DK305"),
+    (["--schema", "a", "--shard", "0/2"], console.USAGE, "DK305"),
+    (["--schema", "a", "--batch-size", "many"], console.USAGE, "DK305"),
+    (["--schema", "a", "--prompt", "no document"], console.USAGE, "DK305"),
+    (["--schema", "a", "--text-field", "body"], console.USAGE, "DK502"),
+    (["--schema", "a", "nowhere.txt"], console.USAGE, "DK500"),
+    (["--schema", "a", "d.jsonl"], console.USAGE, "DK502"),
+    (["--schema", "a", "--max-new-tokens", "0"], console.USAGE, "max-new-tokens"),
+    (["--schema", "a", "--draft-model", "x"], console.USAGE, "draft-model"),
+    (["--schema", "a", "--on-length", "close"], console.USAGE, "close"),
+    ([], console.USAGE, "schema"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "code", "said"), BAD, ids=[" ".join(case[0]) for case in BAD])
+def test_bad_options(
+    tmp_path: Path,
+    llm: FakeLLM,
+    documents: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    code: int,
+    said: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = Result("extract", "d.jsonl", "-o", "out", *arguments)
+    assert done.code == code, done.err
+    assert said in done.err
+    assert done.out == ""
+    assert llm.seen == []
+    assert not (tmp_path / "out" / "results.jsonl").exists()
+
+
+def test_several_faults_are_told_together(tmp_path: Path, llm: FakeLLM, documents: Path) -> None:
+    done = Result("extract", documents, "-o", tmp_path / "o", "--schema", "a", "--temperature", "1", "--top-k", "3")
+    assert done.code == console.USAGE
+    assert "temperature" in done.err and "top_k" in done.err
+
+
+def test_other_settings(tmp_path: Path, llm: FakeLLM, schema: Path, documents: Path) -> None:
+    command = ("extract", documents, "-o", tmp_path / "o", "--schema", schema)
+    assert Result(*command, "--limit", "3").code == 0
+    refused = Result(*command, "--seed", "4")
+    assert (refused.code, "DK501" in refused.err, "seed was 0, now 4" in refused.err) == (console.USAGE, True, True)
+    assert Result(*command, "--seed", "4", "--force").code == 0
+    assert len({row["settings"] for row in read_jsonl(tmp_path / "o" / "results.jsonl")}) == 2
+    assert Result(*command, "--seed", "5", "--fresh").code == 0
+    assert len({row["settings"] for row in read_jsonl(tmp_path / "o" / "results.jsonl")}) == 1
+
+
+def test_outputs_that_cannot_be_written(tmp_path: Path, llm: FakeLLM, schema: Path, documents: Path) -> None:
+    for output in (Path("/proc/decodekit"), documents / "out"):
+        done = Result("extract", documents, "-o", output, "--schema", schema)
+        assert done.code == console.CRASH
+        assert "DK503" in done.err and str(output) in done.err
+
+
+@pytest.mark.parametrize("verb", ["status", "retry", "report"])
+def test_a_folder_that_is_no_job(tmp_path: Path, verb: str) -> None:
+    done = Result(verb, tmp_path)
+    assert done.code == console.USAGE
+    assert "is not a job folder" in done.err
+
+
+def test_every_error_has_an_exit_code_that_is_documented() -> None:
+    kinds = [DecodekitError]
+    for kind in kinds:
+        kinds += kind.__subclasses__()
+        assert console.exit_code(kind("x")) in (1, 2, 3, 4)
+
+
+# --- with the bundled model -------------------------------------------------------------------------------------------
+
+
+def test_extract_with_the_bundled_model(tmp_path: Path) -> None:
+    path = write_jsonl(
+        tmp_path / "d.jsonl", [{"id": n, "text": f"Invoice A-{n}, total {n}.50 EUR."} for n in range(12)]
+    )
+    shape = {
+        "type": "object",
+        "properties": {"paid": {"type": "boolean"}, "kind": {"enum": ["invoice", "receipt"]}},
+        "required": ["paid", "kind"],
+        "additionalProperties": False,
+    }
+    results = {}
+    for batch_size in ("1", "5"):
+        out = tmp_path / batch_size
+        options = ("--schema", json.dumps(shape), "--strategy", "sample", "--seed", "3", "--batch-size", batch_size)
+        done = Result("extract", path, "-o", out, *options)
+        assert done.code == 0, done.err
+        rows = read_jsonl(out / "results.jsonl")
+        for row in rows:
+            jsonschema.validate(row["value"], shape)
+        results[batch_size] = sorted(json.dumps(row, sort_keys=True) for row in rows)
+        probabilities = [row["probabilities"] for row in read_jsonl(out / "metrics.jsonl")]
+        assert all(set(found) == {"/paid", "/kind"} for found in probabilities)
+    assert results["1"] == results["5"]
+    assert json.loads((tmp_path / "1" / "job.json").read_text())["settings"]["dtype"] == "float32"
+
+
+def test_generate_with_a_constraint_streams_to_stdout() -> None:
+    done = Result("generate", "Is it paid?", "--choices", "yes, no")
+    assert done.code == 0, done.err
+    assert done.out in ("yes\n", "no\n")
+    assert "tokens/s" in done.err
+    done = Result("generate", "-", "--regex", "[0-9]{3}", "--strategy", "sample", "--json", stdin="A number:")
+    assert len(json.loads(done.out)["text"]) == 3
+    cut = Result("generate", "x", "--regex", "[a-z]{40}", "--max-new-tokens", "2")
+    assert cut.code == console.SOME_FAILED
+    assert "DK101" in cut.err
+
+
+def test_generate_takes_one_constraint() -> None:
+    done = Result("generate", "x", "--regex", "a", "--choices", "a,b")
+    assert done.code == console.USAGE
+    assert "--regex and --choices cannot be combined" in done.err
+
+
+def test_an_unknown_model(tmp_path: Path, documents: Path) -> None:
+    done = Result("extract", documents, "-o", tmp_path / "o", "--schema", "a", "--model", str(tmp_path / "nowhere"))
+    assert done.code == console.MODEL
+    assert "DK300" in done.err and "nowhere" in done.err
+
+
+def test_the_tokenizer_of_another_model(tmp_path: Path, documents: Path) -> None:
+    source = Path(decodekit.__file__).parent / "models" / "tiny"
+    model = tmp_path / "mixed"
+    model.mkdir()
+    for file in source.iterdir():
+        if file.suffix in (".json", ".safetensors"):
+            (model / file.name).write_bytes(file.read_bytes())
+    tokenizer = json.loads((model / "tokenizer.json").read_text())
+    size = json.loads((model / "config.json").read_text())["vocab_size"]
+    template = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    tokenizer["added_tokens"] += [{"id": size + n, "content": f"<other-{n}>", **template} for n in range(50)]
+    (model / "tokenizer.json").write_text(json.dumps(tokenizer))
+    done = Result("extract", documents, "-o", tmp_path / "o", "--schema", "a", "--model", str(model))
+    assert done.code == console.MODEL, done.err
+    assert "DK301" in done.err
+
+
+def test_doctor() -> None:
+    done = Result("doctor", "--json")
+    facts = json.loads(done.out)
+    assert (done.code, facts["problems"]) == (0, []), facts
+    assert facts["torch"].startswith(__import__("torch").__version__.partition("+")[0])
+    assert "float32" in facts["model"] and "ragged" in facts["model"]
+    broken = Result("doctor", "--model", "/nowhere")
+    assert broken.code == console.CRASH
+    assert "problem: DK300" in broken.out
+
+
+# --- demo -------------------------------------------------------------------------------------------------------------
+
+
+def test_demo_compares_with_what_is_right(tmp_path: Path, llm: FakeLLM) -> None:
+    for kind in ("bill", "note"):
+        folder = tmp_path / "examples" / kind
+        folder.mkdir(parents=True)
+        (folder / "schema.json").write_text(json.dumps(SCHEMA))
+        (folder / "001.txt").write_text("one two")
+        (folder / "002.txt").write_text("three")
+        rows = [{"id": f"{kind}/001", "value": {"first": "one", "words": 9, "seed": 1}}]
+        write_jsonl(folder / "expected.jsonl", rows)
+    for _ in range(2):  # the second time is like the first
+        done = Result("demo", "-o", tmp_path / "out", "--examples", tmp_path / "examples")
+        assert done.code == 0, done.err
+        lines = dict(line.split("  ", 1) for line in done.out.splitlines())
+        assert lines["bill"].strip().startswith("2 done, 0 failed, ")
+        assert "of 6 fields right" in lines["all"]
+        assert "documents/s" in lines["rate"]
+    html = (tmp_path / "out" / "report.html").read_text()
+    assert "bill/001.txt" in html and "≠ 9" in html
+    assert (tmp_path / "out" / "note" / "results.jsonl").exists()
+
+
+def test_demo_without_the_samples_says_where_they_are(tmp_path: Path) -> None:
+    done = Result("demo", "--examples", tmp_path, "-o", tmp_path / "out")
+    assert done.code == console.USAGE
+    assert "in the repository of decodekit" in done.err
