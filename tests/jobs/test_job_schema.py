@@ -176,7 +176,8 @@ def test_the_schema_of_a_job_outlives_its_file(tmp_path: Path, module: Path) -> 
         if source == str(path):
             path.unlink()
         again = reload_schema(source, loaded.schema)
-        assert (again.schema, as_constraint(again.constraint)) == (loaded.schema, as_constraint(loaded.constraint))
+        assert again.schema == loaded.schema
+        assert repr(as_constraint(again.constraint)) == repr(as_constraint(loaded.constraint))
     module.write_text(MODULE.replace("number: str", "number: int"))
     with pytest.raises(JobError, match="has changed"):
         reload_schema(f"{module}:Invoice", load_schema_of(MODULE, tmp_path))
