@@ -9,11 +9,20 @@ from html import escape
 _WIDTH, _HEIGHT, _BOTTOM, _LEFT = 420, 150, 22, 34
 
 
-def histogram(values: Sequence[float], *, unit: str, num_bins: int = 24) -> str:
-    """An SVG histogram with the ends of the axis, the tallest bar and the median written on it."""
+def histogram(
+    values: Sequence[float], *, unit: str, num_bins: int = 24, bounds: tuple[float, float] | None = None
+) -> str:
+    """An SVG histogram with the ends of the axis, the tallest bar and the median written on it.
+
+    Args:
+        values: what to count.
+        unit: written behind the numbers.
+        num_bins: about how many bars.
+        bounds: ends of the axis; by default those of the values.
+    """
     if not values:
         return '<p class="none">nothing to show</p>'
-    low, high = min(values), max(values)
+    low, high = bounds or (min(values), max(values))
     edges = _edges(low, high, num_bins)
     counts = [0] * (len(edges) - 1)
     width = edges[1] - edges[0]
@@ -56,7 +65,7 @@ def _edges(low: float, high: float, num_bins: int) -> list[float]:
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= raw * (1 - 1e-9))
     first = math.floor(low / step)
-    last = max(math.floor(high / step) + 1, first + 1)
+    last = max(math.ceil(high / step), first + 1)
     return [number * step for number in range(first, last + 1)]
 
 

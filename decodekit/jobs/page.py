@@ -48,7 +48,7 @@ def _note(document: DocumentView) -> str:
         parts.append(f"{document.seconds:.2f} s")
     if document.weakest is not None:
         probability, pointer = document.weakest
-        parts.append(f"weakest {escape(pointer) or 'value'} p = {probability:.2f}")
+        parts.append(f"weakest {escape(pointer) or 'value'} p = {probability:.2g}")
     fields = document.fields()
     if fields is not None:
         right, total = fields
@@ -121,10 +121,10 @@ def _scalar_html(
     probability = probabilities.get(pointer)
     title = f"{pointer or 'value'}"
     if probability is not None:
-        title += f", p = {probability:.4f}"
+        title += f", p = {probability:.4g}"
         if probability < WEAK:
             classes.append("weak")
-    shown = f"<sub>{probability:.2f}</sub>" if probability is not None and probability < WEAK else ""
+    shown = f"<sub>{probability:.2g}</sub>" if probability is not None and probability < WEAK else ""
     css = f' class="{" ".join(classes)}"' if classes else ""
     return f'<span{css} title="{escape(title)}">{_json(item)}</span>{shown}'
 

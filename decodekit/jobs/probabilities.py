@@ -67,7 +67,7 @@ def escape_pointer(key: str) -> str:
 
 
 def value_probabilities(completion: Completion, vocabulary: Vocabulary) -> dict[str, float]:
-    """For each scalar of a JSON output, by JSON Pointer, the lowest probability among its tokens, 4 digits.
+    """For each scalar of a JSON output, by JSON Pointer, the lowest probability among its tokens, to 4 digits.
 
     A token counts for a value when it holds at least one byte of it. Nothing is said about a text whose bytes are not
     those of its tokens (cut at a stop string).
@@ -97,5 +97,5 @@ def value_probabilities(completion: Completion, vocabulary: Vocabulary) -> dict[
         while last < len(starts) and starts[last][0] < byte_end:
             lowest = min(lowest, probabilities[last])
             last += 1
-        result[pointer] = round(lowest, 4)
+        result[pointer] = float(f"{lowest:.4g}")
     return result

@@ -99,7 +99,7 @@ def _pictures(views: Sequence[JobView]) -> str:
         pictures.append(("Time per document", histogram(seconds, unit="s")))
     weakest = [document.weakest[0] for document in documents if document.weakest is not None]
     if weakest:
-        pictures.append(("Probability of the weakest value", histogram(weakest, unit="")))
+        pictures.append(("Probability of the weakest value", histogram(weakest, unit="", bounds=(0.0, 1.0))))
     return (
         '<div class="pictures">'
         + "".join(
@@ -119,7 +119,7 @@ def _lists(documents: Sequence[DocumentView], anchors: dict[int, str]) -> str:
         key=lambda document: -(document.seconds or 0.0),
     )
     rows_weak = [
-        (document, f"p = {document.weakest[0]:.3f}", document.weakest[1]) for document in weakest if document.weakest
+        (document, f"p = {document.weakest[0]:.2g}", document.weakest[1]) for document in weakest if document.weakest
     ]
     rows_slow = [(document, f"{document.seconds:.2f} s", f"{document.num_tokens} tokens") for document in slowest]
     tables = [("Weakest documents", rows_weak), ("Slowest documents", rows_slow)]
