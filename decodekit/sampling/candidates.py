@@ -19,6 +19,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 Floats = NDArray[np.float32]
+Ids = NDArray[np.int64]
+
+_REMOVED = np.float32(-np.inf)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -34,7 +37,7 @@ class Candidates:
     """
 
     logits: Floats
-    token_ids: NDArray[np.int64]
+    token_ids: Ids
     vocab_size: int
     device: torch.device
 
@@ -46,20 +49,41 @@ class Candidates:
 
 
 def top_candidates(logits: Tensor, k: int) -> Candidates | None:
-    """The k likeliest tokens of each row, or None where equal logits make them more than k or leave their order open.
+    """The k likeliest tokens of each row and ties with the last of them; None where that is half of a row or more.
 
     Args:
         logits: float32 [N, V].
-        k: less than V.
+        k: at least 1.
     """
-    values, ids = torch.topk(logits, k + 1, dim=-1, sorted=True)
-    ordered: Floats = values.numpy(force=True)
-    if has_ties(ordered):  # `topk` promises no order among equal values
+    limit = logits.shape[-1] // 2
+    if k >= limit:
         return None
-    return Candidates(ordered[:, :k], ids.numpy(force=True)[:, :k], logits.shape[-1], logits.device)
+    values, ids = _top(logits, k + 1)
+    threshold = values[:, k - 1 : k]
+    is_tied = (values[:, k:] == threshold) & (threshold > -np.inf)
+    if not is_tied.any():
+        values, ids = values[:, :k], ids[:, :k]
+    else:  # common where the model computes in bfloat16, whose numbers of one size are few
+        counts = (logits >= torch.from_numpy(threshold).to(logits.device)).sum(dim=-1).numpy(force=True)
+        width = int(counts[is_tied[:, 0]].max())
+        if width >= limit:
+            return None
+        values, ids = _top(logits, width)
+        values = np.where(values < threshold, _REMOVED, values)
+    return Candidates(*in_order(values, ids), logits.shape[-1], logits.device)
 
 
-def has_ties(ordered: Floats) -> bool:
-    """Whether a row in descending order [N, K] has equal finite values, whose order would then have to be settled."""
-    equal = ordered[:, 1:] == ordered[:, :-1]
-    return bool(np.count_nonzero(equal)) and bool((equal & (ordered[:, 1:] > -np.inf)).any())
+def _top(logits: Tensor, k: int) -> tuple[Floats, Ids]:
+    values, ids = torch.topk(logits, k, dim=-1, sorted=True)
+    return values.numpy(force=True), ids.numpy(force=True)
+
+
+def in_order(values: Floats, ids: Ids) -> tuple[Floats, Ids]:
+    """Rows in descending order with equal finite values put into order of token id; `topk` leaves that open."""
+    equal = values[:, 1:] == values[:, :-1]
+    if not np.count_nonzero(equal) or not (equal & (values[:, 1:] > -np.inf)).any() or np.isnan(values[:, 0]).any():
+        return values, ids  # NaN comes first, where it is found; a batch with NaN draws nothing
+    by_id = ids.argsort(axis=1)
+    values, ids = np.take_along_axis(values, by_id, axis=1), np.take_along_axis(ids, by_id, axis=1)
+    by_value = (-values).argsort(axis=1, kind="stable")
+    return np.take_along_axis(values, by_value, axis=1), np.take_along_axis(ids, by_value, axis=1)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from decodekit.errors import OptionError
-from decodekit.sampling.candidates import Candidates, has_ties, top_candidates
+from decodekit.sampling.candidates import Candidates, in_order, top_candidates
 from decodekit.sampling.functions import apply_bitmask
 from decodekit.sampling.history import History
 from decodekit.sampling.processors import LogitsProcessor, OrderPreserving, Stage, TopK
@@ -139,20 +139,17 @@ def _sorted_part(processors: tuple[LogitsProcessor, ...]) -> tuple[TopK, tuple[O
 
 
 def _truncate_sorted(rows: Tensor, top_k: TopK, rest: tuple[OrderPreserving, ...]) -> Candidates | None:
-    """Top-k and the processors after it on the survivors alone; None where only a call gives the same result."""
-    # From half of a row on, sorting it once more is no longer dearer than gathering the survivors.
-    if top_k.k >= rows.shape[-1] // 2:
-        return None
+    """Top-k and the processors after it on the survivors alone; None where they are too many to be worth it."""
     candidates = top_candidates(rows, top_k.k)
     if candidates is None:
         return None
-    values = candidates.logits
+    values, ids = candidates.logits, candidates.token_ids
     with np.errstate(invalid="ignore"):  # -inf - -inf in a row without tokens: NaN removes nothing
         for processor in rest:
             values = processor.on_sorted(values)
-            if processor.stage is Stage.TEMPERATURE and has_ties(values):  # made equal by rounding
-                return None
-    return Candidates(values, candidates.token_ids, candidates.vocab_size, candidates.device)
+            if processor.stage is Stage.TEMPERATURE:  # rounding may make logits equal
+                values, ids = in_order(values, ids)
+    return Candidates(values, ids, candidates.vocab_size, candidates.device)
 
 
 def _trace_step(name: str, rows: Tensor, law: Tensor) -> TraceStep:

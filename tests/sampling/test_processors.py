@@ -213,7 +213,11 @@ def test_candidates_are_used_where_they_can_be() -> None:
     assert isinstance((Temperature(0.8) | TopK(5) | TopP(0.9) | MinP(0.1)).narrow(logits), Candidates)
     assert isinstance((TopK(5) | LogitBias({1: 1.0})).narrow(logits), Tensor)  # a bias changes the order
     assert isinstance((TopK(60) | TopP(0.9)).narrow(logits), Tensor)  # too many to be worth it
-    assert isinstance(Pipeline([TopK(5)]).narrow(logits.round()), Tensor)  # ties
+    assert isinstance(Pipeline([TopK(5)]).narrow(torch.zeros(2, 100)), Tensor)  # all tied
+    rows = Pipeline([TopK(5)]).narrow(logits.round())
+    assert isinstance(rows, Candidates)
+    assert (rows.logits > -INF).sum(axis=1).tolist() == [9, 18]  # with ties
+    assert torch.equal(rows.dense(), TopK(5)(logits.round()))
     assert isinstance(Pipeline([TopP(0.5)]).narrow(logits), Tensor)
 
 
