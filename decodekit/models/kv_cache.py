@@ -1,9 +1,9 @@
-"""The ragged KV cache: keys and values of sequences that advance independently, token-major.
+"""The ragged KV cache: keys and values of sequences that advance independently.
 
-Layers whose keys and values have one shape share one tensor, `[planes, num_rows * capacity + 1, heads, head_dim]`:
-plane 2l holds the keys and plane 2l+1 the values of layer l where all layers are alike. The last slot is scratch:
-padding is written there when it has no room in its own row. Token-major means that the view
-`[rows, capacity, heads, head_dim].transpose(1, 2)` is what attention wants, without a copy.
+Layers whose keys and values have one shape share one tensor; where all layers are alike, its plane 2l holds the keys
+and its plane 2l + 1 the values of layer l. On an accelerator a plane is token-major, `[rows, slots, heads, head_dim]`;
+on a CPU it is head-major, where attention over short heads was seen to be up to three times as fast. All code sees
+the token-major view. The last slot of a row is scratch: padding that has no room of its own is written there.
 
 Lengths live on the host, since the loop knows them; taking tokens back is lowering a number.
 """
@@ -54,7 +54,8 @@ class Step:
         "row_index",
         "row_slice",
         "starts",
-        "write_index",
+        "write_rows",
+        "write_slots",
     )
 
     def __init__(
@@ -62,9 +63,10 @@ class Step:
         starts: list[int],
         row_ends: list[int],
         num_new: int,
-        row_slice: slice | None,
+        row_slice: tuple[int, int] | None,
         row_index: Tensor | None,
-        write_index: Tensor | None,
+        write_rows: Tensor | None,
+        write_slots: Tensor | None,
         positions: Tensor,
     ) -> None:
         self.starts = starts  # length of each row before the pass
@@ -72,9 +74,10 @@ class Step:
         self.num_rows = len(starts)
         self.num_new = num_new  # T, padding included
         self.end = max(row_ends)  # slots [0, end) are read
-        self.row_slice = row_slice  # the cache rows where they are consecutive,
-        self.row_index = row_index  # else their indices, int64 [R]
-        self.write_index = write_index  # flat slots of the R * T new tokens; None: slots start .. start + T of each row
+        self.row_slice = row_slice  # the cache rows as a slice (first, count); None: they are not consecutive,
+        self.row_index = row_index  # and these are their indices, int64 [R]
+        self.write_rows = write_rows  # int64 [R, 1] and [R or 1, T]: where the new tokens go;
+        self.write_slots = write_slots  # None: to the slots start .. start + T of every row
         self.positions = positions  # int64 [R or 1, T] positions of the new tokens
         self.is_fresh = max(starts) == 0  # nothing stored before: the new keys are all keys
         self.is_uniform = num_new == 1 and min(row_ends) == self.end  # each query sees exactly the slots [0, end)
@@ -133,23 +136,22 @@ class RaggedCache:
         self._allocate()
 
     def _allocate(self) -> None:
-        planes: dict[PlaneShape, list[tuple[int, int]]] = {}
+        planes: dict[PlaneShape, list[int]] = {}
         for index, layer in self._layers.items():
-            planes.setdefault(layer.key, []).append((index, 0))
-            planes.setdefault(layer.value, []).append((index, 1))
+            planes.setdefault(layer.key, []).append(index)
+            planes.setdefault(layer.value, []).append(index)
         num_rows, capacity = self.num_rows, self._capacity
-        self._storage: dict[PlaneShape, Tensor] = {}
-        self._flat: dict[int, list[Tensor]] = {index: [] for index in self._layers}  # layer -> [keys, values], each
-        self._planes: dict[int, list[Tensor]] = {index: [] for index in self._layers}  # a view of the storage
+        self._planes: dict[int, list[Tensor]] = {index: [] for index in self._layers}  # layer -> [keys, values]
         for shape, members in planes.items():
             # Zeros, not empty: a masked slot has weight 0, and 0 * NaN would be NaN.
-            size = (len(members), num_rows * capacity + 1, shape.num_heads, shape.head_dim)
-            storage = torch.zeros(size, dtype=shape.dtype, device=shape.device)
-            self._storage[shape] = storage
-            by_row = storage[:, :-1].view(len(members), num_rows, capacity, shape.num_heads, shape.head_dim)
-            for plane, (index, _) in enumerate(members):
-                self._flat[index].append(storage[plane])
-                self._planes[index].append(by_row[plane])
+            if shape.device.type == "cpu":
+                size = (len(members), num_rows, shape.num_heads, capacity + 1, shape.head_dim)
+                storage = torch.zeros(size, dtype=shape.dtype, device=shape.device).transpose(2, 3)
+            else:
+                size = (len(members), num_rows, capacity + 1, shape.num_heads, shape.head_dim)
+                storage = torch.zeros(size, dtype=shape.dtype, device=shape.device)
+            for plane, index in zip(storage, members, strict=True):
+                self._planes[index].append(plane)  # [num_rows, capacity + 1, heads, head_dim]
         self._positions = torch.arange(capacity, device=self._device)
 
     @property
@@ -177,7 +179,7 @@ class RaggedCache:
     @property
     def num_bytes(self) -> int:
         """Memory of the keys and values."""
-        return sum(storage.numel() * storage.element_size() for storage in self._storage.values())
+        return sum(plane.numel() * plane.element_size() for planes in self._planes.values() for plane in planes)
 
     def ends(self, num_tokens: Sequence[int], rows: Sequence[int] | None) -> list[int]:
         """Lengths of the rows after `num_tokens` more."""
@@ -213,14 +215,14 @@ class RaggedCache:
             unclamped = start + self._positions[:width]
             is_real = unclamped <= last
             positions = torch.minimum(unclamped, last)  # padding stays inside the context of its row
-        write_index = None
+        write_rows = write_slots = None
         if row_index is not None or is_real is not None:
-            base = torch.tensor(range(self.num_rows) if rows is None else list(rows), device=self._device)[:, None]
-            slots = base * self._capacity + positions  # [R, T]
-            if is_real is not None:
-                slots = torch.where(is_real, slots, self.num_rows * self._capacity)
-            write_index = slots.reshape(-1)
-        return Step(starts, row_ends, width, row_slice, row_index, write_index, positions)
+            write_rows = torch.tensor(list(range(self.num_rows) if rows is None else rows), device=self._device)[
+                :, None
+            ]
+            # The scratch slot takes the padding of unequal rows.
+            write_slots = positions if is_real is None else torch.where(is_real, positions, self._capacity)
+        return Step(starts, row_ends, width, row_slice, row_index, write_rows, write_slots, positions)
 
     def append(self, layer: int, keys: Tensor, values: Tensor, step: Step) -> tuple[Tensor, Tensor]:
         """Store the new keys and values of a layer and return all that its queries may read.
@@ -235,27 +237,8 @@ class RaggedCache:
             keys [R, Hkv, S, Dk] and values [R, Hkv, S, Dv]: the slots [0, step.end) of the rows (views of the cache
             where the rows are consecutive), or the given ones where nothing was stored before.
         """
-        return (
-            self._append(self._planes[layer][0], self._flat[layer][0], keys, step),
-            self._append(self._planes[layer][1], self._flat[layer][1], values, step),
-        )
-
-    def _append(self, plane: Tensor, flat: Tensor, new: Tensor, step: Step) -> Tensor:
-        # plane [num_rows, capacity, H, D], flat [num_rows * capacity + 1, H, D], new [R, H, T, D]
-        by_token = new.transpose(1, 2)
-        if step.write_index is None:
-            start = step.starts[0]
-            plane[step.row_slice, start : start + step.num_new].copy_(by_token)
-        else:
-            index = step.write_index
-            if index.device != flat.device:
-                index = index.to(flat.device)
-            flat.index_copy_(0, index, by_token.reshape(-1, *by_token.shape[2:]))
-        if step.is_fresh:
-            return new
-        if step.row_index is None:
-            return plane[step.row_slice, : step.end].transpose(1, 2)
-        return plane[:, : step.end].index_select(0, step.row_index.to(plane.device)).transpose(1, 2)
+        plane_of_keys, plane_of_values = self._planes[layer]
+        return _append(plane_of_keys, keys, step), _append(plane_of_values, values, step)
 
     def commit(self, step: Step, rows: Sequence[int] | None) -> None:
         """Advance the lengths of the rows by what the step wrote."""
@@ -310,13 +293,29 @@ class RaggedCache:
                 plane[:, :used].copy_(source[:, :used].index_select(0, index.to(source.device)))
 
 
-def _selection(rows: Sequence[int] | None, num_rows: int) -> tuple[slice | None, Tensor | None]:
-    """Rows as a slice where they are consecutive (no copy when read), else as an index."""
+def _append(plane: Tensor, new: Tensor, step: Step) -> Tensor:
+    # plane [num_rows, capacity + 1, H, D], new [R, H, T, D]
+    by_token = new.transpose(1, 2)
+    mine = plane if step.row_slice is None else plane.narrow(0, *step.row_slice)
+    if step.write_rows is None or step.write_slots is None:
+        mine.narrow(1, step.starts[0], step.num_new).copy_(by_token)
+    else:
+        plane.index_put_((step.write_rows.to(plane.device), step.write_slots.to(plane.device)), by_token)
+    if step.is_fresh:
+        return new
+    read = mine.narrow(1, 0, step.end)
+    if step.row_index is not None:
+        read = read.index_select(0, step.row_index.to(plane.device))
+    return read.transpose(1, 2)
+
+
+def _selection(rows: Sequence[int] | None, num_rows: int) -> tuple[tuple[int, int] | None, Tensor | None]:
+    """Rows as (first, count) where they are consecutive, to be read without a copy, else as an index."""
     if rows is None:
-        return slice(0, num_rows), None
+        return (0, num_rows), None
     first = rows[0]
     if all(row == first + i for i, row in enumerate(rows)):
-        return slice(first, first + len(rows)), None
+        return (first, len(rows)), None
     return None, torch.tensor(list(rows), dtype=torch.int64)
 
 
