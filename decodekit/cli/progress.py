@@ -59,7 +59,7 @@ class Bar:
             MofNCompleteColumn(),
             TextColumn("{task.fields[rate]}"),
             TextColumn("left"),
-            TimeRemainingColumn(elapsed_when_finished=True),
+            TimeRemainingColumn(),
             console=Console(stderr=True),
         )
         self._started = time.monotonic()

@@ -188,6 +188,8 @@ def _scan_folder(source: Input, skipped: list[str]) -> Iterator[Entry]:
         relative = path.relative_to(folder)
         if not path.is_file() or any(part.startswith(".") for part in relative.parts):
             continue
+        if (path.parent / "job.json").exists():
+            continue  # a job folder: what is in it came out of documents
         if path.suffix.lower() in TEXT_SUFFIXES:
             yield _scan_text_file(path, f"{source.label}/{relative.as_posix()}")
         else:
@@ -356,7 +358,7 @@ def spool(stream: BinaryIO, folder: Path) -> Path:
     except (ValueError, RecursionError):
         is_jsonl = False
     name = f"input-{hashlib.sha256(data).hexdigest()[:8]}" + (".jsonl" if is_jsonl else ".txt")
-    replace_file(folder / name, data)
+    replace_file(folder / name, [data])
     return folder / name
 
 

@@ -60,7 +60,10 @@ def histogram(
 
 def _edges(low: float, high: float, num_bins: int) -> list[float]:
     """Bin edges at round numbers: steps of 1, 2 or 5 times a power of ten."""
-    span = high - low or abs(high) or 1.0
+    size = max(abs(low), abs(high))
+    span = high - low if high - low > size * 1e-9 else size
+    if span < 1e-100:  # all zero, or as good as
+        span = 1.0
     raw = span / num_bins
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= raw * (1 - 1e-9))

@@ -145,7 +145,7 @@ class Ledger:
 
     def rewrite(self, rows: Iterable[Mapping[str, object]]) -> None:
         """Replace all rows in one step; a kill leaves either the old file or the new one."""
-        replace_file(self.path, b"".join(encode_line(row) for row in rows))
+        replace_file(self.path, (encode_line(row) for row in rows))
         os.close(self._descriptor)
         self._open()
         self._is_dirty = False
@@ -173,7 +173,7 @@ def _write(descriptor: int, data: bytes) -> int:
     return os.write(descriptor, data)
 
 
-def replace_file(path: Path, data: bytes) -> None:
+def replace_file(path: Path, parts: Iterable[bytes]) -> None:
     """Write a file in one step: a new file beside it, synced, then renamed over it.
 
     Raises:
@@ -182,7 +182,7 @@ def replace_file(path: Path, data: bytes) -> None:
     temporary = path.with_name(f".{path.name}.new")
     try:
         with temporary.open("wb") as file:
-            file.write(data)
+            file.writelines(parts)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)

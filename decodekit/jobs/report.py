@@ -31,7 +31,7 @@ def write_report(path: Path, views: Sequence[JobView], *, title: str, max_docume
     Raises:
         OutputError: the file cannot be written.
     """
-    replace_file(path, report_html(views, title=title, max_documents=max_documents).encode("utf-8"))
+    replace_file(path, [report_html(views, title=title, max_documents=max_documents).encode("utf-8")])
 
 
 def report_html(views: Sequence[JobView], *, title: str, max_documents: int = MAX_DOCUMENTS) -> str:

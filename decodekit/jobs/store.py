@@ -56,7 +56,7 @@ class JobFile:
             "inputs": [asdict(source) for source in self.inputs],
             "runs": self.runs,
         }
-        replace_file(folder / JOB, (json.dumps(data, indent=2, ensure_ascii=True) + "\n").encode("ascii"))
+        replace_file(folder / JOB, [(json.dumps(data, indent=2, ensure_ascii=True) + "\n").encode("ascii")])
 
     @classmethod
     def read(cls, folder: Path) -> JobFile:
@@ -201,7 +201,7 @@ class JobFolder:
     def forget(self, ids: set[str]) -> None:
         """Take results back, because their documents have changed; they will be done again."""
         if ids:
-            self.results.rewrite([row for row in self.results.rows() if row["id"] not in ids])
+            self.results.rewrite(row for row in self.results.rows() if row["id"] not in ids)
             for document_id in ids:
                 self.done.pop(document_id, None)
 

@@ -139,7 +139,7 @@ def test_a_really_full_disk(small_disk: Path) -> None:
     assert [row["n"] for row in read_rows(path)] == list(range(num_rows))
     assert path.read_bytes().endswith(b"\n")
     with pytest.raises(OutputError):
-        replace_file(path, b"y" * 100_000)
+        replace_file(path, [b"y" * 100_000])
     assert [row["n"] for row in read_rows(path)] == list(range(num_rows))
     assert [file.name for file in small_disk.iterdir()] == ["l.jsonl"]
 

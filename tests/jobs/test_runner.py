@@ -293,6 +293,10 @@ def start(out: Path, documents: Path) -> BaseProcess:
     return process
 
 
+def num_lines(path: Path) -> int:
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
 def test_killed_ten_times_the_job_ends_like_an_undisturbed_one(tmp_path: Path) -> None:
     rows = [{"id": f"doc-{n}", "text": words(n) + (" CUT" if n % 17 == 0 else "")} for n in range(400)]
     path = write_jsonl(tmp_path / "d.jsonl", rows)
@@ -302,14 +306,18 @@ def test_killed_ten_times_the_job_ends_like_an_undisturbed_one(tmp_path: Path) -
     seen: list[int] = []
     for _ in range(10):
         process = start(out, path)
-        time.sleep(generator.uniform(0.02, 0.15))
+        num_wanted = num_lines(out / RESULTS) + generator.choice([0, 1, 5, 20])
+        while process.is_alive() and num_lines(out / RESULTS) < num_wanted:
+            time.sleep(0.001)
+        time.sleep(generator.uniform(0, 0.01))
         process.kill()
         process.join()
         assert process.exitcode == -signal.SIGKILL, "the job was done before it was killed ten times"
         if generator.random() < 0.5 and (out / RESULTS).exists():  # torn as by a power cut
             with (out / RESULTS).open("ab") as file:
                 file.write(b'{"id":"doc-1","value":{"fi')
-        ids = [json.loads(line)["id"] for line in (out / RESULTS).read_bytes().split(b"\n")[:-1]]
+        lines = (out / RESULTS).read_bytes().split(b"\n")[:-1] if (out / RESULTS).exists() else []
+        ids = [json.loads(line)["id"] for line in lines]
         assert len(ids) == len(set(ids))  # nothing twice, at any time
         seen.append(len(ids))
     assert seen == sorted(seen)  # nothing lost
