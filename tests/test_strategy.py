@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import textwrap
 from dataclasses import FrozenInstanceError, dataclass
 from importlib.metadata import EntryPoint
 from typing import Any, ClassVar
@@ -126,6 +127,16 @@ def test_generation_options_are_those_of_generate() -> None:
     assert [p for p in parameters if p not in ("self", "prompts", "strategy_options")] == list(GENERATION_OPTIONS)
     for method in (LLM.stream, LLM.as_completed):
         assert list(inspect.signature(method).parameters) == list(parameters)
+
+
+def test_the_example_of_the_docs_runs() -> None:
+    source = textwrap.dedent((module.__doc__ or "").split("::\n")[1].split("and name it")[0])
+    names = {**vars(module), "ClassVar": ClassVar}
+    exec(source, names)
+    assert len(source.strip().splitlines()) <= 20
+    scores = torch.tensor([[0.0, 5.0, 1.0]])
+    coldest = names["Coldest"]()
+    assert coldest.select(coldest.pipeline(scores), NoiseKeys([0], [0], [0])).tolist() == [1]
 
 
 @dataclass(frozen=True)

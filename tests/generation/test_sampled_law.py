@@ -69,16 +69,16 @@ def joint_law(strategy: Sample, texts: list[str] | None) -> np.ndarray:
     return first[:, None] * np.stack(second)
 
 
-def counts(strategy: Strategy, texts: list[str] | None) -> np.ndarray:
+def counts(strategy: Strategy, texts: list[str] | None, num_samples: int = N) -> np.ndarray:
     """How often each pair of tokens came, [V, V]."""
     grammar = None if texts is None else compile(Choices(texts), VOCABULARY)
     settings = Settings(VOCABULARY, strategy.pipeline, strategy.select, max_new_tokens=2)
-    requests = (Request([START], None if grammar is None else grammar.matcher(), seed=i) for i in range(N))
+    requests = (Request([START], None if grammar is None else grammar.matcher(), seed=i) for i in range(num_samples))
     found = np.zeros((V, V))
     for update in Batch(TableLM(TABLE), settings, 2000, requests).run():
         if update.result is not None:
             found[update.result.token_ids] += 1
-    assert found.sum() == N
+    assert found.sum() == num_samples
     return found
 
 
@@ -86,10 +86,11 @@ def p_value(found: np.ndarray, expected: np.ndarray) -> float:
     """χ² of the pairs; 0 if an impossible one came. Cells with fewer than five expected are joined."""
     if found[expected == 0].any():
         return 0.0
-    small = (expected * N < 5) & (expected > 0)
+    num_samples = found.sum()
+    small = (expected * num_samples < 5) & (expected > 0)
     f = [*found[(expected > 0) & ~small], *([found[small].sum()] if small.any() else [])]
     e = [*expected[(expected > 0) & ~small], *([expected[small].sum()] if small.any() else [])]
-    return float(chisquare(f, np.array(e) * N).pvalue)
+    return float(chisquare(f, np.array(e) * num_samples).pvalue)
 
 
 CASES: list[tuple[Sample, list[str] | None]] = [
@@ -128,11 +129,11 @@ def another_temperature() -> float:
 
 
 def reused_noise() -> float:
-    return p_value(counts(OneNoise(), None), joint_law(Sample(), None))
+    return p_value(counts(OneNoise(), None, 3000), joint_law(Sample(), None))
 
 
 def forgotten_seeds() -> float:
-    return p_value(counts(OneSeed(), None), joint_law(Sample(), None))
+    return p_value(counts(OneSeed(), None, 3000), joint_law(Sample(), None))
 
 
 def mask_after_top_k() -> float:
@@ -144,7 +145,7 @@ def mask_after_top_k() -> float:
         allowed["abcdefgh".index(text[0]), "abcdefgh".index(text[1])] = 1
     expected = expected * allowed
     assert (expected > 0).sum() > 1  # the wrong law is a law
-    return p_value(counts(strategy, TEXTS), expected / expected.sum())
+    return p_value(counts(strategy, TEXTS, 3000), expected / expected.sum())
 
 
 @pytest.mark.parametrize("control", [another_temperature, reused_noise, forgotten_seeds, mask_after_top_k])

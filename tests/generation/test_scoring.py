@@ -42,5 +42,7 @@ def test_large_vocabularies_have_smaller_passes(monkeypatch: pytest.MonkeyPatch)
 
 def test_groups() -> None:
     assert list(similar_lengths([5, 1, 30, 2, 2], 6)) == [[1, 3, 4], [0], [2]]
+    # 40 + 60 tokens with 20 of padding; a third row of 160 would need 220 more
+    assert list(similar_lengths([160, 40, 60, 170], 1000)) == [[1, 2], [0, 3]]
     assert list(similar_lengths([], 6)) == []
     assert right_padded([[1, 2], [3]], torch.device("cpu")).tolist() == [[1, 2], [3, 0]]
