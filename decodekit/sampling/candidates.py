@@ -1,7 +1,7 @@
-"""The few tokens that are left of a row after top-k, in descending order, on the host.
+"""The few tokens that are left of a row after top-k or top-p, in descending order, on the host.
 
-Truncation needs the order of the logits. Once top-k has found its survivors in order, every later truncation is a cut
-in that order and every later temperature keeps it, so nothing is sorted again, and only the survivors need noise.
+Truncation needs the order of the logits. Once the first one has found its survivors in order, every later truncation
+is a cut in that order and every later temperature keeps it, so nothing is sorted again, and only survivors need noise.
 
 The survivors are numpy arrays whatever device the logits are on: the token is wanted on the host in the end, and on
 fifty numbers a call of numpy costs half of one of torch (a draw with temperature, top-k, top-p and min-p among 1,500
@@ -22,6 +22,9 @@ Floats = NDArray[np.float32]
 Ids = NDArray[np.int64]
 
 _REMOVED = np.float32(-np.inf)
+
+# How many of the likeliest tokens are searched for a nucleus.
+_NUCLEUS = 1024
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -71,6 +74,32 @@ def top_candidates(logits: Tensor, k: int) -> Candidates | None:
         values, ids = _top(logits, width)
         values = np.where(values < threshold, _REMOVED, values)
     return Candidates(*in_order(values, ids), logits.shape[-1], logits.device)
+
+
+def nucleus_candidates(logits: Tensor, p: float) -> Candidates | None:
+    """The smallest set of likeliest tokens with mass >= p of each row; None where looking for it among a few is no use.
+
+    Sorting 131,072 logits takes 12 to 18 ms a row, and the nucleus is nearly always among the first thousand.
+
+    Args:
+        logits: float32 [N, V].
+        p: above 0, at most 1.
+    """
+    if p == 1.0 or logits.shape[-1] < 4 * _NUCLEUS:
+        return None
+    values, ids = in_order(*_top(logits, _NUCLEUS))
+    total = (logits - logits.amax(dim=-1, keepdim=True)).exp().sum(dim=-1, keepdim=True).numpy(force=True)
+    with np.errstate(invalid="ignore"):  # a row without tokens gives NaN, which removes nothing
+        weights = np.exp(values - values[:, :1])
+        mass = weights.cumsum(axis=1, dtype=np.float64).astype(np.float32)
+        removed = mass - weights >= np.float32(p) * total
+    sizes = np.count_nonzero(~removed, axis=1)
+    least = np.take_along_axis(values, sizes[:, None] - 1, axis=1)
+    if not (least > values[:, -1:]).all():  # the nucleus, or a tie with its last token, may go on beyond
+        return None
+    width = sizes.max()
+    values = np.where(removed, _REMOVED, values)[:, :width]
+    return Candidates(values, ids[:, :width], logits.shape[-1], logits.device)
 
 
 def _top(logits: Tensor, k: int) -> tuple[Floats, Ids]:

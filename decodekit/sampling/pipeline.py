@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from decodekit.errors import OptionError
-from decodekit.sampling.candidates import Candidates, in_order, top_candidates
+from decodekit.sampling.candidates import Candidates, in_order, nucleus_candidates, top_candidates
 from decodekit.sampling.functions import apply_bitmask
 from decodekit.sampling.history import History
-from decodekit.sampling.processors import LogitsProcessor, OrderPreserving, Stage, TopK
+from decodekit.sampling.processors import LogitsProcessor, OrderPreserving, Stage, TopK, TopP
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Pipeline:
     processors: tuple[LogitsProcessor, ...]
 
     if TYPE_CHECKING:  # no field: it follows from the processors
-        _sorted_part: tuple[TopK, tuple[OrderPreserving, ...]] | None
+        _sorted_part: tuple[TopK | TopP, tuple[OrderPreserving, ...]] | None
 
     def __init__(self, processors: Iterable[LogitsProcessor] = ()) -> None:
         processors = tuple(processors)
@@ -79,9 +79,9 @@ class Pipeline:
         return rows.dense() if isinstance(rows, Candidates) else rows
 
     def narrow(self, logits: Tensor, history: History | None = None, mask: Tensor | None = None) -> Tensor | Candidates:
-        """A call that stops at the survivors of top-k where it can; ``sample`` takes either form.
+        """A call that stops at the survivors of the first truncation where it can; ``sample`` takes either form.
 
-        From a top-k on, rows of k candidates stand for rows of V logits as long as all further processors keep the
+        From a top-k or top-p on, rows of candidates stand for rows of V logits if all further processors keep the
         order. The result is that of a call, without sorting again and without noise for removed tokens.
         """
         rows = logits.to(torch.float32)
@@ -128,19 +128,19 @@ class Pipeline:
         return " | ".join(map(repr, self.processors)) if len(self.processors) > 1 else f"Pipeline({list(self)!r})"
 
 
-def _sorted_part(processors: tuple[LogitsProcessor, ...]) -> tuple[TopK, tuple[OrderPreserving, ...]] | None:
-    """The first top-k after which all processors keep the order, and those processors."""
+def _sorted_part(processors: tuple[LogitsProcessor, ...]) -> tuple[TopK | TopP, tuple[OrderPreserving, ...]] | None:
+    """The first top-k or top-p after which all processors keep the order, and those processors."""
     for index, processor in enumerate(processors):
-        if isinstance(processor, TopK):
+        if isinstance(processor, TopK | TopP):
             rest = [other for other in processors[index + 1 :] if isinstance(other, OrderPreserving)]
             if len(rest) == len(processors) - index - 1:
                 return processor, tuple(rest)
     return None
 
 
-def _truncate_sorted(rows: Tensor, top_k: TopK, rest: tuple[OrderPreserving, ...]) -> Candidates | None:
-    """Top-k and the processors after it on the survivors alone; None where they are too many to be worth it."""
-    candidates = top_candidates(rows, top_k.k)
+def _truncate_sorted(rows: Tensor, first: TopK | TopP, rest: tuple[OrderPreserving, ...]) -> Candidates | None:
+    """The first truncation, and the rest on its survivors alone; None where they are too many to be worth it."""
+    candidates = top_candidates(rows, first.k) if isinstance(first, TopK) else nucleus_candidates(rows, first.p)
     if candidates is None:
         return None
     values, ids = candidates.logits, candidates.token_ids

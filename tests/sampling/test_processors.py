@@ -29,7 +29,9 @@ from decodekit.sampling import (
     Temperature,
     TopK,
     TopP,
+    candidates,
 )
+from tests.reference import sampling as slow
 
 INF = math.inf
 
@@ -219,6 +221,44 @@ def test_candidates_are_used_where_they_can_be() -> None:
     assert (rows.logits > -INF).sum(axis=1).tolist() == [9, 18]  # with ties
     assert torch.equal(rows.dense(), TopK(5)(logits.round()))
     assert isinstance(Pipeline([TopP(0.5)]).narrow(logits), Tensor)
+
+
+@given(
+    st.floats(0.05, 1.0),
+    st.lists(PROCESSORS, max_size=2),
+    st.integers(0, 2**32 - 1),
+    st.sampled_from([0.5, 2.0, 6.0]),
+    st.booleans(),
+)
+@settings(deadline=None, max_examples=200)
+def test_a_nucleus_is_found_among_the_likeliest(
+    p: float, rest: list[LogitsProcessor], seed: int, spread: float, has_ties: bool
+) -> None:
+    logits = torch.from_numpy(np.random.default_rng(seed).normal(0, spread, (3, 64)).astype(np.float32))
+    if has_ties:
+        logits = logits.round()
+    logits[2, :60] = -INF
+    if any(slow.top_p_margin(row, p) < 1e-5 for row in logits.tolist()):
+        return
+    pipeline = Pipeline([TopP(p), *rest])
+    expected = one_by_one(pipeline, logits, None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(candidates, "_NUCLEUS", 16)
+        assert torch.equal(pipeline(logits), expected)
+        rows = pipeline.narrow(logits)
+    if not has_ties:
+        assert isinstance(rows, Candidates) == bool(((TopP(p)(logits) > -INF).sum(dim=-1) < 16).all())
+
+
+def test_a_nucleus_of_a_wide_row() -> None:
+    logits = torch.randn(4, 50_000, generator=torch.Generator().manual_seed(3)) * 3
+    logits[1] = logits[1].round()
+    pipeline = TopP(0.3) | MinP(0.01)
+    rows = pipeline.narrow(logits)
+    assert isinstance(rows, Candidates)
+    assert torch.equal(rows.dense(), one_by_one(pipeline, logits, None))
+    logits[3] = 0.0  # too many equals
+    assert isinstance(pipeline.narrow(logits), Tensor)
 
 
 def test_temperatures_that_make_equal_what_was_not_settle_the_order_anew() -> None:
