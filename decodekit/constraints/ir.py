@@ -17,7 +17,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterable, Iterator
 from typing import Final, TypeAlias
-from weakref import WeakKeyDictionary, WeakValueDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary, ref
 
 from decodekit.errors import ResourceLimitError
 
@@ -37,6 +37,7 @@ _FACTOR_DEPTH: Final = 40  # bound on the recursion of factoring; beyond it a ch
 
 _lock = threading.RLock()
 _interned: WeakValueDictionary[tuple[object, ...], Node] = WeakValueDictionary()
+_foreign: WeakKeyDictionary[Node, ref[Node]] = WeakKeyDictionary()
 _emptiness: WeakKeyDictionary[Node, bool] = WeakKeyDictionary()
 
 
@@ -365,13 +366,34 @@ def _meet_labels(operands: tuple[Node, ...]) -> tuple[Hashable, ...]:
 
 
 def _intern(kind: type[_Interned], identity: Hashable, *arguments: object) -> Node:
-    """The one node of this kind and identity."""
+    """The one node of this kind and identity, which names its parts by `id`.
+
+    A key that held the parts themselves would keep alive every node that is reached from its own derivative. An `id` is
+    safe because a node holds its parts, and leaves the table before it lets go of them.
+    """
     key = (kind, identity)
     with _lock:
         node = _interned.get(key)
         if node is None:
             node = _interned[key] = kind(*arguments)
         return node
+
+
+def _canonical(node: Node) -> Node:
+    """The node itself, or the equal node of another module that was met first, so that identity is equality."""
+    if isinstance(node, _Interned):
+        return node
+    with _lock:
+        reference = _foreign.get(node)
+        known = None if reference is None else reference()
+        if known is None:
+            _foreign[node] = ref(node)
+            return node
+        return known
+
+
+def _ids(nodes: Iterable[Node]) -> frozenset[int]:
+    return frozenset(map(id, nodes))
 
 
 def accept(label: Hashable) -> Node:
@@ -428,7 +450,13 @@ def _concat_two(head: Node, tail: Node) -> Node:
         return head
     if isinstance(head, Accept) and (isinstance(tail, Accept) or None not in _possible_labels(tail)):
         return tail
-    return _intern(Concat, (head, tail), head, tail)
+    if isinstance(head, Repeat):  # X{a,b}X{c,d} is X{a+c,b+d}: a chain of optional parts is one count
+        following, rest = (tail.head, tail.tail) if isinstance(tail, Concat) else (tail, EPSILON)
+        if isinstance(following, Repeat) and following.body is head.body:
+            high = None if head.max is None or following.max is None else head.max + following.max
+            return _concat_two(repeat(head.body, head.min + following.min, high), rest)
+    head, tail = _canonical(head), _canonical(tail)
+    return _intern(Concat, (id(head), id(tail)), head, tail)
 
 
 def _possible_labels(node: Node) -> tuple[Hashable, ...]:
@@ -484,6 +512,15 @@ def _choice(nodes: Iterable[Node], depth: int) -> Node:
                 options[part] = None
     for (_, tail), group in counted.items():
         options.update((concat(node, tail), None) for node in _join_repeats(group))
+    if len(options) > 1:
+        # Y?·Z contains Z. Chains share their tails, so each is walked once.
+        contained: set[Node] = set()
+        for node in options:
+            while isinstance(node, Concat) and None in node.head.labels and node.tail not in contained:
+                node = node.tail
+                contained.add(node)
+        if contained:
+            options = {node: None for node in options if node not in contained}
     if EPSILON in options:
         # X{1,n} or nothing is X{0,n}; a nullable option has the empty word already.
         for node in [node for node in options if isinstance(node, Repeat) and node.min == 1]:
@@ -495,8 +532,8 @@ def _choice(nodes: Iterable[Node], depth: int) -> Node:
         return EMPTY
     if ANYTHING in options and not any(node.is_labelled for node in options):
         return ANYTHING
-    unique = tuple(options)
-    return unique[0] if len(unique) == 1 else _intern(Choice, frozenset(unique), unique)
+    unique = tuple(map(_canonical, options))
+    return unique[0] if len(unique) == 1 else _intern(Choice, _ids(unique), unique)
 
 
 def _options(nodes: Iterable[Node]) -> Iterator[Node]:
@@ -544,7 +581,7 @@ def both(*nodes: Node) -> Node:
         operands[byte_set(mask)] = None
     if EMPTY in operands:
         return EMPTY
-    unique = tuple(operands)
+    unique = tuple(map(_canonical, operands))
     if len(unique) <= 1:
         return unique[0] if unique else ANYTHING
     if sum(node.is_labelled for node in unique) > 1:
@@ -553,7 +590,7 @@ def both(*nodes: Node) -> Node:
         return EMPTY
     if any(isinstance(node, Accept) for node in unique):
         return choice(*map(accept, _meet_labels(unique)))
-    return _intern(Both, frozenset(unique), unique)
+    return _intern(Both, _ids(unique), unique)
 
 
 def complement(node: Node) -> Node:
@@ -563,7 +600,8 @@ def complement(node: Node) -> Node:
     """
     if isinstance(node, Complement) and not node.operand.is_labelled:
         return node.operand
-    return _intern(Complement, node, node)
+    node = _canonical(node)
+    return _intern(Complement, id(node), node)
 
 
 def repeat(node: Node, min: int = 0, max: int | None = None) -> Node:
@@ -580,18 +618,19 @@ def repeat(node: Node, min: int = 0, max: int | None = None) -> Node:
         return EPSILON if min == 0 else EMPTY
     if min == max == 1:
         return node
-    if max == 1:
-        return choice(EPSILON, node)
     if node.is_nullable:
+        if max == 1 and None in node.labels:
+            return node
         min = 0
     if isinstance(node, Repeat) and node.max is None and node.min <= 1 and max is None:
         return repeat(node.body, node.min if min else 0)  # (X*)* and (X+)+
-    return _intern(Repeat, (node, min, max), node, min, max)
+    node = _canonical(node)
+    return _intern(Repeat, (id(node), min, max), node, min, max)
 
 
 def optional(node: Node) -> Node:
     """A word of `node`, or nothing."""
-    return choice(EPSILON, node)
+    return repeat(node, 0, 1)
 
 
 ANYTHING: Final[Node] = complement(EMPTY)

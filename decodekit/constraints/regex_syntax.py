@@ -187,7 +187,7 @@ class _Parser:
         if self.take(","):
             second = self.digits()
             counts = (int(first or "0"), int(second) if second else None)
-            is_valid = bool(first) if self.is_ecma else bool(first or second)
+            is_valid = bool(first) or not self.is_ecma
         else:
             counts = (int(first or "0"), int(first or "0"))
             is_valid = bool(first)

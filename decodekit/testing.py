@@ -1,0 +1,146 @@
+"""Checks that the author of a constraint or of a matcher runs in a test: languages by example, and laws.
+
+Every check raises `AssertionError` with the text and the place at which a promise was broken, and returns nothing.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+
+from decodekit.constraints.bitmask import allocate_bitmask, ids_from_bitmask
+from decodekit.constraints.compiler import compile
+from decodekit.constraints.constraint import as_constraint
+from decodekit.constraints.matcher import Matcher
+from decodekit.vocabulary import Vocabulary
+
+
+def check_language(
+    constraint: object,
+    *,
+    accepts: Iterable[str | bytes] = (),
+    rejects: Iterable[str | bytes] = (),
+    vocabulary: Vocabulary | None = None,
+) -> None:
+    """A constraint accepts and rejects what it should, and at every token on the way mask and `validate` agree.
+
+    Each text is read byte by byte, and in two random divisions into tokens.
+
+    Args:
+        constraint: a `Constraint` or what `as_constraint` takes as one.
+        accepts: texts that must be whole texts of the constraint.
+        rejects: texts that must not be.
+        vocabulary: the tokens to try; must have every single byte. The default has all bytes and pieces of the texts.
+    """
+    rule = as_constraint(constraint)
+    good, bad = ([t.encode() if isinstance(t, str) else t for t in texts] for texts in (accepts, rejects))
+    if vocabulary is None:
+        vocabulary = _vocabulary_of([*good, *bad])
+    grammar = compile(rule, vocabulary)
+    token_of = {data: token for token, data in enumerate(vocabulary.token_bytes) if data is not None}
+    _require(all(bytes((b,)) in token_of for b in range(256)), "the vocabulary must have every single byte")
+    rng = random.Random(0)
+    for data, is_expected in [(data, True) for data in good] + [(data, False) for data in bad]:
+        for max_length in (1, 3, 8):
+            tokens = _divide(data, token_of, max_length, rng)
+            matcher = grammar.matcher()
+            num_legal = matcher.validate(tokens)
+            for number, token in enumerate(tokens):
+                allowed = _check_mask(matcher, vocabulary)
+                is_legal = number < num_legal
+                place = f"{vocabulary.decode(tokens[: number + 1])!r} of {data!r}"
+                _require((token in allowed) == is_legal, f"mask and validate disagree at {place}")
+                _require(matcher.accept(token) == is_legal, f"accept and validate disagree at {place}")
+                if not is_legal:
+                    break
+            is_accepted = num_legal == len(tokens) and matcher.is_accepting
+            if is_expected and not is_accepted:
+                read = vocabulary.decode(tokens[:num_legal])
+                raise AssertionError(f"{rule!r:.300} rejects {data!r}; it went along up to {read!r}")
+            _require(is_expected or not is_accepted, f"{rule!r:.300} accepts {data!r}")
+            if is_accepted:
+                _check_mask(matcher, vocabulary)
+
+
+def check_matcher(matcher: Matcher, vocabulary: Vocabulary, *, num_tokens: int = 30, seed: int = 0) -> None:
+    """The laws of `Matcher`, along a random walk of `num_tokens` tokens; in the end `matcher` is where it was.
+
+    In every state: `accept` and `validate` agree with the mask for each token; `accept` then `rollback` leaves the mask
+    as it was; a fork goes its own way; end-of-sequence tokens are allowed exactly when the text may end, all of them;
+    forced tokens are each the only one allowed.
+    """
+    rng = random.Random(seed)
+    begin, first = matcher.num_tokens, _check_mask(matcher, vocabulary)
+    for _ in range(num_tokens):
+        allowed = _check_mask(matcher, vocabulary)
+        here = matcher.num_tokens
+        for token in rng.sample(range(vocabulary.size), min(vocabulary.size, 64)) + sorted(allowed)[:64]:
+            is_accepted = matcher.accept(token)
+            _require(is_accepted == (token in allowed), f"accept({token}) disagrees with the mask after {here} tokens")
+            if is_accepted:
+                _require(matcher.num_tokens == here + 1, "accept does not count one token")
+                matcher.rollback(1)
+            _require(matcher.num_tokens == here, "a refused token, or a rollback, leaves another number of tokens")
+        _require(_mask(matcher, vocabulary) == allowed, "accept and rollback change the mask")
+        _check_forced(matcher, vocabulary)
+        going_on = sorted(allowed - vocabulary.eos_token_ids)
+        if not going_on:
+            break
+        fork = matcher.fork()
+        _require(fork.accept(rng.choice(going_on)), "a fork refuses what its original allows")
+        _require(_mask(matcher, vocabulary) == allowed, "a fork moves its original")
+        matcher.accept(rng.choice(going_on))
+    matcher.rollback(matcher.num_tokens - begin)
+    _require(_mask(matcher, vocabulary) == first, "a long rollback does not lead back")
+
+
+def _check_mask(matcher: Matcher, vocabulary: Vocabulary) -> set[int]:
+    """The allowed tokens, after checking what a mask promises by itself."""
+    allowed = _mask(matcher, vocabulary)
+    eos = vocabulary.eos_token_ids
+    for token in range(vocabulary.size) if vocabulary.size <= 4096 else sorted(allowed)[:256]:
+        legal = matcher.validate([token]) == 1
+        _require(legal == (token in allowed), f"token {token}: validate says {legal}, the mask says {not legal}")
+    if eos:
+        _require((allowed & eos) == (eos if matcher.is_accepting else set()), "EOS tokens do not match is_accepting")
+    _require(matcher.can_continue == bool(allowed - eos), "can_continue does not match the mask")
+    _require(not (matcher.is_terminated and allowed), "something is allowed after the end")
+    return allowed
+
+
+def _check_forced(matcher: Matcher, vocabulary: Vocabulary) -> None:
+    probe = matcher.fork()
+    for token in matcher.forced_tokens():
+        _require(_mask(probe, vocabulary) == {token}, f"the forced token {token} is not the only one allowed")
+        _require(token not in vocabulary.eos_token_ids and probe.accept(token), f"token {token} cannot be forced")
+
+
+def _mask(matcher: Matcher, vocabulary: Vocabulary) -> set[int]:
+    bitmask = allocate_bitmask(1, vocabulary.size)
+    matcher.fill_bitmask(bitmask)
+    return set(ids_from_bitmask(bitmask[0]).tolist())
+
+
+def _vocabulary_of(texts: list[bytes]) -> Vocabulary:
+    """All bytes, end of sequence, and pieces of the texts: so many that a test stays quick."""
+    pieces = {text[i : i + n] for n in (2, 3, 5, 8) for text in texts for i in range(len(text) - n + 1)}
+    chosen = sorted(pieces)
+    if len(chosen) > 200:
+        chosen = sorted(random.Random(0).sample(chosen, 200))
+    return Vocabulary([*(bytes((b,)) for b in range(256)), None, *chosen], [256])
+
+
+def _divide(data: bytes, token_of: dict[bytes, int], max_length: int, rng: random.Random) -> list[int]:
+    """A random division of `data` into tokens of at most `max_length` bytes."""
+    tokens, position = [], 0
+    while position < len(data):
+        ends = range(position + 1, min(position + max_length, len(data)) + 1)
+        end = rng.choice([end for end in ends if data[position:end] in token_of])
+        tokens.append(token_of[data[position:end]])
+        position = end
+    return tokens
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise AssertionError(message)

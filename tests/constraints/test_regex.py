@@ -1,0 +1,224 @@
+"""`Regex` is `re.fullmatch` and `parse_search` is `re.search`, on all short texts; refusals name thing and place."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import re
+import time
+
+import pytest
+
+from decodekit.constraints import utf8
+from decodekit.constraints.bitmask import allocate_bitmask
+from decodekit.constraints.compiler import compile
+from decodekit.constraints.ir import EMPTY, Node, choice, concat, literal, matches
+from decodekit.constraints.regex import Regex, full_match, parse_search
+from decodekit.errors import DecodekitError, InvalidConstraintError, ResourceLimitError, UnsupportedSchemaError
+from decodekit.testing import check_language
+from tests.reference.vocabularies import byte_vocabulary
+
+ALPHABET = "abc -\n"
+TEXTS = ["".join(text) for length in range(6) for text in itertools.product(ALPHABET, repeat=length)]
+
+PATTERNS = [
+    "a*b", "(a|ab)(c|bcd)?", "[^a]+", "a{2,3}", "(a{1,2}){2}", "a{,2}b", "a{2}b{0}", "^a|b$", "(?=a)[ab]+",
+    "(?!ab)[ab]*", r"\ba+\b b", r"a\b.b", "(^a|b)c", "((?!ab)[abc])*", "((?!b$)[ab])*", ".+", "a$\n?", "a$",
+    r"\Aa\Z", "(?:)", "",
+    "a||b", r"[a-c]-?[\d\s]", "(a*)*", "(a+)+b", "(a|a)*", "(?:a?){3}a{2}", "a.{2}", r"a\Bb", r"(\ba|b)+",
+    r"(?:a\b|b)+ ?", "[]a]+", "(?=.*a)(?=.*b).*c", r"(a*)\b b*", "(a|b)*(?!c).*", r"\w+\b-?", "(?:^a)?b", r"(\bab|c)*",
+    "(?P<x>a)(?#comment)b", "a{b", "a{,}", "{", "}]", "[a\\-c]", "[-a]", "[a-]", r"[\]]|\n", "(a(?=b)|b){2,3}",
+    r"[^\W]c",     "(?=(?!b)[^c])..", "$", "^", "^$|a", "(?!$)a*", "a*?b+?c??", r"\x61\u0062", r"(a|b\b)*c",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_equals_re_on_all_short_texts(pattern: str) -> None:
+    whole, part, oracle = full_match(pattern), parse_search(pattern, "python"), re.compile(pattern, re.ASCII)
+    for text in TEXTS:
+        assert matches(whole, text.encode()) == (oracle.fullmatch(text) is not None), text
+        assert matches(part, text.encode()) == (oracle.search(text) is not None), text
+
+
+def random_pattern(rng: random.Random, depth: int) -> str:
+    kind = rng.randrange(11) if depth else 0
+    if kind < 3:
+        return rng.choice(["a", "b", "c", ".", "[ab]", "[^a]", r"\w", r"\s", "-", "ab"])
+    inner = [random_pattern(rng, depth - 1) for _ in range(2)]
+    if kind < 6:
+        return inner[0] + inner[1]
+    if kind == 6:
+        return f"(?:{inner[0]}|{inner[1]})"
+    if kind < 9:
+        return f"(?:{inner[0]}){rng.choice(['*', '+', '?', '{2}', '{1,2}', '{0,3}?'])}"
+    return rng.choice(
+        [f"(?={inner[0]}){inner[1]}", f"(?!{inner[0]}){inner[1]}", f"^{inner[0]}", f"{inner[0]}$", rf"\b{inner[0]}"]
+    )
+
+
+def test_random_patterns_equal_re() -> None:
+    rng = random.Random(2)
+    texts = rng.sample(TEXTS, 400) + TEXTS[:300]
+    num_checked = 0
+    for _ in range(250):
+        pattern = random_pattern(rng, 4)
+        try:
+            whole, part = full_match(pattern), parse_search(pattern, "python")
+        except UnsupportedSchemaError:  # an assertion in a repeated group that may match nothing
+            continue
+        oracle = re.compile(pattern, re.ASCII)
+        num_checked += 1
+        for text in texts:
+            assert matches(whole, text.encode()) == (oracle.fullmatch(text) is not None), (pattern, text)
+            assert matches(part, text.encode()) == (oracle.search(text) is not None), (pattern, text)
+    assert num_checked > 200
+
+
+def test_negative_control_the_comparison_sees_a_difference() -> None:
+    whole = full_match("a+")
+    assert any(matches(whole, text.encode()) != (re.fullmatch("a*", text) is not None) for text in TEXTS)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "accepts", "rejects"),
+    [
+        (r"\d\w\s", ["1a ", "1_\ufeff", "0Z\u2028"], ["٣a ", "1é ", "1a", "1aa"]),
+        (".", ["a", "😀", "\x0b", "\x85"], ["\n", "\r", "\u2028", "", "ab"]),
+        ("[^]", ["\n", "a", "😀"], ["", "ab"]),
+        ("[]|a", ["a"], ["", "]"]),
+        (r"\cJ\/\-\0\x41\u0041\u{1F600}\uD83D\uDE00", ["\n/-\x00AA😀😀"], []),
+        (r"\p{Lu}\p{L}\P{L}[\p{Nd}_]", ["Éa-3", "Aß ٣", "Ωω__"], ["éa-3", "A--3"]),
+        (r"\p{Letter}\p{gc=Lu}", ["aB"], ["ab"]),
+        (r"[\w-.]+", ["a-.b"], ["a b", ""]),
+        ("a{,2}", ["a{,2}"], ["a", "", "aa"]),
+        ("x{1", ["x{1"], ["x"]),
+        ("(?<year>[0-9]{4})", ["2024"], ["202"]),
+        ("^[^é-ü]$", ["a", "日"], ["é", "ö", "ab"]),
+        ("日{2}[あ-ん]+", ["日日あん"], ["日あ", "日日"]),
+        (r"[\b]", ["\b"], ["b", ""]),
+    ],
+)
+def test_ecma(pattern: str, accepts: list[str], rejects: list[str]) -> None:
+    check_language(Regex(pattern, "ecma"), accepts=accepts, rejects=rejects)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "accepts", "rejects"),
+    [
+        ("^a|b$", ["a", "abc", "xb", "b"], ["xa", "bx", "", "ca"]),
+        ("^(a|b)$", ["a", "b"], ["ab", "a\n", ""]),
+        ("a.c", ["abc", "xxabcxx", "\nabc"], ["ac", "a\nc"]),
+        ("", ["", "x"], []),
+        (r"\bcat\b", ["cat", "a cat.", "cat-dog"], ["cats", "concat", "ca t"]),
+        ("^(?!.*foo).*$", ["bar", "fo o", ""], ["foo", "xfoox", "a\nb"]),
+        ("^(?=.*[A-Z])(?=.*[0-9]).{4,}$", ["abC1", "1Cxxx"], ["abcd", "C1", "ABCD"]),
+        ("^((?!--)[a-z-])*$", ["a-b-c", ""], ["a--b", "A"]),
+        ("^((?!\n\n)[^])*$", ["a\nb\n"], ["a\n\nb"]),
+    ],
+)
+def test_search(pattern: str, accepts: list[str], rejects: list[str]) -> None:
+    node = parse_search(pattern)
+    for text in accepts:
+        assert matches(node, text.encode()), text
+    for text in rejects:
+        assert not matches(node, text.encode()), text
+
+
+def test_another_spelling_of_the_characters() -> None:
+    # Each character raw or as its number between angle brackets: languages stay closed under spelling.
+    def encode(ranges: utf8.Ranges) -> Node:
+        members = [p for low, high in utf8.intersect(ranges, ((0x20, 0x7E),)) for p in range(low, high + 1)]
+        return choice(*(choice(literal(bytes([p])), literal(f"<{p}>".encode())) for p in members if chr(p) not in "<>"))
+
+    node = parse_search("^(?!ab)[a-c]+$", "ecma", encode)
+    for text, expected in {
+        "abc": False,
+        "<97>b": False,
+        "a<98>": False,
+        "ac": True,
+        "<97><99>": True,
+        "<100>": False,
+    }.items():
+        assert matches(node, text.encode()) == expected, text
+
+
+@pytest.mark.parametrize(
+    ("pattern", "flavour", "error", "message", "column"),
+    [
+        (r"(a)\1", "python", UnsupportedSchemaError, "back-references", 4),
+        (r"(?<n>a)\k<n>", "ecma", UnsupportedSchemaError, "back-references", 8),
+        ("x(?<=a)b", "ecma", UnsupportedSchemaError, "lookbehind", 2),
+        ("(?<!a)b", "python", UnsupportedSchemaError, "lookbehind", 1),
+        ("(?i)a", "python", UnsupportedSchemaError, "flags", 1),
+        ("(?>a)", "python", UnsupportedSchemaError, "atomic", 1),
+        ("a++", "python", UnsupportedSchemaError, "possessive", 3),
+        (r"a\Z", "ecma", UnsupportedSchemaError, r"the escape \\Z", 2),
+        (r"\p{Greek}", "ecma", UnsupportedSchemaError, "'Greek'", 9),
+        (r"\pL", "python", UnsupportedSchemaError, r"the escape \\p", 1),
+        ("a**", "ecma", InvalidConstraintError, "two quantifiers", 3),
+        ("*a", "ecma", InvalidConstraintError, "nothing to repeat", 1),
+        ("b{3,2}", "ecma", InvalidConstraintError, "wrong order", 6),
+        ("a(b", "ecma", InvalidConstraintError, "not closed", 2),
+        ("a)b", "ecma", InvalidConstraintError, "closes no group", 2),
+        ("ab[c", "ecma", InvalidConstraintError, "not closed", 3),
+        ("[z-a]", "ecma", InvalidConstraintError, "wrong order", 4),
+        (r"\xg0", "ecma", InvalidConstraintError, "hexadecimal", 2),
+        (r"\u{110000}", "ecma", InvalidConstraintError, "no code point", 10),
+        ("a\\", "ecma", InvalidConstraintError, "ends inside", 3),
+        (r"(?:a*\b)*", "python", UnsupportedSchemaError, "may match nothing", None),
+        ("(" * 101 + ")" * 101, "ecma", ResourceLimitError, "nested deeper", 101),
+        ("a{99999999999}", "ecma", ResourceLimitError, "count", 14),
+        ("a" * 200_001, "ecma", ResourceLimitError, "characters", None),
+        (r"\b" * 101, "ecma", ResourceLimitError, "assertions", None),
+    ],
+)
+def test_refusals(pattern: str, flavour: str, error: type[DecodekitError], message: str, column: int | None) -> None:
+    with pytest.raises(error, match=message) as caught:
+        Regex(pattern, flavour).root()  # type: ignore[arg-type]
+    if column is not None:
+        assert caught.value.at is not None and f"character {column} of" in caught.value.at
+        _, line, caret = caught.value.at.split("\n")
+        assert len(caret) <= len(line) + 1
+
+
+def test_unknown_flavour() -> None:
+    with pytest.raises(InvalidConstraintError, match="flavour"):
+        Regex("a", "perl")  # type: ignore[arg-type]
+
+
+def test_parse_is_membership() -> None:
+    assert Regex("a+").parse("aa") == "aa"
+    with pytest.raises(ValueError, match="does not match"):
+        Regex("a+").parse("ab")
+    assert Regex("a") == Regex("a") and hash(Regex("a")) == hash(Regex("a")) and Regex("a") != Regex("a", "ecma")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text"),
+    [
+        ("(a*)*b", "a" * 60), ("(a|a)*b", "a" * 60), ("(a|aa)+$", "a" * 60), ("(x+x+)+y", "x" * 60),
+        ("((a{0,1000}){0,1000}){0,1000}", "a" * 60), ("(a{1,1000}){1,1000}", "a" * 60),
+        ("((a{1,100}){1,100}){1,100}", "a" * 40), ("(.*)(.*)(.*)(.*)(.*)[^a]", "a" * 60), (".*a.{30}", "ab" * 30),
+        ("(?:(?:a?){1000000000}){1000000000}", "a" * 60), ("(?=.*a{20})(?=.*b{20}).*", "ab" * 20),
+        ("a?" * 500 + "a" * 500, "a" * 40), ("(ab|a)(bc|c){0,100000}", "a" + "bc" * 20),
+        ("[a-z]{1,4294967296}", "a" * 60), ("(" * 100 + "a" + ")*" * 100, "a" * 60),
+        ("|".join("a" * n for n in range(1, 150)), "a" * 50),
+    ],
+)  # fmt: skip
+@pytest.mark.timeout(60)
+def test_hostile_patterns_are_bounded(pattern: str, text: str) -> None:
+    begin = time.perf_counter()
+    vocabulary = byte_vocabulary([b"aa", b"ab", b"aaaa", b"xx"])
+    matcher = compile(Regex(pattern), vocabulary).matcher()
+    bitmask = allocate_bitmask(1, vocabulary.size)
+    for byte in text.encode():
+        assert matcher.accept(byte)
+        matcher.fill_bitmask(bitmask)
+    assert bitmask.any()
+    # Takes milliseconds alone; an exponential construction takes for ever. The machine may be busy.
+    assert time.perf_counter() - begin < 20
+
+
+def test_empty_classes_have_no_texts() -> None:
+    assert full_match("[^\\s\\S]") is EMPTY
+    assert concat(full_match("a[]", "ecma"), literal(b"x")) is EMPTY
