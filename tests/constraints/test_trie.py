@@ -1,0 +1,128 @@
+"""The trie is the prefixes of the tokens in order, and the compiled walk does what its numpy twin does, bit for bit."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from decodekit.constraints import ir
+from decodekit.constraints.automaton import Automaton
+from decodekit.constraints.bitmask import ids_from_bitmask
+from decodekit.constraints.ir import Node
+from decodekit.constraints.masks import TokenIndex, TokenMask, Walk
+from decodekit.constraints.regex import full_match
+from decodekit.constraints.trie import TokenTrie
+from decodekit.constraints.walk import EXIT_AT, EXIT_BEFORE
+from decodekit.vocabulary import Vocabulary
+from tests.reference import walk as reference
+from tests.reference.vocabularies import adversarial_vocabulary, byte_vocabulary, random_vocabulary, tekken_vocabulary
+
+VOCABULARIES = {
+    "adversarial": adversarial_vocabulary(),
+    "bytes": byte_vocabulary(),
+    "duplicates": Vocabulary([b"a", b"ab", b"a", None, b"ab", b"", b"b", b"abcdef"], [3], size=64),
+    "random": random_vocabulary(random.Random(0), b"ab", 60),
+    "one": Vocabulary([b"xyz"], []),
+    "none": Vocabulary([None], [0]),
+}
+
+
+@pytest.mark.parametrize("name", VOCABULARIES)
+def test_trie_is_the_prefixes_in_order(name: str) -> None:
+    vocabulary = VOCABULARIES[name]
+    trie, nodes = TokenTrie.build(vocabulary), reference.trie_nodes(vocabulary)
+    assert trie.num_nodes == len(nodes)
+    assert trie.max_depth == max(len(prefix) for prefix, _ in nodes)
+    for number, (prefix, tokens) in enumerate(nodes):
+        assert trie.depth[number] == len(prefix)
+        assert number == 0 or trie.byte[number] == prefix[-1]
+        assert sorted(trie.tokens[trie.first[number] : trie.first[number + 1]].tolist()) == tokens
+        below = [n for n, (other, _) in enumerate(nodes) if other.startswith(prefix)]
+        assert trie.end[number] == below[-1] + 1
+
+
+def test_trie_of_a_real_vocabulary() -> None:
+    vocabulary = tekken_vocabulary()
+    trie = TokenTrie.build(vocabulary)
+    assert 200_000 < trie.num_nodes < 400_000
+    assert sorted(trie.tokens.tolist()) == [t for t, data in enumerate(vocabulary.token_bytes) if data]
+    rng = random.Random(0)
+    for _ in range(300):
+        place = rng.randrange(len(trie.tokens))
+        node = int(np.searchsorted(trie.first, place, side="right")) - 1
+        data = vocabulary.token_bytes[int(trie.tokens[place])]
+        assert data is not None and trie.depth[node] == len(data) and trie.byte[node] == data[-1]
+        assert node < trie.end[node] <= trie.num_nodes
+
+
+NODES: dict[str, Node] = {
+    "string": full_match(r'"([^"\\\x00-\x1f]|\\["\\/bfnrt])*"'),
+    "labels": ir.choice(
+        ir.concat(full_match("[a-b]*"), ir.accept(1)), ir.concat(full_match("ab?"), ir.accept(2)), full_match("b{2,9}")
+    ),
+    "any text": full_match("(.|\n)*"),
+    "not": full_match("(?!.*ab)[ab]{0,5}"),
+    "one word": ir.literal(b"xyz"),
+}
+
+
+def as_sets(walk: Walk, size: int) -> tuple[list[int], set[tuple[int, int, int]]]:
+    exits = {
+        (n, label, kind)
+        for kind, groups in ((EXIT_BEFORE, walk.before), (EXIT_AT, walk.at))
+        for label, nodes in groups.items()
+        for n in nodes.tolist()
+    }
+    return ids_of(walk.inside, size), exits
+
+
+def ids_of(mask: TokenMask, size: int) -> list[int]:
+    row = np.full((size + 31) // 32, -1, np.int32)
+    mask.fill(row)
+    return ids_from_bitmask(row).tolist()
+
+
+@pytest.mark.parametrize("name", VOCABULARIES)
+@pytest.mark.parametrize("language", NODES)
+def test_compiled_walk_equals_its_twin(name: str, language: str) -> None:
+    vocabulary = VOCABULARIES[name]
+    index, automaton = TokenIndex(vocabulary), Automaton()
+    for follow in (None, np.frombuffer(bytes(b in b'a":,' for b in range(256)), np.uint8)):
+        for prefix in (b"", b'"', b"a", b"bb", b'"\\'):
+            node = NODES[language]
+            for byte in prefix:
+                node = node.derivative(byte)
+            state = automaton.state(node)
+            if state == 0:
+                continue
+            fast = index.walk(automaton, state, follow)
+            every = np.ones(256, np.uint8) if follow is None else follow
+            expected = reference.walk(automaton, index.trie, state, vocabulary.size, every)
+            assert as_sets(fast, vocabulary.size) == expected
+            assert set(fast.label_sets) == {label for _, label, _ in expected[1]}
+
+
+def test_compiled_walk_equals_its_twin_on_a_real_vocabulary() -> None:
+    index, automaton = TokenIndex(tekken_vocabulary()), Automaton()
+    state = automaton.state(NODES["string"].derivative(ord('"')))
+    fast = index.walk(automaton, state)
+    expected = reference.walk(automaton, index.trie, state, index.vocabulary.size, np.ones(256, np.uint8))
+    assert as_sets(fast, index.vocabulary.size) == expected
+    assert len(expected[0]) > 120_000 and len(expected[1]) > 200
+
+
+def test_token_masks() -> None:
+    rng = np.random.default_rng(0)
+    for density in (0.0, 0.001, 0.3, 1.0):
+        row = np.packbits(rng.random(3200) < density, bitorder="little").view(np.int32)
+        mask = TokenMask.pack(row)
+        assert ids_of(mask, 3200) == ids_from_bitmask(row).tolist() and mask.num_allowed == len(ids_from_bitmask(row))
+    for token in (0, 31, 32, 63, 100):
+        for size in (101, 5000):  # a whole row, and only the words that are not zero
+            row = np.zeros((size + 31) // 32, np.int32)
+            row[token // 32] = np.uint32(1 << token % 32).astype(np.int32)
+            assert TokenMask.pack(row).only_token() == token
+    assert TokenMask.pack(np.zeros(4, np.int32)).only_token() is None
+    assert TokenMask.pack(np.full(4, 3, np.int32)).only_token() is None

@@ -1,0 +1,65 @@
+"""The numpy twin of the compiled walk: level by level over the trie, and the trie itself made of dicts."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from decodekit.constraints.automaton import DEAD, FINAL, NOT_EXPANDED, Automaton
+from decodekit.constraints.trie import TokenTrie
+from decodekit.constraints.walk import EXIT_AT, EXIT_BEFORE
+from decodekit.vocabulary import Vocabulary
+
+
+def trie_nodes(vocabulary: Vocabulary) -> list[tuple[bytes, list[int]]]:
+    """Every prefix of a token with the tokens that it is, in preorder."""
+    tokens: dict[bytes, list[int]] = {b"": []}
+    for token, data in enumerate(vocabulary.token_bytes):
+        if data:
+            for length in range(1, len(data) + 1):
+                tokens.setdefault(data[:length], [])
+            tokens[data].append(token)
+    return sorted(tokens.items())
+
+
+def walk(
+    automaton: Automaton, trie: TokenTrie, state: int, size: int, follow: npt.NDArray[np.uint8]
+) -> tuple[list[int], set[tuple[int, int, int]]]:
+    """Tokens inside the lexeme, ascending, and its exits, by advancing whole levels of the trie at once."""
+    states = np.zeros(trie.num_nodes, np.int32)
+    states[0] = state
+    parents = np.zeros(trie.num_nodes, np.int64)
+    last: dict[int, int] = {0: 0}
+    for node in range(1, trie.num_nodes):
+        level = int(trie.depth[node])
+        parents[node] = last[level - 1]
+        last[level] = node
+    inside: list[int] = []
+    exits: set[tuple[int, int, int]] = set()
+    for level in range(1, trie.max_depth + 1):
+        nodes = np.flatnonzero(trie.depth == level)
+        nodes = nodes[states[parents[nodes]] != DEAD]
+        before = states[parents[nodes]]
+        for number in np.unique(before):
+            automaton.expand(int(number))
+        after = automaton.next[before, trie.byte[nodes]]
+        for number in np.unique(after):
+            if number != DEAD and automaton.kinds[number] == NOT_EXPANDED:
+                automaton.expand(int(number))
+        states[nodes] = after
+        if level > 1:
+            leaving = (automaton.endings[before] != 0) & (follow[trie.byte[nodes]] != 0)
+            exits |= {
+                (int(n), int(automaton.endings[s]), EXIT_BEFORE)
+                for n, s in zip(nodes[leaving], before[leaving], strict=True)
+            }
+        for node, target in zip(nodes.tolist(), after.tolist(), strict=True):
+            own = trie.tokens[trie.first[node] : trie.first[node + 1]].tolist()
+            if target == DEAD or not own:
+                continue
+            if automaton.kinds[target] == FINAL:
+                exits.add((node, int(automaton.endings[target]), EXIT_AT))
+            else:
+                inside += own
+    assert all(token < size for token in inside)
+    return sorted(inside), exits
