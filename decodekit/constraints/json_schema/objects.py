@@ -243,23 +243,26 @@ class ObjectPlan:
     def _assignments(self, state: ObjectState, ask: Ask) -> Iterator[int]:
         """The numbers of members beyond the required ones with which all pending witnesses can be met."""
 
-        def assign(pending: tuple[int, ...], goals: dict[int, Goal], num_new: int) -> Iterator[int]:
+        def assign(pending: tuple[int, ...], goals: dict[int, Goal], sizes: tuple[int, ...]) -> Iterator[int]:
             if not pending:
-                yield num_new + sum(index not in self._is_required for index in goals)
+                # Hall's theorem, the easy case: with 1, 2, 3, … keys to choose from, each witness gets its own.
+                if all(size > rank for rank, size in enumerate(sorted(sizes))):
+                    yield len(sizes) + sum(index not in self._is_required for index in goals)
                 return
             witness, rest = pending[0], pending[1:]
             for index in self._bearers(witness):
                 if self._is_left(index, state):
                     goal = conjunction(goals.get(index, self.goal(index)), self.spec.witnesses[witness].goal)
                     if ask(goal):
-                        yield from assign(rest, {**goals, index: goal}, num_new)
+                        yield from assign(rest, {**goals, index: goal}, sizes)
             # One new key for this witness alone or for some of the others too.
-            for size in range(len(rest) + 1):
-                for others in combinations(rest, size):
-                    if self._has_new_key((witness, *others), state, ask):
-                        yield from assign(tuple(w for w in rest if w not in others), goals, num_new + 1)
+            for num_others in range(len(rest) + 1):
+                for others in combinations(rest, num_others):
+                    left = tuple(number for number in rest if number not in others)
+                    for size in self._new_keys((witness, *others), state, ask):
+                        yield from assign(left, goals, (*sizes, size))
 
-        yield from assign(state.pending, {}, 0)
+        yield from assign(state.pending, {}, ())
 
     def _bearers(self, witness: int) -> tuple[int, ...]:
         """The declared names whose value could be a witness."""
@@ -270,19 +273,19 @@ class ObjectPlan:
             self._owed_by[witness] = bearers
         return bearers
 
-    def _has_new_key(self, witnesses: tuple[int, ...], state: ObjectState, ask: Ask) -> bool:
+    def _new_keys(self, witnesses: tuple[int, ...], state: ObjectState, ask: Ask) -> Iterator[int]:
+        """For each class, how many keys are left with which one new member meets all these witnesses (up to a few)."""
         owed = [self.spec.witnesses[number] for number in witnesses]
         for region in self.classes:
             if ask(conjunction(region.goal, *(witness.goal for witness in owed))):
                 keys = text.meet(region.keys, *(witness.keys for witness in owed))
-                # As many keys as there are witnesses, so that each can have its own whatever the others take.
-                # Few keys and many witnesses may be refused although they would just fit.
-                if text.num_texts(keys, len(state.used) + len(state.pending)) >= len(state.used) + len(state.pending):
-                    return True
-                is_exact = len(state.pending) == 1 and _SOME_KEY not in state.used
-                if is_exact and self.unused(keys, state.used) is not ir.EMPTY:
-                    return True
-        return False
+                if state.used:
+                    keys = text.without(keys, self._words(state.used))
+                num_keys = text.num_texts(keys, len(state.pending) + 1)
+                if _SOME_KEY in state.used:  # it may be one of these
+                    num_keys -= 1
+                if num_keys > 0:
+                    yield num_keys
 
     # -- steps
 

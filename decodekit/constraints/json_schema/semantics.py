@@ -7,6 +7,7 @@ A literal is a schema that is asserted or denied. Denial is pushed inwards (the 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, TypeAlias, cast
 
@@ -64,6 +65,7 @@ class Semantics:
         self._shapes: dict[Literal, Shape] = {0: EVERYTHING, 1: NOTHING}
         self._goals: dict[Goal, Shape] = {TRUE: EVERYTHING, FALSE: NOTHING}
         self._in_progress: list[Literal] = []
+        self._lock = threading.RLock()  # `_in_progress` belongs to one thread at a time
         self._parts: dict[Location, Part] = {}
 
     # -- literals and goals
@@ -126,6 +128,10 @@ class Semantics:
         shape = self._shapes.get(literal)
         if shape is not None:
             return shape
+        with self._lock:
+            return self._shape_of(literal)
+
+    def _shape_of(self, literal: Literal) -> Shape:
         location = self._locations[literal >> 1]
         assert location is not None
         if literal in self._in_progress:
@@ -500,18 +506,22 @@ def _contains(semantics: Semantics, location: Location, value: Any, is_asserted:
 
 
 def _unique_items(semantics: Semantics, location: Location, value: Any, is_asserted: bool) -> Shape:
-    if is_unique_anyway(location):
+    if is_unique_anyway(location, semantics.formats):
         return EVERYTHING if is_asserted else NOTHING
     raise refuse(location, "uniqueItems")
 
 
-def is_unique_anyway(location: Location) -> bool:
-    """Whether ``uniqueItems`` says nothing that the keywords beside it do not."""
+def is_unique_anyway(location: Location, formats: Formats) -> bool:
+    """Whether ``uniqueItems`` says nothing that the keywords beside it do not.
+
+    A Python set is read from a list with repetitions as well, unless it needs a number of different items.
+    """
     keywords = location.keywords()
     types = keywords.get("type", "array")
-    most = keywords.get("maxItems")
+    most, least = keywords.get("maxItems"), keywords.get("minItems", 0)
     return (
         keywords.get("uniqueItems") is False
+        or (formats == "python" and is_number(least) and cast("int", least) <= 1)
         or (types != "array" and not (isinstance(types, list) and "array" in types))
         or (is_number(most) and cast("int", most) <= 1)
     )

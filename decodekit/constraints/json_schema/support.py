@@ -73,7 +73,7 @@ def _examine(library: Library, location: Location, name: str, value: JsonValue, 
     elif name in ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"):
         exact(value)  # type: ignore[arg-type]
     elif name == "uniqueItems":
-        if not is_unique_anyway(location):
+        if not is_unique_anyway(location, mode):
             raise refuse(location, name)
     elif name in ("unevaluatedProperties", "unevaluatedItems"):
         if value not in (True, {}) or value == 1 and value is not True:
