@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,8 @@ from decodekit.cli import app, console
 from decodekit.cli import extract as extract_module
 from decodekit.errors import DecodekitError
 from tests.jobs.fakes import SCHEMA, FakeLLM, read_jsonl, words, write_jsonl
+from training.documents import make_document
+from training.kinds import KINDS
 
 ROOT = Path(__file__).parents[1]
 GOLDEN = Path(__file__).parent / "jobs" / "cli_options.json"
@@ -401,3 +405,47 @@ def test_demo_without_the_samples_says_where_they_are(tmp_path: Path) -> None:
     done = Result("demo", "--examples", tmp_path, "-o", tmp_path / "out")
     assert done.code == console.USAGE
     assert "in the repository of decodekit" in done.err
+
+
+@pytest.mark.slow
+def test_a_thousand_documents_killed_ten_times_end_as_undisturbed(tmp_path: Path) -> None:
+    """The whole command in processes of its own, with the bundled model; killed while loading, decoding, writing."""
+    kind = KINDS["ticket"]
+    rng = random.Random(2024)
+    rows = [{"id": f"t-{n}", "text": make_document(kind, rng).text} for n in range(1000)]
+    path = write_jsonl(tmp_path / "d.jsonl", rows)
+    schema = tmp_path / "schema.json"
+    schema.write_text(json.dumps(kind.schema))
+
+    def start(out: Path) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "decodekit.cli", "extract", str(path), "-o", str(out)]
+        command += ["--schema", str(schema), "--batch-size", "16", "--max-new-tokens", "256"]
+        return subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL)
+
+    def num_done(out: Path) -> int:
+        lines = out / "results.jsonl"
+        return lines.read_bytes().count(b"\n") if lines.exists() else 0
+
+    calm, out = tmp_path / "calm", tmp_path / "out"
+    code = start(calm).wait()
+    failed = read_jsonl(calm / "failed.jsonl")
+    assert code == (console.SOME_FAILED if failed else console.DONE)
+    assert {row["code"] for row in failed} <= {"DK101"}
+    assert num_done(calm) + len(failed) == 1000
+    for row in read_jsonl(calm / "results.jsonl"):
+        jsonschema.validate(row["value"], kind.schema)
+
+    for number in range(10):
+        process = start(out)
+        wanted = num_done(out) + rng.choice([0, 1, 30, 90])
+        deadline = time.monotonic() + (rng.uniform(0, 4) if number == 0 else 600)  # once while it loads
+        while process.poll() is None and num_done(out) < wanted and time.monotonic() < deadline:
+            time.sleep(0.005)
+        time.sleep(rng.uniform(0, 0.2))
+        process.kill()
+        assert process.wait() == -signal.SIGKILL
+    assert start(out).wait() == code
+    for name in ("results.jsonl", "failed.jsonl"):
+        lines = {folder: sorted((folder / name).read_text().splitlines()) for folder in (calm, out)}
+        assert lines[out] == lines[calm], name
+    assert len({row["id"] for row in read_jsonl(out / "results.jsonl")}) == num_done(out)
