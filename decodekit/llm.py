@@ -26,6 +26,7 @@ from decodekit.generation.stats import Stats
 from decodekit.generation.step import Settings
 from decodekit.generation.stopping import FinishReason, StopStrings
 from decodekit.models.causal_lm import CausalLM
+from decodekit.sampling import LogitBias
 from decodekit.strategy import Processors, Strategy, check_seed, raise_faults, resolve_strategy
 from decodekit.vocabulary import Vocabulary
 
@@ -372,6 +373,10 @@ class LLM:
             check_seed(seed, faults)
         if seed is not None and resolved is not None and resolved.seed is not None:
             faults.append(OptionError(f"seed={seed!r} is given beside {resolved!r}, which has one", at="seed"))
+        for processor in resolved.pipeline if resolved is not None else ():
+            if isinstance(processor, LogitBias) and processor.biases[-1][0] >= self.vocabulary.size:
+                outside = f"token id {processor.biases[-1][0]} is outside the vocabulary of {self.vocabulary.size} ids"
+                faults.append(OptionError(outside, at="logit_bias"))
         raise_faults(faults)
         assert resolved is not None
         if seed is None:

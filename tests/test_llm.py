@@ -310,6 +310,7 @@ def test_bad_rows_do_not_stop_the_others() -> None:
         ({"seed": [1, 2]}, OptionError, "2 seeds for 1 prompts"),
         ({"seed": ["x"]}, OptionError, "seed='x'"),
         ({"seed": 3, "strategy": dk.Sample(seed=4)}, OptionError, "which has one"),
+        ({"logit_bias": {3: 1.0, V: 1.0}}, OptionError, "token id 160 is outside the vocabulary of 160 ids"),
         ({"temperature": 0.7}, UselessOptionError, "temperature=0.7 has no effect with greedy decoding."),
         ({"max_tokens": 5}, OptionError, "no option 'max_tokens'. Did you mean 'max_new_tokens'?"),
         ({"strategy": "specualtive"}, UnknownNameError, "no strategy 'specualtive'"),

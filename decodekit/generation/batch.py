@@ -145,7 +145,8 @@ class Batch:
             )
         if context_length is not None and num_prompt_tokens >= context_length:
             return ContextLengthError(
-                f"the prompt has {num_prompt_tokens:,} tokens, the context of the model {context_length:,}",
+                f"the prompt has {num_prompt_tokens:,} tokens, the context of the model {context_length:,}: "
+                "there is no room for an answer",
                 at=f"prompt {index}",
                 hint="a shorter prompt, or a model with a longer context",
             )

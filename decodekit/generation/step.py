@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from collections.abc import Sequence as Rows
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 import torch
@@ -20,7 +20,7 @@ from decodekit.generation.buffers import NONE_ALLOWED, Masks, TokenTable, sole_t
 from decodekit.generation.padding import right_padded
 from decodekit.generation.sequence import Sequence, TokenLogprob
 from decodekit.generation.stopping import StopStrings, finish_reason
-from decodekit.sampling import Candidates, Pipeline
+from decodekit.sampling import Candidates, Pipeline, Stage
 
 if TYPE_CHECKING:
     from decodekit.models.causal_lm import Cache, CausalLM
@@ -75,6 +75,12 @@ class Settings:
     max_new_tokens: int
     stop: StopStrings = StopStrings()
     num_alternatives: int | None = None
+    can_ban: bool = field(init=False)
+    """Whether a bias of the pipeline may be -inf, so that the only token that a constraint allows can be forbidden."""
+
+    def __post_init__(self) -> None:
+        biases = [processor for processor in self.pipeline if processor.stage is Stage.BIAS]
+        object.__setattr__(self, "can_ban", bool(biases))
 
 
 @torch.inference_mode()
@@ -128,9 +134,11 @@ def choose(
     """One token per row, or the error of the row."""
     if bitmask is None:
         return draw(sequences, logits, None, settings, table)
-    # A token that is the only one allowed is certain under every strategy. Noise is keyed by position, so that not
-    # drawing here moves no later draw.
+    # A token that is the only one allowed is certain: temperature and truncation keep it, whatever its logit. Noise is
+    # keyed by position, so that not drawing here moves no later draw.
     sole = sole_tokens(bitmask)
+    if settings.can_ban:
+        sole = [token if token == NONE_ALLOWED else None for token in sole]
     rows = [row for row, token in enumerate(sole) if token is None]
     if len(rows) == len(sequences):
         return draw(sequences, logits, bitmask, settings, table)
