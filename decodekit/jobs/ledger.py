@@ -179,7 +179,7 @@ def replace_file(path: Path, parts: Iterable[bytes]) -> None:
     Raises:
         OutputError: the folder cannot be written; the old file is untouched.
     """
-    temporary = path.with_name(f".{path.name}.new")
+    temporary = new_file(path)
     try:
         with temporary.open("wb") as file:
             file.writelines(parts)
@@ -190,6 +190,11 @@ def replace_file(path: Path, parts: Iterable[bytes]) -> None:
     except OSError as error:
         temporary.unlink(missing_ok=True)
         raise output_error(path, error) from error
+
+
+def new_file(path: Path) -> Path:
+    """The file that `replace_file` writes before it takes the place of `path`."""
+    return path.with_name(f".{path.name}.new")
 
 
 def _sync_folder(folder: Path) -> None:

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from decodekit.errors import DecodekitError, DocumentError, OutputError
+from decodekit.errors import DecodekitError, DocumentError, LengthError, OutputError
 from decodekit.jobs.documents import Document, Entry, select
 from decodekit.jobs.executors import Executor, Outcome, Task
 from decodekit.jobs.ledger import Row
@@ -17,6 +17,7 @@ from decodekit.jobs.probabilities import value_probabilities
 from decodekit.jobs.prompt import Prompt
 from decodekit.jobs.settings import document_seed
 from decodekit.jobs.store import JobFolder
+from decodekit.jobs.truncation import open_pointer
 from decodekit.jobs.validation import OutputValidator
 
 if TYPE_CHECKING:
@@ -238,7 +239,7 @@ class Runner:
             "code": error.code,
             "error": type(error).__name__,
             "message": error.cause,
-            "at": _place(error),
+            "at": _place(error, completion),
             "hint": error.hint,
             "text": completion.text if completion else "",
             "finish_reason": completion.finish_reason if completion else None,
@@ -254,6 +255,13 @@ class Runner:
         self._observer.advance(document_id, error, row["num_generated_tokens"])
 
 
-def _place(error: DecodekitError) -> str | None:
-    """Where the error was seen, without the number of the prompt: that number differs from run to run."""
+def _place(error: DecodekitError, completion: Completion | None) -> str | None:
+    """Where the error was seen.
+
+    For a text that was cut, the value that it leaves open. Never the number of the prompt: it differs from run to run.
+    """
+    if isinstance(error, LengthError) and completion is not None:
+        pointer = open_pointer(completion.text)
+        if pointer is not None:
+            return f'inside "{pointer}"' if pointer else "inside the whole value"
     return re.sub(r"^prompt \d+(, )?", "", error.at or "") or None

@@ -23,7 +23,7 @@ from typing import IO, Any, Self
 
 from decodekit.errors import JobError, JobSettingsError, OutputError
 from decodekit.jobs.documents import SPOOLED, STDIN_ID, Input
-from decodekit.jobs.ledger import Ledger, Row, output_error, read_rows, replace_file
+from decodekit.jobs.ledger import Ledger, Row, new_file, output_error, read_rows, replace_file
 from decodekit.jobs.settings import Settings
 
 JOB, RESULTS, FAILED, METRICS, REPORT = "job.json", "results.jsonl", "failed.jsonl", "metrics.jsonl", "report.html"
@@ -151,6 +151,8 @@ class JobFolder:
             raise output_error(path, error) from error
         lock = _lock(path)
         try:
+            for name in (JOB, RESULTS, FAILED, METRICS, REPORT):
+                new_file(path / name).unlink(missing_ok=True)  # left over by a kill
             resumes = (path / JOB).exists() and not fresh
             if fresh:
                 _delete_job(path)

@@ -12,12 +12,15 @@ from typing import Any
 
 import jsonschema
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from decodekit.errors import DecodekitError, InvalidOutputError, JobError, JobSettingsError, OutputError
 from decodekit.jobs import ledger
 from decodekit.jobs.documents import Input, scan
 from decodekit.jobs.settings import document_seed
 from decodekit.jobs.store import JobFile, JobFolder, read_failures
+from decodekit.jobs.truncation import open_pointer
 from decodekit.jobs.validation import OutputValidator
 from tests.jobs.fakes import (
     SCHEMA,
@@ -31,6 +34,11 @@ from tests.jobs.fakes import (
     write_jsonl,
 )
 
+JSON = st.recursive(
+    st.none() | st.integers() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=8,
+)
 RESULTS, FAILED = "results.jsonl", "failed.jsonl"
 
 
@@ -107,7 +115,8 @@ def test_bad_documents_fail_with_their_reasons_and_the_others_go_on(tmp_path: Pa
         assert (row["code"], row["finish_reason"], row["attempts"]) == (code, reason, 1)
         assert row["message"]
         assert "prompt 3" not in json.dumps(row)  # a number that would differ from run to run
-    assert failures["cut"]["text"] == '{"first":'[:9]
+    assert failures["cut"]["text"] == '{"first":'
+    assert failures["cut"]["at"] == 'inside "/first"'
     assert failures["wrong"]["at"] == "#/words"
     llm = FakeLLM()
     again = run_job(tmp_path / "out", [path], llm)  # resuming leaves failures alone
@@ -398,3 +407,39 @@ def test_the_draft_of_the_schema_is_used() -> None:
 
 def test_scanning_the_same_inputs_twice_gives_the_same_entries(documents: Path) -> None:
     assert scan([Input(str(documents))]) == scan([Input(str(documents))])
+
+
+@pytest.mark.parametrize(
+    ("text", "pointer"),
+    [
+        ("", ""),
+        ("12", ""),
+        ('"ab', ""),
+        ('{"a', ""),
+        ('{"a":', "/a"),
+        ('{"a": [1, 2', "/a/1"),
+        ('{"a": [{"b": "x,]}\\"', "/a/0/b"),
+        ('{"a": [1, {"b": 2}], "c/~": tr', "/c~1~0"),
+        ('{"a": 1, ', ""),
+        ('{"a": 1}', ""),
+        ("]", None),
+        ("[1]]", None),
+        (", 1", None),
+    ],
+)
+def test_where_a_text_breaks_off(text: str, pointer: str | None) -> None:
+    assert open_pointer(text) == pointer
+
+
+@given(JSON, st.data())
+def test_every_beginning_of_a_text_breaks_off_inside_what_is_open(value: Any, data: st.DataObject) -> None:
+    text = json.dumps(value)
+    size = data.draw(st.integers(0, len(text)))
+    pointer = open_pointer(text[:size])
+    assert pointer is not None
+    for part in pointer.split("/")[1:]:
+        if value == []:
+            assert part == "0"  # the item that could come first
+            break
+        key = part.replace("~1", "/").replace("~0", "~")
+        value = value[int(key)] if isinstance(value, list) else value[key]  # it is a place of the whole value
