@@ -125,11 +125,18 @@ def apply_bitmask(logits: Tensor, bitmask: Tensor) -> Tensor:
     num_rows, vocab_size = logits.shape
     if bitmask.shape != (num_rows, (vocab_size + 31) // 32):
         raise OptionError(f"a bitmask of shape {tuple(bitmask.shape)} for logits of shape {tuple(logits.shape)}")
-    if bitmask.device.type == "cpu":
-        # One pass of numpy instead of four of torch; on a little-endian machine word order is bit order.
-        bits = np.unpackbits(bitmask.contiguous().numpy().view(np.uint8), axis=1, count=vocab_size, bitorder="little")
-        allowed = torch.from_numpy(bits).view(torch.bool)
-    else:
-        places = torch.arange(32, dtype=torch.int32, device=bitmask.device)
-        allowed = (((bitmask.unsqueeze(-1) >> places) & 1) != 0).flatten(1)[:, :vocab_size]
-    return torch.where(allowed, logits, -math.inf)
+    unpack = _unpack_on_host if bitmask.device.type == "cpu" else _unpack_on_device
+    return torch.where(unpack(bitmask, vocab_size), logits, -math.inf)
+
+
+def _unpack_on_host(bitmask: Tensor, vocab_size: int) -> Tensor:
+    """[N, V] bool by one pass of numpy instead of four of torch."""
+    words = np.ascontiguousarray(bitmask.numpy()).astype("<i4", copy=False)
+    bits = np.unpackbits(words.view(np.uint8), axis=1, count=vocab_size, bitorder="little")
+    return torch.from_numpy(bits).view(torch.bool)
+
+
+def _unpack_on_device(bitmask: Tensor, vocab_size: int) -> Tensor:
+    places = torch.arange(32, dtype=torch.int32, device=bitmask.device)
+    # [N, words, 1] >> [32]: the shift is arithmetic, the lowest bit is right all the same.
+    return ((bitmask.unsqueeze(-1) >> places) & 1).flatten(1)[:, :vocab_size].to(torch.bool)

@@ -201,7 +201,7 @@ PROCESSORS = st.one_of(
     st.booleans(),
     st.booleans(),
 )
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=150)
 def test_candidates_stand_for_the_whole_row(
     pipeline: Pipeline, seed: int, vocab_size: int, has_ties: bool, is_masked: bool
 ) -> None:
@@ -247,7 +247,7 @@ def test_candidates_are_used_where_they_can_be() -> None:
     st.sampled_from([0.5, 2.0, 6.0]),
     st.booleans(),
 )
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=100)
 def test_a_nucleus_is_found_among_the_likeliest(
     p: float, rest: list[LogitsProcessor], seed: int, spread: float, has_ties: bool
 ) -> None:

@@ -67,8 +67,8 @@ def test_a_wrong_law_is_rejected() -> None:
 
 
 def test_unlikely_tokens_are_drawn_as_often_as_they_should() -> None:
-    """100,000 draws of a row where 300 tokens share a mass of 2e-3; uniforms of 24 bits would be off in the tail."""
-    logits = torch.full((1, 301), math.log(2e-3 / 300))
+    """100,000 draws of a row where 100 tokens share a mass of 2e-3; uniforms of 24 bits would be off in the tail."""
+    logits = torch.full((1, 101), math.log(2e-3 / 100))
     logits[0, 0] = math.log(1 - 2e-3)
     unlikely = 0
     for start in range(0, 100_000, 10_000):
@@ -152,3 +152,22 @@ def test_faults_tells_all_rows() -> None:
     assert {row: type(error) for row, error in found.items()} == {
         1: DeadEndError, 2: NonFiniteLogitsError, 3: NonFiniteLogitsError,
     }  # fmt: skip
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("pipeline", [Pipeline(), TopK(50) | TopP(0.9) | MinP(0.01), Pipeline([TopP(0.8)])], ids=repr)
+def test_a_gpu_draws_the_same_tokens(pipeline: Pipeline) -> None:
+    generator = torch.Generator().manual_seed(5)
+    logits = torch.randn(64, 20_000, generator=generator) * 4
+    mask = torch.randint(-(2**31), 2**31, (64, 625), generator=generator).to(torch.int32)
+    keys = [5] * 64, [0] * 64, list(range(64))
+    expected = sample(pipeline.narrow(logits, mask=mask), *keys)
+    rows = pipeline.narrow(logits.cuda(), mask=mask.cuda())
+    assert torch.equal(sample(rows, *keys).cpu(), expected)
+    dense = pipeline(logits.cuda(), mask=mask.cuda())
+    assert dense.is_cuda
+    assert torch.equal(dense.cpu(), pipeline(logits, mask=mask))
+    assert torch.equal(sample(dense, *keys).cpu(), expected)
+    on_device = [torch.tensor(key).cuda() for key in keys]
+    assert torch.equal(sample(dense, *on_device).cpu(), expected)
+    assert torch.equal(greedy(dense).cpu(), greedy(pipeline(logits, mask=mask)))
