@@ -28,7 +28,7 @@ def _new_adapter(python_type: object) -> TypeAdapter[Any]:
     from pydantic.errors import PydanticUserError
 
     try:
-        return TypeAdapter(python_type)
+        return TypeAdapter(python_type)  # type: ignore[arg-type]
     except PydanticUserError as error:
         raise InvalidConstraintError(
             f"{python_type!r:.200} is no type that a JSON text can be read as: {_first_line(error)}",

@@ -29,7 +29,7 @@ class ArrayState:
 
 
 class ArrayPlan:
-    """How the arrays of one spec are written. An item either counts for a `contains` or does not; both ways are tried."""
+    """How the arrays of one spec are written. An item counts for a `contains` or does not; both ways are tried."""
 
     def __init__(self, spec: ArraySpec) -> None:
         if len(spec.contains) > MAX_CONTAINS:
@@ -56,9 +56,7 @@ class ArrayPlan:
         """Whether the array may end here."""
         if state.num_items < self.spec.min_items:
             return False
-        return all(
-            count >= contains.min for count, contains in zip(state.counted, self.spec.contains, strict=True)
-        )
+        return all(count >= contains.min for count, contains in zip(state.counted, self.spec.contains, strict=True))
 
     def items(self, state: ArrayState, ask: Ask) -> Iterator[tuple[Goal, ArrayState]]:
         """What the next item may be, and the state after it, for every way on which the array can be finished."""
@@ -94,7 +92,6 @@ class ArrayPlan:
                 )
                 if within:
                     yield conjunction(*goals), ArrayState(num_items, tuple(counted))
-
 
     def _can_finish(self, state: ArrayState, ask: Ask) -> bool:
         known = self._finishing.get(state)

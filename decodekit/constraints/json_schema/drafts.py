@@ -89,7 +89,7 @@ _INFINITY: Final = float("inf")
 
 
 def _is_count(value: JsonValue) -> bool:
-    return is_number(value) and value >= 0 and value == int(value)  # type: ignore[operator, call-overload, no-any-return]
+    return is_number(value) and value >= 0 and value == int(value)  # type: ignore[operator, call-overload]
 
 
 def _is_schema(value: JsonValue) -> bool:

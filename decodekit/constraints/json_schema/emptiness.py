@@ -60,7 +60,7 @@ class Emptiness:
                 if other not in found:
                     if len(found) >= MAX_GOALS:
                         raise ResourceLimitError(
-                            f"more than {MAX_GOALS:,} combinations of sub-schemas are needed to tell whether a value fits"
+                            f"more than {MAX_GOALS:,} combinations of sub-schemas decide whether a value fits"
                         )
                     found[other] = False
                     asked_by[other] = set()

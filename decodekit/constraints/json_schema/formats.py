@@ -49,10 +49,7 @@ _IPV6: Final = "({})".format(
         [
             rf"({_H16}:){{6}}{_LS32}",
             rf"::({_H16}:){{5}}{_LS32}",
-            *(
-                rf"(({_H16}:){{0,{before}}}{_H16})?::({_H16}:){{{4 - before}}}{_LS32}"
-                for before in range(5)
-            ),
+            *(rf"(({_H16}:){{0,{before}}}{_H16})?::({_H16}:){{{4 - before}}}{_LS32}" for before in range(5)),
             rf"(({_H16}:){{0,5}}{_H16})?::{_H16}",
             rf"(({_H16}:){{0,6}}{_H16})?::",
         ]
@@ -71,9 +68,7 @@ def _uri(extra: str) -> tuple[str, str]:
     authority = rf"(([{plain}:]|{_ESCAPED})*@)?{host}(:\d*)?"
     tail = rf"(\?([{plain}:@/?]|{_ESCAPED})*)?(#([{plain}:@/?]|{_ESCAPED})*)?"
     absolute_path = rf"/({pchar}+(/{pchar}*)*)?"
-    absolute = (
-        rf"[A-Za-z][A-Za-z0-9+\-.]*:(//{authority}(/{pchar}*)*|{absolute_path}|{pchar}+(/{pchar}*)*|){tail}"
-    )
+    absolute = rf"[A-Za-z][A-Za-z0-9+\-.]*:(//{authority}(/{pchar}*)*|{absolute_path}|{pchar}+(/{pchar}*)*|){tail}"
     first = rf"([{plain}@]|{_ESCAPED})+"  # no colon, or it would be a scheme
     relative = rf"(//{authority}(/{pchar}*)*|{absolute_path}|{first}(/{pchar}*)*|){tail}"
     return absolute, relative
@@ -83,9 +78,7 @@ _URI, _RELATIVE = _uri("")
 _IRI, _RELATIVE_IRI = _uri(_UNICODE)
 _POINTER: Final = r"(/([^~/]|~[01])*)*"
 _VARIABLE: Final = rf"([A-Za-z0-9_]|{_ESCAPED})+(\.([A-Za-z0-9_]|{_ESCAPED})+)*(:[1-9]\d{{0,3}}|\*)?"
-_TEMPLATE: Final = (
-    rf"([!#$&(-;=?-\[\]_a-z~{_UNICODE}]|{_ESCAPED}|\{{[+#./;?&=,!@|]?{_VARIABLE}(,{_VARIABLE})*\}})*"
-)
+_TEMPLATE: Final = rf"([!#$&(-;=?-\[\]_a-z~{_UNICODE}]|{_ESCAPED}|\{{[+#./;?&=,!@|]?{_VARIABLE}(,{_VARIABLE})*\}})*"
 _HEX: Final = "[0-9A-Fa-f]"
 
 _PATTERNS: Final = {

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, cast
 
 from decodekit.constraints import ir
 from decodekit.constraints.ir import Node
@@ -159,9 +159,11 @@ class ValueFrame(Frame):
     depth: int
 
     def moves(self) -> tuple[Move, ...]:
+        """One lexeme."""
         return (Read(ir.concat(self.lead, self.network.value(self.goal))),)
 
     def after(self, label: Label, text: bytes) -> tuple[Frame, ...]:
+        """A scalar is done; a bracket leads into every alternative."""
         network = self.network
         if label == _SCALAR:
             return (_END,)
@@ -183,6 +185,7 @@ class CallFrame(Frame):
     then: Frame
 
     def moves(self) -> tuple[Move, ...]:
+        """The call."""
         return (Call(self.callee, self.then),)
 
 
@@ -218,6 +221,7 @@ class ObjectFrame(Frame):
     is_first: bool
 
     def moves(self) -> tuple[Move, ...]:
+        """A key with its colon, or the closing bracket."""
         network, plan, state = self.network, self.plan, self.state
         around = network.gaps(self.depth)
         if self.is_first:
@@ -242,6 +246,7 @@ class ObjectFrame(Frame):
         return tuple(moves)
 
     def after(self, label: Label, text: bytes) -> tuple[Frame, ...]:
+        """The values that may stand at the key, for every way to meet the obligations."""
         if label == _CLOSE:
             return (_END,)
         plan, state, network = self.plan, self.state, self.network
@@ -251,15 +256,13 @@ class ObjectFrame(Frame):
                 for witnesses in plan.meeting(label, state)
             ]
         else:
-            number, witnesses = label  # type: ignore[misc]
+            number, met = cast("tuple[int, tuple[int, ...]]", label)
             key = json.loads(text[text.index(b'"') : text.rindex(b'"') + 1])
-            goal = plan.joined(plan.classes[number].goal, witnesses)
-            members = [(goal, plan.after_other(key, witnesses, state))]
+            goal = plan.joined(plan.classes[number].goal, met)
+            members = [(goal, plan.after_other(key, met, state))]
         lead, inner = network.gaps(self.depth).after_colon, network.inner(self.depth)
         return tuple(
-            CallFrame(
-                ValueFrame(network, goal, lead, inner), ObjectFrame(network, plan, after, self.depth, False)
-            )
+            CallFrame(ValueFrame(network, goal, lead, inner), ObjectFrame(network, plan, after, self.depth, False))
             for goal, after in members
             if network.is_inhabited(goal) and plan.can_finish(after, network.is_inhabited)
         )
@@ -277,6 +280,7 @@ class ArrayFrame(Frame):
     place: str
 
     def moves(self) -> tuple[Move, ...]:
+        """The items with which the array can still be finished, a comma, or the closing bracket."""
         network, plan, state = self.network, self.plan, self.state
         around = network.gaps(self.depth)
         close = ir.EMPTY
@@ -300,6 +304,7 @@ class ArrayFrame(Frame):
         return (*calls, Read(close)) if close is not ir.EMPTY else tuple(calls)
 
     def after(self, label: Label, text: bytes) -> tuple[Frame, ...]:
+        """The end, or the next item."""
         if label == _CLOSE:
             return (_END,)
         return (ArrayFrame(self.network, self.plan, self.state, self.depth, self.inner, "comma"),)

@@ -19,7 +19,7 @@ Whitespace: TypeAlias = Literal["any", "compact"] | int
 """``"any"``: up to `MAX_GAP` blanks in every gap; ``"compact"``: none; n: as ``json.dumps(indent=n)``."""
 
 MAX_GAP: Final = 64
-"""Most white space in one gap, in bytes: enough for a line break and deep indentation, an end for a model that loops."""
+"""Most white space in one gap, in bytes: enough for a line break and deep indentation, and an end for a loop."""
 
 _BLANKS: Final = ir.repeat(ir.byte_set(b" \t\n\r"), 0, MAX_GAP)
 
@@ -64,5 +64,7 @@ def check(whitespace: object) -> None:
     is_indentation = isinstance(whitespace, int) and not isinstance(whitespace, bool) and 0 <= whitespace <= 16
     if whitespace not in ("any", "compact") and not is_indentation:
         raise OptionError(
-            f"{whitespace!r} is no white space policy", at="whitespace", hint='"any", "compact" or an indentation such as 2'
+            f"{whitespace!r} is no white space policy",
+            at="whitespace",
+            hint='"any", "compact" or an indentation such as 2',
         )

@@ -56,6 +56,7 @@ class Location:
 
     @property
     def pointer(self) -> str:
+        """The JSON Pointer as a URI fragment."""
         return f"{self.document.uri}#{self.path}"
 
     def at(self, *tokens: str | int) -> str:
@@ -217,6 +218,16 @@ class Library:
             raise _not_found(location, reference, key, fragment, anchors)
         return target
 
+    def resolve_dynamic(self, location: Location) -> Location | None:
+        """What ``$dynamicRef`` or ``$recursiveRef`` means, or None where that depends on the way that led here."""
+        keywords = location.keywords()
+        key = "$dynamicRef" if "$dynamicRef" in keywords else "$recursiveRef"
+        reference = str(keywords[key])
+        target = self.resolve(location, reference, key)
+        name = reference.partition("#")[2] if key == "$dynamicRef" else ""
+        anchored = self._dynamic_anchors.get(name, [])
+        return target if target not in anchored or len(anchored) == 1 else None
+
     def _at_pointer(self, location: Location, reference: str, key: str, resource: Location, pointer: str) -> Location:
         known = resource.document.locations.get(resource.path + pointer)
         if known is not None:
@@ -274,7 +285,7 @@ def _bundled(uri: str) -> JsonValue:
     """A meta-schema that comes with the `jsonschema` package."""
     if not uri.startswith(("http://json-schema.org/", "https://json-schema.org/")):
         return _missing
-    from jsonschema_specifications import REGISTRY
+    from jsonschema_specifications import REGISTRY  # type: ignore[import-untyped]
 
     resource = REGISTRY.get(uri) or REGISTRY.get(uri + "#")
     return _missing if resource is None else resource.contents

@@ -156,10 +156,10 @@ class ObjectPlan:
                 )
         by_goal: dict[Goal, list[Node]] = {}
         for region, matched in regions:
-            goals = []
-            for part in self.spec.parts:
-                found = [goal for node, goal in part.patterns if node in matched]
-                goals += found or [part.additional]
+            goals: list[Goal] = []
+            for member in self.spec.parts:
+                asked = [goal for node, goal in member.patterns if node in matched]
+                goals += asked or [member.additional]
             by_goal.setdefault(conjunction(*goals), []).append(region)
         declared = WordTable(self.sorted_names).node()
         classes = []

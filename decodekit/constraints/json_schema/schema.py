@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Final
+from typing import Final, TypeAlias
 
 from decodekit.constraints.constraint import Constraint
 from decodekit.constraints.json_schema import layout, support
@@ -17,6 +17,8 @@ from decodekit.constraints.json_schema.objects import Order
 from decodekit.constraints.json_schema.unsatisfiable import reason
 from decodekit.constraints.network import Frame
 from decodekit.errors import InvalidConstraintError, OptionError, ResourceLimitError
+
+_Key: TypeAlias = tuple[str, Formats, Whitespace, Order, tuple[tuple[str, str], ...]]
 
 
 class JsonSchema(Constraint):
@@ -43,7 +45,15 @@ class JsonSchema(Constraint):
         ResourceLimitError: nested too deeply.
     """
 
-    __slots__ = ("_key", "_python_type", "_registry", "_text", "format", "order", "whitespace")
+    __slots__ = ("_key", "_python_type", "_text", "format", "order", "registry", "whitespace")
+
+    format: Formats
+    whitespace: Whitespace
+    order: Order
+    registry: tuple[tuple[str, str], ...]
+    _python_type: object
+    _text: str
+    _key: _Key
 
     def __init__(
         self,
@@ -72,8 +82,8 @@ class JsonSchema(Constraint):
         set_(self, "format", format)
         set_(self, "whitespace", whitespace)
         set_(self, "order", order)
-        set_(self, "_registry", _registry_texts(registry))
-        set_(self, "_key", (self._text, self.format, whitespace, order, self._registry))
+        set_(self, "registry", _registry_texts(registry))
+        set_(self, "_key", (self._text, self.format, whitespace, order, self.registry))
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"a JsonSchema does not change; make a new one with another {name}")
@@ -86,6 +96,10 @@ class JsonSchema(Constraint):
     def network(self) -> SchemaNetwork:
         """The network of the schema; shared by equal constraints."""
         return _network(self._key)
+
+    def unchecked_network(self) -> SchemaNetwork:
+        """A network of its own, of which nothing is known yet: neither that it is supported nor that a value fits."""
+        return _load(self._key)
 
     def root(self) -> Frame:
         """The frame of a whole text.
@@ -126,24 +140,27 @@ class JsonSchema(Constraint):
 
     def __reduce__(self) -> tuple[object, ...]:
         source = self.schema if self._python_type is None else self._python_type
-        registry = {uri: json.loads(text) for uri, text in self._registry} or None
+        registry = {uri: json.loads(text) for uri, text in self.registry} or None
         format_ = "annotate" if self._python_type is not None else self.format
         return JsonSchema, (source, format_, self.whitespace, self.order, registry)
 
 
-_Key = tuple[str, Formats, Whitespace, Order, tuple[tuple[str, str], ...]]
 _NUM_NETWORKS: Final = 256
 
 
 @lru_cache(maxsize=_NUM_NETWORKS)
 def _network(key: _Key) -> SchemaNetwork:
-    text, formats, whitespace, order, registry = key
-    documents = {uri: json.loads(document) for uri, document in registry}
-    network = SchemaNetwork(json.loads(text), documents, formats, whitespace, order)
-    support.refuse_unsupported(network.library, formats)
+    network = _load(key)
+    support.refuse_unsupported(network.library, key[1])
     if not network.is_inhabited(network.root_goal):
         raise reason(network)
     return network
+
+
+def _load(key: _Key) -> SchemaNetwork:
+    text, formats, whitespace, order, registry = key
+    documents = {uri: json.loads(document) for uri, document in registry}
+    return SchemaNetwork(json.loads(text), documents, formats, whitespace, order)
 
 
 def _to_text(schema: object) -> str:

@@ -109,7 +109,7 @@ class ObjectSpec:
 
 @dataclass(frozen=True)
 class Contains:
-    """Between `min` and `max` items from index `start` on satisfy `goal`; the items that do not count satisfy `denied`."""
+    """Between `min` and `max` items from index `start` on satisfy `goal`; those that do not count satisfy `denied`."""
 
     goal: Goal
     denied: Goal
@@ -223,7 +223,7 @@ def restrict(**part: object) -> Shape:
 def _product(first: tuple[_Spec, ...], second: tuple[_Spec, ...]) -> list[_Spec]:
     if len(first) * len(second) > MAX_ALTERNATIVES**2:
         raise _too_many()
-    return [a.meet(b) for a in first for b in second]  # type: ignore[arg-type, misc]
+    return [a.meet(b) for a in first for b in second]
 
 
 _Spec = TypeVar("_Spec", ObjectSpec, ArraySpec)

@@ -10,8 +10,8 @@ from decodekit.constraints.json_schema import formats, patterns
 from decodekit.constraints.json_schema.drafts import JsonValue, keyword
 from decodekit.constraints.json_schema.formats import Formats
 from decodekit.constraints.json_schema.loader import Library, Location
+from decodekit.constraints.json_schema.meanings import is_unique_anyway, refuse
 from decodekit.constraints.json_schema.numbers import exact
-from decodekit.constraints.json_schema.semantics import is_unique_anyway, refuse
 from decodekit.errors import ConstraintError, UnsupportedSchemaError
 
 Status: TypeAlias = Literal["mask", "annotation", "refused"]
@@ -38,6 +38,14 @@ def findings(library: Library, mode: Formats) -> Iterator[Finding]:
     Raises:
         UnresolvableReferenceError: a reference names nothing.
     """
+    num_known = -1
+    while num_known != len(library.locations):  # a reference may bring in a document, with anchors that count elsewhere
+        num_known = len(library.locations)
+        found = list(_walk(library, mode))
+    yield from found
+
+
+def _walk(library: Library, mode: Formats) -> Iterator[Finding]:
     seen = {library.root}
     stack = [library.root]
     while stack:
@@ -76,7 +84,7 @@ def _examine(library: Library, location: Location, name: str, value: JsonValue, 
         if not is_unique_anyway(location, mode):
             raise refuse(location, name)
     elif name in ("unevaluatedProperties", "unevaluatedItems"):
-        if value not in (True, {}) or value == 1 and value is not True:
+        if value is not True and value != {}:
             raise refuse(location, name)
     elif name in ("$dynamicRef", "$recursiveRef") and library.resolve_dynamic(location) is None:
         raise refuse(location, name)
@@ -98,6 +106,8 @@ def refuse_unsupported(library: Library, mode: Formats) -> None:
         raise first
     places = ", ".join(str(error.at) for error in refused[1:4])
     more = f" (and {len(refused) - 1} more: {places}{', …' if len(refused) > 4 else ''})"
-    raise type(first)(first.cause + more, at=first.at, hint=first.hint) if isinstance(
-        first, UnsupportedSchemaError
-    ) else first
+    raise (
+        type(first)(first.cause + more, at=first.at, hint=first.hint)
+        if isinstance(first, UnsupportedSchemaError)
+        else first
+    )

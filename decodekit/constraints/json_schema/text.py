@@ -198,6 +198,7 @@ class Everything:
     """The selection of all words."""
 
     def has_any(self, start: int, stop: int) -> bool:
+        """Whether there is a word at all."""
         return start < stop
 
 
@@ -253,7 +254,7 @@ class _Words(Node):
     def is_labelled(self) -> bool:  # type: ignore[override]
         return self.table.are_labelled
 
-    def _key(self) -> tuple[Hashable, ...]:
+    def _key(self) -> tuple[int, int, int, int, Selection]:
         return (id(self.table), self.start, self.stop, self.depth, self.selection)
 
     def __eq__(self, other: object) -> bool:
