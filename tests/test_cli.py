@@ -449,3 +449,40 @@ def test_a_thousand_documents_killed_ten_times_end_as_undisturbed(tmp_path: Path
         lines = {folder: sorted((folder / name).read_text().splitlines()) for folder in (calm, out)}
         assert lines[out] == lines[calm], name
     assert len({row["id"] for row in read_jsonl(out / "results.jsonl")}) == num_done(out)
+
+
+# --- schema check -----------------------------------------------------------------------------------------------------
+
+
+def test_schema_check_lists_what_is_enforced(tmp_path: Path, schema: Path) -> None:
+    done = Result("schema", "check", schema)
+    assert (done.code, done.err) == (0, "")
+    assert "mask" in done.out and "#/properties/words/minimum" in done.out
+    (tmp_path / "types.py").write_text("from dataclasses import dataclass\n@dataclass\nclass Point:\n    x: int\n")
+    found = json.loads(Result("schema", "check", f"{tmp_path / 'types.py'}:Point", "--json").out)
+    assert found["is_supported"] and found["error"] is None
+    assert {"pointer": "#/properties/x/type", "status": "mask", "error": None} in found["keywords"]
+    assert "format" in Result("schema", "check", "due date").out
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ('{"type": "array", "uniqueItems": true}', "DK201"),
+        (
+            '{"type": "object", "required": ["a"], "properties": {"a": {"type": "number", "minimum": 5, "maximum": 3}}}',
+            "#/properties/a",
+        ),
+        ('{"allOf": [{"type": "integer"}, {"type": "string"}]}', "DK202"),
+    ],
+)
+def test_schema_check_refuses_with_the_place(source: str, said: str) -> None:
+    done = Result("schema", "check", source)
+    assert done.code == console.SCHEMA_REFUSED
+    assert said in done.out
+
+
+def test_schema_check_of_what_is_no_schema() -> None:
+    done = Result("schema", "check", '{"type": "integre"}')
+    assert done.code == console.SCHEMA_REFUSED
+    assert "DK203" in done.err and done.out == ""

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from decodekit.cli import options as o
-from decodekit.cli.console import command
+from decodekit.cli.console import DONE, SCHEMA_REFUSED, command, print_json
 
 app = typer.Typer(help="Look at a schema.", no_args_is_help=True)
 
@@ -23,5 +23,31 @@ def check(
     schema: Annotated[str, typer.Argument(metavar="SCHEMA", help=o.SCHEMA_HELP, show_default=False)],
     as_json: o.Json = False,
 ) -> int:
-    """Say what of a schema is enforced while decoding. Exit code 3 if it is refused."""
-    raise NotImplementedError
+    """Say which keywords are enforced at every token, which are annotations, which are refused (exit code 3)."""
+    from decodekit.constraints import as_constraint, check
+    from decodekit.jobs.schema import load_schema
+
+    coverage = check(as_constraint(load_schema(schema).constraint))
+    if as_json:
+        print_json(
+            {
+                "draft": coverage.draft,
+                "is_supported": coverage.is_supported,
+                "is_complete": coverage.is_complete,
+                "error": None if coverage.error is None else str(coverage.error),
+                "impossible": list(coverage.impossible),
+                "keywords": [
+                    {
+                        "pointer": entry.pointer,
+                        "status": entry.status,
+                        "error": None if entry.error is None else str(entry.error),
+                    }
+                    for entry in coverage.keywords
+                ],
+            }
+        )
+    else:
+        print(coverage)
+        if not coverage.is_complete:
+            print("the schema is large: not every part was asked whether a value fits")
+    return DONE if coverage.is_supported else SCHEMA_REFUSED
