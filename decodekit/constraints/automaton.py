@@ -59,6 +59,7 @@ class Automaton:
         self.label_sets: list[tuple[Hashable, ...]] = [()]
         self._label_set_of: dict[tuple[tuple[type, Hashable], ...], int] = {(): 0}
         self._state_of: dict[Node, int] = {}
+        self._saturated: dict[tuple[int, int], int] = {}
         self.lock = threading.RLock()
         self.kinds[DEAD] = INNER  # never looked at; it only must not be expanded
 
@@ -123,6 +124,17 @@ class Automaton:
             if self.kinds[state] == NOT_EXPANDED:
                 self.expand(state)
             return int(self.next[state, byte])
+
+    def saturated(self, state: int, limit: int) -> int:
+        """A state that behaves as `state` for the next `limit` bytes, the same one for many large counts."""
+        with self.lock:
+            node = self.nodes[state]
+            if node is None or not node.has_counts:
+                return state
+            key = (state, limit)
+            if key not in self._saturated:
+                self._saturated[key] = self.state(node.saturated(limit))
+            return self._saturated[key]
 
     def is_final(self, state: int) -> bool:
         """Whether no byte may follow."""

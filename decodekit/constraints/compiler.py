@@ -9,7 +9,7 @@ from typing import Any, Final
 from decodekit.constraints.automaton import shared_automaton
 from decodekit.constraints.configurations import Unfolding
 from decodekit.constraints.constraint import Constraint, as_constraint
-from decodekit.constraints.masks import Masks, token_index
+from decodekit.constraints.masks import Masks
 from decodekit.constraints.matcher import GrammarMatcher
 from decodekit.errors import UnsatisfiableError
 from decodekit.vocabulary import Vocabulary
@@ -40,7 +40,7 @@ class CompiledGrammar:
 
     def _start(self) -> tuple[Unfolding, Masks]:
         unfolding = Unfolding(self._root, shared_automaton())
-        return unfolding, Masks(unfolding, token_index(self.vocabulary))
+        return unfolding, Masks(unfolding, self.vocabulary)
 
     def __repr__(self) -> str:
         return f"CompiledGrammar({self.constraint!r:.200}, {self.vocabulary!r})"

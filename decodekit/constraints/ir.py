@@ -54,6 +54,8 @@ class Node(ABC):
     """Whether the language may be empty although the constructors did not see it. False skips the search."""
     is_labelled: bool = True
     """Whether a word may end with a label other than None."""
+    has_counts: bool = False
+    """Whether `saturated` may differ from the node itself."""
 
     @property
     @abstractmethod
@@ -63,6 +65,17 @@ class Node(ABC):
     @abstractmethod
     def transitions(self) -> Transitions:
         """What remains after each possible first byte. Targets are never `EMPTY` itself but may be empty languages."""
+
+    def saturated(self, limit: int) -> Node:
+        """A node with the same derivatives and ends for the next `limit` bytes, with counts beyond them forgotten.
+
+        X{0,900} and X{0,800} are both X{0,} to who looks no further than 16 bytes. Intersections and complements stay
+        as they are, because their counts decide together what is empty.
+        """
+        return self._saturate(limit) if self.has_counts else self
+
+    def _saturate(self, limit: int) -> Node:
+        return self
 
     @property
     def is_nullable(self) -> bool:
@@ -125,15 +138,19 @@ def _search_is_empty(root: Node) -> bool:
 class _Interned(Node):
     """Base of the nodes of this module: hash-consed, with their transitions kept."""
 
-    __slots__ = ("_labels", "_transitions", "can_be_empty", "is_labelled")
+    __slots__ = ("_labels", "_transitions", "can_be_empty", "has_counts", "is_labelled")
 
     can_be_empty: bool
     is_labelled: bool
+    has_counts: bool
     _labels: tuple[Hashable, ...]
     _transitions: Transitions | None
 
-    def _finish(self, labels: tuple[Hashable, ...], can_be_empty: bool, is_labelled: bool) -> None:
+    def _finish(
+        self, labels: tuple[Hashable, ...], can_be_empty: bool, is_labelled: bool, has_counts: bool = False
+    ) -> None:
         self._labels = labels
+        self.has_counts = has_counts
         self._transitions = None
         self.can_be_empty = can_be_empty
         self.is_labelled = is_labelled
@@ -230,7 +247,16 @@ class Concat(_Interned):
         self.head, self.tail = head, tail
         labels = _pass_labels(head.labels, tail.labels) if head.labels and tail.labels else ()
         is_labelled = tail.is_labelled or head.is_labelled
-        self._finish(labels, head.can_be_empty or tail.can_be_empty, is_labelled)
+        has_counts = head.has_counts or tail.has_counts
+        self._finish(labels, head.can_be_empty or tail.can_be_empty, is_labelled, has_counts)
+
+    def _saturate(self, limit: int) -> Node:
+        parts: list[Node] = []
+        node: Node = self
+        while isinstance(node, Concat) and node.has_counts:
+            parts.append(node.head.saturated(limit))
+            node = node.tail
+        return concat(*parts, node.saturated(limit))
 
     def _is_empty(self) -> bool:
         node: Node = self
@@ -269,7 +295,11 @@ class Choice(_Interned):
         labels = tuple(dict.fromkeys(label for option in options for label in option.labels))
         # One option that cannot be empty is enough.
         can_be_empty = all(option.can_be_empty for option in options)
-        self._finish(labels, can_be_empty, any(option.is_labelled for option in options))
+        is_labelled = any(option.is_labelled for option in options)
+        self._finish(labels, can_be_empty, is_labelled, any(option.has_counts for option in options))
+
+    def _saturate(self, limit: int) -> Node:
+        return choice(*(option.saturated(limit) for option in self.options))
 
     def _is_empty(self) -> bool:
         return all(option.is_empty for option in self.options)
@@ -336,7 +366,13 @@ class Repeat(_Interned):
     def __init__(self, body: Node, min_: int, max_: int | None) -> None:
         self.body, self.min, self.max = body, min_, max_
         labels: tuple[Hashable, ...] = () if min_ else tuple(dict.fromkeys((None, *body.labels)))
-        self._finish(labels, min_ > 0 and body.can_be_empty, body.is_labelled)
+        has_counts = body.has_counts or min_ > 1 or max_ is not None
+        self._finish(labels, min_ > 0 and body.can_be_empty, body.is_labelled, has_counts)
+
+    def _saturate(self, limit: int) -> Node:
+        # Every round that counts reads a byte at least, so at most `limit` of them are seen.
+        high = None if self.max is None or self.max > limit else self.max
+        return repeat(self.body.saturated(limit), min(self.min, limit + 1), high)
 
     def _is_empty(self) -> bool:
         return self.body.is_empty

@@ -5,6 +5,10 @@ leave it are grouped by the place where they leave. Only for these is the surrou
 remaining bytes alone. Walks depend on the lexical state and the vocabulary, so they are shared by all constraints;
 a mask depends on the state and is kept with it.
 
+Counters would make every length of a string a state with a walk of its own. But a token of 16 bytes sees no difference
+between 900 and 800 characters left, so short tokens are walked with counts beyond their reach forgotten, and only the
+few long ones with more.
+
 A token is allowed exactly when the state has a successor for its bytes. Tokens without bytes (special tokens, padding)
 never are, the end-of-sequence tokens are exactly when the text so far is accepted. Every byte sequence that is alive
 can be completed by bytes, so a vocabulary that has each single byte never meets a dead end; one that lacks some may.
@@ -21,7 +25,7 @@ from typing import Final
 import numpy as np
 
 from decodekit.constraints.automaton import Automaton, Int32Array, UInt8Array
-from decodekit.constraints.bitmask import bitmask_from_ids, ids_from_bitmask, num_words
+from decodekit.constraints.bitmask import bitmask_from_ids, num_words
 from decodekit.constraints.configurations import Configuration, State, Unfolding
 from decodekit.constraints.trie import TokenTrie
 from decodekit.constraints.walk import EXIT_AT, EXIT_BEFORE, walk_kernel
@@ -31,6 +35,9 @@ WALK_CACHE_BYTES: Final = 64 << 20
 """Bound on the walks kept for one vocabulary."""
 MASK_CACHE_BYTES: Final = 64 << 20
 """Bound on the masks kept for one grammar."""
+
+SHORT_TOKEN: Final = 16
+"""Tokens of up to so many bytes are walked apart: 99 % of the tokens of a vocabulary of 131k."""
 
 _MAX_EXITS: Final = 4096  # a walk with more is repeated for the bytes that may follow
 _SMALL_SUBTREE: Final = 48  # up to so many nodes, stepping in Python beats a walk
@@ -108,19 +115,19 @@ class Walk:
 
 
 class TokenIndex:
-    """A vocabulary as the masks see it: its trie, and the walks of lexical states over it."""
+    """The tokens of some lengths as the masks see them: their trie, and the walks of lexical states over it."""
 
-    def __init__(self, vocabulary: Vocabulary) -> None:
+    def __init__(self, vocabulary: Vocabulary, min_length: int = 1, max_length: int | None = None) -> None:
         self.vocabulary = vocabulary
-        self.trie = TokenTrie.build(vocabulary)
+        self.trie = TokenTrie.build(vocabulary, min_length, max_length)
         self.num_words = num_words(vocabulary.size)
-        self.eos_words = bitmask_from_ids(sorted(vocabulary.eos_token_ids), vocabulary.size)
         self._walks: OrderedDict[tuple[Automaton, int, bytes], Walk] = OrderedDict()
         self._num_bytes = 0
         self._lock = threading.Lock()
 
     def walk(self, automaton: Automaton, state: int, follow: UInt8Array | None = None) -> Walk:
         """The walk of a lexical state over the whole trie, kept for next time. The automaton's lock is held."""
+        state = automaton.saturated(state, self.trie.max_depth)
         key = (automaton, state, b"" if follow is None else follow.tobytes())
         with self._lock:
             walk = self._walks.get(key)
@@ -184,6 +191,12 @@ class TokenIndex:
             is_complete=is_complete,
         )
 
+    def prefix(self, node: int, length: int) -> bytes:
+        """The first `length` bytes of the prefix that `node` stands for."""
+        # The first token of the subtree has that prefix.
+        token = int(self.trie.tokens[self.trie.first[node]])
+        return (self.vocabulary.token_bytes[token] or b"")[:length]
+
 
 _NO_WORDS: Final = np.zeros(0, np.int32)
 
@@ -194,17 +207,20 @@ def _group(exits: Int32Array) -> dict[int, Int32Array]:
 
 
 @lru_cache(maxsize=8)
-def token_index(vocabulary: Vocabulary) -> TokenIndex:
-    """The index of a vocabulary, built once."""
-    return TokenIndex(vocabulary)
+def token_indices(vocabulary: Vocabulary) -> tuple[TokenIndex, ...]:
+    """The indices of a vocabulary, of its short and of its long tokens, built once."""
+    indices = (TokenIndex(vocabulary, 1, SHORT_TOKEN), TokenIndex(vocabulary, SHORT_TOKEN + 1))
+    return tuple(index for index in indices if len(index.trie.tokens))
 
 
 class Masks:
     """The masks of the states of one unfolding over one vocabulary. Thread-safe."""
 
-    def __init__(self, unfolding: Unfolding, index: TokenIndex) -> None:
+    def __init__(self, unfolding: Unfolding, vocabulary: Vocabulary) -> None:
         self._unfolding = unfolding
-        self._index = index
+        self._indices = token_indices(vocabulary)
+        self._num_words = num_words(vocabulary.size)
+        self._eos_words = bitmask_from_ids(sorted(vocabulary.eos_token_ids), vocabulary.size)
         self._kept: OrderedDict[State, int] = OrderedDict()  # states with their masks' memory, oldest first
         self._num_bytes = 0
 
@@ -229,17 +245,18 @@ class Masks:
             self._num_bytes -= num_bytes
 
     def _allowed(self, state: State) -> Int32Array:
-        words = self._index.eos_words.copy() if state.is_accepting else np.zeros(self._index.num_words, np.int32)
+        words = self._eos_words.copy() if state.is_accepting else np.zeros(self._num_words, np.int32)
         for configuration in state.configurations:
-            lexical = configuration[0]
-            walk = self._index.walk(self._unfolding.automaton, lexical)
-            if walk.inside.indices is None:
-                words |= walk.inside.words
-            else:
-                words[walk.inside.indices] |= walk.inside.words
-            if not walk.is_complete:
-                walk = self._index.walk(self._unfolding.automaton, lexical, self._follow(configuration, walk))
-            self._leave(configuration, walk, words)
+            for index in self._indices:
+                walk = index.walk(self._unfolding.automaton, configuration[0])
+                if walk.inside.indices is None:
+                    words |= walk.inside.words
+                else:
+                    words[walk.inside.indices] |= walk.inside.words
+                if not walk.is_complete:
+                    follow = self._follow(configuration, walk)
+                    walk = index.walk(self._unfolding.automaton, configuration[0], follow)
+                self._leave(index, configuration, walk, words)
         return words
 
     def _follow(self, configuration: Configuration, walk: Walk) -> UInt8Array:
@@ -255,10 +272,10 @@ class Masks:
                     follow |= self._unfolding.first_bytes(after)
         return follow
 
-    def _leave(self, configuration: Configuration, walk: Walk, words: Int32Array) -> None:
+    def _leave(self, index: TokenIndex, configuration: Configuration, walk: Walk, words: Int32Array) -> None:
         """Add the tokens that end the lexeme of `configuration` and go on as its surroundings allow."""
         _, place, text = configuration
-        trie, unfolding = self._index.trie, self._unfolding
+        trie, unfolding = index.trie, self._unfolding
         for label_set in walk.label_sets:
             before, at = walk.before.get(label_set), walk.at.get(label_set)
             for label in unfolding.automaton.label_sets[label_set]:
@@ -269,62 +286,49 @@ class Masks:
                     if before is not None:
                         may_follow = unfolding.first_bytes(after)[trie.byte[before]] != 0
                         for node in before[may_follow].tolist():
-                            self._subtree(after, node, words)
+                            self._subtree(index, after, node, words)
                     if at is not None:
                         for node in at.tolist():
-                            self._add_tokens(node, words)
+                            _add_tokens(trie, node, words)
                     continue
                 # Grouped by the prefix, because asking a frame is dear and the children of one node share it.
                 known: dict[bytes, State | None] = {}
                 for node in [] if before is None else before.tolist():
-                    prefix = self._prefix(node, int(trie.depth[node]) - 1)
+                    prefix = index.prefix(node, int(trie.depth[node]) - 1)
                     if prefix not in known:
                         known[prefix] = unfolding.leave(place, label, text + prefix)
                     after = known[prefix]
                     if after is not None and unfolding.first_bytes(after)[trie.byte[node]]:
-                        self._subtree(after, node, words)
+                        self._subtree(index, after, node, words)
                 for node in [] if at is None else at.tolist():
-                    if unfolding.leave(place, label, text + self._prefix(node, int(trie.depth[node]))) is not None:
-                        self._add_tokens(node, words)
+                    if unfolding.leave(place, label, text + index.prefix(node, int(trie.depth[node]))) is not None:
+                        _add_tokens(trie, node, words)
 
-    def _subtree(self, state: State, node: int, words: Int32Array) -> None:
+    def _subtree(self, index: TokenIndex, state: State, node: int, words: Int32Array) -> None:
         """Add the tokens at and below `node` whose bytes, from the byte of `node` on, `state` allows."""
-        trie = self._index.trie
+        trie = index.trie
         stop = int(trie.end[node])
         if stop - node <= _SMALL_SUBTREE:
             target = self._unfolding.step(state, int(trie.byte[node]))
             if target is None:
                 return
-            self._add_tokens(node, words)
+            _add_tokens(trie, node, words)
             child = node + 1
             while child < stop:
-                self._subtree(target, child, words)
+                self._subtree(index, target, child, words)
                 child = int(trie.end[child])
             return
         for configuration in state.configurations:
             lexical = configuration[0]
-            inside = np.zeros(self._index.num_words, np.int32)
-            walk = self._index.walk_nodes(self._unfolding.automaton, lexical, node, stop, inside)
+            inside = np.zeros(self._num_words, np.int32)
+            walk = index.walk_nodes(self._unfolding.automaton, lexical, node, stop, inside)
             words |= inside
             if not walk.is_complete:
                 follow = self._follow(configuration, walk)
-                walk = self._index.walk_nodes(self._unfolding.automaton, lexical, node, stop, inside, follow)
-            self._leave(configuration, walk, words)
-
-    def _prefix(self, node: int, length: int) -> bytes:
-        """The first `length` bytes of the prefix that `node` stands for."""
-        # The first token of the subtree has that prefix.
-        token = int(self._index.trie.tokens[self._index.trie.first[node]])
-        return (self._index.vocabulary.token_bytes[token] or b"")[:length]
-
-    def _add_tokens(self, node: int, words: Int32Array) -> None:
-        trie = self._index.trie
-        for token in trie.tokens[trie.first[node] : trie.first[node + 1]].tolist():
-            words[token >> 5] |= np.uint32(1 << (token & 31)).astype(np.int32)
+                walk = index.walk_nodes(self._unfolding.automaton, lexical, node, stop, inside, follow)
+            self._leave(index, configuration, walk, words)
 
 
-def allowed_ids(mask: TokenMask, vocabulary_size: int) -> Int32Array:
-    """The ids that a mask allows, ascending."""
-    row = np.zeros(num_words(vocabulary_size), np.int32)
-    mask.fill(row)
-    return ids_from_bitmask(row)
+def _add_tokens(trie: TokenTrie, node: int, words: Int32Array) -> None:
+    for token in trie.tokens[trie.first[node] : trie.first[node + 1]].tolist():
+        words[token >> 5] |= np.uint32(1 << (token & 31)).astype(np.int32)

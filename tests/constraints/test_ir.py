@@ -224,3 +224,30 @@ def test_threads_make_the_same_nodes() -> None:
         thread.join()
     assert len(made) == 8
     assert all(first is other for nodes in made[1:] for first, other in zip(made[0], nodes, strict=True))
+
+
+@settings(max_examples=200, deadline=None)
+@given(unlabelled(), unlabelled(), st.integers(1, 3))
+def test_saturated_counts_look_the_same_nearby(first: Node, second: Node, limit: int) -> None:
+    counted = concat(repeat(choice(first, byte_set(b"a")), limit, 50), repeat(byte_set(b"b"), 0, limit + 1))
+    node = choice(concat(counted, accept("x")), concat(repeat(second, 0, 9), byte_set(b"c"), accept("y")))
+    pairs = [(node, node.saturated(limit))]
+    for length in range(limit + 1):
+        for exact, forgetful in pairs:
+            assert set(exact.labels) == set(forgetful.labels)
+            assert exact.is_empty == forgetful.is_empty
+        if length < limit:
+            pairs = [(e.derivative(b), f.derivative(b)) for e, f in pairs for b in ALPHABET]
+
+
+def test_saturation_forgets_counts_and_only_those_beyond_reach() -> None:
+    a = byte_set(b"a")
+    assert repeat(a, 0, 900).saturated(16) is repeat(a, 0, 800).saturated(16) is repeat(a)
+    assert repeat(a, 500, 900).saturated(16) is repeat(a, 17)
+    assert repeat(a, 3, 16).saturated(16) is repeat(a, 3, 16)
+    assert repeat(a, 3, 17).saturated(16) is repeat(a, 3)
+    meeting = both(repeat(a, 500, 900), repeat(literal(b"aa"), 0, 260))
+    assert meeting.saturated(16) is meeting  # what is empty depends on both counts
+    assert concat(literal(b"x"), repeat(a, 0, 900), literal(b"y")).saturated(16) is concat(
+        literal(b"x"), repeat(a), literal(b"y")
+    )

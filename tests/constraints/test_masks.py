@@ -145,8 +145,7 @@ def test_every_way_to_a_mask_gives_the_same(
     vocabulary = vocabularies()[1]
     for name in ("json", "ambiguous", "words"):
         grammar = CompiledGrammar(CONSTRAINTS[name], vocabulary)
-        index = masks_module.TokenIndex(vocabulary)  # without the walks of other tests
-        grammar._masks._index = index
+        grammar._masks._indices = masks_module.token_indices.__wrapped__(vocabulary)  # without others' walks
 
         def check(matcher: GrammarMatcher, text: bytes, allowed: list[int], name: str = name) -> None:
             assert allowed == masks.allowed(CONSTRAINTS[name].root(), text, vocabulary), text
@@ -355,7 +354,7 @@ def test_masks_are_dropped_when_they_take_too_much_memory(monkeypatch: pytest.Mo
     monkeypatch.setattr(masks_module, "WALK_CACHE_BYTES", 2000)
     vocabulary = adversarial_vocabulary()
     grammar = CompiledGrammar(CONSTRAINTS["json"], vocabulary)
-    grammar._masks._index = masks_module.TokenIndex(vocabulary)
+    grammar._masks._indices = masks_module.token_indices.__wrapped__(vocabulary)
 
     def check(matcher: GrammarMatcher, text: bytes, allowed: list[int]) -> None:
         assert allowed == masks.allowed(grammar.constraint.root(), text, vocabulary)
