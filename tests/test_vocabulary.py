@@ -117,10 +117,10 @@ def test_byte_level_text(tekken_as_byte_level: Any) -> None:
 def test_the_byte_map_of_131k_tokens_is_read_quickly(tekken_as_byte_level: Any) -> None:
     for tokenizer in (tekken_tokenizer(), tekken_as_byte_level):
         seconds = []
-        for _ in range(3):
-            start = time.perf_counter()
+        for _ in range(5):
+            start = time.process_time()  # of this process alone, so that a busy machine does not decide
             assert Vocabulary.from_tokenizer(tokenizer).fingerprint == tekken_vocabulary().fingerprint
-            seconds.append(time.perf_counter() - start)
+            seconds.append(time.process_time() - start)
         assert min(seconds) < 0.5  # 0.17 to 0.2 s on one free core
 
 
