@@ -428,6 +428,9 @@ class LLM:
 def generate(model: Any, tokenizer: Any, prompts: Any, **options: Any) -> Any:
     """`LLM.generate` for a model that is loaded: ``generate(model, tokenizer, prompts, strategy=..., constraint=...)``.
 
+    Every call makes an `LLM`, which checks with some forward passes how the model may be run. Where calls are many,
+    keep one: ``llm = LLM(model, tokenizer)``.
+
     Args:
         model: a causal language model of transformers.
         tokenizer: its tokenizer.
@@ -493,7 +496,7 @@ def _as_causal_lm(model: Any) -> CausalLM:
 
 
 _vocabularies: weakref.WeakKeyDictionary[Any, tuple[tuple[object, ...], Vocabulary]] = weakref.WeakKeyDictionary()
-"""The vocabulary last read from a tokenizer, with what it was read for: `generate` makes an `LLM` at every call."""
+"""The vocabulary last read from a tokenizer, with what it was read for; a large one takes some tenths of a second."""
 
 
 def _vocabulary(tokenizer: Any, model: CausalLM) -> Vocabulary:

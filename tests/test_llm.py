@@ -31,6 +31,7 @@ from decodekit.errors import (
 from decodekit.llm import LLM, Chunk, Completion, Score
 from tests.reference.generation import Law, ToyLM, hashed_law
 from tests.reference.generation_tokenizer import BOS, EOS, small_tokenizer
+from tests.reference.vocabularies import sentencepiece_tokenizer
 
 V = 160
 TOKENIZER = small_tokenizer()
@@ -380,6 +381,20 @@ def test_the_function() -> None:
     assert [c.text for c in dk.generate(model, TOKENIZER, ["|", "|"], strategy="greedy", max_new_tokens=1)] == [
         "ab"
     ] * 2
+
+
+@pytest.mark.parametrize("kind", ["mistral-common", "bare"])
+def test_tokenizers_of_other_families(kind: str) -> None:
+    """A tokenizer of mistral-common, with its beginning token, and one of `tokenizers`."""
+    tokenizer: Any = TOKENIZER.backend_tokenizer
+    prompt = ids("né the")
+    if kind == "mistral-common":
+        tokenizer = sentencepiece_tokenizer()
+        prompt = tokenizer.encode("né the", bos=True, eos=False)
+    model = ToyLM(lambda prefix: torch.zeros(32_768), 32_768)
+    llm = LLM(model, tokenizer)
+    assert llm.generate("né the", max_new_tokens=2).error is None
+    assert model.caches[0].tokens[0][: len(prompt)] == prompt
 
 
 def test_vocabularies_are_read_once_per_tokenizer() -> None:
