@@ -1,1 +1,16 @@
-"""Jobs: many documents in, validated JSON out, in a folder that survives being killed."""
+"""Jobs: many documents in, validated JSON out, in a folder that survives being killed.
+
+What `decodekit extract` does, in Python:
+
+    options = ExtractionOptions(load_schema("invoice.py:Invoice"), model="tiny")
+    extraction = Extraction(LLM.load("tiny"), options)
+    source = Input("documents.jsonl")
+    folder, _ = JobFolder.create_or_resume(Path("out"), extraction.settings)
+    with folder:
+        folder.add_inputs([source])
+        summary = extraction.run(folder, scan([source]).entries)
+
+`documents` lists inputs, `schema` and `prompt` say what is asked, `executors` decode, `validation` has the last word on
+every output, `ledger` and `store` keep what came of it, `runner` is the loop over all of these; `view`, `figures`,
+`spans`, `page` and `report` show it.
+"""

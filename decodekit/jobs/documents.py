@@ -214,7 +214,7 @@ def _scan_lines(source: Input) -> list[Entry]:
         with path.open("rb") as file:
             for number, line in enumerate(file, start=1):
                 if line.strip(b" \t\r\n\xef\xbb\xbf"):
-                    found.append(_scan_line(source, line, offset, f"{name}:{number}"))
+                    found.append(_scan_line(source, path, line, offset, f"{name}:{number}"))
                 offset += len(line)
     except OSError as error:
         raise JobError(f"{source.path} cannot be read: {error.strerror}.") from error
@@ -231,7 +231,7 @@ def _scan_lines(source: Input) -> list[Entry]:
     return [entry for entry, _ in found]
 
 
-def _scan_line(source: Input, line: bytes, offset: int, place: str) -> tuple[Entry, dict[str, Any]]:
+def _scan_line(source: Input, path: Path, line: bytes, offset: int, place: str) -> tuple[Entry, dict[str, Any]]:
     identity, digest, fault = place, "", None
     row: dict[str, Any] = {}
     try:
@@ -245,7 +245,7 @@ def _scan_line(source: Input, line: bytes, offset: int, place: str) -> tuple[Ent
         fault = error.with_traceback(None)
     # Only the names of the fields are wanted afterwards; holding on to the texts would fill the memory.
     fields = dict.fromkeys(row)
-    entry = Entry(identity, source.location, place, offset, len(line), source.text_field, digest, fault)
+    entry = Entry(identity, path, place, offset, len(line), source.text_field, digest, fault)
     return entry, fields
 
 

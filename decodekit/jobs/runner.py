@@ -103,6 +103,7 @@ class Runner:
         observer: Observer | None = None,
     ) -> None:
         self._folder = folder
+        self._settings = folder.job.settings.fingerprint
         self._prompt = prompt
         self._validator = validator
         self._vocabulary = vocabulary
@@ -205,7 +206,7 @@ class Runner:
             "num_prompt_tokens": completion.stats.num_prompt_tokens,
             "num_generated_tokens": completion.stats.num_generated_tokens,
             "document": document.digest,
-            "settings": self._folder.job.settings.fingerprint,
+            "settings": self._settings,
         }
         if completion.finish_reason == "length":
             # Cut at the limit and asked for all the same (on_length="return"): the text as far as it came, no value.
@@ -246,7 +247,7 @@ class Runner:
             "num_generated_tokens": completion.stats.num_generated_tokens if completion else 0,
             "attempts": 1 + (before["attempts"] if before else 0),
             "document": digest,
-            "settings": self._folder.job.settings.fingerprint,
+            "settings": self._settings,
         }
         self._folder.record_failure(row)
         summary.num_failed += 1

@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 import time
@@ -120,7 +121,8 @@ class JobFolder:
 
     def __init__(self, path: Path, job: JobFile, lock: IO[str]) -> None:
         self.path, self.job, self._lock = path, job, lock
-        self.results, self.failed, self.metrics = (Ledger(path / name) for name in (RESULTS, FAILED, METRICS))
+        self.results, self.failed = Ledger(path / RESULTS), Ledger(path / FAILED)
+        self.metrics = Ledger(path / METRICS, sync_interval_s=math.inf)  # a power cut may have them
         self.num_torn_bytes = sum(ledger.num_torn_bytes for ledger in (self.results, self.failed, self.metrics))
         self.done: dict[str, str] = {row["id"]: row["document"] for row in self.results.rows()}
         rows = list(self.failed.rows())

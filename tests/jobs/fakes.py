@@ -94,7 +94,8 @@ class FakeLLM:
             if len(running) > self.max_rows or (self.hungry and any(self.hungry in row[2] for row in running)):
                 raise MemoryError
             step += 1
-            time.sleep(self.delay_s)
+            if self.delay_s:
+                time.sleep(self.delay_s)
             while running and running[0][0] <= step:
                 _, number, prompt, own_seed = heapq.heappop(running)
                 yield number, answer(prompt, own_seed, str(options.get("on_length", "error")))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from decodekit.jobs.figures import bars, histogram
@@ -38,6 +38,7 @@ def num_leaves(value: Any) -> int:
     return sum(map(num_leaves, items)) if isinstance(items, list) and items else 1
 
 
+@settings(deadline=None)
 @given(JSON, st.sampled_from([None, 1]), st.booleans())
 def test_spans_of_values_hold_the_values(value: Any, indent: int | None, ascii_only: bool) -> None:
     text = json.dumps(value, indent=indent, ensure_ascii=ascii_only)
@@ -80,6 +81,7 @@ def test_values_are_found_in_the_document(text: str, value: Any, found: dict[str
     assert {pointer: text[start:end] for pointer, (start, end) in find_spans(text, value).items()} == found
 
 
+@settings(deadline=None)
 @given(st.text(max_size=30), JSON)
 def test_found_spans_are_apart_and_inside(text: str, value: Any) -> None:
     spans = sorted(find_spans(text, value).values())
@@ -88,6 +90,7 @@ def test_found_spans_are_apart_and_inside(text: str, value: Any) -> None:
     assert set(find_spans(text, value)) <= {pointer for pointer, _ in scalars(value)}
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(0, 1e9), min_size=1, max_size=50))
 def test_a_histogram_counts_every_value(values: list[float]) -> None:
     titles = re.findall(r"<title>[^<]*: ([\d,]+)</title>", histogram(values, unit="s"))

@@ -2,13 +2,15 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from decodekit.errors import JobError, OutputError
@@ -22,6 +24,7 @@ JSON = st.recursive(
 )
 
 
+@settings(deadline=None)
 @given(st.dictionaries(st.text(max_size=5), JSON, max_size=4))
 def test_a_line_is_one_line_and_means_the_row(row: dict[str, object]) -> None:
     line = encode_line(row)
@@ -149,3 +152,25 @@ def test_a_folder_that_cannot_be_written_is_named() -> None:
         Ledger(Path("/proc/decodekit/l.jsonl"))
     assert caught.value.code == "DK503"
     assert caught.value.at == "/proc/decodekit/l.jsonl"
+
+
+def test_a_slow_disk_is_synced_less_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    num_syncs = 0
+
+    def slow_sync(descriptor: int) -> None:
+        nonlocal num_syncs
+        num_syncs += 1
+        time.sleep(0.01)
+
+    monkeypatch.setattr(module.os, "fsync", slow_sync)
+    eager, lazy = (
+        Ledger(tmp_path / "a.jsonl", sync_interval_s=0),
+        Ledger(tmp_path / "b.jsonl", sync_interval_s=math.inf),
+    )
+    started = time.monotonic()
+    while time.monotonic() < started + 0.5:
+        eager.append({"n": 1})
+        lazy.append({"n": 1})
+    assert 1 <= num_syncs <= 3  # one part in 20 of half a second holds two of them
+    lazy.close()
+    assert 2 <= num_syncs <= 4  # what was appended is safe once it is closed

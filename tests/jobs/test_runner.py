@@ -12,7 +12,7 @@ from typing import Any
 
 import jsonschema
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from decodekit.errors import DecodekitError, InvalidOutputError, JobError, JobSettingsError, OutputError
@@ -431,6 +431,7 @@ def test_where_a_text_breaks_off(text: str, pointer: str | None) -> None:
     assert open_pointer(text) == pointer
 
 
+@settings(deadline=None)
 @given(JSON, st.data())
 def test_every_beginning_of_a_text_breaks_off_inside_what_is_open(value: Any, data: st.DataObject) -> None:
     text = json.dumps(value)
