@@ -119,42 +119,48 @@ class Batch:
             if entry is None:
                 self._is_exhausted = True
                 break
-            index, request = entry
-            error = request if isinstance(request, DecodekitError) else self._refusal(index, request)
-            if isinstance(request, DecodekitError) or error is not None:
-                stats = Stats(0 if isinstance(request, DecodekitError) else len(request.prompt), 0, 0, None, 0.0)
-                answers.append(Update(index, "", (), Result((), "error", error, (), stats)))
+            try:
+                sequence = self._begin(*entry)
+            except DecodekitError as error:
+                answers.append(_refusal(*entry, error))
                 continue
-            sequence = Sequence(index, request, -1, self._max_tokens(request), self._settings.stop)
-            if sequence.matcher is not None and sequence.matcher.is_accepting and not sequence.matcher.can_continue:
-                sequence.finish("complete")  # the empty text is the only one
+            if sequence.finish_reason is None:
+                admitted.append(sequence)
+            else:
                 answers.append(_update(sequence))
-                continue
-            admitted.append(sequence)
         if admitted:
             self._assign_rows(admitted)
         return admitted, answers
 
-    def _refusal(self, index: int, request: Request) -> DecodekitError | None:
+    def _begin(self, index: int, request: Request | DecodekitError) -> Sequence:
+        """A sequence at its start; it may be finished already.
+
+        Raises:
+            DecodekitError: the request is one, has no tokens, does not fit the model, or its constraint fails.
+        """
+        if isinstance(request, DecodekitError):
+            raise request
         num_prompt_tokens, context_length = len(request.prompt), self._model.context_length
+        max_tokens = self._settings.max_new_tokens
         if num_prompt_tokens == 0:
-            return OptionError(
+            raise OptionError(
                 "the prompt has no tokens, so that the model has nothing to continue",
                 at=f"prompt {index}",
                 hint="a prompt that is not empty; this tokenizer puts no token at the beginning",
             )
-        if context_length is not None and num_prompt_tokens >= context_length:
-            return ContextLengthError(
-                f"the prompt has {num_prompt_tokens:,} tokens, the context of the model {context_length:,}: "
-                "there is no room for an answer",
-                at=f"prompt {index}",
-                hint="a shorter prompt, or a model with a longer context",
-            )
-        return None
-
-    def _max_tokens(self, request: Request) -> int:
-        limit, context_length = self._settings.max_new_tokens, self._model.context_length
-        return limit if context_length is None else min(limit, context_length - len(request.prompt))
+        if context_length is not None:
+            if num_prompt_tokens >= context_length:
+                raise ContextLengthError(
+                    f"the prompt has {num_prompt_tokens:,} tokens, the context of the model {context_length:,}: "
+                    "there is no room for an answer",
+                    at=f"prompt {index}",
+                    hint="a shorter prompt, or a model with a longer context",
+                )
+            max_tokens = min(max_tokens, context_length - num_prompt_tokens)
+        sequence = Sequence(index, request, max_tokens, self._settings.stop)
+        if sequence.matcher is not None and sequence.matcher.is_accepting and not sequence.matcher.can_continue:
+            sequence.finish("complete")  # the empty text is the only one
+        return sequence
 
     def _assign_rows(self, admitted: list[Sequence]) -> None:
         """Give every new sequence an empty cache row; the first ones decide how large the cache is."""
@@ -208,6 +214,12 @@ class Batch:
         for row, sequence in enumerate(self._running):
             sequence.row = row
         self._free = []
+
+
+def _refusal(index: int, request: Request | DecodekitError, error: DecodekitError) -> Update:
+    """The answer to a request that cannot start."""
+    num_prompt_tokens = 0 if isinstance(request, DecodekitError) else len(request.prompt)
+    return Update(index, "", (), Result((), "error", error, (), Stats(num_prompt_tokens, 0, 0, None, 0.0)))
 
 
 def _update(sequence: Sequence) -> Update:

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from decodekit.errors import DecodekitError
 from decodekit.generation.sequence import Sequence
 from decodekit.sampling import History
 
@@ -32,14 +33,21 @@ class Masks:
         self._words = np.zeros((num_rows, num_words), dtype=np.int32)
 
     def fill(self, sequences: Rows[Sequence]) -> Tensor | None:
-        """The tokens allowed next, int32 [N, words], valid until the next call; None if all rows are free text."""
+        """The tokens allowed next, int32 [N, words], valid until the next call; None if all rows are free text.
+
+        A constraint that fails (it may outgrow its bounds) is an error of its sequence, and allows nothing.
+        """
         if all(sequence.matcher is None for sequence in sequences):
             return None
         for row, sequence in enumerate(sequences):
             if sequence.matcher is None:
                 self._words[row] = _ALL
-            else:
+                continue
+            try:
                 sequence.matcher.fill_bitmask(self._words, row)
+            except DecodekitError as error:
+                sequence.error = error
+                self._words[row] = 0
         return torch.from_numpy(self._words[: len(sequences)])
 
 

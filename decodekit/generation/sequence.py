@@ -62,16 +62,16 @@ class Sequence:
     Args:
         index: number of the request, counted from 0.
         request: what was asked.
-        row: its row of the cache.
         max_tokens: how many tokens may be generated.
         stop: texts that end it.
+        row: its row of the cache; -1 before it has one.
     """
 
     index: int
     request: Request
-    row: int
     max_tokens: int
     stop: StopStrings
+    row: int = -1
     matcher: Matcher | None = field(init=False)
     pending: list[int] = field(init=False)
     token_ids: list[int] = field(init=False, default_factory=list)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch import Tensor
 
-from decodekit.errors import DeadEndError, DecodingError, NonFiniteLogitsError
+from decodekit.errors import DeadEndError, DecodekitError, DecodingError, NonFiniteLogitsError
 from decodekit.generation.buffers import NONE_ALLOWED, Masks, TokenTable, sole_tokens
 from decodekit.generation.padding import right_padded
 from decodekit.generation.sequence import Sequence, TokenLogprob
@@ -103,12 +103,14 @@ def step(
     logprobs = measure(logits, choices, settings.num_alternatives)
     now = time.perf_counter()
     for sequence, choice, logprob in zip(sequences, choices, logprobs, strict=True):
-        if isinstance(choice, DecodingError):
+        if isinstance(choice, DecodekitError):
             sequence.finish("dead_end" if isinstance(choice, DeadEndError) else "error", choice)
             continue
-        take(sequence, choice, settings)
-        if logprob is not None:
-            sequence.logprobs.append(logprob)
+        try:
+            take(sequence, choice, logprob, settings)
+        except DecodekitError as error:  # a constraint that outgrew its bounds: the other rows go on
+            sequence.finish("error", error)
+            continue
         if table is not None:
             table.append(sequence)
         if sequence.first_token_at is None:
@@ -130,7 +132,7 @@ def forward(sequences: Rows[Sequence], model: CausalLM, cache: Cache, num_tokens
 
 def choose(
     sequences: Rows[Sequence], logits: Tensor, bitmask: Tensor | None, settings: Settings, table: TokenTable | None
-) -> list[int | DecodingError]:
+) -> list[int | DecodekitError]:
     """One token per row, or the error of the row."""
     if bitmask is None:
         return draw(sequences, logits, None, settings, table)
@@ -142,20 +144,20 @@ def choose(
     rows = [row for row, token in enumerate(sole) if token is None]
     if len(rows) == len(sequences):
         return draw(sequences, logits, bitmask, settings, table)
-    drawn: Iterator[int | DecodingError] = iter(())
+    drawn: Iterator[int | DecodekitError] = iter(())
     if rows:
         index = torch.tensor(rows)
         some = [sequences[row] for row in rows]
         drawn = iter(draw(some, logits[index.to(logits.device)], bitmask[index], settings, table))
     return [
-        next(drawn) if token is None else _dead_end(sequence) if token == NONE_ALLOWED else token
+        next(drawn) if token is None else sequence.error or _dead_end(sequence) if token == NONE_ALLOWED else token
         for sequence, token in zip(sequences, sole, strict=True)
     ]
 
 
 def draw(
     sequences: Rows[Sequence], logits: Tensor, bitmask: Tensor | None, settings: Settings, table: TokenTable | None
-) -> list[int | DecodingError]:
+) -> list[int | DecodekitError]:
     """Process the logits [N, V] and select one token per row, or the error of the row."""
     device = logits.device
     history = None if table is None else table.history(sequences, device)
@@ -181,7 +183,7 @@ def draw(
 
 
 def measure(
-    logits: Tensor, choices: Rows[int | DecodingError], num_alternatives: int | None
+    logits: Tensor, choices: Rows[int | DecodekitError], num_alternatives: int | None
 ) -> list[TokenLogprob | None]:
     """Log-probabilities of the taken tokens under the model's own law, logits [N, V]; None where there is none."""
     if num_alternatives is None:
@@ -196,12 +198,14 @@ def measure(
     ]
 
 
-def take(sequence: Sequence, token: int, settings: Settings) -> None:
+def take(sequence: Sequence, token: int, logprob: TokenLogprob | None, settings: Settings) -> None:
     """Append a token to a sequence: constraint, text, and whether it ends here."""
     if sequence.matcher is not None and not sequence.matcher.accept(token):
         raise RuntimeError(f"{type(sequence.matcher).__name__} refused token {token}, which its own mask allowed")
     sequence.token_ids.append(token)
     sequence.pending.append(token)
+    if logprob is not None:
+        sequence.logprobs.append(logprob)
     data = settings.vocabulary.token_bytes[token]
     if data is not None:
         sequence.new_text += sequence.stream.push(data)

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from decodekit.errors import ContextLengthError, DeadEndError, NonFiniteLogitsError, OptionError
+from decodekit.errors import ContextLengthError, DeadEndError, NonFiniteLogitsError, OptionError, ResourceLimitError
 from decodekit.generation import batch as batch_module
 from decodekit.generation.batch import Batch, Result, Update
 from decodekit.generation.sequence import Request
@@ -266,6 +266,32 @@ def test_dead_ends() -> None:
     done = run(ToyLM(never_ends, V), requests, banned, 3)
     assert [result.finish_reason for _, result in done.values()] == ["dead_end", "dead_end", "complete"]
     assert "logit of -inf" in str(done[1][1].error)
+
+
+@pytest.mark.parametrize("method", ["fill_bitmask", "accept", "is_accepting", "can_continue"])
+def test_a_constraint_that_fails_stops_its_own_row_only(method: str) -> None:
+    """Whichever question outgrows a bound, and whenever."""
+
+    class Outgrown(TextsMatcher):
+        def fork(self) -> TextsMatcher:
+            return Outgrown(self.texts, self.vocabulary, self.tokens)
+
+    def fails(name: str) -> Any:
+        own = getattr(TextsMatcher, name)
+
+        def ask(self: TextsMatcher, *args: Any) -> Any:
+            if len(self.tokens) == 2:
+                raise ResourceLimitError("too many states")
+            return own.fget(self) if isinstance(own, property) else own(self, *args)
+
+        return property(ask) if isinstance(own, property) else ask
+
+    setattr(Outgrown, method, fails(method))
+    requests = [Request([0]), Request([0], Outgrown([b"bbbb", b"bb"], VOCABULARY)), Request([1])]
+    done = run(ToyLM(never_ends, V), requests, settings_of(max_new_tokens=4, num_alternatives=0), 3)
+    assert isinstance(done[1][1].error, ResourceLimitError) and done[1][1].finish_reason == "error"
+    assert done[1][0] == "bb" and len(done[1][1].logprobs) == len(done[1][1].token_ids) == 2
+    assert [done[0][0], done[2][0]] == ["bcab", "cabc"]
 
 
 def test_complete_needs_no_end_token() -> None:
