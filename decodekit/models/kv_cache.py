@@ -1,9 +1,9 @@
 """The ragged KV cache: keys and values of sequences that advance independently.
 
 Layers whose keys and values have one shape share one tensor; where all layers are alike, its plane 2l holds the keys
-and its plane 2l + 1 the values of layer l. On an accelerator a plane is token-major, `[rows, slots, heads, head_dim]`;
-on a CPU it is head-major, where attention over short heads was seen to be up to three times as fast. All code sees
-the token-major view. The last slot of a row is scratch: padding that has no room of its own is written there.
+and its plane 2l + 1 the values of layer l. On an accelerator a plane lies token-major in memory, `[rows, slots, heads,
+head_dim]`; on a CPU head-major, where attention over short heads was seen to be up to three times as fast. All code
+sees the view `[rows, heads, slots, head_dim]`. The last slot of a row is scratch: padding without room goes there.
 
 Lengths live on the host, since the loop knows them; taking tokens back is lowering a number.
 """
@@ -74,8 +74,8 @@ class Step:
         self.num_rows = len(starts)
         self.num_new = num_new  # T, padding included
         self.end = max(row_ends)  # slots [0, end) are read
-        self.row_slice = row_slice  # the cache rows as a slice (first, count); None: they are not consecutive,
-        self.row_index = row_index  # and these are their indices, int64 [R]
+        self.row_slice = row_slice  # the cache rows as (first, count), if they are consecutive,
+        self.row_index = row_index  # or their indices, int64 [R]; neither: all rows
         self.write_rows = write_rows  # int64 [R, 1] and [R or 1, T]: where the new tokens go;
         self.write_slots = write_slots  # None: to the slots start .. start + T of every row
         self.positions = positions  # int64 [R or 1, T] positions of the new tokens
@@ -146,12 +146,12 @@ class RaggedCache:
             # Zeros, not empty: a masked slot has weight 0, and 0 * NaN would be NaN.
             if shape.device.type == "cpu":
                 size = (len(members), num_rows, shape.num_heads, capacity + 1, shape.head_dim)
-                storage = torch.zeros(size, dtype=shape.dtype, device=shape.device).transpose(2, 3)
+                storage = torch.zeros(size, dtype=shape.dtype, device=shape.device)
             else:
                 size = (len(members), num_rows, capacity + 1, shape.num_heads, shape.head_dim)
-                storage = torch.zeros(size, dtype=shape.dtype, device=shape.device)
+                storage = torch.zeros(size, dtype=shape.dtype, device=shape.device).transpose(2, 3)
             for plane, index in zip(storage, members, strict=True):
-                self._planes[index].append(plane)  # [num_rows, capacity + 1, heads, head_dim]
+                self._planes[index].append(plane)  # [num_rows, heads, capacity + 1, head_dim]
         self._positions = torch.arange(capacity, device=self._device)
 
     @property
@@ -186,7 +186,6 @@ class RaggedCache:
         starts = self._lengths if rows is None else [self._lengths[row] for row in rows]
         return [start + count for start, count in zip(starts, num_tokens, strict=True)]
 
-    @torch.inference_mode()
     def begin(self, num_tokens: Sequence[int], rows: Sequence[int] | None) -> Step:
         """Plan the writing and reading of one forward pass; grows the cache if a row would run out of slots.
 
@@ -204,7 +203,7 @@ class RaggedCache:
             self.grow(max(end, 2 * self._capacity))
         for i, row in enumerate(range(self.num_rows) if rows is None else rows):
             self._written[row] = max(self._written[row], min(starts[i] + width, self._capacity))
-        row_slice, row_index = _selection(rows, self.num_rows)
+        row_slice, row_index = _selection(rows)
         if min(starts) == max(starts):
             # Level rows: one row of positions, and a slice to write; padding lands in slots that are free anyway.
             positions = self._positions[starts[0] : starts[0] + width].unsqueeze(0)
@@ -261,7 +260,7 @@ class RaggedCache:
         for row in rows:
             for planes in self._planes.values():
                 for plane in planes:
-                    plane[row, : self._written[row]].zero_()
+                    plane[row, :, : self._written[row]].zero_()
             self._lengths[row] = self._written[row] = 0
         self._lengths_on_device = None
 
@@ -290,29 +289,27 @@ class RaggedCache:
         self._allocate()
         for layer, planes in self._planes.items():
             for plane, source in zip(planes, old[layer], strict=True):
-                plane[:, :used].copy_(source[:, :used].index_select(0, index.to(source.device)))
+                plane[:, :, :used].copy_(source[:, :, :used].index_select(0, index.to(source.device)))
 
 
 def _append(plane: Tensor, new: Tensor, step: Step) -> Tensor:
-    # plane [num_rows, capacity + 1, H, D], new [R, H, T, D]
-    by_token = new.transpose(1, 2)
+    # plane [num_rows, H, capacity + 1, D], new [R, H, T, D]
     mine = plane if step.row_slice is None else plane.narrow(0, *step.row_slice)
     if step.write_rows is None or step.write_slots is None:
-        mine.narrow(1, step.starts[0], step.num_new).copy_(by_token)
+        mine.narrow(2, step.starts[0], step.num_new).copy_(new)
     else:
-        plane.index_put_((step.write_rows.to(plane.device), step.write_slots.to(plane.device)), by_token)
+        index = (step.write_rows.to(plane.device), step.write_slots.to(plane.device))
+        plane.transpose(1, 2).index_put_(index, new.transpose(1, 2))
     if step.is_fresh:
         return new
-    read = mine.narrow(1, 0, step.end)
-    if step.row_index is not None:
-        read = read.index_select(0, step.row_index.to(plane.device))
-    return read.transpose(1, 2)
+    read = mine.narrow(2, 0, step.end)
+    return read if step.row_index is None else read.index_select(0, step.row_index.to(plane.device))
 
 
-def _selection(rows: Sequence[int] | None, num_rows: int) -> tuple[tuple[int, int] | None, Tensor | None]:
-    """Rows as (first, count) where they are consecutive, to be read without a copy, else as an index."""
+def _selection(rows: Sequence[int] | None) -> tuple[tuple[int, int] | None, Tensor | None]:
+    """Rows as (first, count) where they are consecutive, to be read without a copy, or an index; neither for all."""
     if rows is None:
-        return (0, num_rows), None
+        return None, None
     first = rows[0]
     if all(row == first + i for i, row in enumerate(rows)):
         return (first, len(rows)), None

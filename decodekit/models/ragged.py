@@ -58,7 +58,7 @@ class RaggedModel:
         recorder = _transformers_cache(_Recorder())
         tokens = torch.zeros(2, 2, dtype=torch.int64, device=self._device)
         positions = torch.arange(2, device=self._device).unsqueeze(0)
-        step = Step([0, 0], [1, 2], 2, (0, 2), None, None, None, positions)
+        step = Step([0, 0], [1, 2], 2, None, None, None, None, positions)
         logits = self._run(tokens, step, recorder, None)
         if not recorder.store.layers:
             raise attention.UnsupportedAttentionError("no layer of the model stores keys and values")
