@@ -7,7 +7,7 @@ copy task, none on the documents: their content is random and cannot be predicte
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -61,27 +61,24 @@ def encode_document(
 
 
 def copy_task(rng: random.Random, length: int, vocab_size: int, eos_id: int) -> Sample:
-    """Random tokens said twice, then `<eos>`; the second time is learned. `length` tokens in all, at least 5."""
+    """Random tokens said twice, then `<eos>`; the second time is learned. `length` tokens in all, at least 5.
+
+    Half of the tasks use few different tokens, as numbers and dates do: there the last token alone does not tell where
+    to go on.
+    """
     half = (length - 1) // 2
-    part = [rng.randrange(eos_id + 1, vocab_size) for _ in range(half)]
+    alphabet: Sequence[int] = range(eos_id + 1, vocab_size)
+    if rng.random() < 0.5:
+        alphabet = rng.sample(alphabet, rng.randint(6, 24))
+    part = rng.choices(alphabet, k=half)
     return Sample([*part, *part, eos_id], [False] * half + [True] * half + [False])
 
 
-def make_copy_batch(
-    rng: random.Random, eos_id: int, vocab_size: int, rows: int, half: int
-) -> tuple[Tensor, Tensor]:
-    """Rows of `half` random tokens said twice, as inputs and targets, each int64 [rows, 2 * half]."""
-    samples = [copy_task(rng, 2 * half + 1, vocab_size, eos_id) for _ in range(rows)]
-    tokens = torch.tensor([sample.tokens for sample in samples])
-    learned = torch.tensor([sample.is_learned for sample in samples])
-    return tokens[:, :-1], torch.where(learned[:, 1:], tokens[:, 1:], NO_LOSS)
-
-
-def training_sample(rng: random.Random, encode: Encode, eos_id: int) -> Sample:
+def training_sample(rng: random.Random, encode: Encode, eos_id: int, partial_share: float) -> Sample:
     """One random training document, whole or partial."""
     kind = rng.choice(list(KINDS.values()))
     separator = rng.choices(("\n", "", "\n\n", " "), weights=(85, 6, 6, 3))[0]
-    if rng.random() < 0.17:
+    if rng.random() < partial_share:
         document = make_partial_document(kind, rng)
         return encode_document(document, encode, eos_id, separator, learns_keys=False)
     return encode_document(make_document(kind, rng), encode, eos_id, separator)
@@ -94,6 +91,7 @@ def make_batch(
     vocab_size: int,
     shape: tuple[int, int],
     copy_share: float,
+    partial_share: float,
 ) -> tuple[Tensor, Tensor]:
     """Inputs and targets, each int64 [rows, length]; targets are the next tokens, NO_LOSS where nothing is learned."""
     rows, length = shape
@@ -104,7 +102,7 @@ def make_batch(
         if rng.random() < copy_share:
             sample = copy_task(rng, rng.randint(20, 96), vocab_size, eos_id)
         else:
-            sample = training_sample(rng, encode, eos_id)
+            sample = training_sample(rng, encode, eos_id, partial_share)
         fitting = [row for row in range(rows) if room[row] >= len(sample)]
         if not fitting:
             failures += 1

@@ -1,3 +1,4 @@
+# ruff: noqa: SIM905, E501
 """Word lists that the random values are drawn from."""
 
 from __future__ import annotations
@@ -42,7 +43,27 @@ SYLLABLE_ONSETS = tuple(
     "b c d f g h j k l m n p r s t v w z br cr dr fr gr kr pl st sh th tr ch gl sk qu bl fl sp".split()
 )
 SYLLABLE_NUCLEI = tuple("a e i o u a e i o u ai ea ou ie oo au y ei".split())
-SYLLABLE_CODAS = ("", "", "", "n", "r", "s", "l", "t", "m", "x", "k", "nd", "rt", "ng", "ck", "lin", "dor", "mer", "son")
+SYLLABLE_CODAS = (
+    "",
+    "",
+    "",
+    "n",
+    "r",
+    "s",
+    "l",
+    "t",
+    "m",
+    "x",
+    "k",
+    "nd",
+    "rt",
+    "ng",
+    "ck",
+    "lin",
+    "dor",
+    "mer",
+    "son",
+)
 COLOURS = tuple(
     "black white red blue green yellow orange purple pink grey brown silver gold beige navy teal ivory olive maroon "
     "turquoise violet cream charcoal bronze".split()

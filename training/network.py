@@ -22,7 +22,7 @@ class NetworkShape:
     num_layers: int
     num_heads: int
     intermediate_size: int
-    rope_theta: float = 10_000.0
+    rope_theta: float = 1_000_000.0
     norm_eps: float = 1e-5
 
     @property
@@ -118,8 +118,11 @@ class Network(nn.Module):
         super().__init__()
         self.shape = shape
         self.embed_tokens = nn.Embedding(shape.vocab_size, shape.hidden_size)
-        self.layers = nn.ModuleList(Block(shape) for _ in range(shape.num_layers))
+        self.blocks = [Block(shape) for _ in range(shape.num_layers)]
+        self.layers = nn.ModuleList(self.blocks)
         self.norm = RMSNorm(shape.hidden_size, shape.norm_eps)
+        self.cos: Tensor
+        self.sin: Tensor
         cos, sin = rotary_table(shape, max_length)
         self.register_buffer("cos", cos, persistent=False)
         self.register_buffer("sin", sin, persistent=False)
@@ -133,12 +136,68 @@ class Network(nn.Module):
                 scale = (2 * self.shape.num_layers) ** -0.5 if is_writer else 1.0
                 nn.init.normal_(parameter, std=scale * self.shape.hidden_size**-0.5)
 
+    @torch.no_grad()
+    def write_induction_heads(self, num_heads: int = 3, content_std: float = 0.08) -> None:
+        """Write an induction circuit (Olsson et al. 2022) into the initial weights.
+
+        Copying is what a reader of documents needs first and what training finds last: it stays for long with a guess
+        among all tokens that it has seen. So the two halves of the circuit are given, and training refines them. A head
+        of the first layer attends to the token before, and writes a projection A of it into a part of the stream that
+        the embedding leaves free. Heads of the second layer look with A of their own token for places that hold the
+        same (that is, for what followed last time), and copy the token found there.
+        """
+        shape = self.shape
+        hidden, dim = shape.hidden_size, shape.head_dim
+        half = dim // 2
+        free = slice(hidden - 1 - dim, hidden - 1)  # where the token before is written
+        constant = hidden - 1  # the same value for every token: what a purely positional head reads
+        content = slice(0, hidden - 1 - dim)
+        width = hidden - 1 - dim
+        embedding = self.embed_tokens.weight
+        embedding.normal_(std=content_std)
+        embedding[:, free] = 0.0
+        embedding[:, constant] = 2 * content_std
+        basis = torch.linalg.qr(torch.randn(width, width)).Q
+        for layer in self.blocks:  # nothing else writes to the stream at first
+            layer.self_attn.o_proj.weight.zero_()
+            layer.mlp.down_proj.weight.zero_()
+
+        # Layer 0, head 0: scores peak one token back; 3 or 4 fast rotations with a phase of one step.
+        before = self.blocks[0].self_attn
+        angles = shape.rope_theta ** -(torch.arange(half) / half)
+        for projection in (before.q_proj, before.k_proj):
+            projection.weight[:dim] = 0.0
+        for pair in range(max(3, half // 4)):
+            before.q_proj.weight[pair, constant] = 5.0
+            before.k_proj.weight[pair, constant] = 5.0 * angles[pair].cos()
+            before.k_proj.weight[pair + half, constant] = 5.0 * angles[pair].sin()
+        before.v_proj.weight[:dim] = 0.0
+        before.v_proj.weight[:dim, content] = basis[:dim]
+        before.o_proj.weight[:, :dim] = 0.0
+        before.o_proj.weight[free, :dim] = content_std * torch.eye(dim)
+
+        # Layer 1: look for A of the own token, in the slow rotations, which distance hardly turns.
+        match = self.blocks[1].self_attn
+        slow = [*range(half // 2, half), *range(half + half // 2, dim)]
+        for head in range(num_heads):
+            rows = torch.tensor(slow) + head * dim
+            span = slice(head * dim, (head + 1) * dim)
+            for projection in (match.q_proj, match.k_proj, match.v_proj):
+                projection.weight[span] = 0.0
+            choice = torch.linalg.qr(torch.randn(dim, len(slow))).Q.T  # [slow, dim]
+            match.q_proj.weight[rows, content] = 2.5 * choice @ basis[:dim]
+            match.k_proj.weight[rows, free] = 2.5 * choice
+            found = basis[(torch.arange(dim) + head * dim) % width]
+            match.v_proj.weight[span, content] = found
+            match.o_proj.weight[:, span] = 0.0
+            match.o_proj.weight[content, span] = 3 * content_std * found.T
+
     def forward(self, tokens: Tensor) -> Tensor:
         """[batch, length] -> [batch, length, hidden]."""
         length = tokens.shape[1]
         x = self.embed_tokens(tokens)
-        cos, sin = self.cos[:length].to(x.dtype), self.sin[:length].to(x.dtype)  # type: ignore[index]
-        for layer in self.layers:
+        cos, sin = self.cos[:length].to(x.dtype), self.sin[:length].to(x.dtype)
+        for layer in self.blocks:
             x = layer(x, cos, sin)
         return self.norm(x)  # type: ignore[no-any-return]
 

@@ -8,6 +8,7 @@ line: copying a value never needs a second spelling of it. All 256 bytes are tok
 
 from __future__ import annotations
 
+import json
 import random
 import sys
 from collections.abc import Iterator
@@ -70,6 +71,12 @@ def main(folders: list[str]) -> None:
     for folder in folders:
         Path(folder).mkdir(parents=True, exist_ok=True)
         tokenizer.save_pretrained(folder)
+        # The class name that every release of transformers knows.
+        path = Path(folder) / "tokenizer_config.json"
+        options = json.loads(path.read_text(encoding="utf-8"))
+        options.pop("backend", None)
+        options["tokenizer_class"] = "PreTrainedTokenizerFast"
+        path.write_text(json.dumps(options, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,18 +1,20 @@
-"""Train the bundled models: first to copy, then to read documents.
+"""Train the bundled models to read documents.
 
-    python -m training.train tiny --minutes 80
-    python -m training.train tiny-draft --minutes 15
+    python -m training.train tiny --minutes 55 --processes 2
+    python -m training.train tiny-draft --minutes 12 --processes 2
     python -m training.train tiny --export-only          # write the model folder from the last checkpoint
 
 The learning rate follows the clock (constant, then linear to zero over the last part of `--minutes`), so a slow machine
 ends with a finished model too. Stopped at any time, the same command goes on from the last checkpoint. The batches
-depend on seed and step alone. The hidden matrices are trained by Muon (Jordan et al. 2024), the rest by AdamW: on two
-CPU cores copying emerged after 200 steps of 2,048 tokens with Muon, 1,060 with AdamW.
+depend on seed, step and process alone. Copying from the document is what has to be learned, and it does not emerge
+soon by itself: it is written into the initial weights (`Network.write_induction_heads`). The hidden matrices are
+trained by Muon (Jordan et al. 2024), the rest by AdamW.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import time
 from collections.abc import Callable
@@ -22,18 +24,22 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.multiprocessing.spawn import spawn
 from torch.nn import functional as F
 from transformers import AutoTokenizer, GenerationConfig, LlamaConfig, LlamaForCausalLM
 
-from training.batches import NO_LOSS, Encode, encode_document, make_batch, make_copy_batch
+from training.batches import NO_LOSS, Encode, encode_document, make_batch
 from training.documents import make_document
 from training.kinds import KINDS
 from training.network import Network, NetworkShape
+from training.peers import Peers
 from training.tokenizer import MAX_LENGTH, VOCAB_SIZE
 
 ROOT = Path(__file__).resolve().parents[1]
 CHECKPOINTS = ROOT / "training" / "checkpoints"
 MODELS = ROOT / "decodekit" / "models"
+SAVE_EVERY = 100
+CHECK_SECONDS = 180.0
 
 
 @dataclass(frozen=True)
@@ -41,29 +47,31 @@ class Recipe:
     """Everything that decides a training run but its length."""
 
     shape: NetworkShape
-    rows: int = 12
+    rows: int = 5
     row_length: int = 512
-    matrix_rate: float = 5e-3
-    other_rate: float = 3e-3
+    matrix_rate: float = 3e-3
+    other_rate: float = 2e-3
     warmup_steps: int = 50
-    copy_steps: int = 300
-    copy_rows: int = 32
-    copy_length: int = 32
     decay_part: float = 0.45
     seed: int = 1
 
 
 RECIPES = {
-    "tiny": Recipe(NetworkShape(VOCAB_SIZE, hidden_size=192, num_layers=5, num_heads=6, intermediate_size=512)),
+    "tiny": Recipe(NetworkShape(VOCAB_SIZE, hidden_size=192, num_layers=4, num_heads=6, intermediate_size=512)),
     "tiny-draft": Recipe(
-        NetworkShape(VOCAB_SIZE, hidden_size=128, num_layers=3, num_heads=4, intermediate_size=320), rows=12, seed=2
+        NetworkShape(VOCAB_SIZE, hidden_size=128, num_layers=3, num_heads=4, intermediate_size=320), seed=2
     ),
 }
 
 
-def copy_share(step: int, recipe: Recipe) -> float:
-    """The part of packed samples that are copy tasks (the fillers of gaps not counted)."""
-    return 0.3 if step < 2 * recipe.copy_steps else 0.05
+def task_shares(step: int) -> tuple[float, float]:
+    """The parts of packed samples that are copy tasks (fillers not counted) and partial documents.
+
+    Short contexts first, here too: a partial document has few places where a value can be.
+    """
+    if step < 1500:
+        return 0.15, 0.8
+    return (0.05, 0.4) if step < 2400 else (0.03, 0.17)
 
 
 def rate_factor(step: int, progress: float, recipe: Recipe) -> float:
@@ -75,24 +83,32 @@ def rate_factor(step: int, progress: float, recipe: Recipe) -> float:
 class Trainer:
     """One model in training: network, optimizers, step and time spent."""
 
-    def __init__(self, name: str, recipe: Recipe, device: str, *, compiles: bool) -> None:
+    def __init__(self, name: str, recipe: Recipe, device: str, *, compiles: bool, peers: Peers) -> None:
         self.name = name
         self.recipe = recipe
+        self.peers = peers
         self.device = device
         self.tokenizer: Any = AutoTokenizer.from_pretrained(MODELS / name)
         torch.manual_seed(recipe.seed)
-        self.network = Network(recipe.shape, MAX_LENGTH).to(device)
-        self.forward: Callable[[Tensor], Tensor] = torch.compile(self.network, dynamic=False) if compiles else self.network
-        matrices = [p for n, p in self.network.named_parameters() if p.ndim == 2 and "embed" not in n]
+        self.network = Network(recipe.shape, MAX_LENGTH)
+        self.network.write_induction_heads()
+        self.network.to(device)
+        self.forward: Callable[[Tensor], Tensor] = (
+            torch.compile(self.network, dynamic=False) if compiles else self.network
+        )
+        self.matrices = [p for n, p in self.network.named_parameters() if p.ndim == 2 and "embed" not in n]
         others = [p for n, p in self.network.named_parameters() if p.ndim != 2 or "embed" in n]
         self.optimizers: list[torch.optim.Optimizer] = [
-            torch.optim.Muon(matrices, lr=recipe.matrix_rate, weight_decay=0.02, adjust_lr_fn="match_rms_adamw"),
+            torch.optim.Muon(
+                peers.owned(self.matrices), lr=recipe.matrix_rate, weight_decay=0.02, adjust_lr_fn="match_rms_adamw"
+            ),
             torch.optim.AdamW(others, lr=recipe.other_rate, betas=(0.9, 0.98), weight_decay=0.0),
         ]
         self.peak_rates = [recipe.matrix_rate, recipe.other_rate]
         self.step = 0
         self.num_tokens = 0
-        self.seconds = 0.0
+        # The time spent up to the last step, the same in all processes; and with the last step, by this one's clock.
+        self.seconds = self.own_seconds = 0.0
 
     @property
     def encode(self) -> Encode:
@@ -107,8 +123,8 @@ class Trainer:
 
     @property
     def checkpoint_path(self) -> Path:
-        """Where training goes on from."""
-        return CHECKPOINTS / f"{self.name}.pt"
+        """Where this process goes on from; what the processes hold differs in the momentum of the matrices alone."""
+        return CHECKPOINTS / f"{self.name}.{self.peers.rank}.pt"
 
     def loss(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """Mean cross entropy over the learned tokens."""
@@ -120,24 +136,25 @@ class Trainer:
 
     def train_step(self, progress: float) -> float:
         """One batch; returns its loss."""
-        rng = random.Random(f"{self.recipe.seed}:{self.step}")
+        rng = random.Random(f"{self.recipe.seed}:{self.step}:{self.peers.rank}")
         recipe, vocab_size = self.recipe, self.recipe.shape.vocab_size
-        if self.step < recipe.copy_steps:
-            inputs, targets = make_copy_batch(rng, self.eos_id, vocab_size, recipe.copy_rows, recipe.copy_length)
-        else:
-            shape, share = (recipe.rows, recipe.row_length), copy_share(self.step, recipe)
-            inputs, targets = make_batch(rng, self.encode, self.eos_id, vocab_size, shape, share)
+        inputs, targets = make_batch(
+            rng, self.encode, self.eos_id, vocab_size, (recipe.rows, recipe.row_length), *task_shares(self.step)
+        )
         loss = self.loss(inputs.to(self.device), targets.to(self.device))
-        loss.backward()  # type: ignore[no-untyped-call]
+        torch.autograd.backward(loss)
+        numbers = [loss.item(), self.own_seconds]
+        mean_loss, self.seconds = self.peers.average(self.network.parameters(), numbers)
         torch.nn.utils.clip_grad_norm_(self.network.parameters(), 1.0)
         factor = rate_factor(self.step, progress, self.recipe)
         for optimizer, peak in zip(self.optimizers, self.peak_rates, strict=True):
             optimizer.param_groups[0]["lr"] = peak * factor
             optimizer.step()
-            optimizer.zero_grad()
+        self.peers.exchange(self.matrices)
+        self.network.zero_grad()
         self.step += 1
-        self.num_tokens += inputs.numel()
-        return loss.item()
+        self.num_tokens += inputs.numel() * self.peers.size
+        return mean_loss
 
     @torch.no_grad()
     def field_accuracy(self, *, held_out_wordings: bool, num_documents: int = 48) -> float:
@@ -190,13 +207,14 @@ class Trainer:
         self.network.load_state_dict(state["network"])
         for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(saved)
-        self.step, self.num_tokens, self.seconds = state["step"], state["num_tokens"], state["seconds"]
+        self.step, self.num_tokens = state["step"], state["num_tokens"]
+        self.seconds = self.own_seconds = state["seconds"]
         return True
 
     def export(self, folder: Path) -> None:
         """Write the model as a transformers folder: float32 safetensors, configuration, generation configuration."""
         pad_id = int(self.tokenizer.pad_token_id)
-        config = LlamaConfig(**self.network.transformers_config(MAX_LENGTH, self.eos_id, pad_id))  # type: ignore[arg-type]
+        config = LlamaConfig(**self.network.transformers_config(MAX_LENGTH, self.eos_id, pad_id))
         model = LlamaForCausalLM(config)
         missing, unexpected = model.load_state_dict(self.network.transformers_state(), strict=False)
         if unexpected or set(missing) - {"lm_head.weight"}:
@@ -208,27 +226,54 @@ class Trainer:
     def run(self, minutes: float) -> None:
         """Train until the time is used up, reporting and saving on the way."""
         budget = 60.0 * minutes
-        last_report = last_save = time.monotonic()
+        last_report = last_check = time.monotonic()
         losses: list[float] = []
         while self.seconds < budget:
             started = time.monotonic()
             losses.append(self.train_step(self.seconds / budget))
             now = time.monotonic()
-            self.seconds += now - started
-            if now - last_report > 20 and len(losses) >= 10:
-                speed = self.num_tokens / self.seconds
+            self.own_seconds = self.seconds + now - started
+            if self.step % SAVE_EVERY == 0:
+                self.save()
+            if not self.peers.is_first:
+                continue
+            if now - last_report > 20:
+                speed = self.num_tokens / self.own_seconds
                 print(
                     f"{self.seconds / 60:6.1f} min  step {self.step:5d}  {self.num_tokens / 1e6:6.2f}M tokens  "
                     f"{speed:6.0f} tokens/s  loss {sum(losses) / len(losses):.4f}",
                     flush=True,
                 )
                 losses, last_report = [], now
-            if now - last_save > 180 or self.seconds >= budget:
+            if now - last_check > CHECK_SECONDS:
                 known = self.field_accuracy(held_out_wordings=False)
                 unseen = self.field_accuracy(held_out_wordings=True)
                 print(f"fields right: known wordings {known:.3f}, unseen wordings {unseen:.3f}", flush=True)
-                self.save()
-                last_save = time.monotonic()
+                last_check = time.monotonic()
+        self.save()
+
+
+def work(rank: int, size: int, arguments: argparse.Namespace) -> None:
+    """One process of a training run."""
+    if size > 1:
+        os.setsid()  # Linux shares the processor among sessions: a thread of its own is worth a session of its own
+    torch.set_num_threads(1 if size > 1 else torch.get_num_threads())
+    peers = Peers(rank, size, CHECKPOINTS / f"{arguments.model}.meeting")
+    trainer = Trainer(
+        arguments.model,
+        RECIPES[arguments.model],
+        arguments.device,
+        compiles=not arguments.no_compile and not arguments.export_only,
+        peers=peers,
+    )
+    is_resumed = trainer.resume()
+    if not arguments.export_only:
+        if peers.is_first:
+            print(f"{'resumed at' if is_resumed else 'start at'} step {trainer.step}", flush=True)
+        trainer.run(arguments.minutes)
+    if peers.is_first:
+        trainer.export(MODELS / arguments.model)
+        print(f"written: {arguments.model}", flush=True)
 
 
 def main() -> None:
@@ -237,16 +282,16 @@ def main() -> None:
     parser.add_argument("model", choices=sorted(RECIPES))
     parser.add_argument("--minutes", type=float, default=80.0, help="time to train, all runs together")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--processes", type=int, default=1, help="CPU processes of one thread that share the work")
     parser.add_argument("--no-compile", action="store_true", help="skip torch.compile")
     parser.add_argument("--export-only", action="store_true", help="write the model folder from the checkpoint")
     arguments = parser.parse_args()
-    trainer = Trainer(arguments.model, RECIPES[arguments.model], arguments.device, compiles=not arguments.no_compile)
-    is_resumed = trainer.resume()
-    if not arguments.export_only:
-        print(f"{'resumed at' if is_resumed else 'start at'} step {trainer.step}", flush=True)
-        trainer.run(arguments.minutes)
-    trainer.export(MODELS / arguments.model)
-    print(f"written: {MODELS / arguments.model}")
+    if arguments.processes == 1 or arguments.export_only:
+        work(0, 1, arguments)
+        return
+    CHECKPOINTS.mkdir(parents=True, exist_ok=True)
+    (CHECKPOINTS / f"{arguments.model}.meeting").unlink(missing_ok=True)
+    spawn(work, args=(arguments.processes, arguments), nprocs=arguments.processes)
 
 
 if __name__ == "__main__":

@@ -1,3 +1,4 @@
+# ruff: noqa: E501
 """Contacts: who somebody is, where they work, how to reach them."""
 
 from __future__ import annotations
@@ -77,7 +78,8 @@ TRAINING = Wordings(
         "<By phone|By telephone>: {phone}.",
         "{~first} <picks up|can be called|is reachable> <on|at|under> {phone}.",
         "<Reach {~first} at|Contact details:> {email} or {phone}.",
-        "<The number to call is|For calls use|Dial> {phone}<| and for mail use {email}>.",
+        "<The number to call is|For calls use|Dial> {phone}.",
+        "For calls use {phone} and for mail use {email}.",
         "{~first} <lives|is based|is located|sits> in {city}.",
         "<The office is|Her office is|His office is|The desk is> in {city}.",
         "{~first} <comes from|works from|moved to> {city}.",
@@ -135,10 +137,16 @@ TRAINING = Wordings(
     absences={
         "company": ("{~first} <is self-employed|has no employer at the moment>.", "No company was <named|given>."),
         "role": ("<The job title is unknown|I did not catch the job title>.", "No position was <named|given>."),
-        "email": ("{~first} <gave no e-mail address|has no email>.", "No email was <given|left>.",
-                  "<The e-mail address is missing|We have no mail address>."),
-        "phone": ("{~first} <left no phone number|prefers not to be called>.", "No phone number was <given|left>.",
-                  "<The number is missing|We have no telephone number>."),
+        "email": (
+            "{~first} <gave no e-mail address|has no email>.",
+            "No email was <given|left>.",
+            "<The e-mail address is missing|We have no mail address>.",
+        ),
+        "phone": (
+            "{~first} <left no phone number|prefers not to be called>.",
+            "No phone number was <given|left>.",
+            "<The number is missing|We have no telephone number>.",
+        ),
         "city": ("<The city is unknown|No address was given>.", "I do not know where {~first} lives."),
     },
     distractors=(
@@ -156,7 +164,15 @@ TRAINING = Wordings(
         "The parking lot was full.",
         "Ticket {~noise_code} was closed <before|in the meantime>.",
     ),
-    titles=("Contact", "Business card", "New contact", "Contact details", "Address book entry", "Visitor card", "Contact form"),
+    titles=(
+        "Contact",
+        "Business card",
+        "New contact",
+        "Contact details",
+        "Address book entry",
+        "Visitor card",
+        "Contact form",
+    ),
     openings=("Hello,", "Hi all,", "Dear team,", "Hi,", "Good morning,", "Note to self:", "FYI:", "Hello everyone,"),
     closings=("Best regards", "Thanks", "Thank you!", "Cheers", "Kind regards", "See you soon", "All the best"),
     nouns=("Contact", "Person", "Card", "Visitor"),

@@ -1,3 +1,4 @@
+# ruff: noqa: E501
 """Events: what happens when and where, who speaks, what it costs."""
 
 from __future__ import annotations
@@ -138,10 +139,15 @@ TRAINING = Wordings(
         "start": ("<The starting time|The time> <will be announced|is not fixed yet>.",),
         "venue": ("<The venue|The place> <will be announced|is not fixed yet|is still open>.",),
         "city": ("<The city|The town> <will be announced|is not known yet>.",),
-        "speakers": ("<The speakers|The list of speakers> <will be announced|is not known yet|will follow>.",
-                     "There are no <speakers|talks>."),
-        "price": ("<Admission is free|Entry is free|It is free of charge|It costs nothing>.",
-                  "<The price|The fee> <will be announced|is not fixed yet>.", "Tickets are free."),
+        "speakers": (
+            "<The speakers|The list of speakers> <will be announced|is not known yet|will follow>.",
+            "There are no <speakers|talks>.",
+        ),
+        "price": (
+            "<Admission is free|Entry is free|It is free of charge|It costs nothing>.",
+            "<The price|The fee> <will be announced|is not fixed yet>.",
+            "Tickets are free.",
+        ),
     },
     distractors=(
         "<Coffee and cake|Drinks|Snacks|Lunch> will be served.",
@@ -159,7 +165,16 @@ TRAINING = Wordings(
         "Lunch vouchers carry the code {~noise_code}.",
         "<The talks|The sessions> last {~noise_minutes} minutes.",
     ),
-    titles=("Invitation", "Event", "Announcement", "What's on", "Programme", "Save the date", "Event notice", "Newsletter"),
+    titles=(
+        "Invitation",
+        "Event",
+        "Announcement",
+        "What's on",
+        "Programme",
+        "Save the date",
+        "Event notice",
+        "Newsletter",
+    ),
     openings=("Dear friends,", "Hello,", "Dear members,", "Hi everyone,", "Dear guests,", "Good news:"),
     closings=("See you there!", "We look forward to seeing you", "Your team", "Kind regards", "Come along!"),
     nouns=("Event", "Invitation", "Date"),

@@ -1,3 +1,4 @@
+# ruff: noqa: E501
 """Invoices: who bills whom for what, how much, until when."""
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ def draw_invoice(source: ValueSource) -> tuple[Record, dict[str, str]]:
         total += quantity * price
         items.append({"name": name, "quantity": quantity, "unit_price": price})
     date = source.date()
-    due = datetime.date.fromisoformat(date) + datetime.timedelta(days=source.rng.choice((7, 10, 14, 14, 21, 30, 30, 45, 60)))
+    due = datetime.date.fromisoformat(date) + datetime.timedelta(
+        days=source.rng.choice((7, 10, 14, 14, 21, 30, 30, 45, 60))
+    )
     record: Record = {
         "number": source.code(("INV", "A", "R", "RE", "F", "BILL", "IN", "FA", "No")),
         "vendor": source.company(),
@@ -133,8 +136,11 @@ TRAINING = Wordings(
     },
     state_words={"paid": {"true": ("yes", "Yes", "true", "x"), "false": ("no", "No", "false", "not yet")}},
     absences={
-        "due": ("<No due date|No deadline|No payment term> was <set|agreed>.", "There is no <due date|deadline>.",
-                "<Pay whenever you can|Payable at any time>."),
+        "due": (
+            "<No due date|No deadline|No payment term> was <set|agreed>.",
+            "There is no <due date|deadline>.",
+            "<Pay whenever you can|Payable at any time>.",
+        ),
     },
     distractors=(
         "<If you have questions|For questions>, <call us|write to us|just ask>.",

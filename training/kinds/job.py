@@ -1,3 +1,4 @@
+# ruff: noqa: E501
 """Job adverts: who looks for whom, where, for how much, until when."""
 
 from __future__ import annotations
@@ -31,7 +32,11 @@ def draw_skill(source: ValueSource) -> str:
     """Something that an applicant should know."""
     if source.chance(0.75):
         return source.rng.choice(SKILLS)
-    return source.proper() if source.chance(0.6) else f"{source.word()} {source.rng.choice(('analysis', 'design', 'repair', 'testing', 'training'))}"
+    return (
+        source.proper()
+        if source.chance(0.6)
+        else f"{source.word()} {source.rng.choice(('analysis', 'design', 'repair', 'testing', 'training'))}"
+    )
 
 
 TRAINING = Wordings(
@@ -139,17 +144,28 @@ TRAINING = Wordings(
     },
     state_words={
         "employment": {
-            "full-time": ("full-time", "Full-time", "full time"), "part-time": ("part-time", "Part-time", "part time"),
-            "contract": ("contract", "Contract", "freelance"), "internship": ("internship", "Internship", "intern"),
+            "full-time": ("full-time", "Full-time", "full time"),
+            "part-time": ("part-time", "Part-time", "part time"),
+            "contract": ("contract", "Contract", "freelance"),
+            "internship": ("internship", "Internship", "intern"),
         },
         "remote": {"true": ("yes", "Yes", "possible", "true"), "false": ("no", "No", "not possible", "false")},
     },
     absences={
         "city": ("<The place of work|The city> <is open|is not fixed|will be agreed>.",),
-        "salary_min": ("<The salary|The pay> <is negotiable|is open|will be agreed>.", "<We talk about money later|Salary by agreement>."),
-        "skills": ("No <special skills|previous knowledge|experience> <are needed|is required>.", "Everybody can apply."),
-        "deadline": ("There is no deadline.", "<You can apply|We accept applications> <at any time|all year>.",
-                     "<The deadline|The closing date> is <open|not fixed>."),
+        "salary_min": (
+            "<The salary|The pay> <is negotiable|is open|will be agreed>.",
+            "<We talk about money later|Salary by agreement>.",
+        ),
+        "skills": (
+            "No <special skills|previous knowledge|experience> <are needed|is required>.",
+            "Everybody can apply.",
+        ),
+        "deadline": (
+            "There is no deadline.",
+            "<You can apply|We accept applications> <at any time|all year>.",
+            "<The deadline|The closing date> is <open|not fixed>.",
+        ),
     },
     distractors=(
         "<We offer|There is> free <coffee|fruit|parking>.",
@@ -195,14 +211,34 @@ HELD_OUT = Wordings(
     ),
     states={
         "employment": {
-            "full-time": ("The place is meant as a full-time job.", "You would work full-time with us.",),
-            "part-time": ("The place is meant as a part-time job.", "You would work part-time with us.",),
-            "contract": ("The place is meant as contract work.", "You would work on a contract with us.",),
-            "internship": ("The place is meant as an internship.", "You would do an internship with us.",),
+            "full-time": (
+                "The place is meant as a full-time job.",
+                "You would work full-time with us.",
+            ),
+            "part-time": (
+                "The place is meant as a part-time job.",
+                "You would work part-time with us.",
+            ),
+            "contract": (
+                "The place is meant as contract work.",
+                "You would work on a contract with us.",
+            ),
+            "internship": (
+                "The place is meant as an internship.",
+                "You would do an internship with us.",
+            ),
         },
         "remote": {
-            "true": ("Your home can be your office.", "It is fine with us if you work from home.", "Remote work is part of our culture.",),
-            "false": ("Your home can not be your office.", "It is not fine with us if you work from home.", "Remote work is not part of our culture.",),
+            "true": (
+                "Your home can be your office.",
+                "It is fine with us if you work from home.",
+                "Remote work is part of our culture.",
+            ),
+            "false": (
+                "Your home can not be your office.",
+                "It is not fine with us if you work from home.",
+                "Remote work is not part of our culture.",
+            ),
         },
     },
     labels={
@@ -216,8 +252,12 @@ HELD_OUT = Wordings(
         "deadline": ("Application deadline", "Last day to apply"),
     },
     state_words={
-        "employment": {"full-time": ("FULL-TIME", "full-time job"), "part-time": ("PART-TIME", "part-time job"),
-                       "contract": ("CONTRACT", "contract job"), "internship": ("INTERNSHIP", "an internship")},
+        "employment": {
+            "full-time": ("FULL-TIME", "full-time job"),
+            "part-time": ("PART-TIME", "part-time job"),
+            "contract": ("CONTRACT", "contract job"),
+            "internship": ("INTERNSHIP", "an internship"),
+        },
         "remote": {"true": ("YES", "of course"), "false": ("NO", "sorry, no")},
     },
     absences={

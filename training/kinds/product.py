@@ -1,3 +1,4 @@
+# ruff: noqa: E501
 """Product listings: what it is, who makes it, what it costs."""
 
 from __future__ import annotations
@@ -116,13 +117,21 @@ TRAINING = Wordings(
         "rating": ("Rating", "Customer rating", "Stars", "Score", "Reviews", "Average rating"),
         "in_stock": ("In stock", "Available", "Stock", "On stock", "Availability"),
     },
-    state_words={"in_stock": {"true": ("yes", "Yes", "true", "in stock"), "false": ("no", "No", "false", "sold out", "out of stock")}},
+    state_words={
+        "in_stock": {
+            "true": ("yes", "Yes", "true", "in stock"),
+            "false": ("no", "No", "false", "sold out", "out of stock"),
+        }
+    },
     absences={
         "brand": ("<The maker|The brand> is <unknown|not named>.", "It is a product without a brand."),
         "sku": ("<The article number|The product code> is <missing|not known>.", "It has no article number."),
         "colors": ("<The colour|The colours> <cannot be chosen|is not listed|are not listed>.",),
         "weight_kg": ("<The weight|How heavy it is> is <unknown|not known|not listed>.",),
-        "rating": ("<There are no reviews yet|Nobody has rated it yet|No ratings yet>.", "It has not been rated <so far|yet>."),
+        "rating": (
+            "<There are no reviews yet|Nobody has rated it yet|No ratings yet>.",
+            "It has not been rated <so far|yet>.",
+        ),
     },
     distractors=(
         "<The warranty|The guarantee> lasts {~noise_count} <years|months>.",

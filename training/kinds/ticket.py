@@ -1,3 +1,4 @@
+# ruff: noqa: E501
 """Support tickets: who has which trouble with what, and how urgent it is."""
 
 from __future__ import annotations
@@ -196,18 +197,27 @@ TRAINING = Wordings(
     },
     state_words={
         "category": {
-            "bug": ("bug", "Bug", "bug report"), "billing": ("billing", "Billing", "billing issue"),
-            "question": ("question", "Question", "general question"), "access": ("access", "Access", "login / access"),
+            "bug": ("bug", "Bug", "bug report"),
+            "billing": ("billing", "Billing", "billing issue"),
+            "question": ("question", "Question", "general question"),
+            "access": ("access", "Access", "login / access"),
         },
-        "priority": {"low": ("low", "Low", "LOW"), "medium": ("medium", "Medium", "MEDIUM"),
-                     "high": ("high", "High", "HIGH"), "urgent": ("urgent", "Urgent", "URGENT")},
+        "priority": {
+            "low": ("low", "Low", "LOW"),
+            "medium": ("medium", "Medium", "MEDIUM"),
+            "high": ("high", "High", "HIGH"),
+            "urgent": ("urgent", "Urgent", "URGENT"),
+        },
         "refund": {"true": ("yes", "Yes", "true", "requested"), "false": ("no", "No", "false", "not requested")},
     },
     absences={
         "product": ("<The product|The name of the product> <was not named|is unknown|is missing>.",),
         "opened": ("<The date|The day> <was not noted|is unknown|is missing>.",),
-        "error_code": ("<No error code|No error message|No code> <was shown|appears|is known>.", "There is no error code.",
-                       "<The screen stays empty|It fails without any message>."),
+        "error_code": (
+            "<No error code|No error message|No code> <was shown|appears|is known>.",
+            "There is no error code.",
+            "<The screen stays empty|It fails without any message>.",
+        ),
     },
     distractors=(
         "<The customer|The user> is friendly<| and patient>.",
@@ -224,7 +234,15 @@ TRAINING = Wordings(
         "<The update|The last update> was {~noise_count} days ago.",
         "Thanks for your <help|patience>.",
     ),
-    titles=("Support ticket", "Help desk", "Support request", "New ticket", "Service desk", "Customer message", "Ticket"),
+    titles=(
+        "Support ticket",
+        "Help desk",
+        "Support request",
+        "New ticket",
+        "Service desk",
+        "Customer message",
+        "Ticket",
+    ),
     openings=("Hello support,", "Dear team,", "Hi,", "Hello,", "Dear help desk,", "Good morning,"),
     closings=("Thanks", "Kind regards", "Best regards", "Thank you for your help", "Regards", "Many thanks"),
     nouns=("Ticket", "Case", "Request"),
@@ -250,20 +268,60 @@ HELD_OUT = Wordings(
     ),
     states={
         "category": {
-            "bug": ("We think this is a bug.", "It has to do with a bug in the program.", "The app crashes when it is opened.",),
-            "billing": ("We think this is about billing.", "It has to do with the billing of last month.", "The bill shows a wrong amount.",),
-            "question": ("We think this is a simple question.", "It has to do with a question on the settings.", "How can the customer add a second user?",),
-            "access": ("We think this is about access.", "It has to do with access to the account.", "The user cannot log in any more.",),
+            "bug": (
+                "We think this is a bug.",
+                "It has to do with a bug in the program.",
+                "The app crashes when it is opened.",
+            ),
+            "billing": (
+                "We think this is about billing.",
+                "It has to do with the billing of last month.",
+                "The bill shows a wrong amount.",
+            ),
+            "question": (
+                "We think this is a simple question.",
+                "It has to do with a question on the settings.",
+                "How can the customer add a second user?",
+            ),
+            "access": (
+                "We think this is about access.",
+                "It has to do with access to the account.",
+                "The user cannot log in any more.",
+            ),
         },
         "priority": {
-            "low": ("We gave it a low priority.", "There is really no hurry here.", "The urgency was set to low.",),
-            "medium": ("We gave it a medium priority.", "The usual pace is fine here.", "The urgency was set to medium.",),
-            "high": ("We gave it a high priority.", "This one is important to us.", "The urgency was set to high.",),
-            "urgent": ("We marked it as urgent.", "This is urgent, we need help at once.", "The urgency was set to urgent.",),
+            "low": (
+                "We gave it a low priority.",
+                "There is really no hurry here.",
+                "The urgency was set to low.",
+            ),
+            "medium": (
+                "We gave it a medium priority.",
+                "The usual pace is fine here.",
+                "The urgency was set to medium.",
+            ),
+            "high": (
+                "We gave it a high priority.",
+                "This one is important to us.",
+                "The urgency was set to high.",
+            ),
+            "urgent": (
+                "We marked it as urgent.",
+                "This is urgent, we need help at once.",
+                "The urgency was set to urgent.",
+            ),
         },
         "refund": {
-            "true": ("The customer insists on a refund.", "We should give the money back.", "A refund was mentioned as the wish.",),
-            "false": ("The customer does not insist on a refund.", "We need not give the money back.", "A refund is not what the customer wants.",),
+            "true": (
+                "The customer insists on a refund.",
+                "We should give the money back.",
+                "A refund was mentioned as the wish.",
+            ),
+            "false": (
+                "The customer does not insist on a refund.",
+                "We need not give the money back.",
+                "A refund is not what the customer wants.",
+            ),
         },
     },
     labels={
@@ -277,9 +335,18 @@ HELD_OUT = Wordings(
         "refund": ("Refund asked for", "Customer wants refund"),
     },
     state_words={
-        "category": {"bug": ("BUG", "a bug"), "billing": ("BILLING", "on billing"), "question": ("QUESTION", "a question"), "access": ("ACCESS", "on access")},
-        "priority": {"low": ("rather low", "low priority"), "medium": ("rather medium", "medium priority"),
-                     "high": ("rather high", "high priority"), "urgent": ("very urgent", "urgent!")},
+        "category": {
+            "bug": ("BUG", "a bug"),
+            "billing": ("BILLING", "on billing"),
+            "question": ("QUESTION", "a question"),
+            "access": ("ACCESS", "on access"),
+        },
+        "priority": {
+            "low": ("rather low", "low priority"),
+            "medium": ("rather medium", "medium priority"),
+            "high": ("rather high", "high priority"),
+            "urgent": ("very urgent", "urgent!"),
+        },
         "refund": {"true": ("YES", "yes please"), "false": ("NO", "no thanks")},
     },
     absences={

@@ -1,0 +1,80 @@
+"""The training network is transformers' Llama, and its initial weights can already copy."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from training.batches import NO_LOSS, copy_task, make_batch
+from training.network import Network, NetworkShape
+
+SHAPE = NetworkShape(vocab_size=512, hidden_size=96, num_layers=3, num_heads=3, intermediate_size=64)
+
+
+@pytest.fixture(scope="module")
+def network() -> Network:
+    torch.manual_seed(3)
+    return Network(SHAPE)
+
+
+def test_same_logits_as_transformers(network: Network) -> None:
+    reference = LlamaForCausalLM(LlamaConfig(**network.transformers_config(1024, eos_id=1, pad_id=0)))
+    reference.load_state_dict(network.transformers_state(), strict=False)
+    reference.tie_weights()
+    tokens = torch.randint(0, 512, (2, 90))
+    with torch.no_grad():
+        torch.testing.assert_close(network.project(network(tokens)), reference(tokens).logits, atol=2e-5, rtol=1e-4)
+
+
+def copied_part(network: Network, length: int) -> float:
+    part = torch.randint(2, 512, (16, length), generator=torch.Generator().manual_seed(0))
+    tokens = part.repeat(1, 2)
+    with torch.no_grad():
+        best = network.project(network(tokens[:, :-1])).argmax(-1)
+    return float((best == tokens[:, 1:])[:, length:].float().mean())
+
+
+def test_written_induction_heads_copy_and_random_weights_do_not() -> None:
+    torch.manual_seed(3)
+    network = Network(SHAPE)
+    assert copied_part(network, 24) < 0.05
+    network.write_induction_heads(num_heads=2)
+    for length in (8, 24, 100):
+        assert copied_part(network, length) > 0.5
+
+
+def test_copy_task_learns_the_second_time() -> None:
+    sample = copy_task(random.Random(0), 21, vocab_size=50, eos_id=1)
+    assert sample.tokens[:10] == sample.tokens[10:20]
+    assert sample.tokens[20] == 1
+    assert sample.is_learned == [False] * 10 + [True] * 10 + [False]
+    assert min(sample.tokens[:10]) > 1
+
+
+def test_rows_are_documents_with_loss_on_their_json(tokenizer_folder: Path) -> None:
+    from transformers import AutoTokenizer
+
+    backend = AutoTokenizer.from_pretrained(tokenizer_folder).backend_tokenizer
+
+    def encode(text: str) -> list[int]:
+        return list(backend.encode(text, add_special_tokens=False).ids)
+
+    inputs, targets = make_batch(random.Random(1), encode, 1, 1536, (3, 512), 0.0, 0.0)
+    again, _ = make_batch(random.Random(1), encode, 1, 1536, (3, 512), 0.0, 0.0)
+    assert torch.equal(inputs, again)
+    assert inputs.shape == targets.shape == (3, 512)
+    learned = targets != NO_LOSS
+    assert 0.2 < learned.float().mean() < 0.8
+    # A target is the next input wherever there is one.
+    assert torch.equal(targets[:, :-1][learned[:, :-1]], inputs[:, 1:][learned[:, :-1]])
+    for row in range(3):
+        first_end = inputs[row].tolist().index(1)
+        text = backend.decode(inputs[row, :first_end].tolist(), skip_special_tokens=False)
+        answer = backend.decode(targets[row, :first_end][learned[row, :first_end]].tolist(), skip_special_tokens=True)
+        assert text.endswith(answer)
+        assert isinstance(json.loads(answer), dict)
