@@ -18,7 +18,7 @@ from collections.abc import Hashable, Iterable, Iterator
 from typing import Final, TypeAlias
 from weakref import WeakKeyDictionary, WeakValueDictionary, ref
 
-from decodekit.errors import ResourceLimitError
+from decodekit.constraints.emptiness import search_is_empty
 
 ByteMask: TypeAlias = int
 """A set of bytes: bit b of a 256-bit integer."""
@@ -28,16 +28,12 @@ Transitions: TypeAlias = "tuple[tuple[ByteMask, Node], ...]"
 
 ALL_BYTES: Final[ByteMask] = (1 << 256) - 1
 
-MAX_SEARCH_STATES: Final = 50_000
-"""Bound on the states that one emptiness test may explore before it raises `ResourceLimitError`."""
-
 _LITERAL_CHUNK: Final = 256  # a longer literal is a chain of such chunks, so that a derivative copies few bytes
 _FACTOR_DEPTH: Final = 40  # bound on the recursion of factoring; beyond it a choice is merely larger
 
 _lock = threading.RLock()
 _interned: WeakValueDictionary[tuple[object, ...], Node] = WeakValueDictionary()
 _foreign: WeakKeyDictionary[Node, ref[Node]] = WeakKeyDictionary()
-_emptiness: WeakKeyDictionary[Node, bool] = WeakKeyDictionary()
 
 
 class Node:
@@ -96,44 +92,12 @@ class Node:
         """Whether the language has no word; exact.
 
         Raises:
-            ResourceLimitError: the search needed more than `MAX_SEARCH_STATES` states.
+            ResourceLimitError: the search needed more than `emptiness.MAX_SEARCH_STATES` states.
         """
         return self.can_be_empty and self._is_empty()
 
     def _is_empty(self) -> bool:
-        known = _emptiness.get(self)
-        return _search_is_empty(self) if known is None else known
-
-
-def _search_is_empty(root: Node) -> bool:
-    """Depth-first search for a nullable derivative. What it learns is kept for every state that it decides."""
-    parents: dict[Node, Node | None] = {root: None}
-    stack = [root]
-    while stack:
-        node = stack.pop()
-        alive = node.is_nullable or (node is not root and _emptiness.get(node) is False) or not node.can_be_empty
-        if alive:
-            found: Node | None = node
-            while found is not None:
-                _emptiness[found] = False
-                found = parents[found]
-            return False
-        if node is not root and _emptiness.get(node):
-            continue
-        # Successors with fewer open ends first (they are popped last-in first-out): nullable ones decide at once.
-        successors = [target for _, target in node.transitions() if target not in parents]
-        successors.sort(key=lambda target: target.is_nullable or not target.can_be_empty)
-        for target in successors:
-            parents[target] = node
-            stack.append(target)
-        if len(parents) > MAX_SEARCH_STATES:
-            raise ResourceLimitError(
-                f"more than {MAX_SEARCH_STATES:,} states are needed to tell whether an intersection is empty",
-                hint="use fewer or simpler patterns together",
-            )
-    for node in parents:
-        _emptiness[node] = True
-    return True
+        return search_is_empty(self)
 
 
 class _Interned(Node):

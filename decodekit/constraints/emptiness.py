@@ -1,0 +1,56 @@
+"""Whether an intersection or a complement has any word: decided by exploring its derivatives, and remembered."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+from weakref import WeakKeyDictionary
+
+from decodekit.errors import ResourceLimitError
+
+if TYPE_CHECKING:
+    from decodekit.constraints.ir import Node
+
+MAX_SEARCH_STATES: Final = 50_000
+"""Bound on the nodes that one search may explore."""
+
+_emptiness: WeakKeyDictionary[Node, bool] = WeakKeyDictionary()
+
+
+def search_is_empty(root: Node) -> bool:
+    """Whether `root` has no word: a depth-first search for a derivative that has the empty word.
+
+    What it learns is kept for every node that it decides, as long as the node lives.
+
+    Raises:
+        ResourceLimitError: it explored `MAX_SEARCH_STATES` nodes without a decision.
+    """
+    known = _emptiness.get(root)
+    if known is not None:
+        return known
+    parents: dict[Node, Node | None] = {root: None}
+    stack = [root]
+    while stack:
+        node = stack.pop()
+        alive = node.is_nullable or (node is not root and _emptiness.get(node) is False) or not node.can_be_empty
+        if alive:
+            found: Node | None = node
+            while found is not None:
+                _emptiness[found] = False
+                found = parents[found]
+            return False
+        if node is not root and _emptiness.get(node):
+            continue
+        # Successors with fewer open ends first (they are popped last-in first-out): nullable ones decide at once.
+        successors = [target for _, target in node.transitions() if target not in parents]
+        successors.sort(key=lambda target: target.is_nullable or not target.can_be_empty)
+        for target in successors:
+            parents[target] = node
+            stack.append(target)
+        if len(parents) > MAX_SEARCH_STATES:
+            raise ResourceLimitError(
+                f"more than {MAX_SEARCH_STATES:,} states are needed to tell whether an intersection is empty",
+                hint="use fewer or simpler patterns together",
+            )
+    for node in parents:
+        _emptiness[node] = True
+    return True
