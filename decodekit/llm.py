@@ -173,7 +173,7 @@ class LLM:
         strategy: StrategyLike = "greedy",
         constraint: Any = None,
         max_new_tokens: int = 256,
-        stop: str | Sequence[str] = (),
+        stop: str | Sequence[str] | None = None,
         seed: int | Sequence[int] | None = None,
         logprobs: bool | int = False,
         on_length: OnLength | None = None,
@@ -229,7 +229,7 @@ class LLM:
         strategy: StrategyLike = "greedy",
         constraint: Any = None,
         max_new_tokens: int = 256,
-        stop: str | Sequence[str] = (),
+        stop: str | Sequence[str] | None = None,
         seed: int | Sequence[int] | None = None,
         logprobs: bool | int = False,
         on_length: OnLength | None = None,
@@ -270,7 +270,7 @@ class LLM:
         strategy: StrategyLike = "greedy",
         constraint: Any = None,
         max_new_tokens: int = 256,
-        stop: str | Sequence[str] = (),
+        stop: str | Sequence[str] | None = None,
         seed: Seeds = None,
         logprobs: bool | int = False,
         on_length: OnLength | None = None,
@@ -333,7 +333,7 @@ class LLM:
         strategy: StrategyLike,
         constraint: Any,
         max_new_tokens: int,
-        stop: str | Sequence[str],
+        stop: str | Sequence[str] | None,
         seed: Seeds,
         logprobs: bool | int,
         on_length: OnLength | None,
@@ -358,7 +358,8 @@ class LLM:
             faults.append(OptionError(f'on_length={on_length!r} is neither "error" nor "return"', at="on_length"))
         if on_error not in ("return", "raise"):
             faults.append(OptionError(f'on_error={on_error!r} is neither "return" nor "raise"', at="on_error"))
-        stops = (stop,) if isinstance(stop, str) else tuple(stop)
+        stop = () if stop is None else stop
+        stops = tuple(stop) if isinstance(stop, Iterable) and not isinstance(stop, str) else (stop,)
         if not all(isinstance(text, str) and text for text in stops):
             faults.append(OptionError(f"stop={stop!r} holds something that is no text, or the empty text", at="stop"))
         elif stops and constraint is not None:
@@ -369,7 +370,7 @@ class LLM:
                     hint="stop strings only in free text, or a pattern that ends where the stop string would begin",
                 )
             )
-        if isinstance(seed, int):
+        if seed is not None and not isinstance(seed, Iterable):
             check_seed(seed, faults)
         if seed is not None and resolved is not None and resolved.seed is not None:
             faults.append(OptionError(f"seed={seed!r} is given beside {resolved!r}, which has one", at="seed"))
@@ -397,7 +398,7 @@ class LLM:
             None if constraint is None else compile(as_constraint(constraint), self.vocabulary),
             on_length or ("return" if constraint is None else "error"),
             on_error,
-            repeat(seed) if isinstance(seed, int) else seed,
+            seed if isinstance(seed, Iterable) else repeat(seed),
         )
 
     def _decode(self, prompts: Iterable[Prompt], plan: _Plan, num_rows: int) -> Iterator[Chunk]:

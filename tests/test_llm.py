@@ -151,7 +151,7 @@ def test_stop_strings() -> None:
     assert (completion.text, completion.finish_reason) == ("the oth", "stop")
     assert completion.token_ids[: len(ids("the other "))] == tuple(ids("the other "))
     assert completion.stats.num_generated_tokens == len(completion.token_ids) < len(ids("the other é end"))
-    assert llm.generate("|", stop=["zzz"]).text == "the other é end"
+    assert llm.generate("|", stop=["zzz"]).text == llm.generate("|", stop=None).text == "the other é end"
     assert llm.generate("|", stop=["end", "é"]).text == "the other "
 
 
@@ -302,12 +302,14 @@ def test_bad_rows_do_not_stop_the_others() -> None:
         ({"batch_size": 0}, OptionError, "batch_size=0"),
         ({"stop": ["a", ""]}, OptionError, "empty text"),
         ({"stop": [3]}, OptionError, "no text"),
+        ({"stop": 3}, OptionError, "no text"),
         ({"stop": "a", "constraint": dk.Choices(["a"])}, OptionError, "cannot be combined"),
         ({"logprobs": -1}, OptionError, "logprobs=-1"),
         ({"on_length": "close"}, OptionError, "on_length='close'"),
         ({"on_error": "ignore"}, OptionError, "on_error='ignore'"),
         ({"seed": -1}, OptionError, "seed=-1"),
         ({"seed": True}, OptionError, "seed=True"),
+        ({"seed": 1.5}, OptionError, "seed=1.5"),
         ({"seed": [1, 2]}, OptionError, "2 seeds for 1 prompts"),
         ({"seed": ["x"]}, OptionError, "seed='x'"),
         ({"seed": 3, "strategy": dk.Sample(seed=4)}, OptionError, "which has one"),
