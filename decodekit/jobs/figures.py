@@ -1,4 +1,8 @@
-"""Small inline SVG pictures for the report. Colours come from the page's style sheet."""
+"""Small inline SVG pictures for the report.
+
+Colours and sizes stand in the elements, so that a picture survives where style sheets do not reach into SVG (printing,
+mail); the page's style sheet overrides them for dark screens.
+"""
 
 from __future__ import annotations
 
@@ -38,22 +42,22 @@ def histogram(
             label = f"{_plain(edges[number])} to {_plain(edges[number + 1])} {unit}: {count:,}"
             bars.append(
                 f'<rect x="{left + 0.5:.1f}" y="{_HEIGHT - _BOTTOM - height:.1f}" width="{max(bar_width - 1, 1):.1f}" '
-                f'height="{height:.1f}" rx="1"><title>{escape(label)}</title></rect>'
+                f'height="{height:.1f}" rx="1" fill="#3b6fd4"><title>{escape(label)}</title></rect>'
             )
     median = sorted(values)[len(values) // 2]
     x = _LEFT + (median - edges[0]) / (edges[-1] - edges[0]) * (_WIDTH - _LEFT - 6)
     base = _HEIGHT - _BOTTOM
     return (
         f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="histogram in {escape(unit)}">'
-        f'<text x="{_LEFT - 5}" y="22" class="end">{tallest:,}</text>'
-        f'<text x="{_LEFT - 5}" y="{base}" class="end">0</text>'
-        f'<line x1="{_LEFT}" y1="{base}" x2="{_WIDTH}" y2="{base}" class="axis"/>'
+        f'<g font-size="11" fill="#5b6678" text-anchor="end"><text x="{_LEFT - 5}" y="22">{tallest:,}</text>'
+        f'<text x="{_LEFT - 5}" y="{base}">0</text>'
+        f'<text x="{_WIDTH}" y="{_HEIGHT - 5}">{_plain(edges[-1])} {escape(unit)}</text></g>'
+        f'<line x1="{_LEFT}" y1="{base}" x2="{_WIDTH}" y2="{base}" stroke="#d9dee7" class="axis"/>'
         f"{''.join(bars)}"
-        f'<line x1="{x:.1f}" y1="10" x2="{x:.1f}" y2="{base}" class="median"/>'
-        f'<text x="{min(max(x, 70), _WIDTH - 70):.1f}" y="9" class="middle">'
+        f'<line x1="{x:.1f}" y1="10" x2="{x:.1f}" y2="{base}" stroke="#5b6678" stroke-dasharray="3 3"/>'
+        f'<text x="{min(max(x, 70), _WIDTH - 70):.1f}" y="9" font-size="11" fill="#5b6678" text-anchor="middle">'
         f"median {_plain(median)} {escape(unit)}</text>"
-        f'<text x="{_LEFT}" y="{_HEIGHT - 5}">{_plain(edges[0])}</text>'
-        f'<text x="{_WIDTH}" y="{_HEIGHT - 5}" class="end">{_plain(edges[-1])} {escape(unit)}</text>'
+        f'<text x="{_LEFT}" y="{_HEIGHT - 5}" font-size="11" fill="#5b6678">{_plain(edges[0])}</text>'
         "</svg>"
     )
 
@@ -67,6 +71,7 @@ def _edges(low: float, high: float, num_bins: int) -> list[float]:
     raw = span / num_bins
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= raw * (1 - 1e-9))
+    step = max(step, 1.0) if isinstance(low, int) else step  # counts are whole
     first = math.floor(low / step)
     last = max(math.ceil(high / step), first + 1)
     return [number * step for number in range(first, last + 1)]
