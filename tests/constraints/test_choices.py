@@ -46,7 +46,7 @@ def test_refusals(texts: list[str], message: str) -> None:
 @pytest.mark.timeout(60)
 def test_100_000_texts() -> None:
     texts = [f"product {number * 7919 % 1000003:06} {'xyz'[number % 3]}" for number in range(100_000)]
-    begin = time.perf_counter()
+    begin = time.process_time()
     vocabulary = tekken_vocabulary()
     matcher = compile(Choices(texts), vocabulary).matcher()
     bitmask = allocate_bitmask(1, vocabulary.size)
@@ -55,4 +55,4 @@ def test_100_000_texts() -> None:
         token = vocabulary.token_bytes.index(bytes([byte]))
         assert matcher.accept(token)
     assert matcher.is_accepting and not matcher.can_continue
-    assert time.perf_counter() - begin < 30
+    assert time.process_time() - begin < 30
