@@ -7,7 +7,6 @@ completion.value
 
 from __future__ import annotations
 
-import math
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,84 +18,23 @@ from decodekit.constraints.compiler import CompiledGrammar
 from decodekit.constraints.constraint import Constraint
 from decodekit.errors import ConstraintError, ContextLengthError, DecodekitError, LengthError, OptionError
 from decodekit.generation.batch import Batch, Result
+from decodekit.generation.completion import Chunk, Completion, Score
 from decodekit.generation.prompt import Messages, Prompt, encode, is_messages
 from decodekit.generation.scoring import token_logprobs
-from decodekit.generation.sequence import Request, TokenLogprob
-from decodekit.generation.stats import Stats
+from decodekit.generation.sequence import Request
 from decodekit.generation.step import Settings
-from decodekit.generation.stopping import FinishReason, StopStrings
+from decodekit.generation.stopping import StopStrings
 from decodekit.models.causal_lm import CausalLM
 from decodekit.sampling import LogitBias
 from decodekit.strategy import Processors, Strategy, check_seed, raise_faults, resolve_strategy
 from decodekit.vocabulary import Vocabulary
 
+__all__ = ["LLM", "Chunk", "Completion", "Score", "generate"]
+
 OnLength: TypeAlias = Literal["error", "return"]
 OnError: TypeAlias = Literal["return", "raise"]
 StrategyLike: TypeAlias = str | Strategy | Processors
 Seeds: TypeAlias = int | Iterable[int] | None
-
-
-@dataclass(frozen=True, slots=True)
-class Completion:
-    """What became of one prompt.
-
-    Args:
-        text: the generated text: the bytes of the tokens as UTF-8, without end-of-sequence token and stop string.
-        token_ids: all generated tokens; an end-of-sequence token, and the tokens of a stop string, are among them.
-        value: what the text means under the constraint (parsed JSON, an object of the Python type, a string); None
-            without a constraint, or if the text is not complete.
-        finish_reason: ``stop`` (end-of-sequence token or stop string), ``length`` (`max_new_tokens` or the context is
-            used up), ``complete`` (the constraint is satisfied and nothing can follow), ``dead_end`` or ``error``.
-        error: why there is no usable value, None if all is well.
-        logprobs: one entry per token if asked for.
-        stats: times and counts.
-    """
-
-    text: str
-    token_ids: tuple[int, ...]
-    value: Any
-    finish_reason: FinishReason
-    error: DecodekitError | None
-    logprobs: tuple[TokenLogprob, ...] | None
-    stats: Stats
-
-
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """A piece of a stream.
-
-    The texts of the chunks of a prompt, concatenated, are ``Completion.text``; so are their token ids its tokens.
-    Text comes on character boundaries and is never taken back, so a token and its text may be in different chunks.
-
-    Args:
-        index: number of the prompt.
-        text: text that is new.
-        token_ids: tokens that are new.
-        completion: the whole, with the last chunk of a prompt.
-    """
-
-    index: int
-    text: str
-    token_ids: tuple[int, ...]
-    completion: Completion | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Score:
-    """How likely a text is under the model.
-
-    Args:
-        token_ids: its n tokens, with the special tokens that the tokenizer adds.
-        logprobs: natural log-probabilities of its tokens from the second on, n - 1 of them; nothing precedes the first.
-    """
-
-    token_ids: tuple[int, ...]
-    logprobs: tuple[float, ...]
-
-    @property
-    def perplexity(self) -> float:
-        """exp of the mean negative log-probability."""
-        return math.exp(-math.fsum(self.logprobs) / len(self.logprobs))
 
 
 @dataclass(frozen=True, slots=True)

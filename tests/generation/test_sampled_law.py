@@ -156,9 +156,10 @@ def test_a_wrong_law_is_rejected(control: Callable[[], float]) -> None:
 def test_samples_of_one_prompt_are_independent() -> None:
     """Equal seeds with other sample numbers: pairs of first tokens follow the product of the law with itself."""
     settings = Settings(VOCABULARY, Sample().pipeline, Sample().select, max_new_tokens=1)
-    tokens = np.zeros((N, 2), dtype=int)
+    num_samples = 10_000
+    tokens = np.zeros((num_samples, 2), dtype=int)
     for number in (0, 1):
-        requests = [Request([START], seed=i, sequence=number) for i in range(N)]
+        requests = [Request([START], seed=i, sequence=number) for i in range(num_samples)]
         for update in Batch(TableLM(TABLE), settings, 2000, requests).run():
             tokens[update.index, number] = update.token_ids[0]
     found = np.zeros((V, V))
