@@ -52,7 +52,10 @@ RAGGED: dict[str, Callable[[], Any]] = {
     "qwen2": _config("Qwen2Config"),
     "qwen3": _config("Qwen3Config", head_dim=8),
     "mistral": _config("MistralConfig", sliding_window=WINDOW),
-    "gemma2": _config("Gemma2Config", head_dim=8, sliding_window=WINDOW, query_pre_attn_scalar=8),
+    # Its scores are capped, which the SDPA path of transformers 5.17 leaves out in silence.
+    "gemma2": _config(
+        "Gemma2Config", head_dim=8, sliding_window=WINDOW, query_pre_attn_scalar=8, attn_implementation="eager"
+    ),
     "gemma3": _config(
         "Gemma3TextConfig", head_dim=8, sliding_window=WINDOW, query_pre_attn_scalar=8, layer_types=_MIXED_WINDOWS
     ),
