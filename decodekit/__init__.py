@@ -15,11 +15,14 @@ __version__ = "0.1.0"
 _HOME: dict[str, str] = {
     # front door
     "LLM": "decodekit.llm",
+    "Chunk": "decodekit.llm",
     "Completion": "decodekit.llm",
+    "Score": "decodekit.llm",
     "generate": "decodekit.llm",
     # strategies
     "Greedy": "decodekit.strategy",
     "Sample": "decodekit.strategy",
+    "Strategy": "decodekit.strategy",
     # logits processors
     "FrequencyPenalty": "decodekit.sampling",
     "LogitBias": "decodekit.sampling",
@@ -51,7 +54,9 @@ if TYPE_CHECKING:
     from decodekit.constraints import compile as compile
     from decodekit.errors import DecodekitError as DecodekitError
     from decodekit.llm import LLM as LLM
+    from decodekit.llm import Chunk as Chunk
     from decodekit.llm import Completion as Completion
+    from decodekit.llm import Score as Score
     from decodekit.llm import generate as generate
     from decodekit.sampling import FrequencyPenalty as FrequencyPenalty
     from decodekit.sampling import LogitBias as LogitBias
@@ -64,6 +69,7 @@ if TYPE_CHECKING:
     from decodekit.sampling import TopP as TopP
     from decodekit.strategy import Greedy as Greedy
     from decodekit.strategy import Sample as Sample
+    from decodekit.strategy import Strategy as Strategy
     from decodekit.vocabulary import Vocabulary as Vocabulary
 
 
