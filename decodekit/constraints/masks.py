@@ -191,11 +191,11 @@ class TokenIndex:
             is_complete=is_complete,
         )
 
-    def prefix(self, node: int, length: int) -> bytes:
-        """The first `length` bytes of the prefix that `node` stands for."""
+    def bytes_above(self, node: int, start: int, stop: int) -> bytes:
+        """Of the prefix that `node` stands for, the bytes from depth `start` to `stop`."""
         # The first token of the subtree has that prefix.
         token = int(self.trie.tokens[self.trie.first[node]])
-        return (self.vocabulary.token_bytes[token] or b"")[:length]
+        return (self.vocabulary.token_bytes[token] or b"")[start:stop]
 
 
 _NO_WORDS: Final = np.zeros(0, np.int32)
@@ -256,7 +256,7 @@ class Masks:
                 if not walk.is_complete:
                     follow = self._follow(configuration, walk)
                     walk = index.walk(self._unfolding.automaton, configuration[0], follow)
-                self._leave(index, configuration, walk, words)
+                self._leave(index, configuration, walk, 0, words)
         return words
 
     def _follow(self, configuration: Configuration, walk: Walk) -> UInt8Array:
@@ -272,8 +272,13 @@ class Masks:
                     follow |= self._unfolding.first_bytes(after)
         return follow
 
-    def _leave(self, index: TokenIndex, configuration: Configuration, walk: Walk, words: Int32Array) -> None:
-        """Add the tokens that end the lexeme of `configuration` and go on as its surroundings allow."""
+    def _leave(
+        self, index: TokenIndex, configuration: Configuration, walk: Walk, start_depth: int, words: Int32Array
+    ) -> None:
+        """Add the tokens that end the lexeme of `configuration` and go on as its surroundings allow.
+
+        The configuration is that of depth `start_depth` of the trie, where the walk began.
+        """
         _, place, text = configuration
         trie, unfolding = index.trie, self._unfolding
         for label_set in walk.label_sets:
@@ -294,14 +299,19 @@ class Masks:
                 # Grouped by the prefix, because asking a frame is dear and the children of one node share it.
                 known: dict[bytes, State | None] = {}
                 for node in [] if before is None else before.tolist():
-                    prefix = index.prefix(node, int(trie.depth[node]) - 1)
+                    prefix = index.bytes_above(node, start_depth, int(trie.depth[node]) - 1)
                     if prefix not in known:
                         known[prefix] = unfolding.leave(place, label, text + prefix)
                     after = known[prefix]
                     if after is not None and unfolding.first_bytes(after)[trie.byte[node]]:
                         self._subtree(index, after, node, words)
                 for node in [] if at is None else at.tolist():
-                    if unfolding.leave(place, label, text + index.prefix(node, int(trie.depth[node]))) is not None:
+                    if (
+                        unfolding.leave(
+                            place, label, text + index.bytes_above(node, start_depth, int(trie.depth[node]))
+                        )
+                        is not None
+                    ):
                         _add_tokens(trie, node, words)
 
     def _subtree(self, index: TokenIndex, state: State, node: int, words: Int32Array) -> None:
@@ -326,7 +336,7 @@ class Masks:
             if not walk.is_complete:
                 follow = self._follow(configuration, walk)
                 walk = index.walk_nodes(self._unfolding.automaton, lexical, node, stop, inside, follow)
-            self._leave(index, configuration, walk, words)
+            self._leave(index, configuration, walk, int(trie.depth[node]) - 1, words)
 
 
 def _add_tokens(trie: TokenTrie, node: int, words: Int32Array) -> None:

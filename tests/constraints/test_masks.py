@@ -52,6 +52,11 @@ CONSTRAINTS: dict[str, Constraint] = {
     "choices": Choices(["true", "trueish", "null", "nul", "", '"', '"}', "é", "日本", "0.5e"]),
 }
 EXTRA = [
+    # Keys that are captured inside a token that began outside of them.
+    b'{"a":',
+    b', "ab": ',
+    b',"c": [',
+    b'1,"b":2',
     b"ab",
     b"aa",
     b"aaa",

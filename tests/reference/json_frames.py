@@ -62,7 +62,7 @@ class Key(Frame):
         return (Read(ir.both(KEY, ir.complement(taken)), capture=True),)
 
     def after(self, label: Label, text: bytes) -> tuple[Frame, ...]:
-        assert text not in self.used
+        assert ir.matches(KEY, text) and text not in self.used, text
         return (Colon(self.used | {text}, self.max_items),)
 
 
