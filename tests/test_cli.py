@@ -301,8 +301,10 @@ def test_every_error_has_an_exit_code_that_is_documented() -> None:
 
 def test_extract_with_the_bundled_model(tmp_path: Path) -> None:
     path = write_jsonl(
-        tmp_path / "d.jsonl", [{"id": n, "text": f"Invoice A-{n}, total {n}.50 EUR."} for n in range(12)]
+        tmp_path / "d.jsonl", [{"id": n, "text": f"Invoice A-{n}, total {n}.50 EUR."} for n in range(6)]
     )
+    with path.open("a") as file:
+        file.write(json.dumps({"id": "long", "text": "word " * 5000}) + "\n")
     shape = {
         "type": "object",
         "properties": {"paid": {"type": "boolean"}, "kind": {"enum": ["invoice", "receipt"]}},
@@ -314,8 +316,12 @@ def test_extract_with_the_bundled_model(tmp_path: Path) -> None:
         out = tmp_path / batch_size
         options = ("--schema", json.dumps(shape), "--strategy", "sample", "--seed", "3", "--batch-size", batch_size)
         done = Result("extract", path, "-o", out, *options)
-        assert done.code == 0, done.err
+        assert done.code == console.SOME_FAILED, done.err
+        failed = read_jsonl(out / "failed.jsonl")
+        assert [(row["id"], row["code"], row["at"]) for row in failed] == [("long", "DK304", None)]
+        assert "tokens, the context of the model" in failed[0]["message"]
         rows = read_jsonl(out / "results.jsonl")
+        assert len(rows) == 6
         for row in rows:
             jsonschema.validate(row["value"], shape)
         results[batch_size] = sorted(json.dumps(row, sort_keys=True) for row in rows)

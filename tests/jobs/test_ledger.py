@@ -4,9 +4,7 @@ import errno
 import json
 import math
 import os
-import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,6 +14,7 @@ from hypothesis import strategies as st
 from decodekit.errors import JobError, OutputError
 from decodekit.jobs import ledger as module
 from decodekit.jobs.ledger import Ledger, encode_line, read_rows, replace_file
+from tests.jobs.conftest import SmallDisk
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -111,22 +110,8 @@ def test_a_full_disk_leaves_the_lines_before_intact(
     assert (tmp_path / "l.jsonl").read_bytes() == encode_line({"id": "first"}) + encode_line({"id": "third"})
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 64 KiB, where the tests may mount one."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mount = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)], capture_output=True)
-    if mount.returncode:
-        pytest.skip("no right to mount a file system")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", str(folder)], check=True)
-
-
-def test_a_really_full_disk(small_disk: Path) -> None:
-    path = small_disk / "l.jsonl"
+def test_a_really_full_disk(small_disk: SmallDisk) -> None:
+    path = small_disk.path / "l.jsonl"
     log = Ledger(path)
     num_rows = 0
 
@@ -144,7 +129,7 @@ def test_a_really_full_disk(small_disk: Path) -> None:
     with pytest.raises(OutputError):
         replace_file(path, [b"y" * 100_000])
     assert [row["n"] for row in read_rows(path)] == list(range(num_rows))
-    assert [file.name for file in small_disk.iterdir()] == ["l.jsonl"]
+    assert [file.name for file in small_disk.path.iterdir()] == ["l.jsonl"]
 
 
 def test_a_folder_that_cannot_be_written_is_named() -> None:

@@ -22,6 +22,7 @@ from decodekit.jobs.settings import document_seed
 from decodekit.jobs.store import JobFile, JobFolder, read_failures
 from decodekit.jobs.truncation import open_pointer
 from decodekit.jobs.validation import OutputValidator
+from tests.jobs.conftest import SmallDisk
 from tests.jobs.fakes import (
     SCHEMA,
     FakeLLM,
@@ -290,6 +291,32 @@ def test_a_disk_that_fills_up_loses_nothing(tmp_path: Path, documents: Path, mon
     assert len(llm.seen) == 200 - num_written
     assert row_set(out / RESULTS) == row_set(tmp_path / "calm" / RESULTS)
     assert len(read_jsonl(out / RESULTS)) == 200
+
+
+def test_a_disk_that_is_really_full_and_gets_room_again(tmp_path: Path, small_disk: SmallDisk, documents: Path) -> None:
+    run_job(tmp_path / "calm", [documents], FakeLLM())
+    out = small_disk.path / "out"
+    filler = small_disk.path / "filler"
+    filler.write_bytes(b"x" * 36_000)
+    with pytest.raises(OutputError, match="no space left"):
+        run_job(out, [documents], FakeLLM())
+    assert {row["id"] for row in read_jsonl(out / RESULTS)} < {f"doc-{n}" for n in range(200)}
+    with pytest.raises(OutputError):  # still full: told again, and still nothing is lost
+        run_job(out, [documents], FakeLLM())
+    small_disk.remount("size=1m")
+    run_job(out, [documents], FakeLLM())
+    assert row_set(out / RESULTS) == row_set(tmp_path / "calm" / RESULTS)
+    assert len(read_jsonl(out / RESULTS)) == 200
+
+
+def test_a_folder_that_has_become_read_only(small_disk: SmallDisk, documents: Path) -> None:
+    run_job(small_disk.path / "out", [documents], FakeLLM(), limit=5)
+    small_disk.remount("ro")
+    with pytest.raises(OutputError, match="Read-only file system") as caught:
+        run_job(small_disk.path / "out", [documents], FakeLLM())
+    assert "may write to" in str(caught.value)
+    assert len(read_jsonl(small_disk.path / "out" / RESULTS)) == 5  # it can still be looked at
+    assert JobFile.read(small_disk.path / "out").settings == make_settings()
 
 
 # --- killed -----------------------------------------------------------------------------------------------------------
