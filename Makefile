@@ -44,7 +44,7 @@ test-gpu: $(STAMP)  ## the checks that need a CUDA device
 	$(BIN)/python -m pytest -q -m gpu
 
 bench: $(STAMP)  ## tokens per second beside transformers' generate, on the bundled model
-	$(BIN)/python benchmarks/generation.py
+	$(BIN)/python -m benchmarks.generation
 
 train: $(STAMP)  ## train the bundled model anew (about two hours on two cores)
 	$(BIN)/python -m training.train

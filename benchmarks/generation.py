@@ -1,6 +1,6 @@
 """Tokens per second of decodekit and of transformers' `generate`, on the bundled model, in one process.
 
-    python benchmarks/generation.py [--repeats 9] [--documents 16] [--model tiny]
+    python -m benchmarks.generation [--repeats 9] [--documents 16] [--model tiny]
 
 For each setting (greedy, sampled; batch 1, batch 8) both sides get the same prompts and limits; their runs alternate,
 so that whatever else the machine does falls on both. A figure is the median over the repeats; the ratio is the median
@@ -22,11 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 import decodekit as dk
-
-try:
-    from benchmarks import record
-except ModuleNotFoundError:  # run as a script: the folder itself is on the path
-    import record  # type: ignore[no-redef]
+from benchmarks import record
 
 DOCUMENTS = Path(__file__).parent.parent / "examples" / "documents.jsonl"
 MAX_NEW_TOKENS = 160
@@ -111,16 +107,17 @@ def main() -> None:
                 raise SystemExit("greedy tokens differ from transformers': a speed of wrong text is not reported")
             pairs = [(timed(ours)[0], timed(theirs)[0]) for _ in range(arguments.repeats)]
             ratios = sorted(a / b for a, b in pairs)
+            low, high = (round(ratios[i], 2) for i in (len(ratios) // 10, -1 - len(ratios) // 10))
             row: dict[str, object] = {
                 "strategy": name,
                 "batch_size": batch_size,
                 "decodekit_tokens_per_second": round(statistics.median(a for a, _ in pairs), 1),
                 "transformers_tokens_per_second": round(statistics.median(b for _, b in pairs), 1),
                 "ratio": round(statistics.median(ratios), 2),
-                "ratio_p10_p90": [round(ratios[len(ratios) // 10], 2), round(ratios[-1 - len(ratios) // 10], 2)],
+                "ratio_p10": low,
+                "ratio_p90": high,
             }
             rows.append(row)
-            low, high = row["ratio_p10_p90"]  # type: ignore[misc]
             table.add_row(
                 name,
                 str(batch_size),
