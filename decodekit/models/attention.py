@@ -18,6 +18,10 @@ from decodekit.models.kv_cache import Step
 ATTENTION_NAME = "decodekit"
 STEP_ARGUMENT = "decodekit_step"
 
+# Queries that need a mask go in blocks of about this many scores: a long prompt under a sliding window would otherwise
+# need a mask of its length squared.
+_MAX_SCORES = 1 << 26
+
 # Keyword arguments that models hand to their attention function and that do not change what it computes here.
 _KNOWN_ARGUMENTS = frozenset({"position_ids", "use_cache", "cache_position", "is_causal", "layer_idx"})
 
@@ -75,35 +79,54 @@ def ragged_attention(
     if step.is_strict:
         _refuse_unknown(attention_mask, dropout, kwargs)
 
+    window = sliding_window or None
+    is_plain = softcap is None and s_aux is None
+    if step.is_uniform:
+        if window is not None and key.shape[2] > window:
+            key, value = key[:, :, -window:], value[:, :, -window:]
+        return _attend(query, key, value, None, False, scaling, softcap, s_aux), None
+    num_rows, num_heads, num_new, _ = query.shape
+    if is_plain and step.is_fresh and (window is None or num_new <= window):
+        return _attend(query, key, value, None, True, scaling, None, None), None
+    repeats = num_heads // key.shape[1] if is_plain else 1
+    block = max(1, _MAX_SCORES // (num_rows * num_heads * step.end))
+    if block >= num_new:
+        first, last, mask = step.mask(window, repeats, query.dtype, query.device)
+        key, value = key[:, :, first:last], value[:, :, first:last]
+        return _attend(query, key, value, mask, False, scaling, softcap, s_aux), None
+    blocks = []
+    for begin in range(0, num_new, block):
+        stop = min(begin + block, num_new)
+        first, last, mask = step.mask(window, repeats, query.dtype, query.device, (begin, stop))
+        part = key[:, :, first:last], value[:, :, first:last]
+        blocks.append(_attend(query[:, :, begin:stop], *part, mask, False, scaling, softcap, s_aux))
+    return torch.cat(blocks, dim=1), None
+
+
+def _attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    is_causal: bool,
+    scaling: float | None,
+    softcap: float | None,
+    s_aux: Tensor | None,
+) -> Tensor:
+    """[R, T, Hq, Dv]; the mask is repeated for the heads of a group, unless the scores are made explicitly."""
+    if softcap is not None or s_aux is not None:
+        return _explicit(query, key, value, mask, scaling, softcap, s_aux)
     num_rows, num_heads, num_new, _ = query.shape
     group = num_heads // key.shape[1]  # query heads per key head
-    is_causal = False
-    mask: Tensor | None = None
-    if step.is_uniform:
-        if sliding_window and key.shape[2] > sliding_window:
-            key, value = key[:, :, -sliding_window:], value[:, :, -sliding_window:]
-    elif step.is_fresh and not (sliding_window and num_new > sliding_window):
-        is_causal = True
-    else:
-        plain = softcap is None and s_aux is None
-        first, mask = step.mask(sliding_window or None, group if plain else 1, query.dtype, query.device)
-        if first:
-            key, value = key[:, :, first:], value[:, :, first:]
-
-    if softcap is not None or s_aux is not None:
-        if is_causal:
-            _, mask = step.mask(None, 1, query.dtype, query.device)
-        return _explicit(query, key, value, mask, scaling, softcap, s_aux), None
-
     if is_causal or group == 1:
         out = scaled_dot_product_attention(
             query, key, value, attn_mask=mask, scale=scaling, is_causal=is_causal, enable_gqa=group > 1
         )
-        return out.transpose(1, 2), None
+        return out.transpose(1, 2)
     # Query heads that share a key head become more queries of that head, so that the keys need not be repeated.
     packed = query.reshape(num_rows, num_heads // group, group * num_new, -1)
     out = scaled_dot_product_attention(packed, key, value, attn_mask=mask, scale=scaling)
-    return out.reshape(num_rows, num_heads, num_new, -1).transpose(1, 2), None
+    return out.reshape(num_rows, num_heads, num_new, -1).transpose(1, 2)
 
 
 def _explicit(

@@ -82,36 +82,50 @@ class Step:
         self.is_fresh = max(starts) == 0  # nothing stored before: the new keys are all keys
         self.is_uniform = num_new == 1 and min(row_ends) == self.end  # each query sees exactly the slots [0, end)
         self.is_strict = False  # refuse arguments of attention whose meaning is unknown
-        self._masks: dict[tuple[int | None, int, torch.dtype], tuple[int, Tensor]] = {}
+        self._masks: dict[tuple[int | None, int, torch.dtype], tuple[int, int, Tensor]] = {}
 
-    def mask(self, window: int | None, repeats: int, dtype: torch.dtype, device: torch.device) -> tuple[int, Tensor]:
-        """The additive mask of layers with this sliding window, and the first slot it speaks of.
+    def mask(
+        self,
+        window: int | None,
+        repeats: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        queries: tuple[int, int] | None = None,
+    ) -> tuple[int, int, Tensor]:
+        """The additive mask of layers with this sliding window, and the slots it speaks of.
 
         A query at position p sees slot s where `s <= p` and, with a window w, `s > p - w`.
 
         Args:
             window: tokens a query sees including itself, or None.
-            repeats: how often the T queries are repeated, for query heads that share one key head.
+            repeats: how often the queries are repeated, for query heads that share one key head.
             dtype: of the scores.
             device: of the scores.
+            queries: only those from the first up to, not including, the second of the T; all if None. A mask of all
+                queries is kept for the next layer.
 
         Returns:
-            `(first, mask)` with mask [R or 1, 1, repeats * T, end - first], 0 where seen and -inf elsewhere.
+            `(first, last, mask)` with mask [R or 1, 1, repeats * T, last - first], 0 where seen and -inf elsewhere.
         """
         key = (window, repeats, dtype)
-        found = self._masks.get(key)
-        if found is None:
-            first = 0 if window is None else max(0, min(self.starts) - window + 1)
-            position = self.positions.to(device)[:, None, :, None]  # [R or 1, 1, T, 1]
-            slot = torch.arange(first, self.end, device=device)
-            hidden = slot > position
-            if window is not None:
-                hidden |= slot <= position - window
-            mask = torch.zeros(hidden.shape, dtype=dtype, device=device).masked_fill_(hidden, -torch.inf)
-            if repeats > 1:
-                mask = mask.repeat(1, 1, repeats, 1)
-            found = self._masks[key] = (first, mask)
-        return found
+        if queries is None and key in self._masks:
+            return self._masks[key]
+        begin, stop = queries or (0, self.num_new)
+        first = 0 if window is None else max(0, min(self.starts) + begin - window + 1)
+        last = min(self.end, max(self.starts) + stop)
+        position = self.positions[:, None, begin:stop, None].to(device)  # [R or 1, 1, T, 1]
+        # Padding stands at the last position of its row, which may lie before the window of a block of queries.
+        first = min(first, min(self.row_ends) - 1)
+        slot = torch.arange(first, last, device=device)
+        hidden = slot > position
+        if window is not None:
+            hidden |= slot <= position - window
+        mask = torch.zeros(hidden.shape, dtype=dtype, device=device).masked_fill_(hidden, -torch.inf)
+        if repeats > 1:
+            mask = mask.repeat(1, 1, repeats, 1)
+        if queries is None:
+            self._masks[key] = (first, last, mask)
+        return first, last, mask
 
 
 class RaggedCache:

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from decodekit.models import attention
 from decodekit.models.attention import UnsupportedAttentionError, ragged_attention
 from decodekit.models.kv_cache import LayerShape, PlaneShape, RaggedCache
 from tests.reference.models import plain_attention
@@ -69,6 +70,7 @@ def largest_difference(
         decodekit_step=step,
     )
     assert weights is None and out.shape == (len(chosen), width, num_heads, value_dim)
+    assert out.isfinite().all()  # padding too, or it would poison the slots that it is written to
     worst = 0.0
     for n, row in enumerate(chosen):
         count = num_tokens[n]
@@ -128,6 +130,27 @@ def test_random_steps(data: st.DataObject) -> None:
         )
         < 1e-5
     )
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_blocks_of_queries(data: st.DataObject) -> None:
+    """The same with blocks of a few queries, as for prompts of many thousands of tokens."""
+    count = data.draw(st.integers(1, 3))
+    starts = data.draw(st.lists(st.integers(0, 6), min_size=count, max_size=count))
+    num_tokens = data.draw(st.lists(st.integers(1, 9), min_size=count, max_size=count))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(attention, "_MAX_SCORES", data.draw(st.sampled_from([1, 100, 200])))
+        assert (
+            largest_difference(
+                starts,
+                num_tokens,
+                heads=data.draw(st.sampled_from([(4, 2), (4, 4)])),
+                window=data.draw(st.none() | st.integers(1, 6)),
+                softcap=data.draw(st.none() | st.just(1.5)),
+            )
+            < 1e-5
+        )
 
 
 def test_a_wrong_window_or_softcap_would_show(monkeypatch: pytest.MonkeyPatch) -> None:

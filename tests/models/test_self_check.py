@@ -56,7 +56,7 @@ def test_positions_off_by_one(monkeypatch: pytest.MonkeyPatch, name: str) -> Non
 
 def test_no_mask(monkeypatch: pytest.MonkeyPatch) -> None:
     real = Step.mask
-    monkeypatch.setattr(Step, "mask", lambda *args: (real(*args)[0], torch.zeros_like(real(*args)[1])))
+    monkeypatch.setattr(Step, "mask", lambda *args: (*real(*args)[:2], torch.zeros_like(real(*args)[2])))
     assert error_of() > FAULT
 
 
