@@ -118,7 +118,7 @@ class SchemaNetwork:
     def _object(self, spec: ObjectSpec) -> ObjectPlan:
         plan = self._objects.get(spec)
         if plan is None:
-            plan = self._objects[spec] = ObjectPlan(spec, self.semantics, self.order)
+            plan = self._objects[spec] = ObjectPlan(spec, self.semantics, self.order, self.is_inhabited)
         return plan
 
     def _array(self, spec: ArraySpec) -> ArrayPlan:
@@ -193,21 +193,19 @@ class CallFrame(Frame):
 class _Permitted:
     """The declared names that may come next in one state of an object; a selection of its table of keys."""
 
-    network: SchemaNetwork
     plan: ObjectPlan
     state: ObjectState
 
     def has_any(self, start: int, stop: int) -> bool:
-        plan, state, ask = self.plan, self.state, self.network.is_inhabited
+        plan, state = self.plan, self.state
         if plan.in_order:
             first, last = plan.window(state)
             if last - first < stop - start:
                 at = plan.positions
                 return any(
-                    start <= at.get(number, -1) < stop and plan.may_take(number, state, ask)
-                    for number in range(first, last)
+                    start <= at.get(number, -1) < stop and plan.may_take(number, state) for number in range(first, last)
                 )
-        return any(plan.may_take(number, state, ask) for number in plan.numbers[start:stop])
+        return any(plan.may_take(number, state) for number in plan.numbers[start:stop])
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,13 +232,13 @@ class ObjectFrame(Frame):
         parts = []
         if plan.can_close(state):
             parts.append(ir.concat(before_close, ir.literal(b"}"), ir.accept(_CLOSE)))
-        declared = network.keys(plan, colon).node(_Permitted(network, plan, state))
+        declared = network.keys(plan, colon).node(_Permitted(plan, state))
         if declared is not ir.EMPTY:
             parts.append(ir.concat(before_key, declared))
         moves: list[Move] = [Read(ir.choice(*parts))] if parts else []
         others = [
             ir.concat(before_key, keys, text.QUOTE, colon, ir.accept((number, witnesses)))
-            for number, witnesses, keys in plan.others(state, network.is_inhabited)
+            for number, witnesses, keys in plan.others(state)
         ]
         moves += [Read(other, capture=True) for other in others]
         return tuple(moves)
@@ -264,7 +262,7 @@ class ObjectFrame(Frame):
         return tuple(
             CallFrame(ValueFrame(network, goal, lead, inner), ObjectFrame(network, plan, after, self.depth, False))
             for goal, after in members
-            if network.is_inhabited(goal) and plan.can_finish(after, network.is_inhabited)
+            if network.is_inhabited(goal) and plan.can_finish(after)
         )
 
 

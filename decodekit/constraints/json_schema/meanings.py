@@ -5,6 +5,7 @@ A keyword speaks of one type. Asserted it admits all values of the other types; 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
@@ -17,6 +18,7 @@ from decodekit.constraints.json_schema.numbers import NO_CONDITION, NumberSpec, 
 from decodekit.constraints.json_schema.shape import (
     EVERYTHING,
     FALSE,
+    MAX_ALTERNATIVES,
     NOTHING,
     TRUE,
     ArraySpec,
@@ -30,7 +32,7 @@ from decodekit.constraints.json_schema.shape import (
     conjunction,
     restrict,
 )
-from decodekit.errors import UnsupportedSchemaError
+from decodekit.errors import ResourceLimitError, UnsupportedSchemaError
 
 if TYPE_CHECKING:
     from decodekit.constraints.json_schema.semantics import Semantics
@@ -84,6 +86,10 @@ def _among(semantics: Semantics, location: Location, values: list[tuple[_Path, A
     decimals = frozenset(exact(entry) for _, entry in values if is_number(entry))
     objects = [(path, entry) for path, entry in values if isinstance(entry, dict)]
     arrays = [(path, entry) for path, entry in values if isinstance(entry, list)]
+    if max(len(objects), len(arrays)) > MAX_ALTERNATIVES:
+        raise ResourceLimitError(
+            f"an enum with more than {MAX_ALTERNATIVES} objects or arrays", hint="naming the values by strings"
+        )
     has_null, has_true, has_false = (any(entry is single for _, entry in values) for single in (None, True, False))
     if is_asserted:
         return Shape(
@@ -392,19 +398,20 @@ def _one_of(semantics: Semantics, location: Location, value: Any, is_asserted: b
     literals = _literals(semantics, location, "oneOf", len(value), is_asserted=True)
     shapes = [semantics.shape_of(literal) for literal in literals]
     if is_asserted:
+        overlapping: list[list[int]] = [[] for _ in shapes]
+        for first, second in itertools.combinations(range(len(shapes)), 2):
+            if not semantics.is_apart(shapes[first], shapes[second]):
+                overlapping[first].append(second)
+                overlapping[second].append(first)
         result = NOTHING
-        for index, shape in enumerate(shapes):
-            for other, literal in enumerate(literals):
-                if other != index and not semantics.is_apart(shapes[index], shapes[other]):
-                    shape = semantics.both(shape, semantics.shape_of(literal ^ 1))
+        for shape, others in zip(shapes, overlapping, strict=True):
+            for other in others:
+                shape = semantics.both(shape, semantics.shape_of(literals[other] ^ 1))
             result = result.join(shape)
         return result
     none = _all(semantics, [literal ^ 1 for literal in literals])
-    several = (
-        semantics.both(shapes[first], shapes[second]) for second in range(len(shapes)) for first in range(second)
-    )
-    for shape in several:
-        none = none.join(shape)
+    for shape, other_shape in itertools.combinations(shapes, 2):
+        none = none.join(semantics.both(shape, other_shape))
     return none
 
 

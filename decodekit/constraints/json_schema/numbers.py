@@ -13,11 +13,11 @@ a number has no condition at all. All arithmetic is exact: bounds are fractions,
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from fractions import Fraction
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Final
 
 from decodekit.constraints import ir
@@ -100,9 +100,11 @@ def _too_long() -> ResourceLimitError:
 
 def _split(value: Fraction) -> tuple[str, str]:
     """Digits before and after the point of a decimal number >= 0, without closing zeros."""
+    if value.denominator == 1:
+        return str(value.numerator), ""
     num_digits = _num_fraction_digits(value)
     digits = str(int(value * 10**num_digits)).rjust(num_digits + 1, "0")
-    return (digits[: len(digits) - num_digits], digits[len(digits) - num_digits :]) if num_digits else (digits, "")
+    return digits[: len(digits) - num_digits], digits[len(digits) - num_digits :]
 
 
 def _num_fraction_digits(value: Fraction) -> int:
@@ -275,26 +277,32 @@ def _at_most(bound: Fraction, strict: bool) -> Node:
 
 def _values(values: Iterable[Fraction]) -> Node:
     """Exactly these numbers, in every comparable spelling."""
-    entries: list[tuple[str, Node]] = []
+    entries: list[tuple[str, Callable[[], Node]]] = []  # the digits, and what may follow them
     for value in values:
         whole, fraction = _split(abs(value))
         signs = ("", "-") if value == 0 else ("-",) if value < 0 else ("",)
         for sign in signs:
-            if fraction:
-                entries.append((f"{sign}{whole}.{fraction}", _ZEROS))
-            else:
-                entries.append((f"{sign}{whole}", _NO_FRACTION))
+            fixed = f"{sign}{whole}.{fraction}" if fraction else f"{sign}{whole}"
+            entries.append((fixed, partial(_more_zeros, fraction)))
             if value == 0:
-                entries.append((f"{sign}0", ir.concat(_NO_FRACTION, _EXPONENT)))
-            else:
-                exponent, first, rest = _scientific_parts(abs(value))
-                word = f"{sign}{first}.{rest}" if rest else f"{sign}{first}"
-                entries.append((word, ir.concat(_ZEROS if rest else _NO_FRACTION, _exponent_equal(exponent))))
+                entries.append((fixed, partial(ir.concat, _NO_FRACTION, _EXPONENT)))
+                continue
+            exponent, first, rest = _scientific_parts(abs(value))
+            mantissa = f"{sign}{first}.{rest}" if rest else f"{sign}{first}"
+            entries.append((mantissa, partial(_more_zeros, rest, exponent)))
     entries.sort(key=lambda entry: entry[0])
-    table = WordTable(
-        [word for word, _ in entries], lambda index: entries[index][1], lambda character: ir.literal(character.encode())
-    )
+    table = WordTable([word for word, _ in entries], lambda index: entries[index][1](), _spell_ascii)
     return table.node()
+
+
+def _more_zeros(fraction: str, exponent: int | None = None) -> Node:
+    """What may follow a number with these digits after its point: zeros, and its exponent if it has one."""
+    zeros = _ZEROS if fraction else _NO_FRACTION
+    return zeros if exponent is None else ir.concat(zeros, _exponent_equal(exponent))
+
+
+def _spell_ascii(character: str) -> Node:
+    return ir.literal(character.encode())
 
 
 @dataclass(frozen=True)

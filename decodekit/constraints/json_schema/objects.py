@@ -28,7 +28,7 @@ from decodekit.errors import ResourceLimitError
 Order: TypeAlias = Literal["declared", "any"]
 """``"declared"``: declared names in their order, then other keys; ``"any"``: every order."""
 
-MAX_CLASSES: Final = 64
+MAX_CLASSES: Final = 32
 """Bound on the regions into which the patterns of an object divide its keys."""
 MAX_WITNESSES: Final = 6
 """Bound on the obligations of one object, each from a denied `properties` keyword."""
@@ -78,21 +78,23 @@ class ObjectPlan:
         spec: the conditions.
         semantics: the meaning of its goals.
         order: of the members.
+        is_inhabited: the final answer about a goal.
     """
 
-    def __init__(self, spec: ObjectSpec, semantics: Semantics, order: Order) -> None:
+    def __init__(self, spec: ObjectSpec, semantics: Semantics, order: Order, is_inhabited: Ask) -> None:
         if len(spec.witnesses) > MAX_WITNESSES:
             raise ResourceLimitError(
                 f"more than {MAX_WITNESSES} denied property keywords meet in one object", hint="fewer nested nots"
             )
         self.spec = spec
         self.semantics = semantics
+        self.is_inhabited = is_inhabited
         self.in_order = order == "declared"
         self.names = spec.declared
         self.start = ObjectState(pending=tuple(range(len(spec.witnesses))))
         index = {name: number for number, name in enumerate(self.names)}
         self.required = sorted(index[name] for name in spec.required)
-        self._is_required = frozenset(self.required)
+        self._required_mask = sum(1 << number for number in self.required)
         self._goals: dict[int, Goal] = {}
         self._owed_by: dict[int, tuple[int, ...]] = {}
         self._counts = spec.max_properties is not None or spec.min_properties > 0
@@ -193,48 +195,56 @@ class ObjectPlan:
         answers = [ask(self.goal(index)) for index in self.required]
         return all(answers) and self.can_finish(self.start, ask)
 
-    def _required_left(self, state: ObjectState) -> list[int]:
+    def _num_required_left(self, state: ObjectState) -> int:
         if self.in_order:
-            return self.required[bisect_left(self.required, state.seen) :]
-        return [index for index in self.required if not state.seen >> index & 1]
+            return len(self.required) - bisect_left(self.required, state.seen)
+        return (self._required_mask & ~state.seen).bit_count()
 
     def _is_left(self, index: int, state: ObjectState) -> bool:
         return index >= state.seen if self.in_order else not state.seen >> index & 1
 
-    def _optional_left(self, state: ObjectState) -> Iterator[int]:
-        start = state.seen if self.in_order else 0
-        for index in range(start, len(self.names)):
-            if index not in self._is_required and self._is_left(index, state):
-                yield index
+    def _is_required(self, index: int) -> bool:
+        return bool(self._required_mask >> index & 1)
 
-    def can_finish(self, state: ObjectState, ask: Ask) -> bool:
-        """Whether some members can follow so that the object is complete. The required values are inhabited."""
+    @cached_property
+    def _optional_mask(self) -> int:
+        """The declared names that are not required and whose value can be written, as bits."""
+        numbers = range(len(self.names))
+        return sum(1 << n for n in numbers if not self._is_required(n) and self.is_inhabited(self.goal(n)))
+
+    def _num_optional_left(self, state: ObjectState, ask: Ask | None) -> int:
+        if ask is not None:  # still being found out; the object has not begun
+            return sum([ask(self.goal(n)) for n in range(len(self.names)) if not self._is_required(n)])
+        mask = self._optional_mask
+        return (mask >> state.seen if self.in_order else mask & ~state.seen).bit_count()
+
+    def can_finish(self, state: ObjectState, ask: Ask | None = None) -> bool:
+        """Whether some members can follow so that the object is complete. The required values are inhabited.
+
+        `ask`: the answers so far, while the goals that are inhabited are still being found out.
+        """
         spec = self.spec
         if not self._counts and not state.pending:
             return True
-        num_required = len(self._required_left(state))
+        num_required = self._num_required_left(state)
         most = None if spec.max_properties is None else spec.max_properties - state.count - num_required
         least = spec.min_properties - state.count - num_required
         if most is not None and (most < 0 or least > most):
             return False
-        if not state.pending:
-            return least <= 0 or self._has_room(state, least, ask)
-        return any(
-            (most is None or num_extra <= most) and (least <= 0 or self._has_room(state, least, ask))
-            for num_extra in self._assignments(state, ask)
+        if least > 0 and not self._has_room(state, least, ask):
+            return False
+        return not state.pending or any(
+            most is None or num_extra <= most for num_extra in self._assignments(state, ask or self.is_inhabited)
         )
 
-    def _has_room(self, state: ObjectState, least: int, ask: Ask) -> bool:
+    def _has_room(self, state: ObjectState, least: int, ask: Ask | None) -> bool:
         """Whether at least so many members that are not required can follow."""
-        for index in self._optional_left(state):
-            if ask(self.goal(index)):
-                least -= 1
-                if least <= 0:
-                    return True
-        # Used keys all came from classes that are inhabited.
-        least += len(state.used)
+        least -= self._num_optional_left(state, ask)
+        if least <= 0:
+            return True
+        least += len(state.used)  # they all came from classes that are inhabited
         for region in self.classes:
-            if ask(region.goal):
+            if (ask or self.is_inhabited)(region.goal):
                 least -= text.num_texts(region.keys, least) if least > region.num_keys == _MANY else region.num_keys
                 if least <= 0:
                     return True
@@ -247,7 +257,7 @@ class ObjectPlan:
             if not pending:
                 # Hall's theorem, the easy case: with 1, 2, 3, … keys to choose from, each witness gets its own.
                 if all(size > rank for rank, size in enumerate(sorted(sizes))):
-                    yield len(sizes) + sum(index not in self._is_required for index in goals)
+                    yield len(sizes) + sum(not self._is_required(index) for index in goals)
                 return
             witness, rest = pending[0], pending[1:]
             for index in self._bearers(witness):
@@ -291,7 +301,7 @@ class ObjectPlan:
 
     def can_close(self, state: ObjectState) -> bool:
         """Whether the object may end here."""
-        return not state.pending and state.count >= self.spec.min_properties and not self._required_left(state)
+        return not state.pending and state.count >= self.spec.min_properties and not self._num_required_left(state)
 
     def window(self, state: ObjectState) -> tuple[int, int]:
         """With order "declared": the declared names from the first up to (not with) the last number may be next."""
@@ -327,33 +337,33 @@ class ObjectPlan:
     def _counted(self, state: ObjectState) -> int:
         return min(state.count + 1, self._count_cap) if self._counts else 0
 
-    def may_take(self, index: int, state: ObjectState, ask: Ask) -> bool:
+    def may_take(self, index: int, state: ObjectState) -> bool:
         """Whether a member with this declared name may be next."""
         if not self._is_left(index, state):
             return False
         if self.in_order and index >= self.window(state)[1]:
             return False
         return any(
-            ask(self.joined(self.goal(index), witnesses))
-            and self.can_finish(self.after_declared(index, witnesses, state), ask)
+            self.is_inhabited(self.joined(self.goal(index), witnesses))
+            and self.can_finish(self.after_declared(index, witnesses, state))
             for witnesses in self.meeting(index, state)
         )
 
-    def others(self, state: ObjectState, ask: Ask) -> Iterator[tuple[int, tuple[int, ...], Node]]:
+    def others(self, state: ObjectState) -> Iterator[tuple[int, tuple[int, ...], Node]]:
         """(class, witnesses met, keys) for the undeclared keys that may be next."""
-        if self.in_order and self._required_left(state):
+        if self.in_order and self._num_required_left(state):
             return
         for number, region in enumerate(self.classes):
             for size in range(len(state.pending) + 1):
                 for witnesses in combinations(state.pending, size):
-                    if not ask(self.joined(region.goal, witnesses)):
+                    if not self.is_inhabited(self.joined(region.goal, witnesses)):
                         continue
                     keys = text.meet(region.keys, *(self.spec.witnesses[w].keys for w in witnesses))
                     if witnesses or region.num_keys - len(state.used) < 1:
                         keys = self.unused(keys, state.used)
                     elif state.used:
                         keys = text.without(keys, self._words(state.used))
-                    if keys is not ir.EMPTY and self.can_finish(self.after_other(_SOME_KEY, witnesses, state), ask):
+                    if keys is not ir.EMPTY and self.can_finish(self.after_other(_SOME_KEY, witnesses, state)):
                         yield number, witnesses, keys
 
 

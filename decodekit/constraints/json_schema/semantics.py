@@ -57,6 +57,7 @@ class Semantics:
         self._in_progress: list[Literal] = []
         self._lock = threading.RLock()  # `_in_progress` belongs to one thread at a time
         self._parts: dict[Location, Part] = {}
+        self._scalars: dict[Literal, frozenset[object] | None] = {}
 
     # -- literals and goals
 
@@ -190,7 +191,12 @@ class Semantics:
     def _is_plainly_empty(self, goal: Goal, depth: int) -> bool:
         if goal == FALSE:
             return True
-        if len(goal) < 2 or depth == 0 or not all(map(self._is_simple, goal)):
+        if len(goal) < 2:
+            return False
+        constants = [found for literal in goal if (found := self._constants_of(literal)) is not None]
+        if len(constants) > 1 and not frozenset.intersection(*constants):
+            return True
+        if depth == 0 or not all(map(self._is_simple, goal)):
             return False
         shape = self.shape(goal)
         return not (
@@ -202,6 +208,21 @@ class Semantics:
             or any(not self._is_contradictory(spec, depth - 1) for spec in shape.objects)
             or any(not self._is_contradictory(spec, depth - 1) for spec in shape.arrays)
         )
+
+    def _constants_of(self, literal: Literal) -> frozenset[object] | None:
+        """The scalars of an asserted `const` or `enum`, comparable across types: how branches are told apart mostly."""
+        if literal not in self._scalars:
+            location = self.location(literal)
+            keywords = {} if location is None or literal & 1 else location.keywords()
+            values = [keywords["const"]] if "const" in keywords else keywords.get("enum", [[]])
+            scalars = isinstance(values, list) and not any(isinstance(value, (list, dict)) for value in values)
+            known = location is not None and ("enum" in keywords or keyword("const", location.draft) is not None)
+            self._scalars[literal] = (
+                frozenset((isinstance(value, bool), value) for value in cast("list[object]", values))
+                if scalars and known
+                else None
+            )
+        return self._scalars[literal]
 
     def _is_simple(self, literal: Literal) -> bool:
         """Whether the shape of a literal needs no other one that may be in progress."""

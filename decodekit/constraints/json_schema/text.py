@@ -112,9 +112,29 @@ _ONE_SPELLING: Final[Node] = ir.repeat(
 
 
 def meet(*bodies: Node) -> Node:
-    """Intersection of body languages. `BODY` is the unit, so that no product with it is ever built."""
-    narrower = [body for body in bodies if body is not BODY]
-    return ir.both(*narrower) if narrower else BODY
+    """Intersection of body languages.
+
+    `BODY` is the unit, and lengths are intersected as numbers, so that no product with them is ever built.
+    """
+    narrower: list[Node] = []
+    is_needed = False  # inside an intersection even `BODY` matters: beside it stand complements, which hold any bytes
+    least, most = 0, _UNBOUNDED  # code points
+    for body in bodies:
+        for part in body.operands if isinstance(body, ir.Both) else (body,):
+            if isinstance(part, ir.Repeat) and part.body is CHARACTER:
+                is_needed |= part is not body
+                least = max(least, part.min)
+                most = min(most, _UNBOUNDED if part.max is None else part.max)
+            else:
+                narrower.append(part)
+    if least > most:
+        return ir.EMPTY
+    if is_needed or least or most != _UNBOUNDED or not narrower:
+        narrower.append(length(least, None if most == _UNBOUNDED else int(most)))
+    return ir.both(*narrower)
+
+
+_UNBOUNDED: Final = float("inf")
 
 
 def without(body: Node, other: Node) -> Node:

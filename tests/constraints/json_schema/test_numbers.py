@@ -1,0 +1,109 @@
+"""Number languages against exact decimal arithmetic, on all short texts."""
+
+import itertools
+import random
+import re
+from collections.abc import Callable
+from decimal import Decimal
+from fractions import Fraction
+
+import pytest
+
+from decodekit.constraints import ir
+from decodekit.constraints.json_schema import numbers
+from decodekit.constraints.json_schema.numbers import NumberSpec, exact
+from decodekit.errors import ResourceLimitError
+
+NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?\Z")
+FIXED = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?\Z")
+SCIENTIFIC = re.compile(r"-?([1-9](\.\d+)?|0(\.0+)?)[eE][+-]?\d+\Z")
+WHOLE_SCIENTIFIC = re.compile(r"-?[1-9](\.0+)?[eE](\+?\d+|-0+)\Z|-?0(\.0+)?[eE][+-]?\d+\Z")
+
+
+def _words() -> list[str]:
+    rng = random.Random(0)
+    words = ["".join(word) for size in range(1, 5) for word in itertools.product("-0159.", repeat=size)]
+    longer = ["".join(word) for word in itertools.product("-015.", repeat=5)]
+    words += rng.sample(longer, 1500)
+    with_exponent = ["".join(rng.choices("-1.05e+", k=rng.randint(3, 7))) for _ in range(8000)]
+    words += [word for word in with_exponent if NUMBER.match(word)]
+    return words + ["1e-07", "6.02e23", "9.99E+2", "1e1000", "12345678901234567890", "-1e-5", "5e0", "4.9e0", "9e-1"]
+
+
+WORDS = _words()
+
+
+def holds(node: ir.Node, word: str) -> bool:
+    for byte in word.encode():
+        node = node.derivative(byte)
+    return node.is_nullable
+
+
+def is_comparable(word: str) -> bool:
+    return bool(FIXED.match(word) or SCIENTIFIC.match(word))
+
+
+def check(
+    spec: NumberSpec, is_member: Callable[[Fraction], bool], is_spelling: Callable[[str], object] = is_comparable
+) -> None:
+    node = spec.node()
+    for word in WORDS:
+        expected = bool(NUMBER.match(word) and is_spelling(word) and is_member(Fraction(Decimal(word))))
+        assert holds(node, word) == expected, (spec, word)
+
+
+@pytest.mark.parametrize("bound", ["0", "5", "-5", "0.5", "1.05", "-15.1", "100", "0.001"])
+@pytest.mark.parametrize("is_strict", [False, True])
+def test_bounds(bound: str, is_strict: bool) -> None:
+    q = Fraction(Decimal(bound))
+    check(NumberSpec(low=q, low_strict=is_strict), lambda v: v > q or (v == q and not is_strict))
+    check(NumberSpec(high=q, high_strict=is_strict), lambda v: v < q or (v == q and not is_strict))
+
+
+@pytest.mark.parametrize("step", ["5", "0.5", "0.01", "2.5", "7"])
+@pytest.mark.parametrize(("low", "high"), [(None, None), ("0", None), ("-10", "10"), ("0.5", "51"), (None, "-5")])
+def test_multiples(step: str, low: str | None, high: str | None) -> None:
+    q = Fraction(step)
+    least, most = (None if bound is None else Fraction(bound) for bound in (low, high))
+
+    def is_member(value: Fraction) -> bool:
+        fits = (least is None or value >= least) and (most is None or value <= most)
+        return fits and (value / q).denominator == 1
+
+    check(NumberSpec(low=least, high=most, step=q), is_member, FIXED.match)
+
+
+def test_not_a_multiple() -> None:
+    check(numbers.not_multiple(Fraction(5)), lambda v: (v / 5).denominator != 1, FIXED.match)
+
+
+def test_integers_within_bounds() -> None:
+    spec = NumberSpec(low=Fraction(-3), high=Fraction(10), is_integer=True)
+    check(spec, lambda v: v.denominator == 1 and -3 <= v <= 10, lambda w: FIXED.match(w) or WHOLE_SCIENTIFIC.match(w))
+
+
+def test_values() -> None:
+    values = frozenset(Fraction(Decimal(text)) for text in ("0", "1", "1.5", "-50", "100", "0.05"))
+    check(NumberSpec(values=values), lambda v: v in values)
+    check(numbers.not_values(values), lambda v: v not in values)
+
+
+def test_emptiness_is_exact() -> None:
+    assert NumberSpec(low=Fraction(1, 2), high=Fraction(3, 5), is_integer=True).node().is_empty
+    assert not NumberSpec(low=Fraction(1, 2), high=Fraction(1), is_integer=True).node().is_empty
+    assert NumberSpec(low=Fraction(1), high=Fraction(6), step=Fraction(7)).node().is_empty
+    big = 10**9 + 7
+    assert NumberSpec(low=Fraction(1), high=Fraction(big - 1), step=Fraction(big)).node().is_empty
+    assert not NumberSpec(low=Fraction(1), high=Fraction(big), step=Fraction(big)).node().is_empty
+
+
+def test_floats_mean_what_was_written() -> None:
+    assert exact(0.1) == Fraction(1, 10)
+    assert exact(1e22) == 10**22
+    with pytest.raises(ResourceLimitError):
+        exact(10**4000)
+
+
+def test_an_off_by_one_bound_is_noticed() -> None:
+    with pytest.raises(AssertionError):
+        check(NumberSpec(low=Fraction(5), low_strict=True), lambda v: v >= 5)

@@ -1,0 +1,106 @@
+"""Python types: the texts they admit, and the values that come back."""
+
+import dataclasses
+import datetime
+import enum
+import pickle
+import uuid
+from typing import Any, Callable, Literal, Optional
+
+import pytest
+import typing_extensions
+from pydantic import BaseModel, Field, HttpUrl
+
+from decodekit.constraints import as_constraint
+from decodekit.constraints.json_schema import JsonSchema
+from decodekit.errors import InvalidConstraintError, UnsupportedSchemaError
+from tests.reference.json_network import accepts
+
+
+class Colour(enum.Enum):
+    RED = "red"
+    BLUE = 3
+
+
+class Item(BaseModel):
+    name: str = Field(min_length=1, alias="Name")
+    count: int = Field(ge=0, le=10)
+    parts: list["Item"] = []
+    colour: Colour = Colour.RED
+    day: Optional[datetime.date] = None
+    key: uuid.UUID | None = None
+
+
+@dataclasses.dataclass
+class Pair:
+    first: int
+    second: tuple[int, str]
+    others: set[int] = dataclasses.field(default_factory=set)
+
+
+class Point(typing_extensions.TypedDict, total=False):
+    x: int
+
+
+class Opaque:
+    pass
+
+
+class Default(BaseModel):
+    ratio: float = float("nan")
+
+
+TABLE: list[tuple[Any, str, Any]] = [
+    (Pair, '{"first":1,"second":[2,"x"],"others":[1,1]}', Pair(1, (2, "x"), {1})),
+    (Point, '{"x":1}', {"x": 1}),
+    (Colour, "3", Colour.BLUE),
+    (Literal["a", 1], '"a"', "a"),
+    (list[int], "[1,2]", [1, 2]),
+    (Optional[int], "null", None),
+    (dict[str, int], '{"a":1}', {"a": 1}),
+    (datetime.datetime, '"2024-01-02T10:00:00"', datetime.datetime(2024, 1, 2, 10)),
+    (datetime.date, '"2024-02-29"', datetime.date(2024, 2, 29)),
+    (datetime.timedelta, '"P3DT4H"', datetime.timedelta(days=3, hours=4)),
+    (uuid.UUID, '"2eb8aa08-aa98-11ea-b4aa-73b441d16380"', uuid.UUID("2eb8aa08-aa98-11ea-b4aa-73b441d16380")),
+    (HttpUrl, '"https://example.com/a?b=c"', HttpUrl("https://example.com/a?b=c")),
+    (bytes, '"abc"', b"abc"),
+]
+
+
+@pytest.mark.parametrize(("python_type", "text", "value"), TABLE, ids=[str(row[0])[:40] for row in TABLE])
+def test_values_come_back(python_type: Any, text: str, value: Any) -> None:
+    rule = as_constraint(python_type)
+    assert isinstance(rule, JsonSchema)
+    assert accepts(rule, text.encode())
+    assert rule.parse(text) == value
+
+
+def test_a_model_with_aliases_bounds_and_recursion() -> None:
+    rule = JsonSchema(Item)
+    text = '{"Name":"x","count":3,"parts":[{"Name":"y","count":0}],"colour":"red","day":"2024-02-29","key":null}'
+    assert accepts(rule, text.encode())
+    value = rule.parse(text)
+    assert isinstance(value, Item) and value.parts[0].name == "y" and value.day == datetime.date(2024, 2, 29)
+    for wrong in ['{"Name":"","count":3}', '{"Name":"x","count":11}', '{"name":"x","count":1}', '{"Name":"x","count":1,"day":"2023-02-29"}']:
+        assert not accepts(rule, wrong.encode())
+
+
+def test_formats_of_python_types_are_enforced_whatever_the_option() -> None:
+    for format in ("annotate", "assert"):
+        assert not accepts(JsonSchema(datetime.date, format=format), b'"today"')  # type: ignore[arg-type]
+
+
+def test_types_without_json() -> None:
+    with pytest.raises(InvalidConstraintError):
+        JsonSchema(Opaque)
+    with pytest.raises(UnsupportedSchemaError):
+        JsonSchema(Callable)
+    with pytest.raises(UnsupportedSchemaError, match="uniqueItems"):
+        JsonSchema(typing_extensions.Annotated[set[int], Field(min_length=2)]).root()
+
+
+def test_equality_pickling_and_defaults_that_are_no_json() -> None:
+    assert JsonSchema(Item) == JsonSchema(Item) != JsonSchema(Pair)
+    assert pickle.loads(pickle.dumps(JsonSchema(Item))) == JsonSchema(Item)
+    assert pickle.loads(pickle.dumps(JsonSchema({"a": 1}, order="any"))) == JsonSchema({"a": 1}, order="any")
+    assert accepts(JsonSchema(Default), b'{"ratio":1.5}')

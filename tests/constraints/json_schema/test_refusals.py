@@ -1,0 +1,169 @@
+"""Schemas that cannot be used: which error, at which pointer, with which words."""
+
+from typing import Any
+
+import pytest
+
+from decodekit.constraints.json_schema import JsonSchema, check
+from decodekit.errors import (
+    ConstraintError,
+    InvalidConstraintError,
+    OptionError,
+    ResourceLimitError,
+    UnresolvableReferenceError,
+    UnsatisfiableError,
+    UnsupportedSchemaError,
+)
+
+UNSUPPORTED: list[tuple[Any, str, str]] = [
+    ({"properties": {"a": {"uniqueItems": True}}}, "#/properties/a/uniqueItems", '"uniqueItems"'),
+    ({"$schema": "http://json-schema.org/draft-07/schema", "items": [{"uniqueItems": True}]},
+     "#/items/0/uniqueItems", '"uniqueItems"'),
+    ({"unevaluatedProperties": False}, "#/unevaluatedProperties", '"unevaluatedProperties"'),
+    ({"anyOf": [{"unevaluatedItems": {"type": "null"}}]}, "#/anyOf/0/unevaluatedItems", '"unevaluatedItems"'),
+    ({"$ref": "#"}, "#", "refers to itself"),
+    ({"anyOf": [{"type": "null"}, {"$ref": "#"}]}, "#", "refers to itself"),
+    ({"pattern": "(a)\\1"}, "#/pattern", ""),
+    ({"patternProperties": {"(?<=a)b": {}}}, "#/patternProperties/(?<=a)b", ""),
+    ({"$dynamicRef": "#x", "$defs": {"a": {"$dynamicAnchor": "x"}, "b": {"$id": "y", "$dynamicAnchor": "x"}}},
+     "#/$dynamicRef", "$dynamicRef"),
+]  # fmt: skip
+INVALID: list[tuple[Any, str]] = [
+    ({"minLength": "x"}, "#/minLength"),
+    ({"properties": {"a": {"type": "strng"}}}, "#/properties/a/type"),
+    ({"properties": {"a": 5}}, "#/properties/a"),
+    ({"allOf": []}, "#/allOf"),
+    ({"items": [{}]}, "#/items"),
+    ({"multipleOf": 0}, "#/multipleOf"),
+    ({"$schema": "http://json-schema.org/draft-07/schema#", "dependencies": {"a": 1}}, "#/dependencies/a"),
+    ({"pattern": "("}, "#/pattern"),
+    ({"required": [1]}, "#/required"),
+]
+IMPOSSIBLE: list[tuple[Any, str, str]] = [
+    ({"type": "integer", "minimum": 5, "maximum": 3}, "#", "minimum 5 > maximum 3: no value fits"),
+    (False, "#", "false"),
+    ({"type": "object", "properties": {"age": {"type": "string", "minLength": 3, "maxLength": 2}}, "required": ["age"]},
+     "#/properties/age", "minLength 3 > maxLength 2"),
+    ({"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]}, "#/properties/a", "no value fits"),
+    ({"allOf": [{"type": "string"}, {"type": "integer"}]}, "#", "no value fits"),
+    ({"type": "array", "items": {"enum": []}, "minItems": 1}, "#/items", "the enum is empty"),
+    ({"type": "integer", "minimum": 0.2, "maximum": 0.8}, "#", "no value fits"),
+    ({"const": "\ud800"}, "#", "no value fits"),
+    ({"type": "object", "patternProperties": {"^[ab]$": {}}, "additionalProperties": False, "minProperties": 3}, "#", "no value"),
+    ({"type": "array", "contains": {"type": "null"}, "items": {"type": "integer"}}, "#", "no value fits"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("schema", "pointer", "words"), UNSUPPORTED)
+def test_unsupported(schema: Any, pointer: str, words: str) -> None:
+    with pytest.raises(UnsupportedSchemaError) as caught:
+        JsonSchema(schema).root()
+    assert caught.value.at is not None and caught.value.at.startswith(pointer)
+    assert words in caught.value.cause
+
+
+@pytest.mark.parametrize(("schema", "pointer"), INVALID)
+def test_invalid(schema: Any, pointer: str) -> None:
+    with pytest.raises(InvalidConstraintError) as caught:
+        JsonSchema(schema).root()
+    assert caught.value.at is not None and caught.value.at.startswith(pointer)
+
+
+@pytest.mark.parametrize(("schema", "pointer", "words"), IMPOSSIBLE)
+def test_impossible(schema: Any, pointer: str, words: str) -> None:
+    with pytest.raises(UnsatisfiableError, match="DK202") as caught:
+        JsonSchema(schema).root()
+    assert caught.value.at is not None and caught.value.at.startswith(pointer)
+    assert words in caught.value.cause
+
+
+def test_references_that_lead_nowhere() -> None:
+    with pytest.raises(UnresolvableReferenceError, match="invoice") as caught:
+        JsonSchema({"items": {"$ref": "#/$defs/invioce"}, "$defs": {"invoice": {}}}).root()
+    assert caught.value.at == "#/items/$ref"
+    with pytest.raises(UnresolvableReferenceError, match="nothing is ever fetched"):
+        JsonSchema({"$ref": "http://example.com/x"}).root()
+    with pytest.raises(UnresolvableReferenceError):
+        JsonSchema({"$ref": "#nowhere"}).root()
+
+
+def test_an_unreachable_refusal_does_not_matter() -> None:
+    JsonSchema({"type": "integer", "$defs": {"a": {"uniqueItems": True}}}).root()
+    JsonSchema({"type": "string", "uniqueItems": True}).root()
+
+
+def test_formats_that_cannot_be_asserted_are_refused_by_name() -> None:
+    with pytest.raises(UnsupportedSchemaError, match='"regex"'):
+        JsonSchema({"format": "regex"}, format="assert").root()
+    JsonSchema({"format": "regex"}).root()
+    JsonSchema({"format": "nobody knows"}, format="assert").root()
+
+
+def test_several_refusals_are_told_together() -> None:
+    schema = {"properties": {name: {"uniqueItems": True} for name in "abc"}}
+    with pytest.raises(UnsupportedSchemaError, match="and 2 more: #/properties/b/uniqueItems, #/properties/c"):
+        JsonSchema(schema).root()
+
+
+def test_options() -> None:
+    for options in ({"format": "x"}, {"order": "x"}, {"whitespace": "x"}, {"whitespace": -1}, {"registry": 3}):
+        with pytest.raises(OptionError):
+            JsonSchema({}, **options)  # type: ignore[arg-type]
+    with pytest.raises(InvalidConstraintError):
+        JsonSchema({"const": float("nan")})
+
+
+def test_coverage_names_every_keyword() -> None:
+    found = check(
+        {"title": "x", "type": "object", "properties": {"a": {"type": "integer", "minimum": 5, "maximum": 3}, "b": {"x": 1}}}
+    )
+    assert found.draft == "draft 2020-12"
+    assert found.is_supported and found.error is None
+    assert {entry.pointer: entry.status for entry in found.keywords} == {
+        "#/title": "annotation",
+        "#/type": "mask",
+        "#/properties": "mask",
+        "#/properties/a/type": "mask",
+        "#/properties/a/minimum": "mask",
+        "#/properties/a/maximum": "mask",
+        "#/properties/b/x": "annotation",
+    }
+    assert found.impossible == ("#/properties/a",)
+    assert "no value fits #/properties/a" in str(found)
+
+
+def test_coverage_of_what_is_refused() -> None:
+    found = check({"items": {"uniqueItems": True, "format": "date"}})
+    assert not found.is_supported and [entry.pointer for entry in found.refused] == ["#/items/uniqueItems"]
+    assert isinstance(found.error, UnsupportedSchemaError)
+    assert isinstance(check(False).error, UnsatisfiableError)
+    assert isinstance(check({"$ref": "#"}).error, UnsupportedSchemaError)
+    with pytest.raises(ConstraintError):
+        check({"type": 5})
+
+
+def test_equal_content_is_equal() -> None:
+    first, second = JsonSchema({"a": 1}), JsonSchema({"a": 1})
+    assert first == second and hash(first) == hash(second) and first.network() is second.network()
+    assert first != JsonSchema({"a": 2}) and first != JsonSchema({"a": 1}, order="any")
+    with pytest.raises(AttributeError):
+        first.order = "any"
+
+
+def test_parse_refuses_repeated_keys() -> None:
+    assert JsonSchema({}).parse('{"a": 1, "b": [2.5]}') == {"a": 1, "b": [2.5]}
+    with pytest.raises(ValueError, match="'a' occurs twice"):
+        JsonSchema({}).parse('{"a": 1, "\\u0061": 2}')
+
+
+def test_deep_nesting_is_a_typed_error() -> None:
+    deep: Any = {}
+    for _ in range(10_000):
+        deep = {"properties": {"a": deep}}
+    with pytest.raises(ResourceLimitError):
+        JsonSchema(deep)
+    deep = {"type": "integer"}
+    for _ in range(200):
+        deep = {"allOf": [deep]}
+    with pytest.raises(ResourceLimitError):
+        JsonSchema(deep).root()
