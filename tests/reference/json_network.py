@@ -10,6 +10,11 @@ Stack = tuple[Frame, ...]  # frames to return to, the innermost last
 Item = tuple[Node, bytes | None, Frame, Stack]  # what is being read, captured so far, by which frame
 
 
+def can_go_on(node: Node) -> bool:
+    """Whether a word is longer than nothing."""
+    return any(not rest.is_empty for _, rest in node.transitions())
+
+
 class SlowNetwork:
     """All runs of a network on one text."""
 
@@ -28,7 +33,8 @@ class SlowNetwork:
                 if rest is EMPTY or rest.is_empty:
                     continue
                 captured = None if captured is None else captured + bytes((byte,))
-                kept.add((rest, captured, frame, stack))
+                if can_go_on(rest):
+                    kept.add((rest, captured, frame, stack))
                 for label in rest.labels:
                     starts += [(after, stack) for after in frame.after(label, captured or b"")]
             entered, self.is_accepting = self._enter(starts)
@@ -47,7 +53,7 @@ class SlowNetwork:
             following: list[tuple[Frame, Stack]] = []
             for move in frame.moves():
                 if isinstance(move, Read):
-                    if not move.node.is_empty:
+                    if can_go_on(move.node):
                         items.add((move.node, b"" if move.capture else None, frame, stack))
                     following += [(after, stack) for label in move.node.labels for after in frame.after(label, b"")]
                 elif isinstance(move, Call):
