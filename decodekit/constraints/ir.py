@@ -432,6 +432,9 @@ def literal(text: bytes) -> Node:
 
 def concat(*nodes: Node) -> Node:
     """Words of the nodes, one after the other."""
+    if len(nodes) == 2 and not isinstance(nodes[0], Concat):  # the case of derivatives
+        head, tail = nodes
+        return EMPTY if head is EMPTY or tail is EMPTY else _concat_two(head, tail)
     result: Node | None = None
     for node in reversed(nodes):
         if node is EMPTY:
