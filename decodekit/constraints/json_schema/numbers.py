@@ -7,7 +7,9 @@ A language with a bound or a step holds these spellings of a value, and all of t
   print large and small numbers. Integers need a mantissa without fraction here: ``1e3``, not ``1.5e3``.
 
 Other spellings (``0.5e1``, ``50e-1``) cannot be compared with a bound by any finite automaton; they are generated where
-a number has no condition at all. All arithmetic is exact: bounds are fractions, digits are compared as digits.
+a number has no condition at all. Exponents end at 307 (at 99 after several digits), so that no reader overflows or
+underflows: `json.loads` reads ``1e400`` as infinity, which is no number any more. All arithmetic is exact: bounds are
+fractions, digits are compared as digits.
 """
 
 from __future__ import annotations
@@ -42,8 +44,15 @@ _NO_FRACTION: Final = ir.optional(ir.concat(_POINT, ir.repeat(ir.literal(b"0"), 
 _SOME_FRACTION: Final = ir.concat(_POINT, _SOME_NONZERO)
 _E: Final = ir.byte_set(b"eE")
 _SIGN: Final = ir.optional(ir.byte_set(b"+-"))
-_EXPONENT: Final = ir.concat(_E, _SIGN, ir.repeat(_DIGIT, 1))
-_NATURAL_EXPONENT: Final = ir.concat(_E, ir.optional(ir.literal(b"+")), ir.repeat(_DIGIT, 1))
+_PLUS: Final = ir.optional(ir.literal(b"+"))
+_UP_TO_99: Final = ir.repeat(_DIGIT, 1, 2)
+_UP_TO_307: Final = ir.choice(
+    _UP_TO_99,
+    ir.concat(ir.byte_set(b"12"), _DIGIT, _DIGIT),
+    ir.concat(ir.literal(b"30"), ir.byte_set(b"01234567")),
+)
+_EXPONENT: Final = ir.concat(_E, _SIGN, _ZEROS, _UP_TO_307)
+_SMALL_EXPONENT: Final = ir.concat(_E, _SIGN, _ZEROS, _UP_TO_99)
 _ZERO_EXPONENT: Final = ir.concat(_E, _SIGN, ir.repeat(ir.literal(b"0"), 1))
 
 _FIXED: Final = ir.concat(_NATURAL, _FRACTION)
@@ -55,20 +64,28 @@ def _signed(magnitude: Node) -> Node:
     return ir.concat(ir.optional(_MINUS), magnitude)
 
 
-ANY_NUMBER: Final[Node] = _signed(ir.concat(_NATURAL, _FRACTION, ir.optional(_EXPONENT)))
+ANY_NUMBER: Final[Node] = _signed(
+    ir.choice(
+        ir.concat(_NATURAL, _FRACTION, ir.optional(_SMALL_EXPONENT)),
+        ir.concat(_DIGIT, _FRACTION, _EXPONENT),
+    )
+)
 """Every JSON number."""
 _COMPARABLE: Final = _signed(ir.choice(_FIXED, _SCIENTIFIC, _SCIENTIFIC_ZERO))
 _PLAIN_INTEGER: Final = _signed(_NATURAL)
 _INTEGER: Final = _signed(
     ir.choice(
-        ir.concat(_NATURAL, _NO_FRACTION, ir.optional(ir.choice(_NATURAL_EXPONENT, _ZERO_EXPONENT))),
+        ir.concat(
+            _NATURAL, _NO_FRACTION, ir.optional(ir.choice(ir.concat(_E, _PLUS, _ZEROS, _UP_TO_99), _ZERO_EXPONENT))
+        ),
+        ir.concat(_NONZERO, _NO_FRACTION, _E, _PLUS, _ZEROS, _UP_TO_307),
         _SCIENTIFIC_ZERO,
     )
 )
 _NOT_INTEGER: Final = _signed(
     ir.choice(
         ir.concat(_NATURAL, _SOME_FRACTION),
-        ir.concat(_NONZERO, _FRACTION, _E, _MINUS, _ZEROS, _POSITIVE),
+        ir.concat(_NONZERO, _FRACTION, _E, _MINUS, _ZEROS, ir.both(_POSITIVE, _UP_TO_307)),
     )
 )
 
@@ -234,8 +251,8 @@ def _scientific_parts(value: Fraction) -> tuple[int, str, str]:
 
 def _exponent(positive: Node, negative: Node) -> Node:
     """``e+k`` with k in one set, ``e-k`` with k in another; leading zeros are legal in an exponent."""
-    plus = ir.concat(ir.optional(ir.literal(b"+")), _ZEROS, positive)
-    return ir.concat(_E, ir.choice(plus, ir.concat(_MINUS, _ZEROS, negative)))
+    plus = ir.concat(_PLUS, _ZEROS, ir.both(positive, _UP_TO_307))
+    return ir.concat(_E, ir.choice(plus, ir.concat(_MINUS, _ZEROS, ir.both(negative, _UP_TO_307))))
 
 
 def _exponent_equal(exponent: int) -> Node:

@@ -87,11 +87,23 @@ def walk(rule: JsonSchema, rng: random.Random) -> bytes | None:
         assert network.items or network.is_accepting, f"stuck after {text!r}"
         if network.is_accepting and (not network.items or rng.random() < 0.5):
             return text
-        choices = {byte for node, *_ in network.items for mask, rest in node.transitions() if not rest.is_empty
-                   for byte in b'"}]{[:,abn019.truelsf' if mask >> byte & 1}  # fmt: skip
+        choices = {
+            byte
+            for node, *_ in network.items
+            for mask, rest in node.transitions()
+            if not rest.is_empty
+            for byte in b'"}]{[:,abn019.truelsf'
+            if mask >> byte & 1
+        }
         if not choices:
-            choices = {byte for node, *_ in network.items for mask, rest in node.transitions() if not rest.is_empty
-                       for byte in range(128) if mask >> byte & 1}  # fmt: skip
+            choices = {
+                byte
+                for node, *_ in network.items
+                for mask, rest in node.transitions()
+                if not rest.is_empty
+                for byte in range(128)
+                if mask >> byte & 1
+            }
         closing = [byte for byte in b'"}]' if byte in choices]
         byte = rng.choice(closing) if closing and rng.random() < 0.6 else rng.choice(sorted(choices))
         network.feed(bytes((byte,)))
@@ -172,7 +184,24 @@ def test_small_world() -> None:
             found |= {text for text, network in following if network.is_accepting}
             frontier = following
         expected = set()
-        values: list[Any] = [1, 11, 111, "a", "1", "", "aa", [], {}, [1], ["a"], [1, 1], [[]], [1, "a"], {"a": 1}, {"": 1}]
+        values: list[Any] = [
+            1,
+            11,
+            111,
+            "a",
+            "1",
+            "",
+            "aa",
+            [],
+            {},
+            [1],
+            ["a"],
+            [1, 1],
+            [[]],
+            [1, "a"],
+            {"a": 1},
+            {"": 1},
+        ]
         values += [[[], 1], {"a": 11}, {"1": 1}, ["a", 1], {"": []}, {"": {}}, {"": "a"}, {"a": []}, [[], []]]
         for value in values:
             text = json.dumps(value, separators=(",", ":")).encode()

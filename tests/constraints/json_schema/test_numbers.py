@@ -16,8 +16,9 @@ from decodekit.errors import ResourceLimitError
 
 NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?\Z")
 FIXED = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?\Z")
-SCIENTIFIC = re.compile(r"-?([1-9](\.\d+)?|0(\.0+)?)[eE][+-]?\d+\Z")
-WHOLE_SCIENTIFIC = re.compile(r"-?[1-9](\.0+)?[eE](\+?\d+|-0+)\Z|-?0(\.0+)?[eE][+-]?\d+\Z")
+SIZE = r"0*(\d{1,2}|[12]\d\d|30[0-7])"  # of an exponent
+SCIENTIFIC = re.compile(rf"-?([1-9](\.\d+)?|0(\.0+)?)[eE][+-]?{SIZE}\Z")
+WHOLE_SCIENTIFIC = re.compile(rf"-?[1-9](\.0+)?[eE](\+?{SIZE}|-0+)\Z|-?0(\.0+)?[eE][+-]?{SIZE}\Z")
 
 
 def _words() -> list[str]:
@@ -27,7 +28,21 @@ def _words() -> list[str]:
     words += rng.sample(longer, 1500)
     with_exponent = ["".join(rng.choices("-1.05e+", k=rng.randint(3, 7))) for _ in range(8000)]
     words += [word for word in with_exponent if NUMBER.match(word)]
-    return words + ["1e-07", "6.02e23", "9.99E+2", "1e1000", "12345678901234567890", "-1e-5", "5e0", "4.9e0", "9e-1"]
+    return [
+        *words,
+        "1e-07",
+        "6.02e23",
+        "9.99E+2",
+        "1e1000",
+        "1e307",
+        "9.9e-0307",
+        "1e308",
+        "12345678901234567890",
+        "-1e-5",
+        "5e0",
+        "4.9e0",
+        "9e-1",
+    ]
 
 
 WORDS = _words()

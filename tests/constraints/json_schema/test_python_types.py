@@ -5,7 +5,8 @@ import datetime
 import enum
 import pickle
 import uuid
-from typing import Any, Callable, Literal, Optional
+from collections.abc import Callable
+from typing import Any, Literal
 
 import pytest
 import typing_extensions
@@ -27,7 +28,7 @@ class Item(BaseModel):
     count: int = Field(ge=0, le=10)
     parts: list["Item"] = []
     colour: Colour = Colour.RED
-    day: Optional[datetime.date] = None
+    day: datetime.date | None = None
     key: uuid.UUID | None = None
 
 
@@ -56,7 +57,7 @@ TABLE: list[tuple[Any, str, Any]] = [
     (Colour, "3", Colour.BLUE),
     (Literal["a", 1], '"a"', "a"),
     (list[int], "[1,2]", [1, 2]),
-    (Optional[int], "null", None),
+    (int | None, "null", None),
     (dict[str, int], '{"a":1}', {"a": 1}),
     (datetime.datetime, '"2024-01-02T10:00:00"', datetime.datetime(2024, 1, 2, 10)),
     (datetime.date, '"2024-02-29"', datetime.date(2024, 2, 29)),
@@ -81,7 +82,12 @@ def test_a_model_with_aliases_bounds_and_recursion() -> None:
     assert accepts(rule, text.encode())
     value = rule.parse(text)
     assert isinstance(value, Item) and value.parts[0].name == "y" and value.day == datetime.date(2024, 2, 29)
-    for wrong in ['{"Name":"","count":3}', '{"Name":"x","count":11}', '{"name":"x","count":1}', '{"Name":"x","count":1,"day":"2023-02-29"}']:
+    for wrong in [
+        '{"Name":"","count":3}',
+        '{"Name":"x","count":11}',
+        '{"name":"x","count":1}',
+        '{"Name":"x","count":1,"day":"2023-02-29"}',
+    ]:
         assert not accepts(rule, wrong.encode())
 
 

@@ -1,5 +1,8 @@
 """Schemas that cannot be used: which error, at which pointer, with which words."""
 
+# One case, one line.
+# ruff: noqa: E501
+
 from typing import Any
 
 import pytest
@@ -17,17 +20,23 @@ from decodekit.errors import (
 
 UNSUPPORTED: list[tuple[Any, str, str]] = [
     ({"properties": {"a": {"uniqueItems": True}}}, "#/properties/a/uniqueItems", '"uniqueItems"'),
-    ({"$schema": "http://json-schema.org/draft-07/schema", "items": [{"uniqueItems": True}]},
-     "#/items/0/uniqueItems", '"uniqueItems"'),
+    (
+        {"$schema": "http://json-schema.org/draft-07/schema", "items": [{"uniqueItems": True}]},
+        "#/items/0/uniqueItems",
+        '"uniqueItems"',
+    ),
     ({"unevaluatedProperties": False}, "#/unevaluatedProperties", '"unevaluatedProperties"'),
     ({"anyOf": [{"unevaluatedItems": {"type": "null"}}]}, "#/anyOf/0/unevaluatedItems", '"unevaluatedItems"'),
     ({"$ref": "#"}, "#", "refers to itself"),
     ({"anyOf": [{"type": "null"}, {"$ref": "#"}]}, "#", "refers to itself"),
     ({"pattern": "(a)\\1"}, "#/pattern", ""),
     ({"patternProperties": {"(?<=a)b": {}}}, "#/patternProperties/(?<=a)b", ""),
-    ({"$dynamicRef": "#x", "$defs": {"a": {"$dynamicAnchor": "x"}, "b": {"$id": "y", "$dynamicAnchor": "x"}}},
-     "#/$dynamicRef", "$dynamicRef"),
-]  # fmt: skip
+    (
+        {"$dynamicRef": "#x", "$defs": {"a": {"$dynamicAnchor": "x"}, "b": {"$id": "y", "$dynamicAnchor": "x"}}},
+        "#/$dynamicRef",
+        "$dynamicRef",
+    ),
+]
 INVALID: list[tuple[Any, str]] = [
     ({"minLength": "x"}, "#/minLength"),
     ({"properties": {"a": {"type": "strng"}}}, "#/properties/a/type"),
@@ -42,16 +51,27 @@ INVALID: list[tuple[Any, str]] = [
 IMPOSSIBLE: list[tuple[Any, str, str]] = [
     ({"type": "integer", "minimum": 5, "maximum": 3}, "#", "minimum 5 > maximum 3: no value fits"),
     (False, "#", "false"),
-    ({"type": "object", "properties": {"age": {"type": "string", "minLength": 3, "maxLength": 2}}, "required": ["age"]},
-     "#/properties/age", "minLength 3 > maxLength 2"),
+    (
+        {
+            "type": "object",
+            "properties": {"age": {"type": "string", "minLength": 3, "maxLength": 2}},
+            "required": ["age"],
+        },
+        "#/properties/age",
+        "minLength 3 > maxLength 2",
+    ),
     ({"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]}, "#/properties/a", "no value fits"),
     ({"allOf": [{"type": "string"}, {"type": "integer"}]}, "#", "no value fits"),
     ({"type": "array", "items": {"enum": []}, "minItems": 1}, "#/items", "the enum is empty"),
     ({"type": "integer", "minimum": 0.2, "maximum": 0.8}, "#", "no value fits"),
     ({"const": "\ud800"}, "#", "no value fits"),
-    ({"type": "object", "patternProperties": {"^[ab]$": {}}, "additionalProperties": False, "minProperties": 3}, "#", "no value"),
+    (
+        {"type": "object", "patternProperties": {"^[ab]$": {}}, "additionalProperties": False, "minProperties": 3},
+        "#",
+        "no value",
+    ),
     ({"type": "array", "contains": {"type": "null"}, "items": {"type": "integer"}}, "#", "no value fits"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("schema", "pointer", "words"), UNSUPPORTED)
@@ -115,7 +135,11 @@ def test_options() -> None:
 
 def test_coverage_names_every_keyword() -> None:
     found = check(
-        {"title": "x", "type": "object", "properties": {"a": {"type": "integer", "minimum": 5, "maximum": 3}, "b": {"x": 1}}}
+        {
+            "title": "x",
+            "type": "object",
+            "properties": {"a": {"type": "integer", "minimum": 5, "maximum": 3}, "b": {"x": 1}},
+        }
     )
     assert found.draft == "draft 2020-12"
     assert found.is_supported and found.error is None

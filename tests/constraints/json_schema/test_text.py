@@ -26,7 +26,20 @@ def test_spellings_of_one_character(body: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "body", [b"\n", b"\x00", b'"', b"\\", b"\\x", b"\\ud83d", b"\\ude00", b"\\ude00\\ud83d", b"\xed\xa0\x80", b"\xc0\xaf", b"\\u12"]
+    "body",
+    [
+        b"\n",
+        b"\x00",
+        b'"',
+        b"\\",
+        b"\\x",
+        b"\\ud83d",
+        b"\\ude00",
+        b"\\ude00\\ud83d",
+        b"\xed\xa0\x80",
+        b"\xc0\xaf",
+        b"\\u12",
+    ],
 )
 def test_what_is_no_character(body: bytes) -> None:
     assert not holds(BODY, body)
@@ -68,7 +81,9 @@ def test_counting() -> None:
 def test_intersections_of_lengths_are_lengths() -> None:
     assert text.meet(text.length(2, None), text.length(0, 5)) is text.length(2, 5)
     assert text.meet(text.length(6, None), text.length(0, 5)) is ir.EMPTY
-    assert text.meet(BODY, text.words(["a"])) == text.words(["a"]) or text.matches(text.meet(BODY, text.words(["a"])), "a")
+    assert text.meet(BODY, text.words(["a"])) == text.words(["a"]) or text.matches(
+        text.meet(BODY, text.words(["a"])), "a"
+    )
     others = text.meet(text.without(BODY, text.words(["a"])), BODY)
     assert not text.matches(others, "a")
     assert not holds(others, b'"')  # the complement alone would hold any bytes
