@@ -13,13 +13,21 @@ import json
 import random
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
 
 from training.kinds.kind import Kind, Record, Value
 from training.values import ValueSource, spell_date, spell_list, spell_money, spell_number
-from training.wording import Wordings, choose_alternatives, fill, mentioned_fields, stated_fields
+from training.wording import (
+    GENERIC_STATEMENTS,
+    Wordings,
+    blur,
+    choose_alternatives,
+    fill,
+    mentioned_fields,
+    stated_fields,
+)
 
 _ISO_DATE = re.compile(r"\d{4}-\d\d-\d\d")
 _MISSING_MARKS = ("n/a", "-", "none", "unknown", "not given", "?", "N/A", "not specified", "")
@@ -132,18 +140,39 @@ class Writer:
         states = self.wordings.states.get(name)
         if states is None:
             return None
+        if self.wordings.is_open and self.rng.random() < 0.2:
+            return self._generic(name)
         usable = [p for p in states[_state_key(self.record[name])] if self.is_usable(p)]
         return fill(self.rng.choice(usable), self.spell, self.rng)
+
+    def _generic(self, name: str) -> str:
+        """A statement that would fit any field, with one of this field's labels."""
+        rng = self.rng
+        label = rng.choice(self.wordings.labels["salary" if name == "salary_min" else name])
+        words = self.wordings.state_words.get(name)
+        if words is not None:
+            value = rng.choice(words[_state_key(self.record[name])])
+        elif name == "salary_min":
+            value = f"{self.spell('salary_min')} {rng.choice(('to', '-', 'up to', 'and'))} {self.spell('salary_max')}"
+        else:
+            value = self.spell(name)
+        spelled = {"label": label.lower() if rng.random() < 0.85 else label, "value": value}
+        return fill(rng.choice(GENERIC_STATEMENTS), spelled.__getitem__, rng)
 
     def prose(self, fields: set[str], missing: set[str], num_distractors: int) -> list[str]:
         """Sentences, in random order, that together state all the fields."""
         rng = self.rng
         sentences: list[str] = []
         remaining = {name for name in fields if name not in self.wordings.states and name != "currency"}
-        for name in fields - remaining - {"currency"}:
+        for name in sorted(fields - remaining - {"currency"}):
             phrase = self._state(name)
             if phrase:
                 sentences.append(phrase)
+        if self.wordings.is_open:
+            for name in sorted(remaining - {"salary_max"}):
+                if rng.random() < 0.22:
+                    sentences.append(self._generic(name))
+                    remaining -= {"salary_min", "salary_max"} if name == "salary_min" else {name}
         while remaining:
             fitting = [
                 (p, len(found))
@@ -154,14 +183,15 @@ class Writer:
                 raise ValueError(f"{self.kind.name}: no sentence states any of {sorted(remaining)}")
             phrasing = rng.choices([p for p, _ in fitting], weights=[count**1.5 for _, count in fitting])[0]
             remaining -= set(stated_fields(phrasing))
+            if self.wordings.is_open and rng.random() < 0.25:
+                phrasing = blur(choose_alternatives(phrasing, rng), rng)
             sentences.append(fill(phrasing, self.spell, rng))
         for name in missing:
             absences = [p for p in self.wordings.absences.get(name, ()) if self.is_usable(p)]
             if absences and rng.random() < 0.3:
                 sentences.append(fill(rng.choice(absences), self.spell, rng))
         usable = [p for p in self.wordings.distractors if self.is_usable(p)]
-        for phrasing in rng.sample(usable, num_distractors):
-            sentences.append(fill(phrasing, self.spell, rng))
+        sentences += [fill(phrasing, self.spell, rng) for phrasing in rng.sample(usable, num_distractors)]
         rng.shuffle(sentences)
         return sentences
 
@@ -303,6 +333,8 @@ def make_document(
     source = ValueSource(rng, reserved=reserved_values)
     record, extras = kind.draw(source)
     wordings = kind.held_out if held_out_wordings else kind.training
+    if reserved_values:  # evaluation: the phrasings as they are written
+        wordings = replace(wordings, is_open=False)
     return Document(kind.name, write_document(kind, record, extras, wordings, source, None), record)
 
 

@@ -30,7 +30,7 @@ from training.kinds import KINDS
 from training.kinds.kind import EXAMPLES
 from training.train import MODELS
 
-MAX_NEW_TOKENS = 400
+MAX_NEW_TOKENS = 512
 
 
 @dataclass(frozen=True)

@@ -127,3 +127,13 @@ VENUE_FORMS = tuple(
 SOFTWARE_FORMS = tuple(
     "App|Cloud|Desk|Mail|Sync|Pro|Suite|Drive|Player|Router|Printer|Hub|Pay|Notes|Scan|Portal|Connect|Studio".split("|")
 )
+FILLERS = tuple(
+    "well now then there here also just very really still quite some any this that these those with from into about "
+    "after before over under while people thing day way part place case week number house question work point company "
+    "group fact see come think look want give use find tell ask seem feel try leave call keep let begin help talk turn "
+    "start show hear play run move like live believe hold bring happen write provide sit stand lose pay meet include "
+    "continue set learn change lead understand watch follow stop create speak read allow add spend grow open walk offer "
+    "remember love consider appear buy wait serve send expect build stay fall cut reach remain suggest raise pass sell "
+    "require report decide pull new good first last long great little own other old right big high different small "
+    "large next early young important few public same able page paper text note desk list line box file".split()
+)

@@ -71,7 +71,7 @@ def task_shares(step: int) -> tuple[float, float]:
     """
     if step < 1500:
         return 0.15, 0.8
-    return (0.05, 0.4) if step < 2400 else (0.03, 0.17)
+    return (0.05, 0.4) if step < 2000 else (0.03, 0.17)
 
 
 def rate_factor(step: int, progress: float, recipe: Recipe) -> float:
@@ -114,7 +114,7 @@ class Trainer:
     def encode(self) -> Encode:
         """Text to token ids."""
         backend = self.tokenizer.backend_tokenizer
-        return lambda text: backend.encode(text, add_special_tokens=False).ids  # type: ignore[no-any-return]
+        return lambda text: backend.encode(text, add_special_tokens=False).ids
 
     @property
     def eos_id(self) -> int:
@@ -206,7 +206,9 @@ class Trainer:
         state = torch.load(self.checkpoint_path, map_location=self.device, weights_only=True)
         self.network.load_state_dict(state["network"])
         for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
-            optimizer.load_state_dict(saved)
+            # With another number of processes the matrices are shared out otherwise: momentum starts anew.
+            if len(saved["param_groups"][0]["params"]) == len(optimizer.param_groups[0]["params"]):
+                optimizer.load_state_dict(saved)
         self.step, self.num_tokens = state["step"], state["num_tokens"]
         self.seconds = self.own_seconds = state["seconds"]
         return True
@@ -222,6 +224,7 @@ class Trainer:
         model.tie_weights()
         model.generation_config = GenerationConfig(eos_token_id=self.eos_id, pad_token_id=pad_id, do_sample=False)
         model.save_pretrained(folder)
+        (folder / "model.safetensors").chmod(0o644)
 
     def run(self, minutes: float) -> None:
         """Train until the time is used up, reporting and saving on the way."""
@@ -289,9 +292,11 @@ def main() -> None:
     if arguments.processes == 1 or arguments.export_only:
         work(0, 1, arguments)
         return
+    if arguments.device != "cpu":
+        parser.error(f"--processes {arguments.processes} is for the CPU; on {arguments.device} train in one process")
     CHECKPOINTS.mkdir(parents=True, exist_ok=True)
     (CHECKPOINTS / f"{arguments.model}.meeting").unlink(missing_ok=True)
-    spawn(work, args=(arguments.processes, arguments), nprocs=arguments.processes)
+    spawn(work, args=(arguments.processes, arguments), nprocs=arguments.processes)  # type: ignore[no-untyped-call]
 
 
 if __name__ == "__main__":

@@ -11,8 +11,33 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from training.lexicon import FILLERS
+
 Phrasings = tuple[str, ...]
 
+# Statements that fit any field, with one of its labels. Training only: they make the set of wordings open.
+GENERIC_STATEMENTS: Phrasings = (
+    "The {label} is {value}.",
+    "{value} is the {label}.",
+    "As {label} we <have|noted|wrote down> {value}.",
+    "<We|They|I> <have|noted|wrote down|put down|know|got> {value} as <the |>{label}.",
+    "The {label} <was given as|was entered as|has been set to|reads|says|would be|will be|was|should be> {value}.",
+    "<For|Regarding|Concerning|About|As for|As to> the {label}<:|, it is|, we have|, put|, write> {value}.",
+    "Under {label} <you find|it says|we read|one reads|stands> {value}.",
+    "<Please note|Note|Mind|Remember|Mark> the {label}<:|,|, which is> {value}.",
+    "{value} <was entered|stands|is noted|is written|was given|counts> as <the |>{label}.",
+    "{value} <serves as|acts as|goes down as|is listed as> <the |>{label}.",
+    "<Its|Our|Your|Their|Her|His|My> {label} <is|was|will be|remains> {value}.",
+    "With {value} <as|for> <the |>{label} <all is said|we go on|it is settled|everything is clear>.",
+    "<What|Which> {label}? {value}.",
+    "{label}? {value}<.|!|>",
+    "The {label}, <by the way|of course|as always|as agreed>, is {value}.",
+    "<It|Here it|The paper|The page|The text|The note> <says|reads|shows|gives> {value} <for|as|under> <the |>{label}.",
+    "<One|You> <can|may|will> <find|read|see> {value} <as|for|under> <the |>{label}.",
+    "When asked for the {label}, <they said|she said|he said|the answer was> {value}.",
+    "<If you need|In case you need|Should you need> the {label}<, it is|, take|:> {value}.",
+    "<Also|Then|Next|Finally|Besides>, the {label}<:| is| was> {value}.",
+)
 _ALTERNATIVES = re.compile(r"<([^<>]*)>")
 _PLACEHOLDER = re.compile(r"\{(~?)(\w+)\}")
 
@@ -21,6 +46,7 @@ _PLACEHOLDER = re.compile(r"\{(~?)(\w+)\}")
 class Wordings:
     """Everything that a kind can say, on one side of the split between training and held-out wordings.
 
+    An open set also takes statements that fit any field, and blurs a part of its sentences (training only).
     `sentences` state values; `states` say the value of a boolean or an enum, by field and value as text; `labels` are
     field names on forms; `absences` say that a value is missing; `distractors` say something else entirely.
     """
@@ -36,6 +62,7 @@ class Wordings:
     closings: Phrasings
     nouns: Phrasings = field(default=())
     item_styles: Phrasings = field(default=())
+    is_open: bool = False
 
     def all_phrasings(self) -> set[str]:
         """Every whole phrase (labels and single words left out)."""
@@ -63,6 +90,20 @@ def choose_alternatives(phrasing: str, rng: random.Random) -> str:
     while _ALTERNATIVES.search(phrasing):
         phrasing = _ALTERNATIVES.sub(lambda found: rng.choice(found.group(1).split("|")), phrasing)
     return re.sub(r"  +", " ", phrasing)
+
+
+def blur(phrasing: str, rng: random.Random) -> str:
+    """Replace, drop or add a word here and there, so that no single turn of phrase is relied upon."""
+    words: list[str] = []
+    for word in phrasing.split(" "):
+        chance = rng.random()
+        if chance > 0.15 or not word.isalpha():
+            words.append(word)
+        elif chance > 0.05:
+            words.append(rng.choice(FILLERS))
+        if rng.random() < 0.04:
+            words.append(rng.choice(FILLERS))
+    return " ".join(words)
 
 
 def fill(phrasing: str, spell: Callable[[str], str], rng: random.Random) -> str:

@@ -40,7 +40,32 @@ def draw_skill(source: ValueSource) -> str:
 
 
 TRAINING = Wordings(
+    is_open=True,
     sentences=(
+        "{company} offers a job as {title}.",
+        "A new {title} should start soon.",
+        "Are you a {title}?",
+        "Our team is missing a {title}.",
+        "{title} is what we are looking for.",
+        "Who wants to be {title} at {company}?",
+        "The advert was placed by {company}.",
+        "{company} is where you will work.",
+        "You will be employed by {company}.",
+        "{city} is the location.",
+        "You will find us in {city}.",
+        "You can earn {salary_min} to {salary_max}.",
+        "{salary_min} to {salary_max} is what we pay.",
+        "Expect between {salary_min} and {salary_max}.",
+        "From {salary_min} up to {salary_max} is possible.",
+        "You have learned {skills}.",
+        "{skills} should be no problem for you.",
+        "We look for people with {skills}.",
+        "If you know {skills}, you are the right person.",
+        "{skills} are part of the daily work.",
+        "Do not wait longer than {deadline}.",
+        "{deadline} is the last chance.",
+        "Send your papers by {deadline}.",
+        "Until {deadline} we read every letter.",
         "{company} <is looking for|seeks|is hiring|wants to hire|searches for> <a |a new |an |>{title}.",
         "<We are looking for|We seek|We are hiring|Wanted:|We need|Now hiring:> <a |a new |an |>{title}.",
         "<Join|Work at|Come to|Become part of> {company} as <a |an |>{title}.",
@@ -81,6 +106,8 @@ TRAINING = Wordings(
     states={
         "employment": {
             "full-time": (
+                "The job is meant to be full-time.",
+                "A full-time place.",
                 "<It is|This is> a full-time <job|position|role>.",
                 "<Employment|Type|Contract type|Hours>: full-time.",
                 "<The job is|The position is|You work> full-time.",
@@ -89,6 +116,8 @@ TRAINING = Wordings(
                 "We offer <full-time work|a full-time contract>.",
             ),
             "part-time": (
+                "The job is meant to be part-time.",
+                "A part-time place.",
                 "<It is|This is> a part-time <job|position|role>.",
                 "<Employment|Type|Contract type|Hours>: part-time.",
                 "<The job is|The position is|You work> part-time.",
@@ -97,6 +126,8 @@ TRAINING = Wordings(
                 "We offer <part-time work|half a position|two or three days a week>.",
             ),
             "contract": (
+                "The job is meant to be a contract.",
+                "A contract place.",
                 "<It is|This is> a <contract|freelance> <job|position|role>.",
                 "<Employment|Type|Contract type|Hours>: contract.",
                 "<The job is|The position is|You work> <on a contract basis|freelance>.",
@@ -105,6 +136,8 @@ TRAINING = Wordings(
                 "We offer <contract work|a freelance contract>.",
             ),
             "internship": (
+                "The job is meant to be an internship.",
+                "An internship place.",
                 "<It is|This is> an internship.",
                 "<Employment|Type|Contract type|Hours>: internship.",
                 "<The job is|The position is> an internship.",
@@ -115,6 +148,13 @@ TRAINING = Wordings(
         },
         "remote": {
             "true": (
+                "Work where you like.",
+                "You choose where you work.",
+                "Most of us work from home.",
+                "The office is optional.",
+                "Home office is welcome on all days.",
+                "You never have to come to the office.",
+                "Remote work is normal for us.",
                 "<Remote work|Working from home|Home office> is <possible|allowed|welcome|fine>.",
                 "<Remote|Remote work>: yes.",
                 "<You can|You may> <work from home|work remotely|work from anywhere>.",
@@ -123,6 +163,13 @@ TRAINING = Wordings(
                 "We are a remote <team|company>.",
             ),
             "false": (
+                "Work is done in the office.",
+                "We want you in the office.",
+                "Nobody here works from home.",
+                "The office is where you work every day.",
+                "Home office is not part of the deal.",
+                "You always have to come to the office.",
+                "Remote work is not normal for us.",
                 "<Remote work|Working from home|Home office> is <not possible|not allowed|not offered>.",
                 "<Remote|Remote work>: no.",
                 "<You cannot|You may not> <work from home|work remotely|work from anywhere>.",

@@ -52,7 +52,33 @@ def draw_ticket(source: ValueSource) -> tuple[Record, dict[str, str]]:
 
 
 TRAINING = Wordings(
+    is_open=True,
     sentences=(
+        "{customer} is waiting for an answer.",
+        "We were called by {customer}.",
+        "Help is needed by {customer}.",
+        "{customer} filled in the form.",
+        "The message was written by {customer}.",
+        "A request by {customer}.",
+        "{customer} is the one who asked.",
+        "Trouble came up in {product}.",
+        "{product} is in use there.",
+        "While using {product} the trouble began.",
+        "There are issues with {product}.",
+        "The subject is {product}.",
+        "Someone cannot work with {product}.",
+        "It has been filed under {id}.",
+        "{id} is the number of the case.",
+        "This request is known as {id}.",
+        "We call this case {id}.",
+        "The date is {opened}.",
+        "We heard of it on {opened}.",
+        "{opened} was the day it reached us.",
+        "Everything began on {opened}.",
+        "{error_code} is what the screen says.",
+        "There is a code: {error_code}.",
+        "It prints {error_code}.",
+        "The display reads {error_code}.",
         "<Ticket|Case|Request|Support ticket> {id} <was opened|was created|came in|was filed> by {customer}.",
         "{customer} <opened|created|filed|sent> <ticket|case|request> {id}.",
         "<The ticket number is|The case number is|Our reference is|This is ticket|It runs under> {id}.",
@@ -86,6 +112,10 @@ TRAINING = Wordings(
     states={
         "category": {
             "bug": (
+                "The software has a bug.",
+                "After the update the program crashes.",
+                "A bug is the reason.",
+                "Somebody found a bug.",
                 "<It is|This is|Looks like|It must be> a bug.",
                 "<The program|The app|It> <crashes|freezes|stops working|hangs> <all the time|every day|after the start|again and again>.",
                 "<Category|Type|Kind>: bug.",
@@ -96,6 +126,10 @@ TRAINING = Wordings(
                 "The <button|window|screen> <does nothing|stays empty|stays white> <since the update|now>.",
             ),
             "billing": (
+                "The trouble is the billing.",
+                "The invoice lists a wrong sum.",
+                "Billing is the reason.",
+                "Somebody looked at the bill and is angry.",
                 "<It is|This is> <about billing|a billing matter|a billing issue>.",
                 "<The invoice|The bill> <is wrong|is too high|seems wrong|was sent twice>.",
                 "<Category|Type|Kind>: billing.",
@@ -106,6 +140,10 @@ TRAINING = Wordings(
                 "There is a <mistake|problem> <on|with> the <invoice|bill|payment>.",
             ),
             "question": (
+                "There is only a question.",
+                "The user asks how to change a password.",
+                "A question is the reason.",
+                "Somebody wants to know more.",
                 "<It is|This is> <just a question|a question|only a question>.",
                 "<How can one|How do I|How does one|How can I> <export data|change the language|print a list|add a user>?",
                 "<Category|Type|Kind>: question.",
@@ -116,6 +154,10 @@ TRAINING = Wordings(
                 "There is a question about <the manual|the settings|the features>.",
             ),
             "access": (
+                "The trouble is the access.",
+                "After the update the user cannot sign in.",
+                "Missing access is the reason.",
+                "Somebody has lost the password.",
                 "<It is|This is> <about access|an access problem|an access issue>.",
                 "<The customer|The user> <cannot log in|is locked out|forgot the password|has no access>.",
                 "<Category|Type|Kind>: access.",
@@ -128,6 +170,10 @@ TRAINING = Wordings(
         },
         "priority": {
             "low": (
+                "The priority is rather low.",
+                "Low urgency.",
+                "We can do this later.",
+                "It does not have to be soon.",
                 "<It is not urgent|There is no hurry|No rush|There is no rush>.",
                 "<Priority|Urgency>: low.",
                 "<The priority is|Priority is> low.",
@@ -137,6 +183,10 @@ TRAINING = Wordings(
                 "<Whenever you have time|When you find the time> <is fine|is good enough>.",
             ),
             "medium": (
+                "The priority is in the middle: medium.",
+                "Medium urgency.",
+                "We do this in the normal order.",
+                "It does not have to be today, but soon.",
                 "<Priority|Urgency>: medium.",
                 "<The priority is|Priority is> medium.",
                 "<Medium priority|Of medium priority>.",
@@ -146,6 +196,10 @@ TRAINING = Wordings(
                 "<Neither urgent nor unimportant|Not urgent, but not unimportant either>.",
             ),
             "high": (
+                "The priority is rather high.",
+                "High urgency.",
+                "We should do this soon.",
+                "It matters a lot.",
                 "<Priority|Urgency>: high.",
                 "<The priority is|Priority is> high.",
                 "<High priority|Of high priority>.",
@@ -155,6 +209,10 @@ TRAINING = Wordings(
                 "<We need it|It must be solved> <today|by tomorrow|soon>.",
             ),
             "urgent": (
+                "The priority is the highest: urgent.",
+                "Urgent urgency, please act.",
+                "We must do this now.",
+                "It has to be right now.",
                 "<Priority|Urgency>: urgent.",
                 "<The priority is|Priority is> urgent.",
                 "<It is urgent|This is urgent|Very urgent|Urgent!>",
@@ -166,6 +224,10 @@ TRAINING = Wordings(
         },
         "refund": {
             "true": (
+                "Money back, please.",
+                "The customer expects a refund.",
+                "We owe them a refund.",
+                "They would like to get their money back.",
                 "<The customer wants|They want|I want|We want> <a refund|the money back>.",
                 "<A refund|A full refund> <is requested|was asked for|is wanted|is expected>.",
                 "<Refund|Refund requested>: yes.",
@@ -175,6 +237,10 @@ TRAINING = Wordings(
                 "<The money should be|The sum should be> <returned|refunded|paid back>.",
             ),
             "false": (
+                "No money back.",
+                "The customer expects no refund.",
+                "We owe them no refund.",
+                "They would not like to get their money back.",
                 "<The customer does not want|They do not want|I do not want|Nobody wants> <a refund|the money back>.",
                 "A refund <is not requested|was not asked for|is not wanted|is not expected>.",
                 "<Refund|Refund requested>: no.",
