@@ -7,6 +7,7 @@ comma before it are one lexeme too. The alternatives of a shape live side by sid
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, cast
@@ -25,6 +26,9 @@ from decodekit.constraints.json_schema.semantics import Semantics
 from decodekit.constraints.json_schema.shape import ArraySpec, Goal, ObjectSpec
 from decodekit.constraints.json_schema.text import WordTable
 from decodekit.constraints.network import Call, End, Frame, Label, Move, Read
+
+MAX_EXPLORED: Final = 256
+"""Goals that are looked at before the first text."""
 
 _SCALAR: Final = "scalar"
 _OBJECT: Final = "object"
@@ -80,6 +84,30 @@ class SchemaNetwork:
     def is_inhabited(self, goal: Goal) -> bool:
         """Whether some value satisfies a goal."""
         return self.emptiness.is_inhabited(goal)
+
+    def explore(self) -> None:
+        """Meet the errors of combinations (too many alternatives, a reference to itself) before a text does.
+
+        Looks at the first `MAX_EXPLORED` goals below the root, nearest first.
+
+        Raises:
+            ConstraintError: what a text that leads there would meet.
+        """
+        seen = {self.root_goal}
+        queue = deque([self.root_goal])
+        while queue:
+            goal = queue.popleft()
+            shape = self.semantics.shape(goal)
+            below: list[Goal] = []
+            for plan in map(self._object, shape.objects):
+                below += [region.goal for region in plan.classes]
+                below += [plan.goal(number) for number in range(min(len(plan.names), MAX_EXPLORED))]
+            for spec in shape.arrays:
+                below += [*spec.prefix[:MAX_EXPLORED], spec.rest, *(contains.goal for contains in spec.contains)]
+            for other in below:
+                if other not in seen and len(seen) < MAX_EXPLORED:
+                    seen.add(other)
+                    queue.append(other)
 
     def objects(self, goal: Goal) -> list[ObjectPlan]:
         """The plans of the objects that satisfy a goal, those that no object satisfies left out."""

@@ -154,6 +154,7 @@ def _network(key: _Key) -> SchemaNetwork:
     support.refuse_unsupported(network.library, key[1])
     if not network.is_inhabited(network.root_goal):
         raise reason(network)
+    network.explore()
     return network
 
 

@@ -1,8 +1,5 @@
 """Schemas from strangers: a mask or a typed error, in bounded time (processor time of this thread, on any machine)."""
 
-# One case, one line.
-# ruff: noqa: E501
-
 import random
 import time
 from collections.abc import Callable

@@ -1,8 +1,5 @@
 """What each keyword accepts and rejects, by hand, read byte by byte."""
 
-# One case, one line.
-# ruff: noqa: E501
-
 import json
 from typing import Any
 

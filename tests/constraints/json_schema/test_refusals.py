@@ -1,8 +1,5 @@
 """Schemas that cannot be used: which error, at which pointer, with which words."""
 
-# One case, one line.
-# ruff: noqa: E501
-
 from typing import Any
 
 import pytest
@@ -178,6 +175,14 @@ def test_parse_refuses_repeated_keys() -> None:
     assert JsonSchema({}).parse('{"a": 1, "b": [2.5]}') == {"a": 1, "b": [2.5]}
     with pytest.raises(ValueError, match="'a' occurs twice"):
         JsonSchema({}).parse('{"a": 1, "\\u0061": 2}')
+
+
+def test_combinations_are_refused_before_the_first_text() -> None:
+    wild = {"allOf": [{"anyOf": [{"required": [f"a{n}"]}, {"required": [f"b{n}"]}]} for n in range(20)]}
+    with pytest.raises(ResourceLimitError):
+        JsonSchema({"properties": {"a": {"items": wild}}}).root()
+    with pytest.raises(UnsupportedSchemaError):
+        JsonSchema({"properties": {"a": {"$ref": "#/properties/a"}}}).root()
 
 
 def test_deep_nesting_is_a_typed_error() -> None:
