@@ -4,7 +4,9 @@ import gzip
 import json
 import os
 import random
+import tarfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +14,13 @@ from decodekit.constraints.json_schema import JsonSchema
 from decodekit.errors import ResourceLimitError, UnsatisfiableError, UnsupportedSchemaError
 from tests.reference.json_network import accepts
 
-DATA = Path(os.environ.get("DECODEKIT_CORPORA", "../shared")) / "maskbench" / "data" / "dev.jsonl.gz"
+FOLDER = Path(os.environ.get("DECODEKIT_CORPORA", "../shared")) / "maskbench" / "data"
+DATA = FOLDER / "dev.jsonl.gz"
+SUITE = FOLDER / "json-schema-test-suite.tar.gz"
+META = {
+    "draft7": "http://json-schema.org/draft-07/schema#",
+    "draft2020-12": "https://json-schema.org/draft/2020-12/schema",
+}
 MAX_LENGTH = 3_000
 
 
@@ -40,3 +48,44 @@ def test_a_sample_of_the_corpus() -> None:
     print(f"{num_compiled} of {len(sample)} compile, {num_instances} instances judged rightly")
     assert num_compiled >= 0.96 * len(sample)
     assert num_instances > 500
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not SUITE.exists(), reason=f"no test suite at {SUITE}; set DECODEKIT_CORPORA")
+@pytest.mark.parametrize(("draft", "least"), [("draft7", 840), ("draft2020-12", 980)])
+def test_the_official_suite(draft: str, least: int) -> None:
+    """Every keyword as the official tests have it; what is refused is refused by name."""
+    with tarfile.open(SUITE) as archive:
+        files: dict[str, Any] = {
+            member.name: json.load(archive.extractfile(member))  # type: ignore[arg-type]
+            for member in archive.getmembers()
+            if member.name.endswith(".json")
+        }
+    registry = {
+        f"http://localhost:1234/{name.removeprefix('remotes/')}": value
+        for name, value in files.items()
+        if name.startswith("remotes/")
+    }
+    num_tests = 0
+    for name, groups in files.items():
+        folder, _, file = name.rpartition("/")
+        if folder != f"tests/{draft}" or file == "vocabulary.json":  # custom meta-schemas are not read
+            continue
+        for group in groups:
+            schema = group["schema"]
+            if isinstance(schema, dict):
+                schema = {"$schema": META[draft], **schema}
+            rule = JsonSchema(schema, order="any", registry=registry)
+            try:
+                rule.root()
+            except UnsupportedSchemaError:
+                continue
+            except UnsatisfiableError:
+                assert not any(test["valid"] for test in group["tests"]), (name, group["description"])
+                continue
+            for test in group["tests"]:
+                text = json.dumps(test["data"], ensure_ascii=False)
+                assert accepts(rule, text.encode()) == test["valid"], (name, group["description"], test)
+                num_tests += 1
+    print(f"{num_tests} tests of {draft}")
+    assert num_tests >= least
