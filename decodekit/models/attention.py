@@ -80,9 +80,16 @@ def ragged_attention(
         _refuse_unknown(attention_mask, dropout, kwargs)
 
     window = sliding_window or None
+    if step.windows is not None and window is not None:
+        step.windows.add(window)
     is_plain = softcap is None and s_aux is None
+    if step.given_mask is not None:
+        mask = step.given_mask
+        if is_plain and mask.shape[2] == 1:  # one query: the same mask for every head of a group
+            mask = mask.expand(-1, -1, query.shape[1] // key.shape[1], -1)
+        return _attend(query, key, value, mask, False, scaling, softcap, s_aux), None
     if step.is_uniform:
-        if window is not None and key.shape[2] > window:
+        if window is not None and step.end > window:
             key, value = key[:, :, -window:], value[:, :, -window:]
         return _attend(query, key, value, None, False, scaling, softcap, s_aux), None
     num_rows, num_heads, num_new, _ = query.shape
@@ -120,7 +127,7 @@ def _attend(
     group = num_heads // key.shape[1]  # query heads per key head
     if is_causal or group == 1:
         out = scaled_dot_product_attention(
-            query, key, value, attn_mask=mask, scale=scaling, is_causal=is_causal, enable_gqa=group > 1
+            query, key, value, attn_mask=mask, scale=scaling, is_causal=is_causal, enable_gqa=bool(group > 1)
         )
         return out.transpose(1, 2)
     # Query heads that share a key head become more queries of that head, so that the keys need not be repeated.

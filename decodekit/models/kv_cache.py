@@ -44,6 +44,7 @@ class Step:
     __slots__ = (
         "_masks",
         "end",
+        "given_mask",
         "is_fresh",
         "is_strict",
         "is_uniform",
@@ -54,6 +55,7 @@ class Step:
         "row_index",
         "row_slice",
         "starts",
+        "windows",
         "write_rows",
         "write_slots",
     )
@@ -82,6 +84,8 @@ class Step:
         self.is_fresh = max(starts) == 0  # nothing stored before: the new keys are all keys
         self.is_uniform = num_new == 1 and min(row_ends) == self.end  # each query sees exactly the slots [0, end)
         self.is_strict = False  # refuse arguments of attention whose meaning is unknown
+        self.windows: set[int] | None = None  # collects the sliding windows of the layers, where somebody asks for them
+        self.given_mask: Tensor | None = None  # the mask of all layers over the slots they are handed; see `replay`
         self._masks: dict[tuple[int | None, int, torch.dtype], tuple[int, int, Tensor]] = {}
 
     def mask(
@@ -167,6 +171,7 @@ class RaggedCache:
             for plane, index in zip(storage, members, strict=True):
                 self._planes[index].append(plane)  # [num_rows, heads, capacity + 1, head_dim]
         self._positions = torch.arange(capacity, device=self._device)
+        self._row_numbers = torch.arange(num_rows, device=self._device)[:, None]
 
     @property
     def num_rows(self) -> int:
@@ -252,6 +257,19 @@ class RaggedCache:
         """
         plane_of_keys, plane_of_values = self._planes[layer]
         return _append(plane_of_keys, keys, step), _append(plane_of_values, values, step)
+
+    def slots_of(self, step: Step) -> tuple[Tensor, Tensor, list[Tensor], list[Tensor]]:
+        """What `append` writes to and reads, for steps whose rows are consecutive.
+
+        Returns:
+            rows int64 [R, 1] and slots int64 [R or 1, T] of the new tokens, relative to the planes; the planes
+            [R, H, capacity + 1, D] of the keys and values of each layer; views [R, H, S, D] of them that are read.
+        """
+        planes = [plane for pair in self._planes.values() for plane in pair]
+        if step.row_slice is not None:
+            planes = [plane.narrow(0, *step.row_slice) for plane in planes]
+        slots = step.positions if step.write_slots is None else step.write_slots
+        return self._row_numbers[: step.num_rows], slots, planes, [plane.narrow(2, 0, step.end) for plane in planes]
 
     def commit(self, step: Step, rows: Sequence[int] | None) -> None:
         """Advance the lengths of the rows by what the step wrote."""

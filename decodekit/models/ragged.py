@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from decodekit.models import attention
 from decodekit.models.causal_lm import LogitsKind
 from decodekit.models.kv_cache import LayerShape, PlaneShape, RaggedCache, Step
+from decodekit.models.replay import Replays
 from decodekit.models.shared_copy import rope_types, shared_copy
 
 
@@ -51,6 +52,9 @@ class RaggedModel:
         rewrites = any("dynamic" in kind or kind == "longrope" for kind in kinds)
         self._guard: AbstractContextManager[Any] = threading.RLock() if rewrites else nullcontext()
         self._layers = self._find_layers()
+        self._replays: Replays | None = None
+        if self._device.type == "cpu" and not rewrites:
+            self._replays = Replays(self._module, self._run_last, self._layers, self._windows)
 
     @torch.inference_mode()
     def _find_layers(self) -> dict[int, LayerShape]:
@@ -59,6 +63,7 @@ class RaggedModel:
         tokens = torch.zeros(2, 2, dtype=torch.int64, device=self._device)
         positions = torch.arange(2, device=self._device).unsqueeze(0)
         step = Step([0, 0], [1, 2], 2, None, None, None, None, positions)
+        step.windows = set()
         logits = self._run(tokens, step, recorder, None)
         if not recorder.store.layers:
             raise attention.UnsupportedAttentionError("no layer of the model stores keys and values")
@@ -71,9 +76,16 @@ class RaggedModel:
                 kept = logits
             self._keeps_per_row = kept.shape == (2, 1, logits.shape[-1])
         self.vocab_size: int = logits.shape[-1]
+        self._windows = frozenset(step.windows)
         return recorder.store.layers  # type: ignore[no-any-return]
 
-    def _run(self, tokens: Tensor, step: Step, past: Any, keep: int | Tensor | None) -> Tensor:
+    def _run_last(self, module: nn.Module, tokens: Tensor, step: Step, store: Any) -> Tensor:
+        """Logits [R, V] of the last of equally many new tokens per row."""
+        return self._run(tokens, step, _transformers_cache(store, step), 1, module)[:, -1].float()
+
+    def _run(
+        self, tokens: Tensor, step: Step, past: Any, keep: int | Tensor | None, module: nn.Module | None = None
+    ) -> Tensor:
         arguments: dict[str, Any] = {
             "input_ids": tokens,
             "past_key_values": past,
@@ -84,7 +96,7 @@ class RaggedModel:
             arguments["position_ids"] = step.positions
         if keep is not None and self._takes_keep:
             arguments["logits_to_keep"] = keep
-        logits: Tensor = self._module(**arguments).logits
+        logits: Tensor = (module or self._module)(**arguments).logits
         return logits
 
     def new_cache(self, num_rows: int, capacity: int) -> RaggedCache:
@@ -111,15 +123,16 @@ class RaggedModel:
             tokens = tokens[:, :width]
         step = cache.begin(num_tokens, rows)
         step.is_strict = self.is_strict
-        past = _transformers_cache(cache, step)
         if logits == "all":
             with self._guard:
-                out = self._run(tokens, step, past, None)
+                out = self._run(tokens, step, _transformers_cache(cache, step), None)
+        elif width == 1 and self._replays is not None and not step.is_fresh:
+            out = self._replays.step(tokens, step, cache, lambda: self._run_last(self._module, tokens, step, cache))
         elif min(num_tokens) == width:
             with self._guard:
-                out = self._run(tokens, step, past, 1)[:, -1]
+                out = self._run_last(self._module, tokens, step, cache)
         else:
-            out = self._run_ragged_last(tokens, num_tokens, step, past)
+            out = self._run_ragged_last(tokens, num_tokens, step, _transformers_cache(cache, step))
         cache.commit(step, rows)
         return out.float()
 

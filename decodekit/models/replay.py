@@ -1,0 +1,211 @@
+"""Decoding steps on a CPU without Python: a step is recorded as a TorchScript graph and replayed from then on.
+
+A step of a small model is mostly the Python of its modules: for the bundled model half of the time at batch 1. The
+graph calls the same kernels in the same order, so its logits are bit for bit those of the modules; the first replays
+are compared, and a recording that differs, or whose code looked at the value of a tensor, is never used.
+
+A recording holds for one number of rows, with or without a mask. The slots that are written and read are its inputs,
+so that lengths and capacity may change. This is for a CPU what a captured CUDA graph is for a GPU.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+from torch.jit._trace import TracerWarning
+
+from decodekit.models import attention
+from decodekit.models.kv_cache import LayerShape, RaggedCache, Step
+from decodekit.models.shared_copy import shared_copy
+
+RECORD_AFTER: Final = 48
+"""Steps of one kind before it is recorded: recording costs about as much as 100 steps save."""
+NUM_PROOFS: Final = 3
+"""Replays that are compared with the modules; the second and later ones run the optimised graph."""
+
+_DUMMY_SLOTS: Final = 8
+
+Run = Callable[[nn.Module, Tensor, Step, Any], Tensor]
+"""Logits [R, V] of `module(tokens [R, 1], step, store)`."""
+
+
+@dataclass(slots=True)
+class _Recording:
+    """What is known of one kind of step."""
+
+    num_seen: int = 0
+    num_proven: int = 0
+    graph: Callable[..., Tensor] | None = None
+    is_refused: bool = False
+
+
+class Replays:
+    """The recorded decoding steps of one model. Threads may share it.
+
+    Args:
+        module: the model with decodekit's attention function, on a CPU.
+        run: how the module is called.
+        layers: the shapes of the layers that store keys and values.
+        windows: every sliding window that a layer uses.
+    """
+
+    def __init__(self, module: nn.Module, run: Run, layers: dict[int, LayerShape], windows: frozenset[int]) -> None:
+        self._module = module
+        self._run = run
+        self._layers = layers
+        self._windows = windows
+        self._recordings: dict[Hashable, _Recording] = {}
+        self._weights = _weights(module)
+        self._addresses = _addresses(self._weights)
+
+    def step(self, tokens: Tensor, step: Step, cache: RaggedCache, eager: Callable[[], Tensor]) -> Tensor:
+        """Logits of one decoding step: replayed where the recording is proven, else from `eager`.
+
+        Args:
+            tokens: int64 [R, 1].
+            step: one new token in every row.
+            cache: where the step writes.
+            eager: runs the step with the modules; float32 [R, V]. Running a step twice writes the same values twice.
+        """
+        # Scattered rows are copied after the write; a masked window moves its slice with the lengths.
+        if step.row_index is not None or (self._windows and not step.is_uniform):
+            return eager()
+        crossed = tuple(window for window in self._windows if step.end > window)
+        key = (step.num_rows, step.is_uniform, step.positions.shape[0], crossed)
+        recording = self._recordings.setdefault(key, _Recording())
+        if recording.is_refused:
+            return eager()
+        if recording.graph is None:
+            recording.num_seen += 1
+            if recording.num_seen < RECORD_AFTER:
+                return eager()
+            try:
+                recording.graph = self._record(step)
+            except Exception:  # whatever a model does that cannot be recorded; then its modules go on running it
+                recording.is_refused = True
+                return eager()
+        if _addresses(self._weights) != self._addresses:  # moved or replaced weights: the graph has the old ones
+            self._forget()
+            return eager()
+        graph, arguments = recording.graph, self._arguments(tokens, step, cache)
+        if recording.num_proven < NUM_PROOFS:
+            replayed = graph(*arguments)
+            expected = eager()  # afterwards: it overwrites what a wrong recording put into the cache
+            recording.is_refused = not torch.equal(replayed, expected)
+            recording.num_proven += 1
+            return expected
+        return graph(*arguments)
+
+    def num_replayable(self) -> int:
+        """How many kinds of steps are recorded and proven."""
+        return sum(r.num_proven >= NUM_PROOFS and not r.is_refused for r in list(self._recordings.values()))
+
+    def _forget(self) -> None:
+        self._recordings = {}
+        self._weights = _weights(self._module)
+        self._addresses = _addresses(self._weights)
+
+    def _arguments(self, tokens: Tensor, step: Step, cache: RaggedCache) -> tuple[Tensor, ...]:
+        rows, slots, planes, reads = cache.slots_of(step)
+        return (tokens, step.positions, rows, slots, self._mask(step), *planes, *reads)
+
+    def _mask(self, step: Step) -> Tensor:
+        """The mask of a step [R, 1, 1, S]; empty if the step needs none."""
+        if step.is_uniform:
+            return torch.empty(0)
+        dtype = next(iter(self._layers.values())).key.dtype
+        return step.mask(None, 1, dtype, torch.device("cpu"))[2]
+
+    def _record(self, step: Step) -> Callable[..., Tensor]:
+        """Trace a step like this one over a few dummy slots.
+
+        Raises:
+            RuntimeError: the model looks at the value of a tensor, or tracing fails otherwise.
+        """
+        num_rows, num_positions = step.num_rows, step.positions.shape[0]
+        module = _without_gradients(self._module)
+
+        def run(tokens: Tensor, positions: Tensor, rows: Tensor, slots: Tensor, mask: Tensor, *kv: Tensor) -> Tensor:
+            half = len(kv) // 2
+            store = _Slots(list(self._layers), rows, slots, kv[:half], kv[half:])
+            like = Step(step.starts, step.row_ends, 1, None, None, rows, slots, positions)
+            like.is_fresh = False
+            if not step.is_uniform:
+                like.given_mask = mask
+            return self._run(module, tokens, like, store)
+
+        with torch.inference_mode(False), torch.no_grad(), warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            planes = [
+                torch.zeros(num_rows, shape.num_heads, _DUMMY_SLOTS + 1, shape.head_dim, dtype=shape.dtype)
+                for layer in self._layers.values()
+                for shape in (layer.key, layer.value)
+            ]
+            reads = [plane.narrow(2, 0, _DUMMY_SLOTS) for plane in planes]
+            mask = (
+                self._mask(step)
+                if step.is_uniform
+                else torch.zeros(num_rows, 1, 1, _DUMMY_SLOTS, dtype=planes[0].dtype)
+            )
+            last = torch.full((num_positions, 1), _DUMMY_SLOTS - 1)
+            tokens, rows = torch.zeros(num_rows, 1, dtype=torch.int64), torch.arange(num_rows)[:, None]
+            graph: Callable[..., Tensor] = torch.jit.trace(  # type: ignore[no-untyped-call]
+                run, (tokens, last, rows, last.clone(), mask, *planes, *reads), check_trace=False
+            )
+        own = attention.__file__
+        for warning in seen:
+            # The attention function asks for numbers of heads, which are constants of the model.
+            if issubclass(warning.category, TracerWarning) and warning.filename != own:
+                raise RuntimeError(f"{warning.filename}:{warning.lineno}: {warning.message}")
+        return graph
+
+
+class _Slots:
+    """The cache as a recorded step sees it: writes to planes and reads views of them, all inputs of the graph."""
+
+    def __init__(
+        self,
+        layers: list[int],
+        rows: Tensor,
+        slots: Tensor,
+        planes: tuple[Tensor, ...],
+        reads: tuple[Tensor, ...],
+    ) -> None:
+        self._place = {layer: 2 * i for i, layer in enumerate(layers)}
+        self._index = (rows, slots)
+        self._planes, self._reads = planes, reads
+
+    def append(self, layer: int, keys: Tensor, values: Tensor, step: Step | None) -> tuple[Tensor, Tensor]:
+        place = self._place[layer]
+        for plane, new in zip(self._planes[place : place + 2], (keys, values), strict=True):
+            plane.transpose(1, 2).index_put_(self._index, new.transpose(1, 2))
+        return self._reads[place], self._reads[place + 1]
+
+
+def _without_gradients(module: nn.Module) -> nn.Module:
+    """A structural copy over the same storage whose parameters need no gradient: a graph may hold only such."""
+    twin = shared_copy(module)
+    for part in twin.modules():
+        part._parameters = {
+            name: None if weight is None else nn.Parameter(weight.detach(), requires_grad=False)
+            for name, weight in part._parameters.items()
+        }
+    return twin
+
+
+Weights = list[tuple[dict[str, Tensor | None], str]]
+
+
+def _weights(module: nn.Module) -> Weights:
+    """Where the modules keep their tensors: the dictionary and the name of each."""
+    holders: list[Any] = [holder for part in module.modules() for holder in (part._parameters, part._buffers)]
+    return [(holder, name) for holder in holders for name, tensor in holder.items() if tensor is not None]
+
+
+def _addresses(weights: Weights) -> list[int]:
+    return [tensor.data_ptr() for holder, name in weights if (tensor := holder[name]) is not None]

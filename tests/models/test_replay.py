@@ -1,0 +1,122 @@
+"""Recorded decoding steps give the modules' logits bit for bit, or are not used."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from decodekit.models import replay
+from decodekit.models.huggingface import HuggingFaceLM
+from tests.models.architectures import RAGGED, build, tokens
+
+NUM_STEPS = 24
+
+
+@pytest.fixture(autouse=True)
+def _record_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replay, "RECORD_AFTER", 3)
+
+
+def decoded(lm: HuggingFaceLM, prompt_lengths: list[int], num_steps: int = NUM_STEPS) -> list[Tensor]:
+    """Logits [R, V] of single-token steps after prompts of these lengths, from a cache that grows on the way."""
+    num_rows, longest = len(prompt_lengths), max(prompt_lengths)
+    cache = lm.new_cache(num_rows, longest + 2)
+    prompt = torch.stack([torch.tensor(tokens(row, longest)) for row in range(num_rows)])
+    lm.forward(prompt, prompt_lengths, cache)
+    steps = torch.tensor([tokens(100 + row, num_steps) for row in range(num_rows)])
+    return [lm.forward(steps[:, t : t + 1], [1] * num_rows, cache).clone() for t in range(num_steps)]
+
+
+def runner(lm: HuggingFaceLM) -> Any:
+    return lm._runner
+
+
+@pytest.mark.parametrize("name", RAGGED)
+def test_replayed_logits_equal_the_modules_bit_for_bit(name: str) -> None:
+    model = build(name)
+    lm, plain = HuggingFaceLM(model, tier="ragged"), HuggingFaceLM(model, tier="ragged")
+    runner(plain)._replays = None
+    for prompt_lengths in ([5], [4, 4], [3, 9, 6]):
+        for ours, theirs in zip(decoded(lm, prompt_lengths), decoded(plain, prompt_lengths), strict=True):
+            assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize(("name", "kinds"), [("llama", 3), ("qwen3", 3), ("opt", 3), ("mistral", 2)])
+def test_what_is_expected_to_replay_does(name: str, kinds: int) -> None:
+    # llama: one row, two level rows, three ragged rows. mistral: one row before and after its window is crossed.
+    lm = HuggingFaceLM(build(name), tier="ragged")
+    for prompt_lengths in ([5], [4, 4], [3, 9, 6]) if kinds == 3 else ([2], [9]):
+        decoded(lm, prompt_lengths)
+    assert runner(lm)._replays.num_replayable() >= kinds
+
+
+def test_a_replayed_step_runs_no_module() -> None:
+    model = build("llama")
+    lm = HuggingFaceLM(model, tier="ragged")
+    decoded(lm, [5])
+    calls = 0
+
+    def count(module: nn.Module, arguments: Any) -> None:
+        nonlocal calls
+        calls += 1
+
+    for module in runner(lm)._module.modules():
+        module.register_forward_pre_hook(count)
+    cache = lm.new_cache(1, 64)
+    lm.forward(torch.tensor([tokens(0, 5)]), [5], cache)
+    assert calls > 0
+    calls = 0
+    for _ in range(4):
+        lm.forward(torch.tensor([[7]]), [1], cache)
+    assert calls == 0
+
+
+class _DependsOnValues(nn.Module):
+    """Wraps an MLP with a branch on the value of a tensor, which a recording cannot see."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.inner(x)
+        return out if bool(x.isfinite().all()) else out * 0
+
+
+def test_a_model_that_looks_at_values_is_not_recorded() -> None:
+    model: Any = build("llama")
+    for layer in model.model.layers:
+        layer.mlp = _DependsOnValues(layer.mlp)
+    lm, plain = HuggingFaceLM(model, tier="ragged"), HuggingFaceLM(model, tier="ragged")
+    runner(plain)._replays = None
+    for ours, theirs in zip(decoded(lm, [5]), decoded(plain, [5]), strict=True):
+        assert torch.equal(ours, theirs)
+    assert runner(lm)._replays.num_replayable() == 0
+
+
+def test_a_recording_that_differs_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    lm = HuggingFaceLM(build("llama"), tier="ragged")
+    plain = HuggingFaceLM(lm.model, tier="ragged")
+    runner(plain)._replays = None
+    replays = runner(lm)._replays
+    record = replays._record
+    monkeypatch.setattr(replays, "_record", lambda step: lambda *given: record(step)(*given) + 1e-6)
+    for ours, theirs in zip(decoded(lm, [5]), decoded(plain, [5]), strict=True):
+        assert torch.equal(ours, theirs)
+    assert replays.num_replayable() == 0
+
+
+def test_new_weights_reach_the_replays() -> None:
+    model: Any = build("llama")
+    lm = HuggingFaceLM(model, tier="ragged")
+    decoded(lm, [5])
+    before = decoded(lm, [5], 2)[-1]
+    model.lm_head.weight.data = model.lm_head.weight.data * 2  # another tensor
+    after = decoded(lm, [5], 2)[-1]
+    torch.testing.assert_close(after, 2 * before)
+    with torch.no_grad():
+        model.lm_head.weight.mul_(0.5)  # in place
+    torch.testing.assert_close(decoded(lm, [5], 2)[-1], before)
