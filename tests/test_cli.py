@@ -300,9 +300,7 @@ def test_every_error_has_an_exit_code_that_is_documented() -> None:
 
 
 def test_extract_with_the_bundled_model(tmp_path: Path) -> None:
-    path = write_jsonl(
-        tmp_path / "d.jsonl", [{"id": n, "text": f"Invoice A-{n}, total {n}.50 EUR."} for n in range(6)]
-    )
+    path = write_jsonl(tmp_path / "d.jsonl", [{"id": n, "text": f"Invoice A-{n}, total {n}.50 EUR."} for n in range(6)])
     with path.open("a") as file:
         file.write(json.dumps({"id": "long", "text": "word " * 5000}) + "\n")
     shape = {

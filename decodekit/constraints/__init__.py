@@ -14,7 +14,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from decodekit.constraints.bitmask import allocate_bitmask, apply_bitmask, bitmask_from_ids, ids_from_bitmask
+from decodekit.constraints.bitmask import allocate_bitmask, bitmask_from_ids, ids_from_bitmask
 from decodekit.constraints.choices import Choices
 from decodekit.constraints.compiler import CompiledGrammar, compile
 from decodekit.constraints.constraint import Constraint, as_constraint
@@ -33,7 +33,6 @@ __all__ = [
     "Matcher",
     "Regex",
     "allocate_bitmask",
-    "apply_bitmask",
     "as_constraint",
     "bitmask_from_ids",
     "check",

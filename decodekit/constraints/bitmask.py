@@ -6,14 +6,10 @@ The layout is the one of xgrammar and llguidance, so masks can be handed over to
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from decodekit.constraints.automaton import Int32Array
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 def num_words(vocabulary_size: int) -> int:
@@ -24,27 +20,6 @@ def num_words(vocabulary_size: int) -> int:
 def allocate_bitmask(rows: int, vocabulary_size: int) -> Int32Array:
     """A bitmask that allows nothing, int32 [rows, words]."""
     return np.zeros((rows, num_words(vocabulary_size)), np.int32)
-
-
-def apply_bitmask(logits: Tensor, bitmask: Tensor) -> Tensor:
-    """The logits, with -inf where the token is not allowed.
-
-    Args:
-        logits: [N, V], any floating type.
-        bitmask: int32 [N, words] or [1, words], on the device of the logits, with ``32 * words >= V``.
-
-    Raises:
-        ValueError: the bitmask is too narrow.
-    """
-    import torch
-
-    size = logits.shape[-1]
-    if bitmask.shape[-1] * 32 < size:
-        raise ValueError(f"a bitmask of {bitmask.shape[-1]} words is too narrow for {size} logits")
-    shifts = torch.arange(32, dtype=torch.int32, device=bitmask.device)
-    # [N, words, 1] >> [32]: an arithmetic shift, whose lowest bit is the one that matters.
-    allowed = ((bitmask.unsqueeze(-1) >> shifts) & 1).flatten(-2)[..., :size].bool()
-    return logits.masked_fill(~allowed, float("-inf"))
 
 
 def bitmask_from_ids(ids: Iterable[int], vocabulary_size: int) -> Int32Array:

@@ -41,8 +41,36 @@ def _cached_adapter(python_type: object) -> TypeAdapter[Any]:
     return _new_adapter(python_type)
 
 
+@lru_cache(maxsize=1)
+def _generator() -> type[Any]:
+    from pydantic.json_schema import GenerateJsonSchema
+
+    class ClosedObjects(GenerateJsonSchema):
+        """Objects with the declared fields only, unless the type says ``extra="allow"``.
+
+        Pydantic ignores other keys when it reads, so its schemas leave them open; but a model that is asked for a
+        type has no reason to write what would be thrown away.
+        """
+
+        def model_schema(self, schema: Any) -> dict[str, Any]:
+            return _closed(super().model_schema(schema))
+
+        def dataclass_schema(self, schema: Any) -> dict[str, Any]:
+            return _closed(super().dataclass_schema(schema))
+
+        def typed_dict_schema(self, schema: Any) -> dict[str, Any]:
+            return _closed(super().typed_dict_schema(schema))
+
+    return ClosedObjects
+
+
+def _closed(schema: dict[str, Any]) -> dict[str, Any]:
+    is_object = schema.get("type") == "object"
+    return {**schema, "additionalProperties": False} if is_object and "additionalProperties" not in schema else schema
+
+
 def json_schema_of(python_type: object) -> dict[str, object]:
-    """The JSON Schema (draft 2020-12) of the texts that validate as a type, by alias.
+    """The JSON Schema (draft 2020-12) of the texts to write for a type: its fields by alias, and no other keys.
 
     Raises:
         InvalidConstraintError: Pydantic cannot read this type from JSON.
@@ -50,7 +78,9 @@ def json_schema_of(python_type: object) -> dict[str, object]:
     from pydantic.errors import PydanticInvalidForJsonSchema
 
     try:
-        schema: dict[str, object] = _adapter(python_type).json_schema(by_alias=True, mode="validation")
+        schema: dict[str, object] = _adapter(python_type).json_schema(
+            by_alias=True, mode="validation", schema_generator=_generator()
+        )
     except PydanticInvalidForJsonSchema as error:
         raise UnsupportedSchemaError(
             f"{python_type!r:.200} has no JSON Schema: {_first_line(error)}",

@@ -13,6 +13,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -159,15 +160,25 @@ class HuggingFaceLM:
         return self._runner.forward(tokens, num_tokens, cache, rows, logits)  # type: ignore[arg-type]
 
 
+_verdicts: WeakKeyDictionary[nn.Module, tuple[object, int, Tier]] = WeakKeyDictionary()
+"""What the self-check found for a model on its device in its type, and which runner passed: asked once per model."""
+
+
 def _choose(
     model: nn.Module, context_length: int | None, wanted: TierName | None
 ) -> tuple[RaggedModel | RowwiseModel, Tier]:
     """The first tier that gives the model's own logits."""
+    state = (model.dtype, model.get_input_embeddings().weight.device, wanted)  # type: ignore[operator]
+    known_state, known_place, known_tier = _verdicts.get(model, (None, -1, None))
     reference = shared_copy(model)
     tolerance = TOLERANCES.get(model.dtype, TOLERANCES[torch.bfloat16])  # type: ignore[call-overload]
     refused: list[str] = []
-    for name, runner in _runners(model, refused):
+    for place, (name, runner) in enumerate(_runners(model, refused)):
         if wanted is not None and name != wanted:
+            continue
+        if known_tier is not None and known_state == state:
+            if place == known_place:
+                return runner, known_tier
             continue
         try:
             error = _checked(name, runner, model, reference, context_length)
@@ -175,7 +186,9 @@ def _choose(
             refused.append(f"{name}: {_one_line(problem)}")
             continue
         if error <= tolerance:
-            return runner, Tier(name, error, tuple(refused))
+            tier = Tier(name, error, tuple(refused))
+            _verdicts[model] = (state, place, tier)
+            return runner, tier
         refused.append(f"{name}: logits differ from the model's own by {error:.2g} of their spread")
     raise ModelError(
         f"{type(model).__name__} cannot be run" + (f" in tier {wanted!r}" if wanted else ""),

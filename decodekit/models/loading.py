@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -67,7 +68,8 @@ def load(
     if device_map is not None:
         arguments["device_map"] = device_map
     try:
-        model = AutoModelForCausalLM.from_pretrained(source, **arguments)
+        with nullcontext() if name_or_path not in BUNDLED else _no_progress_bar():
+            model = AutoModelForCausalLM.from_pretrained(source, **arguments)
     except (OSError, ValueError, ImportError, KeyError, RuntimeError) as problem:
         raise ModelError(
             f"the model cannot be loaded: {_first_line(problem)}", at=source, hint=_load_hint(problem)
@@ -92,6 +94,20 @@ def load(
     lm = HuggingFaceLM(model)
     check_tokenizer(lm, tokenizer)
     return lm, tokenizer
+
+
+@contextmanager
+def _no_progress_bar() -> Iterator[None]:
+    """Without transformers' bar for the reading of weights, which a model of some megabytes does not need."""
+    from transformers.utils import logging
+
+    was_enabled = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            logging.enable_progress_bar()
 
 
 def check_tokenizer(lm: HuggingFaceLM, tokenizer: Any) -> None:

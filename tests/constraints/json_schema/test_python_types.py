@@ -110,3 +110,21 @@ def test_equality_pickling_and_defaults_that_are_no_json() -> None:
     assert pickle.loads(pickle.dumps(JsonSchema(Item))) == JsonSchema(Item)
     assert pickle.loads(pickle.dumps(JsonSchema({"a": 1}, order="any"))) == JsonSchema({"a": 1}, order="any")
     assert accepts(JsonSchema(Default), b'{"ratio":1.5}')
+
+
+class Closed(BaseModel):
+    x: int
+
+
+class Open(BaseModel, extra="allow"):
+    item: Closed
+
+
+def test_objects_have_the_declared_fields_only_unless_the_type_says_otherwise() -> None:
+    assert not accepts(JsonSchema(Closed), b'{"x":1,"y":2}')
+    assert not accepts(JsonSchema(Pair), b'{"first":1,"second":[2,"x"],"more":1}')
+    assert not accepts(JsonSchema(Point), b'{"x":1,"y":2}')
+    assert not accepts(JsonSchema(dict[str, Closed]), b'{"a":{"x":1,"y":2}}')
+    assert accepts(JsonSchema(dict[str, Closed]), b'{"a":{"x":1},"b":{"x":2}}')
+    assert accepts(JsonSchema(Open), b'{"item":{"x":1},"y":2}')
+    assert not accepts(JsonSchema(Open), b'{"item":{"x":1,"y":2}}')
