@@ -6,9 +6,9 @@
 
 The learning rate follows the clock (constant, then linear to zero over the last part of `--minutes`), so a slow machine
 ends with a finished model too. Stopped at any time, the same command goes on from the last checkpoint. The batches
-depend on seed, step and process alone. Copying from the document is what has to be learned, and it does not emerge
-soon by itself: it is written into the initial weights (`Network.write_induction_heads`). The hidden matrices are
-trained by Muon (Jordan et al. 2024), the rest by AdamW.
+depend on seed, step and process, their mixture on the clock. Copying from the document is what has to be learned, and
+it does not emerge soon by itself: it is written into the initial weights (`Network.write_induction_heads`). The hidden
+matrices are trained by Muon (Jordan et al. 2024), the rest by AdamW.
 """
 
 from __future__ import annotations
@@ -64,14 +64,15 @@ RECIPES = {
 }
 
 
-def task_shares(step: int) -> tuple[float, float]:
+def task_shares(progress: float) -> tuple[float, float]:
     """The parts of packed samples that are copy tasks (fillers not counted) and partial documents.
 
-    Short contexts first, here too: a partial document has few places where a value can be.
+    Short contexts first: a partial document has few places where a value can be. With whole documents from the start,
+    finding the first token of a value did not begin within 4M tokens; with this order it did within 1M.
     """
-    if step < 1500:
+    if progress < 0.25:
         return 0.15, 0.8
-    return (0.05, 0.4) if step < 2000 else (0.03, 0.17)
+    return (0.05, 0.4) if progress < 0.33 else (0.03, 0.17)
 
 
 def rate_factor(step: int, progress: float, recipe: Recipe) -> float:
@@ -139,7 +140,7 @@ class Trainer:
         rng = random.Random(f"{self.recipe.seed}:{self.step}:{self.peers.rank}")
         recipe, vocab_size = self.recipe, self.recipe.shape.vocab_size
         inputs, targets = make_batch(
-            rng, self.encode, self.eos_id, vocab_size, (recipe.rows, recipe.row_length), *task_shares(self.step)
+            rng, self.encode, self.eos_id, vocab_size, (recipe.rows, recipe.row_length), *task_shares(progress)
         )
         loss = self.loss(inputs.to(self.device), targets.to(self.device))
         torch.autograd.backward(loss)

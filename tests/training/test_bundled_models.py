@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from training.evaluate import Score, decode_unconstrained, example_tasks, held_out_tasks, same_value
+from training.evaluate import Score, decode_constrained, decode_unconstrained, example_tasks, held_out_tasks, same_value
 from training.train import MODELS
 
 FOLDERS = [MODELS / "tiny", MODELS / "tiny-draft"]
@@ -104,3 +104,15 @@ def test_reads_the_examples() -> None:
 def test_evaluation_documents_are_always_the_same() -> None:
     assert held_out_tasks(12, held_out_wordings=True) == held_out_tasks(12, held_out_wordings=True)
     assert held_out_tasks(12, held_out_wordings=True) != held_out_tasks(12, held_out_wordings=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("held_out_wordings", "floor"), [(False, 0.91), (True, 0.75)])
+def test_fields_right_under_a_constraint(held_out_wordings: bool, floor: float) -> None:
+    # Floors just under the figures of the model card, so that a change for the worse shows.
+    tasks = held_out_tasks(500, held_out_wordings=held_out_wordings)
+    score = Score()
+    for task, output in zip(tasks, decode_constrained(MODELS / "tiny", tasks), strict=True):
+        score.add(task, output)
+    assert score.field_rate > floor
+    assert score.valid_rate >= 0.999
