@@ -3,6 +3,7 @@
     python -m training.train tiny --minutes 61 --processes 2
     python -m training.train tiny-draft --minutes 9 --processes 2
     python -m training.train tiny --export-only          # write the model folder from the last checkpoint
+    python -m training.train tiny --minutes 60 --from-model   # no checkpoint at hand: go on from the written model
 
 The learning rate follows the clock (constant, then linear to zero over the last part of `--minutes`), so a slow machine
 ends with a finished model too. Stopped at any time, the same command goes on from the last checkpoint. The batches
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 from torch.multiprocessing.spawn import spawn
 from torch.nn import functional as F
@@ -64,15 +66,15 @@ RECIPES = {
 }
 
 
-def task_shares(progress: float) -> tuple[float, float]:
+def task_shares(progress: float, *, is_warm: bool) -> tuple[float, float]:
     """The parts of packed samples that are copy tasks (fillers not counted) and partial documents.
 
     Short contexts first: a partial document has few places where a value can be. With mostly whole documents, finding
     the first token of a value had not begun after 4.2M tokens; with this order (and a lower rate) it did within 1.2M.
     """
-    if progress < 0.25:
+    if progress < 0.25 and not is_warm:
         return 0.15, 0.8
-    return (0.05, 0.4) if progress < 0.33 else (0.03, 0.17)
+    return (0.05, 0.4) if progress < 0.33 and not is_warm else (0.03, 0.17)
 
 
 def rate_factor(step: int, progress: float, recipe: Recipe) -> float:
@@ -108,6 +110,7 @@ class Trainer:
         self.peak_rates = [recipe.matrix_rate, recipe.other_rate]
         self.step = 0
         self.num_tokens = 0
+        self.is_warm = False  # started from a model that reads documents already
         # The time spent up to the last step, the same in all processes; and with the last step, by this one's clock.
         self.seconds = self.own_seconds = 0.0
 
@@ -137,10 +140,11 @@ class Trainer:
 
     def train_step(self, progress: float) -> float:
         """One batch; returns its loss."""
-        rng = random.Random(f"{self.recipe.seed}:{self.step}:{self.peers.rank}")
+        rng = random.Random(f"{self.recipe.seed}:{self.step}:{self.peers.rank}{':warm' if self.is_warm else ''}")
+        shares = task_shares(progress, is_warm=self.is_warm)
         recipe, vocab_size = self.recipe, self.recipe.shape.vocab_size
         inputs, targets = make_batch(
-            rng, self.encode, self.eos_id, vocab_size, (recipe.rows, recipe.row_length), *task_shares(progress)
+            rng, self.encode, self.eos_id, vocab_size, (recipe.rows, recipe.row_length), *shares
         )
         loss = self.loss(inputs.to(self.device), targets.to(self.device))
         torch.autograd.backward(loss)
@@ -195,6 +199,7 @@ class Trainer:
             "step": self.step,
             "num_tokens": self.num_tokens,
             "seconds": self.seconds,
+            "is_warm": self.is_warm,
         }
         partial = self.checkpoint_path.with_suffix(".partial")
         torch.save(state, partial)
@@ -212,7 +217,14 @@ class Trainer:
                 optimizer.load_state_dict(saved)
         self.step, self.num_tokens = state["step"], state["num_tokens"]
         self.seconds = self.own_seconds = state["seconds"]
+        self.is_warm = state.get("is_warm", False)
         return True
+
+    def start_from(self, folder: Path) -> None:
+        """Take the weights of a written model; optimizers, clock and counts begin anew."""
+        weights = load_file(folder / "model.safetensors", device=self.device)
+        self.network.load_state_dict({name.removeprefix("model."): weight for name, weight in weights.items()})
+        self.is_warm = True
 
     def export(self, folder: Path) -> None:
         """Write the model as a transformers folder: float32 safetensors, configuration, generation configuration."""
@@ -271,6 +283,8 @@ def work(rank: int, size: int, arguments: argparse.Namespace) -> None:
         peers=peers,
     )
     is_resumed = trainer.resume()
+    if arguments.from_model and not is_resumed:
+        trainer.start_from(MODELS / arguments.model)
     if not arguments.export_only:
         if peers.is_first:
             print(f"{'resumed at' if is_resumed else 'start at'} step {trainer.step}", flush=True)
@@ -288,6 +302,9 @@ def main() -> None:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--processes", type=int, default=1, help="CPU processes of one thread that share the work")
     parser.add_argument("--no-compile", action="store_true", help="skip torch.compile")
+    parser.add_argument(
+        "--from-model", action="store_true", help="without a checkpoint, start from the weights in the model folder"
+    )
     parser.add_argument("--export-only", action="store_true", help="write the model folder from the checkpoint")
     arguments = parser.parse_args()
     if arguments.processes == 1 or arguments.export_only:

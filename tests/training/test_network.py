@@ -12,6 +12,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from training.batches import NO_LOSS, copy_task, make_batch
 from training.network import Network, NetworkShape
+from training.peers import Peers
+from training.train import MODELS, RECIPES, Trainer
 
 SHAPE = NetworkShape(vocab_size=512, hidden_size=96, num_layers=3, num_heads=3, intermediate_size=64)
 
@@ -78,3 +80,15 @@ def test_rows_are_documents_with_loss_on_their_json(tokenizer_folder: Path) -> N
         answer = backend.decode(targets[row, :first_end][learned[row, :first_end]].tolist(), skip_special_tokens=True)
         assert text.endswith(answer)
         assert isinstance(json.loads(answer), dict)
+
+
+def test_training_can_go_on_from_the_written_model(tmp_path: Path) -> None:
+    trainer = Trainer("tiny", RECIPES["tiny"], "cpu", compiles=False, peers=Peers(0, 1, tmp_path / "meeting"))
+    before = trainer.field_accuracy(held_out_wordings=False, num_documents=12)
+    trainer.start_from(MODELS / "tiny")
+    after = trainer.field_accuracy(held_out_wordings=False, num_documents=12)
+    assert before < 0.2 < 0.7 < after
+    assert trainer.is_warm
+    loss = trainer.train_step(0.99)  # a small rate: what was learned stays
+    assert loss < 1
+    assert trainer.field_accuracy(held_out_wordings=False, num_documents=12) > 0.7
