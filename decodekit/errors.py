@@ -115,9 +115,13 @@ class ContextLengthError(ModelError):
 
 
 class OptionError(DecodekitError):
-    """Options that contradict each other or are out of range."""
+    """Options that contradict each other or are out of range.
+
+    Where several options are wrong at once, `faults` holds an error for each.
+    """
 
     code = "DK305"
+    faults: tuple[DecodekitError, ...] = ()
 
 
 class UselessOptionError(OptionError):

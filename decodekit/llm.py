@@ -177,7 +177,7 @@ class LLM:
     ) -> Iterator[Chunk]:
         """Continue prompts and hand out the texts as they grow. Options and errors are those of `generate`."""
         faults: list[DecodekitError] = []
-        listed: list[Any] = [prompts] if _is_single(prompts) else list(prompts)
+        listed: list[Any] = [prompts] if _is_single(prompts) or not isinstance(prompts, Iterable) else list(prompts)
         for index, prompt in enumerate(listed):
             if not isinstance(prompt, str) and not is_messages(prompt):
                 faults.append(OptionError(f"a prompt is a text or messages, not {prompt!r:.40}", at=f"prompt {index}"))

@@ -301,11 +301,14 @@ def check_seed(seed: object, faults: list[DecodekitError]) -> None:
 
 def raise_faults(faults: Sequence[DecodekitError]) -> None:
     """Raise what was found: nothing, the only fault as it is, or all of them in one `OptionError`."""
-    if len(faults) == 1:
-        raise faults[0]
-    if faults:
-        lines = [str(fault).replace("\n", "\n    ") for fault in faults]
-        raise OptionError("\n  - ".join([f"{len(faults)} options cannot be used:", *lines]))
+    each = [one for fault in faults for one in (isinstance(fault, OptionError) and fault.faults) or (fault,)]
+    if len(each) == 1:
+        raise each[0]
+    if each:
+        lines = [str(fault).replace("\n", "\n    ") for fault in each]
+        error = OptionError("\n  - ".join([f"{len(each)} options cannot be used:", *lines]))
+        error.faults = tuple(each)
+        raise error
 
 
 def _made(

@@ -435,3 +435,15 @@ def test_docs_name_every_option() -> None:
 
 def test_repr() -> None:
     assert repr(toy()) == "LLM('toy', torch.float32, cpu)"
+
+
+def test_prompts_that_are_none() -> None:
+    with pytest.raises(OptionError, match="a prompt is a text or messages, not 5"):
+        toy().generate(5)  # type: ignore[call-overload]
+
+
+def test_faults_of_the_strategy_stand_beside_the_others() -> None:
+    with pytest.raises(OptionError, match="4 options cannot be used") as caught:
+        toy().generate("x", strategy="sample", temperature=-1, top_p=3, top_q=1, max_new_tokens=0)
+    assert len(caught.value.faults) == 4
+    assert str(caught.value).count("cannot be used") == 1

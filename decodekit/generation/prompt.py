@@ -62,7 +62,8 @@ def _encode_text(tokenizer: Any, text: str, at: str, *, add_special_tokens: bool
     if hasattr(tokenizer, "instruct_tokenizer"):  # MistralTokenizer of mistral-common, around the one that encodes
         return _encode_text(tokenizer.instruct_tokenizer.tokenizer, text, at, add_special_tokens=add_special_tokens)
     if callable(tokenizer):  # transformers
-        ids = tokenizer(text, add_special_tokens=add_special_tokens)["input_ids"]
+        # Not verbose: a text that is too long is answered with an error that says more than the tokenizer's warning.
+        ids = tokenizer(text, add_special_tokens=add_special_tokens, verbose=False)["input_ids"]
     elif hasattr(tokenizer, "encode_batch"):  # tokenizers
         ids = tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
     elif hasattr(tokenizer, "encode"):  # mistral-common
