@@ -170,7 +170,7 @@ def _choose(
     """The first tier that gives the model's own logits."""
     state = (model.dtype, model.get_input_embeddings().weight.device, wanted)  # type: ignore[operator]
     known_state, known_place, known_tier = _verdicts.get(model, (None, -1, None))
-    reference = shared_copy(model)
+    reference: nn.Module | None = None
     tolerance = TOLERANCES.get(model.dtype, TOLERANCES[torch.bfloat16])  # type: ignore[call-overload]
     refused: list[str] = []
     for place, (name, runner) in enumerate(_runners(model, refused)):
@@ -180,6 +180,7 @@ def _choose(
             if place == known_place:
                 return runner, known_tier
             continue
+        reference = reference or shared_copy(model)
         try:
             error = _checked(name, runner, model, reference, context_length)
         except Exception as problem:

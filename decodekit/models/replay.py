@@ -96,7 +96,8 @@ class Replays:
         if recording.num_proven < NUM_PROOFS:
             replayed = graph(*arguments)
             expected = eager()  # afterwards: it overwrites what a wrong recording put into the cache
-            recording.is_refused = not torch.equal(replayed, expected)
+            if not torch.equal(replayed, expected):  # set, never cleared: threads may prove one recording together
+                recording.is_refused = True
             recording.num_proven += 1
             return expected
         return graph(*arguments)
