@@ -35,6 +35,7 @@ _HOME: dict[str, str] = {
     "TopP": "decodekit.sampling",
     # constraints
     "Choices": "decodekit.constraints",
+    "Guarded": "decodekit.constraints",
     "JsonSchema": "decodekit.constraints",
     "Regex": "decodekit.constraints",
     "check": "decodekit.constraints",
@@ -48,6 +49,7 @@ __all__ = ["__version__", *_HOME]
 
 if TYPE_CHECKING:
     from decodekit.constraints import Choices as Choices
+    from decodekit.constraints import Guarded as Guarded
     from decodekit.constraints import JsonSchema as JsonSchema
     from decodekit.constraints import Regex as Regex
     from decodekit.constraints import check as check

@@ -18,6 +18,7 @@ from decodekit.constraints.bitmask import allocate_bitmask, bitmask_from_ids, id
 from decodekit.constraints.choices import Choices
 from decodekit.constraints.compiler import CompiledGrammar, compile
 from decodekit.constraints.constraint import Constraint, as_constraint
+from decodekit.constraints.guards import Guard, Guarded, Refusal
 from decodekit.constraints.matcher import Matcher
 
 if TYPE_CHECKING:
@@ -29,8 +30,11 @@ __all__ = [
     "Choices",
     "CompiledGrammar",
     "Constraint",
+    "Guard",
+    "Guarded",
     "JsonSchema",
     "Matcher",
+    "Refusal",
     "Regex",
     "allocate_bitmask",
     "as_constraint",

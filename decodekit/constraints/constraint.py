@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from decodekit.constraints.network import Frame
 from decodekit.errors import InvalidConstraintError
+
+if TYPE_CHECKING:
+    from decodekit.constraints.guards import Guard
 
 
 class Constraint(ABC):
@@ -32,6 +36,10 @@ class Constraint(ABC):
         Raises:
             ValueError: the text is not one of the constraint's.
         """
+
+    def guard(self) -> Guard | None:
+        """What a whole text must satisfy beyond the language of `root`; None if the language says it all."""
+        return None
 
 
 def as_constraint(value: object) -> Constraint:

@@ -1,0 +1,131 @@
+"""Guards: what a whole text must satisfy beyond its language, asked when the text may end.
+
+A mask decides byte by byte. A few requirements are decided on a whole value only: that the objects of an array are
+distinct, that a function of the user says yes. A constraint names them as its guard; the matcher asks the guard where
+the language accepts the text, and no text that it refuses is ever finished. How far a refused text is taken back is in
+`Refusal.keep`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+from decodekit.constraints.constraint import Constraint, as_constraint
+from decodekit.constraints.network import Frame
+from decodekit.errors import InvalidConstraintError
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a text is refused, and what of it can stay.
+
+    Attributes:
+        keep: number of leading bytes of the text that can stay; what follows them is redrawn. The whole length but one
+            says that only the end is wrong, and another continuation may still be right.
+        at: where: a JSON Pointer into the value, or a description.
+        message: what is wrong, in one sentence.
+    """
+
+    keep: int
+    at: str
+    message: str
+
+
+class Guard(Protocol):
+    """Judges whole texts of a constraint's language.
+
+    Laws: the answer depends on the text alone. `Refusal.keep` is less than the length of the text (0 for the empty
+    text). Used by several threads at once.
+    """
+
+    def refuses(self, text: bytes) -> Refusal | None:
+        """Why `text`, which the language of the constraint accepts, is refused all the same; None if it is not."""
+
+
+Verdict: TypeAlias = bool | str
+"""True is yes; False, or a text that says why, is no."""
+
+
+@dataclass(frozen=True, slots=True)
+class Guarded(Constraint):
+    """The texts of a constraint whose value a function of yours accepts.
+
+        dk.Guarded(Invoice, lambda invoice: invoice.net + invoice.tax == invoice.total or "the sum is wrong")
+
+    The function sees what `Completion.value` would be. It is asked while decoding, whenever a text may end, and what it
+    refuses is never returned: tokens are drawn again, at the end first, then further and further back. So it should
+    refuse what is rare; what can be said in the constraint itself belongs there.
+
+    Args:
+        constraint: a `Constraint`, or what `as_constraint` takes as one.
+        function: given a value, True if it is accepted; False, or a str that says why, if not. It must be a pure
+            function of the value. An exception that it raises is not caught.
+
+    Raises:
+        InvalidConstraintError: the function cannot be called, or `constraint` is none.
+    """
+
+    constraint: Constraint
+    function: Callable[..., Verdict]
+
+    def __init__(self, constraint: object, function: Callable[..., Verdict]) -> None:
+        if not callable(function):
+            raise InvalidConstraintError(
+                f"a guard is a function of the value, not a {type(function).__name__}",
+                at="function",
+                hint='Guarded(schema, lambda value: value["low"] <= value["high"])',
+            )
+        object.__setattr__(self, "constraint", as_constraint(constraint))
+        object.__setattr__(self, "function", function)
+
+    def root(self) -> Frame:
+        """The frame of the inner constraint."""
+        return self.constraint.root()
+
+    def parse(self, text: str) -> object:
+        """The value that the inner constraint gives.
+
+        Raises:
+            ValueError: the text is none of the constraint's, or the function refuses its value.
+        """
+        value = self.constraint.parse(text)
+        message = _ask(self.function, value)
+        if message is not None:
+            raise ValueError(message)
+        return value
+
+    def guard(self) -> Guard:
+        """First the guard of the inner constraint, if it has one, then the function."""
+        return _FunctionGuard(self)
+
+
+@dataclass(frozen=True, slots=True)
+class _FunctionGuard:
+    guarded: Guarded
+
+    def refuses(self, text: bytes) -> Refusal | None:
+        """Ask the inner guard, then the function."""
+        inner = self.guarded.constraint.guard()
+        refusal = None if inner is None else inner.refuses(text)
+        if refusal is not None:
+            return refusal
+        keep = max(0, len(text) - 1)  # nothing is known about where the fault lies
+        try:
+            value = self.guarded.constraint.parse(text.decode())
+        except ValueError as error:  # a Python type may validate more than its schema says
+            return Refusal(keep, "the whole value", f"the text has no value: {error}")
+        message = _ask(self.guarded.function, value)
+        return None if message is None else Refusal(keep, "the whole value", message)
+
+
+def _ask(function: Callable[..., Verdict], value: object) -> str | None:
+    """Why the function refuses the value; None if it does not."""
+    verdict = function(value)
+    if isinstance(verdict, str):
+        return verdict
+    if verdict:
+        return None
+    name = getattr(function, "__name__", type(function).__name__)
+    return "the guard refuses the value" if name == "<lambda>" else f"the guard {name} refuses the value"
