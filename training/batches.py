@@ -1,7 +1,8 @@
-"""Batches: documents with their JSON packed into rows of one length, the gaps filled with copy tasks.
+"""Batches: documents with their JSON, one to a row, rows of like length together.
 
-A row is `document, line feed, JSON, <eos>, document, ...`. There is a loss on the JSON and on the second half of every
-copy task, none on the documents: their content is random and cannot be predicted.
+A row is `document, line feed, JSON, <eos>`. There is a loss on the JSON and on the second half of every copy task, none
+on the documents: their content is random and cannot be predicted. One document to a row is what decoding meets too;
+packed into rows of 512 tokens, attention to other documents' tokens took half of the time of a step.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from training.documents import Document, make_document, make_partial_document, to_json
 from training.kinds import KINDS
+from training.tokenizer import VOCAB_SIZE
 
 Encode = Callable[[str], list[int]]
 NO_LOSS = -100
@@ -84,41 +86,47 @@ def training_sample(rng: random.Random, encode: Encode, eos_id: int, partial_sha
     return encode_document(make_document(kind, rng), encode, eos_id, separator)
 
 
-def make_batch(
-    rng: random.Random,
-    encode: Encode,
-    eos_id: int,
-    vocab_size: int,
-    shape: tuple[int, int],
-    copy_share: float,
-    partial_share: float,
-) -> tuple[Tensor, Tensor]:
-    """Inputs and targets, each int64 [rows, length]; targets are the next tokens, NO_LOSS where nothing is learned."""
-    rows, length = shape
-    packed: list[list[Sample]] = [[] for _ in range(rows)]
-    room = [length + 1] * rows
-    failures = 0
-    while failures < 3:
-        if rng.random() < copy_share:
-            sample = copy_task(rng, rng.randint(20, 96), vocab_size, eos_id)
-        else:
-            sample = training_sample(rng, encode, eos_id, partial_share)
-        fitting = [row for row in range(rows) if room[row] >= len(sample)]
-        if not fitting:
-            failures += 1
-            continue
-        row = max(fitting, key=room.__getitem__) if rng.random() < 0.3 else min(fitting, key=room.__getitem__)
-        packed[row].append(sample)
-        room[row] -= len(sample)
-    inputs = torch.zeros(rows, length, dtype=torch.long)
-    targets = torch.full((rows, length), NO_LOSS, dtype=torch.long)
-    for row, samples in enumerate(packed):
-        rng.shuffle(samples)
-        while room[row] >= 9:
-            samples.append(copy_task(rng, min(room[row], rng.randint(9, 120)), vocab_size, eos_id))
-            room[row] -= len(samples[-1])
-        tokens = torch.tensor([token for sample in samples for token in sample.tokens])
-        learned = torch.tensor([flag for sample in samples for flag in sample.is_learned])
+class Batches:
+    """An endless source of batches; each takes rows from one range of lengths."""
+
+    # Samples are padded to the next of these; longer ones (one in a thousand) are not used.
+    LENGTHS = (144, 208, 256, 304, 368, 512)
+
+    def __init__(self, rng: random.Random, encode: Encode, eos_id: int, num_tokens: int) -> None:
+        self.rng = rng
+        self.encode = encode
+        self.eos_id = eos_id
+        self.num_rows = {length: num_tokens // length for length in self.LENGTHS}
+        self._waiting: dict[int, list[Sample]] = {length: [] for length in self.LENGTHS}
+
+    def _draw(self, copy_share: float, partial_share: float) -> Sample:
+        if self.rng.random() < copy_share:
+            return copy_task(self.rng, self.rng.randint(20, 140), VOCAB_SIZE, self.eos_id)
+        return training_sample(self.rng, self.encode, self.eos_id, partial_share)
+
+    def take(self, copy_share: float, partial_share: float) -> tuple[Tensor, Tensor]:
+        """Inputs and targets, int64 [rows, length]; targets are the next tokens, NO_LOSS where nothing is learned.
+
+        `copy_share` of the samples are copy tasks, `partial_share` of the others are partial documents.
+        """
+        while True:
+            sample = self._draw(copy_share, partial_share)
+            length = next((length for length in self.LENGTHS if len(sample) <= length), None)
+            if length is None:
+                continue
+            waiting = self._waiting[length]
+            waiting.append(sample)
+            if len(waiting) == self.num_rows[length]:
+                self._waiting[length] = []
+                return stack(waiting, length)
+
+
+def stack(samples: Sequence[Sample], length: int) -> tuple[Tensor, Tensor]:
+    """Inputs and targets of some samples, each int64 [samples, length]; the last token of a sample is no input."""
+    inputs = torch.zeros(len(samples), length, dtype=torch.long)
+    targets = torch.full((len(samples), length), NO_LOSS, dtype=torch.long)
+    for row, sample in enumerate(samples):
+        tokens, learned = torch.tensor(sample.tokens), torch.tensor(sample.is_learned)
         inputs[row, : len(tokens) - 1] = tokens[:-1]
         targets[row, : len(tokens) - 1] = torch.where(learned[1:], tokens[1:], NO_LOSS)
     return inputs, targets

@@ -21,14 +21,17 @@ from training.kinds.kind import Kind, Record, Value
 from training.values import ValueSource, spell_date, spell_list, spell_money, spell_number
 from training.wording import (
     GENERIC_STATEMENTS,
+    LABEL_FRAMES,
     Wordings,
     blur,
     choose_alternatives,
     fill,
     mentioned_fields,
     stated_fields,
+    vary_case,
 )
 
+CORE_SHARE = 0.4
 _ISO_DATE = re.compile(r"\d{4}-\d\d-\d\d")
 _MISSING_MARKS = ("n/a", "-", "none", "unknown", "not given", "?", "N/A", "not specified", "")
 _SEPARATORS = (": ", ": ", ": ", ":", " - ", " = ", " : ", "\t", " | ", " -> ", ":  ")
@@ -151,7 +154,7 @@ class Writer:
         label = rng.choice(self.wordings.labels["salary" if name == "salary_min" else name])
         words = self.wordings.state_words.get(name)
         if words is not None:
-            value = rng.choice(words[_state_key(self.record[name])])
+            value = self._state_word(name)
         elif name == "salary_min":
             value = f"{self.spell('salary_min')} {rng.choice(('to', '-', 'up to', 'and'))} {self.spell('salary_max')}"
         else:
@@ -195,6 +198,27 @@ class Writer:
         rng.shuffle(sentences)
         return sentences
 
+    def _label(self, key: str) -> str:
+        """A name of a field on a form."""
+        rng = self.rng
+        label = rng.choice(self.wordings.labels[key])
+        if not self.wordings.is_open or rng.random() > 0.25:
+            return label
+        if rng.random() < 0.5:
+            return vary_case(label, rng)
+        spelled = {"label": label.lower() if rng.random() < 0.7 else label}
+        framed = fill(rng.choice(LABEL_FRAMES), spelled.__getitem__, rng)
+        framed = framed[0].upper() + framed[1:]
+        return label if framed.lower() in self.kind.withheld else framed
+
+    def _state_word(self, name: str) -> str:
+        """The value of a boolean or an enum, as it stands behind a label."""
+        word = self.rng.choice(self.wordings.state_words[name][_state_key(self.record[name])])
+        if not self.wordings.is_open:
+            return word
+        varied = vary_case(word, self.rng)
+        return word if varied in self.kind.withheld else varied
+
     def labelled(self, fields: set[str], missing: set[str]) -> list[tuple[str, str]]:
         """Pairs of label and value, in the order of the schema."""
         rng = self.rng
@@ -205,11 +229,11 @@ class Writer:
                 continue  # written together with salary_min, and with the amounts
             label_key = "salary" if name == "salary_min" else name
             if name in fields:
-                label = rng.choice(self.wordings.labels[label_key])
+                label = self._label(label_key)
                 words = self.wordings.state_words.get(name)
                 value = self.record[name]
                 if words is not None:
-                    text = rng.choice(words[_state_key(value)])
+                    text = self._state_word(name)
                 elif name == "salary_min":
                     low, high = self.spell("salary_min"), self.spell("salary_max")
                     text = rng.choice((f"{low} - {high}", f"{low} to {high}", f"from {low} to {high}", f"{low}-{high}"))
@@ -221,7 +245,7 @@ class Writer:
                     text = self.spell(name)
                 pairs.append((label, text))
             elif name in missing and rng.random() < 0.3:
-                pairs.append((rng.choice(self.wordings.labels[label_key]), rng.choice(_MISSING_MARKS)))
+                pairs.append((self._label(label_key), rng.choice(_MISSING_MARKS)))
         if spells_currency:
             pairs.append((rng.choice(("Currency", "Currency code", "Prices in")), self.currency))
         return pairs
@@ -265,7 +289,7 @@ def write_document(
     """The text of a record; `only` limits what is said to some fields."""
     rng = source.rng
     writer = Writer(kind, record, extras, wordings, source)
-    most = sum(map(writer.is_usable, wordings.distractors))
+    most = min(14, sum(map(writer.is_usable, wordings.distractors)))
     fields = {name for name, value in record.items() if value is not None and value != []}
     missing = set(record) - fields
     if only is not None:
@@ -326,15 +350,23 @@ def _frame(body: str, wordings: Wordings, rng: random.Random) -> str:
     return body
 
 
+def training_wordings(kind: Kind, rng: random.Random) -> Wordings:
+    """The core or all of a kind's training wordings; the core is small, so each of its phrasings is seen more often."""
+    return kind.training if rng.random() < CORE_SHARE else kind.wider
+
+
 def make_document(
     kind: Kind, rng: random.Random, *, held_out_wordings: bool = False, reserved_values: bool = False
 ) -> Document:
     """A random document of a kind with all fields of its schema."""
     source = ValueSource(rng, reserved=reserved_values)
     record, extras = kind.draw(source)
-    wordings = kind.held_out if held_out_wordings else kind.training
-    if reserved_values:  # evaluation: the phrasings as they are written
-        wordings = replace(wordings, is_open=False)
+    if held_out_wordings:
+        wordings = kind.held_out
+    elif reserved_values:  # evaluation: the core phrasings as they are written
+        wordings = replace(kind.training, is_open=False)
+    else:
+        wordings = training_wordings(kind, rng)
     return Document(kind.name, write_document(kind, record, extras, wordings, source, None), record)
 
 
@@ -355,7 +387,7 @@ def make_partial_document(kind: Kind, rng: random.Random) -> Document:
             only |= set(kind.money)
         if only & set(kind.money) and "currency" in record:
             only |= {"currency"}
-    text = write_document(kind, record, extras, kind.training, source, only)
+    text = write_document(kind, record, extras, training_wordings(kind, rng), source, only)
     is_renamed = rng.random() < 0.5
     partial: Record = {}
     for name, value in record.items():

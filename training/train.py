@@ -7,9 +7,9 @@
 
 The learning rate follows the clock (constant, then linear to zero over the last part of `--minutes`), so a slow machine
 ends with a finished model too. Stopped at any time, the same command goes on from the last checkpoint. The batches
-depend on seed, step and process, their mixture on the clock. Copying from the document is what has to be learned, and
-it does not emerge soon by itself: it is written into the initial weights (`Network.write_induction_heads`). The hidden
-matrices are trained by Muon (Jordan et al. 2024), the rest by AdamW.
+depend on seed, process and the step at which the run began, their mixture on the clock. Copying from the document is
+what has to be learned, and it does not emerge soon by itself: it is written into the initial weights
+(`Network.write_induction_heads`). The hidden matrices are trained by Muon (Jordan et al. 2024), the rest by AdamW.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from torch.multiprocessing.spawn import spawn
 from torch.nn import functional as F
 from transformers import AutoTokenizer, GenerationConfig, LlamaConfig, LlamaForCausalLM
 
-from training.batches import NO_LOSS, Encode, encode_document, make_batch
+from training.batches import NO_LOSS, Batches, Encode, encode_document
 from training.documents import make_document
 from training.kinds import KINDS
 from training.network import Network, NetworkShape
@@ -49,8 +49,7 @@ class Recipe:
     """Everything that decides a training run but its length."""
 
     shape: NetworkShape
-    rows: int = 5
-    row_length: int = 512
+    batch_tokens: int = 3600
     matrix_rate: float = 3e-3
     other_rate: float = 2e-3
     warmup_steps: int = 50
@@ -59,7 +58,7 @@ class Recipe:
 
 
 RECIPES = {
-    "tiny": Recipe(NetworkShape(VOCAB_SIZE, hidden_size=192, num_layers=4, num_heads=6, intermediate_size=512)),
+    "tiny": Recipe(NetworkShape(VOCAB_SIZE, hidden_size=192, num_layers=5, num_heads=6, intermediate_size=512)),
     "tiny-draft": Recipe(
         NetworkShape(VOCAB_SIZE, hidden_size=128, num_layers=3, num_heads=4, intermediate_size=320), seed=2
     ),
@@ -67,7 +66,7 @@ RECIPES = {
 
 
 def task_shares(progress: float, *, is_warm: bool) -> tuple[float, float]:
-    """The parts of packed samples that are copy tasks (fillers not counted) and partial documents.
+    """The parts of samples that are copy tasks and partial documents.
 
     Short contexts first: a partial document has few places where a value can be. With mostly whole documents, finding
     the first token of a value had not begun after 4.2M tokens; with this order (and a lower rate) it did within 1.2M.
@@ -108,6 +107,7 @@ class Trainer:
             torch.optim.AdamW(others, lr=recipe.other_rate, betas=(0.9, 0.98), weight_decay=0.0),
         ]
         self.peak_rates = [recipe.matrix_rate, recipe.other_rate]
+        self.batches: Batches | None = None  # begins with the first step of a run
         self.step = 0
         self.num_tokens = 0
         self.is_warm = False  # started from a model that reads documents already
@@ -140,13 +140,12 @@ class Trainer:
 
     def train_step(self, progress: float) -> float:
         """One batch; returns its loss."""
-        rng = random.Random(f"{self.recipe.seed}:{self.step}:{self.peers.rank}{':warm' if self.is_warm else ''}")
-        shares = task_shares(progress, is_warm=self.is_warm)
-        recipe, vocab_size = self.recipe, self.recipe.shape.vocab_size
-        inputs, targets = make_batch(
-            rng, self.encode, self.eos_id, vocab_size, (recipe.rows, recipe.row_length), *shares
-        )
-        loss = self.loss(inputs.to(self.device), targets.to(self.device))
+        if self.batches is None:
+            key = f"{self.recipe.seed}:{self.step}:{self.peers.rank}{':warm' if self.is_warm else ''}"
+            self.batches = Batches(random.Random(key), self.encode, self.eos_id, self.recipe.batch_tokens)
+        batch = self.batches.take(*task_shares(progress, is_warm=self.is_warm))
+        inputs, targets = (part.to(self.device) for part in batch)
+        loss = self.loss(inputs, targets)
         torch.autograd.backward(loss)
         numbers = [loss.item(), self.own_seconds]
         mean_loss, self.seconds = self.peers.average(self.network.parameters(), numbers)
@@ -221,9 +220,9 @@ class Trainer:
         return True
 
     def start_from(self, folder: Path) -> None:
-        """Take the weights of a written model; optimizers, clock and counts begin anew."""
+        """Take the weights of a written model, layers added where there are more now; all else begins anew."""
         weights = load_file(folder / "model.safetensors", device=self.device)
-        self.network.load_state_dict({name.removeprefix("model."): weight for name, weight in weights.items()})
+        self.network.grow_from({name.removeprefix("model."): weight for name, weight in weights.items()})
         self.is_warm = True
 
     def export(self, folder: Path) -> None:

@@ -1,5 +1,8 @@
 """Wordings: the phrasings that a document kind is written in, and how a phrasing becomes text.
 
+The core of a kind's wordings stands in its module; `kinds/wordings/<kind>.toml` holds many more for training alone,
+written by somebody who did not know the held-out ones.
+
 A phrasing is a string with `{field}` where a value goes, `{~name}` where a value is mentioned in passing (it does not
 count as stated there) and `<this|that|>` where any one of the alternatives is taken.
 """
@@ -8,8 +11,11 @@ from __future__ import annotations
 
 import random
 import re
+import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 from training.lexicon import FILLERS
 
@@ -38,6 +44,15 @@ GENERIC_STATEMENTS: Phrasings = (
     "<If you need|In case you need|Should you need> the {label}<, it is|, take|:> {value}.",
     "<Also|Then|Next|Finally|Besides>, the {label}<:| is| was> {value}.",
 )
+# What may stand around a label on a form, and still name the same field. Training only, too.
+LABEL_FRAMES: Phrasings = (
+    "{label} <given|noted|here|so far|now|below|as agreed|on file|in short|stated|as known>",
+    "<Our|Your|Their|My|This|The|Known|Actual|Current|Stated|Main|Exact|Given|Full> {label}",
+    "{label} <of it|of this|of that|in question|in full|as entered|for us|for you|asked for|to note>",
+    "<About|Which|What|Regarding|Re|Now|Also|As for> {label}",
+    "{label} <(required)|(optional)|(see below)|no. 1|*|(please fill in)>",
+)
+WIDER = Path(__file__).parent / "kinds" / "wordings"
 _ALTERNATIVES = re.compile(r"<([^<>]*)>")
 _PLACEHOLDER = re.compile(r"\{(~?)(\w+)\}")
 
@@ -64,6 +79,20 @@ class Wordings:
     item_styles: Phrasings = field(default=())
     is_open: bool = False
 
+    def joined(self, other: Wordings) -> Wordings:
+        """The phrasings of both; open if one of them is."""
+
+        def join(mine: Any, theirs: Any) -> Any:
+            if isinstance(mine, Mapping):
+                return {key: join(mine.get(key, ()), theirs.get(key, ())) for key in {**mine, **theirs}}
+            if isinstance(mine, bool):
+                return mine or theirs
+            if not mine and isinstance(theirs, Mapping):
+                return theirs
+            return tuple(dict.fromkeys((*mine, *theirs)))
+
+        return Wordings(**{name: join(getattr(self, name), getattr(other, name)) for name in self.__dataclass_fields__})
+
     def all_phrasings(self) -> set[str]:
         """Every whole phrase (labels and single words left out)."""
         found = {*self.sentences, *self.distractors, *self.titles, *self.openings, *self.closings}
@@ -73,6 +102,12 @@ class Wordings:
         for phrasings in self.absences.values():
             found.update(phrasings)
         return found
+
+
+def read_wordings(kind_name: str) -> Wordings:
+    """The wider training wordings of a kind."""
+    loaded = tomllib.loads((WIDER / f"{kind_name}.toml").read_text(encoding="utf-8"))
+    return Wordings(**loaded, is_open=True)
 
 
 def stated_fields(phrasing: str) -> tuple[str, ...]:
@@ -93,17 +128,30 @@ def choose_alternatives(phrasing: str, rng: random.Random) -> str:
 
 
 def blur(phrasing: str, rng: random.Random) -> str:
-    """Replace, drop or add a word here and there, so that no single turn of phrase is relied upon."""
-    words: list[str] = []
-    for word in phrasing.split(" "):
+    """Replace, drop or add a word here and there, so that no single turn of phrase is relied upon.
+
+    Words beside a value stay: another word there could be taken for a part of it.
+    """
+    words = phrasing.split(" ")
+    result: list[str] = []
+    for index, word in enumerate(words):
+        is_beside_value = any("{" in near for near in words[max(0, index - 1) : index + 2])
         chance = rng.random()
-        if chance > 0.15 or not word.isalpha():
-            words.append(word)
+        if chance > 0.15 or is_beside_value or not word.isalpha():
+            result.append(word)
         elif chance > 0.05:
-            words.append(rng.choice(FILLERS))
-        if rng.random() < 0.04:
-            words.append(rng.choice(FILLERS))
-    return " ".join(words)
+            result.append(rng.choice(FILLERS))
+        if rng.random() < 0.04 and not is_beside_value:
+            result.append(rng.choice(FILLERS))
+    return " ".join(result)
+
+
+def vary_case(text: str, rng: random.Random) -> str:
+    """The text in capitals, small letters, as a title or as it is."""
+    kind = rng.random()
+    if kind < 0.55:
+        return text
+    return text.upper() if kind < 0.75 else text.lower() if kind < 0.85 else text.capitalize()
 
 
 def fill(phrasing: str, spell: Callable[[str], str], rng: random.Random) -> str:

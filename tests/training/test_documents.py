@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 import re
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
 import jsonschema
 import pytest
 
-from training.documents import Document, make_document, make_partial_document, to_json
+from training.documents import Document, Writer, make_document, make_partial_document, to_json
 from training.kinds import KINDS
 from training.kinds.kind import EXAMPLES, Kind
 from training.values import MONTHS, ValueSource, is_reserved, spell_date, spell_list, spell_money, spell_number
-from training.wording import Wordings, choose_alternatives, mentioned_fields, stated_fields
+from training.wording import Wordings, mentioned_fields, stated_fields
 
 ALL_KINDS = [pytest.param(kind, id=name) for name, kind in KINDS.items()]
 
@@ -87,25 +89,44 @@ def test_partial_documents_keep_order_and_need_no_other_field(kind: Kind) -> Non
 @pytest.mark.parametrize("kind", ALL_KINDS)
 def test_held_out_wordings_share_nothing_with_training(kind: Kind) -> None:
     def expanded(wordings: Wordings) -> set[str]:
-        rng = random.Random(0)
         found: set[str] = set()
         for phrasing in wordings.all_phrasings():
-            for _ in range(40):
-                text = choose_alternatives(phrasing, rng)
-                found.add(re.sub(r"\W+", " ", text.replace("{~", "{")).strip().lower())
+            parts = re.split(r"<([^<>]*)>", phrasing)
+            for text in itertools.product(*(part.split("|") if i % 2 else [part] for i, part in enumerate(parts))):
+                found.add(re.sub(r"\W+", " ", "".join(text).replace("{~", "{")).strip().lower())
         return found
 
-    common = expanded(kind.training) & expanded(kind.held_out)
+    common = expanded(kind.wider) & expanded(kind.held_out)
     assert common == set()
+    assert not set(kind.wider.item_styles) & set(kind.held_out.item_styles)
     for name, labels in kind.held_out.labels.items():
-        assert not {x.lower() for x in labels} & {x.lower() for x in kind.training.labels[name]}
+        assert not {x.lower() for x in labels} & {x.lower() for x in kind.wider.labels[name]}
     for name, states in kind.held_out.state_words.items():
         for value, words in states.items():
-            assert not set(words) & set(kind.training.state_words[name][value])
+            assert not set(words) & set(kind.wider.state_words[name][value])
 
 
 @pytest.mark.parametrize("kind", ALL_KINDS)
-@pytest.mark.parametrize("side", ["training", "held_out"])
+def test_variation_never_comes_upon_a_held_out_label_or_word(kind: Kind) -> None:
+    def seen(withheld: frozenset[str]) -> set[str]:
+        guarded = replace(kind)
+        guarded.__dict__["withheld"] = withheld
+        source = ValueSource(random.Random(3), reserved=False)
+        found: set[str] = set()
+        for _ in range(6):
+            record, extras = kind.draw(source)
+            writer = Writer(guarded, record, extras, kind.wider, source)
+            for _ in range(60):
+                found.update(writer._label(name).lower() for name in kind.wider.labels)
+                found.update(writer._state_word(name) for name in kind.wider.state_words)
+        return found
+
+    assert not seen(kind.withheld) & kind.withheld
+    assert seen(frozenset()) & kind.withheld  # without the guard it does
+
+
+@pytest.mark.parametrize("kind", ALL_KINDS)
+@pytest.mark.parametrize("side", ["training", "wider", "held_out"])
 def test_wordings_are_complete(kind: Kind, side: str) -> None:
     wordings: Wordings = getattr(kind, side)
     entries = kind.schema["properties"]

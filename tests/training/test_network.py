@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from training.batches import NO_LOSS, copy_task, make_batch
+from training.batches import NO_LOSS, Batches, copy_task
 from training.network import Network, NetworkShape
 from training.peers import Peers
 from training.train import MODELS, RECIPES, Trainer
@@ -66,20 +67,35 @@ def test_rows_are_documents_with_loss_on_their_json(tokenizer_folder: Path) -> N
     def encode(text: str) -> list[int]:
         return list(backend.encode(text, add_special_tokens=False).ids)
 
-    inputs, targets = make_batch(random.Random(1), encode, 1, 1536, (3, 512), 0.0, 0.0)
-    again, _ = make_batch(random.Random(1), encode, 1, 1536, (3, 512), 0.0, 0.0)
+    batches = Batches(random.Random(1), encode, 1, 2048)
+    inputs, targets = batches.take(0.0, 0.0)
+    again, _ = Batches(random.Random(1), encode, 1, 2048).take(0.0, 0.0)
     assert torch.equal(inputs, again)
-    assert inputs.shape == targets.shape == (3, 512)
+    rows, length = inputs.shape
+    assert inputs.shape == targets.shape
+    assert length in Batches.LENGTHS and rows == 2048 // length
     learned = targets != NO_LOSS
     assert 0.2 < learned.float().mean() < 0.8
-    # A target is the next input wherever there is one.
-    assert torch.equal(targets[:, :-1][learned[:, :-1]], inputs[:, 1:][learned[:, :-1]])
-    for row in range(3):
-        first_end = inputs[row].tolist().index(1)
-        text = backend.decode(inputs[row, :first_end].tolist(), skip_special_tokens=False)
-        answer = backend.decode(targets[row, :first_end][learned[row, :first_end]].tolist(), skip_special_tokens=True)
+    # A target is the next input wherever there is one, but for the end, which is no input.
+    is_inner = learned[:, :-1] & (targets[:, :-1] != 1)
+    assert torch.equal(targets[:, :-1][is_inner], inputs[:, 1:][is_inner])
+    for row in range(rows):
+        end = targets[row].tolist().index(1)
+        text = backend.decode(inputs[row, : end + 1].tolist(), skip_special_tokens=False)
+        answer = backend.decode(targets[row, : end + 1][learned[row, : end + 1]].tolist(), skip_special_tokens=True)
         assert text.endswith(answer)
         assert isinstance(json.loads(answer), dict)
+
+
+def test_a_network_grown_by_layers_computes_the_same(network: Network) -> None:
+    torch.manual_seed(4)
+    grown = Network(replace(SHAPE, num_layers=5))
+    grown.grow_from(network.state_dict())
+    tokens = torch.randint(0, 512, (2, 40))
+    with torch.no_grad():
+        torch.testing.assert_close(grown(tokens), network(tokens))
+        grown.blocks[2].mlp.down_proj.weight.add_(0.01)  # a layer that writes is a layer that counts
+        assert not torch.allclose(grown(tokens), network(tokens))
 
 
 def test_training_can_go_on_from_the_written_model(tmp_path: Path) -> None:

@@ -6,11 +6,12 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from training.values import ValueSource
-from training.wording import Phrasings, Wordings
+from training.wording import Phrasings, Wordings, read_wordings
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
@@ -33,6 +34,18 @@ class Kind:
     held_out: Wordings
     aliases: Mapping[str, Phrasings]
     money: tuple[str, ...] = ()
+
+    @cached_property
+    def wider(self) -> Wordings:
+        """All training wordings: the core that stands here and those of `wordings/<kind>.toml`."""
+        return self.training.joined(read_wordings(self.name))
+
+    @cached_property
+    def withheld(self) -> frozenset[str]:
+        """Labels (in small letters) and words of booleans and enums that training must not come upon by variation."""
+        labels = {label.lower() for labels in self.held_out.labels.values() for label in labels}
+        states = self.held_out.state_words.values()
+        return frozenset(labels | {word for values in states for words in values.values() for word in words})
 
     @property
     def schema(self) -> dict[str, Any]:
