@@ -41,6 +41,14 @@ META_SCHEMAS: Final = {
 }
 
 
+@dataclass(frozen=True)
+class Dialect:
+    """What a meta-schema says: a draft, and the keywords of its vocabularies that are left out."""
+
+    draft: Draft
+    ignored: frozenset[str] = frozenset()
+
+
 class Place(enum.Enum):
     """Where the sub-schemas of a keyword's value are."""
 
@@ -149,6 +157,10 @@ KEYWORDS: Final[dict[str, tuple[Keyword, ...]]] = {
     "$recursiveAnchor": (Keyword("a boolean", _is_boolean, first=_D19, last=_D19, is_assertion=False),),
     "$dynamicRef": (Keyword("a string", _is_text, first=_D20),),
     "$recursiveRef": (Keyword("a string", _is_text, first=_D19, last=_D19),),
+    "$vocabulary": (Keyword("an object of booleans", _is_map, first=_D19, is_assertion=False),),
+    "contentEncoding": (Keyword("a string", _is_text, first=_D7, is_assertion=False),),
+    "contentMediaType": (Keyword("a string", _is_text, first=_D7, is_assertion=False),),
+    "contentSchema": (Keyword(_SCHEMA, _is_schema, Place.SELF, first=_D19, is_assertion=False),),
     "$defs": (Keyword(_SCHEMA_MAP, _is_map, Place.MAP, first=_D19, is_assertion=False),),
     "definitions": (Keyword(_SCHEMA_MAP, _is_map, Place.MAP, is_assertion=False),),
     "type": (Keyword(f"one or several of {', '.join(TYPES)}", _is_type),),
@@ -205,6 +217,32 @@ KEYWORDS: Final[dict[str, tuple[Keyword, ...]]] = {
     "then": (Keyword(_SCHEMA, _is_schema, Place.SELF, first=_D7),),
     "else": (Keyword(_SCHEMA, _is_schema, Place.SELF, first=_D7),),
 }
+
+
+_APPLICATORS: Final = (
+    "prefixItems", "items", "contains", "properties", "patternProperties", "additionalProperties", "propertyNames",
+    "dependentSchemas", "allOf", "anyOf", "oneOf", "not", "if", "then", "else",
+)  # fmt: skip
+_UNEVALUATED: Final = ("unevaluatedItems", "unevaluatedProperties")
+_VALIDATION: Final = (
+    "type", "enum", "const", "multipleOf", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "minLength",
+    "maxLength", "pattern", "minItems", "maxItems", "uniqueItems", "minContains", "maxContains", "required",
+    "minProperties", "maxProperties", "dependentRequired",
+)  # fmt: skip
+_2019: Final = "https://json-schema.org/draft/2019-09/vocab/"
+_2020: Final = "https://json-schema.org/draft/2020-12/vocab/"
+
+VOCABULARIES: Final[dict[str, tuple[str, ...]]] = {
+    f"{_2019}applicator": (*_APPLICATORS[1:], "additionalItems", *_UNEVALUATED),
+    f"{_2020}applicator": _APPLICATORS,
+    f"{_2020}unevaluated": _UNEVALUATED,
+    f"{_2019}format": ("format",),
+    f"{_2020}format-annotation": ("format",),
+    f"{_2020}format-assertion": ("format",),
+    **{f"{prefix}validation": _VALIDATION for prefix in (_2019, _2020)},
+    **{f"{prefix}{name}": () for prefix in (_2019, _2020) for name in ("core", "content", "meta-data")},
+}
+"""Vocabularies by URI, each with the keywords of it that assert something."""
 
 
 def keyword(name: str, draft: Draft) -> Keyword | None:

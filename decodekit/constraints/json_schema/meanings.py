@@ -442,8 +442,6 @@ def _ref(semantics: Semantics, location: Location, value: Any, is_asserted: bool
 
 def _dynamic_ref(semantics: Semantics, location: Location, value: Any, is_asserted: bool) -> Shape:
     target = semantics.library.resolve_dynamic(location)
-    if target is None:
-        raise refuse(location, "$dynamicRef" if "$dynamicRef" in location.keywords() else "$recursiveRef")
     return semantics.shape(semantics.goal(target, is_asserted=is_asserted))
 
 
@@ -460,8 +458,6 @@ _HINTS: Final = {
     "uniqueItems": "leaving it out and checking the finished value",
     "unevaluatedProperties": 'listing the properties of all branches in one schema with "additionalProperties"',
     "unevaluatedItems": 'listing the items of all branches in one schema with "items" after "prefixItems"',
-    "$dynamicRef": 'a plain "$ref"',
-    "$recursiveRef": 'a plain "$ref"',
 }
 
 

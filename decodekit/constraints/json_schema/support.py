@@ -38,19 +38,15 @@ def findings(library: Library, mode: Formats) -> Iterator[Finding]:
     Raises:
         UnresolvableReferenceError: a reference names nothing.
     """
-    num_known = -1
-    while num_known != len(library.locations):  # a reference may bring in a document, with anchors that count elsewhere
-        num_known = len(library.locations)
-        found = list(_walk(library, mode))
-    yield from found
-
-
-def _walk(library: Library, mode: Formats) -> Iterator[Finding]:
     seen = {library.root}
+    told: set[int] = set()  # a schema with dynamic references below is met once in each of its scopes
     stack = [library.root]
     while stack:
         location = stack.pop()
-        for name, value in location.keywords().items():
+        keywords = location.keywords()
+        is_new = location.index not in told
+        told.add(location.index)
+        for name, value in keywords.items() if is_new else ():
             known = keyword(name, location.draft)
             if known is None or not known.is_assertion:
                 yield Finding(location, name, "annotation")
@@ -60,8 +56,8 @@ def _walk(library: Library, mode: Formats) -> Iterator[Finding]:
                 yield Finding(location, name, "mask" if enforced else "annotation")
             except ConstraintError as error:
                 yield Finding(location, name, "refused", error)
-        if isinstance(location.value, dict) and location.keywords() is not location.value:
-            yield from (Finding(location, name, "annotation") for name in location.value if name != "$ref")
+        if isinstance(location.value, dict) and keywords is not location.value and is_new:
+            yield from (Finding(location, name, "annotation") for name in location.value if name not in keywords)
         below = [target for _, target in library.references(location)]
         for target in reversed(below):
             if target not in seen:
@@ -83,10 +79,7 @@ def _examine(library: Library, location: Location, name: str, value: JsonValue, 
     elif name == "uniqueItems":
         if not is_unique_anyway(location, mode):
             raise refuse(location, name)
-    elif name in ("unevaluatedProperties", "unevaluatedItems"):
-        if value is not True and value != {}:
-            raise refuse(location, name)
-    elif name in ("$dynamicRef", "$recursiveRef") and library.resolve_dynamic(location) is None:
+    elif name in ("unevaluatedProperties", "unevaluatedItems") and value is not True and value != {}:
         raise refuse(location, name)
     return True
 
