@@ -8,7 +8,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint types check-format pytest test-slow test-gpu bench train clean
+.PHONY: help install demo test lint types check-format pytest test-slow test-gpu fuzz bench train clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -42,6 +42,10 @@ test-slow: $(STAMP)  ## the long checks as well: corpora, many documents, large 
 
 test-gpu: $(STAMP)  ## the checks that need a CUDA device
 	$(BIN)/python -m pytest -q -m gpu
+
+FUZZ_MINUTES ?= 30
+fuzz: $(STAMP)  ## random JSON Schemas against the specification, FUZZ_MINUTES=30; FUZZ_ARGS="--seed 1 --draft 7"
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.constraints.json_schema.fuzzing --minutes $(FUZZ_MINUTES) $(FUZZ_ARGS)
 
 bench: $(STAMP)  ## tokens per second beside transformers' generate, on the bundled model
 	$(BIN)/python -m benchmarks.generation
