@@ -114,6 +114,19 @@ class Validator:
         """
         return self._run(self._schema, value, ()) is not None
 
+    def check_references(self) -> None:
+        """Look every reference of the schema up.
+
+        Raises:
+            LookupError: one names nothing.
+        """
+        agenda = [self._schema]
+        while agenda:
+            schema = agenda.pop()
+            if isinstance(schema, dict) and isinstance(schema.get("$ref"), str):
+                self._resolve(self._of[id(schema)], schema["$ref"])
+            agenda += [child for _, child in below(schema)]
+
     def _index(self, schema: Any, resource: Resource) -> None:
         if isinstance(schema, dict):
             dialect = schema.get("$schema")

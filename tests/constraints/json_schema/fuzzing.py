@@ -83,6 +83,9 @@ class Source:
             definitions["y"] = {"$anchor": "y", "anyOf": [definitions["y"]]}
         if self.has_other:
             name = "id" if draft == 4 else "$id"
+            if "$ref" in schema:  # beside which an identifier counts for nothing up to draft 7
+                schema = {"allOf": [schema]}
+            schema[name] = "http://fuzz.test/root"
             definitions["z"] = {name: "http://fuzz.test/z", "allOf": [self.schema(1)]}
             if draft >= 2019 and rng.random() < 0.5:
                 definitions["z"] |= self.dynamic()
@@ -100,11 +103,12 @@ class Source:
         return {"$dynamicAnchor": "node", "items": {"$dynamicRef": "#node"}}
 
     def reference(self) -> dict[str, Any]:
-        names = [f"#/{self.defs}/x", f"#/{self.defs}/x", f"#/{self.defs}/y"]
+        whole = "root" if self.has_other else ""  # a fragment alone would name a place of the other resource there
+        names = [f"{whole}#/{self.defs}/x", f"{whole}#/{self.defs}/x", f"{whole}#/{self.defs}/y"]
         if self.has_other:
-            names.append("http://fuzz.test/z")
+            names += ["http://fuzz.test/z", "z"]
         if self.draft >= 2019:
-            names.append("#y")
+            names.append(f"{whole}#y")
         return {"$ref": self.rng.choice(names)}
 
     def schema(self, depth: int) -> Any:
@@ -335,7 +339,9 @@ class Engine:
             matcher.fill_bitmask(mask)
             allowed = ids_from_bitmask(mask[0])
             options = allowed[allowed < 256].tolist()
-            if len(allowed) == 0 and matcher.has_guard:  # the decoding loop goes back to its checkpoint here
+            if len(allowed) == 0 and getattr(
+                matcher, "has_guard", False
+            ):  # the decoding loop goes back to its checkpoint here
                 return None
             assert len(allowed) > 0, f"stuck after {text!r}"
             assert matcher.is_accepting == (len(options) < len(allowed)), f"EOS after {text!r}"
@@ -678,6 +684,7 @@ def _candidates(failure: FailureError) -> Iterator[tuple[Any, bytes]]:
 def _fails(schema: Any, text: bytes, failure: FailureError, draft: int) -> FailureError | None:
     try:
         _CLASSES[draft].check_schema(schema)
+        reference.Validator(json.loads(json.dumps(schema)), draft).check_references()
     except Exception:
         return None
     if failure.expected is None:  # no text shows it: run the case of the schema again
