@@ -29,6 +29,9 @@ from decodekit.errors import ResourceLimitError
 
 MAX_DIGITS: Final = 1_000
 """Bound on the decimal digits of a bound, a step or a value of a schema."""
+_MANY_DIGITS: Final = 40
+"""A bound with more digits is read beside another condition, an intersection: the nodes of its digits lie inside each
+other, and an intersection is not rebuilt as a whole for each state (`ir.Node.saturated`)."""
 
 _DIGIT: Final = ir.byte_set(b"0123456789")
 _DIGITS: Final = ir.repeat(_DIGIT)
@@ -402,6 +405,8 @@ def _language(spec: NumberSpec) -> Node:
             parts.append(_at_least(spec.low, spec.low_strict))
         if spec.high is not None:
             parts.append(_at_most(spec.high, spec.high_strict))
+        if any(bound is not None and sum(map(len, _split(abs(bound)))) > _MANY_DIGITS for bound in (spec.low, spec.high)):
+            parts.append(_COMPARABLE)
     return ir.both(*parts) if parts else ANY_NUMBER
 
 
