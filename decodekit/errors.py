@@ -188,3 +188,9 @@ class NonFiniteLogitsError(DecodingError):
     """The model gave NaN or +inf logits."""
 
     code = "DK602"
+
+
+class GuardError(DecodingError):
+    """The guard of the constraint refused every text that was tried, as often as was allowed."""
+
+    code = "DK604"

@@ -16,22 +16,30 @@ from typing import Any, Literal, TypeAlias, overload
 from decodekit.constraints import as_constraint, compile
 from decodekit.constraints.compiler import CompiledGrammar
 from decodekit.constraints.constraint import Constraint
-from decodekit.errors import ConstraintError, ContextLengthError, DecodekitError, LengthError, OptionError
+from decodekit.errors import (
+    ConstraintError,
+    ContextLengthError,
+    DecodekitError,
+    LengthError,
+    OptionError,
+    UselessOptionError,
+)
 from decodekit.generation.batch import Batch, Result
 from decodekit.generation.completion import Chunk, Completion, Score
 from decodekit.generation.prompt import Messages, Prompt, encode, is_messages
+from decodekit.generation.retreat import MAX_ROLLBACKS
 from decodekit.generation.scoring import token_logprobs
 from decodekit.generation.sequence import Request
 from decodekit.generation.step import Settings
 from decodekit.generation.stopping import StopStrings
 from decodekit.models.causal_lm import CausalLM
 from decodekit.sampling import LogitBias
-from decodekit.strategy import Processors, Strategy, check_seed, raise_faults, resolve_strategy
+from decodekit.strategy import Processors, Strategy, can_redraw, check_seed, raise_faults, resolve_strategy
 from decodekit.vocabulary import Vocabulary
 
 __all__ = ["LLM", "Chunk", "Completion", "Score", "generate"]
 
-OnLength: TypeAlias = Literal["error", "return"]
+OnLength: TypeAlias = Literal["error", "return", "close"]
 OnError: TypeAlias = Literal["return", "raise"]
 StrategyLike: TypeAlias = str | Strategy | Processors
 Seeds: TypeAlias = int | Iterable[int] | None
@@ -116,6 +124,7 @@ class LLM:
         logprobs: bool | int = False,
         on_length: OnLength | None = None,
         on_error: OnError = "return",
+        max_rollbacks: int | None = None,
         batch_size: int = 8,
         **strategy_options: Any,
     ) -> Completion | list[Completion]:
@@ -133,8 +142,11 @@ class LLM:
             logprobs: record the log-probability of every token under the model's own law (before penalties,
                 temperature, truncation and constraint); an integer k > 0 records the k likeliest alternatives too.
             on_length: a text that is cut by `max_new_tokens` carries a `LengthError` (``"error"``, the default with a
-                constraint) or not (``"return"``, the default without).
+                constraint) or not (``"return"``, the default without). ``"close"`` lets no token come after which the
+                constraint could not be satisfied within `max_new_tokens`, so that its text is whole in time.
             on_error: what happens when a row fails: ``"return"`` gives a completion with `.error`, ``"raise"`` raises.
+            max_rollbacks: how often a text is taken back because the guard of the constraint refuses it, before its row
+                fails with a `GuardError`; None is `generation.retreat.MAX_ROLLBACKS` (64). Only with a guard.
             batch_size: most prompts that are decoded at a time.
             strategy_options: options of a strategy that is given by name, such as ``temperature=0.7``.
 
@@ -153,6 +165,7 @@ class LLM:
             logprobs=logprobs,
             on_length=on_length,
             on_error=on_error,
+            max_rollbacks=max_rollbacks,
             batch_size=batch_size,
             **strategy_options,
         )
@@ -172,6 +185,7 @@ class LLM:
         logprobs: bool | int = False,
         on_length: OnLength | None = None,
         on_error: OnError = "return",
+        max_rollbacks: int | None = None,
         batch_size: int = 8,
         **strategy_options: Any,
     ) -> Iterator[Chunk]:
@@ -196,6 +210,7 @@ class LLM:
             logprobs=logprobs,
             on_length=on_length,
             on_error=on_error,
+            max_rollbacks=max_rollbacks,
             batch_size=batch_size,
             strategy_options=strategy_options,
         )
@@ -213,6 +228,7 @@ class LLM:
         logprobs: bool | int = False,
         on_length: OnLength | None = None,
         on_error: OnError = "return",
+        max_rollbacks: int | None = None,
         batch_size: int = 8,
         **strategy_options: Any,
     ) -> Iterator[tuple[int, Completion]]:
@@ -231,6 +247,7 @@ class LLM:
             logprobs=logprobs,
             on_length=on_length,
             on_error=on_error,
+            max_rollbacks=max_rollbacks,
             batch_size=batch_size,
             strategy_options=strategy_options,
         )
@@ -276,6 +293,7 @@ class LLM:
         logprobs: bool | int,
         on_length: OnLength | None,
         on_error: OnError,
+        max_rollbacks: int | None,
         batch_size: int,
         strategy_options: dict[str, Any],
     ) -> _Plan:
@@ -292,8 +310,14 @@ class LLM:
             faults.append(
                 OptionError(f"logprobs={logprobs!r} is neither a bool nor a number of alternatives", at="logprobs")
             )
-        if on_length not in (None, "error", "return"):
-            faults.append(OptionError(f'on_length={on_length!r} is neither "error" nor "return"', at="on_length"))
+        if on_length not in (None, "error", "return", "close"):
+            faults.append(OptionError(f'on_length={on_length!r} is none of "error", "return", "close"', at="on_length"))
+        elif on_length == "close" and constraint is None:
+            faults.append(UselessOptionError('on_length="close" has no effect without a constraint', at="on_length"))
+        if max_rollbacks is not None and (not isinstance(max_rollbacks, int) or max_rollbacks < 0):
+            faults.append(
+                OptionError(f"max_rollbacks={max_rollbacks!r} is not an integer from 0 on", at="max_rollbacks")
+            )
         if on_error not in ("return", "raise"):
             faults.append(OptionError(f'on_error={on_error!r} is neither "return" nor "raise"', at="on_error"))
         stop = () if stop is None else stop
@@ -324,6 +348,20 @@ class LLM:
             num_alternatives = None
         else:
             num_alternatives = 0 if logprobs is True else logprobs
+        grammar = None if constraint is None else compile(as_constraint(constraint), self.vocabulary)
+        if max_rollbacks is not None and (grammar is None or not grammar.has_guard):
+            raise UselessOptionError(
+                f"max_rollbacks={max_rollbacks} has no effect: only a constraint with a guard takes texts back",
+                at="max_rollbacks",
+            )
+        if grammar is not None and on_length == "close":
+            least = grammar.least_tokens()
+            if least > max_new_tokens:
+                raise OptionError(
+                    f"max_new_tokens={max_new_tokens:,} is too few for any text of the constraint: it needs {least:,}",
+                    at="max_new_tokens",
+                    hint=f"max_new_tokens={least} or more",
+                )
         return _Plan(
             Settings(
                 vocabulary=self.vocabulary,
@@ -332,8 +370,11 @@ class LLM:
                 max_new_tokens=max_new_tokens,
                 stop=StopStrings(stops),
                 num_alternatives=num_alternatives,
+                can_redraw=can_redraw(resolved),
+                max_rollbacks=MAX_ROLLBACKS if max_rollbacks is None else max_rollbacks,
+                must_close=on_length == "close",
             ),
-            None if constraint is None else compile(as_constraint(constraint), self.vocabulary),
+            grammar,
             on_length or ("return" if constraint is None else "error"),
             on_error,
             seed if isinstance(seed, Iterable) else repeat(seed),
@@ -384,7 +425,7 @@ def generate(model: Any, tokenizer: Any, prompts: Any, **options: Any) -> Any:
 
 def _completion(plan: _Plan, index: int, text: str, result: Result) -> Completion:
     value, error = None, result.error
-    if result.finish_reason == "length" and plan.on_length == "error":
+    if result.finish_reason == "length" and plan.on_length != "return":
         limit = plan.settings.max_new_tokens
         is_full = len(result.token_ids) < limit
         error = LengthError(
@@ -392,7 +433,9 @@ def _completion(plan: _Plan, index: int, text: str, result: Result) -> Completio
             + ("" if plan.grammar is None else " before the constraint was satisfied"),
             at=f"prompt {index}, after {len(result.token_ids):,} tokens, {text[-40:]!r}",
             hint=("a shorter prompt" if is_full else "a larger max_new_tokens")
-            + ', bounds on lengths in the constraint, or on_length="return"',
+            + ", bounds on lengths in the constraint"
+            + ("" if plan.grammar is None or plan.on_length == "close" else ', on_length="close" to end in time')
+            + ', or on_length="return"',
         )
     elif error is None and plan.grammar is not None and result.finish_reason in ("stop", "complete"):
         value, error = _parse(plan.grammar.constraint, text, index)

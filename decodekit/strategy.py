@@ -179,6 +179,18 @@ class Sample(Strategy):
         return sample(scores, keys.seeds, keys.sequences, keys.positions)
 
 
+def can_redraw(strategy: Strategy) -> bool:
+    """Whether a drawn token may be cleared and the row drawn again, with the law of a row without the token.
+
+    So it is for an argmax of scores that each depend on their own token: the argmax over the rest does not depend on
+    what else was there. A truncation does: a token that must not come takes the place of another among the k likeliest.
+    """
+    selects = type(strategy).select in (Greedy.select, Sample.select)
+    return selects and all(
+        processor.stage is Stage.BIAS or isinstance(processor, Temperature) for processor in strategy.pipeline
+    )
+
+
 _BUILT_IN: dict[str, type[Strategy]] = {strategy.name: strategy for strategy in (Greedy, Sample)}
 
 
@@ -282,6 +294,7 @@ GENERATION_OPTIONS = (
     "logprobs",
     "on_length",
     "on_error",
+    "max_rollbacks",
     "batch_size",
 )
 """Options of `LLM.generate` that do not belong to a strategy."""

@@ -305,7 +305,7 @@ def test_bad_rows_do_not_stop_the_others() -> None:
         ({"stop": 3}, OptionError, "no text"),
         ({"stop": "a", "constraint": dk.Choices(["a"])}, OptionError, "cannot be combined"),
         ({"logprobs": -1}, OptionError, "logprobs=-1"),
-        ({"on_length": "close"}, OptionError, "on_length='close'"),
+        ({"on_length": "trim"}, OptionError, "on_length='trim'"),
         ({"on_error": "ignore"}, OptionError, "on_error='ignore'"),
         ({"seed": -1}, OptionError, "seed=-1"),
         ({"seed": True}, OptionError, "seed=True"),

@@ -7,10 +7,12 @@ from collections import OrderedDict
 from typing import Any, Final
 
 from decodekit.constraints.automaton import shared_automaton
+from decodekit.constraints.closing import Completions
 from decodekit.constraints.configurations import Unfolding
 from decodekit.constraints.constraint import Constraint, as_constraint
+from decodekit.constraints.guarded_matcher import GuardedMatcher, Verdicts
 from decodekit.constraints.masks import Masks
-from decodekit.constraints.matcher import GrammarMatcher
+from decodekit.constraints.matcher import GrammarMatcher, Matcher
 from decodekit.errors import UnsatisfiableError
 from decodekit.vocabulary import Vocabulary
 
@@ -26,21 +28,42 @@ class CompiledGrammar:
         self.constraint = constraint
         self.vocabulary = vocabulary
         self._root = constraint.root()
+        self._guard = constraint.guard()
         self._lock = threading.Lock()
-        self._unfolding, self._masks = self._start()
+        self._start()
         if not self._unfolding.root.configurations and not self._unfolding.root.is_accepting:
             raise UnsatisfiableError("no text satisfies the constraint", at=f"{constraint!r:.200}")
 
-    def matcher(self) -> GrammarMatcher:
+    @property
+    def has_guard(self) -> bool:
+        """Whether texts may be refused at their end."""
+        return self._guard is not None
+
+    def matcher(self) -> Matcher:
         """A matcher at the start of the text. Matchers of one grammar share what they learn, in any thread."""
         with self._lock:
             if self._unfolding.num_states > EPOCH_STATES:
-                self._unfolding, self._masks = self._start()
-            return GrammarMatcher(self.vocabulary, self._unfolding, self._masks, [self._unfolding.root])
+                self._start()
+            matcher = GrammarMatcher(
+                self.vocabulary, self._unfolding, self._masks, self._completions, [self._unfolding.root], []
+            )
+            return matcher if self._verdicts is None else GuardedMatcher(matcher, self._verdicts)
 
-    def _start(self) -> tuple[Unfolding, Masks]:
-        unfolding = Unfolding(self._root, shared_automaton())
-        return unfolding, Masks(unfolding, self.vocabulary)
+    def least_tokens(self) -> int:
+        """How many tokens suffice for some text of the language, those of the end of the text not counted.
+
+        The fewest that `closing` finds; a guard is not asked.
+
+        Raises:
+            ResourceLimitError: no text was found within bounds.
+        """
+        return len(self.matcher().completion())
+
+    def _start(self) -> None:
+        self._unfolding = Unfolding(self._root, shared_automaton())
+        self._masks = Masks(self._unfolding, self.vocabulary)
+        self._completions = Completions(self._root, self._unfolding, self.vocabulary)
+        self._verdicts = None if self._guard is None else Verdicts(self._guard, self._unfolding, self.vocabulary)
 
     def __repr__(self) -> str:
         return f"CompiledGrammar({self.constraint!r:.200}, {self.vocabulary!r})"

@@ -14,7 +14,7 @@ from typing import Protocol, TypeAlias
 
 from decodekit.constraints.constraint import Constraint, as_constraint
 from decodekit.constraints.network import Frame
-from decodekit.errors import InvalidConstraintError
+from decodekit.errors import ConstraintError, DecodekitError, InvalidConstraintError
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +22,8 @@ class Refusal:
     """Why a text is refused, and what of it can stay.
 
     Attributes:
-        keep: number of leading bytes of the text that can stay; what follows them is redrawn. The whole length but one
-            says that only the end is wrong, and another continuation may still be right.
+        keep: number of leading bytes of the text that can stay; what follows them is drawn again. The whole length says
+            that only the end is wrong: the text before its last token stays, and goes on with another one.
         at: where: a JSON Pointer into the value, or a description.
         message: what is wrong, in one sentence.
     """
@@ -36,8 +36,7 @@ class Refusal:
 class Guard(Protocol):
     """Judges whole texts of a constraint's language.
 
-    Laws: the answer depends on the text alone. `Refusal.keep` is less than the length of the text (0 for the empty
-    text). Used by several threads at once.
+    Laws: the answer depends on the text alone; `Refusal.keep` is at most its length. Several threads may ask at once.
     """
 
     def refuses(self, text: bytes) -> Refusal | None:
@@ -61,7 +60,7 @@ class Guarded(Constraint):
     Args:
         constraint: a `Constraint`, or what `as_constraint` takes as one.
         function: given a value, True if it is accepted; False, or a str that says why, if not. It must be a pure
-            function of the value. An exception that it raises is not caught.
+            function of the value. An exception that it raises is the error of the row (`ConstraintError`).
 
     Raises:
         InvalidConstraintError: the function cannot be called, or `constraint` is none.
@@ -111,21 +110,32 @@ class _FunctionGuard:
         refusal = None if inner is None else inner.refuses(text)
         if refusal is not None:
             return refusal
-        keep = max(0, len(text) - 1)  # nothing is known about where the fault lies
+        keep = len(text)  # nothing is known about where the fault lies
         try:
             value = self.guarded.constraint.parse(text.decode())
-        except ValueError as error:  # a Python type may validate more than its schema says
-            return Refusal(keep, "the whole value", f"the text has no value: {error}")
+        except DecodekitError:
+            raise
+        except Exception as error:  # a validator of the user's own type raises what it likes
+            return Refusal(keep, "the whole value", f"the text has no value: {type(error).__name__}: {error}")
         message = _ask(self.guarded.function, value)
         return None if message is None else Refusal(keep, "the whole value", message)
 
 
 def _ask(function: Callable[..., Verdict], value: object) -> str | None:
     """Why the function refuses the value; None if it does not."""
-    verdict = function(value)
+    name = getattr(function, "__name__", type(function).__name__)
+    try:
+        verdict = function(value)
+    except DecodekitError:
+        raise
+    except Exception as error:  # a program of the user's, which raises what it likes
+        raise ConstraintError(
+            f"the guard {name} raised {type(error).__name__}: {error}",
+            at=f"{value!r:.200}",
+            hint="a function that answers True, False or a text for every value that the constraint admits",
+        ) from error
     if isinstance(verdict, str):
         return verdict
     if verdict:
         return None
-    name = getattr(function, "__name__", type(function).__name__)
     return "the guard refuses the value" if name == "<lambda>" else f"the guard {name} refuses the value"

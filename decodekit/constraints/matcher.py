@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from typing import Final, Protocol, runtime_checkable
 
 from decodekit.constraints.automaton import Int32Array
+from decodekit.constraints.closing import Completions
 from decodekit.constraints.configurations import State, Unfolding
+from decodekit.constraints.guards import Refusal
 from decodekit.constraints.masks import Masks
 from decodekit.vocabulary import Vocabulary
 
@@ -21,7 +23,14 @@ class Matcher(Protocol):
     Laws: `accept(t)` succeeds exactly when the mask has bit t. `accept` then `rollback(1)` leaves every mask as it was.
     A fork and its original do not influence each other. Equal texts have equal masks, whatever their tokens. The mask
     has the end-of-sequence tokens (all of them) exactly when `is_accepting`, and is empty once `is_terminated`.
+
+    With a guard (`has_guard`) these hold for the exact mask. ``fill_bitmask(exact=False)`` may allow more: tokens with
+    which the text ends and the guard refuses it. For exactly these `refusal` gives a reason.
     """
+
+    @property
+    def has_guard(self) -> bool:
+        """Whether tokens of an inexact mask may be refused."""
 
     @property
     def num_tokens(self) -> int:
@@ -39,8 +48,29 @@ class Matcher(Protocol):
     def can_continue(self) -> bool:
         """Whether some token that is no end-of-sequence token is allowed."""
 
-    def fill_bitmask(self, out: Int32Array, row: int = 0) -> None:
-        """Write the allowed tokens into ``out[row]``, int32 [rows, words]."""
+    def fill_bitmask(self, out: Int32Array, row: int = 0, exact: bool = True) -> None:
+        """Write the allowed tokens into ``out[row]``, int32 [rows, words]; without `exact`, the guard is not asked."""
+
+    def refusal(self, token: int) -> Refusal | None:
+        """Why the guard refuses the text that `token`, allowed by the inexact mask, ends; None if it does not."""
+
+    def refusals(self) -> dict[int, Refusal]:
+        """All tokens of the inexact mask that the guard refuses, with the reason."""
+
+    def completion(self) -> tuple[int, ...]:
+        """Few tokens with which the text becomes whole, none of the end of the text among them; no guard is asked.
+
+        A function of the text alone. See the module `closing` for how few.
+
+        Raises:
+            ConstraintError: no completion was found within bounds, or the vocabulary has none.
+        """
+
+    def can_end_within(self, num_tokens: int, token: int) -> bool:
+        """Whether `token` is allowed and the `completion` of the text after it has at most so many tokens.
+
+        With no tokens left the guard is asked, too: the text ends there.
+        """
 
     def accept(self, token: int) -> bool:
         """Go on with `token` if it is allowed; otherwise False, and nothing changes."""
@@ -68,19 +98,39 @@ class Matcher(Protocol):
 class GrammarMatcher:
     """The matcher of a compiled grammar. See `Matcher` for what the methods promise."""
 
-    __slots__ = ("_masks", "_path", "_token_bytes", "_unfolding", "_vocabulary")
+    __slots__ = ("_completions", "_masks", "_path", "_token_bytes", "_tokens", "_unfolding", "_vocabulary")
 
-    def __init__(self, vocabulary: Vocabulary, unfolding: Unfolding, masks: Masks, path: list[State]) -> None:
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        unfolding: Unfolding,
+        masks: Masks,
+        completions: Completions,
+        path: list[State],
+        tokens: list[int],
+    ) -> None:
         self._vocabulary = vocabulary
         self._token_bytes = vocabulary.token_bytes
         self._unfolding = unfolding
         self._masks = masks
+        self._completions = completions
         self._path = path  # the state before the first token and after each one; states are immutable
+        self._tokens = tokens
+
+    @property
+    def has_guard(self) -> bool:
+        """Whether tokens of an inexact mask may be refused: never."""
+        return False
 
     @property
     def num_tokens(self) -> int:
         """Tokens accepted so far, an end-of-sequence token included."""
         return len(self._path) - 1
+
+    @property
+    def state(self) -> State:
+        """The state after the tokens so far."""
+        return self._path[-1]
 
     @property
     def is_accepting(self) -> bool:
@@ -95,22 +145,36 @@ class GrammarMatcher:
     @property
     def can_continue(self) -> bool:
         """Whether some token that is no end-of-sequence token is allowed."""
+        return self.num_continuing > 0
+
+    @property
+    def num_continuing(self) -> int:
+        """How many tokens are allowed that are no end-of-sequence tokens."""
         state = self._path[-1]
         if not state.configurations:
-            return False
+            return 0
         num_eos = len(self._vocabulary.eos_token_ids) if state.is_accepting else 0
-        return self._masks.mask(state).num_allowed > num_eos
+        return self._masks.mask(state).num_allowed - num_eos
 
-    def fill_bitmask(self, out: Int32Array, row: int = 0) -> None:
-        """Write the allowed tokens into ``out[row]``, int32 [rows, words]."""
+    def refusal(self, token: int) -> Refusal | None:
+        """None: there is no guard."""
+        return None
+
+    def refusals(self) -> dict[int, Refusal]:
+        """None: there is no guard."""
+        return {}
+
+    def fill_bitmask(self, out: Int32Array, row: int = 0, exact: bool = True) -> None:
+        """Write the allowed tokens into ``out[row]``, int32 [rows, words]; always exact."""
         self._masks.mask(self._path[-1]).fill(out[row])
 
     def accept(self, token: int) -> bool:
         """Go on with `token` if it is allowed; otherwise False, and nothing changes."""
-        target = self._after(self._path[-1], token)
+        target = self.after(self._path[-1], token)
         if target is None:
             return False
         self._path.append(target)
+        self._tokens.append(token)
         return True
 
     def validate(self, tokens: Sequence[int]) -> int:
@@ -118,7 +182,7 @@ class GrammarMatcher:
         state: State | None = self._path[-1]
         for count, token in enumerate(tokens):
             assert state is not None
-            state = self._after(state, token)
+            state = self.after(state, token)
             if state is None:
                 return count
         return len(tokens)
@@ -128,11 +192,40 @@ class GrammarMatcher:
         if not 0 <= num_tokens < len(self._path):
             raise ValueError(f"cannot roll back {num_tokens} of {self.num_tokens} tokens")
         if num_tokens:
-            del self._path[-num_tokens:]
+            del self._path[-num_tokens:], self._tokens[-num_tokens:]
 
     def fork(self) -> GrammarMatcher:
         """An independent matcher in the same state."""
-        return GrammarMatcher(self._vocabulary, self._unfolding, self._masks, self._path.copy())
+        return GrammarMatcher(
+            self._vocabulary, self._unfolding, self._masks, self._completions, self._path.copy(), self._tokens.copy()
+        )
+
+    @property
+    def unfolding(self) -> Unfolding:
+        """Where the states come from."""
+        return self._unfolding
+
+    @property
+    def text(self) -> bytes:
+        """The bytes of the tokens so far."""
+        return b"".join(self._token_bytes[token] or b"" for token in self._tokens)
+
+    def completion(self) -> tuple[int, ...]:
+        """Few tokens with which the text becomes whole, none of the end of the text among them.
+
+        Raises:
+            ResourceLimitError: none was found within bounds.
+        """
+        return () if self.is_terminated else self._completions.tokens(self._path[-1], self.text)
+
+    def can_end_within(self, num_tokens: int, token: int) -> bool:
+        """Whether `token` is allowed and the `completion` of the text after it has at most so many tokens."""
+        target = self.after(self._path[-1], token)
+        if target is None or num_tokens < 0:
+            return False
+        if target.is_accepting or target is self._unfolding.ended:
+            return True
+        return self._completions.are_enough(num_tokens, target, self.text + (self._token_bytes[token] or b""))
 
     def forced_tokens(self) -> list[int]:
         """The run of tokens each of which is the only one allowed; changes nothing."""
@@ -140,14 +233,15 @@ class GrammarMatcher:
         forced: list[int] = []
         while not state.is_accepting and len(forced) < MAX_FORCED:
             token = self._masks.mask(state).only_token()
-            target = None if token is None else self._after(state, token)
+            target = None if token is None else self.after(state, token)
             if token is None or target is None:
                 break
             forced.append(token)
             state = target
         return forced
 
-    def _after(self, state: State, token: int) -> State | None:
+    def after(self, state: State, token: int) -> State | None:
+        """The state after one more token, or None if it is not allowed."""
         if not 0 <= token < len(self._token_bytes):
             return None
         data = self._token_bytes[token]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from decodekit.errors import ContextLengthError, DecodekitError, OptionError
+from decodekit.errors import ContextLengthError, DecodekitError, LengthError, OptionError
 from decodekit.generation.buffers import Masks, TokenTable
 from decodekit.generation.padding import similar_lengths
 from decodekit.generation.sequence import Request, Sequence, TokenLogprob
@@ -158,6 +158,16 @@ class Batch:
                 )
             max_tokens = min(max_tokens, context_length - num_prompt_tokens)
         sequence = Sequence(index, request, max_tokens, self._settings.stop)
+        if self._settings.must_close and sequence.matcher is not None:
+            least = len(sequence.matcher.completion())
+            if least > max_tokens:
+                raise LengthError(
+                    f"no text of the constraint fits into {max_tokens:,} tokens: the least known has {least:,}",
+                    at=f"prompt {index}",
+                    hint="a larger max_new_tokens"
+                    if max_tokens == self._settings.max_new_tokens
+                    else "a shorter prompt",
+                )
         if sequence.matcher is not None and sequence.matcher.is_accepting and not sequence.matcher.can_continue:
             sequence.finish("complete")  # the empty text is the only one
         return sequence
@@ -189,7 +199,11 @@ class Batch:
         """One step, the updates it brought, and the rows it freed."""
         assert self._cache is not None
         step(sequences, self._model, self._cache, self._settings, self._masks, self._table)
-        updates = [_update(sequence) for sequence in sequences if sequence.new_text or sequence.finish_reason]
+        updates = [
+            _update(sequence)
+            for sequence in sequences
+            if sequence.finish_reason or (sequence.new_text and not sequence.is_provisional)
+        ]
         finished = [sequence for sequence in sequences if sequence.finish_reason is not None]
         if sequences is not self._running:
             self._running += sequences

@@ -44,11 +44,21 @@ class Masks:
                 self._words[row] = _ALL
                 continue
             try:
-                sequence.matcher.fill_bitmask(self._words, row)
+                if sequence.has_guard:
+                    sequence.matcher.fill_bitmask(self._words, row, exact=False)  # `retreat` asks the guard
+                    for token in sequence.banned:
+                        forbid(self._words[row], token)
+                else:
+                    sequence.matcher.fill_bitmask(self._words, row)
             except DecodekitError as error:
                 sequence.error = error
                 self._words[row] = 0
         return torch.from_numpy(self._words[: len(sequences)])
+
+
+def forbid(row: npt.NDArray[np.int32], token: int) -> None:
+    """Clear the bit of a token, int32 [words]."""
+    row.view(np.uint32)[token >> 5] &= np.uint32(~(1 << (token & 31)) & 0xFFFFFFFF)
 
 
 def sole_tokens(bitmask: Tensor) -> list[int | None]:
@@ -84,6 +94,10 @@ class TokenTable:
         """Add the token that the sequence took last."""
         self._reserve(sequence.length)
         self._tokens[sequence.row, sequence.length - 1] = sequence.token_ids[-1]
+
+    def truncate(self, sequence: Sequence) -> None:
+        """Forget the tokens beyond the length of the sequence."""
+        self._tokens[sequence.row, sequence.length :] = -1
 
     def reorder(self, rows: Rows[int]) -> None:
         """Row i becomes what row ``rows[i]`` was, as in `Cache.reorder`."""

@@ -13,6 +13,7 @@ from decodekit.generation.stopping import FinishReason, StopStrings
 from decodekit.generation.streaming import TextStream
 
 if TYPE_CHECKING:
+    from decodekit.constraints.guards import Refusal
     from decodekit.constraints.matcher import Matcher
 
 
@@ -57,7 +58,9 @@ class Sequence:
 
     `pending` holds the tokens that the model has not read: the prompt first, then the token taken last. The model has
     always read ``prompt + token_ids`` up to them. `new_text` and the tokens from `num_reported` on were not handed out
-    yet.
+    yet. Where the constraint has a guard, `bans` holds the tokens that must not come at a position after the present
+    prefix, and `refusal` why the guard refused last. `plan` holds the tokens that end the text in time, once the budget
+    leaves no other choice.
 
     Args:
         index: number of the request, counted from 0.
@@ -84,10 +87,17 @@ class Sequence:
     num_forwards: int = field(init=False, default=0)
     started_at: float = field(init=False)
     first_token_at: float | None = field(init=False, default=None)
+    has_guard: bool = field(init=False)
+    bans: dict[int, set[int]] = field(init=False, default_factory=dict)
+    refusal: Refusal | None = field(init=False, default=None)
+    plan: tuple[int, ...] = field(init=False, default=())
+    num_guard_refusals: int = field(init=False, default=0)
+    num_rollbacks: int = field(init=False, default=0)
 
     def __post_init__(self) -> None:
         # The request's own matcher stays at the beginning, so that a request can be run again.
         self.matcher = None if self.request.matcher is None else self.request.matcher.fork()
+        self.has_guard = self.matcher is not None and self.matcher.has_guard
         self.pending = list(self.request.prompt)
         self.stream = TextStream(self.stop)
         self.started_at = time.perf_counter()
@@ -96,6 +106,32 @@ class Sequence:
     def length(self) -> int:
         """Tokens of prompt and text together."""
         return len(self.request.prompt) + len(self.token_ids)
+
+    @property
+    def is_provisional(self) -> bool:
+        """Whether all of the text may still be taken back, so that nothing of it is handed out."""
+        return self.has_guard and self.finish_reason is None
+
+    @property
+    def banned(self) -> set[int]:
+        """The tokens that must not come next, because a guard refused what came of them."""
+        return self.bans.get(len(self.token_ids), set())
+
+    def take_back(self, num_tokens: int, token_bytes: Tokens[bytes | None]) -> None:
+        """Keep the first `num_tokens` tokens; the token that came next is banned there, later bans are forgotten.
+
+        What the model has read must be cut to `length` - 1 tokens, for it reads the last one anew.
+        """
+        assert self.matcher is not None and num_tokens < len(self.token_ids)
+        self.bans = {position: tokens for position, tokens in self.bans.items() if position <= num_tokens}
+        self.bans.setdefault(num_tokens, set()).add(self.token_ids[num_tokens])
+        self.matcher.rollback(len(self.token_ids) - num_tokens)
+        del self.token_ids[num_tokens:], self.logprobs[num_tokens:]
+        self.plan = ()
+        self.pending = [(self.token_ids or self.request.prompt)[-1]]
+        self.stream = TextStream(self.stop)
+        self.new_text = "".join(self.stream.push(token_bytes[token] or b"") for token in self.token_ids)
+        self.num_rollbacks += 1
 
     def finish(self, reason: FinishReason, error: DecodekitError | None = None) -> None:
         """End the sequence: the text that was held back is released."""
@@ -110,4 +146,6 @@ class Sequence:
             num_forwards=self.num_forwards,
             ttft_s=None if self.first_token_at is None else self.first_token_at - self.started_at,
             duration_s=now - self.started_at,
+            num_guard_refusals=self.num_guard_refusals,
+            num_rollbacks=self.num_rollbacks,
         )

@@ -19,6 +19,8 @@ class Stats:
         num_forwards: forward passes of the model that this row took part in, prefill included.
         ttft_s: time to first token: from admission to the first token being known; None without a token.
         duration_s: from admission to the end.
+        num_guard_refusals: tokens that were drawn, ended the text, and were refused by the guard of the constraint.
+        num_rollbacks: how often the text was taken back by a token or more, because of a guard.
     """
 
     num_prompt_tokens: int
@@ -26,6 +28,8 @@ class Stats:
     num_forwards: int
     ttft_s: float | None
     duration_s: float
+    num_guard_refusals: int = 0
+    num_rollbacks: int = 0
 
     @property
     def tpot_s(self) -> float | None:

@@ -10,14 +10,15 @@ import time
 from collections.abc import Iterator
 from collections.abc import Sequence as Rows
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
 
 from decodekit.errors import DeadEndError, DecodekitError, DecodingError, NonFiniteLogitsError
-from decodekit.generation.buffers import NONE_ALLOWED, Masks, TokenTable, sole_tokens
+from decodekit.generation.buffers import NONE_ALLOWED, Masks, TokenTable, forbid, sole_tokens
 from decodekit.generation.padding import right_padded
+from decodekit.generation.retreat import MAX_REDRAWS, MAX_ROLLBACKS, checkpoint, destination, failure, give_up
 from decodekit.generation.sequence import Sequence, TokenLogprob
 from decodekit.generation.stopping import StopStrings, finish_reason
 from decodekit.sampling import Candidates, Pipeline, Stage
@@ -40,6 +41,17 @@ class NoiseKeys:
     seeds: list[int]
     sequences: list[int]
     positions: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Retreat:
+    """The text goes back to its first `num_tokens` tokens."""
+
+    num_tokens: int
+
+
+Outcome: TypeAlias = int | Retreat | DecodekitError
+"""What a row comes to in one step: a token, a way back, or the reason why there is neither."""
 
 
 class Selector(Protocol):
@@ -67,6 +79,11 @@ class Settings:
         max_new_tokens: how many tokens a sequence may have.
         stop: texts that end a sequence.
         num_alternatives: how many alternatives to record with each token's log-probability; None records nothing.
+        can_redraw: whether a token that may not come can be drawn, cleared and drawn again without a change of law:
+            True promises that the selector takes the argmax of something that it computes for every token by itself,
+            and that the pipeline removes no tokens. Otherwise what a guard refuses is cleared before the draw.
+        max_rollbacks: how often a text is taken back because of a guard before its row fails.
+        must_close: let no token come after which the constraint cannot be satisfied within `max_new_tokens`.
     """
 
     vocabulary: Vocabulary
@@ -75,6 +92,9 @@ class Settings:
     max_new_tokens: int
     stop: StopStrings = StopStrings()
     num_alternatives: int | None = None
+    can_redraw: bool = False
+    max_rollbacks: int = MAX_ROLLBACKS
+    must_close: bool = False
     can_ban: bool = field(init=False)
     """Whether a bias of the pipeline may be -inf, so that the only token that a constraint allows can be forbidden."""
 
@@ -99,10 +119,15 @@ def step(
     """
     logits = forward(sequences, model, cache)  # [N, V], as the model gives them
     bitmask = masks.fill(sequences)  # [N, words] or None, on the CPU while a GPU computes
+    if bitmask is not None and not settings.can_redraw:
+        forbid_refused(sequences, bitmask, settings)
     choices = choose(sequences, logits, bitmask, settings, table)  # a token, or the reason why there is none
-    logprobs = measure(logits, choices, settings.num_alternatives)
+    settled = choices if bitmask is None else settle(sequences, choices, logits, bitmask, settings, table)
+    logprobs = measure(logits, settled, settings.num_alternatives)
     now = time.perf_counter()
-    for sequence, choice, logprob in zip(sequences, choices, logprobs, strict=True):
+    for sequence, choice, logprob in zip(sequences, settled, logprobs, strict=True):
+        if isinstance(choice, Retreat):
+            continue
         if isinstance(choice, DecodekitError):
             sequence.finish("dead_end" if isinstance(choice, DeadEndError) else "error", choice)
             continue
@@ -115,6 +140,7 @@ def step(
             table.append(sequence)
         if sequence.first_token_at is None:
             sequence.first_token_at = now
+    go_back(sequences, settled, cache, settings, table)
 
 
 def forward(sequences: Rows[Sequence], model: CausalLM, cache: Cache, num_tokens: int | None = None) -> Tensor:
@@ -182,9 +208,125 @@ def draw(
     ]
 
 
-def measure(
-    logits: Tensor, choices: Rows[int | DecodekitError], num_alternatives: int | None
-) -> list[TokenLogprob | None]:
+def settle(
+    sequences: Rows[Sequence],
+    choices: list[int | DecodekitError],
+    logits: Tensor,
+    bitmask: Tensor,
+    settings: Settings,
+    table: TokenTable | None,
+) -> list[Outcome]:
+    """What becomes of the drawn tokens of rows that may refuse them: rows whose token may not come are drawn again.
+
+    The bits of these tokens are cleared in `bitmask`, so that the row is drawn from what remains.
+    """
+    outcomes: list[Outcome] = [*choices]
+    rows = [row for row, sequence in enumerate(sequences) if sequence.has_guard or _must_close(sequence, settings)]
+    while rows:
+        again = []
+        for row in rows:
+            choice = outcomes[row]
+            assert not isinstance(choice, Retreat)
+            outcome = judge(sequences[row], choice, settings)
+            if outcome is not None:
+                outcomes[row] = outcome
+            else:
+                assert isinstance(choice, int)
+                forbid(bitmask[row].numpy(), choice)
+                again.append(row)
+        if again:
+            index = torch.tensor(again)
+            some = [sequences[row] for row in again]
+            redrawn = choose(some, logits[index.to(logits.device)], bitmask[index], settings, table)
+            for row, choice in zip(again, redrawn, strict=True):
+                outcomes[row] = choice
+        rows = again
+    return outcomes
+
+
+def judge(sequence: Sequence, choice: int | DecodekitError, settings: Settings) -> Outcome | None:
+    """What becomes of a drawn token, or of a row without one; None if another token must be drawn."""
+    if isinstance(choice, DecodekitError):
+        is_empty = sequence.has_guard and isinstance(choice, DeadEndError) and sequence.error is None
+        if not is_empty:
+            return choice
+        here = len(sequence.token_ids)
+        return failure(sequence, settings.max_rollbacks, choice) or Retreat(destination(sequence, here - 1))
+    assert sequence.matcher is not None
+    try:
+        refusal = sequence.matcher.refusal(choice) if sequence.has_guard else None
+        if refusal is None:
+            return choice if not _must_close(sequence, settings) or ends_in_time(sequence, choice) else None
+    except DecodekitError as error:  # the guard is a program of the user's, a constraint may outgrow its bounds
+        return error
+    sequence.refusal = refusal
+    sequence.num_guard_refusals += 1
+    here = checkpoint(sequence, refusal.keep, settings.vocabulary.token_bytes)
+    if here < len(sequence.token_ids):
+        return failure(sequence, settings.max_rollbacks) or Retreat(destination(sequence, here))
+    banned = sequence.bans.setdefault(here, set())
+    banned.add(choice)
+    return give_up(sequence, refusal) if len(banned) > MAX_REDRAWS else None
+
+
+def ends_in_time(sequence: Sequence, token: int) -> bool:
+    """Whether the constraint can be satisfied within the budget after `token`.
+
+    By induction some token always passes: the first one of the completion that was found when the token before passed.
+    Once a row depends on that, the completion is its `plan`.
+    """
+    assert sequence.matcher is not None
+    num_left = sequence.max_tokens - len(sequence.token_ids) - 1  # after this token
+    if sequence.matcher.can_end_within(num_left, token):
+        return True
+    plan = sequence.plan or sequence.matcher.completion()
+    if plan[:1] != (token,) or len(plan) > num_left + 1:
+        return False
+    sequence.plan = plan
+    return True
+
+
+def forbid_refused(sequences: Rows[Sequence], bitmask: Tensor, settings: Settings) -> None:
+    """Clear the tokens that a guard refuses although all of the text so far can stay.
+
+    A token whose refusal takes more back keeps its bit: when it is drawn the text goes back, whatever the strategy.
+    """
+    for row, sequence in enumerate(sequences):
+        if not sequence.has_guard or sequence.matcher is None or sequence.error is not None:
+            continue
+        try:
+            refusals = sequence.matcher.refusals()
+        except DecodekitError as error:
+            sequence.error = error
+            bitmask[row] = 0
+            continue
+        for token, refusal in refusals.items():
+            if checkpoint(sequence, refusal.keep, settings.vocabulary.token_bytes) == len(sequence.token_ids):
+                sequence.refusal = refusal
+                forbid(bitmask[row].numpy(), token)
+
+
+def go_back(
+    sequences: Rows[Sequence], outcomes: Rows[Outcome], cache: Cache, settings: Settings, table: TokenTable | None
+) -> None:
+    """Take the texts back whose outcome says so, and cut what the model has read of them."""
+    if not any(isinstance(outcome, Retreat) for outcome in outcomes):
+        return
+    lengths: list[int] = cache.lengths.tolist()
+    for sequence, outcome in zip(sequences, outcomes, strict=True):
+        if isinstance(outcome, Retreat):
+            sequence.take_back(outcome.num_tokens, settings.vocabulary.token_bytes)
+            lengths[sequence.row] = sequence.length - 1
+            if table is not None:
+                table.truncate(sequence)
+    cache.truncate(lengths)
+
+
+def _must_close(sequence: Sequence, settings: Settings) -> bool:
+    return settings.must_close and sequence.matcher is not None
+
+
+def measure(logits: Tensor, choices: Rows[Outcome], num_alternatives: int | None) -> list[TokenLogprob | None]:
     """Log-probabilities of the taken tokens under the model's own law, logits [N, V]; None where there is none."""
     if num_alternatives is None:
         return [None] * len(choices)
@@ -204,6 +346,7 @@ def take(sequence: Sequence, token: int, logprob: TokenLogprob | None, settings:
         raise RuntimeError(f"{type(sequence.matcher).__name__} refused token {token}, which its own mask allowed")
     sequence.token_ids.append(token)
     sequence.pending.append(token)
+    sequence.plan = sequence.plan[1:] if sequence.plan[:1] == (token,) else ()
     if logprob is not None:
         sequence.logprobs.append(logprob)
     data = settings.vocabulary.token_bytes[token]
@@ -217,6 +360,8 @@ def take(sequence: Sequence, token: int, logprob: TokenLogprob | None, settings:
         num_tokens=len(sequence.token_ids),
         max_tokens=sequence.max_tokens,
     )
+    if reason == "length" and _must_close(sequence, settings) and sequence.matcher and sequence.matcher.is_accepting:
+        reason = "complete"
     if reason is not None:
         sequence.finish(reason)
 

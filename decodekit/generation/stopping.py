@@ -17,7 +17,8 @@ FinishReason: TypeAlias = Literal["stop", "length", "complete", "dead_end", "err
 """Why a text ended.
 
 ``stop``: an end-of-sequence token or a stop string. ``length``: `max_new_tokens`, or the model's context, is used up.
-``complete``: the constraint is satisfied and nothing can follow, so no end-of-sequence token is needed.
+``complete``: the constraint is satisfied and nothing can follow, so no end-of-sequence token is needed; or, where the
+text must close in time, it is satisfied when `max_new_tokens` is used up.
 ``dead_end``: no token is allowed and the text is not complete. ``error``: the row failed; see the error.
 """
 

@@ -244,7 +244,21 @@ class TextsMatcher:
         data = self.vocabulary.token_bytes[token]
         return data is not None and any(text.startswith(self.text + data) for text in self.texts)
 
-    def fill_bitmask(self, out: Any, row: int = 0) -> None:
+    has_guard = False
+
+    def refusal(self, token: int) -> None:
+        return None
+
+    def refusals(self) -> dict[int, Any]:
+        return {}
+
+    def completion(self) -> tuple[int, ...]:
+        raise NotImplementedError
+
+    def can_end_within(self, num_tokens: int, token: int) -> bool:
+        raise NotImplementedError
+
+    def fill_bitmask(self, out: Any, row: int = 0, exact: bool = True) -> None:
         out[row] = 0
         for token in range(self.vocabulary.size):
             if self._allows(token):

@@ -1,0 +1,396 @@
+"""The way out: short completions of a text, and how many tokens a text of the constraint has at least and at most.
+
+A completion is found in two steps. First a shortest one in bytes: the least word of a frame is a least solution of
+equations between frames, found by a search in the order of length that solves a called frame when it is met (D. Knuth,
+A generalization of Dijkstra's algorithm, 1977). Then its division into the fewest tokens, by dynamic programming over
+the text, and over a few variants of it that tokens tend to suit better (blanks after commas and colons, other fillers).
+
+So a completion always exists as it stands, and its number of tokens is an upper bound of the least one: there may be a
+longer text with fewer tokens. Everything here is a function of the state alone, never of what was asked before.
+"""
+
+from __future__ import annotations
+
+import heapq
+import re
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from itertools import count
+from typing import Final, TypeAlias, TypeVar
+
+from decodekit.constraints.configurations import State, Unfolding
+from decodekit.constraints.ir import ByteMask, Node
+from decodekit.constraints.network import Call, Frame, Read, Return
+from decodekit.errors import ResourceLimitError
+from decodekit.vocabulary import Vocabulary
+
+T = TypeVar("T")
+
+MAX_SEARCH: Final = 200_000
+"""Bound on the nodes and frames that one question may look at."""
+MAX_REMEMBERED: Final = 20_000
+"""States whose completions are remembered, per grammar."""
+
+_FILLERS: Final = (b" ", b"-", b"=", b"_", b"0", b".", b"*")
+_PREFERRED: Final = tuple(b"a01") + tuple(range(0x21, 0x7F)) + tuple(range(256))
+
+
+class Place:
+    """A frame, and the place to go on with when it returns; interned by its `Completions`."""
+
+    __slots__ = ("frame", "then")
+
+    def __init__(self, frame: Frame, then: Place | None) -> None:
+        self.frame, self.then = frame, then
+
+
+Thread: TypeAlias = tuple[Node, Place, bytes | None]
+"""What is left of a lexeme, where it is read, and the bytes read if they are captured: one way to read a text."""
+
+
+@dataclass(slots=True)
+class _Effort:
+    """What one question has cost so far."""
+
+    num_steps: int = 0
+
+    def step(self) -> None:
+        self.num_steps += 1
+        if self.num_steps > MAX_SEARCH:
+            raise ResourceLimitError(
+                f"no shortest text was found within {MAX_SEARCH:,} steps",
+                hint='smaller bounds on lengths and counts, or on_length="error"',
+            )
+
+
+class Completions:
+    """The short completions of the states of one unfolding over one vocabulary.
+
+    Raises (from any method):
+        ResourceLimitError: the search exceeds `MAX_SEARCH`, or the vocabulary has no tokens for what was found.
+    """
+
+    def __init__(self, root: Frame, unfolding: Unfolding, vocabulary: Vocabulary) -> None:
+        self._unfolding = unfolding
+        self._vocabulary = vocabulary
+        self._places: dict[tuple[Frame, Place | None], Place] = {}
+        self._frames: dict[Frame, bytes | None] = {}
+        self._threads: dict[State, tuple[Thread, ...]] = {}
+        self._texts: dict[State, bytes] = {}
+        self._tokens: dict[State, tuple[int, ...]] = {}
+        self._root = root
+
+    def text(self, state: State, path: bytes) -> bytes:
+        """A shortest completion in bytes of `state`, which the text `path` leads to."""
+        known = self._texts.get(state)
+        if known is None:
+            known = b"" if state.is_accepting else self._least_text(self._threads_of(state, path))
+            _remember(self._texts, state, known)
+        return known
+
+    def tokens(self, state: State, path: bytes) -> tuple[int, ...]:
+        """A completion in few tokens."""
+        known = self._tokens.get(state)
+        if known is None:
+            known = self._fewest(state, self.text(state, path))
+            _remember(self._tokens, state, known)
+        return known
+
+    def are_enough(self, num_tokens: int, state: State, path: bytes) -> bool:
+        """Whether `tokens` has at most so many; cheaper where every byte is a token and there are plenty."""
+        text = self.text(state, path)
+        if len(text) <= num_tokens and self._has_all_bytes:
+            return True
+        return len(text) <= num_tokens * self._longest_token * 4 and len(self.tokens(state, path)) <= num_tokens
+
+    @cached_property
+    def _token_of(self) -> dict[bytes, int]:
+        return _token_of(self._vocabulary)
+
+    @cached_property
+    def _longest_token(self) -> int:
+        return max((len(data) for data in self._token_of), default=0)
+
+    @cached_property
+    def _has_all_bytes(self) -> bool:
+        return all(bytes((byte,)) in self._token_of for byte in range(256))
+
+    # -- in bytes
+
+    def _threads_of(self, state: State, path: bytes) -> tuple[Thread, ...]:
+        """The ways to have read `path`, whose last part is remembered from the states on the way."""
+        known = self._threads.get(state)
+        if known is not None:
+            return known
+        # Reading the text again is linear, and what is known of the states on the way is not computed again.
+        current: State | None = self._unfolding.root
+        threads = self._threads.get(self._unfolding.root)
+        if threads is None:
+            threads = tuple(self._enter([self._place(self._root, None)]))
+            _remember(self._threads, self._unfolding.root, threads)
+        for byte in path:
+            assert current is not None
+            current = self._unfolding.step(current, byte)
+            assert current is not None
+            after = self._threads.get(current)
+            if after is None:
+                after = self._step(threads, byte)
+                _remember(self._threads, current, after)
+            threads = after
+        return threads
+
+    def _place(self, frame: Frame, then: Place | None) -> Place:
+        key = (frame, then)
+        place = self._places.get(key)
+        if place is None:
+            if len(self._places) > MAX_SEARCH:
+                self._places.clear()
+                self._threads.clear()
+            place = self._places[key] = Place(frame, then)
+        return place
+
+    def _enter(self, agenda: list[Place]) -> dict[Thread, None]:
+        """What may be read next after all moves that read nothing."""
+        threads: dict[Thread, None] = {}
+        seen: set[Place] = set()
+        while agenda:
+            place = agenda.pop()
+            if place in seen:
+                continue
+            seen.add(place)
+            if len(seen) > MAX_SEARCH // 10:
+                raise ResourceLimitError("the constraint has too many alternatives at one place of the text")
+            for move in place.frame.moves():
+                if isinstance(move, Read):
+                    if not move.node.is_empty:
+                        threads[move.node, place, b"" if move.capture else None] = None
+                    for label in move.node.labels:
+                        agenda += (self._place(after, place.then) for after in place.frame.after(label, b""))
+                elif isinstance(move, Call):
+                    agenda.append(self._place(move.callee, self._place(move.then, place.then)))
+                elif place.then is not None:
+                    agenda.append(place.then)
+        return threads
+
+    def _step(self, threads: tuple[Thread, ...], byte: int) -> tuple[Thread, ...]:
+        found: dict[Thread, None] = {}
+        for node, place, text in threads:
+            rest = node.derivative(byte)
+            if rest.is_empty:
+                continue
+            now = None if text is None else text + bytes((byte,))
+            if rest.transitions():
+                found[rest, place, now] = None
+            for label in rest.labels:
+                after = place.frame.after(label, now or b"")
+                found.update(self._enter([self._place(frame, place.then) for frame in after]))
+        return tuple(found)
+
+    def _least_text(self, threads: tuple[Thread, ...]) -> bytes:
+        """A shortest word that leads from one of the threads to the end."""
+        effort = _Effort()
+        best: bytes | None = None
+        for node, place, text in threads:
+            outside = self._unwind(place.then, effort)
+            if outside is None:
+                continue
+            for word, label in _words(node, effort):
+                if best is not None and len(word) + len(outside) > len(best):
+                    break
+                for frame in place.frame.after(label, b"" if text is None else text + word):
+                    rest = self._least(frame, effort)
+                    if rest is not None:
+                        whole = word + rest + outside
+                        # Equals by their bytes: the order of the threads is not a property of the state.
+                        if best is None or (len(whole), whole) < (len(best), best):
+                            best = whole
+        if best is None:
+            raise ResourceLimitError("no completion of the text was found")
+        return best
+
+    def _unwind(self, place: Place | None, effort: _Effort) -> bytes | None:
+        """A shortest word for all the frames that are to be returned to."""
+        words = []
+        while place is not None:
+            word = self._least(place.frame, effort)
+            if word is None:
+                return None
+            words.append(word)
+            place = place.then
+        return b"".join(words)
+
+    def _least(self, frame: Frame, effort: _Effort) -> bytes | None:
+        """A shortest word of a frame; None if there is none."""
+        try:
+            return self._solve(frame, effort, {})[0]
+        except RecursionError:
+            raise ResourceLimitError("the constraint is nested too deeply for a search of its shortest text") from None
+
+    def _solve(self, frame: Frame, effort: _Effort, active: dict[Frame, int]) -> tuple[bytes | None, int]:
+        """A shortest word of a frame among those in which no `active` frame is called again.
+
+        A shortest word of an active frame calls that frame nowhere inside, so leaving these calls out is right for it,
+        and for everything that is asked on its behalf.
+
+        Returns:
+            The word, and the depth of the outermost active frame that was left out (a large number for none): what
+            depends on such a frame is not remembered.
+        """
+        if frame in self._frames:
+            return self._frames[frame], MAX_SEARCH
+        depth = active[frame] = len(active)
+        outermost = MAX_SEARCH
+        order = count()
+        # (length so far, tie, word so far, what comes: a frame, words of a Read, a Call, or None for the end)
+        heap: list[tuple[int, int, bytes, object]] = [(0, next(order), b"", frame)]
+        seen: set[Frame] = set()
+        found: bytes | None = None
+        while heap:
+            length, _, word, item = heapq.heappop(heap)
+            effort.step()
+            if item is None:
+                found = word
+                break
+            if isinstance(item, _Reading):
+                for after in item.frame.after(item.label, item.word if item.captures else b""):
+                    heapq.heappush(heap, (length, next(order), word + item.word, after))
+                _push(heap, order, item.start, item.advance())
+            elif isinstance(item, Call):
+                if item.callee in active:
+                    outermost = min(outermost, active[item.callee])
+                    continue
+                inner, cut = self._solve(item.callee, effort, active)
+                outermost = min(outermost, cut)
+                if inner is not None:
+                    heapq.heappush(heap, (length + len(inner), next(order), word + inner, item.then))
+            elif isinstance(item, Frame) and item not in seen:
+                seen.add(item)
+                for move in item.moves():
+                    if isinstance(move, Return):
+                        heapq.heappush(heap, (length, next(order), word, None))
+                    elif isinstance(move, Read):
+                        words = _words(move.node, effort)
+                        _push(heap, order, word, _Reading(item, words, move.capture, word).advance())
+                    else:
+                        heapq.heappush(heap, (length, next(order), word, move))
+        del active[frame]
+        outermost = MAX_SEARCH if outermost >= depth else outermost
+        if outermost == MAX_SEARCH:
+            self._frames[frame] = found
+        return found, outermost
+
+    # -- in tokens
+
+    def _fewest(self, state: State, text: bytes) -> tuple[int, ...]:
+        best = self._divide(text)
+        for variant in dict.fromkeys(_variants(text)):
+            if variant == text:
+                continue
+            end = self._unfolding.read(state, variant)
+            if end is not None and end.is_accepting:
+                tokens = self._divide(variant)
+                if tokens is not None and (best is None or len(tokens) < len(best)):
+                    best = tokens
+        if best is None:
+            raise ResourceLimitError(
+                "the vocabulary has no tokens for the shortest completion of the text",
+                at=f"{text!r:.80}",
+                hint="a tokenizer that has every byte as a token",
+            )
+        return best
+
+    def _divide(self, text: bytes) -> tuple[int, ...] | None:
+        """The division of a text into the fewest tokens, the longest first among equals; None if there is none."""
+        token_of, longest = self._token_of, self._longest_token
+        fewest: list[int | None] = [None] * len(text) + [0]
+        length_of = [0] * len(text)
+        for start in range(len(text) - 1, -1, -1):
+            for end in range(min(len(text), start + longest), start, -1):
+                rest = fewest[end]
+                known = fewest[start]
+                if rest is not None and (known is None or rest + 1 < known) and text[start:end] in token_of:
+                    fewest[start], length_of[start] = rest + 1, end - start
+        if fewest[0] is None:
+            return None
+        tokens, position = [], 0
+        while position < len(text):
+            tokens.append(token_of[text[position : position + length_of[position]]])
+            position += length_of[position]
+        return tuple(tokens)
+
+
+@dataclass(slots=True)
+class _Reading:
+    """The words of a Read, shortest first, as an item of the search; `start` is what was read before."""
+
+    frame: Frame
+    words: Iterator[tuple[bytes, Hashable]]
+    captures: bool
+    start: bytes
+    word: bytes = b""
+    label: Hashable = None
+
+    def advance(self) -> _Reading | None:
+        """Itself with its next word, or None."""
+        following = next(self.words, None)
+        if following is None:
+            return None
+        self.word, self.label = following
+        return self
+
+
+def _push(
+    heap: list[tuple[int, int, bytes, object]], order: Iterator[int], start: bytes, reading: _Reading | None
+) -> None:
+    if reading is not None:
+        heapq.heappush(heap, (len(start) + len(reading.word), next(order), start, reading))
+
+
+def _words(node: Node, effort: _Effort) -> Iterator[tuple[bytes, Hashable]]:
+    """Words of a regular language with their labels, shortest first: one for each remainder that can end."""
+    seen = {node}
+    layer = [(b"", node)]
+    while layer:
+        following: list[tuple[bytes, Node]] = []
+        for word, rest in layer:
+            for label in rest.labels:
+                yield word, label
+            for mask, target in rest.transitions():
+                if target not in seen and not target.is_empty:
+                    effort.step()
+                    seen.add(target)
+                    following.append((word + bytes((_representative(mask),)), target))
+        layer = following
+
+
+@lru_cache(maxsize=65_536)
+def _representative(mask: ByteMask) -> int:
+    """One byte of a set, a letter or digit if there is one."""
+    return next(byte for byte in _PREFERRED if mask >> byte & 1)
+
+
+def _variants(text: bytes) -> Iterator[bytes]:
+    """Texts that may mean the same in fewer tokens; whether the constraint has them must be asked."""
+    spaced = re.sub(rb'("(?:[^"\\]|\\.)*")|([,:])', lambda found: found[1] or found[2] + b" ", text)
+    for form in (text, spaced):
+        yield form
+        if b"aaaa" in form:
+            for filler in _FILLERS:
+                yield re.sub(rb"a{4,}", lambda found, filler=filler: filler * len(found[0]), form)  # type: ignore[misc]
+
+
+def _remember(memory: dict[State, T], state: State, value: T) -> None:
+    if len(memory) >= MAX_REMEMBERED:
+        memory.clear()
+    memory[state] = value
+
+
+@lru_cache(maxsize=8)
+def _token_of(vocabulary: Vocabulary) -> dict[bytes, int]:
+    """The first token of each byte string."""
+    found: dict[bytes, int] = {}
+    for token, data in enumerate(vocabulary.token_bytes):
+        if data:
+            found.setdefault(data, token)
+    return found
