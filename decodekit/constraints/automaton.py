@@ -18,7 +18,7 @@ from typing import Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from decodekit.constraints.ir import Node, bytes_of
+from decodekit.constraints.ir import Node, bytes_of, label_range
 from decodekit.errors import ResourceLimitError
 
 Int32Array: TypeAlias = npt.NDArray[np.int32]
@@ -46,6 +46,7 @@ class Automaton:
         next: target state by state and byte, int32 [capacity, 256].
         kinds: uint8 [capacity].
         endings: number of the label set with which a word may end here, int32 [capacity]; 0 where none ends.
+        low, high: range of the labels of all words from here, where they are numbers, else -1; int32 [capacity].
         labels: the labels of a state, by state.
         label_sets: the labels by number in `endings`.
     """
@@ -54,6 +55,8 @@ class Automaton:
         self.next: Int32Array = np.zeros((256, 256), np.int32)
         self.kinds: UInt8Array = np.zeros(256, np.uint8)
         self.endings: Int32Array = np.zeros(256, np.int32)
+        self.low: Int32Array = np.full(256, -1, np.int32)
+        self.high: Int32Array = np.full(256, -1, np.int32)
         self.nodes: list[Node | None] = [None]
         self.labels: list[tuple[Hashable, ...]] = [()]
         self.label_sets: list[tuple[Hashable, ...]] = [()]
@@ -98,6 +101,8 @@ class Automaton:
                 number = self._label_set_of[key] = len(self.label_sets)
                 self.label_sets.append(labels)
             self.endings[state] = number
+            if node.is_labelled:
+                self.low[state], self.high[state] = label_range(node) or (-1, -1)
             self.nodes.append(node)
             self.labels.append(labels)
             self._state_of[node] = state
@@ -159,7 +164,9 @@ class Automaton:
         kinds[: len(self.kinds)] = self.kinds
         endings = np.zeros(capacity, np.int32)
         endings[: len(self.endings)] = self.endings
-        self.next, self.endings, self.kinds = table, endings, kinds
+        low, high = np.full(capacity, -1, np.int32), np.full(capacity, -1, np.int32)
+        low[: len(self.low)], high[: len(self.high)] = self.low, self.high
+        self.next, self.endings, self.kinds, self.low, self.high = table, endings, kinds, low, high
 
 
 @lru_cache(maxsize=65_536)

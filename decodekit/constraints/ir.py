@@ -53,6 +53,8 @@ class Node:
     """Whether a word may end with a label other than None."""
     has_counts: bool = False
     """Whether `saturated` may differ from the node itself."""
+    label_range: tuple[int, int] | None = None
+    """The labels of all words are the numbers from the first to before the second; None if a node does not know."""
 
     @property
     def labels(self) -> tuple[Hashable, ...]:
@@ -241,10 +243,10 @@ class Concat(_Interned):
                 if label is not None:
                     rows += ((mask, concat(accept(label), target)) for mask, target in tail.transitions())
             if None not in head.labels:
-                return _merge(rows)
+                return merge(rows)
             node = tail
         rows += node.transitions()
-        return _merge(rows)
+        return merge(rows)
 
     def __repr__(self) -> str:
         return f"concat({', '.join(map(repr, _chain(self)))})"
@@ -270,7 +272,7 @@ class Choice(_Interned):
         return all(option.is_empty for option in self.options)
 
     def _derive(self) -> Transitions:
-        return _merge([row for option in self.options for row in option.transitions()])
+        return merge([row for option in self.options for row in option.transitions()])
 
     def __repr__(self) -> str:
         return f"choice({', '.join(map(repr, self.options))})"
@@ -294,7 +296,7 @@ class Both(_Interned):
                 for other, target in operand.transitions()
                 if (common := mask & other)
             ]
-        return _merge([(mask, both(*targets)) for mask, targets in rows])
+        return merge([(mask, both(*targets)) for mask, targets in rows])
 
     def __repr__(self) -> str:
         return f"both({', '.join(map(repr, self.operands))})"
@@ -317,7 +319,7 @@ class Complement(_Interned):
             rest &= ~mask
         if rest:
             rows.append((rest, ANYTHING))
-        return _merge(rows)
+        return merge(rows)
 
     def __repr__(self) -> str:
         return "ANYTHING" if self.operand is EMPTY else f"complement({self.operand!r})"
@@ -345,7 +347,7 @@ class Repeat(_Interned):
     def _derive(self) -> Transitions:
         rest = repeat(self.body, max(self.min - 1, 0), None if self.max is None else self.max - 1)
         # A nullable body needs no second case: the first word may be taken to be one that is not empty.
-        return _merge([(mask, concat(target, rest)) for mask, target in self.body.transitions()])
+        return merge([(mask, concat(target, rest)) for mask, target in self.body.transitions()])
 
     def __repr__(self) -> str:
         return f"repeat({self.body!r}, {self.min}, {self.max})"
@@ -641,7 +643,7 @@ ANYTHING: Final[Node] = complement(EMPTY)
 """Every byte string."""
 
 
-def _merge(rows: list[tuple[ByteMask, Node]]) -> Transitions:
+def merge(rows: list[tuple[ByteMask, Node]]) -> Transitions:
     """Disjoint rows from overlapping ones (targets united), one row per target, no row to `EMPTY`."""
     pieces: list[tuple[ByteMask, tuple[Node, ...]]] = []
     covered = 0
@@ -678,6 +680,21 @@ def bytes_of(mask: ByteMask) -> list[int]:
         members.append(low.bit_length() - 1)
         mask ^= low
     return members
+
+
+def label_range(node: Node) -> tuple[int, int] | None:
+    """First and last + 1 of the labels of all words, if every word has a number as its label."""
+    while isinstance(node, Concat):
+        node = node.tail
+    if isinstance(node, Choice):
+        ranges = [label_range(option) for option in node.options]
+        known = [bounds for bounds in ranges if bounds is not None]
+        if len(known) < len(ranges):
+            return None
+        return min(low for low, _ in known), max(high for _, high in known)
+    if isinstance(node, Accept):
+        return (node.label, node.label + 1) if type(node.label) is int else None
+    return node.label_range
 
 
 def _show_bytes(mask: ByteMask) -> str:

@@ -1,9 +1,9 @@
 """From a state to the tokens that it allows, without trying the tokens one by one.
 
-A lexeme is walked against the token trie once: tokens that stay inside are allowed whatever surrounds it, tokens that
-leave it are grouped by the place where they leave. Only for these is the surrounding asked, and it is asked for the
-remaining bytes alone. Walks depend on the lexical state and the vocabulary, so they are shared by all constraints;
-a mask depends on the state and is kept with it.
+Configurations that allow few bytes are run over the token trie together. A lexeme that allows many (the inside of a
+string) is walked against the trie once: tokens that stay inside are allowed whatever surrounds it, tokens that leave it
+are grouped by the place where they leave, and only from there on its surroundings are run. Walks depend on the lexical
+state and the vocabulary, so they are shared by all constraints; a mask depends on the state and is kept with it.
 
 Counters would make every length of a string a state with a walk of its own. But a token of 16 bytes sees no difference
 between 900 and 800 characters left, so short tokens are walked with counts beyond their reach forgotten, and only the
@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final
@@ -26,9 +27,21 @@ import numpy as np
 
 from decodekit.constraints.automaton import Automaton, Int32Array, UInt8Array
 from decodekit.constraints.bitmask import bitmask_from_ids, num_words
-from decodekit.constraints.configurations import Configuration, State, Unfolding
+from decodekit.constraints.configurations import Configuration, Entry, Int64Array, State, Unfolding, leave_key
+from decodekit.constraints.network import Fresh, TextNeeded
 from decodekit.constraints.trie import TokenTrie
-from decodekit.constraints.walk import EXIT_AT, EXIT_BEFORE, walk_kernel
+from decodekit.constraints.walk import (
+    CAPTURED,
+    DONE,
+    EXIT_AT,
+    EXIT_BEFORE,
+    EXPAND,
+    LEAVE,
+    ROOM,
+    add_tokens_kernel,
+    run_kernel,
+    walk_kernel,
+)
 from decodekit.vocabulary import Vocabulary
 
 WALK_CACHE_BYTES: Final = 64 << 20
@@ -40,7 +53,7 @@ SHORT_TOKEN: Final = 16
 """Tokens of up to so many bytes are walked apart: 99 % of the tokens of a vocabulary of 131k."""
 
 _MAX_EXITS: Final = 4096  # a walk with more is repeated for the bytes that may follow
-_SMALL_SUBTREE: Final = 48  # up to so many nodes, stepping in Python beats a walk
+_MANY_BYTES: Final = 24  # a lexeme that may go on with so many is walked by itself
 _ANY_BYTE: Final = np.ones(256, np.uint8)
 
 
@@ -90,6 +103,14 @@ class TokenMask:
         return 128 + self.words.nbytes + (0 if self.indices is None else self.indices.nbytes)
 
 
+@dataclass(frozen=True, slots=True)
+class WayOut:
+    """Where tokens leave a lexeme after the same bytes: before the byte of a node, or with the last byte of one."""
+
+    before: Int32Array
+    at: Int32Array
+
+
 @dataclass(slots=True)
 class Walk:
     """What a lexical state means for a vocabulary.
@@ -100,6 +121,8 @@ class Walk:
         at: by label set, the nodes with tokens that end the lexeme for good.
         label_sets: the label sets with which the lexeme may end inside a token.
         is_complete: False if there were too many exits to list; the walk must be repeated for the bytes that follow.
+        ways_out: the exits of a label set by the bytes before them, made when a captured text asks for them.
+        by_text: those bytes by the text that they stand for.
     """
 
     inside: TokenMask
@@ -108,6 +131,8 @@ class Walk:
     label_sets: tuple[int, ...]
     is_complete: bool
     num_bytes: int = field(init=False)
+    ways_out: dict[int, dict[bytes, WayOut]] = field(init=False, default_factory=dict)
+    by_text: dict[tuple[int, object], dict[str, list[bytes]]] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         arrays = [*self.before.values(), *self.at.values()]
@@ -124,6 +149,8 @@ class TokenIndex:
         self._walks: OrderedDict[tuple[Automaton, int, bytes], Walk] = OrderedDict()
         self._num_bytes = 0
         self._lock = threading.Lock()
+        self.top: Int32Array = np.flatnonzero(self.trie.depth == 1).astype(np.int32)
+        """The nodes of one byte."""
 
     def walk(self, automaton: Automaton, state: int, follow: UInt8Array | None = None) -> Walk:
         """The walk of a lexical state over the whole trie, kept for next time. The automaton's lock is held."""
@@ -191,6 +218,35 @@ class TokenIndex:
             is_complete=is_complete,
         )
 
+    def ways_out(self, walk: Walk, label_set: int) -> dict[bytes, WayOut]:
+        """The exits of a walk from the root with a label set, by the bytes of the lexeme before them."""
+        found = walk.ways_out.get(label_set)
+        if found is None:
+            groups: dict[bytes, tuple[list[int], list[int]]] = {}
+            depth = self.trie.depth
+            for node in walk.before.get(label_set, _NO_WORDS).tolist():
+                groups.setdefault(self.bytes_above(node, 0, int(depth[node]) - 1), ([], []))[0].append(node)
+            for node in walk.at.get(label_set, _NO_WORDS).tolist():
+                groups.setdefault(self.bytes_above(node, 0, int(depth[node])), ([], []))[1].append(node)
+            found = walk.ways_out[label_set] = {
+                prefix: WayOut(np.array(before, np.int32), np.array(at, np.int32))
+                for prefix, (before, at) in groups.items()
+            }
+        return found
+
+    def ways_by_text(self, walk: Walk, label_set: int, fresh: Fresh) -> dict[str, list[bytes]]:
+        """The keys of `ways_out` by what they add to a captured text."""
+        key = (label_set, fresh.decode)
+        found = walk.by_text.get(key)
+        if found is None:
+            found = {}
+            for prefix in self.ways_out(walk, label_set):
+                text = fresh.decode(prefix[: len(prefix) - len(fresh.end)])
+                if text is not None:
+                    found.setdefault(text, []).append(prefix)
+            walk.by_text[key] = found
+        return found
+
     def bytes_above(self, node: int, start: int, stop: int) -> bytes:
         """Of the prefix that `node` stands for, the bytes from depth `start` to `stop`."""
         # The first token of the subtree has that prefix.
@@ -207,6 +263,12 @@ def _group(exits: Int32Array) -> dict[int, Int32Array]:
 
 
 @lru_cache(maxsize=8)
+def whole_index(vocabulary: Vocabulary) -> TokenIndex:
+    """The index of all tokens of a vocabulary, built once."""
+    return TokenIndex(vocabulary)
+
+
+@lru_cache(maxsize=8)
 def token_indices(vocabulary: Vocabulary) -> tuple[TokenIndex, ...]:
     """The indices of a vocabulary, of its short and of its long tokens, built once."""
     indices = (TokenIndex(vocabulary, 1, SHORT_TOKEN), TokenIndex(vocabulary, SHORT_TOKEN + 1))
@@ -219,10 +281,14 @@ class Masks:
     def __init__(self, unfolding: Unfolding, vocabulary: Vocabulary) -> None:
         self._unfolding = unfolding
         self._indices = token_indices(vocabulary)
+        self._whole = whole_index(vocabulary)
         self._num_words = num_words(vocabulary.size)
         self._eos_words = bitmask_from_ids(sorted(vocabulary.eos_token_ids), vocabulary.size)
         self._kept: OrderedDict[State, int] = OrderedDict()  # states with their masks' memory, oldest first
         self._num_bytes = 0
+        self._threads: Int32Array = np.zeros((3, 256), np.int32)
+        self._offsets: Int32Array = np.zeros(self._whole.trie.max_depth + 3, np.int32)
+        self._position: Int64Array = np.zeros(6, np.int64)
 
     def mask(self, state: State) -> TokenMask:
         """The tokens that `state` allows."""
@@ -246,99 +312,160 @@ class Masks:
 
     def _allowed(self, state: State) -> Int32Array:
         words = self._eos_words.copy() if state.is_accepting else np.zeros(self._num_words, np.int32)
+        together: list[Configuration] = []
         for configuration in state.configurations:
-            for index in self._indices:
-                walk = index.walk(self._unfolding.automaton, configuration[0])
-                if walk.inside.indices is None:
-                    words |= walk.inside.words
-                else:
-                    words[walk.inside.indices] |= walk.inside.words
-                if not walk.is_complete:
-                    follow = self._follow(configuration, walk)
-                    walk = index.walk(self._unfolding.automaton, configuration[0], follow)
-                self._leave(index, configuration, walk, 0, words)
+            lexical, number, text = configuration
+            place = self._unfolding.places[number]
+            if text is not None:
+                self._captured(configuration, text, words)
+            elif place.permitted is None and self._is_dense(lexical):
+                self._dense(configuration, words)
+            else:
+                together.append(configuration)
+        if together:
+            self._run(self._whole, self._whole.top, together, words)
         return words
 
-    def _follow(self, configuration: Configuration, walk: Walk) -> UInt8Array:
-        """The bytes that may come after the lexeme of `configuration`, uint8 [256]."""
-        _, place, text = configuration
-        if text is not None:  # what follows depends on the text, which is different for every token
-            return _ANY_BYTE
+    def _is_dense(self, lexical: int) -> bool:
+        return int(np.count_nonzero(self._unfolding.automaton.first_bytes(lexical))) >= _MANY_BYTES
+
+    def _dense(self, configuration: Configuration, words: Int32Array) -> None:
+        """Add the tokens of a configuration by the walk of its lexeme."""
+        lexical, place, _ = configuration
+        unfolding = self._unfolding
+        for index in self._indices:
+            walk = index.walk(unfolding.automaton, lexical)
+            _add(walk.inside, words)
+            if not walk.is_complete:
+                walk = index.walk(unfolding.automaton, lexical, self._follow(place, walk))
+            for label_set in walk.label_sets:
+                self._go_on(
+                    index,
+                    unfolding.leave(place, label_set),
+                    walk.before.get(label_set, _NO_WORDS),
+                    walk.at.get(label_set, _NO_WORDS),
+                    words,
+                )
+
+    def _go_on(self, index: TokenIndex, entry: Entry, before: Int32Array, at: Int32Array, words: Int32Array) -> None:
+        """Add the tokens that leave a lexeme at some nodes, after which the configurations of `entry` go on."""
+        configurations, is_accepting = entry
+        if not configurations and not is_accepting:
+            return
+        if len(at):
+            add_tokens_kernel()(at, index.trie.first, index.trie.tokens, words)
+        if configurations and len(before):
+            self._run(index, before, configurations, words)
+
+    def _follow(self, place: int, walk: Walk) -> UInt8Array:
+        """The bytes that may come after a lexeme read at `place`, uint8 [256]."""
         follow = np.zeros(256, np.uint8)
         for label_set in walk.label_sets:
-            for label in self._unfolding.automaton.label_sets[label_set]:
-                after = self._unfolding.leave(place, label, None)
-                if after is not None:
-                    follow |= self._unfolding.first_bytes(after)
+            follow |= self._unfolding.first_bytes_of(self._unfolding.leave(place, label_set)[0])
         return follow
 
-    def _leave(
-        self, index: TokenIndex, configuration: Configuration, walk: Walk, start_depth: int, words: Int32Array
-    ) -> None:
-        """Add the tokens that end the lexeme of `configuration` and go on as its surroundings allow.
-
-        The configuration is that of depth `start_depth` of the trie, where the walk began.
-        """
-        _, place, text = configuration
-        trie, unfolding = index.trie, self._unfolding
-        for label_set in walk.label_sets:
-            before, at = walk.before.get(label_set), walk.at.get(label_set)
-            for label in unfolding.automaton.label_sets[label_set]:
-                if text is None:
-                    after = unfolding.leave(place, label, None)
-                    if after is None:
-                        continue
-                    if before is not None:
-                        may_follow = unfolding.first_bytes(after)[trie.byte[before]] != 0
-                        for node in before[may_follow].tolist():
-                            self._subtree(index, after, node, words)
-                    if at is not None:
-                        for node in at.tolist():
-                            _add_tokens(trie, node, words)
-                    continue
-                # Grouped by the prefix, because asking a frame is dear and the children of one node share it.
-                known: dict[bytes, State | None] = {}
-                for node in [] if before is None else before.tolist():
-                    prefix = index.bytes_above(node, start_depth, int(trie.depth[node]) - 1)
-                    if prefix not in known:
-                        known[prefix] = unfolding.leave(place, label, text + prefix)
-                    after = known[prefix]
-                    if after is not None and unfolding.first_bytes(after)[trie.byte[node]]:
-                        self._subtree(index, after, node, words)
-                for node in [] if at is None else at.tolist():
-                    if (
-                        unfolding.leave(
-                            place, label, text + index.bytes_above(node, start_depth, int(trie.depth[node]))
-                        )
-                        is not None
-                    ):
-                        _add_tokens(trie, node, words)
-
-    def _subtree(self, index: TokenIndex, state: State, node: int, words: Int32Array) -> None:
-        """Add the tokens at and below `node` whose bytes, from the byte of `node` on, `state` allows."""
-        trie = index.trie
-        stop = int(trie.end[node])
-        if stop - node <= _SMALL_SUBTREE:
-            target = self._unfolding.step(state, int(trie.byte[node]))
-            if target is None:
-                return
-            _add_tokens(trie, node, words)
-            child = node + 1
-            while child < stop:
-                self._subtree(index, target, child, words)
-                child = int(trie.end[child])
-            return
-        for configuration in state.configurations:
-            lexical = configuration[0]
-            inside = np.zeros(self._num_words, np.int32)
-            walk = index.walk_nodes(self._unfolding.automaton, lexical, node, stop, inside)
-            words |= inside
+    def _captured(self, configuration: Configuration, text: bytes, words: Int32Array) -> None:
+        """Add the tokens of a configuration that captures: what follows depends on the bytes of each token."""
+        lexical, place, _ = configuration
+        unfolding = self._unfolding
+        for index in self._indices:
+            walk = index.walk(unfolding.automaton, lexical)
+            _add(walk.inside, words)
             if not walk.is_complete:
-                follow = self._follow(configuration, walk)
-                walk = index.walk_nodes(self._unfolding.automaton, lexical, node, stop, inside, follow)
-            self._leave(index, configuration, walk, int(trie.depth[node]) - 1, words)
+                walk = index.walk(unfolding.automaton, lexical, _ANY_BYTE)
+            for label_set in walk.label_sets:
+                ways = index.ways_out(walk, label_set)
+                listed = self._fresh_ways(index, walk, (place, label_set), text, ways, words)
+                for prefix in ways if listed is None else listed:
+                    way = ways[prefix]
+                    entry = unfolding.leave(place, label_set, text + prefix)
+                    self._go_on(index, entry, way.before, way.at, words)
+
+    def _fresh_ways(
+        self,
+        index: TokenIndex,
+        walk: Walk,
+        where: tuple[int, int],
+        text: bytes,
+        ways: dict[bytes, WayOut],
+        words: Int32Array,
+    ) -> list[bytes] | None:
+        """Add the tokens with which the text becomes one that is not listed; returns the ways to those that are.
+
+        None if every way has to be looked at by itself.
+        """
+        common = self._unfolding.fresh(*where)
+        if common is None:
+            return None
+        fresh, entry = common
+        so_far = fresh.decode(text)
+        if so_far is None:
+            return None
+        by_text = index.ways_by_text(walk, where[1], fresh)
+        if sum(map(len, by_text.values())) < len(ways):  # a way that is half of an escape
+            return None
+        start = len(so_far)
+        listed = [
+            prefix
+            for known in fresh.listed
+            if known.startswith(so_far) and (prefixes := by_text.get(known[start:])) is not None
+            for prefix in prefixes
+        ]
+        before, at = walk.before.get(where[1], _NO_WORDS), walk.at.get(where[1], _NO_WORDS)
+        if listed:
+            before = np.setdiff1d(before, np.concatenate([ways[prefix].before for prefix in listed]))
+            at = np.setdiff1d(at, np.concatenate([ways[prefix].at for prefix in listed]))
+        try:
+            self._go_on(index, entry, before, at, words)
+        except TextNeeded:
+            return None
+        return listed
+
+    def _run(
+        self, index: TokenIndex, roots: Int32Array, configurations: Iterable[Configuration], words: Int32Array
+    ) -> None:
+        """Add the tokens at and below `roots` whose bytes, from that of a root on, the configurations allow."""
+        trie, unfolding, leaves = index.trie, self._unfolding, self._unfolding.leaves
+        automaton, kernel, position, offsets = unfolding.automaton, run_kernel(), self._position, self._offsets
+        num_threads = 0
+        for lexical, place, _ in configurations:
+            if num_threads == self._threads.shape[1]:
+                self._threads = np.concatenate((self._threads, np.zeros_like(self._threads)), axis=1)
+            self._threads[:, num_threads] = lexical, place, -1
+            num_threads += 1
+        offsets[0], offsets[1] = 0, num_threads
+        position[0], position[1] = 0, -1
+        captured = _NONE_CAPTURED
+        while True:
+            needed = kernel(
+                automaton.next, automaton.kinds, automaton.endings, automaton.low, automaton.high,
+                unfolding.captures, unfolding.permitted, unfolding.num_permitted,
+                leaves.keys, leaves.rows, leaves.start, leaves.accepts, leaves.lexical, leaves.place, captured,
+                trie.byte, trie.depth, trie.end, trie.first, trie.tokens,
+                roots, self._threads, offsets, words, position,
+            )  # fmt: skip
+            if needed == DONE:
+                return
+            if needed == EXPAND:
+                automaton.expand(int(position[2]))
+            elif needed == LEAVE:
+                unfolding.row(int(position[2]), int(position[3]))
+            elif needed == ROOM:
+                self._threads = np.concatenate((self._threads, np.zeros_like(self._threads)), axis=1)
+            elif needed == CAPTURED:
+                node, place, label_set, begin = map(int, position[1:5])
+                below = int(trie.depth[roots[position[0]]]) - 1 if begin < 0 else begin
+                text = index.bytes_above(node, below, int(trie.depth[node]))
+                row = unfolding.leaves.add_row(unfolding.leave(place, label_set, text))
+                entry = [[leave_key(place, label_set), node << 8 | begin & 255, row]]
+                captured = np.concatenate((captured, np.array(entry, np.int64)))
 
 
-def _add_tokens(trie: TokenTrie, node: int, words: Int32Array) -> None:
-    for token in trie.tokens[trie.first[node] : trie.first[node + 1]].tolist():
-        words[token >> 5] |= np.uint32(1 << (token & 31)).astype(np.int32)
+_NONE_CAPTURED: Final = np.zeros((0, 3), np.int64)
+
+
+def _add(mask: TokenMask, words: Int32Array) -> None:
+    if mask.indices is None:
+        words |= mask.words
+    else:
+        words[mask.indices] |= mask.words

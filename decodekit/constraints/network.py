@@ -14,7 +14,7 @@ Source of the idea: recursive transition networks (Woods 1970), with states made
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable
+from collections.abc import Callable, Collection, Hashable
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -35,21 +35,67 @@ class Frame(ABC):
     def after(self, label: Label, text: bytes) -> tuple[Frame, ...]:
         """The states to go on with when a `Read` of this frame ends with `label`.
 
-        `text` is what the `Read` consumed if it asked to `capture`, else ``b""``. An empty tuple is a dead end and is
-        allowed only if the language of the `Read` already excludes it for every completable text.
+        `text` is what the `Read` consumed if it asked to `capture`, else ``b""``. An empty tuple is a dead end. It is
+        allowed if the language of the `Read` already excludes it for every completable text, and for some of the texts
+        that a `Read` captures if every beginning of one leads to another that is no dead end.
         """
         raise NotImplementedError(f"{type(self).__name__} offers no Read")
+
+    def fresh(self, label: Label) -> Fresh | None:
+        """What all but a few captured texts have in common; None if every text has to be asked for. See `Fresh`."""
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Fresh:
+    """What follows a captured text that is not one of a few, so that a mask need not ask for each text by itself.
+
+    Attributes:
+        frames: what `Frame.after` would give, as far as it can be told without the text. Where the text matters again,
+            these frames raise `TextNeeded`.
+        listed: the texts for which this does not hold.
+        decode: the listed form of captured bytes without their end, None if they are half of a text (an unfinished
+            escape). The listed form of two parts joined is that of both, joined.
+        end: the bytes that end every captured text.
+    """
+
+    frames: tuple[Frame, ...]
+    listed: Collection[str]
+    decode: Callable[[bytes], str | None]
+    end: bytes
+
+
+class TextNeeded(Exception):  # noqa: N818  (no error: a question)
+    """Raised by frames of a `Fresh` whose next step depends on the text that is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Within:
+    """A language given as the words of a larger one whose labels are permitted.
+
+    The engine then keeps lexical states for the larger language alone, however many selections there are. Labels are
+    numbers from 0, and of the words below any state of `node`, the labels are a contiguous range (a sorted word list).
+
+    Attributes:
+        node: the larger language.
+        permitted: one byte per label, 1 if it is permitted.
+    """
+
+    node: Node
+    permitted: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Read:
     """Consume a word of the regular language `node`; each end carries the label given by `ir.accept(label)`.
 
-    A node without labels ends with the label None. With `capture`, the consumed bytes reach `Frame.after`.
+    A node without labels ends with the label None. With `capture`, the consumed bytes reach `Frame.after`. `within`
+    says the same as `node` in a form that costs less.
     """
 
     node: Node
     capture: bool = False
+    within: Within | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
-"""One walk over the token trie: which tokens stay inside a lexeme, and where tokens leave it.
+"""Walks over the token trie, compiled by numba on first use (kept on disk). Their slow twins are in the tests.
 
-Compiled by numba on first use (kept on disk). The slow twin is in the tests. A walk cannot make lexical states, so when
-it meets a state whose row is not filled it stops and says where; the caller fills the row and calls again.
+`walk_kernel`: one lexical state; which tokens stay inside the lexeme, and where tokens leave it. `run_kernel`: the
+configurations of a network, through any number of lexemes and frames. Neither can make lexical states or places: where
+one is missing, a walk stops and says what it needs; the caller makes it and calls again.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from decodekit.constraints.automaton import Int32Array, UInt8Array
+    from decodekit.constraints.configurations import Int64Array
 
     Kernel: TypeAlias = Callable[..., tuple[int, int, int]]
 
@@ -95,10 +97,185 @@ def _walk(
     return -1, num_exits, num_inside
 
 
+# What a run needs before it can go on.
+DONE: Final = 0
+EXPAND: Final = 1  # the row of a lexical state
+LEAVE: Final = 2  # what follows when a lexeme ends at a place with a label set
+CAPTURED: Final = 3  # the same for a place that captures: (place, label set, node, depth at which the lexeme began)
+ROOM: Final = 4  # space for more configurations
+
+
+def _run(
+    table: Int32Array,
+    kinds: UInt8Array,
+    endings: Int32Array,
+    low: Int32Array,
+    high: Int32Array,
+    captures: UInt8Array,
+    permitted: Int32Array,
+    num_permitted: Int32Array,
+    keys: Int64Array,
+    rows: Int32Array,
+    start: Int32Array,
+    accepts: UInt8Array,
+    row_lexical: Int32Array,
+    row_place: Int32Array,
+    captured: Int64Array,
+    byte: UInt8Array,
+    depth: Int32Array,
+    end: Int32Array,
+    first: Int32Array,
+    tokens: Int32Array,
+    roots: Int32Array,
+    threads: Int32Array,
+    offsets: Int32Array,
+    words: Int32Array,
+    position: Int64Array,
+) -> int:
+    """Add the tokens at and below `roots` that the configurations ``threads[:, :offsets[1]]`` allow to `words`.
+
+    The configurations are those before the byte of a root. ``threads`` is int32 [3, capacity]: lexical state, place,
+    and the depth of the trie at which the lexeme began (-1: before the root); those after the byte of a node at level L
+    below its root (1 for the root itself) lie at ``offsets[L]`` to before ``offsets[L + 1]``. ``captured`` holds what
+    CAPTURED asked for, int64 [n, 3]: (place * 2**32 + label set, node * 2**8 + depth, row). ``position`` is (index of
+    the root, node, what is needed: up to four numbers).
+
+    Returns:
+        DONE, or what is needed; with the same arguments the run then goes on where it stopped.
+    """
+    index, node = position[0], position[1]
+    mask = len(keys) - 1
+    capacity = threads.shape[1]
+    while index < len(roots):
+        root = roots[index]
+        stop = end[root]
+        if node < root or node >= stop:
+            node = root
+        base = depth[root] - 1
+        while node < stop:
+            level = depth[node] - base
+            begin = offsets[level]
+            count = begin
+            value = byte[node]
+            is_alive = False
+            for i in range(offsets[level - 1], begin):
+                state = threads[0, i]
+                place = threads[1, i]
+                if kinds[state] == NOT_EXPANDED:
+                    position[0], position[1], position[2] = index, node, state
+                    return EXPAND
+                target = table[state, value]
+                if target == DEAD:
+                    continue
+                if kinds[target] == NOT_EXPANDED:
+                    position[0], position[1], position[2] = index, node, target
+                    return EXPAND
+                selection = permitted[place]
+                is_ranged = selection >= 0 and low[target] >= 0
+                if is_ranged and num_permitted[selection + high[target]] == num_permitted[selection + low[target]]:
+                    continue
+                if kinds[target] != FINAL:
+                    is_new = True
+                    for j in range(begin, count):
+                        if threads[0, j] == target and threads[1, j] == place:
+                            is_new = False
+                            break
+                    if is_new:
+                        if count == capacity:
+                            position[0], position[1] = index, node
+                            return ROOM
+                        threads[0, count], threads[1, count], threads[2, count] = target, place, threads[2, i]
+                        count += 1
+                ending = endings[target]
+                if ending == 0:
+                    continue
+                key = np.int64(place) << 32 | ending
+                row = -1
+                if captures[place]:
+                    detail = np.int64(node) << 8 | (threads[2, i] & 255)
+                    for j in range(len(captured)):
+                        if captured[j, 0] == key and captured[j, 1] == detail:
+                            row = captured[j, 2]
+                            break
+                    if row < 0:
+                        position[0], position[1], position[2], position[3] = index, node, place, ending
+                        position[4] = threads[2, i]
+                        return CAPTURED
+                else:
+                    slot = (key ^ key >> 29) * 0x9E3779B1 & mask
+                    while keys[slot] >= 0:
+                        if keys[slot] == key:
+                            row = rows[slot]
+                            break
+                        slot = slot + 1 & mask
+                    if row < 0:
+                        position[0], position[1], position[2], position[3] = index, node, place, ending
+                        return LEAVE
+                if accepts[row]:
+                    is_alive = True
+                for k in range(start[row], start[row + 1]):
+                    is_new = True
+                    for j in range(begin, count):
+                        if threads[0, j] == row_lexical[k] and threads[1, j] == row_place[k]:
+                            is_new = False
+                            break
+                    if is_new:
+                        if count == capacity:
+                            position[0], position[1] = index, node
+                            return ROOM
+                        threads[0, count], threads[1, count], threads[2, count] = (
+                            row_lexical[k],
+                            row_place[k],
+                            depth[node],
+                        )
+                        count += 1
+            if count > begin:
+                is_alive = True
+            if is_alive:
+                for i in range(first[node], first[node + 1]):
+                    token = tokens[i]
+                    words[token >> 5] |= np.int32(1) << np.int32(token & 31)
+            if count > begin:
+                offsets[level + 1] = count
+                node += 1
+            else:
+                node = end[node]
+        index += 1
+        node = -1
+    position[0] = index
+    return DONE
+
+
+def _add_tokens(nodes: Int32Array, first: Int32Array, tokens: Int32Array, words: Int32Array) -> None:
+    """Add the tokens of some nodes to `words`."""
+    for node in nodes:
+        for i in range(first[node], first[node + 1]):
+            token = tokens[i]
+            words[token >> 5] |= np.int32(1) << np.int32(token & 31)
+
+
 @lru_cache(maxsize=1)
 def walk_kernel() -> Kernel:
     """The compiled walk. numba is imported here and nowhere earlier."""
     import numba
 
     kernel: Kernel = numba.njit(cache=True, nogil=True)(_walk)
+    return kernel
+
+
+@lru_cache(maxsize=1)
+def run_kernel() -> Callable[..., int]:
+    """The compiled run."""
+    import numba
+
+    kernel: Callable[..., int] = numba.njit(cache=True, nogil=True)(_run)
+    return kernel
+
+
+@lru_cache(maxsize=1)
+def add_tokens_kernel() -> Callable[..., None]:
+    """The compiled `_add_tokens`."""
+    import numba
+
+    kernel: Callable[..., None] = numba.njit(cache=True, nogil=True)(_add_tokens)
     return kernel

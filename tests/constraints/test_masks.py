@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -16,6 +16,7 @@ from decodekit.constraints.bitmask import allocate_bitmask, bitmask_from_ids, id
 from decodekit.constraints.choices import Choices
 from decodekit.constraints.compiler import CompiledGrammar, compile
 from decodekit.constraints.constraint import Constraint
+from decodekit.constraints.json_schema import JsonSchema
 from decodekit.constraints.matcher import GrammarMatcher, Matcher
 from decodekit.constraints.network import Frame
 from decodekit.constraints.regex import Regex
@@ -140,12 +141,10 @@ def test_negative_control_a_wrong_mask_is_noticed() -> None:
     assert allowed != masks.allowed(CONSTRAINTS["json, two items"].root(), b"[1,2", vocabulary)
 
 
-@pytest.mark.parametrize("small_subtree", [0, 48, 10**9], ids=["walks", "both", "steps"])
+@pytest.mark.parametrize("many_bytes", [0, 24, 257], ids=["walks", "both", "runs"])
 @pytest.mark.parametrize("max_exits", [0, 4096], ids=["few exits", "exits"])
-def test_every_way_to_a_mask_gives_the_same(
-    monkeypatch: pytest.MonkeyPatch, small_subtree: int, max_exits: int
-) -> None:
-    monkeypatch.setattr(masks_module, "_SMALL_SUBTREE", small_subtree)
+def test_every_way_to_a_mask_gives_the_same(monkeypatch: pytest.MonkeyPatch, many_bytes: int, max_exits: int) -> None:
+    monkeypatch.setattr(masks_module, "_MANY_BYTES", many_bytes)
     monkeypatch.setattr(masks_module, "_MAX_EXITS", max_exits)
     vocabulary = vocabularies()[1]
     for name in ("json", "ambiguous", "words"):
@@ -156,6 +155,77 @@ def test_every_way_to_a_mask_gives_the_same(
             assert allowed == masks.allowed(CONSTRAINTS[name].root(), text, vocabulary), text
 
         random_walk(grammar, random.Random(3), 8, check)
+
+
+KEYED = {
+    "free keys": {"properties": {"a": {"type": "integer"}, "ab": {"type": "null"}, "é": True}, "required": ["ab"]},
+    "closed keys": {
+        "properties": {"a": {"type": "integer"}, "ab": {"type": "null"}, "b\n": True, "é": True},
+        "additionalProperties": False,
+        "minProperties": 2,
+    },
+    "astral keys": {"properties": {"\U0001f600": True, "\U0001f601a": {"type": "null"}}, "additionalProperties": False},
+    "some keys": {
+        "properties": {"a": {"type": "integer"}},
+        "patternProperties": {"^b": {"type": "null"}},
+        "maxProperties": 2,
+    },
+    "nested": {"additionalProperties": {"properties": {"a": {"enum": ["a", 1]}}, "additionalProperties": False}},
+}
+
+
+@pytest.mark.parametrize("name", KEYED)
+@pytest.mark.parametrize("order", ["any", "declared"])
+def test_keys_equal_brute_force(name: str, order: Literal["any", "declared"]) -> None:
+    # Tokens that end a key, hold a whole member, spell a key by escapes, or end one object and begin the next.
+    texts = [bytes([byte]) for byte in range(256)]
+    texts += [
+        b'{"',
+        b'":',
+        b'","',
+        b'":1,"',
+        b'a":1,"a":',
+        b'a":',
+        b'"a',
+        b'"ab":null',
+        b"ab",
+        b"\\u006",
+        b"\\u0061",
+        b'1"',
+    ]
+    texts += [
+        b'{"a":',
+        b'{"a":1,"',
+        b'"}',
+        b'},"',
+        b',"a',
+        b'":{"a":1',
+        b"\xc3",
+        b"\xa9",
+        b"\\n",
+        b'\\n":',
+        b"\\ud83d",
+        b"\\ude0",
+    ]
+    texts += [
+        b'":"',
+        b'":null}',
+        b'a":1,"ab":null,"',
+        b'b":"b","bb":',
+        "é".encode(),
+        "😀".encode(),
+        "😁a".encode(),
+        b'"":',
+    ]
+    vocabulary = Vocabulary([*texts, None], [len(texts)])
+    constraint = JsonSchema({"type": "object", **KEYED[name]}, whitespace="compact", order=order)
+    grammar = CompiledGrammar(constraint, vocabulary)
+
+    def check(matcher: GrammarMatcher, text: bytes, allowed: list[int]) -> None:
+        assert allowed == masks.allowed(constraint.root(), text, vocabulary), text
+
+    for seed in range(4):
+        random_walk(grammar, random.Random(seed), 9, check)
 
 
 @pytest.mark.parametrize("name", ["json", "any text", "not", "choices"])

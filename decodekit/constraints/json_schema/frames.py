@@ -1,12 +1,12 @@
 """JSON values as frames: what the engine reads, unfolded from the plans of objects and arrays.
 
-A value is read as one lexeme: a scalar, or the opening bracket of an object or array. A member's key, its colon and the
-comma before it are one lexeme too. The alternatives of a shape live side by side as separate frames.
+A value is read as one lexeme: a scalar, or the opening bracket of an object or array. White space and punctuation are
+lexemes of their own, so that all schemas share their lexical states; so is a key from behind its first quote to its
+last. The alternatives of a shape live side by side as separate frames.
 """
 
 from __future__ import annotations
 
-import json
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,11 +21,11 @@ from decodekit.constraints.json_schema.emptiness import Ask, Emptiness
 from decodekit.constraints.json_schema.formats import Formats
 from decodekit.constraints.json_schema.layout import Gaps, Whitespace, gaps
 from decodekit.constraints.json_schema.loader import Library
-from decodekit.constraints.json_schema.objects import ObjectPlan, ObjectState, Order
+from decodekit.constraints.json_schema.objects import SOME_KEY, ObjectPlan, ObjectState, Order
 from decodekit.constraints.json_schema.semantics import Semantics
 from decodekit.constraints.json_schema.shape import ArraySpec, Goal, ObjectSpec
-from decodekit.constraints.json_schema.text import WordTable
-from decodekit.constraints.network import Call, End, Frame, Label, Move, Read
+from decodekit.constraints.json_schema.text import WordTable, text_of
+from decodekit.constraints.network import Call, End, Frame, Fresh, Label, Move, Read, TextNeeded, Within
 
 MAX_EXPLORED: Final = 256
 """Goals that are looked at before the first text."""
@@ -35,10 +35,16 @@ _OBJECT: Final = "object"
 _ARRAY: Final = "array"
 _CLOSE: Final = "close"
 _NEXT: Final = "next"
+_GAP: Final = "gap"
+_KEY: Final = "key"
+_NAME: Final = "name"
+_COLON: Final = "colon"
 
 _OPEN_OBJECT: Final = ir.concat(ir.literal(b"{"), ir.accept(_OBJECT))
 _OPEN_ARRAY: Final = ir.concat(ir.literal(b"["), ir.accept(_ARRAY))
 _END: Final = End()
+_ANY_NAME: Final = ir.concat(text.BODY, text.QUOTE, ir.accept(_NAME))
+"""A key from behind its first quote on."""
 
 
 class SchemaNetwork:
@@ -67,7 +73,7 @@ class SchemaNetwork:
         self._objects: dict[ObjectSpec, ObjectPlan] = {}
         self._arrays: dict[ArraySpec, ArrayPlan] = {}
         self._values: dict[Goal, Node] = {}
-        self._tables: dict[tuple[ObjectPlan, Node], WordTable] = {}
+        self._tables: dict[ObjectPlan, WordTable] = {}
 
     def root(self) -> Frame:
         """The frame of a whole text."""
@@ -131,16 +137,15 @@ class SchemaNetwork:
             node = self._values[goal] = ir.choice(*parts)
         return node
 
-    def keys(self, plan: ObjectPlan, colon: Node) -> WordTable:
-        """The declared names as keys, each with its colon and its number as the label."""
-        table = self._tables.get((plan, colon))
+    def keys(self, plan: ObjectPlan) -> WordTable:
+        """The declared names as keys from behind the first quote on, each with its place among them as the label."""
+        table = self._tables.get(plan)
         if table is None:
-            numbers = plan.numbers
 
             def end(position: int) -> Node:
-                return ir.concat(text.QUOTE, colon, ir.accept(numbers[position]))
+                return ir.concat(text.QUOTE, ir.accept(position))
 
-            table = self._tables[plan, colon] = WordTable(plan.sorted_names, end, are_labelled=True)
+            table = self._tables[plan] = WordTable(plan.sorted_names, end, are_labelled=True)
         return table
 
     def _object(self, spec: ObjectSpec) -> ObjectPlan:
@@ -187,18 +192,22 @@ class ValueFrame(Frame):
     depth: int
 
     def moves(self) -> tuple[Move, ...]:
-        """One lexeme."""
-        return (Read(ir.concat(self.lead, self.network.value(self.goal))),)
+        """The white space, then one lexeme."""
+        if self.lead is not ir.EPSILON:
+            return (Read(ir.concat(self.lead, ir.accept(_GAP))),)
+        return (Read(self.network.value(self.goal)),)
 
     def after(self, label: Label, text: bytes) -> tuple[Frame, ...]:
         """A scalar is done; a bracket leads into every alternative."""
         network = self.network
         if label == _SCALAR:
             return (_END,)
+        if label == _GAP:
+            return (ValueFrame(network, self.goal, ir.EPSILON, self.depth),)
         inner = network.inner(self.depth)
         if label == _OBJECT:
             return tuple(
-                ObjectFrame(network, plan, plan.start, self.depth, True) for plan in network.objects(self.goal)
+                ObjectFrame(network, plan, plan.start, self.depth, "open") for plan in network.objects(self.goal)
             )
         return tuple(
             ArrayFrame(network, plan, plan.start, self.depth, inner, "open") for plan in network.arrays(self.goal)
@@ -219,79 +228,133 @@ class CallFrame(Frame):
 
 @dataclass(frozen=True, slots=True)
 class _Permitted:
-    """The declared names that may come next in one state of an object; a selection of its table of keys."""
+    """The declared names that may come next, one byte each; a selection of the table of keys."""
 
-    plan: ObjectPlan
-    state: ObjectState
+    names: bytes
 
     def has_any(self, start: int, stop: int) -> bool:
-        plan, state = self.plan, self.state
-        if plan.in_order:
-            first, last = plan.window(state)
-            if last - first < stop - start:
-                at = plan.positions
-                return any(
-                    start <= at.get(number, -1) < stop and plan.may_take(number, state) for number in range(first, last)
-                )
-        return any(plan.may_take(number, state) for number in plan.numbers[start:stop])
+        return 1 in self.names[start:stop]
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectFrame(Frame):
-    """Inside an object: after the opening bracket (`is_first`) or after a member."""
+    """Inside an object, at `place`: "open" after the bracket, "member" after a member, "comma", "key" after its quote.
+
+    Where every key is free, one language stands for all keys, and which key it was is asked at its end.
+    """
 
     network: SchemaNetwork
     plan: ObjectPlan
     state: ObjectState
     depth: int
-    is_first: bool
+    place: str
 
     def moves(self) -> tuple[Move, ...]:
-        """A key with its colon, or the closing bracket."""
-        network, plan, state = self.network, self.plan, self.state
-        around = network.gaps(self.depth)
-        if self.is_first:
-            before_key, before_close = around.first, around.close_empty
-        else:
-            before_key = ir.concat(around.before_comma, ir.literal(b","), around.after_comma)
-            before_close = around.close
-        before_key = ir.concat(before_key, text.QUOTE)
-        colon = ir.concat(around.before_colon, ir.literal(b":"))
+        """A key that the object can go on with, a comma before one, or the closing bracket."""
+        plan, state = self.plan, self.state
+        if self.place == "key":
+            return self._keys()
+        around = self.network.gaps(self.depth)
+        if self.place == "comma":
+            return (Read(ir.concat(around.after_comma, text.QUOTE, ir.accept(_KEY))),)
         parts = []
         if plan.can_close(state):
+            before_close = around.close_empty if self.place == "open" else around.close
             parts.append(ir.concat(before_close, ir.literal(b"}"), ir.accept(_CLOSE)))
-        declared = network.keys(plan, colon).node(_Permitted(plan, state))
-        if declared is not ir.EMPTY:
-            parts.append(ir.concat(before_key, declared))
-        moves: list[Move] = [Read(ir.choice(*parts))] if parts else []
-        others = [
-            ir.concat(before_key, keys, text.QUOTE, colon, ir.accept((number, witnesses)))
+        if plan.has_next(state):
+            if self.place == "open":
+                parts.append(ir.concat(around.first, text.QUOTE, ir.accept(_KEY)))
+            else:
+                parts.append(ir.concat(around.before_comma, ir.literal(b","), ir.accept(_NEXT)))
+        return (Read(ir.choice(*parts)),) if parts else ()
+
+    def _keys(self) -> tuple[Move, ...]:
+        plan, state = self.plan, self.state
+        if plan.is_free(state):
+            return (Read(_ANY_NAME, capture=True),)
+        moves: list[Move] = []
+        permitted = plan.permitted(state)
+        if 1 in permitted:
+            table = self.network.keys(plan)
+            # Behind half of a surrogate pair the words of a range would have gaps.
+            within = Within(table.node(), permitted) if table.is_basic else None
+            moves.append(Read(table.node(_Permitted(permitted)), within=within))
+        moves += [
+            Read(ir.concat(keys, text.QUOTE, ir.accept((number, witnesses))), capture=True)
             for number, witnesses, keys in plan.others(state)
         ]
-        moves += [Read(other, capture=True) for other in others]
         return tuple(moves)
 
     def after(self, label: Label, text: bytes) -> tuple[Frame, ...]:
         """The values that may stand at the key, for every way to meet the obligations."""
         if label == _CLOSE:
             return (_END,)
-        plan, state, network = self.plan, self.state, self.network
-        if isinstance(label, int):
-            members = [
-                (plan.joined(plan.goal(label), witnesses), plan.after_declared(label, witnesses, state))
-                for witnesses in plan.meeting(label, state)
+        if label in (_KEY, _NEXT):
+            return (self._at("key" if label == _KEY else "comma", self.state),)
+        if SOME_KEY in self.state.used:
+            raise TextNeeded
+        plan, state = self.plan, self.state
+        if type(label) is int:
+            return self._declared(plan.numbers[label])
+        key = text_of(text[:-1])
+        assert key is not None
+        if label == _NAME:
+            number = plan.index.get(key)
+            if number is not None:
+                return self._declared(number) if plan.may_take(number, state) else ()
+            return self._other(key, 0, ()) if key not in state.used else ()
+        number, met = cast("tuple[int, tuple[int, ...]]", label)
+        return self._other(key, number, met)
+
+    def fresh(self, label: Label) -> Fresh | None:
+        """What follows a key that is neither declared nor used."""
+        if label != _NAME:
+            return None
+        return Fresh(self._other(SOME_KEY, 0, ()), self.plan.index.keys() | self.state.used, text_of, b'"')
+
+    def _at(self, place: str, state: ObjectState) -> ObjectFrame:
+        return ObjectFrame(self.network, self.plan, state, self.depth, place)
+
+    def _declared(self, number: int) -> tuple[Frame, ...]:
+        plan, state = self.plan, self.state
+        return self._members(
+            [
+                (plan.joined(plan.goal(number), witnesses), plan.after_declared(number, witnesses, state))
+                for witnesses in plan.meeting(number, state)
             ]
-        else:
-            number, met = cast("tuple[int, tuple[int, ...]]", label)
-            key = json.loads(text[text.index(b'"') : text.rindex(b'"') + 1])
-            goal = plan.joined(plan.classes[number].goal, met)
-            members = [(goal, plan.after_other(key, met, state))]
-        lead, inner = network.gaps(self.depth).after_colon, network.inner(self.depth)
+        )
+
+    def _other(self, key: str, number: int, met: tuple[int, ...]) -> tuple[Frame, ...]:
+        plan = self.plan
+        return self._members([(plan.joined(plan.classes[number].goal, met), plan.after_other(key, met, self.state))])
+
+    def _members(self, members: list[tuple[Goal, ObjectState]]) -> tuple[Frame, ...]:
+        network, plan = self.network, self.plan
         return tuple(
-            CallFrame(ValueFrame(network, goal, lead, inner), ObjectFrame(network, plan, after, self.depth, False))
+            ColonFrame(network, goal, self.depth, self._at("member", after))
             for goal, after in members
             if network.is_inhabited(goal) and plan.can_finish(after)
         )
+
+
+@dataclass(frozen=True, slots=True)
+class ColonFrame(Frame):
+    """After a key: the colon, a value that satisfies `goal`, then on with the object."""
+
+    network: SchemaNetwork
+    goal: Goal
+    depth: int
+    then: ObjectFrame
+
+    def moves(self) -> tuple[Move, ...]:
+        """The colon."""
+        return (Read(ir.concat(self.network.gaps(self.depth).before_colon, ir.literal(b":"), ir.accept(_COLON))),)
+
+    def after(self, label: Label, text: bytes) -> tuple[Frame, ...]:
+        """The value."""
+        network = self.network
+        lead, inner = network.gaps(self.depth).after_colon, network.inner(self.depth)
+        return (CallFrame(ValueFrame(network, self.goal, lead, inner), self.then),)
 
 
 @dataclass(frozen=True, slots=True)

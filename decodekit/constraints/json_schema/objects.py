@@ -33,7 +33,7 @@ MAX_CLASSES: Final = 32
 MAX_WITNESSES: Final = 6
 """Bound on the obligations of one object, each from a denied `properties` keyword."""
 
-_SOME_KEY: Final = "\ud800"
+SOME_KEY: Final = "\ud800"
 """Stands for a key that is not known yet, in the question whether the object can be finished after it."""
 _MANY: Final = 1_000  # a class with so many keys is taken to be inexhaustible below that number
 
@@ -46,11 +46,13 @@ class KeyClass:
         keys: their body language.
         goal: what the value has to satisfy.
         num_keys: how many there are, at most `_MANY`.
+        is_open: whether they are all keys that are no declared names.
     """
 
     keys: Node
     goal: Goal
     num_keys: int
+    is_open: bool = False
 
 
 @dataclass(frozen=True)
@@ -92,8 +94,8 @@ class ObjectPlan:
         self.in_order = order == "declared"
         self.names = spec.declared
         self.start = ObjectState(pending=tuple(range(len(spec.witnesses))))
-        index = {name: number for number, name in enumerate(self.names)}
-        self.required = sorted(index[name] for name in spec.required)
+        self.index = {name: number for number, name in enumerate(self.names)}
+        self.required = sorted(self.index[name] for name in spec.required)
         self._required_mask = sum(1 << number for number in self.required)
         self._goals: dict[int, Goal] = {}
         self._owed_by: dict[int, tuple[int, ...]] = {}
@@ -175,7 +177,7 @@ class ObjectPlan:
                 keys = text.without(keys, declared)
             num_keys = _MANY if is_open else text.num_texts(keys, _MANY)
             if num_keys:
-                classes.append(KeyClass(keys, goal, num_keys))
+                classes.append(KeyClass(keys, goal, num_keys, is_open))
         return tuple(classes)
 
     def unused(self, keys: Node, used: frozenset[str]) -> Node:
@@ -292,7 +294,7 @@ class ObjectPlan:
                 if state.used:
                     keys = text.without(keys, self._words(state.used))
                 num_keys = text.num_texts(keys, len(state.pending) + 1)
-                if _SOME_KEY in state.used:  # it may be one of these
+                if SOME_KEY in state.used:  # it may be one of these
                     num_keys -= 1
                 if num_keys > 0:
                     yield num_keys
@@ -349,6 +351,34 @@ class ObjectPlan:
             for witnesses in self.meeting(index, state)
         )
 
+    def permitted(self, state: ObjectState) -> bytes:
+        """Which of `sorted_names` may come next, one byte each."""
+        if self.in_order:
+            flags = bytearray(len(self.numbers))
+            for number in range(*self.window(state)):
+                if number in self.positions and self.may_take(number, state):
+                    flags[self.positions[number]] = 1
+            return bytes(flags)
+        return bytes([self.may_take(number, state) for number in self.numbers])
+
+    def is_free(self, state: ObjectState) -> bool:
+        """Whether the next key may be any text but for finitely many, so that every beginning of a key is good."""
+        if state.pending or (self.in_order and self._num_required_left(state)):
+            return False
+        classes = self.classes
+        if len(classes) != 1 or not classes[0].is_open or not self.is_inhabited(classes[0].goal):
+            return False
+        return self.can_finish(self.after_other(SOME_KEY, (), state))
+
+    def has_next(self, state: ObjectState) -> bool:
+        """Whether a member may follow."""
+        if self.is_free(state):
+            return True
+        candidates = range(*self.window(state)) if self.in_order else self.numbers
+        if any(number in self.positions and self.may_take(number, state) for number in candidates):
+            return True
+        return any(True for _ in self.others(state))
+
     def others(self, state: ObjectState) -> Iterator[tuple[int, tuple[int, ...], Node]]:
         """(class, witnesses met, keys) for the undeclared keys that may be next."""
         if self.in_order and self._num_required_left(state):
@@ -363,7 +393,7 @@ class ObjectPlan:
                         keys = self.unused(keys, state.used)
                     elif state.used:
                         keys = text.without(keys, self._words(state.used))
-                    if keys is not ir.EMPTY and self.can_finish(self.after_other(_SOME_KEY, witnesses, state)):
+                    if keys is not ir.EMPTY and self.can_finish(self.after_other(SOME_KEY, witnesses, state)):
                         yield number, witnesses, keys
 
 

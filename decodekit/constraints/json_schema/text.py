@@ -9,8 +9,9 @@ Source: RFC 8259, section 7.
 
 from __future__ import annotations
 
+import json
 from bisect import bisect_right
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import lru_cache
 from typing import Final, Protocol
 
@@ -170,6 +171,16 @@ def to_body(value: str) -> bytes:
     return "".join(parts).encode()
 
 
+def text_of(body: bytes) -> str | None:
+    """The text that a body spells; None if it is half of one, or half of an escape or of a character."""
+    try:
+        if b"\\" not in body:
+            return body.decode()
+        return str(json.loads(b'"' + body + b'"'))
+    except ValueError:
+        return None
+
+
 def matches(body: Node, value: str) -> bool:
     """Whether a text belongs to a body language."""
     if not is_text(value):
@@ -232,7 +243,7 @@ class WordTable:
         words: ascending, without surrogates; a word may occur twice, each with its own end.
         end: what follows the word with an index (a label, a closing part); never an empty language. Nothing by default.
         spelling: the bytes of one character; JSON escapes by default.
-        are_labelled: whether an end may hold a label.
+        are_labelled: whether each end holds the index of its word as the label.
     """
 
     def __init__(
@@ -247,6 +258,8 @@ class WordTable:
         self.end = end
         self.spelling = spelling
         self.are_labelled = are_labelled
+        self.is_basic = not any(character > "\uffff" for word in words for character in word)
+        """Whether all characters lie in the basic multilingual plane."""
 
     def node(self, selection: Selection = EVERY_WORD) -> Node:
         """The language of the permitted words, each followed by its end."""
@@ -261,56 +274,143 @@ class _Words(Node):
     A node of a trie that is never built as a whole: 100,000 words cost what the walk visits.
     """
 
-    __slots__ = ("_hash", "_unfolded", "depth", "selection", "start", "stop", "table")
+    __slots__ = ("_hash", "_transitions", "depth", "selection", "start", "stop", "table")
 
     can_be_empty = False
 
     def __init__(self, table: WordTable, start: int, stop: int, depth: int, selection: Selection) -> None:
         self.table, self.start, self.stop, self.depth, self.selection = table, start, stop, depth, selection
-        self._hash = hash((id(table), start, stop, depth, selection))
-        self._unfolded: Node | None = None
+        self._hash = hash((type(self), id(table), start, stop, depth, selection))
+        self._transitions: Transitions | None = None
 
     @property
     def is_labelled(self) -> bool:  # type: ignore[override]
         return self.table.are_labelled
 
-    def _key(self) -> tuple[int, int, int, int, Selection]:
+    @property
+    def label_range(self) -> tuple[int, int] | None:  # type: ignore[override]
+        return (self.start, self.stop) if self.table.are_labelled else None
+
+    def _key(self) -> tuple[object, ...]:
         return (id(self.table), self.start, self.stop, self.depth, self.selection)
 
     def __eq__(self, other: object) -> bool:
-        return self is other or (isinstance(other, _Words) and self._key() == other._key())
+        return self is other or (type(other) is type(self) and self._key() == other._key())
 
     def __hash__(self) -> int:
         return self._hash
 
-    def _unfold(self) -> Node:
-        if self._unfolded is None:
-            words, end, depth = self.table.words, self.table.end, self.depth
-            parts: list[Node] = []
-            index = self.start
-            while index < self.stop and len(words[index]) == depth:
-                if self.selection.has_any(index, index + 1):
-                    parts.append(ir.EPSILON if end is None else end(index))
-                index += 1
-            while index < self.stop:
-                character = words[index][depth]
+    def _ends(self) -> Iterator[Node]:
+        """What follows the words that end here."""
+        words, end = self.table.words, self.table.end
+        for index in range(self.start, self.stop):
+            if len(words[index]) > self.depth:
+                return
+            if self.selection.has_any(index, index + 1):
+                yield ir.EPSILON if end is None else end(index)
+
+    def _children(self) -> Iterator[tuple[str, Node]]:
+        """The characters that may come next, ascending, with what follows them."""
+        words, depth = self.table.words, self.depth
+        index = self.start
+        while index < self.stop and len(words[index]) == depth:
+            index += 1
+        while index < self.stop:
+            character = words[index][depth]
+            if words[self.stop - 1][depth] == character:
+                after = self.stop
+            else:
                 after = bisect_right(words, character, index, self.stop, key=lambda word: word[depth])
-                if self.selection.has_any(index, after):
-                    rest = _Words(self.table, index, after, depth + 1, self.selection)
-                    parts.append(ir.concat(self.table.spelling(character), rest))
-                index = after
-            self._unfolded = ir.choice(*parts)
-        return self._unfolded
+            if self.selection.has_any(index, after):
+                yield character, _Words(self.table, index, after, depth + 1, self.selection)
+            index = after
 
     @property
     def labels(self) -> tuple[Hashable, ...]:
-        return self._unfold().labels
+        return tuple(dict.fromkeys(label for end in self._ends() for label in end.labels))
 
     def transitions(self) -> Transitions:
-        return self._unfold().transitions()
+        if self._transitions is None:
+            self._transitions = self._derive()
+        return self._transitions
+
+    def _derive(self) -> Transitions:
+        rows: list[tuple[ir.ByteMask, Node]] = [row for end in self._ends() for row in end.transitions()]
+        children = list(self._children())
+        if self.table.spelling is not spell or any(character > "\uffff" for character, _ in children):
+            rows += ir.choice(*(ir.concat(self.table.spelling(c), rest) for c, rest in children)).transitions()
+            return ir.merge(rows)
+        is_plain = not rows  # every byte leads to one child
+        for character, rest in children:
+            if character < " " or character in '"\\':
+                continue  # by escape alone
+            if character < "\x80":
+                rows.append((1 << ord(character), rest))
+            else:
+                spelled = character.encode()
+                rows.append((1 << spelled[0], ir.concat(ir.literal(spelled[1:]), rest)))
+                is_plain = False
+        if children:
+            rows.append((1 << 0x5C, _Escaped(self.table, self.start, self.stop, self.depth, self.selection)))
+        return tuple(rows) if is_plain else ir.merge(rows)
 
     def __repr__(self) -> str:
         return f"words({self.table.words[self.start]!r}, … {self.stop - self.start})"
+
+
+class _Escaped(_Words):
+    """The same behind the backslash of an escape."""
+
+    __slots__ = ()
+
+    @property
+    def labels(self) -> tuple[Hashable, ...]:
+        return ()
+
+    def _derive(self) -> Transitions:
+        rows: list[tuple[ir.ByteMask, Node]] = [
+            (1 << _SHORT_ESCAPES[ord(character)][0], rest)
+            for character, rest in self._children()
+            if ord(character) in _SHORT_ESCAPES
+        ]
+        rows.append((1 << ord("u"), _Hexed(self.table, self.start, self.stop, self.depth, self.selection)))
+        return tuple(rows)
+
+
+class _Hexed(_Words):
+    r"""The same behind ``\u`` and some digits, for the words whose next character begins with these digits."""
+
+    __slots__ = ("digits",)
+
+    def __init__(
+        self, table: WordTable, start: int, stop: int, depth: int, selection: Selection, digits: str = ""
+    ) -> None:
+        super().__init__(table, start, stop, depth, selection)
+        self.digits = digits
+        self._hash = hash((self._hash, digits))
+
+    def _key(self) -> tuple[object, ...]:
+        return (*super()._key(), self.digits)
+
+    @property
+    def labels(self) -> tuple[Hashable, ...]:
+        return ()
+
+    def _derive(self) -> Transitions:
+        position = len(self.digits)
+        groups: dict[str, list[_Words]] = {}
+        for character, rest in self._children():
+            assert isinstance(rest, _Words)
+            groups.setdefault(f"{ord(character):04x}"[position], []).append(rest)
+        rows: list[tuple[ir.ByteMask, Node]] = []
+        for digit, below in groups.items():
+            mask = 1 << ord(digit) | 1 << ord(digit.upper())
+            if position == 3:
+                rows.append((mask, below[0]))
+            else:
+                start, stop = below[0].start, below[-1].stop
+                rows.append((mask, _Hexed(self.table, start, stop, self.depth, self.selection, self.digits + digit)))
+        return tuple(rows)
 
 
 def words(values: Sequence[str]) -> Node:

@@ -104,9 +104,15 @@ def walk(rule: JsonSchema, rng: random.Random) -> bytes | None:
                 for byte in range(128)
                 if mask >> byte & 1
             }
-        closing = [byte for byte in b'"}]' if byte in choices]
-        byte = rng.choice(closing) if closing and rng.random() < 0.6 else rng.choice(sorted(choices))
-        network.feed(bytes((byte,)))
+        # A captured lexeme may be refused at its end (a key that was used), but never at every byte.
+        before = network.items, network.is_accepting
+        while True:
+            closing = [byte for byte in b'"}]' if byte in choices]
+            byte = rng.choice(closing) if closing and rng.random() < 0.6 else rng.choice(sorted(choices))
+            if network.feed(bytes((byte,))):
+                break
+            network.items, network.is_accepting = before
+            choices.discard(byte)
         text += bytes((byte,))
     return None
 
