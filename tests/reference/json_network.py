@@ -76,6 +76,12 @@ def accepts(constraint: Constraint, text: bytes) -> bool:
     return network.feed(text) and network.is_accepting
 
 
+def is_admitted(constraint: Constraint, text: bytes) -> bool:
+    """Whether a text is one of the constraint's and its guard, if it has one, does not refuse it."""
+    guard = constraint.guard()
+    return accepts(constraint, text) and (guard is None or guard.refuses(text) is None)
+
+
 def stops_at(constraint: Constraint, text: bytes) -> int | None:
     """Where a text stops being the start of one of the constraint's; None if it never does."""
     network = SlowNetwork(constraint)

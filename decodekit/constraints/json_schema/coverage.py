@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from decodekit.constraints.json_schema import support
+from decodekit.constraints.json_schema import guarding, support
 from decodekit.constraints.json_schema.formats import Formats
 from decodekit.constraints.json_schema.schema import JsonSchema
 from decodekit.constraints.json_schema.support import Status
@@ -21,7 +21,8 @@ class KeywordCoverage:
 
     Attributes:
         keyword: its name. `pointer`: where it stands, as a URI fragment.
-        status: ``"mask"`` (enforced at every token), ``"annotation"`` or ``"refused"``.
+        status: ``"mask"`` (enforced at every token), ``"guard"`` (enforced when the text may end), ``"annotation"`` or
+            ``"refused"``.
         error: why it is refused.
     """
 
@@ -65,6 +66,8 @@ class Coverage:
 
     def __str__(self) -> str:
         lines = [f"{self.draft}: {self.num_keywords('mask')} keywords enforced at every token"]
+        if num_guarded := self.num_keywords("guard"):
+            lines[0] += f", {num_guarded} by a guard"
         lines[0] += f", {self.num_keywords('annotation')} annotations, {len(self.refused)} refused"
         lines += [f"  {entry.status:<10} {entry.pointer}" for entry in self.keywords]
         lines += [f"  no value fits {pointer}" for pointer in self.impossible]
@@ -90,8 +93,14 @@ def check(schema_or_type: object, format: Formats = "annotate", registry: object
     )
     network = constraint.unchecked_network()
     found = list(support.findings(network.library, constraint.format))
+    by_guard = guarding.guarded_locations(network.semantics)
     keywords = tuple(
-        KeywordCoverage(finding.keyword, finding.location.at(finding.keyword), finding.status, finding.error)
+        KeywordCoverage(
+            finding.keyword,
+            finding.location.at(finding.keyword),
+            "guard" if finding.keyword == "uniqueItems" and finding.location.index in by_guard else finding.status,
+            finding.error,
+        )
         for finding in found
     )
     error: ConstraintError | None = next((entry.error for entry in keywords if entry.error is not None), None)

@@ -14,7 +14,7 @@ from typing import Final, cast
 
 from decodekit.constraints import ir
 from decodekit.constraints.ir import Node
-from decodekit.constraints.json_schema import text
+from decodekit.constraints.json_schema import scalars, text
 from decodekit.constraints.json_schema.arrays import ArrayPlan, ArrayState
 from decodekit.constraints.json_schema.drafts import JsonValue
 from decodekit.constraints.json_schema.emptiness import Ask, Emptiness
@@ -157,7 +157,7 @@ class SchemaNetwork:
     def _array(self, spec: ArraySpec) -> ArrayPlan:
         plan = self._arrays.get(spec)
         if plan is None:
-            plan = self._arrays[spec] = ArrayPlan(spec)
+            plan = self._arrays[spec] = ArrayPlan(spec, self.semantics)
         return plan
 
     def _scalars(self, goal: Goal) -> list[Node]:
@@ -383,17 +383,23 @@ class ArrayFrame(Frame):
                 comma = ir.concat(around.before_comma, ir.literal(b","), ir.accept(_NEXT))
             return (Read(ir.choice(close, comma)),)
         lead = around.first if self.place == "open" else around.after_comma
-        calls: list[Move] = [
-            Call(
-                ValueFrame(network, goal, lead, self.inner),
-                ArrayFrame(network, plan, after, self.depth, self.inner, "item"),
-            )
-            for goal, after in items
-        ]
-        return (*calls, Read(close)) if close is not ir.EMPTY else tuple(calls)
+        moves: list[Move] = []
+        for item in items:
+            if item.scalars is None:
+                then = ArrayFrame(network, plan, item.after, self.depth, self.inner, "item")
+                moves.append(Call(ValueFrame(network, item.goal, lead, self.inner), then))
+            else:
+                node = ir.concat(lead, item.scalars, ir.accept((item.after, item.is_remembered)))
+                moves.append(Read(node, capture=item.is_remembered))
+        return (*moves, Read(close)) if close is not ir.EMPTY else tuple(moves)
 
     def after(self, label: Label, text: bytes) -> tuple[Frame, ...]:
-        """The end, or the next item."""
+        """The end, the next item, or what follows a scalar that was read here."""
         if label == _CLOSE:
             return (_END,)
-        return (ArrayFrame(self.network, self.plan, self.state, self.depth, self.inner, "comma"),)
+        if label == _NEXT:
+            return (ArrayFrame(self.network, self.plan, self.state, self.depth, self.inner, "comma"),)
+        state, is_remembered = cast("tuple[ArrayState, bool]", label)
+        if is_remembered:
+            state = self.plan.remember(state, scalars.read(text))
+        return (ArrayFrame(self.network, self.plan, state, self.depth, self.inner, "item"),)

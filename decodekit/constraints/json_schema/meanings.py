@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from decodekit.constraints.ir import Node
 from decodekit.constraints.json_schema import formats, numbers, text
 from decodekit.constraints.json_schema.drafts import Draft, JsonValue, is_number
 from decodekit.constraints.json_schema.formats import Formats
-from decodekit.constraints.json_schema.loader import Location, show
+from decodekit.constraints.json_schema.loader import Location
 from decodekit.constraints.json_schema.numbers import NO_CONDITION, NumberSpec, exact
 from decodekit.constraints.json_schema.shape import (
     EVERYTHING,
@@ -27,12 +28,14 @@ from decodekit.constraints.json_schema.shape import (
     Literal,
     ObjectSpec,
     Part,
+    SeenItems,
+    SeenKeys,
     Shape,
     Witness,
     conjunction,
     restrict,
 )
-from decodekit.errors import ResourceLimitError, UnsupportedSchemaError
+from decodekit.errors import ResourceLimitError
 
 if TYPE_CHECKING:
     from decodekit.constraints.json_schema.semantics import Semantics
@@ -205,7 +208,8 @@ def _pattern(semantics: Semantics, location: Location, value: Any, is_asserted: 
 
 
 def _format(semantics: Semantics, location: Location, value: Any, is_asserted: bool) -> Shape:
-    language = formats.language(value, semantics.formats, at=location.at("format"))
+    texts = formats.language if is_asserted else formats.possible
+    language = texts(value, semantics.formats, at=location.at("format"))
     if language is None:
         return EVERYTHING if is_asserted else NOTHING
     return _strings(language, is_asserted)
@@ -268,7 +272,11 @@ def _contains(semantics: Semantics, location: Location, value: Any, is_asserted:
 def _unique_items(semantics: Semantics, location: Location, value: Any, is_asserted: bool) -> Shape:
     if is_unique_anyway(location, semantics.formats):
         return EVERYTHING if is_asserted else NOTHING
-    raise refuse(location, "uniqueItems")
+    if is_asserted:
+        return _arrays(ArraySpec(is_unique=True), is_asserted=True)
+    # Arrays that violate the items beside it are denied by those already; the others tell which items can be equal.
+    spec = semantics.items(location).meet(ArraySpec(min_items=2, is_repeating=True))
+    return _arrays(spec, is_asserted=False)
 
 
 def is_unique_anyway(location: Location, formats: Formats) -> bool:
@@ -398,21 +406,25 @@ def _one_of(semantics: Semantics, location: Location, value: Any, is_asserted: b
     literals = _literals(semantics, location, "oneOf", len(value), is_asserted=True)
     shapes = [semantics.shape_of(literal) for literal in literals]
     if is_asserted:
-        overlapping: list[list[int]] = [[] for _ in shapes]
-        for first, second in itertools.combinations(range(len(shapes)), 2):
-            if not semantics.is_apart(shapes[first], shapes[second]):
-                overlapping[first].append(second)
-                overlapping[second].append(first)
-        result = NOTHING
-        for shape, others in zip(shapes, overlapping, strict=True):
-            for other in others:
-                shape = semantics.both(shape, semantics.shape_of(literals[other] ^ 1))
-            result = result.join(shape)
-        return result
+        return _exactly_one(semantics, literals, shapes)
     none = _all(semantics, [literal ^ 1 for literal in literals])
     for shape, other_shape in itertools.combinations(shapes, 2):
         none = none.join(semantics.both(shape, other_shape))
     return none
+
+
+def _exactly_one(semantics: Semantics, literals: list[Literal], shapes: list[Shape]) -> Shape:
+    overlapping: list[list[int]] = [[] for _ in shapes]
+    for first, second in itertools.combinations(range(len(shapes)), 2):
+        if not semantics.is_apart(shapes[first], shapes[second]):
+            overlapping[first].append(second)
+            overlapping[second].append(first)
+    result = NOTHING
+    for shape, others in zip(shapes, overlapping, strict=True):
+        for other in others:
+            shape = semantics.both(shape, semantics.shape_of(literals[other] ^ 1))
+        result = result.join(shape)
+    return result
 
 
 def _not(semantics: Semantics, location: Location, value: Any, is_asserted: bool) -> Shape:
@@ -445,28 +457,193 @@ def _dynamic_ref(semantics: Semantics, location: Location, value: Any, is_assert
     return semantics.shape(semantics.goal(target, is_asserted=is_asserted))
 
 
-def _unevaluated(name: str) -> Meaning:
-    def meaning(semantics: Semantics, location: Location, value: Any, is_asserted: bool) -> Shape:
-        if semantics.below(location, name) == TRUE:
-            return EVERYTHING if is_asserted else NOTHING
-        raise refuse(location, name)
+# -- what was evaluated: the combinators again, for an `unevaluatedProperties` or `unevaluatedItems` around them
 
-    return meaning
+_Seeing: TypeAlias = "Callable[[Semantics, Location, Any, bool], Shape]"
+"""(semantics, schema, value of the keyword, is_exact) -> what it admits asserted, see `Semantics.seen_shape_of`."""
 
 
-_HINTS: Final = {
-    "uniqueItems": "leaving it out and checking the finished value",
-    "unevaluatedProperties": 'listing the properties of all branches in one schema with "additionalProperties"',
-    "unevaluatedItems": 'listing the items of all branches in one schema with "items" after "prefixItems"',
+def _seen(semantics: Semantics, location: Location, is_exact: bool, *tokens: str | int) -> Shape:
+    literal = semantics.literal(semantics.library.child(location, *tokens))
+    return semantics.seen_shape_of(literal, is_exact=is_exact)
+
+
+def _see_properties(semantics: Semantics, location: Location, value: Any, is_exact: bool) -> Shape:
+    keywords, part = location.keywords(), semantics.part(location)
+    seen = SeenKeys(
+        frozenset(part.names), tuple(pattern for pattern, _ in part.patterns), "additionalProperties" in keywords
+    )
+    return _objects(ObjectSpec((part,), seen=seen), is_asserted=True)
+
+
+def _see_items(semantics: Semantics, location: Location, value: Any, is_exact: bool) -> Shape:
+    keywords, spec = location.keywords(), semantics.items(location)
+    is_list = location.draft >= Draft.DRAFT2020 or isinstance(keywords.get("items"), list)
+    rest_key = "items" if location.draft >= Draft.DRAFT2020 or not is_list else "additionalItems"
+    seen = SeenItems(len(spec.prefix), rest_key in keywords)
+    return _arrays(replace(spec, seen=seen), is_asserted=True)
+
+
+def _see_contains(semantics: Semantics, location: Location, value: Any, is_exact: bool) -> Shape:
+    shape = _contains(semantics, location, value, True)
+    if location.draft < Draft.DRAFT2020:  # an annotation of 2020-12 only
+        return shape
+    seen = SeenItems(goals=frozenset({semantics.below(location, "contains")}))
+    return semantics.both(shape, _arrays(ArraySpec(seen=seen), is_asserted=True))
+
+
+def _see_dependencies(semantics: Semantics, location: Location, value: Any, is_exact: bool) -> Shape:
+    result = EVERYTHING
+    key = "dependencies" if location.draft <= Draft.DRAFT7 else "dependentSchemas"
+    for name, below in value.items():
+        if isinstance(below, list):
+            then = restrict(objects=(ObjectSpec(required=tuple(dict.fromkeys(below))),))
+        else:
+            then = _seen(semantics, location, is_exact, key, name)
+        has_name = Shape(objects=(ObjectSpec(required=(name,)),))
+        condition = restrict(objects=(_absent(name),)).join(semantics.both(has_name, then))
+        result = semantics.both(result, condition)
+    return result
+
+
+def _see_all_of(semantics: Semantics, location: Location, value: Any, is_exact: bool) -> Shape:
+    result = EVERYTHING
+    for index in range(len(value)):
+        result = semantics.both(result, _seen(semantics, location, is_exact, "allOf", index))
+    return result
+
+
+def _see_any_of(semantics: Semantics, location: Location, value: Any, is_exact: bool) -> Shape:
+    """The union over all sets of branches that hold. Which others fail matters only if what was evaluated is exact."""
+    some, none = NOTHING, EVERYTHING  # of the branches that evaluate something: some hold; none does
+    others = NOTHING
+    for literal in _literals(semantics, location, "anyOf", len(value), is_asserted=True):
+        shape = semantics.seen_shape_of(literal, is_exact=is_exact)
+        if not shape.has_seen:
+            others = others.join(shape)
+            continue
+        fails = semantics.shape_of(literal ^ 1) if is_exact else EVERYTHING
+        with_it = semantics.both(none, shape).join(semantics.both(some, shape))
+        some = with_it.join(semantics.both(some, fails))
+        none = semantics.both(none, fails)
+    return some.join(semantics.both(none, others))
+
+
+def _see_one_of(semantics: Semantics, location: Location, value: Any, is_exact: bool) -> Shape:
+    literals = _literals(semantics, location, "oneOf", len(value), is_asserted=True)
+    shapes = [semantics.seen_shape_of(literal, is_exact=is_exact) for literal in literals]
+    return _exactly_one(semantics, literals, shapes)
+
+
+def _see_if(semantics: Semantics, location: Location, value: Any, is_exact: bool) -> Shape:
+    keywords = location.keywords()
+    holds = _seen(semantics, location, is_exact, "if")
+    if "then" not in keywords and "else" not in keywords:
+        if not holds.has_seen:
+            return EVERYTHING
+        fails = semantics.shape(semantics.below(location, "if", is_asserted=False)) if is_exact else EVERYTHING
+        return holds.join(fails)
+    then, otherwise = (
+        _seen(semantics, location, is_exact, key) if key in keywords else EVERYTHING for key in ("then", "else")
+    )
+    result = semantics.both(holds, then)
+    if otherwise != NOTHING:
+        fails = semantics.shape(semantics.below(location, "if", is_asserted=False))
+        result = result.join(semantics.both(fails, otherwise))
+    return result
+
+
+def _see_ref(semantics: Semantics, location: Location, value: Any, is_exact: bool) -> Shape:
+    target = semantics.library.resolve(location, value)
+    return semantics.seen_shape_of(semantics.literal(target), is_exact=is_exact)
+
+
+def _see_dynamic_ref(semantics: Semantics, location: Location, value: Any, is_exact: bool) -> Shape:
+    target = semantics.library.resolve_dynamic(location)
+    return semantics.seen_shape_of(semantics.literal(target), is_exact=is_exact)
+
+
+SEEING: Final[dict[str, _Seeing]] = {
+    **dict.fromkeys(("properties", "patternProperties", "additionalProperties"), _see_properties),
+    **dict.fromkeys(("prefixItems", "items", "additionalItems"), _see_items),
+    "contains": _see_contains,
+    **dict.fromkeys(("dependencies", "dependentSchemas"), _see_dependencies),
+    "allOf": _see_all_of,
+    "anyOf": _see_any_of,
+    "oneOf": _see_one_of,
+    "if": _see_if,
+    "$ref": _see_ref,
+    **dict.fromkeys(("$dynamicRef", "$recursiveRef"), _see_dynamic_ref),
+}
+"""The keywords that leave annotations of evaluated properties and items, their own or those of schemas in place."""
+
+
+def _unevaluated_properties(semantics: Semantics, location: Location, shape: Shape) -> Shape:
+    """A shape that tells what was evaluated, with the goal of all other properties."""
+    goal = semantics.below(location, "unevaluatedProperties")
+    objects = []
+    for spec in shape.objects:
+        if not spec.seen.is_all:
+            if goal != TRUE:
+                spec = spec.meet(ObjectSpec((semantics.remainder(location, spec.seen),)))
+            spec = replace(spec, seen=SeenKeys(is_all=True))
+        objects.append(spec)
+    return replace(shape, objects=tuple(dict.fromkeys(objects)))
+
+
+def _unevaluated_items(semantics: Semantics, location: Location, shape: Shape) -> Shape:
+    """A shape that tells what was evaluated, with the goal of all other items."""
+    goal = semantics.below(location, "unevaluatedItems")
+    arrays = []
+    for spec in shape.arrays:
+        seen = spec.seen
+        if not seen.is_all:
+            rest = semantics.either(goal, *seen.goals)
+            spec = replace(spec.meet(ArraySpec((TRUE,) * seen.num_items, rest)), seen=SeenItems(is_all=True))
+        arrays.append(spec)
+    return replace(shape, arrays=tuple(dict.fromkeys(arrays)))
+
+
+UNEVALUATED: Final[dict[str, Callable[[Semantics, Location, Shape], Shape]]] = {
+    "unevaluatedProperties": _unevaluated_properties,
+    "unevaluatedItems": _unevaluated_items,
 }
 
 
-def refuse(location: Location, name: str) -> UnsupportedSchemaError:
-    """The error of a keyword that is not enforced."""
-    value = location.keywords().get(name)
-    return UnsupportedSchemaError(
-        f'"{name}": {show(value)} cannot be enforced while decoding', at=location.at(name), hint=_HINTS.get(name)
-    )
+def _unevaluated(semantics: Semantics, location: Location, value: Any, is_asserted: bool) -> Shape:
+    """Asserted only where it says nothing; elsewhere `Semantics.seen_shape` applies it after its sisters."""
+    return EVERYTHING if is_asserted else NOTHING
+
+
+def _deny_unevaluated_properties(semantics: Semantics, location: Location, value: Any, is_asserted: bool) -> Shape:
+    """Denied: the other keywords hold, and some property that none of them evaluated is refused."""
+    if is_asserted or semantics.below(location, "unevaluatedProperties") == TRUE:
+        return _unevaluated(semantics, location, value, is_asserted)
+    refused = semantics.below(location, "unevaluatedProperties", is_asserted=False)
+    objects = []
+    for spec in semantics.seen_shape(location, is_exact=True, has_unevaluated=False).objects:
+        if not spec.seen.is_all:
+            keys = semantics.uncovered(semantics.remainder(location, spec.seen))
+            witness = ObjectSpec(witnesses=(Witness(keys, refused),))
+            objects.append(replace(spec.meet(witness), seen=SeenKeys()))
+    return semantics.both(EVERYTHING, Shape(objects=tuple(dict.fromkeys(objects))))
+
+
+def _deny_unevaluated_items(semantics: Semantics, location: Location, value: Any, is_asserted: bool) -> Shape:
+    """Denied: the other keywords hold, and some item that none of them evaluated is refused."""
+    goal = semantics.below(location, "unevaluatedItems")
+    if is_asserted or goal == TRUE:
+        return _unevaluated(semantics, location, value, is_asserted)
+    refused = semantics.below(location, "unevaluatedItems", is_asserted=False)
+    arrays = []
+    for spec in semantics.seen_shape(location, is_exact=True, has_unevaluated=False).arrays:
+        seen = spec.seen
+        if not seen.is_all:
+            both = conjunction(refused, *map(_denied, seen.goals))
+            witness = Contains(both, semantics.either(goal, *seen.goals), 1, None, seen.num_items)
+            counted = ArraySpec(contains=(witness,), min_items=seen.num_items + 1)
+            arrays.append(replace(spec.meet(counted), seen=SeenItems()))
+    return semantics.both(EVERYTHING, Shape(arrays=tuple(dict.fromkeys(arrays))))
 
 
 MEANINGS: Final[dict[str, Meaning]] = {
@@ -500,8 +677,8 @@ MEANINGS: Final[dict[str, Meaning]] = {
     "$ref": _ref,
     "$dynamicRef": _dynamic_ref,
     "$recursiveRef": _dynamic_ref,
-    "unevaluatedProperties": _unevaluated("unevaluatedProperties"),
-    "unevaluatedItems": _unevaluated("unevaluatedItems"),
+    "unevaluatedProperties": _deny_unevaluated_properties,
+    "unevaluatedItems": _deny_unevaluated_items,
 }
 
 GROUPS: Final = (_properties, _items)

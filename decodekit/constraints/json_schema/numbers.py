@@ -405,7 +405,9 @@ def _language(spec: NumberSpec) -> Node:
             parts.append(_at_least(spec.low, spec.low_strict))
         if spec.high is not None:
             parts.append(_at_most(spec.high, spec.high_strict))
-        if any(bound is not None and sum(map(len, _split(abs(bound)))) > _MANY_DIGITS for bound in (spec.low, spec.high)):
+        if any(
+            bound is not None and sum(map(len, _split(abs(bound)))) > _MANY_DIGITS for bound in (spec.low, spec.high)
+        ):
             parts.append(_COMPARABLE)
     return ir.both(*parts) if parts else ANY_NUMBER
 
@@ -426,6 +428,39 @@ def not_multiple(step: Fraction) -> NumberSpec:
 def not_values(values: frozenset[Fraction]) -> NumberSpec:
     """All numbers but these."""
     return NumberSpec(languages=frozenset({ir.both(_COMPARABLE, ir.complement(_values(values)))}))
+
+
+def members(spec: NumberSpec, limit: int) -> frozenset[Fraction] | None:
+    """The numbers of a set if there are at most `limit`, else None."""
+    if spec.node().is_empty:
+        return frozenset()
+    if spec.values is not None:
+        candidates: Iterable[Fraction] = (value for value in spec.values if spec.admits(value))
+    else:
+        if spec.low is None or spec.high is None:
+            return None  # no language of ours leaves finitely many of infinitely many numbers
+        step = spec.step
+        if spec.is_integer or spec.is_plain:
+            step = _least_common_multiple(step, Fraction(1))
+        if step is None:
+            if spec.low != spec.high:
+                return None
+            candidates = (spec.low,)
+        else:
+            first, last = math.ceil(spec.low / step), math.floor(spec.high / step)
+            if last - first - 1 > (_MAX_CANDIDATES if spec.languages else limit):
+                return None
+            candidates = (value for n in range(first, last + 1) if spec.admits(value := n * step))
+    found = set()
+    for value in candidates:
+        if not spec.languages or not ir.both(spec.node(), _values((value,))).is_empty:
+            found.add(value)
+            if len(found) > limit:
+                return None
+    return frozenset(found)
+
+
+_MAX_CANDIDATES: Final = 10_000  # of so many numbers, what a schema refuses one by one leaves many
 
 
 def _least_common_multiple(first: Fraction | None, second: Fraction | None) -> Fraction | None:

@@ -8,7 +8,8 @@ from functools import lru_cache
 from typing import Final, TypeAlias
 
 from decodekit.constraints.constraint import Constraint
-from decodekit.constraints.json_schema import layout, support
+from decodekit.constraints.guards import Guard
+from decodekit.constraints.json_schema import guarding, layout, support
 from decodekit.constraints.json_schema.drafts import JsonValue
 from decodekit.constraints.json_schema.formats import Formats
 from decodekit.constraints.json_schema.frames import SchemaNetwork
@@ -113,6 +114,10 @@ class JsonSchema(Constraint):
         """
         return self.network().root()
 
+    def guard(self) -> Guard | None:
+        """What compares objects and arrays under `uniqueItems`; None if the schema has no such items."""
+        return _guard(self._key)
+
     def parse(self, text: str) -> object:
         """The value of a whole text: as `json.loads` reads it, or the validated value of the Python type.
 
@@ -156,6 +161,11 @@ def _network(key: _Key) -> SchemaNetwork:
         raise reason(network)
     network.explore()
     return network
+
+
+@lru_cache(maxsize=_NUM_NETWORKS)
+def _guard(key: _Key) -> Guard | None:
+    return guarding.guard_of(_network(key).semantics) if "uniqueItems" in f"{key[0]}{key[4]}" else None
 
 
 def _load(key: _Key) -> SchemaNetwork:

@@ -8,7 +8,7 @@ A literal is a schema that is asserted or denied. Denial is pushed inwards (the 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final, cast
 
 from decodekit.constraints.ir import Node
@@ -16,7 +16,7 @@ from decodekit.constraints.json_schema import patterns, text
 from decodekit.constraints.json_schema.drafts import Draft, JsonValue, keyword
 from decodekit.constraints.json_schema.formats import Formats
 from decodekit.constraints.json_schema.loader import Library, Location
-from decodekit.constraints.json_schema.meanings import GROUPS, MEANINGS
+from decodekit.constraints.json_schema.meanings import GROUPS, MEANINGS, SEEING, UNEVALUATED
 from decodekit.constraints.json_schema.shape import (
     EVERYTHING,
     FALSE,
@@ -27,6 +27,7 @@ from decodekit.constraints.json_schema.shape import (
     Literal,
     ObjectSpec,
     Part,
+    SeenKeys,
     Shape,
     conjunction,
 )
@@ -35,7 +36,10 @@ from decodekit.errors import ResourceLimitError, UnsupportedSchemaError
 MAX_IN_PLACE: Final = 100
 """Bound on the nesting of keywords that speak of the same value: references, allOf, anyOf, oneOf, not, if."""
 
-_COMPOUND: Final = frozenset({"allOf", "anyOf", "oneOf", "not", "if", "dependentSchemas", "dependencies"})
+_COMPOUND: Final = frozenset(
+    {"allOf", "anyOf", "oneOf", "not", "if", "dependentSchemas", "dependencies"}
+    | {"unevaluatedProperties", "unevaluatedItems"}
+)
 
 
 class Semantics:
@@ -57,7 +61,12 @@ class Semantics:
         self._in_progress: list[Literal] = []
         self._lock = threading.RLock()  # `_in_progress` belongs to one thread at a time
         self._parts: dict[Location, Part] = {}
+        self._remainders: dict[tuple[Location, SeenKeys], Part] = {}
         self._scalars: dict[Literal, frozenset[object] | None] = {}
+        self._seen_shapes: dict[tuple[Literal, bool], Shape] = {}
+        self._either: dict[tuple[Goal, ...], Literal] = {}
+        self._compound: int | None = None
+        self._choices: dict[int, tuple[Goal, ...]] = {}
 
     # -- literals and goals
 
@@ -98,6 +107,31 @@ class Semantics:
             literal = self._constants[pointer] = self.literal(constant)
         return literal
 
+    def either(self, *goals: Goal) -> Goal:
+        """The goal of the values that satisfy one of several goals."""
+        goals = tuple(sorted(set(goals) - {FALSE}, key=sorted))
+        if TRUE in goals:
+            return TRUE
+        if len(goals) < 2:
+            return goals[0] if goals else FALSE
+        with self._lock:
+            literal = self._either.get(goals)
+            if literal is None:
+                literal = self._either[goals] = 2 * len(self._locations)
+                self._locations.append(None)
+                self._choices[literal >> 1] = goals
+        return frozenset({literal})
+
+    def compound(self, goal: Goal) -> Goal:
+        """The goal of the objects and arrays that satisfy a goal."""
+        with self._lock:
+            if self._compound is None:
+                self._compound = len(self._locations)
+                self._locations.append(None)
+                self._shapes[2 * self._compound] = EVERYTHING.only("object", "array")
+                self._shapes[2 * self._compound + 1] = EVERYTHING.only("null", "boolean", "string", "number")
+        return conjunction(goal, frozenset({2 * self._compound}))
+
     # -- shapes
 
     def shape(self, goal: Goal) -> Shape:
@@ -125,7 +159,30 @@ class Semantics:
 
     def _shape_of(self, literal: Literal) -> Shape:
         location = self._locations[literal >> 1]
-        assert location is not None
+        if location is None:
+            shape = self._shapes[literal] = self._choice(self._choices[literal >> 1], is_asserted=not literal & 1)
+            return shape
+        shape = self._shapes[literal] = self._guarded(
+            literal, location, lambda: self._evaluate(location, is_asserted=not literal & 1)
+        )
+        return shape
+
+    def _choice(self, goals: tuple[Goal, ...], *, is_asserted: bool) -> Shape:
+        if is_asserted:
+            result = NOTHING
+            for goal in goals:
+                result = result.join(self.shape(goal))
+            return result
+        result = EVERYTHING
+        for goal in goals:
+            denied = NOTHING
+            for literal in goal:
+                denied = denied.join(self.shape_of(literal ^ 1))
+            result = self.both(result, denied)
+        return result
+
+    def _guarded(self, literal: Literal, location: Location, evaluate: Callable[[], Shape]) -> Shape:
+        """Evaluate one literal, unless that is going on already."""
         if literal in self._in_progress:
             raise UnsupportedSchemaError(
                 "the schema refers to itself for the same value, so it says nothing that could be enforced",
@@ -138,17 +195,55 @@ class Semantics:
             )
         self._in_progress.append(literal)
         try:
-            shape = self._evaluate(location, is_asserted=not literal & 1)
+            return evaluate()
         except ResourceLimitError as error:
             if error.at is not None:
                 raise
             raise ResourceLimitError(error.cause, at=location.pointer, hint=error.hint) from error
         finally:
             self._in_progress.pop()
-        self._shapes[literal] = shape
+
+    def seen_shape_of(self, literal: Literal, *, is_exact: bool) -> Shape:
+        """The values that an asserted literal admits, where each object and array tells what was evaluated of it.
+
+        An alternative may tell less than all unless `is_exact`; then alternatives that evaluate different parts are
+        apart.
+        """
+        location = self.location(literal)
+        if location is None or literal & 1:
+            return self.shape_of(literal)
+        key = literal, is_exact
+        with self._lock:
+            shape = self._seen_shapes.get(key)
+            if shape is None:
+                shape = self._seen_shapes[key] = self._guarded(
+                    ~literal, location, lambda: self.seen_shape(location, is_exact=is_exact)
+                )
         return shape
 
+    def seen_shape(self, location: Location, *, is_exact: bool, has_unevaluated: bool = True) -> Shape:
+        """As `seen_shape_of`; without its `unevaluatedProperties` and `unevaluatedItems` unless `has_unevaluated`."""
+        result, last, done = EVERYTHING, [], set()
+        for name, value in location.keywords().items():
+            known = keyword(name, location.draft)
+            meaning = MEANINGS.get(name)
+            if known is None or not known.is_assertion or meaning is None or meaning in done:
+                continue
+            if name in UNEVALUATED:
+                last.append(name)
+                continue
+            if meaning in GROUPS:
+                done.add(meaning)
+            seeing = SEEING.get(name)
+            shape = meaning(self, location, value, True) if seeing is None else seeing(self, location, value, is_exact)
+            result = self.both(result, shape)
+        for name in last if has_unevaluated else ():
+            result = self._prune(UNEVALUATED[name](self, location, result))
+        return result
+
     def _evaluate(self, location: Location, *, is_asserted: bool) -> Shape:
+        if is_asserted and any(self.below(location, name) != TRUE for name in self._unevaluated(location)):
+            return self.seen_shape(location, is_exact=False).unseen()
         result = EVERYTHING if is_asserted else NOTHING
         done = set()
         for name, value in location.keywords().items():
@@ -161,6 +256,10 @@ class Semantics:
             shape = meaning(self, location, value, is_asserted)
             result = result.meet(shape) if is_asserted else result.join(shape)
         return result
+
+    @staticmethod
+    def _unevaluated(location: Location) -> list[str]:
+        return [name for name in location.keywords() if name in UNEVALUATED and keyword(name, location.draft)]
 
     # -- what is plainly empty, to keep disjunctions short; the exact answer is that of `Emptiness`
 
@@ -184,6 +283,8 @@ class Semantics:
             needed: Iterable[Goal] = (spec.goal(name) for name in spec.required)
         else:
             if spec.max_items is not None and spec.max_items < spec.min_items:
+                return True
+            if spec.is_unique and spec.is_repeating:
                 return True
             needed = (spec.goal(index) for index in range(min(spec.min_items, len(spec.prefix) + 1)))
         return any(self._is_plainly_empty(goal, depth) for goal in needed)
@@ -226,6 +327,8 @@ class Semantics:
 
     def _is_simple(self, literal: Literal) -> bool:
         """Whether the shape of a literal needs no other one that may be in progress."""
+        if literal >> 1 in self._choices:
+            return False
         location = self.location(literal)
         for _ in range(8):
             if location is None:
@@ -269,6 +372,16 @@ class Semantics:
             )
             additional = self.below(location, "additionalProperties") if "additionalProperties" in keywords else TRUE
             part = self._parts[location] = Part(names, rules, additional)
+        return part
+
+    def remainder(self, location: Location, seen: SeenKeys) -> Part:
+        """`unevaluatedProperties` of a schema object where `seen` was evaluated."""
+        part = self._remainders.get((location, seen))
+        if part is None:
+            names = dict.fromkeys(sorted(seen.names), TRUE)
+            rules = tuple((pattern, TRUE) for pattern in seen.patterns)
+            part = Part(names, rules, self.below(location, "unevaluatedProperties"))
+            self._remainders[location, seen] = part
         return part
 
     def pattern(self, location: Location, pattern: str, *tokens: str) -> Node:

@@ -69,6 +69,60 @@ class Witness:
 
 
 @dataclass(frozen=True)
+class SeenKeys:
+    """The properties that the schemas of one conjunction have evaluated, for an `unevaluatedProperties` around them.
+
+    Attributes:
+        names: of `properties`. `patterns`: body languages of `patternProperties`.
+        is_all: every property, because of `additionalProperties` or an inner `unevaluatedProperties`.
+    """
+
+    names: frozenset[str] = frozenset()
+    patterns: tuple[Node, ...] = ()
+    is_all: bool = False
+
+    def meet(self, other: SeenKeys) -> SeenKeys:
+        """What either of two schemas, which both hold, has evaluated."""
+        if self.is_all or not other:
+            return self
+        if other.is_all or not self:
+            return other
+        return SeenKeys(self.names | other.names, tuple(dict.fromkeys(self.patterns + other.patterns)))
+
+    def __bool__(self) -> bool:
+        return self.is_all or bool(self.names or self.patterns)
+
+
+@dataclass(frozen=True)
+class SeenItems:
+    """The items that the schemas of one conjunction have evaluated, for an `unevaluatedItems` around them.
+
+    Attributes:
+        num_items: so many from the first on. `is_all`: every item.
+        goals: the items that satisfy one of these (`contains`).
+    """
+
+    num_items: int = 0
+    is_all: bool = False
+    goals: frozenset[Goal] = frozenset()
+
+    def meet(self, other: SeenItems) -> SeenItems:
+        """What either of two schemas, which both hold, has evaluated."""
+        if self.is_all or not other:
+            return self
+        if other.is_all or not self:
+            return other
+        return SeenItems(max(self.num_items, other.num_items), False, self.goals | other.goals)
+
+    def __bool__(self) -> bool:
+        return self.is_all or bool(self.num_items or self.goals)
+
+
+_NO_KEYS: Final = SeenKeys()
+_NO_ITEMS: Final = SeenItems()
+
+
+@dataclass(frozen=True)
 class ObjectSpec:
     """A conjunction of conditions on an object.
 
@@ -77,6 +131,7 @@ class ObjectSpec:
         required: names that occur, in the order in which they were asked for.
         names: goals of the key itself (`propertyNames`).
         witnesses: obligations, each to be met by some property.
+        seen: no condition, but what was evaluated; empty unless an `unevaluatedProperties` is about to ask.
     """
 
     parts: tuple[Part, ...] = ()
@@ -85,6 +140,7 @@ class ObjectSpec:
     max_properties: int | None = None
     names: Goal = TRUE
     witnesses: tuple[Witness, ...] = ()
+    seen: SeenKeys = _NO_KEYS
 
     def meet(self, other: ObjectSpec) -> ObjectSpec:
         """The objects of both."""
@@ -95,6 +151,7 @@ class ObjectSpec:
             _least(self.max_properties, other.max_properties),
             conjunction(self.names, other.names),
             tuple(dict.fromkeys(self.witnesses + other.witnesses)),
+            self.seen.meet(other.seen),
         )
 
     def goal(self, key: str) -> Goal:
@@ -120,13 +177,21 @@ class Contains:
 
 @dataclass(frozen=True)
 class ArraySpec:
-    """A conjunction of conditions on an array: the goals of the first items, of all later ones, and counts."""
+    """A conjunction of conditions on an array: the goals of the first items, of all later ones, and counts.
+
+    Attributes:
+        is_unique: no two items are equal. `is_repeating`: two items are.
+        seen: no condition, but what was evaluated; empty unless an `unevaluatedItems` is about to ask.
+    """
 
     prefix: tuple[Goal, ...] = ()
     rest: Goal = TRUE
     min_items: int = 0
     max_items: int | None = None
     contains: tuple[Contains, ...] = ()
+    is_unique: bool = False
+    is_repeating: bool = False
+    seen: SeenItems = _NO_ITEMS
 
     def goal(self, index: int) -> Goal:
         """What the item at `index` has to satisfy."""
@@ -141,6 +206,9 @@ class ArraySpec:
             max(self.min_items, other.min_items),
             _least(self.max_items, other.max_items),
             tuple(dict.fromkeys(self.contains + other.contains)),
+            self.is_unique or other.is_unique,
+            self.is_repeating or other.is_repeating,
+            self.seen.meet(other.seen),
         )
 
 
@@ -196,6 +264,20 @@ class Shape:
             _unique([*self.arrays, *other.arrays], ANY_ARRAY),
         )
 
+    @property
+    def has_seen(self) -> bool:
+        """Whether some alternative tells what it has evaluated."""
+        return any(spec.seen for spec in self.objects) or any(spec.seen for spec in self.arrays)
+
+    def unseen(self) -> Shape:
+        """The same values, without what was evaluated."""
+        if not self.has_seen:
+            return self
+        objects = _unique([replace(spec, seen=_NO_KEYS) for spec in self.objects], ANY_OBJECT)
+        return replace(
+            self, objects=objects, arrays=_unique([replace(spec, seen=_NO_ITEMS) for spec in self.arrays], ANY_ARRAY)
+        )
+
     def only(self, *types: str) -> Shape:
         """The values of these types (JSON Schema's names, "number" for every number)."""
         return Shape(
@@ -231,10 +313,10 @@ _S = TypeVar("_S", NumberSpec, ObjectSpec, ArraySpec)
 
 
 def _unique(specs: list[_S], anything: _S) -> tuple[_S, ...]:
-    """Without repetition; one spec without conditions takes the others in."""
-    unique = tuple(dict.fromkeys(specs))
+    """Without repetition; one spec without conditions takes the others in, except those that evaluated something."""
+    unique: tuple[_S, ...] = tuple(dict.fromkeys(specs))
     if anything in unique:
-        return (anything,)
+        unique = tuple([spec for spec in unique if spec == anything or getattr(spec, "seen", None)])
     if len(unique) > MAX_ALTERNATIVES:
         raise _too_many()
     return unique

@@ -10,12 +10,12 @@ from decodekit.constraints.json_schema import formats, patterns
 from decodekit.constraints.json_schema.drafts import JsonValue, keyword
 from decodekit.constraints.json_schema.formats import Formats
 from decodekit.constraints.json_schema.loader import Library, Location
-from decodekit.constraints.json_schema.meanings import is_unique_anyway, refuse
 from decodekit.constraints.json_schema.numbers import exact
 from decodekit.errors import ConstraintError, UnsupportedSchemaError
 
-Status: TypeAlias = Literal["mask", "annotation", "refused"]
-"""``"mask"``: enforced at every token; ``"annotation"``: says nothing about what is valid; ``"refused"``: an error."""
+Status: TypeAlias = Literal["mask", "guard", "annotation", "refused"]
+"""``"mask"``: enforced at every token; ``"guard"``: enforced when the text may end; ``"annotation"``: says nothing
+about what is valid; ``"refused"``: an error."""
 
 
 @dataclass(frozen=True)
@@ -38,11 +38,8 @@ def findings(library: Library, mode: Formats) -> Iterator[Finding]:
     Raises:
         UnresolvableReferenceError: a reference names nothing.
     """
-    seen = {library.root}
     told: set[int] = set()  # a schema with dynamic references below is met once in each of its scopes
-    stack = [library.root]
-    while stack:
-        location = stack.pop()
+    for location in reachable(library):
         keywords = location.keywords()
         is_new = location.index not in told
         told.add(location.index)
@@ -58,6 +55,19 @@ def findings(library: Library, mode: Formats) -> Iterator[Finding]:
                 yield Finding(location, name, "refused", error)
         if isinstance(location.value, dict) and keywords is not location.value and is_new:
             yield from (Finding(location, name, "annotation") for name in location.value if name not in keywords)
+
+
+def reachable(library: Library) -> Iterator[Location]:
+    """Every schema that can take part in what the root admits, once in each scope, in document order.
+
+    Raises:
+        UnresolvableReferenceError: a reference names nothing.
+    """
+    seen = {library.root}
+    stack = [library.root]
+    while stack:
+        location = stack.pop()
+        yield location
         below = [target for _, target in library.references(location)]
         for target in reversed(below):
             if target not in seen:
@@ -76,11 +86,6 @@ def _examine(library: Library, location: Location, name: str, value: JsonValue, 
             patterns.search_language(pattern, at=location.at(name, pattern))
     elif name in ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"):
         exact(value)  # type: ignore[arg-type]
-    elif name == "uniqueItems":
-        if not is_unique_anyway(location, mode):
-            raise refuse(location, name)
-    elif name in ("unevaluatedProperties", "unevaluatedItems") and value is not True and value != {}:
-        raise refuse(location, name)
     return True
 
 

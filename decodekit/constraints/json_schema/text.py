@@ -214,6 +214,22 @@ def num_texts(body: Node, limit: int) -> int:
     return limit
 
 
+def texts(body: Node, limit: int) -> tuple[str, ...] | None:
+    """The texts of a body language if there are at most `limit`, else None."""
+    if num_texts(body, limit + 1) > limit:
+        return None
+    found = []
+    stack = [(b"", ir.both(body, _ONE_SPELLING))]
+    while stack:
+        spelled, node = stack.pop()
+        if node.is_nullable:
+            found.append(json.loads(b'"' + spelled + b'"'))
+        for mask, target in node.transitions():
+            if not target.is_empty:
+                stack += [(spelled + bytes((byte,)), target) for byte in range(256) if mask >> byte & 1]
+    return tuple(found)
+
+
 _MAX_LEVELS: Final = 2_000  # a language with longer texts only is taken to be large
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+from decodekit.constraints.json_schema import scalars
+from decodekit.constraints.json_schema.arrays import ArrayPlan
 from decodekit.constraints.json_schema.drafts import is_number
 from decodekit.constraints.json_schema.frames import SchemaNetwork
 from decodekit.constraints.json_schema.loader import Location, show
@@ -33,7 +36,7 @@ def reason(network: SchemaNetwork) -> UnsatisfiableError:
         if places:
             location = places[0]
         for place in places:
-            found = _contradiction(place)
+            found = _contradiction(place) or _too_few_values(network, place)
             if found is not None:
                 return UnsatisfiableError(f"{found}: no value fits", at=place.pointer)
             below = below or _required_below(network, place)
@@ -54,6 +57,24 @@ def _contradiction(location: Location) -> str | None:
             return f"{low} {show(keywords[low])} > {high} {show(keywords[high])}"
     if keywords.get("enum") == []:
         return "the enum is empty"
+    return None
+
+
+def _too_few_values(network: SchemaNetwork, location: Location) -> str | None:
+    """Whether arrays fit but for `uniqueItems`."""
+    if location.keywords().get("uniqueItems") is not True:
+        return None
+    shape = network.semantics.shape(network.semantics.goal(location))
+    if any(ArrayPlan(spec, network.semantics).is_satisfiable(network.is_inhabited) for spec in shape.arrays):
+        return None
+    for spec in shape.arrays:
+        if not ArrayPlan(replace(spec, is_unique=False), network.semantics).is_satisfiable(network.is_inhabited):
+            continue
+        values = None if spec.prefix else scalars.members(network.semantics.shape(spec.rest), spec.min_items)
+        if values is None or spec.is_repeating or spec.contains:
+            return "uniqueItems cannot hold for the items that are needed"
+        count = f"{len(values)} value{'' if len(values) == 1 else 's'}"
+        return f"uniqueItems asks for {spec.min_items} different items, which have {count}"
     return None
 
 

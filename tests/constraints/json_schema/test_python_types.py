@@ -101,8 +101,12 @@ def test_types_without_json() -> None:
         JsonSchema(Opaque)
     with pytest.raises(UnsupportedSchemaError):
         JsonSchema(Callable)
-    with pytest.raises(UnsupportedSchemaError, match="uniqueItems"):
-        JsonSchema(typing_extensions.Annotated[set[int], Field(min_length=2)]).root()
+
+
+def test_sets_with_a_least_size_have_different_items() -> None:
+    rule = JsonSchema(typing_extensions.Annotated[set[int], Field(min_length=2)])
+    assert accepts(rule, b"[1,2]") and not accepts(rule, b"[1,1]") and not accepts(rule, b"[1]")
+    assert accepts(JsonSchema(set[int]), b"[1,1]")  # a smaller set is a set too
 
 
 def test_equality_pickling_and_defaults_that_are_no_json() -> None:
