@@ -1,0 +1,160 @@
+"""Short completions: they complete, they are shortest in bytes, and they do not depend on what was asked before."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from decodekit.constraints import Choices, Constraint, JsonSchema, Regex, as_constraint
+from decodekit.constraints.bitmask import allocate_bitmask, ids_from_bitmask
+from decodekit.constraints.compiler import CompiledGrammar
+from decodekit.constraints.configurations import State
+from decodekit.constraints.matcher import GrammarMatcher
+from decodekit.errors import ResourceLimitError
+from decodekit.vocabulary import Vocabulary
+from tests.reference.vocabularies import adversarial_tokens, byte_vocabulary
+
+VOCABULARY = byte_vocabulary([*adversarial_tokens(), b"aaaa", b"    ", b'"b":', b'{"a"', b"null,"])
+TREE = {
+    "$ref": "#/$defs/tree",
+    "$defs": {
+        "tree": {
+            "type": "object",
+            "properties": {
+                "left": {"anyOf": [{"$ref": "#/$defs/tree"}, {"type": "null"}]},
+                "value": {"type": "integer", "minimum": 10},
+                "rest": {"type": "array", "items": {"$ref": "#/$defs/tree"}},
+            },
+            "required": ["left", "value"],
+        }
+    },
+}
+CASES: list[Any] = [
+    Regex("(ab|c)*d{2,5}"),
+    Choices(["a", "bcd", "bce"]),
+    TREE,
+    {"type": "object", "properties": {"a": {"type": "string", "minLength": 5}, "b": {}}, "required": ["b"]},
+    {"type": "array", "minItems": 2, "items": {"enum": [12, "a b", None, [1]]}},
+    {"type": "object", "minProperties": 2},
+    JsonSchema({"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"]}, whitespace=2),
+    {},
+]
+
+
+def matcher_of(rule: object, vocabulary: Vocabulary = VOCABULARY) -> GrammarMatcher:
+    matcher = CompiledGrammar(as_constraint(rule), vocabulary).matcher()  # not the one that others have warmed
+    assert isinstance(matcher, GrammarMatcher)
+    return matcher
+
+
+def walk(matcher: GrammarMatcher, rng: random.Random, num_tokens: int) -> None:
+    """Random tokens, half of the time one with several bytes."""
+    for _ in range(num_tokens):
+        out = allocate_bitmask(1, VOCABULARY.size)
+        matcher.fill_bitmask(out)
+        allowed = [token for token in ids_from_bitmask(out[0]).tolist() if token != 256]
+        if not allowed:
+            return
+        long = [token for token in allowed if token > 256]
+        assert matcher.accept(rng.choice(long if long and rng.random() < 0.5 else allowed))
+
+
+def fewest_bytes(matcher: GrammarMatcher, limit: int) -> int | None:
+    """Breadth first over all bytes: the slow twin."""
+    layer: set[State] = {matcher.state}
+    seen = set(layer)
+    for length in range(limit + 1):
+        if any(state.is_accepting for state in layer):
+            return length
+        after = {matcher.unfolding.step(state, byte) for state in layer for byte in range(256)}
+        layer = {state for state in after if state is not None} - seen
+        seen |= layer
+    return None
+
+
+def fewest_tokens(matcher: GrammarMatcher, limit: int) -> int | None:
+    """Breadth first over all tokens."""
+    layer: set[State] = {matcher.state}
+    seen = set(layer)
+    for length in range(limit + 1):
+        if any(state.is_accepting for state in layer):
+            return length
+        after = {matcher.after(state, token) for state in layer for token in range(VOCABULARY.size)}
+        layer = {state for state in after if state is not None} - seen
+        seen |= layer
+    return None
+
+
+@pytest.mark.parametrize("rule", CASES, ids=lambda rule: repr(rule)[:40])
+def test_completions_complete_and_do_not_depend_on_what_was_asked(rule: object) -> None:
+    rng = random.Random(1)
+    warm = matcher_of(rule)
+    for _ in range(8):
+        matcher = warm.fork()
+        walk(matcher, rng, rng.randrange(8))
+        completion = matcher.completion()
+        fresh = matcher_of(rule)
+        assert all(fresh.accept(byte) for byte in matcher.text)
+        assert fresh.completion() == completion
+        assert matcher.validate(completion) == len(completion)
+        for token in completion:
+            assert matcher.can_end_within(len(completion), token)
+            assert matcher.accept(token)
+        assert matcher.is_accepting and matcher.completion() == ()
+
+
+# Without objects that take any key: every beginning of a key is a state of its own, too many for the twin.
+@pytest.mark.parametrize("rule", [CASES[number] for number in (0, 1, 4, 6)], ids=lambda rule: repr(rule)[:40])
+def test_completions_are_shortest_in_bytes_and_never_below_the_fewest_tokens(rule: object) -> None:
+    rng = random.Random(2)
+    bytes_only = byte_vocabulary()
+    for num_tokens in (0, 3, 5):
+        matcher = matcher_of(rule)
+        walk(matcher, rng, num_tokens)
+        plain = matcher_of(rule, bytes_only)
+        assert all(plain.accept(byte) for byte in matcher.text)
+        shortest = fewest_bytes(matcher, 6)
+        if shortest is not None:
+            assert len(plain.completion()) == shortest  # every byte a token: exact
+            fewest = fewest_tokens(matcher, 1)
+            assert fewest is None or fewest <= len(matcher.completion()) <= shortest
+
+
+@pytest.mark.parametrize(
+    ("rule", "num_tokens"),
+    [
+        (Choices(["a", "bcd"]), 1),
+        (Regex("a{8}"), 2),
+        (Regex("[a-z ]{8}x"), 3),
+        ({"type": "object", "properties": {"a": {"type": "null"}}, "required": ["a"]}, 3),  # `{"a":`, `null`, `}`
+        ({"type": "string", "minLength": 8}, 4),
+        (JsonSchema({"type": "array", "minItems": 3, "items": {"const": None}}, whitespace="compact"), 5),
+        (True, 1),
+    ],
+)
+def test_numbers_of_tokens(rule: object, num_tokens: int) -> None:
+    assert len(matcher_of(rule).completion()) == num_tokens
+
+
+def test_the_twin_would_notice_a_longer_one() -> None:
+    """Negative control: a completion that is not shortest is told from one that is."""
+    matcher = matcher_of(Choices(["ab", "abcdef"]))
+    assert fewest_bytes(matcher, 7) == 2 != len(b"abcdef")
+
+
+def test_a_vocabulary_without_the_bytes_is_an_error() -> None:
+    vocabulary = Vocabulary([b"a", b"b", None], [2])
+    with pytest.raises(ResourceLimitError, match="no tokens for the shortest completion"):
+        matcher_of(Regex("ab|c"), vocabulary).completion()
+    assert len(matcher_of(Regex("ab|cdef"), vocabulary).completion()) == 2
+
+
+def test_bounds_are_kept() -> None:
+    deep: dict[str, Any] = {"type": "null"}
+    for _ in range(60):
+        deep = {"type": "object", "properties": {"d": deep}, "required": ["d"]}
+    assert len(matcher_of(deep).completion()) <= 60 * 6 + 4
+    long: Constraint = JsonSchema({"type": "string", "minLength": 3000})
+    assert len(matcher_of(long).completion()) <= 3002 / 4 + 4
