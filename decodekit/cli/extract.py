@@ -60,7 +60,8 @@ def extract(
     batch_size: o.BatchSize = "auto",
     max_new_tokens: o.MaxNewTokens = 512,
     on_length: Annotated[
-        o.OnLength, typer.Option(help="A document cut at the budget: failed, or returned as far as it came.")
+        o.OnLength,
+        typer.Option(help="A document at the budget: failed, returned as far as it came, or closed in time."),
     ] = o.OnLength.error,
     max_failures: Annotated[
         int | None, typer.Option(min=1, help="Stop after so many failures.", show_default=False)

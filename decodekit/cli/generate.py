@@ -36,6 +36,14 @@ def generate(
     frequency_penalty: o.FrequencyPenalty = None,
     seed: o.Seed = 0,
     max_new_tokens: o.MaxNewTokens = 256,
+    on_length: Annotated[
+        o.OnLength | None,
+        typer.Option(
+            help="A text cut at the budget: an error (with a constraint), returned as it is, or closed in time.",
+            show_default=False,
+        ),
+    ] = None,
+    max_rollbacks: o.MaxRollbacks = None,
     stop: Annotated[list[str] | None, typer.Option(help="End before this text; may be repeated.")] = None,
     as_json: o.Json = False,
 ) -> int:
@@ -54,6 +62,8 @@ def generate(
         seed=seed,
         max_new_tokens=max_new_tokens,
         stop=tuple(stop or ()),
+        on_length=on_length.value if on_length else None,
+        max_rollbacks=max_rollbacks,
         **o.given(
             temperature=temperature,
             top_k=top_k,
@@ -79,6 +89,8 @@ def generate(
                 "num_generated_tokens": stats.num_generated_tokens,
                 "ttft_s": stats.ttft_s,
                 "tokens_per_second": stats.tokens_per_second,
+                "num_guard_refusals": stats.num_guard_refusals,
+                "num_rollbacks": stats.num_rollbacks,
             }
         )
     else:

@@ -25,6 +25,7 @@ class OnLength(StrEnum):
 
     error = "error"
     return_ = "return"
+    close = "close"
 
 
 Model = Annotated[
@@ -57,6 +58,14 @@ Seed = Annotated[int, typer.Option(min=0, help="Same seed, same text.", rich_hel
 MaxNewTokens = Annotated[int, typer.Option(min=1, help="Budget of tokens per text.")]
 BatchSize = Annotated[str, typer.Option(metavar="auto|N", help="Documents decoded at a time.")]
 JobDirectory = Annotated[Path, typer.Argument(metavar="DIR", help="A job folder.", show_default=False)]
+MaxRollbacks = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        help="How often a text is taken back because a guard refuses it (such as uniqueItems of objects).",
+        show_default=False,
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="As JSON, for programs.", show_default=False)]
 
 

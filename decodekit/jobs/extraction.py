@@ -35,7 +35,8 @@ class ExtractionOptions:
         prompt: template, ``@FILE``, or None for the default of the model.
         is_raw: do not use the model's chat template.
         max_new_tokens: budget per document.
-        on_length: ``"error"``: a document cut at the budget has failed; ``"return"``: it is done, without a value.
+        on_length: ``"error"``: a document cut at the budget has failed; ``"return"``: it is done, without a value;
+            ``"close"``: its JSON is closed before the budget is used up.
         seed: base of the documents' seeds.
     """
 

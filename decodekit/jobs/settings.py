@@ -28,7 +28,7 @@ class Settings:
         is_chat: whether the filled template is sent as a user's message through the chat template.
         strategy: ``{"name": "sample", "temperature": 0.7}``: the decoding strategy and the options that were given.
         max_new_tokens: the budget per document.
-        on_length: ``"error"`` or ``"return"``.
+        on_length: ``"error"``, ``"return"`` or ``"close"``.
         seed: base of the per-document seeds.
         version: version of decodekit.
     """
