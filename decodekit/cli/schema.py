@@ -21,13 +21,23 @@ def group() -> None:
 @command
 def check(
     schema: Annotated[str, typer.Argument(metavar="SCHEMA", help=o.SCHEMA_HELP, show_default=False)],
+    model: Annotated[
+        str | None,
+        typer.Option(help="Count tokens with the tokenizer of this model, such as tiny.", show_default=False),
+    ] = None,
     as_json: o.Json = False,
 ) -> int:
-    """Say which keywords are enforced at every token, which are annotations, which are refused (exit code 3)."""
+    """Say which keywords are enforced at every token, which by a guard, which not; 3 if the schema is refused."""
     from decodekit.constraints import as_constraint, check
     from decodekit.jobs.schema import load_schema
 
-    coverage = check(as_constraint(load_schema(schema).constraint))
+    constraint = as_constraint(load_schema(schema).constraint)
+    tokenizer = None
+    if model is not None:
+        from decodekit.cli.extract import load_model
+
+        tokenizer = load_model(model, "auto", None).vocabulary
+    coverage = check(constraint, tokenizer=tokenizer)
     if as_json:
         print_json(
             {
@@ -36,6 +46,10 @@ def check(
                 "is_complete": coverage.is_complete,
                 "error": None if coverage.error is None else str(coverage.error),
                 "impossible": list(coverage.impossible),
+                "reasons": list(coverage.reasons),
+                "least_tokens": coverage.least_tokens,
+                "most_tokens": coverage.most_tokens,
+                "warnings": list(coverage.warnings),
                 "keywords": [
                     {
                         "pointer": entry.pointer,

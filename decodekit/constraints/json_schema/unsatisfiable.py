@@ -36,7 +36,7 @@ def reason(network: SchemaNetwork) -> UnsatisfiableError:
         if places:
             location = places[0]
         for place in places:
-            found = _contradiction(place) or _too_few_values(network, place)
+            found = contradiction(place) or _too_few_values(network, place)
             if found is not None:
                 return UnsatisfiableError(f"{found}: no value fits", at=place.pointer)
             below = below or _required_below(network, place)
@@ -48,7 +48,8 @@ def reason(network: SchemaNetwork) -> UnsatisfiableError:
     return UnsatisfiableError(f"{cause}: no value fits" if cause != "no value fits" else cause, at=location.pointer)
 
 
-def _contradiction(location: Location) -> str | None:
+def contradiction(location: Location) -> str | None:
+    """The keywords of one schema that contradict each other by themselves, if some do."""
     keywords: dict[str, Any] = location.keywords()
     if location.value is False:
         return "the schema is false"

@@ -1,0 +1,124 @@
+"""How long a text of a constraint can get: the longest word of its frames, None where there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Final, TypeAlias
+
+from decodekit.constraints.ir import Node
+from decodekit.constraints.network import Call, Frame, Read, Return
+from decodekit.errors import ResourceLimitError
+
+MAX_STEPS: Final = 200_000
+"""Bound on the frames and lexical nodes that are looked at."""
+
+_Way: TypeAlias = tuple[int, tuple[Frame, ...]]
+"""Bytes, and the frames whose words follow."""
+
+
+def most_bytes(root: Frame) -> int | None:
+    """The length of the longest text; None if there is no bound.
+
+    A frame that comes back to itself has no bound, since whatever a frame offers can be completed. Where what follows a
+    captured lexeme depends on its text, a shortest one stands for all.
+
+    Raises:
+        ResourceLimitError: more than `MAX_STEPS` frames or lexical nodes.
+    """
+    most: dict[Frame, int] = {}
+    ways_of: dict[Frame, list[_Way]] = {}
+    path: dict[Frame, None] = {root: None}  # from the root to the frame in question: no recursion, texts may be deep
+    while path:
+        frame = next(reversed(path))
+        if frame not in ways_of:
+            found = _ways(frame)
+            if found is None:
+                return None
+            ways_of[frame] = found
+            if len(ways_of) > MAX_STEPS:
+                raise _too_many()
+        unknown = next((part for _, parts in ways_of[frame] for part in parts if part not in most), None)
+        if unknown is None:
+            most[frame] = max((num + sum(most[part] for part in parts) for num, parts in ways_of[frame]), default=0)
+            del path[frame]
+        elif unknown in path:
+            return None
+        else:
+            path[unknown] = None
+    return most[root]
+
+
+def _ways(frame: Frame) -> list[_Way] | None:
+    """The ways through a frame, those that are longest of their kind; None if a lexeme has no bound."""
+    ways: list[_Way] = []
+    for move in frame.moves():
+        if isinstance(move, Return):
+            ways.append((0, ()))
+        elif isinstance(move, Call):
+            ways.append((0, (move.callee, move.then)))
+        elif isinstance(move, Read) and not move.node.is_empty:
+            words = _longest_words(move.node)
+            if words is None:
+                return None
+            for label, length in words.items():
+                text = _sample(move.node, label) if move.capture else b""
+                ways += [(length, (after,)) for after in frame.after(label, text)]
+    return ways
+
+
+def _longest_words(node: Node) -> dict[Hashable, int] | None:
+    """By label, the length of the longest word; None if words have no bound."""
+    order: list[Node] = []  # each node after all that can follow it
+    successors: dict[Node, list[Node]] = {}
+    stack: list[tuple[Node, bool]] = [(node, False)]
+    on_path: set[Node] = set()
+    while stack:
+        current, is_done = stack.pop()
+        if is_done:
+            on_path.discard(current)
+            order.append(current)
+            continue
+        if current in on_path:
+            return None  # every node is alive, so a cycle is a word without bound
+        if current in successors:
+            continue
+        successors[current] = [target for _, target in current.transitions() if not target.is_empty]
+        if len(successors) > MAX_STEPS:
+            raise _too_many()
+        on_path.add(current)
+        stack.append((current, True))
+        for target in successors[current]:
+            if target in on_path:
+                return None
+            stack.append((target, False))
+    # Forward, in topological order: the longest way to each node.
+    longest = {node: 0}
+    found: dict[Hashable, int] = {}
+    for current in reversed(order):
+        length = longest[current]
+        for label in current.labels:
+            found[label] = max(found.get(label, 0), length)
+        for target in successors[current]:
+            longest[target] = max(longest.get(target, 0), length + 1)
+    return found
+
+
+def _sample(node: Node, label: Hashable) -> bytes:
+    """A shortest word with a label."""
+    seen = {node}
+    layer = [(b"", node)]
+    while layer:
+        following: list[tuple[bytes, Node]] = []
+        for word, current in layer:
+            if label in current.labels:
+                return word
+            for mask, target in current.transitions():
+                if target not in seen and not target.is_empty:
+                    seen.add(target)
+                    following.append((word + bytes(((mask & -mask).bit_length() - 1,)), target))
+        layer = following
+    return b""
+
+
+def _too_many() -> ResourceLimitError:
+    return ResourceLimitError(f"more than {MAX_STEPS:,} steps are needed to tell how long a text can get")
