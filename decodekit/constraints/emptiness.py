@@ -10,10 +10,17 @@ from decodekit.errors import ResourceLimitError
 if TYPE_CHECKING:
     from decodekit.constraints.ir import Node
 
-MAX_SEARCH_STATES: Final = 50_000
+MAX_SEARCH_STATES: Final = 10_000
 """Bound on the nodes that one search may explore."""
+MAX_SEARCH_ROWS: Final = 2_000_000
+"""Bound on the transitions of these nodes, each counted once for every condition of its intersection: their time."""
 
 _emptiness: WeakKeyDictionary[Node, bool] = WeakKeyDictionary()
+
+
+def _width(node: Node) -> int:
+    """Number of conditions of an intersection."""
+    return len(getattr(node, "operands", ()))
 
 
 def search_is_empty(root: Node) -> bool:
@@ -22,13 +29,14 @@ def search_is_empty(root: Node) -> bool:
     What it learns is kept for every node that it decides, as long as the node lives.
 
     Raises:
-        ResourceLimitError: it explored `MAX_SEARCH_STATES` nodes without a decision.
+        ResourceLimitError: it explored `MAX_SEARCH_STATES` nodes, or their many transitions, without a decision.
     """
     known = _emptiness.get(root)
     if known is not None:
         return known
     parents: dict[Node, Node | None] = {root: None}
     stack = [root]
+    num_rows = 0
     while stack:
         node = stack.pop()
         alive = node.is_nullable or (node is not root and _emptiness.get(node) is False) or not node.can_be_empty
@@ -41,14 +49,17 @@ def search_is_empty(root: Node) -> bool:
         if node is not root and _emptiness.get(node):
             continue
         # Successors with fewer open ends first (they are popped last-in first-out): nullable ones decide at once.
-        successors = [target for _, target in node.transitions() if target not in parents]
-        successors.sort(key=lambda target: target.is_nullable or not target.can_be_empty)
+        transitions = node.transitions()
+        num_rows += len(transitions) * (1 + _width(node))
+        successors = [target for _, target in transitions if target not in parents]
+        # Then those with fewer conditions left: an intersection loses an operand that everything satisfies.
+        successors.sort(key=lambda target: (target.is_nullable or not target.can_be_empty, -_width(target)))
         for target in successors:
             parents[target] = node
             stack.append(target)
-        if len(parents) > MAX_SEARCH_STATES:
+        if len(parents) > MAX_SEARCH_STATES or num_rows > MAX_SEARCH_ROWS:
             raise ResourceLimitError(
-                f"more than {MAX_SEARCH_STATES:,} states are needed to tell whether an intersection is empty",
+                f"more than {len(parents) - 1:,} states are needed to tell whether an intersection is empty",
                 hint="use fewer or simpler patterns together",
             )
     for node in parents:

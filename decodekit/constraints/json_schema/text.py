@@ -207,6 +207,8 @@ def num_texts(body: Node, limit: int) -> int:
                 total += num_ways
             for mask, target in node.transitions():
                 if not target.is_empty:
+                    if target is node:  # round and round: without end
+                        return limit
                     following[target] = following.get(target, 0) + num_ways * mask.bit_count()
         if total >= limit or not following:
             return min(total, limit)
