@@ -15,7 +15,7 @@ from typing import Final, Literal
 
 from decodekit.constraints import ir
 from decodekit.constraints.ir import Node
-from decodekit.constraints.json_schema import scalars
+from decodekit.constraints.json_schema import scalars, text
 from decodekit.constraints.json_schema.emptiness import Ask
 from decodekit.constraints.json_schema.scalars import Scalar
 from decodekit.constraints.json_schema.semantics import Semantics
@@ -26,6 +26,10 @@ MAX_CONTAINS: Final = 6
 """Bound on the `contains` conditions that meet in one array."""
 MAX_SEARCH: Final = 20_000
 """Bound on the states that the question whether an array with `contains` can be finished may explore."""
+
+
+SOME_TEXT: Final[Scalar] = ("string", "\ud800")
+"""Stands for a string that is not known yet."""
 
 
 @dataclass(frozen=True)
@@ -55,12 +59,14 @@ class Item:
         goal: what it satisfies. `after`: the state after it.
         scalars: only these texts; None for every value of the goal.
         is_remembered: the scalar becomes part of the state (`ArrayPlan.remember`).
+        has_texts: beside `scalars`, every string that is not used.
     """
 
     goal: Goal
     after: ArrayState
     scalars: Node | None = None
     is_remembered: bool = False
+    has_texts: bool = False
 
 
 def is_by_value(spec: ArraySpec, semantics: Semantics) -> bool:
@@ -89,6 +95,7 @@ class ArrayPlan:
         starts = [contains.start for contains in spec.contains]
         self._last = max(len(spec.prefix), spec.min_items, *starts) if starts else max(len(spec.prefix), spec.min_items)
         self._finishing: dict[ArrayState, bool] = {}
+        self._items: dict[ArrayState, tuple[Item, ...]] = {}
         self._domains: dict[Goal, tuple[int, frozenset[Scalar] | None]] = {}
 
     def is_satisfiable(self, ask: Ask) -> bool:
@@ -113,16 +120,20 @@ class ArrayPlan:
             return False
         return all(count >= contains.min for count, contains in zip(state.counted, self.spec.contains, strict=True))
 
-    def items(self, state: ArrayState, ask: Ask) -> Iterator[Item]:
-        """What the next item may be, for every way on which the array can be finished."""
-        if state.owed:
-            yield from self._owed_items(state, ask)
-        elif self.spec.is_unique:
-            yield from self._unique_items(state, ask)
-        else:
-            for goal, after in self._ways(state):
-                if ask(goal) and (not self.spec.contains or self._can_finish(after, ask)):
-                    yield Item(goal, after)
+    def items(self, state: ArrayState, ask: Ask) -> Iterable[Item]:
+        """What the next item may be, for every way on which the array can be finished. `ask` gives final answers."""
+        if not state.owed and not self.spec.is_unique:
+            return self._plain_items(state, ask)
+        items = self._items.get(state)
+        if items is None:
+            found = self._owed_items(state, ask) if state.owed else self._unique_items(state, ask)
+            items = self._items[state] = tuple(found)
+        return items
+
+    def _plain_items(self, state: ArrayState, ask: Ask) -> Iterator[Item]:
+        for goal, after in self._ways(state):
+            if ask(goal) and (not self.spec.contains or self._can_finish(after, ask)):
+                yield Item(goal, after)
 
     @staticmethod
     def remember(state: ArrayState, scalar: Scalar) -> ArrayState:
@@ -210,10 +221,15 @@ class ArrayPlan:
                 for scalar in self._scarce(after, ask)
                 if not self._can_fill(replace(after, used=after.used | {scalar}), ask)
             }
+            # Where all later items may be any string, which string it was is asked at its end (see `ArrayFrame`).
+            is_rest = not self.spec.contains and state.num_items >= len(self.spec.prefix)
+            has_texts = is_rest and shape.strings is text.BODY
+            if has_texts:
+                shape = replace(shape, strings=ir.EMPTY)
             node = scalars.language(shape, without=after.used | needed)
-            if not node.is_empty:
+            if has_texts or not node.is_empty:
                 is_last = self.spec.max_items is not None and after.num_items >= self.spec.max_items
-                yield Item(goal, after, node, is_remembered=not is_last)
+                yield Item(goal, after, node, is_remembered=not is_last, has_texts=has_texts)
 
     def _num_missing(self, state: ArrayState) -> int:
         """The most items that an array without superfluous ones still has."""

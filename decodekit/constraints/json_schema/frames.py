@@ -15,13 +15,14 @@ from typing import Final, cast
 from decodekit.constraints import ir
 from decodekit.constraints.ir import Node
 from decodekit.constraints.json_schema import scalars, text
-from decodekit.constraints.json_schema.arrays import ArrayPlan, ArrayState
+from decodekit.constraints.json_schema.arrays import SOME_TEXT, ArrayPlan, ArrayState, Item
 from decodekit.constraints.json_schema.drafts import JsonValue
 from decodekit.constraints.json_schema.emptiness import Ask, Emptiness
 from decodekit.constraints.json_schema.formats import Formats
 from decodekit.constraints.json_schema.layout import Gaps, Whitespace, gaps
 from decodekit.constraints.json_schema.loader import Library
 from decodekit.constraints.json_schema.objects import SOME_KEY, ObjectPlan, ObjectState, Order
+from decodekit.constraints.json_schema.scalars import Scalar
 from decodekit.constraints.json_schema.semantics import Semantics
 from decodekit.constraints.json_schema.shape import ArraySpec, Goal, ObjectSpec
 from decodekit.constraints.json_schema.text import WordTable, text_of
@@ -35,6 +36,7 @@ _OBJECT: Final = "object"
 _ARRAY: Final = "array"
 _CLOSE: Final = "close"
 _NEXT: Final = "next"
+_TEXT: Final = "text"
 _GAP: Final = "gap"
 _KEY: Final = "key"
 _NAME: Final = "name"
@@ -359,7 +361,11 @@ class ColonFrame(Frame):
 
 @dataclass(frozen=True, slots=True)
 class ArrayFrame(Frame):
-    """Inside an array, at `place`: "open" after the bracket, "comma" after a comma, "item" after an item."""
+    """Inside an array, at `place`: "open" after the bracket, "comma" after a comma, "item" after an item.
+
+    At "text" it is inside a string that differs from others: one language stands for all strings, and which one it was
+    is asked at its end.
+    """
 
     network: SchemaNetwork
     plan: ArrayPlan
@@ -370,6 +376,8 @@ class ArrayFrame(Frame):
 
     def moves(self) -> tuple[Move, ...]:
         """The items with which the array can still be finished, a comma, or the closing bracket."""
+        if self.place == "text":
+            return (Read(_ANY_NAME, capture=True),)
         network, plan, state = self.network, self.plan, self.state
         around = network.gaps(self.depth)
         close = ir.EMPTY
@@ -384,12 +392,15 @@ class ArrayFrame(Frame):
             return (Read(ir.choice(close, comma)),)
         lead = around.first if self.place == "open" else around.after_comma
         moves: list[Move] = []
-        for item in items:
+        for number, item in enumerate(items):
             if item.scalars is None:
                 then = ArrayFrame(network, plan, item.after, self.depth, self.inner, "item")
                 moves.append(Call(ValueFrame(network, item.goal, lead, self.inner), then))
-            else:
-                node = ir.concat(lead, item.scalars, ir.accept((item.after, item.is_remembered)))
+                continue
+            if item.has_texts:
+                moves.append(Read(ir.concat(lead, text.QUOTE, ir.accept(_TEXT))))
+            if item.scalars is not ir.EMPTY:
+                node = ir.concat(lead, item.scalars, ir.accept(number))
                 moves.append(Read(node, capture=item.is_remembered))
         return (*moves, Read(close)) if close is not ir.EMPTY else tuple(moves)
 
@@ -397,9 +408,33 @@ class ArrayFrame(Frame):
         """The end, the next item, or what follows a scalar that was read here."""
         if label == _CLOSE:
             return (_END,)
-        if label == _NEXT:
-            return (ArrayFrame(self.network, self.plan, self.state, self.depth, self.inner, "comma"),)
-        state, is_remembered = cast("tuple[ArrayState, bool]", label)
-        if is_remembered:
-            state = self.plan.remember(state, scalars.read(text))
-        return (ArrayFrame(self.network, self.plan, state, self.depth, self.inner, "item"),)
+        if label in (_NEXT, _TEXT):
+            return (self._at("comma" if label == _NEXT else "text", self.state),)
+        items = self.plan.items(self.state, self.network.is_inhabited)
+        if label == _NAME:
+            if SOME_TEXT in self.state.used:
+                raise TextNeeded
+            string = text_of(text[:-1])
+            assert string is not None
+            scalar: Scalar = ("string", string)
+            item = next(item for item in items if item.has_texts)
+            return () if scalar in self.state.used else self._behind(item, scalar)
+        item = tuple(items)[cast("int", label)]
+        return self._behind(item, scalars.read(text) if item.is_remembered else None)
+
+    def fresh(self, label: Label) -> Fresh | None:
+        """What follows a string that is not used."""
+        if label != _NAME:
+            return None
+        item = next(item for item in self.plan.items(self.state, self.network.is_inhabited) if item.has_texts)
+        listed = {value for kind, value in self.state.used if kind == "string" and isinstance(value, str)}
+        return Fresh(self._behind(item, SOME_TEXT), listed, text_of, b'"')
+
+    def _at(self, place: str, state: ArrayState) -> ArrayFrame:
+        return ArrayFrame(self.network, self.plan, state, self.depth, self.inner, place)
+
+    def _behind(self, item: Item, scalar: Scalar | None) -> tuple[Frame, ...]:
+        state = item.after
+        if scalar is not None and item.is_remembered:
+            state = self.plan.remember(state, scalar)
+        return (self._at("item", state),)

@@ -142,13 +142,25 @@ def test_scalars_beside_objects_are_in_the_mask() -> None:
     assert not is_alive(rule, '["a",{},"\\u0061"')
 
 
-def test_masks_agree_with_validation() -> None:
-    schema = {**UNIQUE, "items": {"enum": ["a", "b", 1, None]}, "minItems": 2}
-    check_language(
-        JsonSchema(schema, whitespace="compact"),
-        accepts=['["a","b"]', "[1,null]", '[null,"a",1.0,"b"]'],
-        rejects=['["a"]', '["a","a"]', "[1,1.0]", '["a","b",null,1,1]'],
-    )
+@pytest.mark.parametrize(
+    ("items", "good", "bad"),
+    [
+        (
+            {"enum": ["a", "b", 1, None]},
+            ['["a","b"]', "[1,null]", '[null,"a",1.0,"b"]'],
+            ['["a"]', '["a","a"]', "[1,1.0]"],
+        ),
+        (
+            {"type": "string"},
+            ['["a","b"]', '["a","ab","b"]', '["","\\u0061"]'],
+            ['["a"]', '["a","a"]', '["a","\\u0061","b"]'],
+        ),
+        (True, ['[1,"1"]', '["a",[],{}]', '["a",1,"b"]'], ['["a","a"]', '["a",1,"a"]', '["b",1,"a",1]', "[null,null]"]),
+    ],
+)
+def test_masks_agree_with_validation(items: Any, good: list[str], bad: list[str]) -> None:
+    rule = JsonSchema({**UNIQUE, "items": items, "minItems": 2}, whitespace="compact")
+    check_language(rule, accepts=good, rejects=bad)
 
 
 def test_what_no_array_fits() -> None:
