@@ -31,6 +31,9 @@ _LONG_NAMES: Final = {
     "Format": "Cf", "Unassigned": "Cn", "Private_Use": "Co", "Surrogate": "Cs",
 }  # fmt: skip
 
+CATEGORIES: Final = tuple(sorted(set(_LONG_NAMES.values())))
+"""The short names of all general categories."""
+
 
 @lru_cache(maxsize=1)
 def _categories() -> dict[str, list[tuple[int, int]]]:

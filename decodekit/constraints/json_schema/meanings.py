@@ -208,11 +208,11 @@ def _pattern(semantics: Semantics, location: Location, value: Any, is_asserted: 
 
 
 def _format(semantics: Semantics, location: Location, value: Any, is_asserted: bool) -> Shape:
-    texts = formats.language if is_asserted else formats.possible
+    texts = formats.language if is_asserted else formats.denial
     language = texts(value, semantics.formats, at=location.at("format"))
     if language is None:
         return EVERYTHING if is_asserted else NOTHING
-    return _strings(language, is_asserted)
+    return restrict(strings=language) if is_asserted else Shape(strings=language)
 
 
 # -- arrays

@@ -19,7 +19,7 @@ UNSUPPORTED: list[tuple[Any, str, str]] = [
     ({"$ref": "#"}, "#", "refers to itself"),
     ({"anyOf": [{"type": "null"}, {"$ref": "#"}]}, "#", "refers to itself"),
     ({"pattern": "(a)\\1"}, "#/pattern", ""),
-    ({"patternProperties": {"(?<=a)b": {}}}, "#/patternProperties/(?<=a)b", ""),
+    ({"patternProperties": {"((?<=a)b)*": {}}}, "#/patternProperties/((?<=a)b)*", ""),
 ]
 INVALID: list[tuple[Any, str]] = [
     ({"minLength": "x"}, "#/minLength"),
@@ -102,7 +102,7 @@ def test_unknown_formats_are_annotations() -> None:
 
 def test_several_refusals_are_told_together() -> None:
     schema = {"properties": {name: {"pattern": "(a)\\1"} for name in "abc"}}
-    with pytest.raises(UnsupportedSchemaError, match="(?s)and 2 more: #/properties/b/pattern.*#/properties/c"):
+    with pytest.raises(UnsupportedSchemaError, match=r"(?s)and 2 more: #/properties/b/pattern.*#/properties/c"):
         JsonSchema(schema).root()
 
 

@@ -1,0 +1,168 @@
+"""Formats: against the official suite, against `idna` and `re`, and what of them is left out of the language."""
+
+from __future__ import annotations
+
+import json
+import random
+import tarfile
+import unicodedata
+
+import idna
+import pytest
+
+from decodekit.constraints import ir
+from decodekit.constraints.ir import Node
+from decodekit.constraints.json_schema import JsonSchema, formats, hostnames, text
+from decodekit.constraints.regex_syntax import parse
+from tests.constraints.json_schema.test_corpora import SUITE
+from tests.reference.json_network import accepts
+
+EVERY_FORMAT = {
+    "date-time", "date", "time", "duration", "email", "idn-email", "hostname", "idn-hostname", "ipv4", "ipv6", "uri",
+    "uri-reference", "iri", "iri-reference", "uuid", "uri-template", "json-pointer", "relative-json-pointer", "regex",
+}  # fmt: skip
+
+
+def language(name: str) -> Node:
+    node = formats.language(name, "assert", at="#/format")
+    assert node is not None
+    return node
+
+
+def test_every_format_of_the_specification_is_enforced() -> None:
+    assert set(formats.names()) == EVERY_FORMAT
+
+
+@pytest.mark.parametrize(
+    ("name", "good", "bad"),
+    [
+        ("time", ["23:59:60Z", "01:29:60.5+01:30", "15:59:60-08:00", "05:44:60+05:45"],
+         ["23:58:60Z", "23:59:60+01:00"]),
+        ("date-time", ["1998-12-31T23:59:60z", "2016-01-01T08:59:60+09:00", "2015-06-30T16:59:60-07:00"],
+         ["1998-12-30T23:59:60Z", "1998-12-31T08:59:60+09:00", "1998-12-31T22:59:60Z", "1998-12-31T23:59:61Z"]),
+        ("hostname", ["a--b.com", "a-b", "x" * 63], ["ab--c", "xn--a", "a-", "x" * 64, "a..b", "é.com"]),
+        ("idn-hostname", ["l·l", "a。b", "שלום", "例え.jp", "A.é"],
+         ["a·l", "אa", "a" + "̀", "̀a", "É.com", "ab--é", "-é", "é-", "ﬁ"]),
+        ("email", ['"a b"@c.d', "a@[127.0.0.1]", "a@[IPv6:::1]", "a" * 64 + "@b"],
+         ["a" * 65 + "@b", '"a"b@c', "a@[1.2.3]"]),
+        ("idn-email", ["é@ü.com", "é" * 32 + "@a", "用户@例え.jp"], ["é" * 33 + "@a", "a＠b", "é"]),
+        ("iri", ["http://a/😀?\ue000", "http://[V1.a]"], ["http://a/\ue000", "http://a b"]),
+        ("uri-template", ["a'b", "{a}😀"], ["{a", "a b", "{}"]),
+        ("regex", ["", r"^(?:a|b)*?$", r"[^\d\-a-z-]{2,10}", r"(?<n>a)\k<n>+", "(?<!a)b", "x{0}", r"\u{1F600}\cA[]"],
+         ["(", "a**", "[z-a]", "{1}", "a{3,2}", r"\k<n>", r"\a", "(?i)a", "(?=a)*", "(?<n>a)(?<n>b)"]),
+    ],
+)  # fmt: skip
+def test_by_hand(name: str, good: list[str], bad: list[str]) -> None:
+    for value in good:
+        assert text.matches(language(name), value), value
+        assert not accepts(JsonSchema({"not": {"format": name}}, format="assert"), json.dumps(value).encode()), value
+    for value in bad:
+        assert not text.matches(language(name), value), value
+
+
+def test_what_is_left_out_is_not_denied_either() -> None:
+    for name, value in (
+        ("hostname", "xn--9n2bp8q"),
+        ("regex", r"(a)\1"),
+        ("time", "23:59:60+00:07"),
+        ("email", "a@[x]"),
+    ):
+        assert not text.matches(language(name), value)
+        denied = JsonSchema({"not": {"format": name}}, format="assert")
+        assert not accepts(denied, json.dumps(value).encode()), value
+        assert accepts(denied, b'" "') or name == "regex"
+
+
+@pytest.mark.skipif(not SUITE.exists(), reason=f"no test suite at {SUITE}; set DECODEKIT_CORPORA")
+@pytest.mark.parametrize("draft", ["draft7", "draft2020-12"])
+def test_the_official_tests(draft: str) -> None:
+    right = wrong = 0
+    folder = f"tests/{draft}/optional/format/"
+    with tarfile.open(SUITE) as archive:
+        for member in archive.getmembers():
+            if not member.name.startswith(folder):
+                continue
+            for group in json.load(archive.extractfile(member)):  # type: ignore[arg-type]
+                node = formats.language(group["schema"]["format"], "assert", at="#")
+                for test in group["tests"]:
+                    found = not isinstance(test["data"], str) or node is None or text.matches(node, test["data"])
+                    assert test["valid"] or not found, (member.name, test)
+                    right += found == test["valid"]
+                    wrong += found != test["valid"]
+    assert right >= 0.97 * (right + wrong) and right > 600
+
+
+def test_the_table_of_idna() -> None:
+    """Slow twin: the tables of the `idna` package, where this Python's Unicode knows the code point."""
+    classes = idna.idnadata.codepoint_classes["PVALID"]
+    table = {point for packed in classes for point in range(packed >> 32, packed & 0xFFFFFFFF)}
+    # Arabic digits are contextual only in not being mixed, which the Bidi rule says too.
+    table |= {*range(0x660, 0x66A), *range(0x6F0, 0x6FA)}
+    own = {point for low, high in hostnames.pvalid() for point in range(low, high + 1)}
+    assert all(unicodedata.category(chr(point)) == "Cn" for point in table - own)
+    assert own <= table
+
+
+SAMPLE = "al·-é1͵αבת׳ا٠۰・か漢क्‍‌़́بÉ"
+
+
+def test_every_label_is_one_of_idna() -> None:
+    """Labels of one and two letters, and random longer ones: what is accepted, `idna` encodes."""
+    node, rng = hostnames.international(), random.Random(3)
+    labels = [*SAMPLE, *(a + b for a in SAMPLE for b in SAMPLE)]
+    labels += ["".join(rng.choices(SAMPLE, k=rng.randrange(3, 9))) for _ in range(500)]
+    num_accepted = num_left_out = 0
+    for label in labels:
+        is_valid = label.isascii()
+        if not is_valid:
+            try:
+                is_valid = len(idna.encode(label)) <= 63
+            except (idna.IDNAError, UnicodeError):
+                is_valid = False
+        accepted = text.matches(node, label)
+        assert is_valid or not accepted, ascii(label)
+        num_accepted += accepted
+        num_left_out += is_valid and not accepted and not label.isascii()
+    assert num_accepted > 150
+    assert num_left_out < 0.5 * num_accepted  # the subset is not empty talk
+
+
+def test_long_labels_have_short_a_labels() -> None:
+    """A climb to the longest A-label of thirteen code points; by chance alone it would find less."""
+    rng = random.Random(7)
+    points = [point for low, high in hostnames.pvalid() for point in range(low, high + 1)][::41]
+    label = rng.choices(points, k=hostnames.MAX_U_LABEL)
+    longest = 0
+    for _ in range(4000):
+        other = list(label)
+        other[rng.randrange(len(other))] = rng.choice(points)
+        length = len("".join(map(chr, other)).encode("punycode"))
+        if length >= longest:
+            label, longest = other, length
+    assert 45 < longest <= 59
+
+
+PRINTABLE = sum(1 << byte for byte in range(0x20, 0x7F) if chr(byte) != '"')
+
+
+def walk(node: Node, rng: random.Random, num_steps: int) -> str | None:
+    """A random text of a body language, if the walk ends in one."""
+    spelled = b""
+    for _ in range(num_steps):
+        rows = [(mask & PRINTABLE, target) for mask, target in node.transitions() if mask & PRINTABLE]
+        if not rows or (node.is_nullable and rng.random() < 0.1):
+            break
+        mask, node = rng.choice(rows)
+        spelled += bytes((rng.choice(ir.bytes_of(mask)),))
+    return str(json.loads(b'"' + spelled + b'"')) if node.is_nullable else None
+
+
+def test_every_generated_pattern_can_be_read() -> None:
+    rng = random.Random(11)
+    num_long = 0
+    for _ in range(150):
+        pattern = walk(language("regex"), rng, 25)
+        if pattern is not None and "\\k" not in pattern:
+            parse(pattern, "ecma")
+            num_long += len(pattern) > 3
+    assert num_long > 10
