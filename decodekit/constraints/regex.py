@@ -5,7 +5,11 @@ spelled: in UTF-8, or inside a JSON string, where it may be raw or an escape. If
 character, the language holds all spellings of a text, also through lookahead and its complement.
 
 Assertions are lowered together with what follows them: a lookahead is an intersection with it, ``$`` keeps of it the
-empty text, ``^`` and ``\b`` ask what came before, which is carried along as a context.
+empty text, ``^`` and ``\b`` ask what came before, which is carried along as a context. A lookbehind splits a pattern:
+what comes before it becomes a language of beginnings of the text, which is intersected with those that end as it says.
+
+A round of a repeated group may not be empty, as in ECMA-262; where assertions decide whether it is, the context also
+says whether something was read since the round began.
 """
 
 from __future__ import annotations
@@ -25,6 +29,7 @@ from decodekit.constraints.regex_syntax import (
     Chars,
     Flavour,
     Lookahead,
+    Lookbehind,
     Repeated,
     Sequence,
     Tree,
@@ -34,8 +39,15 @@ from decodekit.constraints.utf8 import EVERYTHING, Ranges
 from decodekit.errors import ResourceLimitError, UnsupportedSchemaError
 
 Encode: TypeAlias = Callable[[Ranges], Node]
-Context: TypeAlias = Literal["start", "word", "other"]
-"""What came before: nothing, a word character, another character."""
+Context: TypeAlias = Literal["start", "word", "other", "fresh start", "fresh word", "fresh other"]
+"""What came before: nothing, a word character, another character; fresh at the beginning of a round."""
+
+_FRESH: Final[dict[Context, Context]] = {
+    "start": "fresh start", "word": "fresh word", "other": "fresh other",
+    "fresh start": "fresh start", "fresh word": "fresh word", "fresh other": "fresh other",
+}  # fmt: skip
+MAX_EMPTY_ROUNDS: Final = 8
+"""Bound on the least count of a group with assertions that may match nothing."""
 
 MAX_ASSERTIONS: Final = 100
 
@@ -51,7 +63,7 @@ class Regex(Constraint):
 
     Raises:
         InvalidConstraintError: the pattern is malformed; the error shows where.
-        UnsupportedSchemaError: back-references, lookbehind, flags and other things that are refused by name.
+        UnsupportedSchemaError: back-references, flags and other things that are refused by name.
     """
 
     pattern: str
@@ -104,7 +116,7 @@ class _Rest:
         asks_before: whether the texts depend on what came before.
     """
 
-    item: Tree | _Iteration | None
+    item: Tree | _Iteration | _RoundEnd | None
     then: _Rest | None
     asks_before: bool
     open_end: bool = False  # at the end: any text may follow, or none
@@ -117,6 +129,14 @@ class _Iteration:
     tree: Repeated
     min: int
     max: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class _RoundEnd:
+    """The end of a round that has to have read something."""
+
+
+_ROUND_END: Final = _RoundEnd()
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,25 +176,67 @@ class _Lowering:
         self.open_end = _Rest(None, None, False, open_end=True)
         self._plain: dict[Tree, Node] = {}
         self._lowered: dict[tuple[_Rest, Context], Node] = {}
-        self._rests: dict[tuple[Tree | _Iteration, _Rest], _Rest] = {}
+        self._rests: dict[tuple[Tree | _Iteration | _RoundEnd, _Rest], _Rest] = {}
+        self._stars: dict[Repeated, Repeated] = {}
 
     def full_match(self) -> Node:
-        return self.lower(self.before(self.tree, self.end), "start")
+        return self._after(ir.EPSILON, (self.tree,), self.end)
 
     def search(self) -> Node:
-        rest = self.before(self.tree, self.open_end)
-        if not rest.asks_before:
-            return ir.concat(self.anything, self.lower(rest, "other"))
-        return ir.choice(
-            self.lower(rest, "start"),
-            *(ir.concat(self.anything, self.encode(chars), self.lower(rest, kind)) for kind, chars in self.kinds),
-        )
+        return self._after(self.anything, (self.tree,), self.open_end)
 
-    def before(self, item: Tree | _Iteration, then: _Rest) -> _Rest:
+    def _after(self, prefix: Node, items: tuple[Tree, ...], end: _Rest) -> Node:
+        """Texts that begin with a word of `prefix` and go on with the items; here lookbehinds are met.
+
+        Raises:
+            UnsupportedSchemaError: a lookbehind in a repeated group or in another assertion, or behind an assertion
+                about what follows.
+        """
+        for index, item in enumerate(items):
+            if not _has_lookbehind(item):
+                continue
+            done, rest = items[:index], items[index + 1 :]
+            if isinstance(item, Sequence):
+                return self._after(prefix, (*done, *item.items, *rest), end)
+            if isinstance(item, Alternatives):
+                return ir.choice(*(self._after(prefix, (*done, option, *rest), end) for option in item.options))
+            if isinstance(item, Repeated) and item.max == 0:
+                return self._after(prefix, (*done, *rest), end)
+            if isinstance(item, Repeated) and item.max == 1:
+                once = self._after(prefix, (*done, item.item, *rest), end)
+                return once if item.min else ir.choice(self._after(prefix, (*done, *rest), end), once)
+            if not isinstance(item, Lookbehind) or _sees_past(done) or _sees_past((item.item,)):
+                raise UnsupportedSchemaError(
+                    "a lookbehind in a repeated group, in another assertion or behind an assertion about what follows "
+                    "is not supported in a pattern",
+                    hint="moving the condition in front, as part of the pattern",
+                )
+            behind = self._after(self.anything, (item.item,), self.end)
+            read = self._after(prefix, done, self.end)
+            read = ir.both(read, ir.complement(behind) if item.is_negative else behind)
+            return self._after(read, rest, end)
+        following = end
+        for item in reversed(items):
+            following = self.before(item, following)
+        if not following.asks_before:
+            return ir.concat(prefix, self.lower(following, "other"))
+        ways = [self.lower(following, "start")] if prefix.is_nullable else []
+        for kind, chars in self.kinds if prefix is not ir.EPSILON else ():
+            last = self.encode(chars)
+            ending = (
+                ir.concat(prefix, last) if prefix is self.anything else ir.both(prefix, ir.concat(self.anything, last))
+            )
+            ways.append(ir.concat(ending, self.lower(following, kind)))
+        return ir.choice(*ways)
+
+    def before(self, item: Tree | _Iteration | _RoundEnd, then: _Rest) -> _Rest:
         """The rest with `item` in front."""
         key = (item, then)
         rest = self._rests.get(key)
+        if rest is None and isinstance(item, _RoundEnd):
+            rest = self._rests[key] = _Rest(item, then, True)
         if rest is None:
+            assert not isinstance(item, _RoundEnd)
             tree = item.tree if isinstance(item, _Iteration) else item
             asks = _asks_before(tree) or (_is_nullable(tree) and then.asks_before)
             rest = self._rests[key] = _Rest(item, then, asks)
@@ -194,12 +256,14 @@ class _Lowering:
             item, then = rest.item, rest.then
             if item is None or then is None:
                 return ir.concat(*parts, self.anything if rest.open_end else ir.EPSILON)
-            if then.asks_before or isinstance(item, _Iteration) or _num_assertions(item):
+            if then.asks_before or isinstance(item, _Iteration | _RoundEnd) or _num_assertions(item):
                 return ir.concat(*parts, self._lower_item(item, then, before))
             parts.append(self.plain(item))
             rest = then
 
-    def _lower_item(self, item: Tree | _Iteration, then: _Rest, before: Context) -> Node:
+    def _lower_item(self, item: Tree | _Iteration | _RoundEnd, then: _Rest, before: Context) -> Node:
+        if isinstance(item, _RoundEnd):
+            return ir.EMPTY if before.startswith("fresh") else self.lower(then, before)
         if isinstance(item, _Iteration):
             return _Loop(self, item, then, before)
         if isinstance(item, Chars):
@@ -220,16 +284,17 @@ class _Lowering:
         if isinstance(item, Lookahead):
             ahead = self.lower(self.before(item.item, self.open_end), before)
             return ir.both(ir.complement(ahead) if item.is_negative else ahead, self.lower(then, before))
+        assert isinstance(item, Assertion)  # lookbehinds were met before
         return self._lower_assertion(item, self.lower(then, before), before)
 
     def _lower_assertion(self, item: Assertion, after: Node, before: Context) -> Node:
         if item.kind == "start":
-            return after if before == "start" else ir.EMPTY
+            return after if before.endswith("start") else ir.EMPTY
         if item.kind == "end":
             return ir.EPSILON if after.is_nullable else ir.EMPTY
         if item.kind == "last line":
             return ir.both(after, ir.optional(self.encode(((0x0A, 0x0A),))))
-        if (item.kind == "boundary") == (before == "word"):  # the next character must be no word character
+        if (item.kind == "boundary") == before.endswith("word"):  # the next character must be no word character
             chars = utf8.invert(charclasses.WORD)
             return ir.both(after, ir.optional(ir.concat(self.encode(chars), self.anything)))
         return ir.both(after, ir.concat(self.encode(charclasses.WORD), self.anything))
@@ -247,11 +312,19 @@ class _Lowering:
         if item.max == 1:
             once = self.lower(self.before(item.item, then), before)
             return once if item.min else ir.choice(self.lower(then, before), once)
-        if _is_nullable(item.item):
-            raise UnsupportedSchemaError(
-                "a repeated group with an assertion, which may match nothing, is not supported in a pattern",
-                hint="taking the assertion out of the repeated group",
-            )
+        if item.min and _is_nullable(item.item):  # these rounds may read nothing, if their assertions hold
+            if item.min > MAX_EMPTY_ROUNDS:
+                raise UnsupportedSchemaError(
+                    f"more than {MAX_EMPTY_ROUNDS} rounds at least of a group with an assertion, which may match "
+                    "nothing, are not supported in a pattern",
+                    hint="taking the assertion out of the repeated group",
+                )
+            if item not in self._stars:
+                self._stars[item] = Repeated(item.item, 0, None if item.max is None else item.max - item.min)
+            rest = self.before(self._stars[item], then)
+            for _ in range(item.min):
+                rest = self.before(item.item, rest)
+            return self.lower(rest, before)
         return _Loop(self, _Iteration(item, item.min, item.max), then, before)
 
     def unroll(self, iteration: _Iteration, then: _Rest, before: Context) -> Node:
@@ -260,7 +333,10 @@ class _Lowering:
         if iteration.max is None or iteration.max > 0:
             left = None if iteration.max is None else iteration.max - 1
             rounds = self.before(_Iteration(iteration.tree, max(iteration.min - 1, 0), left), then)
-            ways.append(self.lower(self.before(iteration.tree.item, rounds), before))
+            body = iteration.tree.item
+            if _is_nullable(body):
+                rounds, before = self.before(_ROUND_END, rounds), _FRESH[before]
+            ways.append(self.lower(self.before(body, rounds), before))
         return ir.choice(*ways)
 
     def plain(self, item: Tree) -> Node:
@@ -285,12 +361,35 @@ def _children(tree: Tree) -> tuple[Tree, ...]:
         return tree.items
     if isinstance(tree, Alternatives):
         return tree.options
-    return (tree.item,) if isinstance(tree, Repeated | Lookahead) else ()
+    return (tree.item,) if isinstance(tree, Repeated | Lookahead | Lookbehind) else ()
 
 
 @lru_cache(maxsize=4096)
 def _num_assertions(tree: Tree) -> int:
-    return isinstance(tree, Assertion | Lookahead) + sum(map(_num_assertions, _children(tree)))
+    return isinstance(tree, Assertion | Lookahead | Lookbehind) + sum(map(_num_assertions, _children(tree)))
+
+
+@lru_cache(maxsize=4096)
+def _has_lookbehind(tree: Tree) -> bool:
+    return isinstance(tree, Lookbehind) or any(map(_has_lookbehind, _children(tree)))
+
+
+def _sees_past(items: tuple[Tree, ...]) -> bool:
+    """Whether an assertion in the items may be about what follows them."""
+    for index, item in enumerate(items):
+        behind = items[index + 1 :]
+        if isinstance(item, Sequence):
+            if _sees_past((*item.items, *behind)):
+                return True
+        elif (_has_boundary(item) and all(map(_is_nullable, behind))) or _sees_far(item):  # it sees one character
+            return True
+    return False
+
+
+def _sees_far(tree: Tree) -> bool:
+    if isinstance(tree, Assertion):
+        return tree.kind in ("end", "last line")
+    return isinstance(tree, Lookahead) or any(map(_sees_far, _children(tree)))
 
 
 def _has_boundary(tree: Tree) -> bool:

@@ -62,6 +62,14 @@ class Lookahead:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Lookbehind:
+    """Nothing, provided that what was read ends (or does not end) with the item."""
+
+    item: Tree
+    is_negative: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Assertion:
     r"""Nothing, provided that the place is right.
 
@@ -71,7 +79,7 @@ class Assertion:
     kind: Literal["start", "end", "last line", "boundary", "inside"]
 
 
-Tree: TypeAlias = Chars | Sequence | Alternatives | Repeated | Lookahead | Assertion
+Tree: TypeAlias = Chars | Sequence | Alternatives | Repeated | Lookahead | Lookbehind | Assertion
 
 _HEX: Final = frozenset("0123456789abcdefABCDEF")
 _CONTROL: Final = {"t": 0x09, "n": 0x0A, "v": 0x0B, "f": 0x0C, "r": 0x0D}
@@ -83,7 +91,7 @@ def parse(pattern: str, flavour: Flavour = "python") -> Tree:
 
     Raises:
         InvalidConstraintError: the pattern is malformed.
-        UnsupportedSchemaError: it uses back-references, lookbehind, flags, or another thing that is refused by name.
+        UnsupportedSchemaError: it uses back-references, flags, or another thing that is refused by name.
         ResourceLimitError: it is longer than `MAX_PATTERN_LENGTH` or nested deeper than `MAX_GROUP_DEPTH`.
     """
     if flavour not in ("python", "ecma"):
@@ -161,7 +169,7 @@ class _Parser:
         bounds = self.bounds()
         if bounds is None:
             return item
-        if isinstance(item, Assertion) or (isinstance(item, Lookahead) and self.is_ecma):
+        if isinstance(item, Assertion | Lookbehind) or (isinstance(item, Lookahead) and self.is_ecma):
             self.position = begin
             self.fail("an assertion cannot be repeated", 0)
         low, high = bounds
@@ -232,16 +240,16 @@ class _Parser:
 
     def group(self) -> Tree | None:
         opening = self.position - 1
-        is_lookahead = is_negative = False
+        kind: type[Lookahead | Lookbehind] | None = None
+        is_negative = False
         if self.take("?"):
             if self.take(":"):
                 pass
-            elif self.take("="):
-                is_lookahead = True
-            elif self.take("!"):
-                is_lookahead = is_negative = True
+            elif self.peek("=") or self.peek("!"):
+                kind, is_negative = Lookahead, self.next("a group") == "!"
             elif self.peek("<=") or self.peek("<!"):
-                self.refuse("lookbehind is", "moving the condition in front, as part of the pattern", 2)
+                self.position += 1
+                kind, is_negative = Lookbehind, self.next("a group") == "!"
             elif self.take("<" if self.is_ecma or self.peek("<") else "P<"):
                 self.name()
             elif self.peek("P="):
@@ -264,7 +272,7 @@ class _Parser:
         if not self.take(")"):
             self.position = opening
             self.fail("this group is not closed", 0)
-        return Lookahead(inner, is_negative) if is_lookahead else inner
+        return inner if kind is None else kind(inner, is_negative)
 
     def name(self) -> None:
         start = self.position
