@@ -40,6 +40,9 @@ from decodekit.errors import ResourceLimitError
 if TYPE_CHECKING:
     from decodekit.constraints.json_schema.semantics import Semantics
 
+MAX_DEPENDENCIES: Final = 64
+"""Bound on the properties that one schema lets depend on others; the alternatives are multiplied out."""
+
 Meaning: TypeAlias = "Callable[[Semantics, Location, Any, bool], Shape]"
 """(semantics, schema, value of the keyword, whether it is asserted) -> the values that it admits."""
 _Path: TypeAlias = tuple[str | int, ...]
@@ -348,6 +351,11 @@ def _max_properties(semantics: Semantics, location: Location, value: Any, is_ass
 
 def _dependencies(semantics: Semantics, location: Location, value: Any, is_asserted: bool) -> Shape:
     """`dependencies`, `dependentRequired`, `dependentSchemas`: an object with the name has more to satisfy."""
+    if len(value) > MAX_DEPENDENCIES:
+        raise ResourceLimitError(
+            f"more than {MAX_DEPENDENCIES} properties have dependencies",
+            hint="objects for what belongs together",
+        )
     result = EVERYTHING if is_asserted else NOTHING
     for name, below in value.items():
         if isinstance(below, list):
@@ -403,6 +411,8 @@ def _any_of(semantics: Semantics, location: Location, value: Any, is_asserted: b
 
 
 def _one_of(semantics: Semantics, location: Location, value: Any, is_asserted: bool) -> Shape:
+    if len(value) > MAX_ALTERNATIVES:  # they are compared pair by pair
+        raise ResourceLimitError(f"a oneOf with more than {MAX_ALTERNATIVES} branches", hint='"anyOf" or "enum"')
     literals = _literals(semantics, location, "oneOf", len(value), is_asserted=True)
     shapes = [semantics.shape_of(literal) for literal in literals]
     if is_asserted:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from decodekit.constraints.json_schema import formats, patterns
 from decodekit.constraints.json_schema.drafts import JsonValue, keyword
 from decodekit.constraints.json_schema.formats import Formats
 from decodekit.constraints.json_schema.loader import Library, Location
 from decodekit.constraints.json_schema.numbers import exact
-from decodekit.errors import ConstraintError, UnsupportedSchemaError
+from decodekit.errors import ConstraintError, ResourceLimitError, UnsupportedSchemaError
+
+MAX_PATTERNS: Final = 1_000
+"""Bound on the `patternProperties` of one schema."""
 
 Status: TypeAlias = Literal["mask", "guard", "annotation", "refused"]
 """``"mask"``: enforced at every token; ``"guard"``: enforced when the text may end; ``"annotation"``: says nothing
@@ -82,6 +85,8 @@ def _examine(library: Library, location: Location, name: str, value: JsonValue, 
     if name == "pattern":
         patterns.search_language(str(value), at=location.at(name))
     elif name == "patternProperties" and isinstance(value, dict):
+        if len(value) > MAX_PATTERNS:
+            raise ResourceLimitError(f"more than {MAX_PATTERNS:,} patternProperties in a schema", at=location.at(name))
         for pattern in value:
             patterns.search_language(pattern, at=location.at(name, pattern))
     elif name in ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"):
