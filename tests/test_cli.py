@@ -234,7 +234,7 @@ BAD = [
     (["--schema", "a", "d.jsonl"], console.USAGE, "DK502"),
     (["--schema", "a", "--max-new-tokens", "0"], console.USAGE, "max-new-tokens"),
     (["--schema", "a", "--draft-model", "x"], console.USAGE, "draft-model"),
-    (["--schema", "a", "--on-length", "close"], console.USAGE, "close"),
+    (["--schema", "a", "--on-length", "trim"], console.USAGE, "trim"),
     ([], console.USAGE, "schema"),
 ]
 
