@@ -8,6 +8,7 @@ by name with its place; nothing is ignored.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, Literal, NoReturn, TypeAlias
@@ -292,9 +293,18 @@ class _Parser:
             return Assertion("inside")
         if not self.is_ecma and char in "AZ":
             return Assertion("start" if char == "A" else "end")
-        if char in "123456789" or (char == "k" and self.peek("<")):
+        if char == "k" and self.peek("<"):
             self.refuse("back-references are", "writing the repeated part again", 2)
+        if char in "123456789":
+            number = char + re.match("[0-9]*", self.pattern[self.position :]).group()  # type: ignore[union-attr]
+            if not self.is_ecma or len(number) > 6 or int(number) <= self.num_groups():
+                self.refuse("back-references are", "writing the repeated part again", 2)
         return Chars(self.class_escape(char))
+
+    def num_groups(self) -> int:
+        """The groups of the whole pattern that a number could refer to."""
+        parts = re.findall(r"\\.|\[(?:\\.|[^\]\\])*\]|\((?!\?)|\(\?<(?![=!])", self.pattern, re.DOTALL)
+        return sum(part[0] == "(" for part in parts)
 
     def class_escape(self, char: str) -> Ranges:
         """The set of an escape that may stand in a class too; `char` was taken."""
@@ -308,8 +318,8 @@ class _Parser:
             return _one(_CONTROL[char])
         if char == "a" and not self.is_ecma:
             return _one(0x07)
-        if char == "0":
-            return _one(self.octal())
+        if char == "0" or (self.is_ecma and char in "1234567"):
+            return _one(self.octal(char))
         if char == "x":
             return _one(self.hexadecimal(2))
         if char == "u":
@@ -321,21 +331,22 @@ class _Parser:
             if not (letter.isascii() and letter.isalpha()):
                 self.fail("a control escape is \\c and a letter")
             return _one(ord(letter) % 32)
+        if self.is_ecma and char in "89":
+            return _one(ord(char))
         if char.isalnum() and char.isascii():
             hint = "^ and $" if char in "AzZG" else f"{char!r} without the backslash, if the character is meant"
             self.refuse(f"the escape \\{char} is", hint, 2)
         return _one(ord(char))
 
-    def octal(self) -> int:
-        r"""``\0``, and in Python up to two more octal digits."""
-        value = 0
+    def octal(self, first: str) -> int:
+        r"""``\0`` and up to two more octal digits; in ECMA up to ``\377`` (annex B.1.2, without the flag ``u``)."""
+        value = int(first)
         for _ in range(2):
-            if self.position < len(self.pattern) and self.pattern[self.position] in "01234567":
-                if self.is_ecma:
-                    self.refuse("octal escapes are", "\\x and two hexadecimal digits")
-                value = 8 * value + int(self.next("an escape"))
-        if self.is_ecma and self.position < len(self.pattern) and self.pattern[self.position] in "89":
-            self.fail("a digit may not follow \\0", 0)
+            if self.position == len(self.pattern) or self.pattern[self.position] not in "01234567":
+                break
+            if self.is_ecma and 8 * value + int(self.pattern[self.position]) > 0o377:
+                break
+            value = 8 * value + int(self.next("an escape"))
         return value
 
     def hexadecimal(self, num_digits: int) -> int:
@@ -420,7 +431,7 @@ class _Parser:
         char = self.next("an escape")
         if char == "b":
             return _one(0x08)
-        if char in "123456789":
+        if char in "123456789" and not self.is_ecma:
             self.refuse("octal escapes are", "\\x and two hexadecimal digits", 2)
         return self.class_escape(char)
 

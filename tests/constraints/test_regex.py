@@ -96,6 +96,8 @@ def test_negative_control_the_comparison_sees_a_difference() -> None:
         ("^[^é-ü]$", ["a", "日"], ["é", "ö", "ab"]),
         ("日{2}[あ-ん]+", ["日日あん"], ["日あ", "日日"]),
         (r"[\b]", ["\b"], ["b", ""]),
+        (r"\101\1[\60-\63]\08\477", ["A\x010\x008'7"], ["AA", "101"]),
+        (r"(a)\2\8", ["a\x028"], ["aa8", "a"]),
     ],
 )
 def test_ecma(pattern: str, accepts: list[str], rejects: list[str]) -> None:
