@@ -1,17 +1,18 @@
 """The states of a constraint: sets of configurations of its recursive transition network, made when they are reached.
 
-A configuration is (lexical state, place, captured text): the lexeme being read, the frame that reads it with the frames
-to return to, and the bytes read so far if the frame asked for them. Reading a byte advances every configuration by
-itself; where a lexeme may end, the configurations that follow join the set. Equal sets are the same `State` object, so
-a state is a value: whoever keeps it can come back to it, whatever was read since.
+A configuration is (lexical state, reader, stack, captured text): the lexeme being read, the frame that reads it, the
+frames to return to, and the bytes read so far if the frame asked for them. Reading a byte advances every configuration
+by itself; where a lexeme may end, the configurations that follow join the set. Equal sets are the same `State` object,
+so a state is a value: whoever keeps it can come back to it, whatever was read since.
 
-Places are numbers, and what follows a lexeme at a place is kept in flat arrays (`Leaves`), so that compiled code can
-run configurations over many bytes and comes back only for what was never met before.
+Frames, readers and stacks are numbers. What follows a lexeme is known by the reader alone, whatever the stack (which
+frames are entered, what is pushed, whether the frame may return), and is kept in flat arrays (`Rows`): compiled code
+runs configurations over many bytes and comes back only for what was never met before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, TypeAlias, TypeVar
 
@@ -29,32 +30,38 @@ MAX_CONFIGURATIONS: Final = 20_000
 """Bound on the alternatives that one state may hold, and on the frames that one step may enter."""
 
 
-@dataclass(slots=True, eq=False)
-class Place:
-    """A frame with what it reads, and the place to go on with when it returns. Interned by its network.
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """A frame with the manner in which it reads a lexeme.
 
     Attributes:
-        number: its index in the network.
-        then: None if the text ends with the frame.
-        captures: whether the frame wants the bytes that are read here.
-        entry: what entering the frame here means, once it is known.
+        frame: its number.
+        captures: whether it wants the bytes.
+        permitted: the labels with which the lexeme may end, None if any.
     """
 
-    number: int
-    frame: Frame
-    then: Place | None
-    captures: bool
-    permitted: bytes | None
-    entry: Entry | None = None
-
-    def __repr__(self) -> str:
-        return f"Place({self.frame!r})" if self.then is None else f"Place({self.frame!r} in {self.then.frame!r})"
+    frame: int
+    captures: bool = False
+    permitted: bytes | None = None
 
 
-Configuration: TypeAlias = tuple[int, int, bytes | None]
-"""(lexical state, number of the place, captured bytes)."""
+Configuration: TypeAlias = tuple[int, int, int, bytes | None]
+"""(lexical state, number of the reader, number of the stack, captured bytes)."""
 Entry: TypeAlias = tuple[frozenset[Configuration], bool]
 """Configurations, and whether the text may end before any of them reads a byte."""
+
+
+@dataclass(frozen=True, slots=True)
+class Following:
+    """What follows on some stack: relative to it, so that it is the same on every one.
+
+    Attributes:
+        starts: (lexical state, reader, frames pushed, the innermost last).
+        is_returning: whether the frame on top of the stack may go on at once.
+    """
+
+    starts: tuple[tuple[int, int, tuple[int, ...]], ...]
+    is_returning: bool
 
 
 class State:
@@ -67,51 +74,60 @@ class State:
         mask: the allowed tokens, once they are known; owned by the masks of a vocabulary.
     """
 
-    __slots__ = ("__weakref__", "_first_bytes", "configurations", "edges", "is_accepting", "mask")
+    __slots__ = ("__weakref__", "configurations", "edges", "is_accepting", "mask")
 
     def __init__(self, configurations: frozenset[Configuration], is_accepting: bool) -> None:
         self.configurations = tuple(configurations)
         self.is_accepting = is_accepting
         self.edges: dict[int, State | None] = {}
         self.mask: object = None
-        self._first_bytes: UInt8Array | None = None
 
     def __repr__(self) -> str:
         return f"State({len(self.configurations)} configurations, is_accepting={self.is_accepting})"
 
 
-class Leaves:
-    """What follows when a lexeme ends at a place, as flat arrays for compiled code; grows only.
+class Rows:
+    """What follows a lexeme, or on the entry of a frame, as flat arrays for compiled code; grows only.
 
-    Row r stands for the configurations ``lexical[start[r]:start[r + 1]]``, ``place[...]`` and for ``accepts[r]``. The
-    row of (place, label set) is found by open addressing: ``keys`` holds place * 2**32 + label set, -1 where free.
+    Row r stands for the starts i in ``start[r] .. start[r + 1]``, which read ``lexical[i]`` by ``reader[i]`` above
+    ``pushed[push[i]:push[i + 1]]``, and for ``returns[r]``. The row of (reader, label set) is found by open addressing:
+    ``keys`` holds reader * 2**32 + label set, -1 where free; that of the entry of frame f is ``entry[f]``, -1 if it is
+    not known.
     """
 
     def __init__(self) -> None:
         self.keys: Int64Array = np.full(1024, -1, np.int64)
         self.rows: Int32Array = np.zeros(1024, np.int32)
+        self.entry: Int32Array = np.full(1024, -1, np.int32)
         self.start: Int32Array = np.zeros(1024, np.int32)
-        self.accepts: UInt8Array = np.zeros(1024, np.uint8)
-        self.lexical: Int32Array = np.zeros(2048, np.int32)
-        self.place: Int32Array = np.zeros(2048, np.int32)
-        self.num_rows = 0
-        self._num_keys = 0
+        self.returns: UInt8Array = np.zeros(1024, np.uint8)
+        self.lexical: Int32Array = np.zeros(1024, np.int32)
+        self.reader: Int32Array = np.zeros(1024, np.int32)
+        self.push: Int32Array = np.zeros(1025, np.int32)
+        self.pushed: Int32Array = np.zeros(1024, np.int32)
+        self._num_rows = self._num_keys = self._num_starts = self._num_pushed = 0
 
-    def add_row(self, entry: Entry) -> int:
+    def add(self, following: Following) -> int:
         """A new row."""
-        configurations, is_accepting = entry
-        row, first = self.num_rows, int(self.start[self.num_rows])
-        last = first + len(configurations)
-        while row + 1 >= len(self.start):
-            self.start = _doubled(self.start)
-            self.accepts = _doubled(self.accepts)
-        while last > len(self.lexical):
-            self.lexical, self.place = _doubled(self.lexical), _doubled(self.place)
-        for index, (lexical, place, _) in enumerate(configurations, first):
-            self.lexical[index], self.place[index] = lexical, place
-        self.start[row + 1] = last
-        self.accepts[row] = is_accepting
-        self.num_rows += 1
+        row = self._num_rows
+        self._num_rows += 1
+        if row + 2 > len(self.start):
+            self.start, self.returns = _doubled(self.start), _doubled(self.returns)
+        for lexical, reader, frames in following.starts:
+            index = self._num_starts
+            self._num_starts += 1
+            if index == len(self.lexical):
+                self.lexical, self.reader = _doubled(self.lexical), _doubled(self.reader)
+                self.push = np.concatenate((self.push, np.zeros(index, np.int32)))
+            self.lexical[index], self.reader[index] = lexical, reader
+            for frame in frames:
+                if self._num_pushed == len(self.pushed):
+                    self.pushed = _doubled(self.pushed)
+                self.pushed[self._num_pushed] = frame
+                self._num_pushed += 1
+            self.push[index + 1] = self._num_pushed
+        self.start[row + 1] = self._num_starts
+        self.returns[row] = following.is_returning
         return row
 
     def put(self, key: int, row: int) -> None:
@@ -124,6 +140,12 @@ class Leaves:
         self._insert(key, row)
         self._num_keys += 1
 
+    def put_entry(self, frame: int, row: int) -> None:
+        """Let the entry of a frame find a row."""
+        while frame >= len(self.entry):
+            self.entry = np.concatenate((self.entry, np.full(len(self.entry), -1, np.int32)))
+        self.entry[frame] = row
+
     def _insert(self, key: int, row: int) -> None:
         mask = len(self.keys) - 1
         slot = (key ^ key >> 29) * 0x9E3779B1 & mask
@@ -132,9 +154,51 @@ class Leaves:
         self.keys[slot], self.rows[slot] = key, row
 
 
-def leave_key(place: int, label_set: int) -> int:
+class Stacks:
+    """Stacks of frames, interned: stack n > 0 is ``frame[n]`` on top of stack ``parent[n]``; 0 is the empty one.
+
+    The number of a stack is found by open addressing in ``slots`` (0 where free), by parent * 2**32 + frame. Compiled
+    code adds stacks too; ``count`` is int64 [1].
+    """
+
+    def __init__(self) -> None:
+        self.frame: Int32Array = np.full(512, -1, np.int32)
+        self.parent: Int32Array = np.zeros(512, np.int32)
+        self.slots: Int32Array = np.zeros(2048, np.int32)
+        self.count: Int64Array = np.ones(1, np.int64)
+
+    def push(self, parent: int, frame: int) -> int:
+        """The stack with a frame on top of another stack."""
+        if self.count[0] == len(self.frame):
+            self.grow()
+        key = parent << 32 | frame
+        mask = len(self.slots) - 1
+        slot = (key ^ key >> 29) * 0x9E3779B1 & mask
+        while (number := int(self.slots[slot])) != 0:
+            if self.parent[number] == parent and self.frame[number] == frame:
+                return number
+            slot = slot + 1 & mask
+        number = int(self.count[0])
+        self.count[0] += 1
+        self.slots[slot], self.parent[number], self.frame[number] = number, parent, frame
+        return number
+
+    def grow(self) -> None:
+        """Make room."""
+        self.frame, self.parent = _doubled(self.frame), _doubled(self.parent)
+        self.slots = np.zeros(2 * len(self.slots), np.int32)
+        mask = len(self.slots) - 1
+        for number in range(1, int(self.count[0])):
+            key = int(self.parent[number]) << 32 | int(self.frame[number])
+            slot = (key ^ key >> 29) * 0x9E3779B1 & mask
+            while self.slots[slot]:
+                slot = slot + 1 & mask
+            self.slots[slot] = number
+
+
+def row_key(reader: int, label_set: int) -> int:
     """The key of a row."""
-    return place << 32 | label_set
+    return reader << 32 | label_set
 
 
 def _doubled(array: npt.NDArray[_Scalar]) -> npt.NDArray[_Scalar]:
@@ -147,9 +211,10 @@ class Unfolding:
     """The part of a constraint's network that was reached so far; grows only. Thread-safe.
 
     Attributes:
-        leaves: what follows the lexemes of the places that were left so far.
-        captures: by place, whether the bytes read there are captured, uint8.
-        permitted: by place, where its selection of labels begins in `num_permitted`, -1 if it has none, int32.
+        rows: what follows the lexemes that were left so far.
+        stacks: the stacks that were reached so far.
+        captures: by reader, whether the bytes are captured, uint8.
+        permitted: by reader, where its selection of labels begins in `num_permitted`, -1 if it has none, int32.
         num_permitted: running counts of permitted labels, int32: of labels low to before high, a selection that begins
             at b permits ``num_permitted[b + high] - num_permitted[b + low]``.
 
@@ -159,20 +224,23 @@ class Unfolding:
 
     def __init__(self, root: Frame, automaton: Automaton) -> None:
         self.automaton = automaton
-        self.places: list[Place] = []
-        self.leaves = Leaves()
+        self.frames: list[Frame] = []
+        self.readers: list[Reader] = []
+        self.rows = Rows()
+        self.stacks = Stacks()
         self.captures: UInt8Array = np.zeros(256, np.uint8)
         self.permitted: Int32Array = np.full(256, -1, np.int32)
         self.num_permitted: Int32Array = np.zeros(256, np.int32)
         self._num_counts = 0
         self._selections: dict[bytes, int] = {}
-        self._numbers: dict[tuple[Frame, Place | None, bool, bytes | None], Place] = {}
+        self._frame_numbers: dict[Frame, int] = {}
+        self._reader_numbers: dict[Reader, int] = {}
         self._states: dict[Entry, State] = {}
-        self._row_of: dict[int, int] = {}
-        self._entry_of: dict[int, Entry] = {}
-        self._fresh: dict[tuple[int, int], tuple[Fresh, Entry] | None] = {}
+        self._followed: dict[tuple[int, ...], Following] = {}
+        self._left: dict[int, Following] = {}
+        self._fresh: dict[int, tuple[Fresh, Following] | None] = {}
         with automaton.lock:
-            self.root = self._intern(self._enter([(root, None)])) or State(frozenset(), False)
+            self.root = self._intern(self.resolve(self.enter(self._frame(root)), 0)) or State(frozenset(), False)
         self.ended = State(frozenset(), False)
         """The state after an end-of-sequence token: nothing follows."""
 
@@ -202,53 +270,64 @@ class Unfolding:
                 return None
         return current
 
-    def is_selected(self, lexical: int, place: Place) -> bool:
-        """Whether some word from a lexical state ends with a label that the place permits."""
-        if place.permitted is None:
+    def is_selected(self, lexical: int, permitted: bytes | None) -> bool:
+        """Whether some word from a lexical state ends with a permitted label."""
+        if permitted is None:
             return True
         low, high = int(self.automaton.low[lexical]), int(self.automaton.high[lexical])
-        return low < 0 or 1 in place.permitted[low:high]
+        return low < 0 or 1 in permitted[low:high]
 
-    def leave(self, place: int, label_set: int, text: bytes | None = None) -> Entry:
-        """What follows a lexeme read at `place` that ends with any label of a set; `text` if the place captures."""
+    def leave(self, reader: int, label_set: int, text: bytes | None = None) -> Following:
+        """What follows a lexeme that ends with any label of a set; `text` if the reader captures."""
         if text is not None:
-            return self._leave(self.places[place], label_set, text)
-        key = leave_key(place, label_set)
-        entry = self._entry_of.get(key)
-        if entry is None:
-            entry = self._entry_of[key] = self._leave(self.places[place], label_set, None)
-        return entry
+            return self._leave(reader, label_set, text)
+        key = row_key(reader, label_set)
+        following = self._left.get(key)
+        if following is None:
+            following = self._left[key] = self._leave(reader, label_set, b"")
+        return following
 
-    def row(self, place: int, label_set: int) -> int:
-        """The row of `leaves` for a lexeme read at `place`, which does not capture."""
-        key = leave_key(place, label_set)
-        row = self._row_of.get(key)
-        if row is None:
-            row = self._row_of[key] = self.leaves.add_row(self.leave(place, label_set))
-            self.leaves.put(key, row)
-        return row
+    def enter(self, frame: int) -> Following:
+        """What follows on the entry of a frame."""
+        return self._follow((frame,))
 
-    def fresh(self, place: int, label_set: int) -> tuple[Fresh, Entry] | None:
+    def add_row(self, reader: int, label_set: int) -> None:
+        """Write down for compiled code what follows a lexeme of a reader that does not capture."""
+        self.rows.put(row_key(reader, label_set), self.rows.add(self.leave(reader, label_set)))
+
+    def add_entry(self, frame: int) -> None:
+        """Write down for compiled code what follows on the entry of a frame."""
+        self.rows.put_entry(frame, self.rows.add(self.enter(frame)))
+
+    def resolve(self, following: Following, stack: int) -> Entry:
+        """What follows, on a stack."""
+        configurations: set[Configuration] = set()
+        while True:
+            for lexical, reader, frames in following.starts:
+                inner = stack
+                for frame in frames:
+                    inner = self.stacks.push(inner, frame)
+                configurations.add((lexical, reader, inner, b"" if self.captures[reader] else None))
+            if not following.is_returning:
+                return frozenset(configurations), False
+            if stack == 0:
+                return frozenset(configurations), True
+            following = self.enter(int(self.stacks.frame[stack]))
+            stack = int(self.stacks.parent[stack])
+
+    def fresh(self, reader: int, label_set: int) -> tuple[Fresh, Following] | None:
         """What follows most captured texts, None if the frame does not say."""
-        key = (place, label_set)
+        key = row_key(reader, label_set)
         if key not in self._fresh:
-            where, labels = self.places[place], self.automaton.label_sets[label_set]
-            common = where.frame.fresh(labels[0]) if len(labels) == 1 else None
-            self._fresh[key] = (
-                None if common is None else (common, self._enter([(frame, where.then) for frame in common.frames]))
-            )
+            frame, labels = self.frames[self.readers[reader].frame], self.automaton.label_sets[label_set]
+            common = frame.fresh(labels[0]) if len(labels) == 1 else None
+            self._fresh[key] = None if common is None else (common, self._follow(map(self._frame, common.frames)))
         return self._fresh[key]
 
-    def first_bytes(self, state: State) -> UInt8Array:
-        """Which bytes may follow, uint8 [256] of 0 and 1."""
-        if state._first_bytes is None:
-            state._first_bytes = self.first_bytes_of(state.configurations)
-        return state._first_bytes
-
-    def first_bytes_of(self, configurations: Iterable[Configuration]) -> UInt8Array:
+    def first_bytes(self, configurations: Iterable[Configuration]) -> UInt8Array:
         """Which bytes may follow in any of the configurations, selections aside, uint8 [256] of 0 and 1."""
         first = np.zeros(256, np.uint8)
-        for lexical, _, _ in configurations:
+        for lexical, *_ in configurations:
             first |= self.automaton.first_bytes(lexical)
         return first
 
@@ -256,36 +335,28 @@ class Unfolding:
         reached: set[Configuration] = set()
         is_accepting = False
         automaton = self.automaton
-        for lexical, number, text in state.configurations:
+        for lexical, reader, stack, text in state.configurations:
             target = automaton.step(lexical, byte)
-            if target == DEAD or not self.is_selected(target, self.places[number]):
+            if target == DEAD or not self.is_selected(target, self.readers[reader].permitted):
                 continue
             text_now = None if text is None else text + bytes((byte,))
             if not automaton.is_final(target):
-                reached.add((target, number, text_now))
-            if automaton.endings[target]:
-                configurations, ends = self.leave(number, int(automaton.endings[target]), text_now)
+                reached.add((target, reader, stack, text_now))
+            ending = int(automaton.endings[target])
+            if ending:
+                configurations, ends = self.resolve(self.leave(reader, ending, text_now), stack)
                 reached |= configurations
                 is_accepting |= ends
         return self._intern((frozenset(reached), is_accepting))
 
-    def _leave(self, place: Place, label_set: int, text: bytes | None) -> Entry:
-        labels = self.automaton.label_sets[label_set]
-        if len(labels) == 1:
-            return self._end_lexeme(place, labels[0], text)
-        configurations: frozenset[Configuration] = frozenset()
-        is_accepting = False
-        for label in labels:
-            more, ends = self._end_lexeme(place, label, text)
-            configurations |= more
-            is_accepting |= ends
-        return configurations, is_accepting
-
-    def _end_lexeme(self, place: Place, label: Hashable, text: bytes | None) -> Entry:
-        if place.permitted is not None and type(label) is int and not place.permitted[label]:
-            return frozenset(), False
-        frames = place.frame.after(label, b"" if text is None else text)
-        return self._enter([(frame, place.then) for frame in frames])
+    def _leave(self, reader: int, label_set: int, text: bytes) -> Following:
+        where = self.readers[reader]
+        frame = self.frames[where.frame]
+        frames: list[int] = []
+        for label in self.automaton.label_sets[label_set]:
+            if where.permitted is None or type(label) is not int or where.permitted[label]:
+                frames += map(self._frame, frame.after(label, text))
+        return self._follow(frames)
 
     def _intern(self, entry: Entry) -> State | None:
         configurations, is_accepting = entry
@@ -298,20 +369,26 @@ class Unfolding:
             state = self._states[entry] = State(configurations, is_accepting)
         return state
 
-    def _place(self, frame: Frame, then: Place | None, captures: bool = False, permitted: bytes | None = None) -> Place:
-        key = (frame, then, captures, permitted)
-        place = self._numbers.get(key)
-        if place is None:
-            number = len(self.places)
-            place = self._numbers[key] = Place(number, frame, then, captures, permitted)
-            self.places.append(place)
+    def _frame(self, frame: Frame) -> int:
+        number = self._frame_numbers.get(frame)
+        if number is None:
+            number = self._frame_numbers[frame] = len(self.frames)
+            self.frames.append(frame)
+            self.rows.put_entry(number, -1)
+        return number
+
+    def _reader(self, reader: Reader) -> int:
+        number = self._reader_numbers.get(reader)
+        if number is None:
+            number = self._reader_numbers[reader] = len(self.readers)
+            self.readers.append(reader)
             if number == len(self.captures):
                 self.captures = _doubled(self.captures)
                 self.permitted = np.concatenate((self.permitted, np.full(number, -1, np.int32)))
-            self.captures[number] = captures
-            if permitted is not None:
-                self.permitted[number] = self._selection(permitted)
-        return place
+            self.captures[number] = reader.captures
+            if reader.permitted is not None:
+                self.permitted[number] = self._selection(reader.permitted)
+        return number
 
     def _selection(self, permitted: bytes) -> int:
         """Where the running counts of a selection begin."""
@@ -326,57 +403,60 @@ class Unfolding:
             self.num_permitted[begin + 1 : self._num_counts] = counts
         return begin
 
-    def _enter(self, starts: Iterable[tuple[Frame, Place | None]]) -> Entry:
-        """Follow all moves that read nothing: what may be read next, and whether the text may end here."""
-        agenda = [self._place(frame, then) for frame, then in starts]
-        start = agenda[0] if len(agenda) == 1 else None
-        if start is not None and start.entry is not None:
-            return start.entry
-        entered: set[int] = set()
-        configurations: set[Configuration] = set()
-        is_accepting = False
+    def _follow(self, frames: Iterable[int]) -> Following:
+        """What follows on the entry of any of some frames."""
+        key = tuple(frames)
+        following = self._followed.get(key)
+        if following is None:
+            following = self._followed[key] = self._close(key)
+        return following
+
+    def _close(self, frames: tuple[int, ...]) -> Following:
+        """Follow all moves that read nothing: what may be read next, and whether the stack below may go on."""
+        agenda: list[tuple[int, tuple[int, ...]]] = [(frame, ()) for frame in frames]
+        entered = set(agenda)
+        starts: dict[tuple[int, int, tuple[int, ...]], None] = {}
+        is_returning = False
         while agenda:
-            place = agenda.pop()
-            if place.number in entered:
-                continue
-            entered.add(place.number)
+            frame, pushed = agenda.pop()
+            following: list[tuple[int, tuple[int, ...]]] = []
+            for move in self.frames[frame].moves():
+                if isinstance(move, Read):
+                    following += ((number, pushed) for number in self._begin(frame, move, pushed, starts))
+                elif isinstance(move, Call):
+                    # A frame that only returns need not be returned to: right recursion keeps a flat stack.
+                    inner = pushed if move.then.moves() == (RETURN,) else (*pushed, self._frame(move.then))
+                    following.append((self._frame(move.callee), inner))
+                elif isinstance(move, Return):
+                    if pushed:
+                        following.append((pushed[-1], pushed[:-1]))
+                    else:
+                        is_returning = True
+            for item in following:
+                if item not in entered:
+                    entered.add(item)
+                    agenda.append(item)
             if len(entered) > MAX_CONFIGURATIONS:
                 raise _too_many()
-            if place.entry is not None:
-                configurations |= place.entry[0]
-                is_accepting |= place.entry[1]
-                continue
-            for move in place.frame.moves():
-                if isinstance(move, Read):
-                    lexical = self.automaton.state(move.node if move.within is None else move.within.node)
-                    if lexical == DEAD:
-                        continue
-                    permitted = None if move.within is None else move.within.permitted
-                    reader = place
-                    if move.capture or permitted is not None:
-                        reader = self._place(place.frame, place.then, move.capture, permitted)
-                    if not self.is_selected(lexical, reader):
-                        continue
-                    if not self.automaton.is_final(lexical):
-                        configurations.add((lexical, reader.number, b"" if move.capture else None))
-                    for label in self.automaton.labels[lexical]:
-                        if permitted is None or type(label) is not int or permitted[label]:
-                            agenda += (self._place(frame, place.then) for frame in place.frame.after(label, b""))
-                elif isinstance(move, Call):
-                    agenda.append(self._place(move.callee, self._return_to(move.then, place.then)))
-                elif isinstance(move, Return):
-                    if place.then is None:
-                        is_accepting = True
-                    else:
-                        agenda.append(place.then)
-        entry = (frozenset(configurations), is_accepting)
-        if start is not None:
-            start.entry = entry
-        return entry
+        return Following(tuple(starts), is_returning)
 
-    def _return_to(self, then: Frame, outer: Place | None) -> Place | None:
-        # A frame that only returns need not be returned to: right recursion keeps a flat stack.
-        return outer if then.moves() == (RETURN,) else self._place(then, outer)
+    def _begin(
+        self, frame: int, move: Read, pushed: tuple[int, ...], starts: dict[tuple[int, int, tuple[int, ...]], None]
+    ) -> list[int]:
+        """Begin a lexeme; returns the frames that follow if it may be empty."""
+        automaton = self.automaton
+        lexical = automaton.state(move.node if move.within is None else move.within.node)
+        permitted = None if move.within is None else move.within.permitted
+        if lexical == DEAD or not self.is_selected(lexical, permitted):
+            return []
+        if not automaton.is_final(lexical):
+            starts[lexical, self._reader(Reader(frame, move.capture, permitted)), pushed] = None
+        return [
+            self._frame(after)
+            for label in automaton.labels[lexical]
+            if permitted is None or type(label) is not int or permitted[label]
+            for after in self.frames[frame].after(label, b"")
+        ]
 
 
 def _too_many() -> ResourceLimitError:

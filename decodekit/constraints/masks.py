@@ -27,17 +27,19 @@ import numpy as np
 
 from decodekit.constraints.automaton import Automaton, Int32Array, UInt8Array
 from decodekit.constraints.bitmask import bitmask_from_ids, num_words
-from decodekit.constraints.configurations import Configuration, Entry, Int64Array, State, Unfolding, leave_key
+from decodekit.constraints.configurations import Configuration, Entry, Int64Array, State, Unfolding, row_key
 from decodekit.constraints.network import Fresh, TextNeeded
 from decodekit.constraints.trie import TokenTrie
 from decodekit.constraints.walk import (
     CAPTURED,
     DONE,
+    ENTER,
     EXIT_AT,
     EXIT_BEFORE,
     EXPAND,
     LEAVE,
     ROOM,
+    STACKS,
     add_tokens_kernel,
     run_kernel,
     walk_kernel,
@@ -57,50 +59,42 @@ _MANY_BYTES: Final = 24  # a lexeme that may go on with so many is walked by its
 _ANY_BYTE: Final = np.ones(256, np.uint8)
 
 
-@dataclass(frozen=True, slots=True)
 class TokenMask:
-    """The tokens that a state allows, end-of-sequence tokens included: whole rows, or the words that are not zero.
+    """The tokens that a state allows, end-of-sequence tokens included.
 
     Attributes:
-        num_allowed: how many tokens.
-        indices: which words are not zero, None if `words` is the whole row.
-        words: int32.
+        words: the whole row, int32 [words]; not to be written to.
     """
 
-    num_allowed: int
-    indices: Int32Array | None
-    words: Int32Array
+    __slots__ = ("_num_allowed", "words")
 
-    @classmethod
-    def pack(cls, row: Int32Array) -> TokenMask:
-        """From a whole row, which is copied if it is kept."""
-        indices = np.flatnonzero(row).astype(np.int32)
-        num_allowed = int(np.bitwise_count(row.view(np.uint32)).sum())
-        if len(indices) * 4 < len(row):
-            return cls(num_allowed, indices, row[indices])
-        return cls(num_allowed, None, row.copy())
+    def __init__(self, words: Int32Array) -> None:
+        self.words = words
+        self._num_allowed = -1
+
+    @property
+    def num_allowed(self) -> int:
+        """How many tokens."""
+        if self._num_allowed < 0:
+            self._num_allowed = int(np.bitwise_count(self.words.view(np.uint32)).sum())
+        return self._num_allowed
 
     def fill(self, row: Int32Array) -> None:
         """Write the whole row."""
-        if self.indices is None:
-            row[:] = self.words
-        else:
-            row.fill(0)
-            row[self.indices] = self.words
+        row[:] = self.words
 
     def only_token(self) -> int | None:
         """The one token that is allowed, or None if there are more or none."""
         if self.num_allowed != 1:
             return None
-        row = self.words
-        word = 0 if self.indices is not None else int(np.flatnonzero(row)[0])
-        bit = int(row[word]) & 0xFFFFFFFF
-        return 32 * int(word if self.indices is None else self.indices[0]) + bit.bit_length() - 1
+        word = int(np.flatnonzero(self.words)[0])
+        bit = int(self.words[word]) & 0xFFFFFFFF
+        return 32 * word + bit.bit_length() - 1
 
     @property
     def num_bytes(self) -> int:
         """Memory."""
-        return 128 + self.words.nbytes + (0 if self.indices is None else self.indices.nbytes)
+        return 128 + self.words.nbytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +110,7 @@ class Walk:
     """What a lexical state means for a vocabulary.
 
     Attributes:
-        inside: tokens after which the lexeme goes on, int32 [words].
+        inside: tokens after which the lexeme goes on, int32 [words]; None if there are none.
         before: by label set, the nodes before whose byte the lexeme may end.
         at: by label set, the nodes with tokens that end the lexeme for good.
         label_sets: the label sets with which the lexeme may end inside a token.
@@ -125,7 +119,7 @@ class Walk:
         by_text: those bytes by the text that they stand for.
     """
 
-    inside: TokenMask
+    inside: Int32Array | None
     before: dict[int, Int32Array]
     at: dict[int, Int32Array]
     label_sets: tuple[int, ...]
@@ -136,7 +130,8 @@ class Walk:
 
     def __post_init__(self) -> None:
         arrays = [*self.before.values(), *self.at.values()]
-        self.num_bytes = 256 + self.inside.num_bytes + sum(128 + array.nbytes for array in arrays)
+        inside = 0 if self.inside is None else self.inside.nbytes
+        self.num_bytes = 256 + inside + sum(128 + array.nbytes for array in arrays)
 
 
 class TokenIndex:
@@ -211,7 +206,7 @@ class TokenIndex:
         is_complete = num_exits <= len(exits)
         found = exits[:num_exits] if is_complete else exits[:0]
         return Walk(
-            inside=TokenMask.pack(words) if num_inside else TokenMask(0, _NO_WORDS, _NO_WORDS),
+            inside=words if num_inside else None,
             before=_group(found[found[:, 2] == EXIT_BEFORE]),
             at=_group(found[found[:, 2] == EXIT_AT]),
             label_sets=tuple(np.flatnonzero(seen).tolist()),
@@ -286,7 +281,8 @@ class Masks:
         self._eos_words = bitmask_from_ids(sorted(vocabulary.eos_token_ids), vocabulary.size)
         self._kept: OrderedDict[State, int] = OrderedDict()  # states with their masks' memory, oldest first
         self._num_bytes = 0
-        self._threads: Int32Array = np.zeros((3, 256), np.int32)
+        self._density: dict[int, bool] = {}  # by lexical state
+        self._threads: Int32Array = np.zeros((4, 256), np.int32)
         self._offsets: Int32Array = np.zeros(self._whole.trie.max_depth + 3, np.int32)
         self._position: Int64Array = np.zeros(6, np.int64)
 
@@ -296,7 +292,7 @@ class Masks:
         if mask is None:
             with self._unfolding.automaton.lock:
                 if state.mask is None:
-                    self._keep(state, TokenMask.pack(self._allowed(state)))
+                    self._keep(state, TokenMask(self._allowed(state)))
                 mask = state.mask
         assert isinstance(mask, TokenMask)
         return mask
@@ -314,11 +310,10 @@ class Masks:
         words = self._eos_words.copy() if state.is_accepting else np.zeros(self._num_words, np.int32)
         together: list[Configuration] = []
         for configuration in state.configurations:
-            lexical, number, text = configuration
-            place = self._unfolding.places[number]
+            lexical, reader, _, text = configuration
             if text is not None:
                 self._captured(configuration, text, words)
-            elif place.permitted is None and self._is_dense(lexical):
+            elif self._unfolding.permitted[reader] < 0 and self._is_dense(lexical):
                 self._dense(configuration, words)
             else:
                 together.append(configuration)
@@ -327,21 +322,26 @@ class Masks:
         return words
 
     def _is_dense(self, lexical: int) -> bool:
-        return int(np.count_nonzero(self._unfolding.automaton.first_bytes(lexical))) >= _MANY_BYTES
+        is_dense = self._density.get(lexical)
+        if is_dense is None:
+            first = self._unfolding.automaton.first_bytes(lexical)
+            is_dense = self._density[lexical] = int(np.count_nonzero(first)) >= _MANY_BYTES
+        return is_dense
 
     def _dense(self, configuration: Configuration, words: Int32Array) -> None:
         """Add the tokens of a configuration by the walk of its lexeme."""
-        lexical, place, _ = configuration
+        lexical, reader, stack, _ = configuration
         unfolding = self._unfolding
         for index in self._indices:
             walk = index.walk(unfolding.automaton, lexical)
-            _add(walk.inside, words)
+            if walk.inside is not None:
+                words |= walk.inside
             if not walk.is_complete:
-                walk = index.walk(unfolding.automaton, lexical, self._follow(place, walk))
+                walk = index.walk(unfolding.automaton, lexical, self._bytes_after(reader, stack, walk))
             for label_set in walk.label_sets:
                 self._go_on(
                     index,
-                    unfolding.leave(place, label_set),
+                    unfolding.resolve(unfolding.leave(reader, label_set), stack),
                     walk.before.get(label_set, _NO_WORDS),
                     walk.at.get(label_set, _NO_WORDS),
                     words,
@@ -357,36 +357,38 @@ class Masks:
         if configurations and len(before):
             self._run(index, before, configurations, words)
 
-    def _follow(self, place: int, walk: Walk) -> UInt8Array:
-        """The bytes that may come after a lexeme read at `place`, uint8 [256]."""
+    def _bytes_after(self, reader: int, stack: int, walk: Walk) -> UInt8Array:
+        """The bytes that may come after a lexeme, uint8 [256]."""
+        unfolding = self._unfolding
         follow = np.zeros(256, np.uint8)
         for label_set in walk.label_sets:
-            follow |= self._unfolding.first_bytes_of(self._unfolding.leave(place, label_set)[0])
+            follow |= unfolding.first_bytes(unfolding.resolve(unfolding.leave(reader, label_set), stack)[0])
         return follow
 
     def _captured(self, configuration: Configuration, text: bytes, words: Int32Array) -> None:
         """Add the tokens of a configuration that captures: what follows depends on the bytes of each token."""
-        lexical, place, _ = configuration
+        lexical, reader, stack, _ = configuration
         unfolding = self._unfolding
         for index in self._indices:
             walk = index.walk(unfolding.automaton, lexical)
-            _add(walk.inside, words)
+            if walk.inside is not None:
+                words |= walk.inside
             if not walk.is_complete:
                 walk = index.walk(unfolding.automaton, lexical, _ANY_BYTE)
             for label_set in walk.label_sets:
                 ways = index.ways_out(walk, label_set)
-                listed = self._fresh_ways(index, walk, (place, label_set), text, ways, words)
+                listed = self._fresh_ways(index, walk, label_set, configuration, ways, words)
                 for prefix in ways if listed is None else listed:
                     way = ways[prefix]
-                    entry = unfolding.leave(place, label_set, text + prefix)
+                    entry = unfolding.resolve(unfolding.leave(reader, label_set, text + prefix), stack)
                     self._go_on(index, entry, way.before, way.at, words)
 
     def _fresh_ways(
         self,
         index: TokenIndex,
         walk: Walk,
-        where: tuple[int, int],
-        text: bytes,
+        label_set: int,
+        configuration: Configuration,
         ways: dict[bytes, WayOut],
         words: Int32Array,
     ) -> list[bytes] | None:
@@ -394,14 +396,15 @@ class Masks:
 
         None if every way has to be looked at by itself.
         """
-        common = self._unfolding.fresh(*where)
-        if common is None:
+        _, reader, stack, text = configuration
+        common = self._unfolding.fresh(reader, label_set)
+        if common is None or text is None:
             return None
-        fresh, entry = common
+        fresh, following = common
         so_far = fresh.decode(text)
         if so_far is None:
             return None
-        by_text = index.ways_by_text(walk, where[1], fresh)
+        by_text = index.ways_by_text(walk, label_set, fresh)
         if sum(map(len, by_text.values())) < len(ways):  # a way that is half of an escape
             return None
         start = len(so_far)
@@ -411,12 +414,12 @@ class Masks:
             if known.startswith(so_far) and (prefixes := by_text.get(known[start:])) is not None
             for prefix in prefixes
         ]
-        before, at = walk.before.get(where[1], _NO_WORDS), walk.at.get(where[1], _NO_WORDS)
+        before, at = walk.before.get(label_set, _NO_WORDS), walk.at.get(label_set, _NO_WORDS)
         if listed:
             before = np.setdiff1d(before, np.concatenate([ways[prefix].before for prefix in listed]))
             at = np.setdiff1d(at, np.concatenate([ways[prefix].at for prefix in listed]))
         try:
-            self._go_on(index, entry, before, at, words)
+            self._go_on(index, self._unfolding.resolve(following, stack), before, at, words)
         except TextNeeded:
             return None
         return listed
@@ -425,13 +428,14 @@ class Masks:
         self, index: TokenIndex, roots: Int32Array, configurations: Iterable[Configuration], words: Int32Array
     ) -> None:
         """Add the tokens at and below `roots` whose bytes, from that of a root on, the configurations allow."""
-        trie, unfolding, leaves = index.trie, self._unfolding, self._unfolding.leaves
+        trie, unfolding = index.trie, self._unfolding
+        rows, stacks = unfolding.rows, unfolding.stacks
         automaton, kernel, position, offsets = unfolding.automaton, run_kernel(), self._position, self._offsets
         num_threads = 0
-        for lexical, place, _ in configurations:
+        for lexical, reader, stack, _ in configurations:
             if num_threads == self._threads.shape[1]:
                 self._threads = np.concatenate((self._threads, np.zeros_like(self._threads)), axis=1)
-            self._threads[:, num_threads] = lexical, place, -1
+            self._threads[:, num_threads] = lexical, reader, stack, -1
             num_threads += 1
         offsets[0], offsets[1] = 0, num_threads
         position[0], position[1] = 0, -1
@@ -440,7 +444,8 @@ class Masks:
             needed = kernel(
                 automaton.next, automaton.kinds, automaton.endings, automaton.low, automaton.high,
                 unfolding.captures, unfolding.permitted, unfolding.num_permitted,
-                leaves.keys, leaves.rows, leaves.start, leaves.accepts, leaves.lexical, leaves.place, captured,
+                rows.keys, rows.rows, rows.entry, rows.start, rows.returns, rows.lexical, rows.reader, rows.push,
+                rows.pushed, stacks.frame, stacks.parent, stacks.slots, stacks.count, captured,
                 trie.byte, trie.depth, trie.end, trie.first, trie.tokens,
                 roots, self._threads, offsets, words, position,
             )  # fmt: skip
@@ -449,23 +454,20 @@ class Masks:
             if needed == EXPAND:
                 automaton.expand(int(position[2]))
             elif needed == LEAVE:
-                unfolding.row(int(position[2]), int(position[3]))
+                unfolding.add_row(int(position[2]), int(position[3]))
+            elif needed == ENTER:
+                unfolding.add_entry(int(position[2]))
             elif needed == ROOM:
                 self._threads = np.concatenate((self._threads, np.zeros_like(self._threads)), axis=1)
+            elif needed == STACKS:
+                stacks.grow()
             elif needed == CAPTURED:
-                node, place, label_set, begin = map(int, position[1:5])
+                node, reader, label_set, begin = map(int, position[1:5])
                 below = int(trie.depth[roots[position[0]]]) - 1 if begin < 0 else begin
                 text = index.bytes_above(node, below, int(trie.depth[node]))
-                row = unfolding.leaves.add_row(unfolding.leave(place, label_set, text))
-                entry = [[leave_key(place, label_set), node << 8 | begin & 255, row]]
+                row = rows.add(unfolding.leave(reader, label_set, text))
+                entry = [[row_key(reader, label_set), node << 8 | begin & 255, row]]
                 captured = np.concatenate((captured, np.array(entry, np.int64)))
 
 
 _NONE_CAPTURED: Final = np.zeros((0, 3), np.int64)
-
-
-def _add(mask: TokenMask, words: Int32Array) -> None:
-    if mask.indices is None:
-        words |= mask.words
-    else:
-        words[mask.indices] |= mask.words

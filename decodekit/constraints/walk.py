@@ -100,9 +100,11 @@ def _walk(
 # What a run needs before it can go on.
 DONE: Final = 0
 EXPAND: Final = 1  # the row of a lexical state
-LEAVE: Final = 2  # what follows when a lexeme ends at a place with a label set
-CAPTURED: Final = 3  # the same for a place that captures: (place, label set, node, depth at which the lexeme began)
-ROOM: Final = 4  # space for more configurations
+LEAVE: Final = 2  # what follows when a reader ends a lexeme with a label set
+CAPTURED: Final = 3  # the same for a reader that captures: (reader, label set, depth at which the lexeme began)
+ENTER: Final = 4  # what follows on the entry of a frame
+ROOM: Final = 5  # space for more configurations
+STACKS: Final = 6  # space for more stacks
 
 
 def _run(
@@ -116,10 +118,17 @@ def _run(
     num_permitted: Int32Array,
     keys: Int64Array,
     rows: Int32Array,
+    entry: Int32Array,
     start: Int32Array,
-    accepts: UInt8Array,
+    returns: UInt8Array,
     row_lexical: Int32Array,
-    row_place: Int32Array,
+    row_reader: Int32Array,
+    push: Int32Array,
+    pushed: Int32Array,
+    stack_frame: Int32Array,
+    stack_parent: Int32Array,
+    stack_slots: Int32Array,
+    num_stacks: Int64Array,
     captured: Int64Array,
     byte: UInt8Array,
     depth: Int32Array,
@@ -134,17 +143,18 @@ def _run(
 ) -> int:
     """Add the tokens at and below `roots` that the configurations ``threads[:, :offsets[1]]`` allow to `words`.
 
-    The configurations are those before the byte of a root. ``threads`` is int32 [3, capacity]: lexical state, place,
-    and the depth of the trie at which the lexeme began (-1: before the root); those after the byte of a node at level L
-    below its root (1 for the root itself) lie at ``offsets[L]`` to before ``offsets[L + 1]``. ``captured`` holds what
-    CAPTURED asked for, int64 [n, 3]: (place * 2**32 + label set, node * 2**8 + depth, row). ``position`` is (index of
-    the root, node, what is needed: up to four numbers).
+    The configurations are those before the byte of a root. ``threads`` is int32 [4, capacity]: lexical state, reader,
+    stack, and the depth of the trie at which the lexeme began (-1: before the root); those after the byte of a node at
+    level L below its root (1 for the root itself) lie at ``offsets[L]`` to before ``offsets[L + 1]``. ``captured``
+    holds what CAPTURED asked for, int64 [n, 3]: (reader * 2**32 + label set, node * 2**8 + depth, row). ``position`` is
+    (index of the root, node, what is needed: up to three numbers).
 
     Returns:
         DONE, or what is needed; with the same arguments the run then goes on where it stopped.
     """
     index, node = position[0], position[1]
     mask = len(keys) - 1
+    stack_mask = len(stack_slots) - 1
     capacity = threads.shape[1]
     while index < len(roots):
         root = roots[index]
@@ -160,7 +170,7 @@ def _run(
             is_alive = False
             for i in range(offsets[level - 1], begin):
                 state = threads[0, i]
-                place = threads[1, i]
+                reader = threads[1, i]
                 if kinds[state] == NOT_EXPANDED:
                     position[0], position[1], position[2] = index, node, state
                     return EXPAND
@@ -170,36 +180,37 @@ def _run(
                 if kinds[target] == NOT_EXPANDED:
                     position[0], position[1], position[2] = index, node, target
                     return EXPAND
-                selection = permitted[place]
+                selection = permitted[reader]
                 is_ranged = selection >= 0 and low[target] >= 0
                 if is_ranged and num_permitted[selection + high[target]] == num_permitted[selection + low[target]]:
                     continue
                 if kinds[target] != FINAL:
                     is_new = True
                     for j in range(begin, count):
-                        if threads[0, j] == target and threads[1, j] == place:
+                        if threads[0, j] == target and threads[1, j] == reader and threads[2, j] == threads[2, i]:
                             is_new = False
                             break
                     if is_new:
                         if count == capacity:
                             position[0], position[1] = index, node
                             return ROOM
-                        threads[0, count], threads[1, count], threads[2, count] = target, place, threads[2, i]
+                        threads[0, count], threads[1, count] = target, reader
+                        threads[2, count], threads[3, count] = threads[2, i], threads[3, i]
                         count += 1
                 ending = endings[target]
                 if ending == 0:
                     continue
-                key = np.int64(place) << 32 | ending
+                key = np.int64(reader) << 32 | ending
                 row = -1
-                if captures[place]:
-                    detail = np.int64(node) << 8 | (threads[2, i] & 255)
+                if captures[reader]:
+                    detail = np.int64(node) << 8 | (threads[3, i] & 255)
                     for j in range(len(captured)):
                         if captured[j, 0] == key and captured[j, 1] == detail:
                             row = captured[j, 2]
                             break
                     if row < 0:
-                        position[0], position[1], position[2], position[3] = index, node, place, ending
-                        position[4] = threads[2, i]
+                        position[0], position[1], position[2], position[3] = index, node, reader, ending
+                        position[4] = threads[3, i]
                         return CAPTURED
                 else:
                     slot = (key ^ key >> 29) * 0x9E3779B1 & mask
@@ -209,26 +220,56 @@ def _run(
                             break
                         slot = slot + 1 & mask
                     if row < 0:
-                        position[0], position[1], position[2], position[3] = index, node, place, ending
+                        position[0], position[1], position[2], position[3] = index, node, reader, ending
                         return LEAVE
-                if accepts[row]:
-                    is_alive = True
-                for k in range(start[row], start[row + 1]):
-                    is_new = True
-                    for j in range(begin, count):
-                        if threads[0, j] == row_lexical[k] and threads[1, j] == row_place[k]:
-                            is_new = False
-                            break
-                    if is_new:
-                        if count == capacity:
-                            position[0], position[1] = index, node
-                            return ROOM
-                        threads[0, count], threads[1, count], threads[2, count] = (
-                            row_lexical[k],
-                            row_place[k],
-                            depth[node],
-                        )
-                        count += 1
+                stack = threads[2, i]
+                while True:
+                    for k in range(start[row], start[row + 1]):
+                        inner = stack
+                        for m in range(push[k], push[k + 1]):
+                            if num_stacks[0] == len(stack_frame):
+                                position[0], position[1] = index, node
+                                return STACKS
+                            frame = pushed[m]
+                            key = np.int64(inner) << 32 | frame
+                            slot = (key ^ key >> 29) * 0x9E3779B1 & stack_mask
+                            number = stack_slots[slot]
+                            while number != 0 and (stack_parent[number] != inner or stack_frame[number] != frame):
+                                slot = slot + 1 & stack_mask
+                                number = stack_slots[slot]
+                            if number == 0:
+                                number = num_stacks[0]
+                                num_stacks[0] += 1
+                                stack_slots[slot] = number
+                                stack_parent[number], stack_frame[number] = inner, frame
+                            inner = number
+                        is_new = True
+                        for j in range(begin, count):
+                            if (
+                                threads[0, j] == row_lexical[k]
+                                and threads[1, j] == row_reader[k]
+                                and threads[2, j] == inner
+                            ):
+                                is_new = False
+                                break
+                        if is_new:
+                            if count == capacity:
+                                position[0], position[1] = index, node
+                                return ROOM
+                            threads[0, count], threads[1, count] = row_lexical[k], row_reader[k]
+                            threads[2, count], threads[3, count] = inner, depth[node]
+                            count += 1
+                    if returns[row] == 0:
+                        break
+                    if stack == 0:
+                        is_alive = True
+                        break
+                    frame = stack_frame[stack]
+                    row = entry[frame]
+                    if row < 0:
+                        position[0], position[1], position[2] = index, node, frame
+                        return ENTER
+                    stack = stack_parent[stack]
             if count > begin:
                 is_alive = True
             if is_alive:

@@ -76,6 +76,8 @@ class SchemaNetwork:
         self._arrays: dict[ArraySpec, ArrayPlan] = {}
         self._values: dict[Goal, Node] = {}
         self._tables: dict[ObjectPlan, WordTable] = {}
+        self._between_members: dict[tuple[str, int, bool, bool], tuple[Move, ...]] = {}
+        self._between_items: dict[tuple[str, int, bool, bool], tuple[Move, ...]] = {}
 
     def root(self) -> Frame:
         """The frame of a whole text."""
@@ -138,6 +140,39 @@ class SchemaNetwork:
                 parts.append(_OPEN_ARRAY)
             node = self._values[goal] = ir.choice(*parts)
         return node
+
+    def between_members(self, place: str, depth: int, can_close: bool, has_next: bool) -> tuple[Move, ...]:
+        """What may stand in an object after its bracket ("open"), a member or a comma."""
+        key = (place, depth, can_close, has_next)
+        moves = self._between_members.get(key)
+        if moves is None:
+            around = self.gaps(depth)
+            parts = []
+            if can_close and place != "comma":
+                before_close = around.close_empty if place == "open" else around.close
+                parts.append(ir.concat(before_close, ir.literal(b"}"), ir.accept(_CLOSE)))
+            if has_next and place == "member":
+                parts.append(ir.concat(around.before_comma, ir.literal(b","), ir.accept(_NEXT)))
+            elif has_next:
+                lead = around.first if place == "open" else around.after_comma
+                parts.append(ir.concat(lead, text.QUOTE, ir.accept(_KEY)))
+            moves = self._between_members[key] = (Read(ir.choice(*parts)),) if parts else ()
+        return moves
+
+    def between_items(self, place: str, depth: int, can_close: bool, has_next: bool) -> tuple[Move, ...]:
+        """What may stand in an array after its bracket or an item, but for the items themselves."""
+        key = (place, depth, can_close, has_next)
+        moves = self._between_items.get(key)
+        if moves is None:
+            around = self.gaps(depth)
+            parts = []
+            if can_close:
+                before = around.close_empty if place == "open" else around.close
+                parts.append(ir.concat(before, ir.literal(b"]"), ir.accept(_CLOSE)))
+            if has_next and place == "item":
+                parts.append(ir.concat(around.before_comma, ir.literal(b","), ir.accept(_NEXT)))
+            moves = self._between_items[key] = (Read(ir.choice(*parts)),) if parts else ()
+        return moves
 
     def keys(self, plan: ObjectPlan) -> WordTable:
         """The declared names as keys from behind the first quote on, each with its place among them as the label."""
@@ -256,19 +291,8 @@ class ObjectFrame(Frame):
         plan, state = self.plan, self.state
         if self.place == "key":
             return self._keys()
-        around = self.network.gaps(self.depth)
-        if self.place == "comma":
-            return (Read(ir.concat(around.after_comma, text.QUOTE, ir.accept(_KEY))),)
-        parts = []
-        if plan.can_close(state):
-            before_close = around.close_empty if self.place == "open" else around.close
-            parts.append(ir.concat(before_close, ir.literal(b"}"), ir.accept(_CLOSE)))
-        if plan.has_next(state):
-            if self.place == "open":
-                parts.append(ir.concat(around.first, text.QUOTE, ir.accept(_KEY)))
-            else:
-                parts.append(ir.concat(around.before_comma, ir.literal(b","), ir.accept(_NEXT)))
-        return (Read(ir.choice(*parts)),) if parts else ()
+        has_next = self.place == "comma" or plan.has_next(state)
+        return self.network.between_members(self.place, self.depth, plan.can_close(state), has_next)
 
     def _keys(self) -> tuple[Move, ...]:
         plan, state = self.plan, self.state
@@ -333,7 +357,7 @@ class ObjectFrame(Frame):
     def _members(self, members: list[tuple[Goal, ObjectState]]) -> tuple[Frame, ...]:
         network, plan = self.network, self.plan
         return tuple(
-            ColonFrame(network, goal, self.depth, self._at("member", after))
+            CallFrame(ColonFrame(network, goal, self.depth), self._at("member", after))
             for goal, after in members
             if network.is_inhabited(goal) and plan.can_finish(after)
         )
@@ -341,12 +365,11 @@ class ObjectFrame(Frame):
 
 @dataclass(frozen=True, slots=True)
 class ColonFrame(Frame):
-    """After a key: the colon, a value that satisfies `goal`, then on with the object."""
+    """After a key: the colon and a value that satisfies `goal`. The same for all members with such a value."""
 
     network: SchemaNetwork
     goal: Goal
     depth: int
-    then: ObjectFrame
 
     def moves(self) -> tuple[Move, ...]:
         """The colon."""
@@ -356,7 +379,7 @@ class ColonFrame(Frame):
         """The value."""
         network = self.network
         lead, inner = network.gaps(self.depth).after_colon, network.inner(self.depth)
-        return (CallFrame(ValueFrame(network, self.goal, lead, inner), self.then),)
+        return (ValueFrame(network, self.goal, lead, inner),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -379,17 +402,11 @@ class ArrayFrame(Frame):
         if self.place == "text":
             return (Read(_ANY_NAME, capture=True),)
         network, plan, state = self.network, self.plan, self.state
-        around = network.gaps(self.depth)
-        close = ir.EMPTY
-        if plan.can_close(state) and self.place != "comma":
-            before = around.close_empty if self.place == "open" else around.close
-            close = ir.concat(before, ir.literal(b"]"), ir.accept(_CLOSE))
         items = plan.items(state, network.is_inhabited)
+        can_close = self.place != "comma" and plan.can_close(state)
         if self.place == "item":
-            comma = ir.EMPTY
-            if any(True for _ in items):
-                comma = ir.concat(around.before_comma, ir.literal(b","), ir.accept(_NEXT))
-            return (Read(ir.choice(close, comma)),)
+            return network.between_items("item", self.depth, can_close, any(True for _ in items))
+        around = network.gaps(self.depth)
         lead = around.first if self.place == "open" else around.after_comma
         moves: list[Move] = []
         for number, item in enumerate(items):
@@ -402,7 +419,7 @@ class ArrayFrame(Frame):
             if item.scalars is not ir.EMPTY:
                 node = ir.concat(lead, item.scalars, ir.accept(number))
                 moves.append(Read(node, capture=item.is_remembered))
-        return (*moves, Read(close)) if close is not ir.EMPTY else tuple(moves)
+        return (*moves, *network.between_items(self.place, self.depth, can_close, False))
 
     def after(self, label: Label, text: bytes) -> tuple[Frame, ...]:
         """The end, the next item, or what follows a scalar that was read here."""

@@ -363,12 +363,14 @@ class ObjectPlan:
 
     def is_free(self, state: ObjectState) -> bool:
         """Whether the next key may be any text but for finitely many, so that every beginning of a key is good."""
-        if state.pending or (self.in_order and self._num_required_left(state)):
+        if state.pending or not self._is_open or (self.in_order and self._num_required_left(state)):
             return False
+        return not self._counts or self.can_finish(self.after_other(SOME_KEY, (), state))
+
+    @cached_property
+    def _is_open(self) -> bool:
         classes = self.classes
-        if len(classes) != 1 or not classes[0].is_open or not self.is_inhabited(classes[0].goal):
-            return False
-        return self.can_finish(self.after_other(SOME_KEY, (), state))
+        return len(classes) == 1 and classes[0].is_open and self.is_inhabited(classes[0].goal)
 
     def has_next(self, state: ObjectState) -> bool:
         """Whether a member may follow."""

@@ -19,7 +19,11 @@ COMPACT: dict[str, Any] = {"whitespace": "compact"}
         ({"enum": ["a", "bcd", None]}, 3, 20),  # "bcd" as three escapes of six bytes, and two quotes
         ({"type": "boolean"}, 4, 5),
         ({"type": "array", "items": {"const": None}, "minItems": 1, "maxItems": 3}, 6, 16),
-        ({"type": "object", "properties": {"a": {"const": None}}, "additionalProperties": False}, 2, 15),  # a key of one escape
+        (
+            {"type": "object", "properties": {"a": {"const": None}}, "additionalProperties": False},
+            2,
+            15,
+        ),  # a key of one escape
         ({"type": "string"}, 2, None),
         ({"type": "array", "items": {"type": "boolean"}}, 2, None),
         ({"$ref": "#/$defs/a", "$defs": {"a": {"anyOf": [{"type": "array", "items": {"$ref": "#"}}]}}}, 2, None),
