@@ -287,17 +287,27 @@ class ObjectPlan:
 
     def _new_keys(self, witnesses: tuple[int, ...], state: ObjectState, ask: Ask) -> Iterator[int]:
         """For each class, how many keys are left with which one new member meets all these witnesses (up to a few)."""
-        owed = [self.spec.witnesses[number] for number in witnesses]
-        for region in self.classes:
+        owed = [self.spec.witnesses[witness] for witness in witnesses]
+        for number, region in enumerate(self.classes):
             if ask(conjunction(region.goal, *(witness.goal for witness in owed))):
                 keys = text.meet(region.keys, *(witness.keys for witness in owed))
                 if state.used:
                     keys = text.without(keys, self._words(state.used))
                 num_keys = text.num_texts(keys, len(state.pending) + 1)
-                if SOME_KEY in state.used:  # it may be one of these
-                    num_keys -= 1
+                num_keys -= sum(self._may_be_lost(key, number, witnesses) for key in state.used)
                 if num_keys > 0:
                     yield num_keys
+
+    @staticmethod
+    def _may_be_lost(key: str, number: int, witnesses: tuple[int, ...]) -> bool:
+        """Whether a used key stands for an unknown one that may be of this class and among the keys of these witnesses.
+
+        `_sparing` knows more of it: ``SOME_KEY + "class-witnesses"``.
+        """
+        if not key.startswith(SOME_KEY) or key == SOME_KEY:
+            return key == SOME_KEY
+        known, _, lost = key[1:].partition("-")
+        return known == str(number) and all(str(witness) in lost for witness in witnesses)
 
     # -- steps
 
@@ -395,8 +405,32 @@ class ObjectPlan:
                         keys = self.unused(keys, state.used)
                     elif state.used:
                         keys = text.without(keys, self._words(state.used))
-                    if keys is not ir.EMPTY and self.can_finish(self.after_other(SOME_KEY, witnesses, state)):
+                    if keys is ir.EMPTY:
+                        continue
+                    if self.can_finish(self.after_other(SOME_KEY, witnesses, state)):
                         yield number, witnesses, keys
+                    else:
+                        yield from ((number, witnesses, part) for part in self._sparing(number, keys, witnesses, state))
+
+    def _sparing(self, number: int, keys: Node, met: tuple[int, ...], state: ObjectState) -> Iterator[Node]:
+        """What of the `keys` of a class leaves enough for the other witnesses, where some have few to choose from.
+
+        Split by the witnesses whose keys a key belongs to: it is lost for these and for no other one.
+        """
+        few = []
+        for witness in _less(state.pending, met):
+            left = self.unused(self.spec.witnesses[witness].keys, state.used - {SOME_KEY})
+            if text.num_texts(left, len(state.pending) + 2) < len(state.pending) + 2:
+                few.append(witness)
+        for size in range(len(few) + 1):
+            for lost in combinations(few, size):
+                part = keys
+                for witness in few:
+                    cut = text.meet if witness in lost else text.without
+                    part = cut(part, self.spec.witnesses[witness].keys)
+                after = self.after_other(f"{SOME_KEY}{number}-{''.join(map(str, lost))}", met, state)
+                if not part.is_empty and self.can_finish(after):
+                    yield part
 
 
 def _less(pending: tuple[int, ...], met: tuple[int, ...]) -> tuple[int, ...]:

@@ -567,8 +567,11 @@ def check_schema(schema: Any, draft: int, rng: random.Random, tally: Tally, *, n
             for _ in range(num_walks if engine.grammar is not None else 0):
                 try:
                     text = engine.walk(rng, visit)
-                except AssertionError as error:
-                    raise FailureError(schema, b"", str(error), order=order) from error
+                except REFUSALS:
+                    raise
+                except Exception as error:
+                    cause = str(error) if isinstance(error, AssertionError) else f"{type(error).__name__}: {error}"
+                    raise FailureError(schema, b"", cause, order=order) from error
                 if text is None:
                     continue
                 tally.num_walks += 1

@@ -114,7 +114,22 @@ def test_the_package_jsonschema_is_wrong_here() -> None:
     assert not reference.Validator({"pattern": "a$"}, 7).is_valid("a\n")
 
 
-FOUND: list[tuple[str, str, bytes, bool, str]] = []
+FOUND: list[tuple[str, str, bytes, bool, str]] = [
+    (
+        "another key before the only one that denies",
+        '{"not": {"patternProperties": {"^$": false}}}',
+        b'{"a": 1, "": ""}',
+        True,
+        "any",
+    ),
+    (
+        "one of the few keys that deny, without denying",
+        '{"not": {"patternProperties": {"^[ab]$": {"type": "integer"}}}}',
+        b'{"b": 3, "a": ""}',
+        True,
+        "any",
+    ),
+]
 
 
 @pytest.mark.parametrize(("name", "schema", "text", "is_valid", "order"), FOUND, ids=[entry[0] for entry in FOUND])
