@@ -28,6 +28,8 @@ LONG = {
 """More than a second each."""
 TOO_SLOW = {
     "all letters somewhere": "2**26 subsets of conditions: each mask takes a second and more, and there are many",
+    "50,000 items but these": "one alternative for each item, each with all the items before it: memory is quadratic",
+    "50,000 keys in a const": "nothing is allowed after some tokens, although the object can be finished",
 }
 """What the bounds do not hold for yet."""
 
