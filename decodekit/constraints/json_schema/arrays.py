@@ -28,6 +28,9 @@ MAX_SEARCH: Final = 20_000
 """Bound on the states that the question whether an array with `contains` can be finished may explore."""
 
 
+MAX_LISTED: Final = 64
+"""The values of an item that are looked at one by one before those that other items need."""
+
 SOME_TEXT: Final[Scalar] = ("string", "\ud800")
 """Stands for a string that is not known yet."""
 
@@ -216,10 +219,12 @@ class ArrayPlan:
                 if ask(compound):
                     yield Item(compound, after)
             # A scalar that later items need is not taken here, all others are as good as each other.
+            own = self._domain(goal, MAX_LISTED, ask)
             needed = {
                 scalar
                 for scalar in self._scarce(after, ask)
-                if not self._can_fill(replace(after, used=after.used | {scalar}), ask)
+                if (own is None or scalar in own)
+                and not self._can_fill(replace(after, used=after.used | {scalar}), ask)
             }
             # Where all later items may be any string, which string it was is asked at its end (see `ArrayFrame`).
             is_rest = not self.spec.contains and state.num_items >= len(self.spec.prefix)

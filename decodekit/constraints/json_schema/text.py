@@ -218,6 +218,9 @@ def num_texts(body: Node, limit: int) -> int:
 
 def texts(body: Node, limit: int) -> tuple[str, ...] | None:
     """The texts of a body language if there are at most `limit`, else None."""
+    if isinstance(body, _Words) and body.depth == 0 and body.selection is EVERY_WORD and body.table.end is None:
+        listed = set(body.table.words[body.start : body.stop])
+        return tuple(listed) if len(listed) <= limit else None
     if num_texts(body, limit + 1) > limit:
         return None
     found = []

@@ -163,6 +163,11 @@ def test_masks_agree_with_validation(items: Any, good: list[str], bad: list[str]
     check_language(rule, accepts=good, rejects=bad)
 
 
+def test_the_guard_is_part_of_the_exact_mask() -> None:
+    rule = JsonSchema({**UNIQUE, "items": {"type": "object"}}, whitespace="compact")
+    check_language(rule, accepts=["[{}]", '[{},{"a":1}]'], rejects=["[{},{}]", '[{"a":1},{"a":1.0}]'])
+
+
 def test_what_no_array_fits() -> None:
     for schema, words in [
         ({**UNIQUE, "items": {"enum": ["a", "b"]}, "minItems": 3}, "3 different items, which have 2 values"),
@@ -186,6 +191,15 @@ def test_many_items_of_few_values_stay_quick() -> None:
     assert accepts(JsonSchema(schema, whitespace="compact"), text)
     with pytest.raises(UnsatisfiableError):
         JsonSchema({**schema, "minItems": 10**6}).root()
+
+
+def test_large_sets_stay_quick() -> None:
+    names = [f"value{number}" for number in range(20_000)]
+    rule = JsonSchema({**UNIQUE, "items": {"enum": names}, "minItems": 20_000})
+    assert is_alive(rule, '["value17","value18"') and not is_alive(rule, '["value17","value17"')
+    shifted = [{"enum": [number, number + 1, number + 2]} for number in range(300)]
+    rule = JsonSchema({**UNIQUE, "prefixItems": shifted, "minItems": 300}, whitespace="compact")
+    assert is_alive(rule, "[2,1,3") and not is_alive(rule, "[2,1,2")
 
 
 def test_what_the_guard_keeps_can_go_on() -> None:
