@@ -2,6 +2,7 @@
 
 import json
 import random
+from collections.abc import Callable
 from typing import Any
 
 import jsonschema
@@ -200,17 +201,16 @@ class Source:
                 schema["additionalProperties"] = self.leaf()
             if rng.random() < 0.3:
                 schema["required"] = [rng.choice("abc")]
+        ways: list[Callable[[], dict[str, Any]]] = [
+            lambda: {rng.choice(["allOf", "anyOf", "oneOf"]): [below(), below()]},
+            lambda: {"not": below()},
+            lambda: {"if": below(), rng.choice(["then", "else", "$comment"]): below()},
+            lambda: {"if": below(), "then": below(), "else": below()},
+            lambda: {"dependentSchemas": {rng.choice("abc"): below()}},
+            lambda: {"$ref": "#/$defs/x"},
+        ]
         for _ in range(rng.randint(0, 2) if depth else 0):
-            schema |= rng.choice(
-                [
-                    lambda: {rng.choice(["allOf", "anyOf", "oneOf"]): [below(), below()]},
-                    lambda: {"not": below()},
-                    lambda: {"if": below(), rng.choice(["then", "else", "$comment"]): below()},
-                    lambda: {"if": below(), "then": below(), "else": below()},
-                    lambda: {"dependentSchemas": {rng.choice("abc"): below()}},
-                    lambda: {"$ref": "#/$defs/x"},
-                ]
-            )()
+            schema |= rng.choice(ways)()
         if isinstance(schema.get("$comment"), dict):
             del schema["$comment"]
         if rng.random() < 0.4:
