@@ -42,6 +42,7 @@ from decodekit.constraints.json_schema import JsonSchema
 from decodekit.errors import ResourceLimitError, UnsatisfiableError, UnsupportedSchemaError
 from tests.reference import json_schema as reference
 from tests.reference.byte_masks import allowed_by_bytes
+from tests.reference.json_network import SlowNetwork
 from tests.reference.vocabularies import adversarial_vocabulary, byte_vocabulary
 
 DRAFTS = (4, 6, 7, 2019, 2020)
@@ -355,7 +356,12 @@ class Engine:
 
     @staticmethod
     def _choose(options: list[int], rng: random.Random) -> int:
-        for likely, chance in ((b'"}]', 0.5), (b'{[,:abcn019.tfe"}]', 0.9), (b"\\u-E2345678rulsx\xc3\xa9\xf0", 0.5)):
+        for likely, chance in (
+            (b"\\", 0.05),
+            (b'"}]', 0.5),
+            (b'{[,:abcn019.tfe"}]', 0.9),
+            (b"\\u-E2345678rulsx\xc3\xa9\xf0", 0.5),
+        ):
             found = [byte for byte in likely if byte in options]
             if found and rng.random() < chance:
                 return rng.choice(found)
@@ -601,6 +607,7 @@ def compare_masks(engine: Engine, text: bytes) -> None:
         AssertionError: they differ.
     """
     assert engine.grammar is not None
+    compare_bytes(engine, text)
     vocabulary = adversarial_vocabulary()
     matcher = CompiledGrammar(engine.rule, vocabulary).matcher()
     by_bytes = engine.grammar.matcher()
@@ -615,6 +622,26 @@ def compare_masks(engine: Engine, text: bytes) -> None:
         f"the mask after {text!r} has {np.setdiff1d(found, expected).tolist()} too much and lacks "
         f"{np.setdiff1d(expected, found).tolist()}"
     )
+
+
+def compare_bytes(engine: Engine, text: bytes) -> None:
+    """The bytes that may follow `text`, against the plainest run of the network.
+
+    Raises:
+        AssertionError: they differ.
+    """
+    assert engine.grammar is not None
+    matcher, network = engine.grammar.matcher(), SlowNetwork(engine.rule)
+    assert network.feed(text) and all(matcher.accept(byte) for byte in text)
+    items, is_accepting = network.items, network.is_accepting
+    for byte in range(256):
+        network.items, network.is_accepting = items, is_accepting
+        expected, found = network.feed(bytes((byte,))), matcher.accept(byte)
+        matcher.rollback(int(found))
+        # A guard refuses whole texts, of which the network knows nothing.
+        assert found == expected or (expected and getattr(matcher, "has_guard", False)), (
+            f"{bytes((byte,))!r} after {text!r}: the engine says {found}, the network {expected}"
+        )
 
 
 def _cause(error: Exception) -> str:

@@ -19,7 +19,7 @@ from decodekit.vocabulary import Vocabulary
 from tests.constraints.json_schema import corpora
 from tests.constraints.json_schema.fuzzing import DRAFTS, Source
 from tests.reference import json_schema as reference
-from tests.reference.vocabularies import adversarial_vocabulary
+from tests.reference.vocabularies import adversarial_vocabulary, byte_vocabulary
 
 SLOW_STEPS = 1_000_000
 """Steps of the long hunt, over the whole corpus."""
@@ -112,6 +112,15 @@ def test_negative_control_a_dead_end_is_noticed() -> None:
     vocabulary = Vocabulary([bytes((byte,)) for byte in b'{}"a1'] + [None], eos_token_ids=[5])
     with pytest.raises(AssertionError, match="nothing may follow"):
         hunt(JsonSchema({"type": "object", "required": ["a"]}), vocabulary, random.Random(0), 40)
+
+
+@pytest.mark.xfail(strict=True, reason="the states between an escape's bytes do not know which keys are left")
+@pytest.mark.parametrize("text", [b'{"k1\\', b'{"k1\\u'])
+def test_an_escape_goes_on_only_where_a_key_does(text: bytes) -> None:
+    """After ``{"k1`` no other key may come, so no escape may begin: its next byte would lead nowhere."""
+    schema = {"properties": {"k1": {}, "k10": {}}, "required": ["k1"], "additionalProperties": False, "type": "object"}
+    matcher = CompiledGrammar(JsonSchema(schema), byte_vocabulary()).matcher()
+    assert not all(matcher.accept(byte) for byte in text)
 
 
 # -- rollback and fork
