@@ -19,9 +19,10 @@ from functools import cached_property, lru_cache
 from itertools import count
 from typing import Final, TypeAlias, TypeVar
 
-from decodekit.constraints.configurations import State, Unfolding
+from decodekit.constraints.configurations import State
 from decodekit.constraints.ir import ByteMask, Node
 from decodekit.constraints.network import Call, Frame, Read, Return
+from decodekit.constraints.unfolding import Unfolding
 from decodekit.errors import ResourceLimitError
 from decodekit.vocabulary import Vocabulary
 

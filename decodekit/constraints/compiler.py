@@ -8,11 +8,11 @@ from typing import Any, Final
 
 from decodekit.constraints.automaton import shared_automaton
 from decodekit.constraints.closing import Completions
-from decodekit.constraints.configurations import Unfolding
 from decodekit.constraints.constraint import Constraint, as_constraint
 from decodekit.constraints.guarded_matcher import GuardedMatcher, Verdicts
 from decodekit.constraints.masks import Masks
 from decodekit.constraints.matcher import GrammarMatcher, Matcher
+from decodekit.constraints.unfolding import Unfolding
 from decodekit.errors import UnsatisfiableError
 from decodekit.vocabulary import Vocabulary
 

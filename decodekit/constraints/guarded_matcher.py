@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from typing import Final
 
 from decodekit.constraints.automaton import Int32Array
-from decodekit.constraints.configurations import State, Unfolding
+from decodekit.constraints.configurations import State
 from decodekit.constraints.guards import Guard, Refusal
 from decodekit.constraints.matcher import GrammarMatcher
 from decodekit.constraints.successors import token_bytes_of
+from decodekit.constraints.unfolding import Unfolding
 from decodekit.vocabulary import Vocabulary
 
 MAX_VERDICTS: Final = 4096

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final
@@ -27,23 +26,11 @@ import numpy as np
 
 from decodekit.constraints.automaton import Automaton, Int32Array, UInt8Array
 from decodekit.constraints.bitmask import bitmask_from_ids, num_words
-from decodekit.constraints.configurations import Configuration, Entry, Int64Array, State, Unfolding, row_key
+from decodekit.constraints.configurations import Configuration, Entry, State
 from decodekit.constraints.network import Fresh, TextNeeded
 from decodekit.constraints.trie import TokenTrie
-from decodekit.constraints.walk import (
-    CAPTURED,
-    DONE,
-    ENTER,
-    EXIT_AT,
-    EXIT_BEFORE,
-    EXPAND,
-    LEAVE,
-    ROOM,
-    STACKS,
-    add_tokens_kernel,
-    run_kernel,
-    walk_kernel,
-)
+from decodekit.constraints.unfolding import Unfolding
+from decodekit.constraints.walk import EXIT_AT, EXIT_BEFORE, add_tokens_kernel, walk_kernel
 from decodekit.vocabulary import Vocabulary
 
 WALK_CACHE_BYTES: Final = 64 << 20
@@ -99,7 +86,7 @@ class TokenMask:
 
 @dataclass(frozen=True, slots=True)
 class WayOut:
-    """Where tokens leave a lexeme after the same bytes: before the byte of a node, or with the last byte of one."""
+    """Where tokens leave a lexeme after the same bytes: which of the exits before a node, and which of those at one."""
 
     before: Int32Array
     at: Int32Array
@@ -219,10 +206,10 @@ class TokenIndex:
         if found is None:
             groups: dict[bytes, tuple[list[int], list[int]]] = {}
             depth = self.trie.depth
-            for node in walk.before.get(label_set, _NO_WORDS).tolist():
-                groups.setdefault(self.bytes_above(node, 0, int(depth[node]) - 1), ([], []))[0].append(node)
-            for node in walk.at.get(label_set, _NO_WORDS).tolist():
-                groups.setdefault(self.bytes_above(node, 0, int(depth[node])), ([], []))[1].append(node)
+            for number, node in enumerate(walk.before.get(label_set, _NO_WORDS).tolist()):
+                groups.setdefault(self.bytes_above(node, 0, int(depth[node]) - 1), ([], []))[0].append(number)
+            for number, node in enumerate(walk.at.get(label_set, _NO_WORDS).tolist()):
+                groups.setdefault(self.bytes_above(node, 0, int(depth[node])), ([], []))[1].append(number)
             found = walk.ways_out[label_set] = {
                 prefix: WayOut(np.array(before, np.int32), np.array(at, np.int32))
                 for prefix, (before, at) in groups.items()
@@ -282,9 +269,6 @@ class Masks:
         self._kept: OrderedDict[State, int] = OrderedDict()  # states with their masks' memory, oldest first
         self._num_bytes = 0
         self._density: dict[int, bool] = {}  # by lexical state
-        self._threads: Int32Array = np.zeros((4, 256), np.int32)
-        self._offsets: Int32Array = np.zeros(self._whole.trie.max_depth + 3, np.int32)
-        self._position: Int64Array = np.zeros(6, np.int64)
 
     def mask(self, state: State) -> TokenMask:
         """The tokens that `state` allows."""
@@ -318,7 +302,8 @@ class Masks:
             else:
                 together.append(configuration)
         if together:
-            self._run(self._whole, self._whole.top, together, words)
+            whole = self._whole
+            self._unfolding.runner.run(whole.trie, whole.top, together, words, whole.bytes_above)
         return words
 
     def _is_dense(self, lexical: int) -> bool:
@@ -355,7 +340,8 @@ class Masks:
         if len(at):
             add_tokens_kernel()(at, index.trie.first, index.trie.tokens, words)
         if configurations and len(before):
-            self._run(index, before, configurations, words)
+            runner = self._unfolding.runner
+            runner.run(index.trie, before, tuple(configurations), words, index.bytes_above)
 
     def _bytes_after(self, reader: int, stack: int, walk: Walk) -> UInt8Array:
         """The bytes that may come after a lexeme, uint8 [256]."""
@@ -378,10 +364,11 @@ class Masks:
             for label_set in walk.label_sets:
                 ways = index.ways_out(walk, label_set)
                 listed = self._fresh_ways(index, walk, label_set, configuration, ways, words)
+                before, at = walk.before.get(label_set, _NO_WORDS), walk.at.get(label_set, _NO_WORDS)
                 for prefix in ways if listed is None else listed:
                     way = ways[prefix]
                     entry = unfolding.resolve(unfolding.leave(reader, label_set, text + prefix), stack)
-                    self._go_on(index, entry, way.before, way.at, words)
+                    self._go_on(index, entry, before[way.before], at[way.at], words)
 
     def _fresh_ways(
         self,
@@ -416,58 +403,10 @@ class Masks:
         ]
         before, at = walk.before.get(label_set, _NO_WORDS), walk.at.get(label_set, _NO_WORDS)
         if listed:
-            before = np.setdiff1d(before, np.concatenate([ways[prefix].before for prefix in listed]))
-            at = np.setdiff1d(at, np.concatenate([ways[prefix].at for prefix in listed]))
+            before = np.delete(before, np.concatenate([ways[prefix].before for prefix in listed]))
+            at = np.delete(at, np.concatenate([ways[prefix].at for prefix in listed]))
         try:
             self._go_on(index, self._unfolding.resolve(following, stack), before, at, words)
         except TextNeeded:
             return None
         return listed
-
-    def _run(
-        self, index: TokenIndex, roots: Int32Array, configurations: Iterable[Configuration], words: Int32Array
-    ) -> None:
-        """Add the tokens at and below `roots` whose bytes, from that of a root on, the configurations allow."""
-        trie, unfolding = index.trie, self._unfolding
-        rows, stacks = unfolding.rows, unfolding.stacks
-        automaton, kernel, position, offsets = unfolding.automaton, run_kernel(), self._position, self._offsets
-        num_threads = 0
-        for lexical, reader, stack, _ in configurations:
-            if num_threads == self._threads.shape[1]:
-                self._threads = np.concatenate((self._threads, np.zeros_like(self._threads)), axis=1)
-            self._threads[:, num_threads] = lexical, reader, stack, -1
-            num_threads += 1
-        offsets[0], offsets[1] = 0, num_threads
-        position[0], position[1] = 0, -1
-        captured = _NONE_CAPTURED
-        while True:
-            needed = kernel(
-                automaton.next, automaton.kinds, automaton.endings, automaton.low, automaton.high,
-                unfolding.captures, unfolding.permitted, unfolding.num_permitted,
-                rows.keys, rows.rows, rows.entry, rows.start, rows.returns, rows.lexical, rows.reader, rows.push,
-                rows.pushed, stacks.frame, stacks.parent, stacks.slots, stacks.count, captured,
-                trie.byte, trie.depth, trie.end, trie.first, trie.tokens,
-                roots, self._threads, offsets, words, position,
-            )  # fmt: skip
-            if needed == DONE:
-                return
-            if needed == EXPAND:
-                automaton.expand(int(position[2]))
-            elif needed == LEAVE:
-                unfolding.add_row(int(position[2]), int(position[3]))
-            elif needed == ENTER:
-                unfolding.add_entry(int(position[2]))
-            elif needed == ROOM:
-                self._threads = np.concatenate((self._threads, np.zeros_like(self._threads)), axis=1)
-            elif needed == STACKS:
-                stacks.grow()
-            elif needed == CAPTURED:
-                node, reader, label_set, begin = map(int, position[1:5])
-                below = int(trie.depth[roots[position[0]]]) - 1 if begin < 0 else begin
-                text = index.bytes_above(node, below, int(trie.depth[node]))
-                row = rows.add(unfolding.leave(reader, label_set, text))
-                entry = [[row_key(reader, label_set), node << 8 | begin & 255, row]]
-                captured = np.concatenate((captured, np.array(entry, np.int64)))
-
-
-_NONE_CAPTURED: Final = np.zeros((0, 3), np.int64)

@@ -7,9 +7,10 @@ from typing import Final, Protocol, runtime_checkable
 
 from decodekit.constraints.automaton import Int32Array
 from decodekit.constraints.closing import Completions
-from decodekit.constraints.configurations import State, Unfolding
+from decodekit.constraints.configurations import State
 from decodekit.constraints.guards import Refusal
 from decodekit.constraints.masks import Masks
+from decodekit.constraints.unfolding import Unfolding
 from decodekit.vocabulary import Vocabulary
 
 MAX_FORCED: Final = 1024

@@ -12,7 +12,8 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from decodekit.constraints.configurations import State, Unfolding
+from decodekit.constraints.configurations import State
+from decodekit.constraints.unfolding import Unfolding
 from decodekit.vocabulary import Vocabulary
 
 Indices: TypeAlias = npt.NDArray[np.int64]

@@ -144,10 +144,11 @@ def _run(
     """Add the tokens at and below `roots` that the configurations ``threads[:, :offsets[1]]`` allow to `words`.
 
     The configurations are those before the byte of a root. ``threads`` is int32 [4, capacity]: lexical state, reader,
-    stack, and the depth of the trie at which the lexeme began (-1: before the root); those after the byte of a node at
-    level L below its root (1 for the root itself) lie at ``offsets[L]`` to before ``offsets[L + 1]``. ``captured``
-    holds what CAPTURED asked for, int64 [n, 3]: (reader * 2**32 + label set, node * 2**8 + depth, row). ``position`` is
-    (index of the root, node, what is needed: up to three numbers).
+    stack, and the depth of the trie at which the lexeme began (-1 - i: before the root, for configuration i); those
+    after the byte of a node at level L below its root (1 for the root itself) lie at ``offsets[L]`` to before
+    ``offsets[L + 1]``. ``captured`` holds what CAPTURED asked for, int64 [n, 3]: (reader * 2**32 + label set,
+    node * 2**20 + depth, row). ``position`` is (index of the root, node, what is needed: up to three numbers, whether
+    the text may end after the last node).
 
     Returns:
         DONE, or what is needed; with the same arguments the run then goes on where it stopped.
@@ -203,7 +204,7 @@ def _run(
                 key = np.int64(reader) << 32 | ending
                 row = -1
                 if captures[reader]:
-                    detail = np.int64(node) << 8 | (threads[3, i] & 255)
+                    detail = np.int64(node) << 20 | (threads[3, i] & 0xFFFFF)
                     for j in range(len(captured)):
                         if captured[j, 0] == key and captured[j, 1] == detail:
                             row = captured[j, 2]
@@ -270,6 +271,7 @@ def _run(
                         position[0], position[1], position[2] = index, node, frame
                         return ENTER
                     stack = stack_parent[stack]
+            position[5] = is_alive
             if count > begin:
                 is_alive = True
             if is_alive:

@@ -28,7 +28,7 @@ from decodekit.constraints.json_schema.shape import ArraySpec, Goal, ObjectSpec
 from decodekit.constraints.json_schema.text import WordTable, text_of
 from decodekit.constraints.network import Call, End, Frame, Fresh, Label, Move, Read, TextNeeded, Within
 
-MAX_EXPLORED: Final = 256
+MAX_EXPLORED: Final = 64
 """Goals that are looked at before the first text."""
 
 _SCALAR: Final = "scalar"

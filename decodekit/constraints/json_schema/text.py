@@ -372,7 +372,9 @@ class _Words(Node):
                 rows.append((1 << spelled[0], ir.concat(ir.literal(spelled[1:]), rest)))
                 is_plain = False
         if children:
-            rows.append((1 << 0x5C, _Escaped(self.table, self.start, self.stop, self.depth, self.selection)))
+            first = children[0][1]
+            assert isinstance(first, _Words)  # the words that end here are not among those behind a backslash
+            rows.append((1 << 0x5C, _Escaped(self.table, first.start, self.stop, self.depth, self.selection)))
         return tuple(rows) if is_plain else ir.merge(rows)
 
     def __repr__(self) -> str:

@@ -1,0 +1,124 @@
+"""Runs of configurations over bytes in compiled code, which comes back for what was never met before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from decodekit.constraints.automaton import Automaton, Int32Array
+from decodekit.constraints.configurations import Configuration, Entry, Int64Array, row_key
+from decodekit.constraints.trie import TokenTrie
+from decodekit.constraints.walk import CAPTURED, DONE, ENTER, EXPAND, LEAVE, ROOM, STACKS, run_kernel
+
+if TYPE_CHECKING:
+    from decodekit.constraints.unfolding import Unfolding
+
+_NONE_CAPTURED: Final = np.zeros((0, 3), np.int64)
+
+
+class Runner:
+    """Runs the configurations of one unfolding. The lock of its automaton is held by who calls."""
+
+    def __init__(self, unfolding: Unfolding) -> None:
+        self._unfolding = unfolding
+        self._threads: Int32Array = np.zeros((4, 256), np.int32)
+        self._offsets: Int32Array = np.zeros(256, np.int32)
+        self._position: Int64Array = np.zeros(6, np.int64)
+        self._word: Int32Array = np.zeros(1, np.int32)
+
+    def run(
+        self,
+        trie: TokenTrie,
+        roots: Int32Array,
+        configurations: Sequence[Configuration],
+        words: Int32Array,
+        bytes_above: Callable[[int, int, int], bytes],
+    ) -> None:
+        """Add the tokens at and below `roots` whose bytes, from that of a root on, the configurations allow.
+
+        ``bytes_above(node, start, stop)`` are the bytes of the node's prefix from one depth to another.
+        """
+        unfolding = self._unfolding
+        rows, stacks = unfolding.rows, unfolding.stacks
+        automaton: Automaton = unfolding.automaton
+        kernel, position = run_kernel(), self._position
+        while len(configurations) > self._threads.shape[1]:
+            self._widen()
+        for number, (lexical, reader, stack, _) in enumerate(configurations):
+            self._threads[:, number] = lexical, reader, stack, -1 - number
+        while trie.max_depth + 3 > len(self._offsets):
+            self._offsets = np.zeros(2 * len(self._offsets), np.int32)
+        self._offsets[1] = len(configurations)
+        position[0], position[1] = 0, -1
+        captured = _NONE_CAPTURED
+        while True:
+            needed = kernel(
+                automaton.next, automaton.kinds, automaton.endings, automaton.low, automaton.high,
+                unfolding.captures, unfolding.permitted, unfolding.num_permitted,
+                rows.keys, rows.rows, rows.entry, rows.start, rows.returns, rows.lexical, rows.reader, rows.push,
+                rows.pushed, stacks.frame, stacks.parent, stacks.slots, stacks.count, captured,
+                trie.byte, trie.depth, trie.end, trie.first, trie.tokens,
+                roots, self._threads, self._offsets, words, position,
+            )  # fmt: skip
+            if needed == DONE:
+                return
+            if needed == EXPAND:
+                automaton.expand(int(position[2]))
+            elif needed == LEAVE:
+                unfolding.add_row(int(position[2]), int(position[3]))
+            elif needed == ENTER:
+                unfolding.add_entry(int(position[2]))
+            elif needed == ROOM:
+                self._widen()
+            elif needed == STACKS:
+                stacks.grow()
+            elif needed == CAPTURED:
+                node, reader, label_set, begin = map(int, position[1:5])
+                before = (configurations[-1 - begin][3] or b"") if begin < 0 else b""
+                start = int(trie.depth[roots[position[0]]]) - 1 if begin < 0 else begin
+                text = before + bytes_above(node, start, int(trie.depth[node]))
+                row = rows.add(unfolding.leave(reader, label_set, text))
+                entry = [[row_key(reader, label_set), node << 20 | begin & 0xFFFFF, row]]
+                captured = np.concatenate((captured, np.array(entry, np.int64)))
+
+    def advance(self, configurations: Sequence[Configuration], data: bytes) -> Entry:
+        """The configurations after some bytes, at least one, and whether the text may end there."""
+        line = _line(len(data), data)
+        self._word[0] = 0
+        self._offsets[len(data) + 1 : len(data) + 2] = -1
+        if len(data) + 3 > len(self._offsets):
+            self._offsets = np.full(2 * len(data) + 3, -1, np.int32)
+        self.run(line, _FIRST, configurations, self._word, lambda _, start, stop: data[start:stop])
+        if not self._word[0]:
+            return frozenset(), False
+        first, last = int(self._offsets[len(data)]), int(self._offsets[len(data) + 1])
+        captures = self._unfolding.captures
+        found = set()
+        for lexical, reader, stack, begin in self._threads[:, first:last].T.tolist() if last >= 0 else ():
+            text = None
+            if captures[reader]:
+                text = (configurations[-1 - begin][3] or b"") + data if begin < 0 else data[begin:]
+            found.add((lexical, reader, stack, text))
+        return frozenset(found), bool(self._position[5])
+
+    def _widen(self) -> None:
+        self._threads = np.concatenate((self._threads, np.zeros_like(self._threads)), axis=1)
+
+
+_FIRST: Final = np.zeros(1, np.int32)
+
+
+@lru_cache(maxsize=256)
+def _shape(length: int) -> tuple[Int32Array, Int32Array, Int32Array, Int32Array]:
+    first = np.zeros(length + 1, np.int32)
+    first[length] = 1
+    return np.arange(1, length + 1, dtype=np.int32), np.full(length, length, np.int32), first, np.zeros(1, np.int32)
+
+
+def _line(length: int, data: bytes) -> TokenTrie:
+    """A trie of one word, without a root of its own, whose only token is 0."""
+    depth, end, first, tokens = _shape(length)
+    return TokenTrie(np.frombuffer(data, np.uint8), depth, end, first, tokens, length)
