@@ -8,7 +8,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint types check-format pytest test-slow test-gpu fuzz bench train clean
+.PHONY: help install demo test lint types check-format pytest test-slow test-gpu fuzz bench bench-masks train clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -49,6 +49,9 @@ fuzz: $(STAMP)  ## random JSON Schemas against the specification, FUZZ_MINUTES=3
 
 bench: $(STAMP)  ## tokens per second beside transformers' generate, on the bundled model
 	$(BIN)/python -m benchmarks.generation
+
+bench-masks: $(STAMP)  ## token masks beside llguidance and XGrammar (pip install them); MASKS_ARGS="--all" or "--suite"
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.masks $(MASKS_ARGS)
 
 train: $(STAMP)  ## train the bundled model anew (about two hours on two cores)
 	$(BIN)/python -m training.train
