@@ -120,6 +120,7 @@ class Automaton:
                 successor = self.state(target)
                 if successor != DEAD:
                     row[_byte_indices(mask)] = successor
+            node.forget()
             self.next[state] = row
             self.kinds[state] = INNER if row.any() else FINAL
 

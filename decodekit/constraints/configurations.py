@@ -61,17 +61,15 @@ class State:
         configurations: each with a byte that may follow; empty if the text can only end.
         is_accepting: whether the text so far is a whole text of the constraint.
         edges: the states after each byte that was tried, None where nothing follows.
-        jumps: the same after several bytes at once.
         mask: the allowed tokens, once they are known; owned by the masks of a vocabulary.
     """
 
-    __slots__ = ("__weakref__", "configurations", "edges", "is_accepting", "jumps", "mask")
+    __slots__ = ("__weakref__", "configurations", "edges", "is_accepting", "mask")
 
     def __init__(self, configurations: frozenset[Configuration], is_accepting: bool) -> None:
         self.configurations = tuple(configurations)
         self.is_accepting = is_accepting
         self.edges: dict[int, State | None] = {}
-        self.jumps: dict[bytes, State | None] = {}
         self.mask: object = None
 
     def __repr__(self) -> str:

@@ -65,6 +65,9 @@ class Node:
         """What remains after each possible first byte. Targets are never `EMPTY` itself but may be empty languages."""
         raise NotImplementedError(f"{type(self).__name__} has no transitions")
 
+    def forget(self) -> None:
+        """Let go of what `transitions` keeps, where it is cheap to make again: somebody has written it down."""
+
     def saturated(self, limit: int) -> Node:
         """A node with the same derivatives and ends for the next `limit` bytes, with counts beyond them forgotten.
 
@@ -224,6 +227,11 @@ class Concat(_Interned):
             parts.append(node.head.saturated(limit))
             node = node.tail
         return concat(*parts, node.saturated(limit))
+
+    def forget(self) -> None:
+        """As in `Node`, unless the search for a word may need the transitions again."""
+        if not self.can_be_empty:
+            self._transitions = None
 
     def _is_empty(self) -> bool:
         node: Node = self

@@ -28,6 +28,7 @@ from decodekit.constraints.automaton import Automaton, Int32Array, UInt8Array
 from decodekit.constraints.bitmask import bitmask_from_ids, num_words
 from decodekit.constraints.configurations import Configuration, Entry, State
 from decodekit.constraints.network import Fresh, TextNeeded
+from decodekit.constraints.runs import Runner
 from decodekit.constraints.trie import TokenTrie
 from decodekit.constraints.unfolding import Unfolding
 from decodekit.constraints.walk import EXIT_AT, EXIT_BEFORE, add_tokens_kernel, walk_kernel
@@ -262,6 +263,7 @@ class Masks:
 
     def __init__(self, unfolding: Unfolding, vocabulary: Vocabulary) -> None:
         self._unfolding = unfolding
+        self._runner = Runner(unfolding)
         self._indices = token_indices(vocabulary)
         self._whole = whole_index(vocabulary)
         self._num_words = num_words(vocabulary.size)
@@ -303,7 +305,7 @@ class Masks:
                 together.append(configuration)
         if together:
             whole = self._whole
-            self._unfolding.runner.run(whole.trie, whole.top, together, words, whole.bytes_above)
+            self._runner.run(whole.trie, whole.top, together, words, whole.bytes_above)
         return words
 
     def _is_dense(self, lexical: int) -> bool:
@@ -340,8 +342,7 @@ class Masks:
         if len(at):
             add_tokens_kernel()(at, index.trie.first, index.trie.tokens, words)
         if configurations and len(before):
-            runner = self._unfolding.runner
-            runner.run(index.trie, before, tuple(configurations), words, index.bytes_above)
+            self._runner.run(index.trie, before, tuple(configurations), words, index.bytes_above)
 
     def _bytes_after(self, reader: int, stack: int, walk: Walk) -> UInt8Array:
         """The bytes that may come after a lexeme, uint8 [256]."""

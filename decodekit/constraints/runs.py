@@ -1,20 +1,17 @@
-"""Runs of configurations over bytes in compiled code, which comes back for what was never met before."""
+"""Runs of configurations over a token trie in compiled code, which comes back for what was never met before."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
 from decodekit.constraints.automaton import Automaton, Int32Array
-from decodekit.constraints.configurations import Configuration, Entry, Int64Array, row_key
+from decodekit.constraints.configurations import Configuration, Int64Array, row_key
 from decodekit.constraints.trie import TokenTrie
+from decodekit.constraints.unfolding import Unfolding
 from decodekit.constraints.walk import CAPTURED, DONE, ENTER, EXPAND, LEAVE, ROOM, STACKS, run_kernel
-
-if TYPE_CHECKING:
-    from decodekit.constraints.unfolding import Unfolding
 
 _NONE_CAPTURED: Final = np.zeros((0, 3), np.int64)
 
@@ -26,8 +23,7 @@ class Runner:
         self._unfolding = unfolding
         self._threads: Int32Array = np.zeros((4, 256), np.int32)
         self._offsets: Int32Array = np.zeros(256, np.int32)
-        self._position: Int64Array = np.zeros(6, np.int64)
-        self._word: Int32Array = np.zeros(1, np.int32)
+        self._position: Int64Array = np.zeros(5, np.int64)
 
     def run(
         self,
@@ -84,41 +80,5 @@ class Runner:
                 entry = [[row_key(reader, label_set), node << 20 | begin & 0xFFFFF, row]]
                 captured = np.concatenate((captured, np.array(entry, np.int64)))
 
-    def advance(self, configurations: Sequence[Configuration], data: bytes) -> Entry:
-        """The configurations after some bytes, at least one, and whether the text may end there."""
-        line = _line(len(data), data)
-        self._word[0] = 0
-        self._offsets[len(data) + 1 : len(data) + 2] = -1
-        if len(data) + 3 > len(self._offsets):
-            self._offsets = np.full(2 * len(data) + 3, -1, np.int32)
-        self.run(line, _FIRST, configurations, self._word, lambda _, start, stop: data[start:stop])
-        if not self._word[0]:
-            return frozenset(), False
-        first, last = int(self._offsets[len(data)]), int(self._offsets[len(data) + 1])
-        captures = self._unfolding.captures
-        found = set()
-        for lexical, reader, stack, begin in self._threads[:, first:last].T.tolist() if last >= 0 else ():
-            text = None
-            if captures[reader]:
-                text = (configurations[-1 - begin][3] or b"") + data if begin < 0 else data[begin:]
-            found.add((lexical, reader, stack, text))
-        return frozenset(found), bool(self._position[5])
-
     def _widen(self) -> None:
         self._threads = np.concatenate((self._threads, np.zeros_like(self._threads)), axis=1)
-
-
-_FIRST: Final = np.zeros(1, np.int32)
-
-
-@lru_cache(maxsize=256)
-def _shape(length: int) -> tuple[Int32Array, Int32Array, Int32Array, Int32Array]:
-    first = np.zeros(length + 1, np.int32)
-    first[length] = 1
-    return np.arange(1, length + 1, dtype=np.int32), np.full(length, length, np.int32), first, np.zeros(1, np.int32)
-
-
-def _line(length: int, data: bytes) -> TokenTrie:
-    """A trie of one word, without a root of its own, whose only token is 0."""
-    depth, end, first, tokens = _shape(length)
-    return TokenTrie(np.frombuffer(data, np.uint8), depth, end, first, tokens, length)

@@ -2,7 +2,8 @@
 
 Reading a byte advances every configuration by itself; where a lexeme may end, the configurations that follow join the
 set. Equal sets are the same `State` object, so a state is a value: whoever keeps it can come back to it, whatever was
-read since. Compiled code (`Runner`) runs configurations over many bytes and comes back only for what was never met.
+read since. The few bytes of one token are read here, which measured faster than compiled code that comes back for every
+new row; whole tries are run by `Runner`.
 """
 
 from __future__ import annotations
@@ -25,7 +26,6 @@ from decodekit.constraints.configurations import (
     row_key,
 )
 from decodekit.constraints.network import RETURN, Call, Frame, Fresh, Read, Return
-from decodekit.constraints.runs import Runner
 from decodekit.errors import ResourceLimitError
 
 MAX_CONFIGURATIONS: Final = 20_000
@@ -56,7 +56,6 @@ class Unfolding:
         self.captures: UInt8Array = np.zeros(256, np.uint8)
         self.permitted: Int32Array = np.full(256, -1, np.int32)
         self.num_permitted: Int32Array = np.zeros(256, np.int32)
-        self.runner = Runner(self)
         self._num_counts = 0
         self._selections: dict[bytes, int] = {}
         self._frame_numbers: dict[Frame, int] = {}
@@ -87,24 +86,14 @@ class Unfolding:
     def read(self, state: State, data: bytes) -> State | None:
         """The state after all bytes of `data`, or None."""
         current: State | None = state
-        for index, byte in enumerate(data):
-            assert current is not None
-            if byte not in current.edges:
-                return self._advance(current, data[index:])
-            current = current.edges[byte]
+        for byte in data:
+            try:
+                current = current.edges[byte]  # type: ignore[union-attr]
+            except KeyError:
+                current = self.step(current, byte)  # type: ignore[arg-type]
             if current is None:
                 return None
         return current
-
-    def _advance(self, state: State, data: bytes) -> State | None:
-        """The state after bytes of which the first was not tried from here."""
-        try:
-            return state.jumps[data]
-        except KeyError:
-            with self.automaton.lock:
-                target = self._intern(self.runner.advance(state.configurations, data))
-                state.jumps[data] = target
-            return target
 
     def is_selected(self, lexical: int, permitted: bytes | None) -> bool:
         """Whether some word from a lexical state ends with a permitted label."""

@@ -147,8 +147,7 @@ def _run(
     stack, and the depth of the trie at which the lexeme began (-1 - i: before the root, for configuration i); those
     after the byte of a node at level L below its root (1 for the root itself) lie at ``offsets[L]`` to before
     ``offsets[L + 1]``. ``captured`` holds what CAPTURED asked for, int64 [n, 3]: (reader * 2**32 + label set,
-    node * 2**20 + depth, row). ``position`` is (index of the root, node, what is needed: up to three numbers, whether
-    the text may end after the last node).
+    node * 2**20 + depth, row). ``position`` is (index of the root, node, what is needed: up to three numbers).
 
     Returns:
         DONE, or what is needed; with the same arguments the run then goes on where it stopped.
@@ -271,7 +270,6 @@ def _run(
                         position[0], position[1], position[2] = index, node, frame
                         return ENTER
                     stack = stack_parent[stack]
-            position[5] = is_alive
             if count > begin:
                 is_alive = True
             if is_alive:

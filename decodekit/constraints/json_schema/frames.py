@@ -333,7 +333,10 @@ class ObjectFrame(Frame):
         return self._other(key, number, met)
 
     def fresh(self, label: Label) -> Fresh | None:
-        """What follows a key that is neither declared nor used."""
+        """What follows a key that is neither declared nor used; the language of a pattern has none that is."""
+        if type(label) is tuple and not self.state.pending:
+            number, met = cast("tuple[int, tuple[int, ...]]", label)
+            return Fresh(self._other(SOME_KEY, number, met), (), text_of, b'"')
         if label != _NAME:
             return None
         return Fresh(self._other(SOME_KEY, 0, ()), self.plan.index.keys() | self.state.used, text_of, b'"')

@@ -355,6 +355,10 @@ class _Words(Node):
             self._transitions = self._derive()
         return self._transitions
 
+    def forget(self) -> None:
+        """As in `Node`."""
+        self._transitions = None
+
     def _derive(self) -> Transitions:
         rows: list[tuple[ir.ByteMask, Node]] = [row for end in self._ends() for row in end.transitions()]
         children = list(self._children())
