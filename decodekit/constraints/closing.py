@@ -196,7 +196,8 @@ class Completions:
             outside = self._unwind(place.then, effort)
             if outside is None:
                 continue
-            for word, label in _words(node, effort):
+            words = _words(node, effort) if text is None else _captured_words(place.frame, node, text, effort)
+            for word, label in words:
                 if best is not None and len(word) + len(outside) > len(best):
                     break
                 for frame in place.frame.after(label, b"" if text is None else text + word):
@@ -271,7 +272,9 @@ class Completions:
                     if isinstance(move, Return):
                         heapq.heappush(heap, (length, next(order), word, None))
                     elif isinstance(move, Read):
-                        words = _words(move.node, effort)
+                        words = (
+                            _captured_words(item, move.node, b"", effort) if move.capture else _words(move.node, effort)
+                        )
                         _push(heap, order, word, _Reading(item, words, move.capture, word).advance())
                     else:
                         heapq.heappush(heap, (length, next(order), word, move))
@@ -362,6 +365,44 @@ def _words(node: Node, effort: _Effort) -> Iterator[tuple[bytes, Hashable]]:
                     effort.step()
                     seen.add(target)
                     following.append((word + bytes((_representative(mask),)), target))
+        layer = following
+
+
+def _captured_words(frame: Frame, node: Node, text: bytes, effort: _Effort) -> Iterator[tuple[bytes, Hashable]]:
+    """The same for a captured lexeme of which `text` was read, where what follows depends on the word.
+
+    If the frame says what most words have in common, these are the listed ones and a shortest one that is not listed.
+    """
+    first = next(_words(node, effort), None)
+    fresh = None if first is None else frame.fresh(first[1])
+    so_far = None if fresh is None else fresh.decode(text)
+    if first is None or fresh is None or so_far is None:
+        yield from _words(node, effort)
+        return
+    listed = sorted(
+        (fresh.spell(known[len(so_far) :]) + fresh.end for known in fresh.listed if known.startswith(so_far)), key=len
+    )
+    for word in _long_words(node, effort):
+        while listed and len(listed[0]) <= len(word):
+            yield listed.pop(0), first[1]
+        if fresh.decode(text + word[: len(word) - len(fresh.end)]) not in fresh.listed:
+            yield word, first[1]
+            break
+    yield from ((word, first[1]) for word in listed)
+
+
+def _long_words(node: Node, effort: _Effort) -> Iterator[bytes]:
+    """Words of a regular language, shortest first: of each length one for each remainder."""
+    layer = {node: b""}
+    while layer:
+        following: dict[Node, bytes] = {}
+        for rest, word in layer.items():
+            if rest.labels:
+                yield word
+            for mask, target in rest.transitions():
+                if target not in following and not target.is_empty:
+                    effort.step()
+                    following[target] = word + bytes((_representative(mask),))
         layer = following
 
 

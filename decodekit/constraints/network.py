@@ -57,12 +57,14 @@ class Fresh:
         decode: the listed form of captured bytes without their end, None if they are half of a text (an unfinished
             escape). The listed form of two parts joined is that of both, joined.
         end: the bytes that end every captured text.
+        spell: bytes that stand for a listed form, without their end.
     """
 
     frames: tuple[Frame, ...]
     listed: Collection[str]
     decode: Callable[[bytes], str | None]
     end: bytes
+    spell: Callable[[str], bytes]
 
 
 class TextNeeded(Exception):  # noqa: N818  (no error: a question)

@@ -25,7 +25,7 @@ from decodekit.constraints.json_schema.objects import SOME_KEY, ObjectPlan, Obje
 from decodekit.constraints.json_schema.scalars import Scalar
 from decodekit.constraints.json_schema.semantics import Semantics
 from decodekit.constraints.json_schema.shape import ArraySpec, Goal, ObjectSpec
-from decodekit.constraints.json_schema.text import WordTable, text_of
+from decodekit.constraints.json_schema.text import WordTable, text_of, to_body
 from decodekit.constraints.network import Call, End, Frame, Fresh, Label, Move, Read, TextNeeded, Within
 
 MAX_EXPLORED: Final = 64
@@ -336,10 +336,10 @@ class ObjectFrame(Frame):
         """What follows a key that is neither declared nor used; the language of a pattern has none that is."""
         if type(label) is tuple and not self.state.pending:
             number, met = cast("tuple[int, tuple[int, ...]]", label)
-            return Fresh(self._other(SOME_KEY, number, met), (), text_of, b'"')
+            return Fresh(self._other(SOME_KEY, number, met), (), text_of, b'"', to_body)
         if label != _NAME:
             return None
-        return Fresh(self._other(SOME_KEY, 0, ()), self.plan.index.keys() | self.state.used, text_of, b'"')
+        return Fresh(self._other(SOME_KEY, 0, ()), self.plan.index.keys() | self.state.used, text_of, b'"', to_body)
 
     def _at(self, place: str, state: ObjectState) -> ObjectFrame:
         return ObjectFrame(self.network, self.plan, state, self.depth, place)
@@ -448,7 +448,7 @@ class ArrayFrame(Frame):
             return None
         item = next(item for item in self.plan.items(self.state, self.network.is_inhabited) if item.has_texts)
         listed = {value for kind, value in self.state.used if kind == "string" and isinstance(value, str)}
-        return Fresh(self._behind(item, SOME_TEXT), listed, text_of, b'"')
+        return Fresh(self._behind(item, SOME_TEXT), listed, text_of, b'"', to_body)
 
     def _at(self, place: str, state: ArrayState) -> ArrayFrame:
         return ArrayFrame(self.network, self.plan, state, self.depth, self.inner, place)
