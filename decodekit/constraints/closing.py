@@ -33,6 +33,7 @@ MAX_SEARCH: Final = 200_000
 MAX_REMEMBERED: Final = 20_000
 """States whose completions are remembered, per grammar."""
 
+_CALLS_LAST: Final = 1 << 40
 _FILLERS: Final = (b" ", b"-", b"=", b"_", b"0", b".", b"*")
 _PREFERRED: Final = tuple(b"a01") + tuple(range(0x21, 0x7F)) + tuple(range(256))
 
@@ -277,7 +278,8 @@ class Completions:
                         )
                         _push(heap, order, word, _Reading(item, words, move.capture, word).advance())
                     else:
-                        heapq.heappush(heap, (length, next(order), word, move))
+                        # After everything else of this length: a call may lead ever deeper, an end is an end.
+                        heapq.heappush(heap, (length, _CALLS_LAST + next(order), word, move))
         del active[frame]
         outermost = MAX_SEARCH if outermost >= depth else outermost
         if outermost == MAX_SEARCH:
