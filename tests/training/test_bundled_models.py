@@ -107,7 +107,7 @@ def test_evaluation_documents_are_always_the_same() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("held_out_wordings", "floor"), [(False, 0.92), (True, 0.78)])
+@pytest.mark.parametrize(("held_out_wordings", "floor"), [(False, 0.965), (True, 0.915)])
 def test_fields_right_under_a_constraint(held_out_wordings: bool, floor: float) -> None:
     # Floors just under the figures of the model card, so that a change for the worse shows.
     tasks = held_out_tasks(500, held_out_wordings=held_out_wordings)
