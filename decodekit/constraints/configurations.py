@@ -95,11 +95,15 @@ class Rows:
         self.reader: Int32Array = np.zeros(1024, np.int32)
         self.push: Int32Array = np.zeros(1025, np.int32)
         self.pushed: Int32Array = np.zeros(1024, np.int32)
+        self._row_of: dict[Following, int] = {}
         self._num_rows = self._num_keys = self._num_starts = self._num_pushed = 0
 
     def add(self, following: Following) -> int:
-        """A new row."""
-        row = self._num_rows
+        """The row of what follows, a new one if there is none yet."""
+        known = self._row_of.get(following)
+        if known is not None:
+            return known
+        row = self._row_of[following] = self._num_rows
         self._num_rows += 1
         if row + 2 > len(self.start):
             self.start, self.returns = doubled(self.start), doubled(self.returns)

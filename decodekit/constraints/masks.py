@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final
@@ -315,16 +316,22 @@ class Masks:
             is_dense = self._density[lexical] = int(np.count_nonzero(first)) >= _MANY_BYTES
         return is_dense
 
+    def _walks(
+        self, lexical: int, words: Int32Array, bytes_after: Callable[[Walk], UInt8Array]
+    ) -> Iterator[tuple[TokenIndex, Walk]]:
+        """The walks of a lexeme, whose tokens inside are added; with too many exits, those before some bytes alone."""
+        automaton = self._unfolding.automaton
+        for index in self._indices:
+            walk = index.walk(automaton, lexical)
+            if walk.inside is not None:
+                words |= walk.inside
+            yield index, walk if walk.is_complete else index.walk(automaton, lexical, bytes_after(walk))
+
     def _dense(self, configuration: Configuration, words: Int32Array) -> None:
         """Add the tokens of a configuration by the walk of its lexeme."""
         lexical, reader, stack, _ = configuration
         unfolding = self._unfolding
-        for index in self._indices:
-            walk = index.walk(unfolding.automaton, lexical)
-            if walk.inside is not None:
-                words |= walk.inside
-            if not walk.is_complete:
-                walk = index.walk(unfolding.automaton, lexical, self._bytes_after(reader, stack, walk))
+        for index, walk in self._walks(lexical, words, lambda walk: self._bytes_after(reader, stack, walk)):
             for label_set in walk.label_sets:
                 self._go_on(
                     index,
@@ -356,12 +363,7 @@ class Masks:
         """Add the tokens of a configuration that captures: what follows depends on the bytes of each token."""
         lexical, reader, stack, _ = configuration
         unfolding = self._unfolding
-        for index in self._indices:
-            walk = index.walk(unfolding.automaton, lexical)
-            if walk.inside is not None:
-                words |= walk.inside
-            if not walk.is_complete:
-                walk = index.walk(unfolding.automaton, lexical, _ANY_BYTE)
+        for index, walk in self._walks(lexical, words, lambda _: _ANY_BYTE):
             for label_set in walk.label_sets:
                 ways = index.ways_out(walk, label_set)
                 listed = self._fresh_ways(index, walk, label_set, configuration, ways, words)

@@ -76,8 +76,7 @@ class SchemaNetwork:
         self._arrays: dict[ArraySpec, ArrayPlan] = {}
         self._values: dict[Goal, Node] = {}
         self._tables: dict[ObjectPlan, WordTable] = {}
-        self._between_members: dict[tuple[str, int, bool, bool], tuple[Move, ...]] = {}
-        self._between_items: dict[tuple[str, int, bool, bool], tuple[Move, ...]] = {}
+        self._between: dict[tuple[bytes, str, int, bool, bool], tuple[Move, ...]] = {}
 
     def root(self) -> Frame:
         """The frame of a whole text."""
@@ -141,37 +140,22 @@ class SchemaNetwork:
             node = self._values[goal] = ir.choice(*parts)
         return node
 
-    def between_members(self, place: str, depth: int, can_close: bool, has_next: bool) -> tuple[Move, ...]:
-        """What may stand in an object after its bracket ("open"), a member or a comma."""
-        key = (place, depth, can_close, has_next)
-        moves = self._between_members.get(key)
+    def between(self, bracket: bytes, place: str, depth: int, can_close: bool, has_next: bool) -> tuple[Move, ...]:
+        """What may stand after the opening bracket ("open"), a member or item, or a comma, but for items themselves."""
+        key = (bracket, place, depth, can_close, has_next)
+        moves = self._between.get(key)
         if moves is None:
             around = self.gaps(depth)
             parts = []
             if can_close and place != "comma":
                 before_close = around.close_empty if place == "open" else around.close
-                parts.append(ir.concat(before_close, ir.literal(b"}"), ir.accept(_CLOSE)))
-            if has_next and place == "member":
+                parts.append(ir.concat(before_close, ir.literal(bracket), ir.accept(_CLOSE)))
+            if has_next and place in ("member", "item"):
                 parts.append(ir.concat(around.before_comma, ir.literal(b","), ir.accept(_NEXT)))
-            elif has_next:
+            elif has_next and bracket == b"}":
                 lead = around.first if place == "open" else around.after_comma
                 parts.append(ir.concat(lead, text.QUOTE, ir.accept(_KEY)))
-            moves = self._between_members[key] = (Read(ir.choice(*parts)),) if parts else ()
-        return moves
-
-    def between_items(self, place: str, depth: int, can_close: bool, has_next: bool) -> tuple[Move, ...]:
-        """What may stand in an array after its bracket or an item, but for the items themselves."""
-        key = (place, depth, can_close, has_next)
-        moves = self._between_items.get(key)
-        if moves is None:
-            around = self.gaps(depth)
-            parts = []
-            if can_close:
-                before = around.close_empty if place == "open" else around.close
-                parts.append(ir.concat(before, ir.literal(b"]"), ir.accept(_CLOSE)))
-            if has_next and place == "item":
-                parts.append(ir.concat(around.before_comma, ir.literal(b","), ir.accept(_NEXT)))
-            moves = self._between_items[key] = (Read(ir.choice(*parts)),) if parts else ()
+            moves = self._between[key] = (Read(ir.choice(*parts)),) if parts else ()
         return moves
 
     def keys(self, plan: ObjectPlan) -> WordTable:
@@ -292,7 +276,7 @@ class ObjectFrame(Frame):
         if self.place == "key":
             return self._keys()
         has_next = self.place == "comma" or plan.has_next(state)
-        return self.network.between_members(self.place, self.depth, plan.can_close(state), has_next)
+        return self.network.between(b"}", self.place, self.depth, plan.can_close(state), has_next)
 
     def _keys(self) -> tuple[Move, ...]:
         plan, state = self.plan, self.state
@@ -408,7 +392,7 @@ class ArrayFrame(Frame):
         items = plan.items(state, network.is_inhabited)
         can_close = self.place != "comma" and plan.can_close(state)
         if self.place == "item":
-            return network.between_items("item", self.depth, can_close, any(True for _ in items))
+            return network.between(b"]", "item", self.depth, can_close, any(True for _ in items))
         around = network.gaps(self.depth)
         lead = around.first if self.place == "open" else around.after_comma
         moves: list[Move] = []
@@ -422,7 +406,7 @@ class ArrayFrame(Frame):
             if item.scalars is not ir.EMPTY:
                 node = ir.concat(lead, item.scalars, ir.accept(number))
                 moves.append(Read(node, capture=item.is_remembered))
-        return (*moves, *network.between_items(self.place, self.depth, can_close, False))
+        return (*moves, *network.between(b"]", self.place, self.depth, can_close, False))
 
     def after(self, label: Label, text: bytes) -> tuple[Frame, ...]:
         """The end, the next item, or what follows a scalar that was read here."""

@@ -8,7 +8,7 @@ A literal is a schema that is asserted or denied. Denial is pushed inwards (the 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, cast
 
 from decodekit.constraints.ir import Node
@@ -16,7 +16,7 @@ from decodekit.constraints.json_schema import patterns, text
 from decodekit.constraints.json_schema.drafts import Draft, JsonValue, keyword
 from decodekit.constraints.json_schema.formats import Formats
 from decodekit.constraints.json_schema.loader import Library, Location
-from decodekit.constraints.json_schema.meanings import GROUPS, MEANINGS, SEEING, UNEVALUATED
+from decodekit.constraints.json_schema.meanings import GROUPS, MEANINGS, SEEING, UNEVALUATED, Meaning
 from decodekit.constraints.json_schema.shape import (
     EVERYTHING,
     FALSE,
@@ -223,17 +223,11 @@ class Semantics:
 
     def seen_shape(self, location: Location, *, is_exact: bool, has_unevaluated: bool = True) -> Shape:
         """As `seen_shape_of`; without its `unevaluatedProperties` and `unevaluatedItems` unless `has_unevaluated`."""
-        result, last, done = EVERYTHING, [], set()
-        for name, value in location.keywords().items():
-            known = keyword(name, location.draft)
-            meaning = MEANINGS.get(name)
-            if known is None or not known.is_assertion or meaning is None or meaning in done:
-                continue
+        result, last = EVERYTHING, []
+        for name, value, meaning in _assertions(location):
             if name in UNEVALUATED:
                 last.append(name)
                 continue
-            if meaning in GROUPS:
-                done.add(meaning)
             seeing = SEEING.get(name)
             shape = meaning(self, location, value, True) if seeing is None else seeing(self, location, value, is_exact)
             result = self.both(result, shape)
@@ -245,14 +239,7 @@ class Semantics:
         if is_asserted and any(self.below(location, name) != TRUE for name in self._unevaluated(location)):
             return self.seen_shape(location, is_exact=False).unseen()
         result = EVERYTHING if is_asserted else NOTHING
-        done = set()
-        for name, value in location.keywords().items():
-            known = keyword(name, location.draft)
-            meaning = MEANINGS.get(name)
-            if known is None or not known.is_assertion or meaning is None or meaning in done:
-                continue
-            if meaning in GROUPS:
-                done.add(meaning)  # these read their sisters too
+        for _, value, meaning in _assertions(location):
             shape = meaning(self, location, value, is_asserted)
             result = result.meet(shape) if is_asserted else result.join(shape)
         return result
@@ -409,3 +396,16 @@ class Semantics:
         prefix = cast("list[JsonValue]", keywords.get(prefix_key, []))
         goals = tuple(self.below(location, prefix_key, index) for index in range(len(prefix)))
         return ArraySpec(goals, self.below(location, rest_key) if rest_key in keywords else TRUE)
+
+
+def _assertions(location: Location) -> Iterator[tuple[str, JsonValue, Meaning]]:
+    """The keywords of a schema that say what is valid, with their values and meanings; of a group only the first."""
+    done = set()
+    for name, value in location.keywords().items():
+        known = keyword(name, location.draft)
+        meaning = MEANINGS.get(name)
+        if known is None or not known.is_assertion or meaning is None or meaning in done:
+            continue
+        if meaning in GROUPS:
+            done.add(meaning)  # these read their sisters too
+        yield name, value, meaning
