@@ -54,7 +54,7 @@ bench-masks: $(STAMP)  ## token masks beside llguidance and XGrammar (pip instal
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.masks $(MASKS_ARGS)
 
 train: $(STAMP)  ## train the bundled model anew (about two hours on two cores)
-	$(BIN)/python -m training.train
+	$(BIN)/python -m training.train tiny
 
 clean:  ## remove the virtual environment and caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache build *.egg-info

@@ -110,6 +110,18 @@ SERVICES = tuple(
     "training day|cloud hosting|support plan|security audit|graphic design|proofreading|room rental|catering|"
     "data migration|equipment hire|cleaning service|bookkeeping|logo redesign".split("|")
 )
+PHRASE_WORDS = tuple(
+    "water paper office night summer winter city garden kitchen family business music school street market morning "
+    "monthly weekly yearly daily annual basic advanced premium small large new old extra full half spare hand home "
+    "hours days fee plan check review test care repair rental hire setup support training lesson course class session "
+    "design printing painting drawing writing editing reading speaking cooking baking sewing cutting cleaning washing "
+    "packing moving storage delivery transport pickup mapping coding planning modelling testing tuning filming mixing "
+    "teaching coaching counselling selling buying pricing billing auditing reporting analysis control management law "
+    "safety health hygiene energy power gas heating cooling roof window door wall floor tree lawn snow waste bicycle "
+    "truck crane engine motor boat animal horse food wine tea cheese bread wood metal stone textile fabric colour photo "
+    "image sound voice text word language grammar number graph table form file disk page site domain mail phone "
+    "network server backup update upgrade migration licence permit visa insurance tax loan grant event stage ticket".split()
+)
 EVENT_THEMES = tuple(
     "Data Robotics Climate Design Jazz Poetry History Chess Startup Cloud Security Health Film Photography Gardening "
     "Energy Language Music Theatre Science Mathematics Astronomy Baking Cycling Ocean Architecture Typography Ceramics "

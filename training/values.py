@@ -19,8 +19,11 @@ from training.lexicon import (
     COMPANY_SUFFIXES,
     COMPANY_WORDS,
     FIRST_NAMES,
+    GOODS_NOUNS,
+    JOB_AREAS,
     LAST_NAMES,
     MAIL_DOMAINS,
+    PHRASE_WORDS,
     SYLLABLE_CODAS,
     SYLLABLE_NUCLEI,
     SYLLABLE_ONSETS,
@@ -68,6 +71,16 @@ class ValueSource:
     def proper(self) -> str:
         """An invented capitalised word."""
         return self.word().capitalize()
+
+    def phrase(self) -> str:
+        """One to three lower-case words, listed or invented: what a service or a skill may be called."""
+        count = self.rng.choice((1, 2, 2, 2, 3))
+        listed = self.rng.choice((PHRASE_WORDS, JOB_AREAS, GOODS_NOUNS))
+        return " ".join(self.rng.choice(listed) if self.chance(0.65) else self.word() for _ in range(count))
+
+    def acronym(self) -> str:
+        """Two to four capitals."""
+        return "".join(self.rng.choice("ABCDEFGHIJKLMNOPRSTUVWXZ") for _ in range(self.rng.randint(2, 4)))
 
     def person(self) -> str:
         """A full name: listed or invented parts, now and then an initial or a double name."""

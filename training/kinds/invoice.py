@@ -13,9 +13,11 @@ from training.wording import Wordings
 
 
 def draw_goods(source: ValueSource) -> str:
-    """A thing or a service that can be bought."""
+    """A thing or a service that can be bought; in training often composed, for the lists are short."""
 
     def draw() -> str:
+        if not source.reserved and source.chance(0.45):
+            return source.phrase()
         kind = source.rng.random()
         if kind < 0.25:
             return source.rng.choice(SERVICES)

@@ -29,7 +29,12 @@ def draw_job(source: ValueSource) -> tuple[Record, dict[str, str]]:
 
 
 def draw_skill(source: ValueSource) -> str:
-    """Something that an applicant should know."""
+    """Something that an applicant should know.
+
+    Most of what training draws is composed: the list is too short to learn from it that any words can be a skill.
+    """
+    if not source.reserved and source.chance(0.6):
+        return source.rng.choice((source.phrase, source.phrase, source.phrase, source.proper, source.acronym))()
     if source.chance(0.75):
         return source.rng.choice(SKILLS)
     return (
