@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from decodekit.constraints import masks as masks_module
+from decodekit.constraints import token_index
 from decodekit.constraints.bitmask import allocate_bitmask, bitmask_from_ids, ids_from_bitmask
 from decodekit.constraints.choices import Choices
 from decodekit.constraints.compiler import CompiledGrammar, compile
@@ -145,11 +146,11 @@ def test_negative_control_a_wrong_mask_is_noticed() -> None:
 @pytest.mark.parametrize("max_exits", [0, 4096], ids=["few exits", "exits"])
 def test_every_way_to_a_mask_gives_the_same(monkeypatch: pytest.MonkeyPatch, many_bytes: int, max_exits: int) -> None:
     monkeypatch.setattr(masks_module, "_MANY_BYTES", many_bytes)
-    monkeypatch.setattr(masks_module, "_MAX_EXITS", max_exits)
+    monkeypatch.setattr(token_index, "_MAX_EXITS", max_exits)
     vocabulary = vocabularies()[1]
     for name in ("json", "ambiguous", "words"):
         grammar = CompiledGrammar(CONSTRAINTS[name], vocabulary)
-        grammar._masks._indices = masks_module.token_indices.__wrapped__(vocabulary)  # without others' walks
+        grammar._masks._indices = token_index.token_indices.__wrapped__(vocabulary)  # without others' walks
 
         def check(matcher: GrammarMatcher, text: bytes, allowed: list[int], name: str = name) -> None:
             assert allowed == masks.allowed(CONSTRAINTS[name].root(), text, vocabulary), text
@@ -426,10 +427,10 @@ def test_a_grammar_that_grew_starts_anew(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_masks_are_dropped_when_they_take_too_much_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(masks_module, "MASK_CACHE_BYTES", 1000)
-    monkeypatch.setattr(masks_module, "WALK_CACHE_BYTES", 2000)
+    monkeypatch.setattr(token_index, "WALK_CACHE_BYTES", 2000)
     vocabulary = adversarial_vocabulary()
     grammar = CompiledGrammar(CONSTRAINTS["json"], vocabulary)
-    grammar._masks._indices = masks_module.token_indices.__wrapped__(vocabulary)
+    grammar._masks._indices = token_index.token_indices.__wrapped__(vocabulary)
 
     def check(matcher: GrammarMatcher, text: bytes, allowed: list[int]) -> None:
         assert allowed == masks.allowed(grammar.constraint.root(), text, vocabulary)

@@ -11,8 +11,9 @@ from decodekit.constraints import ir
 from decodekit.constraints.automaton import Automaton
 from decodekit.constraints.bitmask import ids_from_bitmask
 from decodekit.constraints.ir import Node
-from decodekit.constraints.masks import TokenIndex, TokenMask, Walk
+from decodekit.constraints.masks import TokenMask
 from decodekit.constraints.regex import full_match
+from decodekit.constraints.token_index import TokenIndex, Walk
 from decodekit.constraints.trie import TokenTrie
 from decodekit.constraints.walk import EXIT_AT, EXIT_BEFORE
 from decodekit.vocabulary import Vocabulary
