@@ -297,26 +297,23 @@ def _add_tokens(nodes: Int32Array, first: Int32Array, tokens: Int32Array, words:
 
 @lru_cache(maxsize=1)
 def walk_kernel() -> Kernel:
-    """The compiled walk. numba is imported here and nowhere earlier."""
-    import numba
+    """The compiled walk. numba is imported when a kernel is asked for and not earlier."""
+    from decodekit.constraints.kernels import compiled
 
-    kernel: Kernel = numba.njit(cache=True, nogil=True)(_walk)
-    return kernel
+    return compiled(_walk)
 
 
 @lru_cache(maxsize=1)
 def run_kernel() -> Callable[..., int]:
     """The compiled run."""
-    import numba
+    from decodekit.constraints.kernels import compiled
 
-    kernel: Callable[..., int] = numba.njit(cache=True, nogil=True)(_run)
-    return kernel
+    return compiled(_run)
 
 
 @lru_cache(maxsize=1)
 def add_tokens_kernel() -> Callable[..., None]:
     """The compiled `_add_tokens`."""
-    import numba
+    from decodekit.constraints.kernels import compiled
 
-    kernel: Callable[..., None] = numba.njit(cache=True, nogil=True)(_add_tokens)
-    return kernel
+    return compiled(_add_tokens)

@@ -1,0 +1,66 @@
+"""Compiled functions: machine code that numba made in an earlier process is loaded without starting its compiler.
+
+numba keeps compiled code on disk, but before it looks there it imports and registers everything that it could compile,
+which takes longer than all the rest of a first mask. Loading machine code needs none of that. Whatever is not found on
+disk is compiled as usual. The code lies where numba puts it: in ``__pycache__`` beside the source, or in the user's
+cache folder, or in ``NUMBA_CACHE_DIR``. Where none of them can be written, each process compiles for itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numba
+from numba.core.caching import FunctionCache
+from numba.core.runtime import rtsys
+
+from decodekit.constraints.first_use import announcer
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+class _QuickCache(FunctionCache):  # type: ignore[misc]
+    """A cache of numba that does not get the compiler ready before it loads."""
+
+    def load_overload(self, signature: Any, target: Any) -> Any:
+        """The compiled code, or None. numba's own method calls ``target.refresh()`` first, which is the slow part."""
+        rtsys.initialize(target)  # what compiled code calls to count references to arrays
+        with self._guard_against_spurious_io_errors():
+            return self._load_overload(signature, target)
+
+
+class _Cache:
+    """What a dispatcher of numba asks for compiled code; says so when there is none and compiling takes a while."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        try:
+            self._on_disk: FunctionCache | None = _QuickCache(function)
+        except RuntimeError:  # no folder can be written
+            self._on_disk = None
+
+    @property
+    def cache_path(self) -> str | None:
+        """The folder."""
+        return None if self._on_disk is None else self._on_disk.cache_path
+
+    def load_overload(self, signature: Any, target: Any) -> Any:
+        """The compiled code for the types of some arguments; None if numba has to compile."""
+        found = None if self._on_disk is None else self._on_disk.load_overload(signature, target)
+        if found is None:
+            announcer.begin("compiling")
+        return found
+
+    def save_overload(self, signature: Any, compiled: Any) -> None:
+        """Keep what numba compiled."""
+        announcer.end()
+        if self._on_disk is not None:
+            self._on_disk.save_overload(signature, compiled)
+
+
+def compiled(function: _Function) -> _Function:
+    """The function, compiled on its first call for the types of its arguments, and kept on disk."""
+    dispatcher: Any = numba.njit(nogil=True)(function)
+    dispatcher._cache = _Cache(function)
+    kernel: _Function = dispatcher
+    return kernel
