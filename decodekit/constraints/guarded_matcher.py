@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from decodekit.constraints.automaton import Int32Array
+from decodekit.constraints.brackets import Place, closing_tokens_of
 from decodekit.constraints.configurations import State
-from decodekit.constraints.guards import Guard, Refusal
+from decodekit.constraints.guards import CompoundGuard, Guard, Refusal
 from decodekit.constraints.matcher import GrammarMatcher
 from decodekit.constraints.successors import token_bytes_of
 from decodekit.constraints.unfolding import Unfolding
@@ -31,6 +32,7 @@ class Verdicts:
         self._unfolding = unfolding
         self._verdicts: dict[bytes, Refusal | None] = {}
         self._closers: dict[State, tuple[int, ...]] = {}
+        self.is_of_compounds = isinstance(guard, CompoundGuard)
 
     def of(self, text: bytes) -> Refusal | None:
         """What the guard says about a text that the language accepts."""
@@ -62,15 +64,21 @@ class GuardedMatcher:
     the guard accepts.
     """
 
-    __slots__ = ("_ends", "_inner", "_text", "_verdicts")
+    __slots__ = ("_ends", "_inner", "_places", "_text", "_verdicts")
 
     def __init__(
-        self, inner: GrammarMatcher, verdicts: Verdicts, text: bytes = b"", ends: Sequence[int] = (0,)
+        self,
+        inner: GrammarMatcher,
+        verdicts: Verdicts,
+        text: bytes = b"",
+        ends: Sequence[int] = (0,),
+        places: Sequence[Place] = (Place(),),
     ) -> None:
         self._inner = inner
         self._verdicts = verdicts
         self._text = bytearray(text)
         self._ends = list(ends)  # length of the text before the first token and after each one
+        self._places = list(places)  # the same moments, for a guard of JSON arrays and objects
 
     @property
     def has_guard(self) -> bool:
@@ -102,7 +110,7 @@ class GuardedMatcher:
         """Whether some token that is no end-of-sequence token is allowed."""
         if not self._inner.can_continue:
             return False
-        closers = self._verdicts.closers(self._inner.state)
+        closers = self._closers()
         if not closers:
             return True
         num_refused = sum(self.refusal(token) is not None for token in closers)
@@ -130,10 +138,19 @@ class GuardedMatcher:
     def refusals(self) -> dict[int, Refusal]:
         """The tokens with which the text ends and is refused, with the reason."""
         state = self._inner.state
-        ending = list(self._verdicts.closers(state)) if state.configurations else []
+        ending = list(self._closers()) if state.configurations else []
         if state.is_accepting:
             ending += self._verdicts.vocabulary.eos_token_ids
         return {token: refusal for token in ending if (refusal := self.refusal(token)) is not None}
+
+    def _closers(self) -> Sequence[int]:
+        """The tokens after which the guard has to be asked."""
+        verdicts = self._verdicts
+        if not verdicts.is_of_compounds:
+            return verdicts.closers(self._inner.state)
+        return [
+            token for token in closing_tokens_of(verdicts.vocabulary).at(self._places[-1]) if self._inner.allows(token)
+        ]
 
     def completion(self) -> tuple[int, ...]:
         """Few tokens with which the language accepts the text; the guard is not asked."""
@@ -157,8 +174,11 @@ class GuardedMatcher:
             return False
         if not self._inner.accept(token):
             return False
-        self._text += self._verdicts.vocabulary.token_bytes[token] or b""
+        data = self._verdicts.vocabulary.token_bytes[token] or b""
+        self._text += data
         self._ends.append(len(self._text))
+        if self._verdicts.is_of_compounds:
+            self._places.append(self._places[-1].after(data))
         return True
 
     def validate(self, tokens: Sequence[int]) -> int:
@@ -170,11 +190,12 @@ class GuardedMatcher:
         """Forget the last `num_tokens` tokens."""
         self._inner.rollback(num_tokens)
         del self._ends[self._inner.num_tokens + 1 :]
+        del self._places[self._inner.num_tokens + 1 :]
         del self._text[self._ends[-1] :]
 
     def fork(self) -> GuardedMatcher:
         """An independent matcher in the same state."""
-        return GuardedMatcher(self._inner.fork(), self._verdicts, bytes(self._text), self._ends)
+        return GuardedMatcher(self._inner.fork(), self._verdicts, bytes(self._text), self._ends, self._places)
 
     def forced_tokens(self) -> list[int]:
         """The run of tokens each of which is the only one that the language allows, up to one that the guard refuses.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, runtime_checkable
 
 from decodekit.constraints.constraint import Constraint, as_constraint
 from decodekit.constraints.network import Frame
@@ -41,6 +41,18 @@ class Guard(Protocol):
 
     def refuses(self, text: bytes) -> Refusal | None:
         """Why `text`, which the language of the constraint accepts, is refused all the same; None if it is not."""
+
+
+@runtime_checkable
+class CompoundGuard(Guard, Protocol):
+    """A guard of JSON texts, without blanks around them, that refuses arrays and objects only.
+
+    So what it may refuse ends with the bracket that closes it, and nothing else has to be looked at (see `brackets`).
+    """
+
+    @property
+    def is_of_compounds(self) -> bool:
+        """Whether it is one: True."""
 
 
 Verdict: TypeAlias = bool | str

@@ -157,6 +157,11 @@ class GrammarMatcher:
         num_eos = len(self._vocabulary.eos_token_ids) if state.is_accepting else 0
         return self._masks.mask(state).num_allowed - num_eos
 
+    def allows(self, token: int) -> bool:
+        """Whether the mask has `token`."""
+        state = self._path[-1]
+        return bool(state.configurations) and bool(self._masks.mask(state).words[token >> 5] >> (token & 31) & 1)
+
     def refusal(self, token: int) -> Refusal | None:
         """None: there is no guard."""
         return None

@@ -28,6 +28,11 @@ class SchemaGuard:
 
     semantics: Semantics
 
+    @property
+    def is_of_compounds(self) -> bool:
+        """Every scalar that the mask admits is valid."""
+        return True
+
     def refuses(self, text: bytes) -> Refusal | None:
         """Why the value of a text is not valid.
 

@@ -1,0 +1,105 @@
+"""Tokens that end a JSON array or object: counting brackets against following every token to its end."""
+
+import random
+
+import pytest
+
+from decodekit.constraints import JsonSchema, compile
+from decodekit.constraints.bitmask import allocate_bitmask, ids_from_bitmask
+from decodekit.constraints.brackets import ClosingTokens, Place
+from decodekit.constraints.guarded_matcher import GuardedMatcher
+from tests.reference.vocabularies import byte_vocabulary
+
+WORDS = [
+    b"]",
+    b"}]",
+    b"]}",
+    b"[]",
+    b"{}",
+    b"[[]]",
+    b'"]',
+    b'"}]',
+    b'\\"]',
+    b'""]',
+    b'a"}',
+    b"1]",
+    b"]]]",
+    b'":[',
+    b"[{",
+    b'{"',
+]
+VOCABULARY = byte_vocabulary(WORDS, num_eos=1)
+ITEM = {"anyOf": [{"type": ["object", "string"]}, {"$ref": "#"}]}
+SCHEMA = {"type": ["array", "object", "string"], "uniqueItems": True, "items": ITEM, "additionalProperties": ITEM}
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        (b"", Place(0, 0)),
+        (b'{"a', Place(1, 1)),
+        (b'[{"]}', Place(1, 2)),
+        (b'["\\', Place(2, 1)),
+        (b'["\\"', Place(1, 1)),
+        (b'["\\\\"', Place(0, 1)),
+        (b'{"a":[1,2],"', Place(1, 1)),
+        ('["é'.encode()[:-1], Place(1, 1)),
+    ],
+)
+def test_places(text: bytes, place: Place) -> None:
+    assert Place().after(text) == place
+    middle = len(text) // 2
+    assert Place().after(text[:middle]).after(text[middle:]) == place
+
+
+def test_tokens_by_place() -> None:
+    def at(mode: int, depth: int) -> set[bytes]:
+        return {VOCABULARY.token_bytes[token] or b"" for token in ClosingTokens(VOCABULARY).at(Place(mode, depth))}
+
+    assert at(0, 0) == {b"[]", b"{}", b"[[]]"}
+    assert at(0, 1) == {b"]", b"}", b"1]", b'""]'}
+    assert at(0, 2) == {b"}]", b"]}"}
+    assert at(0, 3) == {b"]]]"}
+    assert at(1, 1) == {b'"]', b'a"}'}
+    assert at(1, 2) == {b'"}]'}
+    assert at(2, 1) == {b'\\"]', b'""]', b'a"}'}
+    assert at(1, 0) == at(3, 1) == set()
+
+
+def test_the_tokens_that_end_a_text_are_those_found_by_trying_all() -> None:
+    grammar = compile(JsonSchema(SCHEMA, whitespace="compact"), VOCABULARY)
+    rng = random.Random(1)
+    found = num_states = 0
+    for _ in range(30):
+        matcher = grammar.matcher()
+        for _ in range(rng.randrange(12)):
+            assert isinstance(matcher, GuardedMatcher)
+            slow = {
+                token
+                for token in matcher._verdicts.closers(matcher._inner.state)
+                if (VOCABULARY.token_bytes[token] or b"")[-1:] in (b"]", b"}")
+            }
+            assert set(matcher._closers()) == slow
+            found, num_states = found + len(slow), num_states + 1
+            out = allocate_bitmask(1, VOCABULARY.size)
+            matcher.fill_bitmask(out)
+            allowed = [token for token in ids_from_bitmask(out[0]).tolist() if token not in VOCABULARY.eos_token_ids]
+            if not allowed:
+                break
+            likely = [token for token in allowed if len(VOCABULARY.token_bytes[token] or b"") > 1]
+            assert matcher.accept(rng.choice(likely or allowed))
+    assert found > num_states / 2  # there was something to find
+
+
+def test_rollback_and_forks_keep_the_place() -> None:
+    matcher = compile(JsonSchema(SCHEMA, whitespace="compact"), VOCABULARY).matcher()
+    assert isinstance(matcher, GuardedMatcher)
+    assert all(matcher.accept(byte) for byte in b'[{},{"a":"')
+    fork = matcher.fork()
+    assert isinstance(fork, GuardedMatcher)
+    matcher.rollback(4)
+    assert matcher._places[-1] == Place().after(matcher.text) == Place(1, 2)
+    assert all(fork.accept(byte) for byte in b'"},{')
+    assert fork._places[-1] == Place(0, 2)
+    assert fork.refusal(ord("}")) is None and fork.accept(ord("}"))
+    assert fork.refusal(ord("]")) is not None and not fork.accept(ord("]"))
