@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
+from itertools import accumulate
 from types import MappingProxyType
 from typing import Any
 
@@ -125,10 +126,12 @@ class Vocabulary:
         fingerprint = self._fingerprint
         if fingerprint is None:
             # -1 tells "never text" apart, and the lengths make the concatenation unambiguous.
-            lengths = np.array([-1 if data is None else len(data) for data in self.token_bytes], dtype="<i4")
+            rows = [data or b"" for data in self.token_bytes]
+            lengths = np.fromiter(map(len, rows), "<i4", len(rows))
+            lengths[lengths == 0] = -1  # a token that is text has a byte at least
             digest = hashlib.sha256(f"{self.size} {sorted(self.eos_token_ids)}\n".encode())
             digest.update(lengths.tobytes())
-            digest.update(b"".join(data for data in self.token_bytes if data is not None))
+            digest.update(b"".join(rows))
             fingerprint = digest.hexdigest()
             object.__setattr__(self, "_fingerprint", fingerprint)
         return fingerprint
@@ -235,7 +238,10 @@ def _read_backend(tokenizer: Any, backend: Any, special_ids: Iterable[int]) -> t
     """Tokens of a ``tokenizers.Tokenizer``: its vocabulary through its decoder's byte map, then the added tokens."""
     to_bytes = _decoder_map(tokenizer, backend.decoder)
     model_vocabulary: Mapping[str, int] = backend.get_vocab(with_added_tokens=False)
-    tokens: TokenBytes = {token_id: to_bytes(token) for token, token_id in model_vocabulary.items()}
+    if to_bytes is _byte_level:
+        tokens: TokenBytes = dict(zip(model_vocabulary.values(), _all_byte_level(list(model_vocabulary)), strict=True))
+    else:
+        tokens = {token_id: to_bytes(token) for token, token_id in model_vocabulary.items()}
     special: SpecialTokens = {}
     special_ids = set(special_ids)
     for token_id, added in backend.get_added_tokens_decoder().items():
@@ -319,6 +325,20 @@ def _byte_level(token: str) -> bytes:
         return bytes(map(_byte_alphabet().__getitem__, token))
     except KeyError:  # the decoder's own rule: a token with any other character stands for its text
         return token.encode("utf-8", errors="surrogatepass")
+
+
+def _all_byte_level(tokens: Sequence[str]) -> Sequence[bytes]:
+    """`_byte_level` of every token, by one look-up for all their characters."""
+    alphabet = _byte_alphabet()
+    byte_of = np.full(ord(max(alphabet)) + 1, -1, np.int16)
+    byte_of[[ord(character) for character in alphabet]] = list(alphabet.values())
+    code_points = np.frombuffer("".join(tokens).encode("utf-32-le", errors="surrogatepass"), "<u4")
+    data = byte_of[code_points] if code_points.max(initial=0) < len(byte_of) else np.array([-1], np.int16)
+    if data.min(initial=0) < 0:  # some character is none of the alphabet
+        return [_byte_level(token) for token in tokens]
+    joined = data.astype(np.uint8).tobytes()
+    ends = list(accumulate(map(len, tokens)))
+    return [joined[start:end] for start, end in zip([0, *ends], ends, strict=False)]
 
 
 # --- SentencePiece, Tekken, tiktoken ---------------------------------------------------------------------------------

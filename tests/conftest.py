@@ -1,9 +1,12 @@
-"""What holds for all tests: one thread, and no GPU tests without a GPU."""
+"""What holds for all tests: one thread, nothing of the user's cache, and no GPU tests without a GPU."""
 
+import os
 from collections.abc import Iterator
 
 import pytest
 import torch
+
+os.environ["DECODEKIT_CACHE"] = "off"  # in the processes that tests start, too
 
 
 @pytest.fixture(autouse=True)

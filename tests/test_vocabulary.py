@@ -16,7 +16,7 @@ import tokenizers
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 
 from decodekit.errors import TokenizerError, VocabularyMismatchError
-from decodekit.vocabulary import Vocabulary, _byte_alphabet
+from decodekit.vocabulary import Vocabulary, _all_byte_level, _byte_alphabet, _byte_level
 from tests.reference.vocabularies import (
     adversarial_tokens,
     adversarial_vocabulary,
@@ -422,3 +422,12 @@ def test_vocabularies_for_tests_are_what_they_say() -> None:
     assert small_vocabulary(["é", b"\xff"]).token_bytes == ("é".encode(), b"\xff", None)
     made = random_vocabulary(random.Random(0), b"ab", 30)
     assert made.size == 31 and made.eos_token_ids == {30} and set(b"".join(made.token_bytes[:30])) == set(b"ab")  # type: ignore[arg-type]
+
+
+def test_byte_level_tokens_are_read_together_as_one_by_one() -> None:
+    rng = random.Random(0)
+    alphabet = [*_byte_alphabet()]
+    for others in ([], [" "], ["日"], ["\U0001f600"], ["\ud800"], ["\u00ad"], ["\u0144"]):
+        tokens = ["".join(rng.choices(alphabet + others, k=rng.randrange(9))) for _ in range(300)]
+        assert list(_all_byte_level(tokens)) == [_byte_level(token) for token in tokens]
+    assert list(_all_byte_level([])) == []

@@ -65,7 +65,7 @@ class Announcer:
             if self._was_said or self._timer is None:
                 return
             self._was_said = True
-        _log.warning("decodekit: first use on this machine, %s; it is kept for the next time", what)
+        _log.warning("decodekit: first use here: %s; kept for the next time if the cache can be written", what)
 
 
 announcer: Final = Announcer()

@@ -9,15 +9,21 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final
 
 import numpy as np
 
+from decodekit.constraints import automaton, ir, trie, walk
 from decodekit.constraints.automaton import Automaton, Int32Array, UInt8Array
 from decodekit.constraints.bitmask import num_words
+from decodekit.constraints.first_use import announcer
+from decodekit.constraints.ir import accept
+from decodekit.constraints.languages import named
 from decodekit.constraints.network import Fresh
+from decodekit.constraints.store import Store, version_of
 from decodekit.constraints.trie import TokenTrie
 from decodekit.constraints.walk import EXIT_AT, EXIT_BEFORE, walk_kernel
 from decodekit.vocabulary import Vocabulary
@@ -27,6 +33,11 @@ WALK_CACHE_BYTES: Final = 64 << 20
 
 SHORT_TOKEN: Final = 16
 """Tokens of up to so many bytes are walked apart: 99 % of the tokens of a vocabulary of 131k."""
+
+MIN_TOKENS_KEPT: Final = 8192
+"""A vocabulary with fewer tokens is as quickly sorted as read."""
+
+_SOURCES: Final = (__file__, trie.__file__, walk.__file__, automaton.__file__, ir.__file__)  # of what is kept
 
 NO_NODES: Final = np.zeros(0, np.int32)
 
@@ -70,13 +81,36 @@ class Walk:
         inside = 0 if self.inside is None else self.inside.nbytes
         self.num_bytes = 256 + inside + sum(128 + array.nbytes for array in arrays)
 
+    def to_arrays(self) -> dict[str, Int32Array]:
+        """What `from_arrays` makes the same walk of, complete and with one label set at most; its number aside."""
+        return {
+            "inside": NO_NODES if self.inside is None else self.inside,
+            "before": np.concatenate([NO_NODES, *self.before.values()]),
+            "at": np.concatenate([NO_NODES, *self.at.values()]),
+        }
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, Int32Array], label_set: int) -> Walk:
+        """The walk that `to_arrays` was asked of, with the number of the label set in some automaton."""
+        inside, before, at = arrays["inside"], arrays["before"], arrays["at"]
+        return cls(
+            inside=inside if len(inside) else None,
+            before={label_set: before} if len(before) else {},
+            at={label_set: at} if len(at) else {},
+            label_sets=(label_set,) if len(before) or len(at) else (),
+            is_complete=True,
+        )
+
 
 class TokenIndex:
     """The tokens of some lengths as the masks see them: their trie, and the walks of lexical states over it."""
 
-    def __init__(self, vocabulary: Vocabulary, min_length: int = 1, max_length: int | None = None) -> None:
+    def __init__(
+        self, vocabulary: Vocabulary, trie: TokenTrie | None = None, name: str = "tokens", store: Store | None = None
+    ) -> None:
         self.vocabulary = vocabulary
-        self.trie = TokenTrie.build(vocabulary, min_length, max_length)
+        self.trie = TokenTrie.build(vocabulary) if trie is None else trie
+        self._name, self._store = name, store
         self.num_words = num_words(vocabulary.size)
         self._walks: OrderedDict[tuple[Automaton, int, bytes], Walk] = OrderedDict()
         self._num_bytes = 0
@@ -93,14 +127,38 @@ class TokenIndex:
             if walk is not None:
                 self._walks.move_to_end(key)
                 return walk
-        words = np.zeros(self.num_words, np.int32)
-        walk = self.walk_nodes(automaton, state, 1, self.trie.num_nodes, words, follow)
+        if follow is None:
+            walk = self._common_walk(automaton, state)
+        else:
+            walk = self._walk_all(automaton, state, follow)
         with self._lock:
             self._walks[key] = walk
             self._num_bytes += walk.num_bytes
             while self._num_bytes > WALK_CACHE_BYTES and len(self._walks) > 1:
                 _, oldest = self._walks.popitem(last=False)
                 self._num_bytes -= oldest.num_bytes
+        return walk
+
+    def _walk_all(self, automaton: Automaton, state: int, follow: UInt8Array | None = None) -> Walk:
+        words = np.zeros(self.num_words, np.int32)
+        return self.walk_nodes(automaton, state, 1, self.trie.num_nodes, words, follow)
+
+    def _common_walk(self, automaton: Automaton, state: int) -> Walk:
+        """The walk of a lexical state, from disk if its language has a name; kept there if it was not yet."""
+        node = automaton.nodes[state]
+        known = None if node is None or self._store is None else named(node)
+        if known is None or self._store is None:
+            return self._walk_all(automaton, state)
+        language, label = known
+        file = f"{language}-{self._name}"
+        # A label is numbered by the automaton, so its number is not kept.
+        label_set = int(automaton.endings[automaton.state(accept(label))])
+        arrays = self._store.load(file)
+        if arrays is not None:
+            return Walk.from_arrays(arrays, label_set)
+        walk = self._walk_all(automaton, state)
+        if walk.is_complete and set(walk.label_sets) <= {label_set}:
+            self._store.save(file, walk.to_arrays())
         return walk
 
     def walk_nodes(
@@ -191,14 +249,41 @@ def _group(exits: Int32Array) -> dict[int, Int32Array]:
     return {int(label_set): exits[exits[:, 1] == label_set, 0].copy() for label_set in np.unique(exits[:, 1])}
 
 
+_RANGES: Final = {"tokens": (1, None), "short-tokens": (1, SHORT_TOKEN), "long-tokens": (SHORT_TOKEN + 1, None)}
+
+
+def store_of(vocabulary: Vocabulary) -> Store | None:
+    """Where what depends on a vocabulary alone is kept; None if the vocabulary is too small to be worth a file."""
+    if len(vocabulary) < MIN_TOKENS_KEPT:
+        return None
+    return Store(vocabulary.fingerprint, version_of(*_SOURCES))
+
+
+@lru_cache(maxsize=8)
+def _tries(vocabulary: Vocabulary) -> tuple[TokenTrie, ...]:
+    """The tries of all tokens, of the short and of the long ones; from disk if they are there."""
+    store = store_of(vocabulary)
+    if store is not None:
+        kept = [store.load(name) for name in _RANGES]
+        if all(arrays is not None for arrays in kept):
+            return tuple(TokenTrie.from_arrays(arrays) for arrays in kept if arrays is not None)
+    with announcer.step("sorting the tokens"):
+        tries = tuple(TokenTrie.build_all(vocabulary, tuple(_RANGES.values())))
+        if store is not None:
+            for name, made in zip(_RANGES, tries, strict=True):
+                store.save(name, made.to_arrays())
+    return tries
+
+
 @lru_cache(maxsize=8)
 def whole_index(vocabulary: Vocabulary) -> TokenIndex:
-    """The index of all tokens of a vocabulary, built once."""
-    return TokenIndex(vocabulary)
+    """The index of all tokens of a vocabulary, made once."""
+    return TokenIndex(vocabulary, _tries(vocabulary)[0], "tokens", store_of(vocabulary))
 
 
 @lru_cache(maxsize=8)
 def token_indices(vocabulary: Vocabulary) -> tuple[TokenIndex, ...]:
-    """The indices of a vocabulary, of its short and of its long tokens, built once."""
-    indices = (TokenIndex(vocabulary, 1, SHORT_TOKEN), TokenIndex(vocabulary, SHORT_TOKEN + 1))
-    return tuple(index for index in indices if len(index.trie.tokens))
+    """The indices of a vocabulary, of its short and of its long tokens, made once."""
+    parts = list(zip(_RANGES, _tries(vocabulary), strict=True))[1:]
+    store = store_of(vocabulary)
+    return tuple(TokenIndex(vocabulary, trie, name, store) for name, trie in parts if len(trie.tokens))

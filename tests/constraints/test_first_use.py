@@ -1,0 +1,97 @@
+"""A slow first use says so once; compiled code of an earlier process is found again without numba's compiler."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from decodekit.constraints.first_use import Announcer
+
+
+def messages(caplog: pytest.LogCaptureFixture) -> list[str]:
+    assert all(record.levelno == logging.WARNING and record.name == "decodekit" for record in caplog.records)
+    return [record.getMessage() for record in caplog.records]
+
+
+def wait_for(condition: object) -> None:
+    for _ in range(200):
+        if callable(condition) and condition():
+            return
+        time.sleep(0.01)
+    raise AssertionError("it did not happen within two seconds")
+
+
+def test_a_slow_step_is_announced_while_it_runs_and_once(caplog: pytest.LogCaptureFixture) -> None:
+    announcer = Announcer(patience_s=0.02)
+    with announcer.step("sorting"):
+        wait_for(lambda: caplog.records)
+        with announcer.step("compiling"):
+            time.sleep(0.04)
+    with announcer.step("compiling"):
+        time.sleep(0.04)
+    (message,) = messages(caplog)
+    assert "sorting" in message
+
+
+def test_steps_that_are_slow_together_are_announced(caplog: pytest.LogCaptureFixture) -> None:
+    announcer = Announcer(patience_s=0.1)
+    for _ in range(3):
+        with announcer.step("sorting"):
+            time.sleep(0.06)
+    assert len(messages(caplog)) == 1
+
+
+def test_quick_steps_are_not_announced(caplog: pytest.LogCaptureFixture) -> None:
+    announcer = Announcer(patience_s=0.3)
+    for _ in range(3):
+        with announcer.step("sorting"):
+            pass
+    time.sleep(0.35)
+    assert messages(caplog) == []
+
+
+CALL = """
+import sys
+import numpy as np
+from decodekit.constraints.walk import add_tokens_kernel
+words = np.zeros(2, np.int32)
+first, tokens = np.array([0, 0, 2, 3], np.int32), np.array([5, 33, 7], np.int32)
+add_tokens_kernel()(np.array([1], np.int32), first, tokens, words)
+print(words.tolist(), "numba.np.arraymath" in sys.modules, add_tokens_kernel().stats.cache_hits.total())
+"""
+
+
+@pytest.mark.slow
+def test_compiled_code_is_found_by_the_next_process(tmp_path: Path) -> None:
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+
+    def call() -> str:
+        command = [sys.executable, "-c", CALL]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+
+    assert call() == "[32, 2] True 0"
+    assert call() == "[32, 2] False 1"  # the modules of the compiler were not even imported
+    for path in tmp_path.rglob("*.nbc"):
+        path.unlink()
+    assert call() == "[32, 2] True 0"  # what is missing is compiled, as the first time
+
+
+@pytest.mark.slow
+def test_where_nothing_can_be_kept_each_process_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    from decodekit.constraints import kernels
+
+    def refuse(_: object) -> None:
+        raise RuntimeError("no folder")
+
+    def double(number: int) -> int:
+        return 2 * number
+
+    monkeypatch.setattr(kernels, "_QuickCache", refuse)
+    assert kernels.compiled(double)(4) == 8

@@ -1,0 +1,235 @@
+"""What is kept on disk is what would be made anew; whatever is damaged, misplaced or unwritable is made anew."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from decodekit.constraints import ir, store, token_index
+from decodekit.constraints.automaton import Automaton
+from decodekit.constraints.json_schema import text
+from decodekit.constraints.languages import named, register
+from decodekit.constraints.store import Store
+from decodekit.constraints.token_index import TokenIndex, Walk, token_indices, whole_index
+from decodekit.constraints.trie import TokenTrie
+from decodekit.vocabulary import Vocabulary
+from tests.reference import walk as reference
+from tests.reference.vocabularies import adversarial_vocabulary, byte_vocabulary, random_vocabulary
+
+VOCABULARIES = {
+    "adversarial": adversarial_vocabulary(),
+    "bytes": byte_vocabulary(),
+    "random": random_vocabulary(random.Random(0), b'ab"\\', 300),
+    "long": Vocabulary([b"a" * 300, b"a" * 299, b"b", b'"'], []),
+    "none": Vocabulary([None], [0]),
+}
+ARRAYS = {
+    "numbers": np.arange(7, dtype=np.int32),
+    "bytes": np.array([[1, 2], [3, 255]], np.uint8),
+    "none": np.zeros((0, 3), np.int64),
+}
+STRING = ir.concat(text.BODY, text.QUOTE)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv(store.VARIABLE, str(tmp_path / "cache"))
+    monkeypatch.setattr(token_index, "MIN_TOKENS_KEPT", 0)
+    return tmp_path / "cache"
+
+
+def files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def indices(vocabulary: Vocabulary) -> tuple[TokenIndex, ...]:
+    """As in a new process: nothing is remembered."""
+    token_index._tries.cache_clear()
+    return (whole_index.__wrapped__(vocabulary), *token_indices.__wrapped__(vocabulary))
+
+
+def contents(walk: Walk, automaton: Automaton) -> tuple[object, ...]:
+    """What a walk says, with labels for the numbers that an automaton gave them."""
+    groups = [
+        {automaton.label_sets[number]: nodes.tolist() for number, nodes in group.items() if len(nodes)}
+        for group in (walk.before, walk.at)
+    ]
+    inside = None if walk.inside is None else walk.inside.tolist()
+    return inside, groups, {automaton.label_sets[number] for number in walk.label_sets}, walk.is_complete
+
+
+def test_what_is_loaded_is_what_was_saved() -> None:
+    kept = Store("subject", "1")
+    assert kept.load("name") is None
+    assert kept.save("name", ARRAYS)
+    loaded = kept.load("name")
+    assert loaded is not None and list(loaded) == list(ARRAYS)
+    for name, array in ARRAYS.items():
+        assert loaded[name].dtype == array.dtype and loaded[name].shape == array.shape
+        assert np.array_equal(loaded[name], array) and loaded[name].flags.writeable and loaded[name].flags.aligned
+    assert Store("other", "1").load("name") is None and Store("subject", "2").load("name") is None
+
+
+def test_damage_is_noticed(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    kept = Store("subject", "1")
+    kept.save("name", ARRAYS)
+    (path,) = files(folder)
+    whole = path.read_bytes()
+    places = [*range(0, len(whole), 9), len(whole) - 1]
+    for place in places:
+        path.write_bytes(whole[:place] + bytes((whole[place] ^ 1,)) + whole[place + 1 :])
+        assert kept.load("name") is None, place
+    for length in places:
+        path.write_bytes(whole[:length])
+        assert kept.load("name") is None, length
+    assert len(caplog.records) == 2 * len(places)
+    assert all(record.levelno == logging.WARNING and str(path) in record.getMessage() for record in caplog.records)
+    path.write_bytes(whole)
+    assert kept.load("name") is not None
+
+
+def test_a_file_in_the_place_of_another_is_noticed(folder: Path) -> None:
+    Store("subject", "1").save("one", ARRAYS)
+    (path,) = files(folder)
+    path.rename(path.with_name("other.arrays"))
+    assert Store("subject", "1").load("other") is None
+
+
+def test_nothing_is_kept_where_that_is_off_or_impossible(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    kept = Store("subject", "1")
+    monkeypatch.setenv(store.VARIABLE, "off")
+    assert store.root() is None and not kept.save("name", ARRAYS) and kept.load("name") is None
+    (tmp_path / "file").write_text("no folder")
+    monkeypatch.setenv(store.VARIABLE, str(tmp_path / "file"))
+    assert not kept.save("name", ARRAYS) and kept.load("name") is None
+    monkeypatch.setenv(store.VARIABLE, str(folder))
+
+    def refuse(*_: object) -> None:
+        raise PermissionError("read-only")
+
+    monkeypatch.setattr(os, "replace", refuse)
+    assert not kept.save("name", ARRAYS) and kept.load("name") is None
+    assert files(folder) == []  # nothing half written is left
+    vocabulary = VOCABULARIES["adversarial"]
+    assert all(index.trie.num_nodes for index in indices(vocabulary))
+
+
+def test_the_folder_is_the_platforms_or_the_chosen_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv(store.VARIABLE, str(tmp_path))
+    assert store.root() == tmp_path
+    monkeypatch.delenv(store.VARIABLE)
+    monkeypatch.setattr("sys.platform", "linux")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert store.root() == tmp_path / "xdg" / "decodekit"
+
+
+def test_writers_do_not_meet() -> None:
+    kept = Store("subject", "1")
+    failures: list[int] = []
+
+    def write(number: int) -> None:
+        for _ in range(30):
+            assert kept.save("name", {"a": np.full(1000, number, np.int32)})
+            loaded = kept.load("name")
+            if loaded is None or len(set(loaded["a"].tolist())) != 1:
+                failures.append(number)
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+
+
+@pytest.mark.parametrize("name", VOCABULARIES)
+def test_a_kept_trie_is_the_trie(name: str, folder: Path) -> None:
+    vocabulary = VOCABULARIES[name]
+    made = indices(vocabulary)
+    assert len(files(folder)) == 3
+    for one, other in zip(made, indices(vocabulary), strict=True):
+        for slot in TokenTrie.__slots__:
+            assert np.array_equal(getattr(one.trie, slot), getattr(other.trie, slot)), slot
+            if slot != "max_depth":
+                assert getattr(one.trie, slot).dtype == getattr(other.trie, slot).dtype
+    plain = TokenTrie.build(vocabulary)
+    assert np.array_equal(plain.end, made[0].trie.end) and np.array_equal(plain.tokens, made[0].trie.tokens)
+
+
+@pytest.mark.parametrize("name", VOCABULARIES)
+@pytest.mark.parametrize("node", [STRING, ir.concat(text.length(1, None), text.QUOTE)], ids=["free", "not empty"])
+def test_a_kept_walk_is_the_walk(name: str, node: ir.Node, folder: Path) -> None:
+    vocabulary = VOCABULARIES[name]
+    first, second = Automaton(), Automaton()
+    second.state(ir.accept("a label that changes the numbers"))
+    second.state(ir.concat(text.QUOTE, ir.accept("other")))
+    for label in (None, "value"):
+        labelled = ir.concat(node, ir.accept(label))
+        for index, other in zip(indices(vocabulary), indices(vocabulary), strict=True):
+            made, kept = (
+                contents(one.walk(automaton, automaton.state(labelled)), automaton)
+                for one, automaton in ((index, first), (other, second))
+            )
+            assert made == kept
+            state = first.state(labelled)
+            expected = reference.walk(first, index.trie, state, vocabulary.size, np.ones(256, np.uint8))
+            walk = index.walk(first, state)
+            exits = [*walk.before.values(), *walk.at.values()]
+            assert sum(map(len, exits)) == len(expected[1])
+    assert any("json-string" in path.name for path in files(folder))
+
+
+def test_negative_control_a_wrong_walk_on_disk_is_seen(folder: Path) -> None:
+    # What has the right checksum is believed: then the comparison above must fail.
+    vocabulary = VOCABULARIES["adversarial"]
+    index, automaton = indices(vocabulary)[0], Automaton()
+    made = contents(index.walk(automaton, automaton.state(STRING)), automaton)
+    (path,) = (path for path in files(folder) if "json-string" in path.name and path.name.endswith("-tokens.arrays"))
+    assert index._store is not None
+    name = path.name.removesuffix(".arrays")
+    arrays = index._store.load(name)
+    assert arrays is not None
+    arrays["inside"][0] ^= 1
+    index._store.save(name, arrays)
+    again = indices(vocabulary)[0]
+    assert contents(again.walk(automaton, automaton.state(STRING)), automaton) != made
+    path.write_bytes(path.read_bytes()[:-1])  # and what has a wrong one is not
+    again = indices(vocabulary)[0]
+    assert contents(again.walk(automaton, automaton.state(STRING)), automaton) == made
+
+
+def test_small_vocabularies_are_not_kept(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(token_index, "MIN_TOKENS_KEPT", 8192)
+    indices(VOCABULARIES["adversarial"])
+    assert files(folder) == []
+
+
+def test_languages_are_known_by_their_words_whatever_the_label() -> None:
+    name = named(STRING)
+    assert name is not None and name[0].startswith("json-string-") and name[1] is None
+    assert named(ir.concat(STRING, ir.accept(("key", 3)))) == (name[0], ("key", 3))
+    state = ir.concat(text.quoted(text.BODY), ir.accept(1)).derivative(ord('"'))
+    assert named(state) == (name[0], 1)
+    assert named(ir.concat(text.length(0, 5), text.QUOTE)) is None
+    assert named(text.BODY) is None and named(ir.accept(1)) is None and named(ir.EMPTY) is None
+    with pytest.raises(TypeError):
+        register("no schema decides about this", ir.complement(text.BODY))
+
+
+def test_the_digest_of_a_language_is_its_structure() -> None:
+    from decodekit.constraints.languages import _digest
+
+    def digest(node: ir.Node) -> bytes:
+        return _digest(node, {})
+
+    a, b = ir.literal(b"ab"), ir.literal(b"cde")
+    assert digest(ir.choice(a, b)) == digest(ir.choice(b, a)) != digest(ir.choice(a, a))
+    assert len({digest(node) for node in (a, b, ir.repeat(a), ir.repeat(a, 1), ir.repeat(a, 0, 3), STRING)}) == 6
