@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
 
@@ -17,6 +18,21 @@ MAX_SEARCH_ROWS: Final = 2_000_000
 
 _emptiness: WeakKeyDictionary[Node, bool] = WeakKeyDictionary()
 
+deciders: list[Callable[[Node], bool | None]] = []
+"""What answers for languages whose words it can read in larger steps than bytes; None for all other nodes."""
+
+
+def _decided(node: Node) -> bool | None:
+    """Whether a node is empty, if that is known or some decider knows it."""
+    known = _emptiness.get(node)
+    if known is None:
+        for decide in deciders:
+            known = decide(node)
+            if known is not None:
+                _emptiness[node] = known
+                break
+    return known
+
 
 def _width(node: Node) -> int:
     """Number of conditions of an intersection."""
@@ -31,7 +47,7 @@ def search_is_empty(root: Node) -> bool:
     Raises:
         ResourceLimitError: it explored `MAX_SEARCH_STATES` nodes, or their many transitions, without a decision.
     """
-    known = _emptiness.get(root)
+    known = _decided(root)
     if known is not None:
         return known
     parents: dict[Node, Node | None] = {root: None}
@@ -39,14 +55,14 @@ def search_is_empty(root: Node) -> bool:
     num_rows = 0
     while stack:
         node = stack.pop()
-        alive = node.is_nullable or (node is not root and _emptiness.get(node) is False) or not node.can_be_empty
-        if alive:
+        known = None if node is root else _decided(node)
+        if node.is_nullable or known is False or not node.can_be_empty:
             found: Node | None = node
             while found is not None:
                 _emptiness[found] = False
                 found = parents[found]
             return False
-        if node is not root and _emptiness.get(node):
+        if known:
             continue
         # Successors with fewer open ends first (they are popped last-in first-out): nullable ones decide at once.
         transitions = node.transitions()

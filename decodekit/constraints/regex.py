@@ -140,7 +140,7 @@ _ROUND_END: Final = _RoundEnd()
 
 
 @dataclass(frozen=True, slots=True)
-class _Loop(Node):
+class Loop(Node):
     """The texts of an iteration and of what follows it, derived when asked for: it contains itself."""
 
     can_be_empty = True
@@ -152,10 +152,12 @@ class _Loop(Node):
 
     @property
     def labels(self) -> tuple[Hashable, ...]:
+        """As in `Node`."""
         # A round matches one character at least, so only stopping here gives the empty text.
         return () if self.iteration.min else self.lowering.lower(self.then, self.before).labels
 
     def transitions(self) -> Transitions:
+        """As in `Node`."""
         return self.lowering.unroll(self.iteration, self.then, self.before).transitions()
 
 
@@ -265,7 +267,7 @@ class _Lowering:
         if isinstance(item, _RoundEnd):
             return ir.EMPTY if before.startswith("fresh") else self.lower(then, before)
         if isinstance(item, _Iteration):
-            return _Loop(self, item, then, before)
+            return Loop(self, item, then, before)
         if isinstance(item, Chars):
             return ir.choice(
                 *(
@@ -325,7 +327,7 @@ class _Lowering:
             for _ in range(item.min):
                 rest = self.before(item.item, rest)
             return self.lower(rest, before)
-        return _Loop(self, _Iteration(item, item.min, item.max), then, before)
+        return Loop(self, _Iteration(item, item.min, item.max), then, before)
 
     def unroll(self, iteration: _Iteration, then: _Rest, before: Context) -> Node:
         """Stop here, or one round and then the rounds that are left."""
@@ -348,7 +350,10 @@ class _Lowering:
             elif isinstance(item, Sequence):
                 node = ir.concat(*map(self.plain, item.items))
             elif isinstance(item, Alternatives):
-                node = ir.choice(*map(self.plain, item.options))
+                single = [option.ranges for option in item.options if isinstance(option, Chars)]
+                ranges = utf8.normalise(pair for ranges in single for pair in ranges)
+                others = (self.plain(option) for option in item.options if not isinstance(option, Chars))
+                node = ir.choice(self.encode(ranges), *others)  # one set, whose spellings are those of a set
             else:
                 assert isinstance(item, Repeated)
                 node = ir.repeat(self.plain(item.item), item.min, item.max)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from decodekit.constraints import regex
+from decodekit.constraints import emptiness, regex
 from decodekit.constraints.ir import Node
-from decodekit.constraints.json_schema import text
+from decodekit.constraints.json_schema import spelled, text
 from decodekit.errors import ConstraintError
+
+emptiness.deciders.append(spelled.is_empty)
 
 
 def search_language(pattern: str, *, at: str) -> Node:

@@ -198,6 +198,11 @@ def num_texts(body: Node, limit: int) -> int:
 
     Counts one spelling of each text, level by level: the number of ways into each state after k bytes.
     """
+    from decodekit.constraints.json_schema import spelled  # which reads the nodes of this module
+
+    counted = spelled.num_texts(body, limit)
+    if counted is not None:
+        return counted
     total = 0
     frontier = {ir.both(body, _ONE_SPELLING): 1}
     for _ in range(_MAX_LEVELS):
@@ -443,3 +448,10 @@ class _Hexed(_Words):
 def words(values: Sequence[str]) -> Node:
     """The body language of finitely many texts; those with lone surrogates are left out."""
     return WordTable(sorted({value for value in values if is_text(value)})).node()
+
+
+def first_characters(node: Node) -> list[tuple[str, Node]] | None:
+    """The characters that a list of words begins with, each with the rest of its words; None for other nodes."""
+    if type(node) is _Words and node.table.spelling is spell and node.table.end is None:
+        return list(node._children())
+    return None

@@ -1,0 +1,130 @@
+"""Emptiness of string languages by characters, against the search by bytes and against counting texts."""
+
+import random
+
+import pytest
+
+from decodekit.constraints import emptiness, ir
+from decodekit.constraints.ir import Node
+from decodekit.constraints.json_schema import formats, patterns, spelled, text
+from decodekit.errors import ResourceLimitError
+
+PATTERNS = [
+    "^a*$", "a", "[^a]", "^[ab]{2,4}$", "^(a|bc)*$", "(?=.*b)a", "^(?!ab)", r"\\", '"', r"^[\u0000-\u001f]$", "é|ü",
+    r"[\u0800-\uffff]", "^.{3}$", r"\bab\b", "^a(b|c|de)f?$", r"\d+-", "😀",
+    "^(a|b|cd)$", r"^[^\x00-\x7f]+$", "(?<!a)b",
+]  # fmt: skip
+LANGUAGES = [
+    *(patterns.search_language(pattern, at="#") for pattern in PATTERNS),
+    *(text.words(["a", "ab", "é", '"x', "\\"]), text.words(["b", "😀"])),
+    *(text.length(2, 3), text.length(0, 1), text.length(5, None)),
+]
+BEGINNINGS = [b"", b"", b"", b"a", b"ab", b"\\", b"\\u00", b"\xc3", b"\xf0\x9f"]
+
+
+def by_bytes(node: Node, monkeypatch: pytest.MonkeyPatch) -> bool:
+    with monkeypatch.context() as patch:
+        patch.setattr(emptiness, "deciders", [])
+        emptiness._emptiness.clear()
+        answer = node.is_empty
+        emptiness._emptiness.clear()
+    return answer
+
+
+def random_language(rng: random.Random) -> Node:
+    languages = rng.sample(LANGUAGES, rng.randint(1, 4))
+    return text.meet(*(node if rng.random() < 0.6 else text.without(text.BODY, node) for node in languages))
+
+
+def test_against_the_search_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = random.Random(5)
+    answers: list[bool] = []
+    for _ in range(400):
+        node = random_language(rng)
+        for byte in rng.choice(BEGINNINGS):
+            node = node.derivative(byte)
+        if not isinstance(node, ir.Both):
+            continue
+        fast = spelled.is_empty(node)
+        if fast is None:
+            continue
+        try:
+            assert fast == by_bytes(node, monkeypatch), node
+        except ResourceLimitError:
+            continue
+        answers.append(fast)
+    assert answers.count(True) > 20 and answers.count(False) > 20
+
+
+def test_what_begins_inside_a_character_is_left_to_bytes() -> None:
+    node = text.meet(patterns.search_language("^[a-cé]", at="#"), patterns.search_language("[^b]$", at="#"))
+    assert spelled.is_empty(node) is False
+    for beginning in (b"\\", b"\\u", b"\\u00", b"\\u006", b"\xc3"):
+        inside = node
+        for byte in beginning:
+            inside = inside.derivative(byte)
+        assert spelled.is_empty(inside) is None and not inside.is_empty
+    assert spelled.is_empty(ir.both(ir.repeat(ir.byte_set(b"ab")), ir.complement(ir.literal(b"a")))) is None  # no JSON
+    assert spelled.is_empty(ir.complement(ir.literal(b"a"))) is None
+
+
+def test_counting(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = random.Random(7)
+    num_finite = 0
+    for _ in range(150):
+        node, limit = random_language(rng), rng.choice([1, 5, 1000])
+        fast = spelled.num_texts(node, limit)
+        assert fast is not None
+        with monkeypatch.context() as patch:
+            patch.setattr(spelled, "num_texts", lambda body, limit: None)
+            assert fast == text.num_texts(node, limit), node
+        num_finite += 0 < fast < limit
+    assert num_finite > 5
+
+
+@pytest.mark.parametrize(
+    ("asked", "excluded", "empty"),
+    [
+        (["^[a-z]+$", "^.{40}$"], ["^a", "[b-z]$"], False),
+        (["^[a-z]+$", "^.{40}$", "^a"], ["[a-z]$"], True),
+        (["^(a|b)*a(a|b){6}$", "^(a|b)*b(a|b){6}$"], [], True),
+        (["aa", "bb", "cc", "^[abc]{5}$"], [], True),
+        (["aa", "bb", "cc", "^[abc]{6}$"], [], False),
+        ([r"^(?!.*://)(?=.{1,255}$)((.{1,63}\.){1,127}(?![0-9]*$)[a-z0-9-]+\.?)$"], ["z$"], False),
+        (['^"', r"\\$"], ["^.{0,2}$"], False),
+        (["^\u0001?$"], ["^$", "[^a]"], True),
+    ],
+)
+def test_by_hand(asked: list[str], excluded: list[str], empty: bool) -> None:
+    node = text.BODY
+    for pattern in asked:
+        node = text.meet(node, patterns.search_language(pattern, at="#"))
+    for pattern in excluded:
+        node = text.without(node, patterns.search_language(pattern, at="#"))
+    assert spelled.is_empty(node) is empty and node.is_empty is empty
+
+
+def test_bounds_on_the_length() -> None:
+    even = patterns.search_language("^(..)*$", at="#")
+    assert spelled.is_empty(text.meet(even, text.length(3, 3))) is True
+    assert spelled.is_empty(text.meet(even, text.length(3, 4))) is False
+    assert spelled.is_empty(text.meet(even, text.length(10_001, 10_001))) is True
+    assert spelled.is_empty(text.meet(even, text.length(10_001, None))) is False
+    assert spelled.num_texts(text.meet(text.words(["a", "bb", "cc"]), text.length(2, None)), 10) == 2
+
+
+@pytest.mark.slow
+def test_most_formats_are_read_by_characters() -> None:
+    known = [
+        name for name in formats.names() if spelled.is_spelled(formats.language(name, "assert", at="#") or ir.EMPTY)
+    ]
+    assert {"date", "time", "date-time", "uri", "uuid", "ipv4", "hostname"} <= set(known)
+
+
+def test_too_many_states(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spelled, "MAX_STATES", 50)
+    node = text.meet(
+        patterns.search_language("^[ab]*a[ab]{8}$", at="#"), patterns.search_language("^[ab]*b[ab]{8}$", at="#")
+    )
+    with pytest.raises(ResourceLimitError, match="50 states"):
+        spelled.is_empty(node)
