@@ -11,6 +11,7 @@ old one goes with the last grammar that uses it; an automaton that reaches `MAX_
 from __future__ import annotations
 
 import threading
+from bisect import bisect_right
 from collections.abc import Hashable
 from functools import lru_cache
 from typing import Final, TypeAlias
@@ -18,6 +19,7 @@ from typing import Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from decodekit.constraints.blocks import Block
 from decodekit.constraints.ir import Node, bytes_of, label_range
 from decodekit.errors import ResourceLimitError
 
@@ -25,6 +27,8 @@ Int32Array: TypeAlias = npt.NDArray[np.int32]
 UInt8Array: TypeAlias = npt.NDArray[np.uint8]
 
 DEAD: Final = 0
+OPEN: Final = -1
+"""In a row: something may follow, and `Automaton.follow` finds out what."""
 
 EPOCH_STATES: Final = 100_000
 MAX_STATES: Final = 1_000_000
@@ -43,7 +47,7 @@ class Automaton:
 
     Attributes:
         lock: held by everything that makes states; reentrant.
-        next: target state by state and byte, int32 [capacity, 256].
+        next: target state by state and byte, or `OPEN`, int32 [capacity, 256].
         kinds: uint8 [capacity].
         endings: number of the label set with which a word may end here, int32 [capacity]; 0 where none ends.
         low, high: range of the labels of all words from here, where they are numbers, else -1; int32 [capacity].
@@ -63,6 +67,8 @@ class Automaton:
         self._label_set_of: dict[tuple[tuple[type, Hashable], ...], int] = {(): 0}
         self._state_of: dict[Node, int] = {}
         self._saturated: dict[tuple[int, int], int] = {}
+        self._blocks: list[Block] = []
+        self._block_starts: list[int] = []  # the root state of each block
         self.lock = threading.RLock()
         self.kinds[DEAD] = INNER  # never looked at; it only must not be expanded
 
@@ -86,27 +92,71 @@ class Automaton:
                 return known
             if node.is_empty:
                 return DEAD
-            state = len(self.nodes)
-            if state >= MAX_STATES:
-                raise ResourceLimitError(
-                    f"the constraint needs more than {MAX_STATES:,} lexical states",
-                    hint="simplify its patterns or lower its counts",
-                )
-            if state == len(self.kinds):
-                self._grow()
-            labels = node.labels
-            key = tuple((type(label), label) for label in labels)
-            number = self._label_set_of.get(key)
-            if number is None:
-                number = self._label_set_of[key] = len(self.label_sets)
-                self.label_sets.append(labels)
-            self.endings[state] = number
+            block = node.block()
+            state = self._allocate(1 if block is None else block.num_states)
+            labels = self.labels[state] = node.labels
+            self.endings[state] = self._label_set(labels)
             if node.is_labelled:
                 self.low[state], self.high[state] = label_range(node) or (-1, -1)
-            self.nodes.append(node)
-            self.labels.append(labels)
+            self.nodes[state] = node
             self._state_of[node] = state
+            if block is not None:
+                self._lay_out(state, block)
             return state
+
+    def _allocate(self, num_states: int) -> int:
+        """Make room for some states; returns the first."""
+        start = len(self.nodes)
+        if start + num_states > MAX_STATES:
+            raise ResourceLimitError(
+                f"the constraint needs more than {MAX_STATES:,} lexical states",
+                hint="simplify its patterns or lower its counts",
+            )
+        while start + num_states > len(self.kinds):
+            self._grow()
+        if num_states == 1:
+            self.nodes.append(None)
+            self.labels.append(())
+        else:
+            self.nodes.extend([None] * num_states)
+            self.labels.extend([()] * num_states)
+        return start
+
+    def _label_set(self, labels: tuple[Hashable, ...]) -> int:
+        key = tuple((type(label), label) for label in labels)
+        number = self._label_set_of.get(key)
+        if number is None:
+            number = self._label_set_of[key] = len(self.label_sets)
+            self.label_sets.append(labels)
+        return number
+
+    def _lay_out(self, start: int, block: Block) -> None:
+        """Write the rows of a block whose root is `start`."""
+        stop = start + block.num_states
+        self._blocks.append(block)
+        self._block_starts.append(start)
+        self.next[start + block.source, block.byte] = start + block.target
+        self.next[start + block.open_state, block.open_byte] = OPEN
+        self.kinds[start:stop] = INNER
+        if self.low[start] >= 0:
+            # The words of a list are labelled in their order.
+            first = self.low[start]
+            self.low[start:stop], self.high[start:stop] = first + block.low, first + block.high
+        for state, end in zip((start + block.end_state).tolist(), block.ends, strict=True):
+            for mask, target in end.transitions():
+                successor = self.state(target)
+                for byte in bytes_of(mask):
+                    self.next[state, byte] = successor
+
+    def follow(self, state: int, byte: int) -> int:
+        """The state behind an edge that was left open, which is written down."""
+        with self.lock:
+            target = int(self.next[state, byte])
+            if target == OPEN:
+                number = bisect_right(self._block_starts, state) - 1
+                target = self.state(self._blocks[number].open_node(state - self._block_starts[number]))
+                self.next[state, byte] = target
+            return target
 
     def expand(self, state: int) -> None:
         """Fill the row of `state`."""
@@ -129,7 +179,8 @@ class Automaton:
         with self.lock:
             if self.kinds[state] == NOT_EXPANDED:
                 self.expand(state)
-            return int(self.next[state, byte])
+            target = int(self.next[state, byte])
+            return self.follow(state, byte) if target == OPEN else target
 
     def saturated(self, state: int, limit: int) -> int:
         """A state that behaves as `state` for the next `limit` bytes, the same one for many large counts."""

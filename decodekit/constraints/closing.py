@@ -165,10 +165,11 @@ class Completions:
                 raise ResourceLimitError("the constraint has too many alternatives at one place of the text")
             for move in place.frame.moves():
                 if isinstance(move, Read):
+                    reading = place if move.reader is None else self._place(move.reader, place.then)
                     if not move.node.is_empty:
-                        threads[move.node, place, b"" if move.capture else None] = None
+                        threads[move.node, reading, b"" if move.capture else None] = None
                     for label in move.node.labels:
-                        agenda += (self._place(after, place.then) for after in place.frame.after(label, b""))
+                        agenda += (self._place(after, place.then) for after in reading.frame.after(label, b""))
                 elif isinstance(move, Call):
                     agenda.append(self._place(move.callee, self._place(move.then, place.then)))
                 elif place.then is not None:
@@ -273,10 +274,13 @@ class Completions:
                     if isinstance(move, Return):
                         heapq.heappush(heap, (length, next(order), word, None))
                     elif isinstance(move, Read):
+                        reader = move.reader or item
                         words = (
-                            _captured_words(item, move.node, b"", effort) if move.capture else _words(move.node, effort)
+                            _captured_words(reader, move.node, b"", effort)
+                            if move.capture
+                            else _words(move.node, effort)
                         )
-                        _push(heap, order, word, _Reading(item, words, move.capture, word).advance())
+                        _push(heap, order, word, _Reading(reader, words, move.capture, word).advance())
                     else:
                         # After everything else of this length: a call may lead ever deeper, an end is an end.
                         heapq.heappush(heap, (length, _CALLS_LAST + next(order), word, move))

@@ -15,10 +15,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Hashable, Iterable, Iterator
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 from weakref import WeakKeyDictionary, WeakValueDictionary, ref
 
 from decodekit.constraints.emptiness import search_is_empty
+
+if TYPE_CHECKING:
+    from decodekit.constraints.blocks import Block
 
 ByteMask: TypeAlias = int
 """A set of bytes: bit b of a 256-bit integer."""
@@ -64,6 +67,10 @@ class Node:
     def transitions(self) -> Transitions:
         """What remains after each possible first byte. Targets are never `EMPTY` itself but may be empty languages."""
         raise NotImplementedError(f"{type(self).__name__} has no transitions")
+
+    def block(self) -> Block | None:
+        """The states of all remainders at once, if the node is a list of words that can give them; else None."""
+        return None
 
     def forget(self) -> None:
         """Let go of what `transitions` keeps, where it is cheap to make again: somebody has written it down."""

@@ -62,7 +62,7 @@ def _ways(frame: Frame) -> list[_Way] | None:
                 return None
             for label, length in words.items():
                 text = _sample(move.node, label) if move.capture else b""
-                ways += [(length, (after,)) for after in frame.after(label, text)]
+                ways += [(length, (after,)) for after in (move.reader or frame).after(label, text)]
     return ways
 
 

@@ -42,7 +42,11 @@ class Frame(ABC):
         raise NotImplementedError(f"{type(self).__name__} offers no Read")
 
     def fresh(self, label: Label) -> Fresh | None:
-        """What all but a few captured texts have in common; None if every text has to be asked for. See `Fresh`."""
+        """What all but a few captured texts have in common; None if every text has to be asked for. See `Fresh`.
+
+        Raises:
+            TextNeeded: this frame follows a text that is not known, and that matters here.
+        """
         return None
 
 
@@ -92,12 +96,14 @@ class Read:
     """Consume a word of the regular language `node`; each end carries the label given by `ir.accept(label)`.
 
     A node without labels ends with the label None. With `capture`, the consumed bytes reach `Frame.after`. `within`
-    says the same as `node` in a form that costs less.
+    says the same as `node` in a form that costs less. `reader` is the frame whose `after` is asked at the end, if it is
+    not the one that offers the move: frames that share a reader share what the engine knows of it.
     """
 
     node: Node
     capture: bool = False
     within: Within | None = None
+    reader: Frame | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,11 +125,18 @@ Move: TypeAlias = Read | Call | Return
 
 @dataclass(frozen=True, slots=True)
 class End(Frame):
-    """A state that only returns."""
+    """A state that only returns, also when it was the reader of a lexeme."""
 
     def moves(self) -> tuple[Move, ...]:
         """Return, and nothing else."""
         return (RETURN,)
+
+    def after(self, label: Label, text: bytes) -> tuple[Frame, ...]:
+        """The end, whatever the label."""
+        return (self,)
+
+
+END: Final = End()
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +147,4 @@ class Lexeme(Frame):
 
     def moves(self) -> tuple[Move, ...]:
         """One Read."""
-        return (Read(self.node),)
-
-    def after(self, label: Label, text: bytes) -> tuple[Frame, ...]:
-        """The end, whatever the label."""
-        return (End(),)
+        return (Read(self.node, reader=END),)

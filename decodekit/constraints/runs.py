@@ -9,9 +9,10 @@ import numpy as np
 
 from decodekit.constraints.automaton import Automaton, Int32Array
 from decodekit.constraints.configurations import Configuration, Int64Array, row_key
+from decodekit.constraints.network import TextNeeded
 from decodekit.constraints.trie import TokenTrie
 from decodekit.constraints.unfolding import Unfolding
-from decodekit.constraints.walk import CAPTURED, DONE, ENTER, EXPAND, LEAVE, ROOM, STACKS, run_kernel
+from decodekit.constraints.walk import CAPTURED, DONE, ENTER, EXPAND, FOLLOW, LEAVE, ROOM, STACKS, run_kernel
 
 _NONE_CAPTURED: Final = np.zeros((0, 3), np.int64)
 
@@ -36,7 +37,39 @@ class Runner:
         """Add the tokens at and below `roots` whose bytes, from that of a root on, the configurations allow.
 
         ``bytes_above(node, start, stop)`` are the bytes of the node's prefix from one depth to another.
+
+        Raises:
+            TextNeeded: the configurations follow a text that is not known, and it matters.
         """
+        try:
+            self._run(trie, roots, configurations, words, bytes_above, self._row_of_most)
+        except TextNeeded:
+            # Perhaps because of a text that was captured on the way and taken to be any; the tokens so far are right.
+            self._run(trie, roots, configurations, words, bytes_above, self._row_of)
+
+    def _row_of(self, reader: int, label_set: int, text: bytes) -> int:
+        """What follows a captured text."""
+        return self._unfolding.rows.add(self._unfolding.leave(reader, label_set, text))
+
+    def _row_of_most(self, reader: int, label_set: int, text: bytes) -> int:
+        """The same; texts that are not listed share their row."""
+        common = self._unfolding.fresh(reader, label_set)
+        if common is not None:
+            fresh, following = common
+            decoded = fresh.decode(text[: len(text) - len(fresh.end)])
+            if decoded is not None and decoded not in fresh.listed:
+                return self._unfolding.rows.add(following)
+        return self._row_of(reader, label_set, text)
+
+    def _run(
+        self,
+        trie: TokenTrie,
+        roots: Int32Array,
+        configurations: Sequence[Configuration],
+        words: Int32Array,
+        bytes_above: Callable[[int, int, int], bytes],
+        row_of: Callable[[int, int, bytes], int],
+    ) -> None:
         unfolding = self._unfolding
         rows, stacks = unfolding.rows, unfolding.stacks
         automaton: Automaton = unfolding.automaton
@@ -63,6 +96,8 @@ class Runner:
                 return
             if needed == EXPAND:
                 automaton.expand(int(position[2]))
+            elif needed == FOLLOW:
+                automaton.follow(int(position[2]), int(position[3]))
             elif needed == LEAVE:
                 unfolding.add_row(int(position[2]), int(position[3]))
             elif needed == ENTER:
@@ -76,8 +111,7 @@ class Runner:
                 before = (configurations[-1 - begin][3] or b"") if begin < 0 else b""
                 start = int(trie.depth[roots[position[0]]]) - 1 if begin < 0 else begin
                 text = before + bytes_above(node, start, int(trie.depth[node]))
-                row = rows.add(unfolding.leave(reader, label_set, text))
-                entry = [[row_key(reader, label_set), node << 20 | begin & 0xFFFFF, row]]
+                entry = [[row_key(reader, label_set), node << 20 | begin & 0xFFFFF, row_of(reader, label_set, text)]]
                 captured = np.concatenate((captured, np.array(entry, np.int64)))
 
     def _widen(self) -> None:

@@ -189,13 +189,16 @@ class TokenIndex:
                 trie.byte, trie.depth, trie.end, trie.first, trie.tokens,
                 bytes_after, start_depth, stop, stack, words, exits, seen, position,
             )  # fmt: skip
-            if unknown < 0:
+            if unknown == -1:
                 if num_exits <= len(exits) or follow is None:
                     break
                 exits = np.empty((num_exits, 3), np.int32)
                 position[:] = (start, 0, 0)
                 continue
-            automaton.expand(unknown)
+            if unknown >= 0:
+                automaton.expand(unknown)
+            else:
+                automaton.follow(*divmod(-2 - unknown, 256))
             if len(seen) < len(automaton.label_sets):
                 seen = np.concatenate((seen, np.zeros(len(automaton.label_sets) - len(seen), np.uint8)))
         is_complete = num_exits <= len(exits)

@@ -25,7 +25,7 @@ from decodekit.constraints.configurations import (
     doubled,
     row_key,
 )
-from decodekit.constraints.network import RETURN, Call, Frame, Fresh, Read, Return
+from decodekit.constraints.network import Call, End, Frame, Fresh, Move, Read, Return
 from decodekit.errors import ResourceLimitError
 
 MAX_CONFIGURATIONS: Final = 20_000
@@ -51,6 +51,7 @@ class Unfolding:
         self.automaton = automaton
         self.frames: list[Frame] = []
         self.readers: list[Reader] = []
+        self._moves: list[tuple[Move, ...] | None] = []  # by frame, once they were asked for
         self.rows = Rows()
         self.stacks = Stacks()
         self.captures: UInt8Array = np.zeros(256, np.uint8)
@@ -199,6 +200,7 @@ class Unfolding:
         if number is None:
             number = self._frame_numbers[frame] = len(self.frames)
             self.frames.append(frame)
+            self._moves.append(None)
             self.rows.put_entry(number, -1)
         return number
 
@@ -245,12 +247,12 @@ class Unfolding:
         while agenda:
             frame, pushed = agenda.pop()
             following: list[tuple[int, tuple[int, ...]]] = []
-            for move in self.frames[frame].moves():
+            for move in self._moves_of(frame):
                 if isinstance(move, Read):
                     following += ((number, pushed) for number in self._begin(frame, move, pushed, starts))
                 elif isinstance(move, Call):
-                    # A frame that only returns need not be returned to: right recursion keeps a flat stack.
-                    inner = pushed if move.then.moves() == (RETURN,) else (*pushed, self._frame(move.then))
+                    # What only returns need not be returned to: right recursion keeps a flat stack.
+                    inner = pushed if isinstance(move.then, End) else (*pushed, self._frame(move.then))
                     following.append((self._frame(move.callee), inner))
                 elif isinstance(move, Return):
                     if pushed:
@@ -265,6 +267,12 @@ class Unfolding:
                 raise _too_many()
         return Following(tuple(starts), is_returning)
 
+    def _moves_of(self, frame: int) -> tuple[Move, ...]:
+        moves = self._moves[frame]
+        if moves is None:
+            moves = self._moves[frame] = self.frames[frame].moves()
+        return moves
+
     def _begin(
         self, frame: int, move: Read, pushed: tuple[int, ...], starts: dict[tuple[int, int, tuple[int, ...]], None]
     ) -> list[int]:
@@ -272,6 +280,8 @@ class Unfolding:
         automaton = self.automaton
         lexical = automaton.state(move.node if move.within is None else move.within.node)
         permitted = None if move.within is None else move.within.permitted
+        if move.reader is not None:
+            frame = self._frame(move.reader)
         if lexical == DEAD or not self.is_selected(lexical, permitted):
             return []
         if not automaton.is_final(lexical):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from decodekit.constraints.automaton import DEAD, FINAL, NOT_EXPANDED
+from decodekit.constraints.automaton import DEAD, FINAL, NOT_EXPANDED, OPEN
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,7 +55,8 @@ def _walk(
     exits beyond the capacity are counted, not stored.
 
     Returns:
-        (state to expand or -1 when the walk is complete, number of exits, number of tokens inside).
+        (state to expand, or -1 when the walk is complete, or -2 - (256 * state + byte) for an open edge to follow;
+        number of exits; number of tokens inside).
     """
     node, num_exits, num_inside = position[0], position[1], position[2]
     capacity = len(exits)
@@ -68,6 +69,9 @@ def _walk(
             return state, num_exits, num_inside
         value = byte[node]
         target = table[state, value]
+        if target == OPEN:
+            position[0], position[1], position[2] = node, num_exits, num_inside
+            return -2 - (np.int64(state) << 8 | value), num_exits, num_inside
         if target != DEAD and kinds[target] == NOT_EXPANDED:
             position[0], position[1], position[2] = node, num_exits, num_inside
             return target, num_exits, num_inside
@@ -105,6 +109,7 @@ CAPTURED: Final = 3  # the same for a reader that captures: (reader, label set, 
 ENTER: Final = 4  # what follows on the entry of a frame
 ROOM: Final = 5  # space for more configurations
 STACKS: Final = 6  # space for more stacks
+FOLLOW: Final = 7  # the open edge of a lexical state
 
 
 def _run(
@@ -177,6 +182,9 @@ def _run(
                 target = table[state, value]
                 if target == DEAD:
                     continue
+                if target == OPEN:
+                    position[0], position[1], position[2], position[3] = index, node, state, value
+                    return FOLLOW
                 if kinds[target] == NOT_EXPANDED:
                     position[0], position[1], position[2] = index, node, target
                     return EXPAND

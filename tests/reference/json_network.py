@@ -53,9 +53,10 @@ class SlowNetwork:
             following: list[tuple[Frame, Stack]] = []
             for move in frame.moves():
                 if isinstance(move, Read):
+                    reader = move.reader or frame
                     if can_go_on(move.node):
-                        items.add((move.node, b"" if move.capture else None, frame, stack))
-                    following += [(after, stack) for label in move.node.labels for after in frame.after(label, b"")]
+                        items.add((move.node, b"" if move.capture else None, reader, stack))
+                    following += [(after, stack) for label in move.node.labels for after in reader.after(label, b"")]
                 elif isinstance(move, Call):
                     following.append((move.callee, (*stack, move.then)))
                 elif isinstance(move, Return):

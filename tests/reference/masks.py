@@ -37,10 +37,11 @@ def enter(frames: list[tuple[Frame, Stack]]) -> tuple[set[Thread], bool]:
                 agenda.append((move.callee, (move.then, *stack)))
             else:
                 assert isinstance(move, Read)
+                reader = move.reader or frame
                 if not move.node.is_empty:
-                    threads.add((move.node, frame, stack, b"", move.capture))
+                    threads.add((move.node, reader, stack, b"", move.capture))
                 for label in move.node.labels:
-                    agenda += [(after, stack) for after in frame.after(label, b"")]
+                    agenda += [(after, stack) for after in reader.after(label, b"")]
     return threads, accepted
 
 

@@ -1,14 +1,15 @@
 """JSON values as frames: what the engine reads, unfolded from the plans of objects and arrays.
 
-A value is read as one lexeme: a scalar, or the opening bracket of an object or array. White space and punctuation are
-lexemes of their own, so that all schemas share their lexical states; so is a key from behind its first quote to its
-last. The alternatives of a shape live side by side as separate frames.
+A value is read as one lexeme: a scalar, or the opening bracket of an object or array. Punctuation with the white space
+around it is called as lexemes of its own, so that all schemas share their lexical states and all members what follows
+them; so is a key from behind its first quote to its last. The alternatives of a shape live side by side as separate
+frames.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, cast
 
@@ -19,14 +20,14 @@ from decodekit.constraints.json_schema.arrays import SOME_TEXT, ArrayPlan, Array
 from decodekit.constraints.json_schema.drafts import JsonValue
 from decodekit.constraints.json_schema.emptiness import Ask, Emptiness
 from decodekit.constraints.json_schema.formats import Formats
-from decodekit.constraints.json_schema.layout import Gaps, Whitespace, gaps
+from decodekit.constraints.json_schema.layout import Punctuation, Whitespace, punctuation
 from decodekit.constraints.json_schema.loader import Library
 from decodekit.constraints.json_schema.objects import SOME_KEY, ObjectPlan, ObjectState, Order
 from decodekit.constraints.json_schema.scalars import Scalar
 from decodekit.constraints.json_schema.semantics import Semantics
 from decodekit.constraints.json_schema.shape import ArraySpec, Goal, ObjectSpec
 from decodekit.constraints.json_schema.text import WordTable, text_of, to_body
-from decodekit.constraints.network import Call, End, Frame, Fresh, Label, Move, Read, TextNeeded, Within
+from decodekit.constraints.network import END, Call, Frame, Fresh, Label, Lexeme, Move, Read, TextNeeded, Within
 
 MAX_EXPLORED: Final = 64
 """Goals that are looked at before the first text."""
@@ -34,17 +35,11 @@ MAX_EXPLORED: Final = 64
 _SCALAR: Final = "scalar"
 _OBJECT: Final = "object"
 _ARRAY: Final = "array"
-_CLOSE: Final = "close"
-_NEXT: Final = "next"
-_TEXT: Final = "text"
-_GAP: Final = "gap"
-_KEY: Final = "key"
 _NAME: Final = "name"
-_COLON: Final = "colon"
 
 _OPEN_OBJECT: Final = ir.concat(ir.literal(b"{"), ir.accept(_OBJECT))
 _OPEN_ARRAY: Final = ir.concat(ir.literal(b"["), ir.accept(_ARRAY))
-_END: Final = End()
+_QUOTE: Final = Lexeme(text.QUOTE)
 _ANY_NAME: Final = ir.concat(text.BODY, text.QUOTE, ir.accept(_NAME))
 """A key from behind its first quote on."""
 
@@ -74,17 +69,16 @@ class SchemaNetwork:
         self.root_goal = self.semantics.goal(self.library.root)
         self._objects: dict[ObjectSpec, ObjectPlan] = {}
         self._arrays: dict[ArraySpec, ArrayPlan] = {}
-        self._values: dict[Goal, Node] = {}
+        self._values: dict[Goal, Read] = {}
         self._tables: dict[ObjectPlan, WordTable] = {}
-        self._between: dict[tuple[bytes, str, int, bool, bool], tuple[Move, ...]] = {}
 
     def root(self) -> Frame:
         """The frame of a whole text."""
-        return ValueFrame(self, self.root_goal, ir.EPSILON, 0)
+        return ValueFrame(self, self.root_goal, 0)
 
-    def gaps(self, depth: int) -> Gaps:
-        """The white space of an object or array that is `depth` brackets deep."""
-        return gaps(self.whitespace, depth)
+    def punctuation(self, depth: int) -> Punctuation:
+        """The punctuation of an object or array that is `depth` brackets deep."""
+        return punctuation(self.whitespace, depth)
 
     def inner(self, depth: int) -> int:
         """The depth of what lies inside; the same everywhere unless white space depends on it."""
@@ -128,35 +122,19 @@ class SchemaNetwork:
         plans = map(self._array, self.semantics.shape(goal).arrays)
         return [plan for plan in plans if plan.is_satisfiable(self.is_inhabited)]
 
-    def value(self, goal: Goal) -> Node:
+    def value(self, goal: Goal) -> Read:
         """A scalar that satisfies a goal, or the bracket that opens an object or array that does, each labelled."""
-        node = self._values.get(goal)
-        if node is None:
-            parts = [ir.concat(part, ir.accept(_SCALAR)) for part in self._scalars(goal)]
-            if self.objects(goal):
-                parts.append(_OPEN_OBJECT)
-            if self.arrays(goal):
-                parts.append(_OPEN_ARRAY)
-            node = self._values[goal] = ir.choice(*parts)
-        return node
-
-    def between(self, bracket: bytes, place: str, depth: int, can_close: bool, has_next: bool) -> tuple[Move, ...]:
-        """What may stand after the opening bracket ("open"), a member or item, or a comma, but for items themselves."""
-        key = (bracket, place, depth, can_close, has_next)
-        moves = self._between.get(key)
-        if moves is None:
-            around = self.gaps(depth)
-            parts = []
-            if can_close and place != "comma":
-                before_close = around.close_empty if place == "open" else around.close
-                parts.append(ir.concat(before_close, ir.literal(bracket), ir.accept(_CLOSE)))
-            if has_next and place in ("member", "item"):
-                parts.append(ir.concat(around.before_comma, ir.literal(b","), ir.accept(_NEXT)))
-            elif has_next and bracket == b"}":
-                lead = around.first if place == "open" else around.after_comma
-                parts.append(ir.concat(lead, text.QUOTE, ir.accept(_KEY)))
-            moves = self._between[key] = (Read(ir.choice(*parts)),) if parts else ()
-        return moves
+        move = self._values.get(goal)
+        if move is None:
+            scalar = ir.choice(*self._scalars(goal))
+            opens = [_OPEN_OBJECT] if self.objects(goal) else []
+            opens += [_OPEN_ARRAY] if self.arrays(goal) else []
+            if opens:
+                move = Read(ir.choice(ir.concat(scalar, ir.accept(_SCALAR)), *opens))
+            else:
+                move = Read(scalar, reader=END)
+            self._values[goal] = move
+        return move
 
     def keys(self, plan: ObjectPlan) -> WordTable:
         """The declared names as keys from behind the first quote on, each with its place among them as the label."""
@@ -205,31 +183,26 @@ class SchemaNetwork:
 
 @dataclass(frozen=True, slots=True)
 class ValueFrame(Frame):
-    """Before a value that satisfies `goal`; `lead` is the white space in front of it."""
+    """Before a value that satisfies `goal`."""
 
     network: SchemaNetwork
     goal: Goal
-    lead: Node
     depth: int
 
     def moves(self) -> tuple[Move, ...]:
-        """The white space, then one lexeme."""
-        if self.lead is not ir.EPSILON:
-            return (Read(ir.concat(self.lead, ir.accept(_GAP))),)
-        return (Read(self.network.value(self.goal)),)
+        """One lexeme."""
+        return (self.network.value(self.goal),)
 
     def after(self, label: Label, text: bytes) -> tuple[Frame, ...]:
         """A scalar is done; a bracket leads into every alternative."""
         network = self.network
         if label == _SCALAR:
-            return (_END,)
-        if label == _GAP:
-            return (ValueFrame(network, self.goal, ir.EPSILON, self.depth),)
-        inner = network.inner(self.depth)
+            return (END,)
         if label == _OBJECT:
             return tuple(
                 ObjectFrame(network, plan, plan.start, self.depth, "open") for plan in network.objects(self.goal)
             )
+        inner = network.inner(self.depth)
         return tuple(
             ArrayFrame(network, plan, plan.start, self.depth, inner, "open") for plan in network.arrays(self.goal)
         )
@@ -259,7 +232,7 @@ class _Permitted:
 
 @dataclass(frozen=True, slots=True)
 class ObjectFrame(Frame):
-    """Inside an object, at `place`: "open" after the bracket, "member" after a member, "comma", "key" after its quote.
+    """Inside an object, at `place`: "open" after the bracket, "key" after the first quote of one, "member" after one.
 
     Where every key is free, one language stands for all keys, and which key it was is asked at its end.
     """
@@ -271,12 +244,18 @@ class ObjectFrame(Frame):
     place: str
 
     def moves(self) -> tuple[Move, ...]:
-        """A key that the object can go on with, a comma before one, or the closing bracket."""
+        """A key that the object can go on with, or what leads to one, or the closing bracket."""
         plan, state = self.plan, self.state
         if self.place == "key":
             return self._keys()
-        has_next = self.place == "comma" or plan.has_next(state)
-        return self.network.between(b"}", self.place, self.depth, plan.can_close(state), has_next)
+        around = self.network.punctuation(self.depth)
+        is_empty = self.place == "open"
+        moves: list[Move] = []
+        if plan.can_close(state):
+            moves.append(around.close_empty_object if is_empty else around.close_object)
+        if plan.has_next(state):
+            moves.append(Call(around.first_key if is_empty else around.next_key, self._at("key", state)))
+        return tuple(moves)
 
     def _keys(self) -> tuple[Move, ...]:
         plan, state = self.plan, self.state
@@ -297,10 +276,6 @@ class ObjectFrame(Frame):
 
     def after(self, label: Label, text: bytes) -> tuple[Frame, ...]:
         """The values that may stand at the key, for every way to meet the obligations."""
-        if label == _CLOSE:
-            return (_END,)
-        if label in (_KEY, _NEXT):
-            return (self._at("key" if label == _KEY else "comma", self.state),)
         if SOME_KEY in self.state.used:
             raise TextNeeded
         plan, state = self.plan, self.state
@@ -318,6 +293,8 @@ class ObjectFrame(Frame):
 
     def fresh(self, label: Label) -> Fresh | None:
         """What follows a key that is neither declared nor used; the language of a pattern has none that is."""
+        if SOME_KEY in self.state.used:
+            raise TextNeeded
         if type(label) is tuple and not self.state.pending:
             number, met = cast("tuple[int, tuple[int, ...]]", label)
             return Fresh(self._other(SOME_KEY, number, met), (), text_of, b'"', to_body)
@@ -359,19 +336,15 @@ class ColonFrame(Frame):
     depth: int
 
     def moves(self) -> tuple[Move, ...]:
-        """The colon."""
-        return (Read(ir.concat(self.network.gaps(self.depth).before_colon, ir.literal(b":"), ir.accept(_COLON))),)
-
-    def after(self, label: Label, text: bytes) -> tuple[Frame, ...]:
-        """The value."""
+        """The colon, then the value."""
         network = self.network
-        lead, inner = network.gaps(self.depth).after_colon, network.inner(self.depth)
-        return (ValueFrame(network, self.goal, lead, inner),)
+        value = ValueFrame(network, self.goal, network.inner(self.depth))
+        return (Call(network.punctuation(self.depth).colon, value),)
 
 
 @dataclass(frozen=True, slots=True)
 class ArrayFrame(Frame):
-    """Inside an array, at `place`: "open" after the bracket, "comma" after a comma, "item" after an item.
+    """Inside an array, at `place`: "open" after the bracket, "next" before an item, "item" after one.
 
     At "text" it is inside a string that differs from others: one language stands for all strings, and which one it was
     is asked at its end.
@@ -385,35 +358,36 @@ class ArrayFrame(Frame):
     place: str
 
     def moves(self) -> tuple[Move, ...]:
-        """The items with which the array can still be finished, a comma, or the closing bracket."""
+        """The items with which the array can still be finished, or what leads to them, or the closing bracket."""
+        network, plan, state = self.network, self.plan, self.state
         if self.place == "text":
             return (Read(_ANY_NAME, capture=True),)
-        network, plan, state = self.network, self.plan, self.state
         items = plan.items(state, network.is_inhabited)
-        can_close = self.place != "comma" and plan.can_close(state)
-        if self.place == "item":
-            return network.between(b"]", "item", self.depth, can_close, any(True for _ in items))
-        around = network.gaps(self.depth)
-        lead = around.first if self.place == "open" else around.after_comma
+        if self.place == "next":
+            return self._items(items)
+        around = network.punctuation(self.depth)
+        is_empty = self.place == "open"
+        moves: list[Move] = []
+        if plan.can_close(state):
+            moves.append(around.close_empty_array if is_empty else around.close_array)
+        if any(True for _ in items):
+            moves.append(Call(around.first_item if is_empty else around.next_item, self._at("next", state)))
+        return tuple(moves)
+
+    def _items(self, items: Iterable[Item]) -> tuple[Move, ...]:
         moves: list[Move] = []
         for number, item in enumerate(items):
             if item.scalars is None:
-                then = ArrayFrame(network, plan, item.after, self.depth, self.inner, "item")
-                moves.append(Call(ValueFrame(network, item.goal, lead, self.inner), then))
+                moves.append(Call(ValueFrame(self.network, item.goal, self.inner), self._at("item", item.after)))
                 continue
             if item.has_texts:
-                moves.append(Read(ir.concat(lead, text.QUOTE, ir.accept(_TEXT))))
+                moves.append(Call(_QUOTE, self._at("text", self.state)))
             if item.scalars is not ir.EMPTY:
-                node = ir.concat(lead, item.scalars, ir.accept(number))
-                moves.append(Read(node, capture=item.is_remembered))
-        return (*moves, *network.between(b"]", self.place, self.depth, can_close, False))
+                moves.append(Read(ir.concat(item.scalars, ir.accept(number)), capture=item.is_remembered))
+        return tuple(moves)
 
     def after(self, label: Label, text: bytes) -> tuple[Frame, ...]:
-        """The end, the next item, or what follows a scalar that was read here."""
-        if label == _CLOSE:
-            return (_END,)
-        if label in (_NEXT, _TEXT):
-            return (self._at("comma" if label == _NEXT else "text", self.state),)
+        """What follows a scalar that was read here."""
         items = self.plan.items(self.state, self.network.is_inhabited)
         if label == _NAME:
             if SOME_TEXT in self.state.used:
@@ -428,6 +402,8 @@ class ArrayFrame(Frame):
 
     def fresh(self, label: Label) -> Fresh | None:
         """What follows a string that is not used."""
+        if SOME_TEXT in self.state.used:
+            raise TextNeeded
         if label != _NAME:
             return None
         item = next(item for item in self.plan.items(self.state, self.network.is_inhabited) if item.has_texts)

@@ -1,6 +1,7 @@
 """Where white space may stand between the tokens of JSON.
 
-Each policy is a handful of languages; the frames of objects and arrays ask for them by the place. There is never any
+Each policy is a handful of languages; joined to the punctuation between them they are the lexemes that the frames of
+objects and arrays call, the same for all schemas. There is never any
 white space before the first or after the last byte of the text: it carries nothing, and a text that cannot go on
 tells the decoding loop that it is complete.
 """
@@ -13,6 +14,7 @@ from typing import Final, Literal, TypeAlias
 
 from decodekit.constraints import ir
 from decodekit.constraints.ir import Node
+from decodekit.constraints.network import END, Lexeme, Read
 from decodekit.errors import OptionError
 
 Whitespace: TypeAlias = Literal["any", "compact"] | int
@@ -53,6 +55,50 @@ def gaps(whitespace: Whitespace, depth: int) -> Gaps:
     inner = ir.literal(b"\n" + b" " * (whitespace * (depth + 1)))
     outer = ir.literal(b"\n" + b" " * (whitespace * depth))
     return Gaps(inner, outer, ir.EPSILON, ir.EPSILON, inner, ir.EPSILON, ir.literal(b" "))
+
+
+@dataclass(frozen=True)
+class Punctuation:
+    """What stands between the values of one object or array, with the white space around it.
+
+    Attributes:
+        first_key, next_key: up to and with the quote that begins the key of a member.
+        colon: from a key to its value.
+        first_item, next_item: up to an item.
+        close_object, close_array, close_empty_object, close_empty_array: the end, with or without something inside.
+    """
+
+    first_key: Lexeme
+    next_key: Lexeme
+    colon: Lexeme
+    first_item: Lexeme
+    next_item: Lexeme
+    close_object: Read
+    close_empty_object: Read
+    close_array: Read
+    close_empty_array: Read
+
+
+@lru_cache(maxsize=4096)
+def punctuation(whitespace: Whitespace, depth: int) -> Punctuation:
+    """The punctuation of an object or array that is `depth` brackets deep (0 for the outermost)."""
+    around = gaps(whitespace, depth)
+    quote, comma = ir.literal(b'"'), ir.concat(around.before_comma, ir.literal(b","), around.after_comma)
+
+    def close(gap: Node, bracket: bytes) -> Read:
+        return Read(ir.concat(gap, ir.literal(bracket)), reader=END)
+
+    return Punctuation(
+        first_key=Lexeme(ir.concat(around.first, quote)),
+        next_key=Lexeme(ir.concat(comma, quote)),
+        colon=Lexeme(ir.concat(around.before_colon, ir.literal(b":"), around.after_colon)),
+        first_item=Lexeme(around.first),
+        next_item=Lexeme(comma),
+        close_object=close(around.close, b"}"),
+        close_empty_object=close(around.close_empty, b"}"),
+        close_array=close(around.close, b"]"),
+        close_empty_array=close(around.close_empty, b"]"),
+    )
 
 
 def check(whitespace: object) -> None:

@@ -214,6 +214,11 @@ class ObjectPlan:
         numbers = range(len(self.names))
         return sum(1 << n for n in numbers if not self._is_required(n) and self.is_inhabited(self.goal(n)))
 
+    @cached_property
+    def _text_mask(self) -> int:
+        """The declared names that can be generated, as bits."""
+        return sum(1 << number for number in self.numbers)
+
     def _num_optional_left(self, state: ObjectState, ask: Ask | None) -> int:
         if ask is not None:  # still being found out; the object has not begun
             return sum([ask(self.goal(n)) for n in range(len(self.names)) if not self._is_required(n)])
@@ -363,6 +368,9 @@ class ObjectPlan:
 
     def permitted(self, state: ObjectState) -> bytes:
         """Which of `sorted_names` may come next, one byte each."""
+        if not self._counts and not state.pending:
+            mask = self._mask_left(state)
+            return bytes([mask >> number & 1 for number in self.numbers])
         if self.in_order:
             flags = bytearray(len(self.numbers))
             for number in range(*self.window(state)):
@@ -370,6 +378,14 @@ class ObjectPlan:
                     flags[self.positions[number]] = 1
             return bytes(flags)
         return bytes([self.may_take(number, state) for number in self.numbers])
+
+    def _mask_left(self, state: ObjectState) -> int:
+        """The declared names that may come next, as bits, where neither counts nor witnesses matter."""
+        mask = self._optional_mask | self._required_mask
+        if not self.in_order:
+            return mask & ~state.seen
+        start, stop = self.window(state)
+        return mask & (1 << stop) - (1 << start)
 
     def is_free(self, state: ObjectState) -> bool:
         """Whether the next key may be any text but for finitely many, so that every beginning of a key is good."""
@@ -385,6 +401,8 @@ class ObjectPlan:
     def has_next(self, state: ObjectState) -> bool:
         """Whether a member may follow."""
         if self.is_free(state):
+            return True
+        if not self._counts and not state.pending and self._mask_left(state) & self._text_mask:
             return True
         candidates = range(*self.window(state)) if self.in_order else self.numbers
         if any(number in self.positions and self.may_take(number, state) for number in candidates):

@@ -16,6 +16,7 @@ from functools import lru_cache
 from typing import Final, Protocol
 
 from decodekit.constraints import ir, utf8
+from decodekit.constraints.blocks import MAX_BYTES, Block
 from decodekit.constraints.ir import Node, Transitions
 from decodekit.constraints.utf8 import Ranges
 
@@ -293,6 +294,26 @@ class WordTable:
             return ir.EMPTY
         return _Words(self, 0, len(self.words), 0, selection)
 
+    def block(self) -> Block | None:
+        """The states of all words at once; None if there are too many, or some need an escape or a surrogate pair."""
+        if self.end is None or self.spelling is not spell or not self.is_basic:
+            return None
+        if sum(map(len, self.words)) > MAX_BYTES or any(c < " " or c in '"\\' for word in self.words for c in word):
+            return None
+        spelled = [word.encode() for word in self.words]
+        ends = [self.end(index) for index in range(len(spelled))]
+        if len(set(spelled)) < len(spelled) or any(mask != 1 << 0x22 for end in ends for mask, _ in end.transitions()):
+            return None
+
+        def open_edge(word: bytes, depth: int) -> int:
+            return 0x5C if word[depth] & 0xC0 != 0x80 else -1  # between two characters
+
+        def resolve(low: int, high: int, depth: int) -> Node:
+            start = low + (len(spelled[low]) == depth)
+            return _Escaped(self, start, high, len(spelled[low][:depth].decode()), EVERY_WORD)
+
+        return Block(spelled, ends, open_edge, resolve)
+
 
 class _Words(Node):
     """The words ``table.words[start:stop]`` without their common first `depth` characters; derived when asked for.
@@ -359,6 +380,11 @@ class _Words(Node):
         if self._transitions is None:
             self._transitions = self._derive()
         return self._transitions
+
+    def block(self) -> Block | None:
+        """As in `Node`."""
+        is_whole = type(self) is _Words and self.depth == 0 and self.selection is EVERY_WORD
+        return self.table.block() if is_whole else None
 
     def forget(self) -> None:
         """As in `Node`."""
