@@ -20,6 +20,7 @@ from decodekit.constraints.compiler import CompiledGrammar, compile
 from decodekit.constraints.constraint import Constraint, as_constraint
 from decodekit.constraints.guards import Guard, Guarded, Refusal
 from decodekit.constraints.matcher import Matcher
+from decodekit.constraints.memory import memory_in_use, memory_limit, set_memory_limit
 
 if TYPE_CHECKING:
     from decodekit.constraints.json_schema import JsonSchema as JsonSchema
@@ -42,6 +43,9 @@ __all__ = [
     "check",
     "compile",
     "ids_from_bitmask",
+    "memory_in_use",
+    "memory_limit",
+    "set_memory_limit",
 ]
 
 # Loaded when asked for: they bring parsers and validators along.

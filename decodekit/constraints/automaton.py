@@ -237,3 +237,10 @@ def shared_automaton() -> Automaton:
         if _current.num_states > EPOCH_STATES:
             _current = Automaton()
         return _current
+
+
+def begin_epoch() -> None:
+    """Let the next grammar start a new automaton, to have the memory of the old one back once no grammar uses it."""
+    global _current
+    with _current_lock:
+        _current = Automaton()

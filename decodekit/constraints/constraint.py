@@ -37,6 +37,11 @@ class Constraint(ABC):
             ValueError: the text is not one of the constraint's.
         """
 
+    @property
+    def num_bytes(self) -> int:
+        """About how much memory the frames of a text take, their lexical languages aside; for the memory limit."""
+        return 0
+
     def guard(self) -> Guard | None:
         """What a whole text must satisfy beyond the language of `root`; None if the language says it all."""
         return None

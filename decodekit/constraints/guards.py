@@ -91,6 +91,11 @@ class Guarded(Constraint):
         object.__setattr__(self, "constraint", as_constraint(constraint))
         object.__setattr__(self, "function", function)
 
+    @property
+    def num_bytes(self) -> int:
+        """That of the inner constraint."""
+        return self.constraint.num_bytes
+
     def root(self) -> Frame:
         """The frame of the inner constraint."""
         return self.constraint.root()

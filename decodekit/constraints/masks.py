@@ -21,6 +21,7 @@ import numpy as np
 from decodekit.constraints.automaton import Int32Array, UInt8Array
 from decodekit.constraints.bitmask import bitmask_from_ids, num_words
 from decodekit.constraints.configurations import Configuration, Entry, State
+from decodekit.constraints.memory import Account, is_exceeded, share
 from decodekit.constraints.network import TextNeeded
 from decodekit.constraints.runs import Runner
 from decodekit.constraints.token_index import NO_NODES, TokenIndex, Walk, WayOut, token_indices, whole_index
@@ -29,7 +30,7 @@ from decodekit.constraints.walk import add_tokens_kernel
 from decodekit.vocabulary import Vocabulary
 
 MASK_CACHE_BYTES: Final = 64 << 20
-"""Bound on the masks kept for one grammar."""
+"""Bound on the masks kept for one grammar; less if the memory limit is low."""
 
 _MANY_BYTES: Final = 24  # a lexeme that may go on with so many is walked by itself
 _ANY_BYTE: Final = np.ones(256, np.uint8)
@@ -84,7 +85,7 @@ class Masks:
         self._num_words = num_words(vocabulary.size)
         self._eos_words = bitmask_from_ids(sorted(vocabulary.eos_token_ids), vocabulary.size)
         self._kept: OrderedDict[State, int] = OrderedDict()  # states with their masks' memory, oldest first
-        self._num_bytes = 0
+        self._account = Account(self)
         self._density: dict[int, bool] = {}  # by lexical state
 
     def mask(self, state: State) -> TokenMask:
@@ -101,11 +102,12 @@ class Masks:
     def _keep(self, state: State, mask: TokenMask) -> None:
         state.mask = mask
         self._kept[state] = mask.num_bytes
-        self._num_bytes += mask.num_bytes
-        while self._num_bytes > MASK_CACHE_BYTES and len(self._kept) > 1:
+        self._account.add(mask.num_bytes)
+        bound = share(MASK_CACHE_BYTES, 4)
+        while (self._account.num_bytes > bound or is_exceeded()) and len(self._kept) > 1:
             oldest, num_bytes = self._kept.popitem(last=False)
             oldest.mask = None
-            self._num_bytes -= num_bytes
+            self._account.add(-num_bytes)
 
     def _allowed(self, state: State) -> Int32Array:
         words = self._eos_words.copy() if state.is_accepting else np.zeros(self._num_words, np.int32)

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final
+from weakref import WeakSet, finalize
 
 import numpy as np
 
@@ -22,6 +23,7 @@ from decodekit.constraints.bitmask import num_words
 from decodekit.constraints.first_use import announcer
 from decodekit.constraints.ir import accept
 from decodekit.constraints.languages import named
+from decodekit.constraints.memory import Account, on_shortage, share
 from decodekit.constraints.network import Fresh
 from decodekit.constraints.store import Store, version_of
 from decodekit.constraints.trie import TokenTrie
@@ -29,7 +31,7 @@ from decodekit.constraints.walk import EXIT_AT, EXIT_BEFORE, walk_kernel
 from decodekit.vocabulary import Vocabulary
 
 WALK_CACHE_BYTES: Final = 64 << 20
-"""Bound on the walks kept for one vocabulary."""
+"""Bound on the walks kept for one trie and one automaton; less if the memory limit is low."""
 
 SHORT_TOKEN: Final = 16
 """Tokens of up to so many bytes are walked apart: 99 % of the tokens of a vocabulary of 131k."""
@@ -102,6 +104,27 @@ class Walk:
         )
 
 
+class _Kept:
+    """The walks of the states of one automaton, the one that was asked for last at the end."""
+
+    def __init__(self) -> None:
+        self.walks: OrderedDict[tuple[int, bytes], Walk] = OrderedDict()
+        self._account = Account(self)
+
+    def add(self, key: tuple[int, bytes], walk: Walk) -> None:
+        if key not in self.walks:  # another thread may have been faster
+            self.walks[key] = walk
+            self._account.add(walk.num_bytes)
+        bound = share(WALK_CACHE_BYTES, 8)
+        while self._account.num_bytes > bound and len(self.walks) > 1:
+            _, oldest = self.walks.popitem(last=False)
+            self._account.add(-oldest.num_bytes)
+
+    def clear(self) -> None:
+        self.walks.clear()
+        self._account.set(0)
+
+
 class TokenIndex:
     """The tokens of some lengths as the masks see them: their trie, and the walks of lexical states over it."""
 
@@ -112,32 +135,36 @@ class TokenIndex:
         self.trie = TokenTrie.build(vocabulary) if trie is None else trie
         self._name, self._store = name, store
         self.num_words = num_words(vocabulary.size)
-        self._walks: OrderedDict[tuple[Automaton, int, bytes], Walk] = OrderedDict()
-        self._num_bytes = 0
-        self._lock = threading.Lock()
+        self._walks: dict[int, _Kept] = {}  # by the `id` of the automaton that numbers their states
+        self._lock = threading.RLock()
+        Account(self).add(self.trie.num_bytes)
+        _indices.add(self)
         self.top: Int32Array = np.flatnonzero(self.trie.depth == 1).astype(np.int32)
         """The nodes of one byte."""
 
     def walk(self, automaton: Automaton, state: int, follow: UInt8Array | None = None) -> Walk:
         """The walk of a lexical state over the whole trie, kept for next time. The automaton's lock is held."""
         state = automaton.saturated(state, self.trie.max_depth)
-        key = (automaton, state, b"" if follow is None else follow.tobytes())
+        key = (state, b"" if follow is None else follow.tobytes())
         with self._lock:
-            walk = self._walks.get(key)
+            kept = self._walks.get(id(automaton))
+            if kept is None:
+                kept = self._walks[id(automaton)] = _Kept()
+                finalize(automaton, self._walks.pop, id(automaton), None).atexit = False
+            walk = kept.walks.get(key)
             if walk is not None:
-                self._walks.move_to_end(key)
+                kept.walks.move_to_end(key)
                 return walk
-        if follow is None:
-            walk = self._common_walk(automaton, state)
-        else:
-            walk = self._walk_all(automaton, state, follow)
+        walk = self._common_walk(automaton, state) if follow is None else self._walk_all(automaton, state, follow)
         with self._lock:
-            self._walks[key] = walk
-            self._num_bytes += walk.num_bytes
-            while self._num_bytes > WALK_CACHE_BYTES and len(self._walks) > 1:
-                _, oldest = self._walks.popitem(last=False)
-                self._num_bytes -= oldest.num_bytes
+            kept.add(key, walk)
         return walk
+
+    def forget_walks(self) -> None:
+        """Let go of all walks."""
+        with self._lock:
+            for kept in self._walks.values():
+                kept.clear()
 
     def _walk_all(self, automaton: Automaton, state: int, follow: UInt8Array | None = None) -> Walk:
         words = np.zeros(self.num_words, np.int32)
@@ -250,6 +277,15 @@ class TokenIndex:
 def _group(exits: Int32Array) -> dict[int, Int32Array]:
     """Nodes by label set."""
     return {int(label_set): exits[exits[:, 1] == label_set, 0].copy() for label_set in np.unique(exits[:, 1])}
+
+
+_indices: WeakSet[TokenIndex] = WeakSet()
+
+
+@on_shortage
+def _forget_walks() -> None:
+    for index in list(_indices):
+        index.forget_walks()
 
 
 _RANGES: Final = {"tokens": (1, None), "short-tokens": (1, SHORT_TOKEN), "long-tokens": (SHORT_TOKEN + 1, None)}

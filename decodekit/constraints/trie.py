@@ -44,6 +44,11 @@ class TokenTrie:
         """Number of nodes, the root included."""
         return len(self.byte)
 
+    @property
+    def num_bytes(self) -> int:
+        """Memory."""
+        return sum(array.nbytes for array in (self.byte, self.depth, self.end, self.first, self.tokens))
+
     @classmethod
     def build(cls, vocabulary: Vocabulary, min_length: int = 1, max_length: int | None = None) -> TokenTrie:
         """The trie of the tokens of a vocabulary with so many bytes."""

@@ -16,6 +16,7 @@ from decodekit.constraints.json_schema.frames import SchemaNetwork
 from decodekit.constraints.json_schema.layout import Whitespace
 from decodekit.constraints.json_schema.objects import Order
 from decodekit.constraints.json_schema.unsatisfiable import reason
+from decodekit.constraints.memory import on_shortage
 from decodekit.constraints.network import Frame
 from decodekit.errors import InvalidConstraintError, OptionError, ResourceLimitError
 
@@ -114,6 +115,11 @@ class JsonSchema(Constraint):
         """
         return self.network().root()
 
+    @property
+    def num_bytes(self) -> int:
+        """About how much memory the network takes."""
+        return _BYTES_PER_CHARACTER * (len(self._text) + sum(len(text) for _, text in self.registry))
+
     def guard(self) -> Guard | None:
         """What compares objects and arrays under `uniqueItems`; None if the schema has no such items."""
         return _guard(self._key)
@@ -151,6 +157,7 @@ class JsonSchema(Constraint):
 
 
 _NUM_NETWORKS: Final = 256
+_BYTES_PER_CHARACTER: Final = 26  # of a network, measured with tracemalloc on 60 schemas of a corpus
 
 
 @lru_cache(maxsize=_NUM_NETWORKS)
@@ -166,6 +173,13 @@ def _network(key: _Key) -> SchemaNetwork:
 @lru_cache(maxsize=_NUM_NETWORKS)
 def _guard(key: _Key) -> Guard | None:
     return guarding.guard_of(_network(key).semantics) if "uniqueItems" in f"{key[0]}{key[4]}" else None
+
+
+@on_shortage
+def _release_networks() -> None:
+    """Let go of the networks that no grammar uses."""
+    _guard.cache_clear()
+    _network.cache_clear()
 
 
 def _load(key: _Key) -> SchemaNetwork:

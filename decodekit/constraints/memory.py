@@ -1,0 +1,116 @@
+"""A bound on what the constraint engine keeps in this process, over all grammars, vocabularies and threads.
+
+Everything that is kept is there to save time: compiled grammars, their states and masks, the lexical automaton, the
+walks of a vocabulary. Each keeps an `Account` of its bytes; what is array is counted, what is Python object estimated.
+When the sum passes the limit, what was used longest ago is given up and made again if it is needed again, so that the
+limit costs time and never changes a mask.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Final
+
+from decodekit.errors import OptionError
+
+DEFAULT_LIMIT: Final = 1 << 30
+
+_lock = threading.RLock()  # reentrant: an account may be closed by a garbage collection within
+_limit: int | None = DEFAULT_LIMIT
+_in_use = 0
+_releases: list[Callable[[], None]] = []
+
+
+def set_memory_limit(num_bytes: int | None) -> None:
+    """Bound what the constraint engine of this process keeps; 1 GiB unless it is set, None for no bound.
+
+    The bound is on what is accounted (see `memory_in_use`). It may be passed by what is in use: the tokens of each
+    vocabulary (8 MB for 131k tokens), the grammar that is being compiled, and the states that live matchers stand in.
+
+    Raises:
+        OptionError: not a positive number of bytes.
+    """
+    global _limit
+    if num_bytes is not None and (not isinstance(num_bytes, int) or isinstance(num_bytes, bool) or num_bytes <= 0):
+        raise OptionError(
+            f"{num_bytes!r} is no memory limit", at="num_bytes", hint="a positive number of bytes, or None for no bound"
+        )
+    with _lock:
+        _limit = num_bytes
+    make_room()
+
+
+def memory_limit() -> int | None:
+    """The bound in bytes, None if there is none."""
+    return _limit
+
+
+def memory_in_use() -> int:
+    """The bytes that the constraint engine of this process keeps, by its own account."""
+    return _in_use
+
+
+def is_exceeded() -> bool:
+    """Whether more is kept than the limit allows."""
+    return _limit is not None and _in_use > _limit
+
+
+def has_room() -> bool:
+    """Whether so much less than the limit is kept that nothing more need be given up: a quarter of it is free."""
+    return _limit is None or _in_use <= _limit * 3 // 4
+
+
+def share(most: int, parts: int) -> int:
+    """How much one cache may keep: `most`, or that part of the limit if it is less."""
+    return most if _limit is None else min(most, _limit // parts)
+
+
+def on_shortage(release: Callable[[], None]) -> Callable[[], None]:
+    """Call `release` when the limit is passed, before those that were given earlier: front ends before the engine."""
+    _releases.append(release)
+    return release
+
+
+def make_room() -> None:
+    """Let go of what can be made again if the limit is passed. No lock of the engine may be held by who calls."""
+    if is_exceeded():
+        for release in reversed(_releases):
+            release()
+            if has_room():
+                return
+
+
+class Account:
+    """The bytes that one owner keeps. They are given back when the owner is gone."""
+
+    __slots__ = ("_num_bytes",)
+
+    def __init__(self, owner: object) -> None:
+        self._num_bytes = [0]
+        weakref.finalize(owner, _close, self._num_bytes).atexit = False
+
+    @property
+    def num_bytes(self) -> int:
+        """How many."""
+        return self._num_bytes[0]
+
+    def add(self, num_bytes: int) -> None:
+        """So many more, or less if it is negative."""
+        global _in_use
+        with _lock:
+            self._num_bytes[0] += num_bytes
+            _in_use += num_bytes
+
+    def set(self, num_bytes: int) -> None:
+        """So many now."""
+        with _lock:
+            self.add(num_bytes - self._num_bytes[0])
+
+
+def _close(num_bytes: list[int]) -> None:
+    global _in_use
+    with _lock:
+        _in_use -= num_bytes[0]
+        num_bytes[0] = 0
