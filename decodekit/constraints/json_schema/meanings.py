@@ -34,6 +34,7 @@ from decodekit.constraints.json_schema.shape import (
     Witness,
     conjunction,
     restrict,
+    single,
 )
 from decodekit.errors import ResourceLimitError
 
@@ -42,6 +43,9 @@ if TYPE_CHECKING:
 
 MAX_DEPENDENCIES: Final = 64
 """Bound on the properties that one schema lets depend on others; the alternatives are multiplied out."""
+
+MAX_BRANCHES: Final = 1_000
+"""Bound on the branches of a oneOf."""
 
 Meaning: TypeAlias = "Callable[[Semantics, Location, Any, bool], Shape]"
 """(semantics, schema, value of the keyword, whether it is asserted) -> the values that it admits."""
@@ -137,7 +141,7 @@ def _object_differs(
     for name, below in value.items():
         yield _absent(name)
         constant = semantics.constant(location, below, *path, name)
-        yield ObjectSpec((Part({name: frozenset({constant ^ 1})}),), (name,))
+        yield ObjectSpec((single(name, frozenset({constant ^ 1})),), (name,))
     others = text.without(text.BODY, text.words(list(value))) if value else text.BODY
     yield ObjectSpec(witnesses=(Witness(others, TRUE),))
 
@@ -306,14 +310,14 @@ def _objects(*specs: ObjectSpec, is_asserted: bool) -> Shape:
 
 
 def _absent(name: str) -> ObjectSpec:
-    return ObjectSpec((Part({name: FALSE}),))
+    return ObjectSpec((single(name, FALSE),))
 
 
 def _properties(semantics: Semantics, location: Location, value: Any, is_asserted: bool) -> Shape:
     part = semantics.part(location)
     if is_asserted:
         return _objects(ObjectSpec((part,)), is_asserted=True)
-    denied = [ObjectSpec((Part({name: _denied(goal)}),), (name,)) for name, goal in part.names.items() if goal != TRUE]
+    denied = [ObjectSpec((single(name, _denied(goal)),), (name,)) for name, goal in part.names.items() if goal != TRUE]
     denied += [
         ObjectSpec(witnesses=(Witness(pattern, _denied(goal)),)) for pattern, goal in part.patterns if goal != TRUE
     ]
@@ -325,7 +329,7 @@ def _properties(semantics: Semantics, location: Location, value: Any, is_asserte
 def _property_names(semantics: Semantics, location: Location, value: Any, is_asserted: bool) -> Shape:
     if is_asserted:
         return _objects(ObjectSpec(names=semantics.below(location, "propertyNames")), is_asserted=True)
-    refused = semantics.shape(semantics.below(location, "propertyNames", is_asserted=False)).strings
+    refused = semantics.pending(semantics.below(location, "propertyNames", is_asserted=False)).strings
     return _objects(ObjectSpec(witnesses=(Witness(refused, TRUE),)), is_asserted=False)
 
 
@@ -365,8 +369,8 @@ def _dependencies(semantics: Semantics, location: Location, value: Any, is_asser
         else:
             key = "dependencies" if location.draft <= Draft.DRAFT7 else "dependentSchemas"
             goal = semantics.below(location, key, name)
-            then = semantics.shape(goal) if is_asserted else EVERYTHING
-            otherwise = NOTHING if is_asserted else semantics.shape(_denied(goal))
+            then = semantics.pending(goal) if is_asserted else EVERYTHING
+            otherwise = NOTHING if is_asserted else semantics.pending(_denied(goal))
         has_name = Shape(objects=(ObjectSpec(required=(name,)),))
         if is_asserted:
             condition = restrict(objects=(_absent(name),)).join(semantics.both(has_name, then))
@@ -411,8 +415,8 @@ def _any_of(semantics: Semantics, location: Location, value: Any, is_asserted: b
 
 
 def _one_of(semantics: Semantics, location: Location, value: Any, is_asserted: bool) -> Shape:
-    if len(value) > MAX_ALTERNATIVES:  # they are compared pair by pair
-        raise ResourceLimitError(f"a oneOf with more than {MAX_ALTERNATIVES} branches", hint='"anyOf" or "enum"')
+    if len(value) > MAX_BRANCHES:  # they are compared pair by pair
+        raise ResourceLimitError(f"a oneOf with more than {MAX_BRANCHES:,} branches", hint='"anyOf" or "enum"')
     literals = _literals(semantics, location, "oneOf", len(value), is_asserted=True)
     shapes = [semantics.shape_of(literal) for literal in literals]
     if is_asserted:
@@ -424,21 +428,28 @@ def _one_of(semantics: Semantics, location: Location, value: Any, is_asserted: b
 
 
 def _exactly_one(semantics: Semantics, literals: list[Literal], shapes: list[Shape]) -> Shape:
-    overlapping: list[list[int]] = [[] for _ in shapes]
-    for first, second in itertools.combinations(range(len(shapes)), 2):
-        if not semantics.is_apart(shapes[first], shapes[second]):
-            overlapping[first].append(second)
-            overlapping[second].append(first)
+    """The values of each branch that are in no other one.
+
+    Which objects and arrays can be in two branches is asked when the conditions around the keyword are known: most
+    branches are told apart by a property that is required elsewhere.
+    """
     result = NOTHING
-    for shape, others in zip(shapes, overlapping, strict=True):
-        for other in others:
-            shape = semantics.both(shape, semantics.shape_of(literals[other] ^ 1))
-        result = result.join(shape)
+    for index, shape in enumerate(shapes):
+        alone = shape
+        for other, other_shape in enumerate(shapes):
+            if other == index:
+                continue
+            if semantics.have_common_scalar(shape, other_shape):
+                denied = semantics.shape_of(literals[other] ^ 1)
+                alone = replace(alone.meet(denied.without_compounds()), objects=alone.objects, arrays=alone.arrays)
+            if (shape.objects and other_shape.objects) or (shape.arrays and other_shape.arrays):
+                alone = alone.excluding(literals[other])
+        result = result.join(alone)
     return result
 
 
 def _not(semantics: Semantics, location: Location, value: Any, is_asserted: bool) -> Shape:
-    return semantics.shape(semantics.below(location, "not", is_asserted=not is_asserted))
+    return semantics.pending(semantics.below(location, "not", is_asserted=not is_asserted))
 
 
 def _if(semantics: Semantics, location: Location, value: Any, is_asserted: bool) -> Shape:
@@ -448,23 +459,23 @@ def _if(semantics: Semantics, location: Location, value: Any, is_asserted: bool)
     result = NOTHING
     for key, holds in (("then", True), ("else", False)):
         if key in keywords:
-            branch = semantics.shape(semantics.below(location, key, is_asserted=is_asserted))
+            branch = semantics.pending(semantics.below(location, key, is_asserted=is_asserted))
         else:
             branch = EVERYTHING if is_asserted else NOTHING
         if branch != NOTHING:
-            condition = semantics.shape(semantics.below(location, "if", is_asserted=holds))
+            condition = semantics.pending(semantics.below(location, "if", is_asserted=holds))
             result = result.join(semantics.both(condition, branch))
     return result
 
 
 def _ref(semantics: Semantics, location: Location, value: Any, is_asserted: bool) -> Shape:
     target = semantics.library.resolve(location, value)
-    return semantics.shape(semantics.goal(target, is_asserted=is_asserted))
+    return semantics.pending(semantics.goal(target, is_asserted=is_asserted))
 
 
 def _dynamic_ref(semantics: Semantics, location: Location, value: Any, is_asserted: bool) -> Shape:
     target = semantics.library.resolve_dynamic(location)
-    return semantics.shape(semantics.goal(target, is_asserted=is_asserted))
+    return semantics.pending(semantics.goal(target, is_asserted=is_asserted))
 
 
 # -- what was evaluated: the combinators again, for an `unevaluatedProperties` or `unevaluatedItems` around them
@@ -551,14 +562,14 @@ def _see_if(semantics: Semantics, location: Location, value: Any, is_exact: bool
     if "then" not in keywords and "else" not in keywords:
         if not holds.has_seen:
             return EVERYTHING
-        fails = semantics.shape(semantics.below(location, "if", is_asserted=False)) if is_exact else EVERYTHING
+        fails = semantics.pending(semantics.below(location, "if", is_asserted=False)) if is_exact else EVERYTHING
         return holds.join(fails)
     then, otherwise = (
         _seen(semantics, location, is_exact, key) if key in keywords else EVERYTHING for key in ("then", "else")
     )
     result = semantics.both(holds, then)
     if otherwise != NOTHING:
-        fails = semantics.shape(semantics.below(location, "if", is_asserted=False))
+        fails = semantics.pending(semantics.below(location, "if", is_asserted=False))
         result = result.join(semantics.both(fails, otherwise))
     return result
 

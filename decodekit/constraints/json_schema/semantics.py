@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from typing import Final, cast
+from dataclasses import replace
+from typing import Final, TypeVar, cast
 
 from decodekit.constraints.ir import Node
 from decodekit.constraints.json_schema import patterns, text
@@ -30,11 +31,16 @@ from decodekit.constraints.json_schema.shape import (
     SeenKeys,
     Shape,
     conjunction,
+    limited,
 )
 from decodekit.errors import ResourceLimitError, UnsupportedSchemaError
 
+MAX_COMPARED: Final = 128
+"""Alternatives that are compared with each other, to leave out what another one takes in."""
 MAX_IN_PLACE: Final = 100
 """Bound on the nesting of keywords that speak of the same value: references, allOf, anyOf, oneOf, not, if."""
+
+_Spec = TypeVar("_Spec", ObjectSpec, ArraySpec)
 
 _COMPOUND: Final = frozenset(
     {"allOf", "anyOf", "oneOf", "not", "if", "dependentSchemas", "dependencies"}
@@ -135,14 +141,24 @@ class Semantics:
     # -- shapes
 
     def shape(self, goal: Goal) -> Shape:
-        """The values that satisfy all literals of a goal."""
+        """The values that satisfy all literals of a goal.
+
+        Raises:
+            UnsupportedSchemaError: a keyword that is not enforced, or a schema that refers to itself in place.
+            ResourceLimitError: too many alternatives, too deep.
+        """
         shape = self._goals.get(goal)
         if shape is None:
-            shape = EVERYTHING
-            for literal in sorted(goal):  # document order, so that merged properties keep it
-                shape = shape.meet(self.shape_of(literal))
-            self._goals[goal] = shape = self._prune(shape) if len(goal) > 1 else shape
+            shape = self.pending(goal)
+            self._goals[goal] = shape = shape if shape.is_settled else self._settled(shape)
         return shape
+
+    def pending(self, goal: Goal) -> Shape:
+        """As `shape`, where alternatives may still exclude literals: a part of a larger condition."""
+        shape = EVERYTHING
+        for literal in sorted(goal):  # document order, so that merged properties keep it
+            shape = shape.meet(self.shape_of(literal))
+        return self._prune(shape) if len(goal) > 1 else shape
 
     def shape_of(self, literal: Literal) -> Shape:
         """The values that one literal admits.
@@ -171,7 +187,7 @@ class Semantics:
         if is_asserted:
             result = NOTHING
             for goal in goals:
-                result = result.join(self.shape(goal))
+                result = result.join(self.pending(goal))
             return result
         result = EVERYTHING
         for goal in goals:
@@ -250,18 +266,76 @@ class Semantics:
 
     # -- what is plainly empty, to keep disjunctions short; the exact answer is that of `Emptiness`
 
-    def is_apart(self, first: Shape, second: Shape) -> bool:
-        """Whether no value is in both, as far as that is plain to see."""
-        common = first.meet(second)
-        return not (
-            common.has_null
-            or common.has_true
-            or common.has_false
-            or not common.strings.is_empty
-            or any(not spec.node().is_empty for spec in common.numbers)
-            or any(not self._is_contradictory(spec) for spec in common.objects)
-            or any(not self._is_contradictory(spec) for spec in common.arrays)
-        )
+    def have_common_scalar(self, first: Shape, second: Shape) -> bool:
+        """Whether a null, boolean, number or string is in both."""
+        if (
+            (first.has_null and second.has_null)
+            or (first.has_true and second.has_true)
+            or (first.has_false and second.has_false)
+            or not text.meet(first.strings, second.strings).is_empty
+        ):
+            return True
+        return any(not a.meet(b).node().is_empty for a in first.numbers for b in second.numbers)
+
+    def _settled(self, shape: Shape) -> Shape:
+        """Every excluded literal multiplied out, unless it is plainly apart anyway."""
+        objects = [new for spec in shape.objects for new in self._settle(spec)]
+        arrays = [new for spec in shape.arrays for new in self._settle(spec)]
+        return replace(shape, objects=limited(objects), arrays=limited(arrays))
+
+    def _settle(self, spec: _Spec) -> tuple[_Spec, ...]:
+        if not spec.excluding:
+            return (spec,)
+        done: set[Literal] = set()
+        specs = [replace(spec, excluding=frozenset())]
+        left = sorted(spec.excluding)
+        while left:
+            literal = left.pop(0)
+            done.add(literal)
+            following: list[_Spec] = []
+            for one in specs:
+                if self._is_apart(one, literal):
+                    following.append(one)
+                    continue
+                for denied in self._specs_like(one, literal ^ 1):
+                    both = one.meet(denied)
+                    if not self._is_contradictory(both):
+                        # What the denial excludes in its turn holds for this alternative only.
+                        following += self._settle(both)
+            specs = list(limited(_largest(following)))
+        return tuple(specs)
+
+    def _specs_like(self, spec: _Spec, literal: Literal) -> tuple[_Spec, ...]:
+        """The alternatives of a literal of the same type."""
+        shape = self.shape_of(literal)
+        return shape.objects if isinstance(spec, ObjectSpec) else shape.arrays
+
+    def _is_apart(self, spec: _Spec, literal: Literal) -> bool:
+        """Whether no value satisfies both, as far as that is plain to see."""
+        others = self._specs_like(spec, literal)
+        if isinstance(spec, ObjectSpec):
+            others = tuple(other for other in others if not self._differ_in_a_constant(spec, other))
+        return all(self._is_contradictory(spec.meet(other)) for other in others)
+
+    def _differ_in_a_constant(self, spec: ObjectSpec, other: ObjectSpec) -> bool:
+        """Whether both ask for a property, and for different values of it: the usual way to tell branches apart."""
+        for name in spec.required:
+            mine = self._constants_at(spec, name)
+            if mine is not None:
+                theirs = self._constants_at(other, name)
+                if theirs is not None and mine.isdisjoint(theirs):
+                    return True
+        return False
+
+    def _constants_at(self, spec: ObjectSpec, name: str) -> frozenset[object] | None:
+        """The scalars that a property may be, if the schemas of its value list them."""
+        found: frozenset[object] | None = None
+        for part in spec.parts:
+            for literal in part.names.get(name, ()):
+                constants = self._constants_of(literal)
+                if constants is not None:
+                    found = constants if found is None else found & constants
+        return found
 
     def _is_contradictory(self, spec: ObjectSpec | ArraySpec, depth: int = 3) -> bool:
         if isinstance(spec, ObjectSpec):
@@ -286,7 +360,7 @@ class Semantics:
             return True
         if depth == 0 or not all(map(self._is_simple, goal)):
             return False
-        shape = self.shape(goal)
+        shape = self.pending(goal)
         return not (
             shape.has_null
             or shape.has_true
@@ -396,6 +470,19 @@ class Semantics:
         prefix = cast("list[JsonValue]", keywords.get(prefix_key, []))
         goals = tuple(self.below(location, prefix_key, index) for index in range(len(prefix)))
         return ArraySpec(goals, self.below(location, rest_key) if rest_key in keywords else TRUE)
+
+
+def _largest(specs: list[_Spec]) -> list[_Spec]:
+    """Without the alternatives that another one takes in, as far as that is plain to see."""
+    unique = list(dict.fromkeys(specs))
+    if not 1 < len(unique) <= MAX_COMPARED:
+        return unique
+    # One with fewer conditions is asked first; of two that ask the same, the first stays.
+    kept: list[_Spec] = []
+    for spec in sorted(unique, key=lambda spec: spec.num_conditions):
+        if not any(other.takes_in(spec) for other in kept):
+            kept.append(spec)
+    return [spec for spec in unique if spec in kept]
 
 
 def _assertions(location: Location) -> Iterator[tuple[str, JsonValue, Meaning]]:

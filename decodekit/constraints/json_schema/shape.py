@@ -8,8 +8,9 @@ text reaches them; that is what lets schemas recurse, and a large one start at o
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Final, TypeAlias, TypeVar
 
 from decodekit.constraints import ir
@@ -58,6 +59,12 @@ class Part:
         if key in self.names:
             goals.append(self.names[key])
         return conjunction(*goals) if goals else self.additional
+
+
+@lru_cache(maxsize=16_384)
+def single(name: str, goal: Goal) -> Part:
+    """What is asked of one property alone; the same part for the same goal, so that equal conditions are seen to be."""
+    return Part({name: goal})
 
 
 @dataclass(frozen=True)
@@ -132,6 +139,7 @@ class ObjectSpec:
         names: goals of the key itself (`propertyNames`).
         witnesses: obligations, each to be met by some property.
         seen: no condition, but what was evaluated; empty unless an `unevaluatedProperties` is about to ask.
+        excluding: literals that do not hold, still to be multiplied out (`Semantics.shape` does it).
     """
 
     parts: tuple[Part, ...] = ()
@@ -141,6 +149,7 @@ class ObjectSpec:
     names: Goal = TRUE
     witnesses: tuple[Witness, ...] = ()
     seen: SeenKeys = _NO_KEYS
+    excluding: frozenset[Literal] = frozenset()
 
     def meet(self, other: ObjectSpec) -> ObjectSpec:
         """The objects of both."""
@@ -152,11 +161,30 @@ class ObjectSpec:
             conjunction(self.names, other.names),
             tuple(dict.fromkeys(self.witnesses + other.witnesses)),
             self.seen.meet(other.seen),
+            self.excluding | other.excluding,
         )
 
     def goal(self, key: str) -> Goal:
         """What the value at `key` has to satisfy."""
         return conjunction(*(part.goal(key) for part in self.parts))
+
+    @property
+    def num_conditions(self) -> int:
+        """How much it asks."""
+        return len(self.parts) + len(self.required) + len(self.witnesses)
+
+    def takes_in(self, other: ObjectSpec) -> bool:
+        """Whether each object of `other` is one of this spec, as far as that is plain to see."""
+        return (
+            set(self.parts) <= set(other.parts)
+            and set(self.required) <= set(other.required)
+            and set(self.witnesses) <= set(other.witnesses)
+            and self.min_properties <= other.min_properties
+            and _is_at_most(other.max_properties, self.max_properties)
+            and self.names <= other.names
+            and self.seen == other.seen
+            and self.excluding <= other.excluding
+        )
 
     @cached_property
     def declared(self) -> tuple[str, ...]:
@@ -182,6 +210,7 @@ class ArraySpec:
     Attributes:
         is_unique: no two items are equal. `is_repeating`: two items are.
         seen: no condition, but what was evaluated; empty unless an `unevaluatedItems` is about to ask.
+        excluding: as in `ObjectSpec`.
     """
 
     prefix: tuple[Goal, ...] = ()
@@ -192,10 +221,29 @@ class ArraySpec:
     is_unique: bool = False
     is_repeating: bool = False
     seen: SeenItems = _NO_ITEMS
+    excluding: frozenset[Literal] = frozenset()
 
     def goal(self, index: int) -> Goal:
         """What the item at `index` has to satisfy."""
         return self.prefix[index] if index < len(self.prefix) else self.rest
+
+    @property
+    def num_conditions(self) -> int:
+        """How much it asks."""
+        return len(self.prefix) + len(self.contains) + self.min_items
+
+    def takes_in(self, other: ArraySpec) -> bool:
+        """Whether each array of `other` is one of this spec, as far as that is plain to see."""
+        return (
+            all(self.goal(index) <= other.goal(index) for index in range(max(len(self.prefix), len(other.prefix)) + 1))
+            and set(self.contains) <= set(other.contains)
+            and self.min_items <= other.min_items
+            and _is_at_most(other.max_items, self.max_items)
+            and self.is_unique <= other.is_unique
+            and self.is_repeating <= other.is_repeating
+            and self.seen == other.seen
+            and self.excluding <= other.excluding
+        )
 
     def meet(self, other: ArraySpec) -> ArraySpec:
         """The arrays of both."""
@@ -209,11 +257,17 @@ class ArraySpec:
             self.is_unique or other.is_unique,
             self.is_repeating or other.is_repeating,
             self.seen.meet(other.seen),
+            self.excluding | other.excluding,
         )
 
 
 ANY_OBJECT: Final = ObjectSpec()
 ANY_ARRAY: Final = ArraySpec()
+
+
+def _is_at_most(first: int | None, second: int | None) -> bool:
+    """Of two bounds, None for no bound."""
+    return second is None or (first is not None and first <= second)
 
 
 def _least(first: int | None, second: int | None) -> int | None:
@@ -260,9 +314,20 @@ class Shape:
             self.has_false or other.has_false,
             strings,
             _unique([*self.numbers, *other.numbers], NO_CONDITION),
-            _unique([*self.objects, *other.objects], ANY_OBJECT),
+            _unique(_present_or_absent([*self.objects, *other.objects]), ANY_OBJECT),
             _unique([*self.arrays, *other.arrays], ANY_ARRAY),
         )
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether no alternative excludes a literal that is not multiplied out."""
+        return not (any(spec.excluding for spec in self.objects) or any(spec.excluding for spec in self.arrays))
+
+    def excluding(self, literal: Literal) -> Shape:
+        """The same scalars, and the objects and arrays that do not satisfy a literal, which is left to be settled."""
+        objects = tuple([replace(spec, excluding=spec.excluding | {literal}) for spec in self.objects])
+        arrays = tuple([replace(spec, excluding=spec.excluding | {literal}) for spec in self.arrays])
+        return replace(self, objects=objects, arrays=arrays)
 
     @property
     def has_seen(self) -> bool:
@@ -277,6 +342,10 @@ class Shape:
         return replace(
             self, objects=objects, arrays=_unique([replace(spec, seen=_NO_ITEMS) for spec in self.arrays], ANY_ARRAY)
         )
+
+    def without_compounds(self) -> Shape:
+        """The scalars among the values."""
+        return replace(self, objects=(), arrays=())
 
     def only(self, *types: str) -> Shape:
         """The values of these types (JSON Schema's names, "number" for every number)."""
@@ -308,6 +377,36 @@ def _product(first: tuple[_Spec, ...], second: tuple[_Spec, ...]) -> list[_Spec]
     return [a.meet(b) for a in first for b in second]
 
 
+def _present_or_absent(specs: list[ObjectSpec]) -> list[ObjectSpec]:
+    """Objects without a property, or with it and a value that satisfies a goal: one condition on the property.
+
+    A denied schema with properties and `required` is full of such pairs, and alternatives multiply.
+    """
+    absent = {name for spec in specs if (name := _absent_name(spec)) is not None}
+    if not absent:
+        return specs
+    joined, found = [], set()
+    for spec in specs:
+        if len(spec.required) == 1 and spec.required[0] in absent and len(spec.parts) == 1:
+            name, part = spec.required[0], spec.parts[0]
+            if spec == ObjectSpec((part,), (name,)) and part is single(name, part.names.get(name, TRUE)):
+                joined.append(ObjectSpec((part,)))
+                found.add(name)
+                continue
+        joined.append(spec)
+    return [spec for spec in joined if _absent_name(spec) not in found]
+
+
+def _absent_name(spec: ObjectSpec) -> str | None:
+    """The name if all that a spec asks is that a property does not occur."""
+    if len(spec.parts) == 1 and len(spec.parts[0].names) == 1 and not spec.required:
+        part = spec.parts[0]
+        (name,) = part.names
+        if part is single(name, FALSE) and spec == ObjectSpec((part,)):
+            return name
+    return None
+
+
 _Spec = TypeVar("_Spec", ObjectSpec, ArraySpec)
 _S = TypeVar("_S", NumberSpec, ObjectSpec, ArraySpec)
 
@@ -317,9 +416,18 @@ def _unique(specs: list[_S], anything: _S) -> tuple[_S, ...]:
     unique: tuple[_S, ...] = tuple(dict.fromkeys(specs))
     if anything in unique:
         unique = tuple([spec for spec in unique if spec == anything or getattr(spec, "seen", None)])
-    if len(unique) > MAX_ALTERNATIVES:
+    return limited(unique)
+
+
+def limited(specs: Sequence[_S]) -> tuple[_S, ...]:
+    """The same specs.
+
+    Raises:
+        ResourceLimitError: more than `MAX_ALTERNATIVES`.
+    """
+    if len(specs) > MAX_ALTERNATIVES:
         raise _too_many()
-    return unique
+    return tuple(specs)
 
 
 def _too_many() -> ResourceLimitError:
