@@ -189,7 +189,7 @@ class Writer:
             if self.wordings.is_open and rng.random() < 0.25:
                 phrasing = blur(choose_alternatives(phrasing, rng), rng)
             sentences.append(fill(phrasing, self.spell, rng))
-        for name in missing:
+        for name in sorted(missing):  # never in the order of a set: it differs between processes, and draws follow
             absences = [p for p in self.wordings.absences.get(name, ()) if self.is_usable(p)]
             if absences and rng.random() < 0.3:
                 sentences.append(fill(rng.choice(absences), self.spell, rng))
@@ -296,7 +296,7 @@ def write_document(
         fields &= only
         missing &= only
     # What is false may go without saying.
-    fields -= {name for name in fields if record[name] is False and rng.random() < 0.25}
+    fields -= {name for name in record if name in fields and record[name] is False and rng.random() < 0.25}
     missing -= {"salary_max"}
     if not fields - {"currency"}:
         return " ".join(writer.prose(fields, missing, 2))

@@ -100,7 +100,7 @@ def same_value(left: Any, right: Any) -> bool:
 
 
 def held_out_tasks(num_documents: int, *, held_out_wordings: bool) -> list[Task]:
-    """Documents with reserved values, the kinds in turn; always the same ones."""
+    """Documents with reserved values, the kinds in turn; the same ones in every process."""
     rng = random.Random(f"evaluation:{held_out_wordings}")
     kinds = list(KINDS.values())
     tasks = []
@@ -148,7 +148,11 @@ def decode_unconstrained(folder: Path, tasks: list[Task], batch_size: int = 32) 
 
 
 def decode_constrained(folder: Path, tasks: list[Task], batch_size: int = 16) -> list[str]:
-    """Greedy output of decodekit under the schema of each task's kind."""
+    """Greedy output of decodekit under the schema of each task's kind.
+
+    A text that would not end by itself (a number whose digits repeat) is closed within the limit, as for a user who
+    wants valid JSON from every document; its fields are judged like all others.
+    """
     import decodekit as dk
 
     llm = dk.LLM.load(str(folder))
@@ -163,6 +167,7 @@ def decode_constrained(folder: Path, tasks: list[Task], batch_size: int = 16) ->
                 constraint=kind.schema,
                 strategy=dk.Greedy(),
                 max_new_tokens=MAX_NEW_TOKENS,
+                on_length="close",
             )
             for index, completion in zip(part, completions, strict=True):
                 outputs[index] = completion.text

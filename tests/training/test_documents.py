@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
+import os
 import random
 import re
+import subprocess
+import sys
 from dataclasses import replace
 from decimal import Decimal
 from typing import Any
@@ -35,6 +39,32 @@ def test_there_are_six_kinds() -> None:
 def test_same_seed_same_documents(kind: Kind) -> None:
     assert documents_of(kind, 20, seed=5) == documents_of(kind, 20, seed=5)
     assert documents_of(kind, 20, seed=5) != documents_of(kind, 20, seed=6)
+
+
+def digest_of_documents() -> str:
+    rng = random.Random(7)
+    texts = [
+        write(kind, rng).text
+        for kind in KINDS.values()
+        for _ in range(20)
+        for write in (make_document, make_partial_document)
+    ]
+    return hashlib.sha256("\n".join(texts).encode()).hexdigest()
+
+
+@pytest.mark.parametrize("hash_seed", ["1", "2"])
+def test_another_process_writes_the_same_documents(hash_seed: str) -> None:
+    # The order of a set of strings differs between processes; draws that follow it once gave each its own evaluation.
+    code = "from tests.training.test_documents import digest_of_documents as digest; print(digest())"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONHASHSEED": hash_seed},
+        cwd=EXAMPLES.parent,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == digest_of_documents()
 
 
 @pytest.mark.parametrize("kind", ALL_KINDS)
