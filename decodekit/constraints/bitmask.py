@@ -40,3 +40,8 @@ def ids_from_bitmask(row: Int32Array) -> Int32Array:
     """The allowed ids of one row, ascending, int32."""
     little = np.ascontiguousarray(row).astype("<i4", copy=False)
     return np.flatnonzero(np.unpackbits(little.view(np.uint8), bitorder="little")).astype(np.int32)
+
+
+def forbid(row: Int32Array, token: int) -> None:
+    """Clear the bit of a token in a row, int32 [words]."""
+    row.view(np.uint32)[token >> 5] &= np.uint32(~(1 << (token & 31)) & 0xFFFFFFFF)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from decodekit.constraints.automaton import Int32Array
+from decodekit.constraints.bitmask import forbid
 from decodekit.constraints.brackets import Place, closing_tokens_of
 from decodekit.constraints.configurations import State
 from decodekit.constraints.guards import CompoundGuard, Guard, Refusal
@@ -121,7 +122,7 @@ class GuardedMatcher:
         self._inner.fill_bitmask(out, row)
         if exact:
             for token in self.refusals():
-                out[row, token >> 5] &= ~(1 << (token & 31)) if token & 31 != 31 else 0x7FFFFFFF
+                forbid(out[row], token)
 
     def refusal(self, token: int) -> Refusal | None:
         """Why the guard refuses the text that `token` ends; None if it does not, or `token` does not end it."""

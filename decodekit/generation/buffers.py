@@ -12,6 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from decodekit.constraints.bitmask import forbid
 from decodekit.errors import DecodekitError
 from decodekit.generation.sequence import Sequence
 from decodekit.sampling import History
@@ -54,11 +55,6 @@ class Masks:
                 sequence.error = error
                 self._words[row] = 0
         return torch.from_numpy(self._words[: len(sequences)])
-
-
-def forbid(row: npt.NDArray[np.int32], token: int) -> None:
-    """Clear the bit of a token, int32 [words]."""
-    row.view(np.uint32)[token >> 5] &= np.uint32(~(1 << (token & 31)) & 0xFFFFFFFF)
 
 
 def sole_tokens(bitmask: Tensor) -> list[int | None]:

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 import torch
 from torch import Tensor
 
+from decodekit.constraints.bitmask import forbid
 from decodekit.errors import DeadEndError, DecodekitError, DecodingError, NonFiniteLogitsError
-from decodekit.generation.buffers import NONE_ALLOWED, Masks, TokenTable, forbid, sole_tokens
+from decodekit.generation.buffers import NONE_ALLOWED, Masks, TokenTable, sole_tokens
 from decodekit.generation.padding import right_padded
 from decodekit.generation.retreat import MAX_REDRAWS, MAX_ROLLBACKS, checkpoint, destination, failure, give_up
 from decodekit.generation.sequence import Sequence, TokenLogprob

@@ -13,7 +13,7 @@ import pytest
 
 from decodekit.constraints import masks as masks_module
 from decodekit.constraints import token_index
-from decodekit.constraints.bitmask import allocate_bitmask, bitmask_from_ids, ids_from_bitmask
+from decodekit.constraints.bitmask import allocate_bitmask, bitmask_from_ids, forbid, ids_from_bitmask
 from decodekit.constraints.choices import Choices
 from decodekit.constraints.compiler import CompiledGrammar, compile
 from decodekit.constraints.constraint import Constraint
@@ -454,6 +454,10 @@ def test_bitmask_helpers() -> None:
         allowed = torch.isfinite(masked)
         assert all(allowed[i].nonzero().flatten().tolist() == ids.tolist() for i in range(3))
         assert torch.equal(masked[allowed], logits[allowed])
+        for token in rng.permutation(size).tolist():
+            forbid(row, token)
+            ids = ids[ids != token]
+            assert ids_from_bitmask(row).tolist() == ids.tolist()
     with pytest.raises(ValueError, match="token ids"):
         bitmask_from_ids([40], 33)
 
