@@ -33,6 +33,7 @@ def doctor(
         **_versions(),
         **_device(),
         "numba cache": _numba_cache(),
+        "decodekit cache": _decodekit_cache(),
     }
     problems = _conflicts()
     if not facts["numba cache"].startswith("writable"):
@@ -108,6 +109,13 @@ def _numba_cache() -> str:
             return f"writable, {folder}"
     except OSError as error:
         return f"not writable, {folder}: {error.strerror}"
+
+
+def _decodekit_cache() -> str:
+    """Where what depends on a tokenizer alone is kept."""
+    from decodekit.constraints import store
+
+    return str(store.root() or f"off ({store.VARIABLE})")
 
 
 def _conflicts() -> list[str]:
