@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, TypeAlias
 
 JsonValue: TypeAlias = object
@@ -151,7 +152,8 @@ KEYWORDS: Final[dict[str, tuple[Keyword, ...]]] = {
     "$schema": (Keyword("a string", _is_text, is_assertion=False),),
     "$ref": (Keyword("a string", _is_text),),
     "$id": (Keyword("a string", _is_text, first=_D6, is_assertion=False),),
-    "id": (Keyword("a string", _is_text, last=Draft.DRAFT4, is_assertion=False),),
+    # Other values are taken as what they are meant to be: a property "id" that its author did not put below properties.
+    "id": (Keyword("a string", lambda value: True, last=Draft.DRAFT4, is_assertion=False),),
     "$anchor": (Keyword("a string", _is_text, first=_D19, is_assertion=False),),
     "$dynamicAnchor": (Keyword("a string", _is_text, first=_D20, is_assertion=False),),
     "$recursiveAnchor": (Keyword("a boolean", _is_boolean, first=_D19, last=_D19, is_assertion=False),),
@@ -245,6 +247,7 @@ VOCABULARIES: Final[dict[str, tuple[str, ...]]] = {
 """Vocabularies by URI, each with the keywords of it that assert something."""
 
 
+@lru_cache(maxsize=8192)  # a large schema asks some hundred thousand times
 def keyword(name: str, draft: Draft) -> Keyword | None:
     """What `draft` says about a keyword; None where it is unknown, that is, an annotation."""
     for reading in KEYWORDS.get(name, ()):

@@ -78,6 +78,11 @@ def reachable(library: Library) -> Iterator[Location]:
                 stack.append(target)
 
 
+_NUMBERS: Final = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"})
+_EXAMINED: Final = _NUMBERS | {"format", "pattern", "patternProperties"}
+"""The keywords for which `_examine` has a question."""
+
+
 def _examine(library: Library, location: Location, name: str, value: JsonValue, mode: Formats) -> bool:
     """Whether a keyword is enforced; raises why it cannot be."""
     if name == "format":
@@ -89,9 +94,28 @@ def _examine(library: Library, location: Location, name: str, value: JsonValue, 
             raise ResourceLimitError(f"more than {MAX_PATTERNS:,} patternProperties in a schema", at=location.at(name))
         for pattern in value:
             patterns.search_language(pattern, at=location.at(name, pattern))
-    elif name in ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"):
+    elif name in _NUMBERS:
         exact(value)  # type: ignore[arg-type]
     return True
+
+
+def _refusals(library: Library, mode: Formats) -> Iterator[ConstraintError]:
+    """The errors of `findings`, by looking at those keywords only that can have one: most of a large schema cannot."""
+    told: set[int] = set()
+    for location in reachable(library):
+        keywords = location.keywords()
+        if location.index in told or _EXAMINED.isdisjoint(keywords):
+            continue
+        told.add(location.index)
+        for name, value in keywords.items():
+            if name not in _EXAMINED:
+                continue
+            known = keyword(name, location.draft)
+            if known is not None and known.is_assertion:
+                try:
+                    _examine(library, location, name, value, mode)
+                except ConstraintError as error:
+                    yield error
 
 
 def refuse_unsupported(library: Library, mode: Formats) -> None:
@@ -101,7 +125,7 @@ def refuse_unsupported(library: Library, mode: Formats) -> None:
         UnsupportedSchemaError: a keyword that is not enforced.
         ConstraintError: a pattern or number that cannot be used.
     """
-    refused = [finding.error for finding in findings(library, mode) if finding.error is not None]
+    refused = list(_refusals(library, mode))
     if not refused:
         return
     first = refused[0]

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from decodekit.constraints.json_schema import JsonSchema, check
+from decodekit.constraints.json_schema import JsonSchema, check, support
 from decodekit.errors import (
     ConstraintError,
     InvalidConstraintError,
@@ -104,6 +104,21 @@ def test_several_refusals_are_told_together() -> None:
     schema = {"properties": {name: {"pattern": "(a)\\1"} for name in "abc"}}
     with pytest.raises(UnsupportedSchemaError, match=r"(?s)and 2 more: #/properties/b/pattern.*#/properties/c"):
         JsonSchema(schema).root()
+
+
+def test_refusals_are_those_of_the_full_account() -> None:
+    # What is refused is found by the few keywords that can be; the account for `check` looks at all of them.
+    bad = {"pattern": "(a)\\1", "multipleOf": 1, "title": "t", "format": "date"}
+    huge = {"minimum": 0, "patternProperties": {"(b)\\1": bad, "c": {}}, "$ref": "#/$defs/bad"}
+    schema = {"$defs": {"bad": bad, "unused": bad}, "anyOf": [huge, bad, {"items": huge}, {"$ref": "#/anyOf/0"}]}
+    nums = []
+    for candidate in (schema, {**schema, "$schema": "http://json-schema.org/draft-07/schema#"}, {"not": bad}, {}, True):
+        library = JsonSchema(candidate).unchecked_network().library
+        slow = [finding.error for finding in support.findings(library, "annotate") if finding.error is not None]
+        fast = list(support._refusals(library, "annotate"))
+        assert [(type(error), str(error)) for error in fast] == [(type(error), str(error)) for error in slow]
+        nums.append(len(fast))
+    assert min(nums[:3]) > 0 and nums[3:] == [0, 0] and nums[0] > nums[1]  # draft 7 ignores what stands beside a $ref
 
 
 def test_options() -> None:
