@@ -27,7 +27,10 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from decodekit.vocabulary import Vocabulary
 
 # What is imported here is paid by every child, so it is little.
 REPOSITORY = Path(__file__).parent.parent
@@ -109,13 +112,8 @@ class TokenBytes:
         self.size = len(rows)
 
     @staticmethod
-    def write(folder: Path) -> None:
-        """Put the bytes of a folder's tokenizer beside it."""
-        from transformers import AutoTokenizer
-
-        from decodekit.vocabulary import Vocabulary
-
-        vocabulary = Vocabulary.from_tokenizer(AutoTokenizer.from_pretrained(folder))
+    def write(vocabulary: Vocabulary, folder: Path) -> None:
+        """Put the bytes of a vocabulary where `TokenBytes` reads them."""
         rows = list(vocabulary.token_bytes), min(vocabulary.eos_token_ids)
         (folder / "bytes.pickle").write_bytes(pickle.dumps(rows))
 
@@ -152,7 +150,8 @@ def child(way: str, folder: Path) -> None:
         first_use_of_llguidance(clock, folder)
     else:
         first_use(clock, way, folder)
-    print(json.dumps({"steps": clock.steps, "peak_memory_mib": peak_memory_mib()}))
+    large = [name for name in ("torch", "transformers", "scipy", "numba") if name in sys.modules]
+    print(json.dumps({"steps": clock.steps, "peak_memory_mib": peak_memory_mib(), "modules": large}))
 
 
 def peak_memory_mib() -> float:
@@ -195,6 +194,7 @@ def summary(way: str, caches: str, runs: Sequence[dict[str, Any]]) -> dict[str, 
         "steps_s": {step: round(statistics.median(one["steps"][step] for one in runs), 4) for step in STEPS},
         "peak_memory_mib": round(statistics.median(one["peak_memory_mib"] for one in runs)),
         "progress_lines": [one["said"] for one in runs],
+        "large_modules": runs[0]["modules"],
         "num_runs": len(runs),
     }
 
@@ -211,9 +211,11 @@ def main() -> None:
         return
     from rich.console import Console
     from rich.table import Table
+    from transformers import AutoTokenizer
 
     from benchmarks import record
     from benchmarks.masks import TEKKEN, make_tokenizer
+    from decodekit.vocabulary import Vocabulary
 
     ways = [way for way in WAYS if way != "llguidance" or importlib.util.find_spec("llguidance")]
     if len(ways) < len(WAYS):
@@ -228,7 +230,7 @@ def main() -> None:
             folder.mkdir()
             for file in ("tokenizer.json", "tokenizer_config.json"):
                 (folder / file).symlink_to((arguments.tokenizer / file).resolve())
-        TokenBytes.write(folder)
+        TokenBytes.write(Vocabulary.from_tokenizer(AutoTokenizer.from_pretrained(folder)), folder)
         for way in ways:
             cold, warm = [], []
             for repeat in range(arguments.repeats):
