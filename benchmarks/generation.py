@@ -4,12 +4,15 @@
 
 For each setting (greedy, sampled; batch 1, batch 8) both sides get the same prompts and limits; their runs alternate,
 so that whatever else the machine does falls on both. A figure is the median over the repeats; the ratio is the median
-of the ratios of neighbouring runs. Greedy runs must give the same tokens on both sides, or the script fails.
+of the ratios of neighbouring runs. Greedy runs must give the same tokens on both sides, or the script fails. It takes
+minutes: stderr has a line for each setting that is done, and on a terminal a bar.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
+import itertools
 import json
 import statistics
 import time
@@ -19,6 +22,7 @@ from typing import Any
 
 import torch
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 import decodekit as dk
@@ -70,6 +74,32 @@ def timed(run: Callable[[], list[list[int]]]) -> tuple[float, list[list[int]]]:
     return sum(len(row) + 1 for row in tokens) / seconds, tokens
 
 
+def compare(
+    ours: Callable[[], list[list[int]]],
+    theirs: Callable[[], list[list[int]]],
+    num_repeats: int,
+    *,
+    is_exact: bool,
+    advance: Callable[[], None],
+) -> dict[str, object]:
+    """Time pairs of runs after one that warms up, whose tokens must be the same on both sides if `is_exact`."""
+    if ours() != theirs() and is_exact:
+        raise SystemExit("greedy tokens differ from transformers': a speed of wrong text is not reported")
+    advance()
+    pairs = []
+    for _ in range(num_repeats):
+        pairs.append((timed(ours)[0], timed(theirs)[0]))
+        advance()
+    ratios = sorted(a / b for a, b in pairs)
+    return {
+        "decodekit_tokens_per_second": round(statistics.median(a for a, _ in pairs), 1),
+        "transformers_tokens_per_second": round(statistics.median(b for _, b in pairs), 1),
+        "ratio": round(statistics.median(ratios), 2),
+        "ratio_p10": round(ratios[len(ratios) // 10], 2),
+        "ratio_p90": round(ratios[-1 - len(ratios) // 10], 2),
+    }
+
+
 def main() -> None:
     """Measure, print the table, write ``results/generation.json``."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -94,38 +124,37 @@ def main() -> None:
     table = Table(title="tokens per second, median")
     for heading in ("strategy", "batch", "decodekit", "transformers", "ratio", "ratio, 10th to 90th"):
         table.add_column(heading, justify="right")
-    for name, strategy, options in settings:
-        for batch_size in (1, 8):
-
-            def ours(strategy: Any = strategy, batch_size: int = batch_size) -> list[list[int]]:
-                return run_decodekit(llm, prompts, strategy, batch_size)
-
-            def theirs(options: dict[str, Any] = options, batch_size: int = batch_size) -> list[list[int]]:
-                return run_transformers(model, tokenizer, prompts, options, batch_size)
-
-            if ours() != theirs() and name == "greedy":
-                raise SystemExit("greedy tokens differ from transformers': a speed of wrong text is not reported")
-            pairs = [(timed(ours)[0], timed(theirs)[0]) for _ in range(arguments.repeats)]
-            ratios = sorted(a / b for a, b in pairs)
-            low, high = (round(ratios[i], 2) for i in (len(ratios) // 10, -1 - len(ratios) // 10))
-            row: dict[str, object] = {
-                "strategy": name,
-                "batch_size": batch_size,
-                "decodekit_tokens_per_second": round(statistics.median(a for a, _ in pairs), 1),
-                "transformers_tokens_per_second": round(statistics.median(b for _, b in pairs), 1),
-                "ratio": round(statistics.median(ratios), 2),
-                "ratio_p10": low,
-                "ratio_p90": high,
-            }
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=Console(stderr=True),
+        transient=True,
+        refresh_per_second=1,  # the less it draws, the less it takes of what is measured
+    )
+    with bar:
+        for (name, strategy, options), batch_size in itertools.product(settings, (1, 8)):
+            task = bar.add_task(f"{name}, batch {batch_size}: pairs of runs", total=arguments.repeats + 1)
+            row: dict[str, object] = {"strategy": name, "batch_size": batch_size}
+            row |= compare(
+                functools.partial(run_decodekit, llm, prompts, strategy, batch_size),
+                functools.partial(run_transformers, model, tokenizer, prompts, options, batch_size),
+                arguments.repeats,
+                is_exact=name == "greedy",
+                advance=functools.partial(bar.advance, task),
+            )
+            bar.remove_task(task)
             rows.append(row)
-            table.add_row(
-                name,
-                str(batch_size),
+            cells = [
                 f"{row['decodekit_tokens_per_second']:,}",
                 f"{row['transformers_tokens_per_second']:,}",
                 f"{row['ratio']}",
-                f"{low} to {high}",
-            )
+                f"{row['ratio_p10']} to {row['ratio_p90']}",
+            ]
+            table.add_row(name, str(batch_size), *cells)
+            line = "{}, batch {}: decodekit {} tokens/s, transformers {}, ratio {} ({})"
+            bar.console.print(line.format(name, batch_size, *cells), highlight=False)
     Console().print(table)
     path = record.write(
         "generation",

@@ -2,6 +2,7 @@
 
     python -m training.evaluate tiny                            # 500 documents of each of the two held-out sets
     python -m training.evaluate tiny --documents 60 --examples
+    python -m training.evaluate tiny --documents 60 --draft tiny-draft    # instead: how often a draft model agrees
 
 Two sets, both with values that training never drew (`training.values.is_reserved`): wordings that training used, and
 wordings written separately that it never used. Each is decoded greedily, without a constraint and under the JSON Schema
@@ -174,6 +175,28 @@ def decode_constrained(folder: Path, tasks: list[Task], batch_size: int = 16) ->
     return outputs
 
 
+@torch.inference_mode()
+def draft_agreement(folder: Path, draft_folder: Path, tasks: list[Task]) -> float:
+    """The part of positions of a greedy unconstrained output (EOS included) at which the draft's likeliest token is it.
+
+    One forward of the draft reads prompt and output, so every position is judged behind the model's own tokens: it is
+    the rate at which greedy verification would accept the first token of a draft.
+    """
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForCausalLM.from_pretrained(folder).eval()
+    draft = AutoModelForCausalLM.from_pretrained(draft_folder).eval()
+    num_same = num_positions = 0
+    for task in tasks:
+        prompt = tokenizer(prompt_of(task), return_tensors="pt").input_ids
+        tokens = model.generate(prompt, do_sample=False, max_new_tokens=MAX_NEW_TOKENS)
+        start = prompt.shape[1]
+        # The logits at a position are for the token after it.
+        guesses = draft(tokens).logits[0, start - 1 : -1].argmax(-1)
+        num_same += int((guesses == tokens[0, start:]).sum())
+        num_positions += tokens.shape[1] - start
+    return num_same / num_positions
+
+
 def report(name: str, tasks: list[Task], outputs: Iterable[str], num_failures: int, seconds: float) -> Score:
     """Print one line of figures, the weakest fields, and some failures."""
     score = Score()
@@ -193,6 +216,11 @@ def report(name: str, tasks: list[Task], outputs: Iterable[str], num_failures: i
     return score
 
 
+def folder_of(model: str) -> Path:
+    """The folder of a bundled model, or of one's own."""
+    return MODELS / model if (MODELS / model).is_dir() else Path(model)
+
+
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -201,14 +229,20 @@ def main() -> None:
     parser.add_argument("--examples", action="store_true", help="evaluate on examples/ as well")
     parser.add_argument("--mode", choices=("unconstrained", "constrained", "both"), default="both")
     parser.add_argument("--failures", type=int, default=0, help="show so many wrong outputs")
+    parser.add_argument("--draft", help="a model or folder: measure alone how often its likeliest token is the model's")
     arguments = parser.parse_args()
-    folder = MODELS / arguments.model if (MODELS / arguments.model).is_dir() else Path(arguments.model)
+    folder = folder_of(arguments.model)
     sets = {
         "known wordings": held_out_tasks(arguments.documents, held_out_wordings=False),
         "unseen wordings": held_out_tasks(arguments.documents, held_out_wordings=True),
     }
     if arguments.examples:
         sets["examples"] = example_tasks()
+    if arguments.draft is not None:
+        for name, tasks in sets.items():
+            rate = draft_agreement(folder, folder_of(arguments.draft), tasks)
+            print(f"{arguments.draft} agrees, {name}: {rate:.4f} of positions, {len(tasks)} documents", flush=True)
+        return
     decoders: dict[str, Callable[[Path, list[Task]], list[str]]] = {
         "unconstrained": decode_unconstrained,
         "constrained": decode_constrained,
