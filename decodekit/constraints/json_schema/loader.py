@@ -202,7 +202,7 @@ class Library:
                 )
             is_root = path == ""
             if isinstance(value, dict):
-                if is_root or _has_id(value):
+                if is_root or _has_id(value, dialect.draft):
                     dialect = self._dialect(value, dialect, f"{document.uri}#{path}/$schema")
                 base = _base(value, base, dialect.draft)
             location = Location(
@@ -358,8 +358,9 @@ class Library:
 _missing: Final = object()
 
 
-def _has_id(value: dict[str, JsonValue]) -> bool:
-    return isinstance(value.get("$id"), str) or isinstance(value.get("id"), str)
+def _has_id(value: dict[str, JsonValue], draft: Draft) -> bool:
+    """Whether a schema is a resource of its own, as the draft around it sees it; only such a one has a ``$schema``."""
+    return isinstance(value.get("id" if draft == Draft.DRAFT4 else "$id"), str)
 
 
 def _base(value: dict[str, JsonValue], base: str, draft: Draft) -> str:

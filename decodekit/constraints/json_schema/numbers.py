@@ -16,10 +16,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from typing import Final
 
 from decodekit.constraints import ir
@@ -334,6 +334,7 @@ class NumberSpec:
         step: every value is an integer multiple of it.
         is_integer: no fraction. `is_plain`: no fraction is even written, as draft 4 asks of an integer.
         values: only these, None for all.
+        no_multiples: no value is a multiple of one of these. `no_values`: nor one of these.
         languages: further conditions, each a language that is exact for the spellings that it is about.
     """
 
@@ -345,6 +346,8 @@ class NumberSpec:
     is_integer: bool = False
     is_plain: bool = False
     values: frozenset[Fraction] | None = None
+    no_multiples: frozenset[Fraction] = frozenset()
+    no_values: frozenset[Fraction] = frozenset()
     languages: frozenset[Node] = frozenset()
 
     def meet(self, other: NumberSpec) -> NumberSpec:
@@ -367,12 +370,47 @@ class NumberSpec:
             self.is_integer or other.is_integer,
             self.is_plain or other.is_plain,
             values,
+            self.no_multiples | other.no_multiples,
+            self.no_values | other.no_values,
             self.languages | other.languages,
         )
 
     def admits(self, value: Fraction) -> bool:
-        """Whether bounds, step and integrality admit a value; `languages` are not asked."""
+        """Whether bounds, steps and integrality admit a value; `languages` are not asked."""
         return not (
+            value in self.no_values
+            or any((value / step).denominator == 1 for step in self.no_multiples)
+            or self._is_outside(value)
+        )
+
+    @cached_property
+    def whole_step(self) -> Fraction | None:
+        """What every value is a multiple of; None if there is no such number."""
+        return _least_common_multiple(self.step, Fraction(1)) if self.is_integer or self.is_plain else self.step
+
+    @cached_property
+    def is_impossible(self) -> bool:
+        """Whether no number is left, as far as arithmetic shows it at once; `languages` are not asked.
+
+        Multiples nS of the step, of which those of other numbers are left out, are left for all n that no k divides,
+        where kS is a least common multiple: always for some, unless a k is 1 or the bounds are narrow.
+        """
+        if self.values is not None:
+            return not any(map(self.admits, self.values))
+        step = self.whole_step
+        if step is None:
+            if self.low is None or self.high is None or self.low < self.high:
+                return False
+            return not self.admits(self.low)
+        if any((step / other).denominator == 1 for other in self.no_multiples):
+            return True
+        if self.low is None or self.high is None:
+            return False
+        first, last = math.ceil(self.low / step), math.floor(self.high / step)
+        return last - first <= _MAX_TRIED and not any(self.admits(n * step) for n in range(first, last + 1))
+
+    def _is_outside(self, value: Fraction) -> bool:
+        return (
             (self.low is not None and (value < self.low or (self.low_strict and value == self.low)))
             or (self.high is not None and (value > self.high or (self.high_strict and value == self.high)))
             or (self.step is not None and (value / self.step).denominator != 1)
@@ -389,15 +427,15 @@ NO_CONDITION: Final = NumberSpec()
 
 @lru_cache(maxsize=4096)
 def _language(spec: NumberSpec) -> Node:
+    if spec.is_impossible:
+        return ir.EMPTY
     parts: list[Node] = list(spec.languages)
     if spec.is_plain:
         parts.append(_PLAIN_INTEGER)
     if spec.values is not None:
         parts.append(_values(value for value in spec.values if spec.admits(value)))
-    elif spec.step is not None:
-        step = _least_common_multiple(spec.step, Fraction(1)) if spec.is_integer else spec.step
-        assert step is not None
-        parts.append(_multiples(replace(spec, step=step)))
+    elif spec.step is not None or (spec.whole_step is not None and spec.no_multiples):
+        parts.append(_multiples(spec))
     else:
         if spec.is_integer and not spec.is_plain:
             parts.append(_INTEGER)
@@ -409,25 +447,30 @@ def _language(spec: NumberSpec) -> Node:
             bound is not None and sum(map(len, _split(abs(bound)))) > _MANY_DIGITS for bound in (spec.low, spec.high)
         ):
             parts.append(_COMPARABLE)
+        parts += (
+            _NOT_INTEGER if step == 1 else ir.both(_signed(_FIXED), ir.complement(NumberSpec(step=step).node()))
+            for step in sorted(spec.no_multiples)
+        )
+        if spec.no_values:
+            parts.append(ir.both(_COMPARABLE, ir.complement(_values(spec.no_values))))
     return ir.both(*parts) if parts else ANY_NUMBER
 
 
 def not_integer(*, is_plain: bool) -> NumberSpec:
     """The numbers that ``"type": "integer"`` refuses; `is_plain` as in draft 4."""
-    refused = ir.both(ANY_NUMBER, ir.complement(_PLAIN_INTEGER)) if is_plain else _NOT_INTEGER
-    return NumberSpec(languages=frozenset({refused}))
+    if not is_plain:
+        return not_multiple(Fraction(1))
+    return NumberSpec(languages=frozenset({ir.both(ANY_NUMBER, ir.complement(_PLAIN_INTEGER))}))
 
 
 def not_multiple(step: Fraction) -> NumberSpec:
     """The numbers that are no multiple of `step`."""
-    if step == 1:
-        return not_integer(is_plain=False)
-    return NumberSpec(languages=frozenset({ir.both(_signed(_FIXED), ir.complement(NumberSpec(step=step).node()))}))
+    return NumberSpec(no_multiples=frozenset({step}))
 
 
 def not_values(values: frozenset[Fraction]) -> NumberSpec:
     """All numbers but these."""
-    return NumberSpec(languages=frozenset({ir.both(_COMPARABLE, ir.complement(_values(values)))}))
+    return NumberSpec(no_values=values)
 
 
 def members(spec: NumberSpec, limit: int) -> frozenset[Fraction] | None:
@@ -439,16 +482,15 @@ def members(spec: NumberSpec, limit: int) -> frozenset[Fraction] | None:
     else:
         if spec.low is None or spec.high is None:
             return None  # no language of ours leaves finitely many of infinitely many numbers
-        step = spec.step
-        if spec.is_integer or spec.is_plain:
-            step = _least_common_multiple(step, Fraction(1))
+        step = spec.whole_step
         if step is None:
             if spec.low != spec.high:
                 return None
             candidates = (spec.low,)
         else:
             first, last = math.ceil(spec.low / step), math.floor(spec.high / step)
-            if last - first - 1 > (_MAX_CANDIDATES if spec.languages else limit):
+            has_gaps = spec.languages or spec.no_multiples or spec.no_values
+            if last - first - 1 > (_MAX_CANDIDATES if has_gaps else limit):
                 return None
             candidates = (value for n in range(first, last + 1) if spec.admits(value := n * step))
     found = set()
@@ -460,6 +502,7 @@ def members(spec: NumberSpec, limit: int) -> frozenset[Fraction] | None:
     return frozenset(found)
 
 
+_MAX_TRIED: Final = 1_000  # multiples between bounds that are looked at one by one
 _MAX_CANDIDATES: Final = 10_000  # of so many numbers, what a schema refuses one by one leaves many
 
 
@@ -471,13 +514,14 @@ def _least_common_multiple(first: Fraction | None, second: Fraction | None) -> F
 
 
 def _multiples(spec: NumberSpec) -> Node:
-    """Fixed-point spellings of the multiples of ``spec.step`` within its bounds."""
-    assert spec.step is not None
-    places = _num_fraction_digits(spec.step)
+    """Fixed-point spellings of the multiples of the step within the bounds, less those that are left out."""
+    step = spec.whole_step
+    assert step is not None
+    places = _num_fraction_digits(step)
     scale = 10**places
     if places > MAX_DIGITS:
         raise _too_long()
-    modulus = int(spec.step * scale)
+    modulus = int(step * scale)
     # Scaled bounds: the least and the greatest integer X with X / 10**places within the bounds.
     low = None if spec.low is None else math.ceil(spec.low * scale)
     if low is not None and spec.low_strict and low == (spec.low or 0) * scale:
@@ -485,41 +529,99 @@ def _multiples(spec: NumberSpec) -> Node:
     high = None if spec.high is None else math.floor(spec.high * scale)
     if high is not None and spec.high_strict and high == (spec.high or 0) * scale:
         high -= 1
-    positive = _magnitudes(modulus, places, max(low or 0, 0), high)
-    negative = _magnitudes(modulus, places, max(-high if high is not None else 0, 0), None if low is None else -low)
+    factors = []
+    for other in spec.no_multiples:
+        common = _least_common_multiple(step, other)
+        assert common is not None
+        factors.append(int(common / step))
+    # All that the states of one language have in common.
+    out = (
+        tuple(sorted(factors)),
+        frozenset(int(value * scale) for value in spec.no_values if (value / step).denominator == 1),
+    )
+    positive = _magnitudes(modulus, places, max(low or 0, 0), high, *out)
+    least = max(-high if high is not None else 0, 0)
+    negative = _magnitudes(modulus, places, least, None if low is None else -low, out[0], frozenset(-x for x in out[1]))
     return ir.choice(positive, ir.concat(_MINUS, negative))
 
 
-def _magnitudes(modulus: int, places: int, low: int, high: int | None) -> Node:
+def _magnitudes(
+    modulus: int, places: int, low: int, high: int | None, factors: tuple[int, ...], out: frozenset[int]
+) -> Node:
     if high is not None and high < low:
         return ir.EMPTY
-    node = _Multiples(modulus, places, low, high, "start", 0, 0)
+    node = _Multiples(_progression(modulus, places, low, high, factors, out), "start", 0, 0)
     return node if node.is_alive() else ir.EMPTY
 
 
-class _Multiples(Node):
-    """Unsigned multiples X of `modulus` with `low` <= X <= `high`, written as X / 10**places; derived when asked for.
+@dataclass(frozen=True, eq=False)
+class _Progression:
+    """The integers X = n * `modulus`, `low` <= X <= `high`, that are not in `out`, where no factor divides n.
 
-    The state is the number read so far, scaled by the digits after the point, so whether it can still become a
-    multiple is arithmetic on an interval and no search. Once above the lower bound and without an upper one, only the
-    remainder counts.
+    X stands for X / 10**places.
     """
 
-    __slots__ = ("high", "low", "modulus", "num_read", "phase", "places", "value")
+    modulus: int
+    places: int
+    low: int
+    high: int | None
+    factors: tuple[int, ...]
+    out: frozenset[int]
+
+    @cached_property
+    def period(self) -> int:
+        """The remainder by which tells whether a number is one of them, the bounds and `out` aside."""
+        return self.modulus * math.lcm(*self.factors)
+
+    @cached_property
+    def is_periodic_from(self) -> int:
+        """From where on only the remainder counts, without a bound above."""
+        return max([self.low, *(value + 1 for value in self.out)])
+
+    @cached_property
+    def periodic(self) -> _Progression:
+        """The same without bounds and exceptions."""
+        return _progression(self.modulus, self.places, 0, None, self.factors, frozenset())
+
+    def has_one(self, first: int, last: int) -> bool:
+        """Whether one of them lies between `first` and `last`."""
+        first = max(first, self.low)
+        if self.high is not None:
+            last = min(last, self.high)
+        n = -(-first // self.modulus)
+        while n * self.modulus <= last:
+            if n * self.modulus not in self.out and all(n % factor for factor in self.factors):
+                return True
+            n += 1
+        return False
+
+
+_progression = lru_cache(maxsize=4096)(_Progression)  # one object for equal ones
+
+
+class _Multiples(Node):
+    """The unsigned numbers of a progression; derived when asked for.
+
+    The state is the number read so far, scaled by the digits after the point, so whether it can still become one of
+    them is arithmetic on an interval and no search. Far up and without an upper bound, only the remainder counts.
+    """
+
+    __slots__ = ("num_read", "phase", "progression", "value")
 
     can_be_empty = False
     is_labelled = False
 
-    def __init__(self, modulus: int, places: int, low: int, high: int | None, phase: str, value: int, num_read: int):
-        if phase == "whole" and high is None and value * 10**places >= low:
-            low = 0
-            value %= modulus
-        self.modulus, self.places, self.low, self.high = modulus, places, low, high
-        self.phase, self.value = phase, value  # phase: start, zero, whole, point, fraction, tail
+    def __init__(self, progression: _Progression, phase: str, value: int, num_read: int):
+        is_open = phase == "whole" and progression.high is None
+        if is_open and value * 10**progression.places >= progression.is_periodic_from:
+            progression = progression.periodic
+            value %= progression.period
+        self.progression = progression
+        self.phase, self.value = phase, value  # phase: start, zero, whole, point, fraction
         self.num_read = num_read  # digits after the point, at most `places`
 
     def _key(self) -> tuple[Hashable, ...]:
-        return (self.modulus, self.places, self.low, self.high, self.phase, self.value, self.num_read)
+        return (self.progression, self.phase, self.value, self.num_read)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Multiples) and self._key() == other._key()
@@ -527,27 +629,22 @@ class _Multiples(Node):
     def __hash__(self) -> int:
         return hash(self._key())
 
-    def _has_multiple(self, first: int, last: int) -> bool:
-        first = max(first, self.low)
-        if self.high is not None:
-            last = min(last, self.high)
-        return last >= first and last // self.modulus * self.modulus >= first
-
     def is_alive(self) -> bool:
         """Whether the number can be completed."""
+        those = self.progression
         if self.phase == "start":
-            return self._has_multiple(0, self.high) if self.high is not None else True
-        scale: int = 10 ** (self.places - self.num_read)
+            return those.high is None or those.has_one(0, those.high)
+        scale: int = 10 ** (those.places - self.num_read)
         first, last = self.value * scale, (self.value + 1) * scale - 1
-        if self._has_multiple(first, last):
+        if those.has_one(first, last):
             return True
         if self.phase != "whole":
             return False
-        if self.high is None:
+        if those.high is None:
             return True  # more digits reach every remainder
-        while first <= self.high:
+        while first <= those.high:
             first, last = first * 10, last * 10 + 9
-            if self._has_multiple(first, last):
+            if those.has_one(first, last):
                 return True
         return False
 
@@ -555,8 +652,8 @@ class _Multiples(Node):
     def labels(self) -> tuple[Hashable, ...]:
         if self.phase in ("start", "point"):
             return ()
-        value = self.value * 10 ** (self.places - self.num_read)
-        return (None,) if self._has_multiple(value, value) else ()
+        value = self.value * 10 ** (self.progression.places - self.num_read)
+        return (None,) if self.progression.has_one(value, value) else ()
 
     def transitions(self) -> Transitions:
         rows = []
@@ -580,12 +677,13 @@ class _Multiples(Node):
             return self._with("whole", self.value * 10 + digit, 0)
         if self.phase == "zero":
             return None
-        if self.num_read < self.places:
+        if self.num_read < self.progression.places:
             return self._with("fraction", self.value * 10 + digit, self.num_read + 1)
         return None if digit else self._with("fraction", self.value, self.num_read)  # zeros do not change the value
 
     def _with(self, phase: str, value: int, num_read: int) -> _Multiples:
-        return _Multiples(self.modulus, self.places, self.low, self.high, phase, value, num_read)
+        return _Multiples(self.progression, phase, value, num_read)
 
     def __repr__(self) -> str:
-        return f"multiples({self.modulus}e-{self.places}, {self.low}..{self.high}, {self.phase} {self.value})"
+        those = self.progression
+        return f"multiples({those.modulus}e-{those.places}, {those.low}..{those.high}, {self.phase} {self.value})"

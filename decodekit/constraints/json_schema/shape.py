@@ -300,7 +300,10 @@ class Shape:
             self.has_true and other.has_true,
             self.has_false and other.has_false,
             text.meet(self.strings, other.strings),
-            _unique([a.meet(b) for a in self.numbers for b in other.numbers], NO_CONDITION),
+            _unique(
+                [both for a in self.numbers for b in other.numbers if not (both := a.meet(b)).is_impossible],
+                NO_CONDITION,
+            ),
             _unique(_product(self.objects, other.objects), ANY_OBJECT),
             _unique(_product(self.arrays, other.arrays), ANY_ARRAY),
         )

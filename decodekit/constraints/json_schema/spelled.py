@@ -22,6 +22,8 @@ from decodekit.errors import ResourceLimitError
 
 MAX_STATES: Final = 20_000
 """Bound on the places of the product that one question may look at."""
+MAX_DIVES: Final = 100
+"""Places that a depth-first search looks at before the breadth-first one begins: most languages have many words."""
 MAX_REMEMBERED: Final = 20_000
 """Bound on the places whose answer is kept."""
 
@@ -325,6 +327,10 @@ def _has_word(start: _Place, least: int, most: int | None) -> bool:
         return True
     if not least and most is None and start in _known:
         return _known[start]
+    if _dive(start, least, most):
+        if not least and most is None:
+            _learn([(start, True)])
+        return True
     came_from: dict[_Place, _Place | None] = {start: None}
     frontier = [start]
     length = num_looked = 0
@@ -359,6 +365,25 @@ def _has_word(start: _Place, least: int, most: int | None) -> bool:
             came_from.update((place, following[place] if length > least else None) for place in frontier)
     if not least and most is None:
         _learn((place, False) for place in came_from)
+    return False
+
+
+def _dive(start: _Place, least: int, most: int | None) -> bool:
+    """Whether a text is found by going ahead."""
+    stack = [(start, 0)]
+    seen = {start}
+    num_left = MAX_DIVES + least
+    while stack and num_left:
+        place, length = stack.pop()
+        num_left -= 1
+        if length >= least and (_is_end(place) or (most is None and _known.get(place))):
+            return True
+        if length == most or _known.get(place) is False:
+            continue
+        for after in _following(place):
+            if length < least or after not in seen:
+                seen.add(after)
+                stack.append((after, length + 1))
     return False
 
 

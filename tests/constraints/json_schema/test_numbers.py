@@ -103,6 +103,60 @@ def test_values() -> None:
     check(numbers.not_values(values), lambda v: v not in values)
 
 
+@pytest.mark.parametrize(
+    ("step", "without", "values", "low", "high"),
+    [
+        ("5", ["15"], [], None, None),
+        ("0.5", ["1", "1.5"], [], None, None),
+        ("5", ["10", "15"], ["5"], "-60", "600"),
+        ("1", ["5", "10"], ["11", "-1", "0"], None, None),
+        ("0.5", ["5"], ["0.5", "0.25"], "-1", None),
+    ],
+)
+def test_multiples_but_not_of_others(
+    step: str, without: list[str], values: list[str], low: str | None, high: str | None
+) -> None:
+    spec = NumberSpec(step=Fraction(step)).meet(numbers.not_values(frozenset(map(Fraction, values))))
+    for other in without:
+        spec = spec.meet(numbers.not_multiple(Fraction(other)))
+    if low is not None:
+        spec = spec.meet(NumberSpec(low=Fraction(low)))
+    if high is not None:
+        spec = spec.meet(NumberSpec(high=Fraction(high), high_strict=True))
+
+    def is_member(value: Fraction) -> bool:
+        return (
+            (value / Fraction(step)).denominator == 1
+            and all((value / Fraction(other)).denominator > 1 for other in without)
+            and value not in map(Fraction, values)
+            and (low is None or value >= Fraction(low))
+            and (high is None or value < Fraction(high))
+        )
+
+    assert not spec.is_impossible
+    check(spec, is_member, FIXED.match)
+
+
+def test_impossible_multiples() -> None:
+    def spec(step: int, *others: int, low: int | None = None, high: int | None = None) -> NumberSpec:
+        bounds = [None if bound is None else Fraction(bound) for bound in (low, high)]
+        result = NumberSpec(low=bounds[0], high=bounds[1], step=Fraction(step))
+        for other in others:
+            result = result.meet(numbers.not_multiple(Fraction(other)))
+        return result
+
+    assert spec(24, 8).is_impossible and spec(24, 8).node() is ir.EMPTY
+    assert spec(6, 4, 9, low=30, high=36).is_impossible is False  # 30
+    assert spec(6, 4, 9, low=36, high=36).is_impossible
+    assert spec(6, 4, 9, 15, low=27, high=40).is_impossible
+    assert not spec(8721, 2, 5, 7, 11, 37).is_impossible and not spec(8721, 2, 5, 7, 11, 37).node().is_empty
+    whole = NumberSpec(is_integer=True).meet(numbers.not_integer(is_plain=False))
+    assert whole.is_impossible and whole.node().is_empty
+    assert (
+        NumberSpec(low=Fraction(3), high=Fraction(3)).meet(numbers.not_values(frozenset({Fraction(3)}))).is_impossible
+    )
+
+
 def test_emptiness_is_exact() -> None:
     assert NumberSpec(low=Fraction(1, 2), high=Fraction(3, 5), is_integer=True).node().is_empty
     assert not NumberSpec(low=Fraction(1, 2), high=Fraction(1), is_integer=True).node().is_empty
