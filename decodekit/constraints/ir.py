@@ -115,12 +115,13 @@ class Node:
 class _Interned(Node):
     """Base of the nodes of this module: hash-consed, with their transitions kept."""
 
-    __slots__ = ("_labels", "_transitions", "can_be_empty", "has_counts", "is_labelled")
+    __slots__ = ("_labels", "_saturated", "_transitions", "can_be_empty", "has_counts", "is_labelled")
 
     can_be_empty: bool
     is_labelled: bool
     has_counts: bool
     _labels: tuple[Hashable, ...]
+    _saturated: dict[int, Node] | None
     _transitions: Transitions | None
 
     def _finish(
@@ -128,9 +129,21 @@ class _Interned(Node):
     ) -> None:
         self._labels = labels
         self.has_counts = has_counts
+        self._saturated = None
         self._transitions = None
         self.can_be_empty = can_be_empty
         self.is_labelled = is_labelled
+
+    def saturated(self, limit: int) -> Node:
+        """As in `Node`; remembered, because a node may occur in others many times."""
+        if not self.has_counts:
+            return self
+        if self._saturated is None:
+            self._saturated = {}
+        known = self._saturated.get(limit)
+        if known is None:
+            known = self._saturated[limit] = self._saturate(limit)
+        return known
 
     @property
     def labels(self) -> tuple[Hashable, ...]:
