@@ -1,7 +1,24 @@
 """JSON Schema as a constraint: drafts 4 to 2020-12, enforced byte by byte."""
 
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from decodekit.constraints.json_schema import common as common
-from decodekit.constraints.json_schema.coverage import Coverage, KeywordCoverage, check
 from decodekit.constraints.json_schema.schema import JsonSchema
 
+if TYPE_CHECKING:
+    from decodekit.constraints.json_schema.coverage import Coverage as Coverage
+    from decodekit.constraints.json_schema.coverage import KeywordCoverage as KeywordCoverage
+    from decodekit.constraints.json_schema.coverage import check as check
+
 __all__ = ["Coverage", "JsonSchema", "KeywordCoverage", "check"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'decodekit.constraints.json_schema' has no attribute {name!r}")
+    value = getattr(importlib.import_module("decodekit.constraints.json_schema.coverage"), name)
+    globals()[name] = value
+    return value

@@ -9,13 +9,12 @@ from typing import Final, TypeAlias
 
 from decodekit.constraints.constraint import Constraint
 from decodekit.constraints.guards import Guard
-from decodekit.constraints.json_schema import guarding, layout, support
+from decodekit.constraints.json_schema import layout, support
 from decodekit.constraints.json_schema.drafts import JsonValue
 from decodekit.constraints.json_schema.formats import Formats
 from decodekit.constraints.json_schema.frames import SchemaNetwork
 from decodekit.constraints.json_schema.layout import Whitespace
 from decodekit.constraints.json_schema.objects import Order
-from decodekit.constraints.json_schema.unsatisfiable import reason
 from decodekit.constraints.memory import on_shortage
 from decodekit.constraints.network import Frame
 from decodekit.errors import InvalidConstraintError, OptionError, ResourceLimitError
@@ -165,6 +164,8 @@ def _network(key: _Key) -> SchemaNetwork:
     network = _load(key)
     support.refuse_unsupported(network.library, key[1])
     if not network.is_inhabited(network.root_goal):
+        from decodekit.constraints.json_schema.unsatisfiable import reason
+
         raise reason(network)
     network.explore()
     return network
@@ -172,7 +173,11 @@ def _network(key: _Key) -> SchemaNetwork:
 
 @lru_cache(maxsize=_NUM_NETWORKS)
 def _guard(key: _Key) -> Guard | None:
-    return guarding.guard_of(_network(key).semantics) if "uniqueItems" in f"{key[0]}{key[4]}" else None
+    if "uniqueItems" not in f"{key[0]}{key[4]}":
+        return None
+    from decodekit.constraints.json_schema.guarding import guard_of  # most schemas need none of it
+
+    return guard_of(_network(key).semantics)
 
 
 @on_shortage
