@@ -154,7 +154,7 @@ def main() -> None:
             ]
             table.add_row(name, str(batch_size), *cells)
             line = "{}, batch {}: decodekit {} tokens/s, transformers {}, ratio {} ({})"
-            bar.console.print(line.format(name, batch_size, *cells), highlight=False)
+            bar.console.print(line.format(name, batch_size, *cells), highlight=False, soft_wrap=True)
     Console().print(table)
     path = record.write(
         "generation",
