@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import random
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -141,6 +142,19 @@ def test_released_states_are_gone_at_once() -> None:
         assert grammar.num_bytes == 0 and memory_in_use() <= before - kept
     finally:
         gc.enable()
+
+
+def test_threads_write_the_same_under_a_small_limit() -> None:
+    def texts(first: int) -> list[list[int]]:
+        order = [(first + 5 * n) % 12 for n in range(12)]
+        return [write(compile(schema(n), VOCABULARY).matcher(), random.Random(n), 12) for n in order]
+
+    set_memory_limit(None)
+    expected = [texts(first) for first in range(6)]
+    set_memory_limit(memory_in_use() // 3)
+    with ThreadPoolExecutor(6) as pool:
+        for _ in range(2):
+            assert list(pool.map(texts, range(6))) == expected
 
 
 def test_accounts() -> None:
