@@ -404,14 +404,28 @@ def _any(semantics: Semantics, literals: Iterable[Literal]) -> Shape:
     return result
 
 
+def _none(semantics: Semantics, literals: list[Literal]) -> Shape:
+    """The values that satisfy none of some asserted literals; of objects and arrays it is settled later."""
+    result = EVERYTHING
+    for literal in literals:
+        denied = semantics.shape_of(literal ^ 1).without_compounds()
+        result = replace(result.meet(denied), objects=result.objects, arrays=result.arrays)
+        shape = semantics.shape_of(literal)
+        if shape.objects:
+            result = replace(result, objects=result.excluding(literal).objects)
+        if shape.arrays:
+            result = replace(result, arrays=result.excluding(literal).arrays)
+    return result
+
+
 def _all_of(semantics: Semantics, location: Location, value: Any, is_asserted: bool) -> Shape:
     literals = _literals(semantics, location, "allOf", len(value), is_asserted=is_asserted)
     return _all(semantics, literals) if is_asserted else _any(semantics, literals)
 
 
 def _any_of(semantics: Semantics, location: Location, value: Any, is_asserted: bool) -> Shape:
-    literals = _literals(semantics, location, "anyOf", len(value), is_asserted=is_asserted)
-    return _any(semantics, literals) if is_asserted else _all(semantics, literals)
+    literals = _literals(semantics, location, "anyOf", len(value), is_asserted=True)
+    return _any(semantics, literals) if is_asserted else _none(semantics, literals)
 
 
 def _one_of(semantics: Semantics, location: Location, value: Any, is_asserted: bool) -> Shape:
@@ -421,7 +435,7 @@ def _one_of(semantics: Semantics, location: Location, value: Any, is_asserted: b
     shapes = [semantics.shape_of(literal) for literal in literals]
     if is_asserted:
         return _exactly_one(semantics, literals, shapes)
-    none = _all(semantics, [literal ^ 1 for literal in literals])
+    none = _none(semantics, literals)
     for shape, other_shape in itertools.combinations(shapes, 2):
         none = none.join(semantics.both(shape, other_shape))
     return none

@@ -22,6 +22,7 @@ Scalar: TypeAlias = tuple[str, str | Fraction]
 """("string", its text), ("number", its value), ("word", ``null``, ``true`` or ``false``)."""
 
 _MAX_LISTED: Final = 100  # the numbers of a range that are listed one by one
+_MAX_WORDS: Final = 10_000  # of a list of words that are listed without those that are gone
 _WORDS: Final = ("null", "true", "false")
 
 
@@ -40,9 +41,12 @@ def language(shape: Shape, *, without: Iterable[Scalar] = ()) -> Node:
     parts = [ir.literal(word.encode()) for word in _words(shape) if ("word", word) not in taken]
     strings = shape.strings
     if not strings.is_empty:
-        used = sorted(value for kind, value in taken if kind == "string" and isinstance(value, str))
-        if used:
-            strings = text.without(strings, text.words(used))
+        used = {value for kind, value in taken if kind == "string" and isinstance(value, str)}
+        listed = text.texts(strings, _MAX_WORDS) if used and text.first_characters(strings) is not None else None
+        if listed is not None:  # what is left of a list is a list
+            strings = text.words([value for value in listed if value not in used])
+        elif used:
+            strings = text.without(strings, text.words(sorted(used)))
         if not strings.is_empty:
             parts.append(text.quoted(strings))
     refused = frozenset(value for kind, value in taken if kind == "number" and isinstance(value, Fraction))

@@ -32,6 +32,7 @@ from decodekit.constraints.json_schema.shape import (
     Shape,
     conjunction,
     limited,
+    single,
 )
 from decodekit.errors import ResourceLimitError, UnsupportedSchemaError
 
@@ -297,7 +298,7 @@ class Semantics:
                 if self._is_apart(one, literal):
                     following.append(one)
                     continue
-                for denied in self._specs_like(one, literal ^ 1):
+                for denied in self._denied(one, literal):
                     both = one.meet(denied)
                     if not self._is_contradictory(both):
                         # What the denial excludes in its turn holds for this alternative only.
@@ -309,6 +310,26 @@ class Semantics:
         """The alternatives of a literal of the same type."""
         shape = self.shape_of(literal)
         return shape.objects if isinstance(spec, ObjectSpec) else shape.arrays
+
+    def _denied(self, spec: _Spec, literal: Literal) -> tuple[_Spec, ...]:
+        """The alternatives of the denial of a literal, of the same type.
+
+        Where the literal asks for a constant at a property, all alternatives but the one that denies this are limited
+        to objects that have it. So they are apart from those of literals with other constants, and do not multiply.
+        """
+        alternatives = self._specs_like(spec, literal ^ 1)
+        asked = self.shape_of(literal).objects
+        if not isinstance(spec, ObjectSpec) or len(asked) != 1:
+            return alternatives
+        name = next((name for name in asked[0].required if self._constants_at(asked[0], name) is not None), None)
+        if name is None:
+            return alternatives
+        goal = asked[0].goal(name)
+        has_it = ObjectSpec((single(name, goal),), (name,))
+        parts = [ObjectSpec((single(name, FALSE),))]
+        parts += [ObjectSpec((single(name, conjunction(frozenset({other ^ 1}))),), (name,)) for other in sorted(goal)]
+        parts += [other.meet(has_it) for other in alternatives]  # those that deny the constant contradict it now
+        return Shape(objects=tuple(parts)).join(NOTHING).objects
 
     def _is_apart(self, spec: _Spec, literal: Literal) -> bool:
         """Whether no value satisfies both, as far as that is plain to see."""
