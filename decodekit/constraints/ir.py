@@ -78,13 +78,18 @@ class Node:
     def saturated(self, limit: int) -> Node:
         """A node with the same derivatives and ends for the next `limit` bytes, with counts beyond them forgotten.
 
-        X{0,900} and X{0,800} are both X{0,} to who looks no further than 16 bytes. Intersections and complements stay
-        as they are, because their counts decide together what is empty.
+        X{0,900} and X{0,800} are both X{0,} to who looks no further than 16 bytes. Complements stay as they are, and so
+        do intersections but for those with a bound that is out of sight (see `Both`), because their counts decide
+        together what is empty.
         """
         return self._saturate(limit) if self.has_counts else self
 
     def _saturate(self, limit: int) -> Node:
         return self
+
+    def bounds(self) -> tuple[int, int] | None:
+        """Bytes that suffice for a word, and bytes that suffice to complete any beginning of one; None if not known."""
+        return None
 
     @property
     def is_nullable(self) -> bool:
@@ -115,7 +120,7 @@ class Node:
 class _Interned(Node):
     """Base of the nodes of this module: hash-consed, with their transitions kept."""
 
-    __slots__ = ("_labels", "_saturated", "_transitions", "can_be_empty", "has_counts", "is_labelled")
+    __slots__ = ("_bounds", "_labels", "_saturated", "_transitions", "can_be_empty", "has_counts", "is_labelled")
 
     can_be_empty: bool
     is_labelled: bool
@@ -123,6 +128,7 @@ class _Interned(Node):
     _labels: tuple[Hashable, ...]
     _saturated: dict[int, Node] | None
     _transitions: Transitions | None
+    _bounds: tuple[int, int] | None
 
     def _finish(
         self, labels: tuple[Hashable, ...], can_be_empty: bool, is_labelled: bool, has_counts: bool = False
@@ -158,6 +164,17 @@ class _Interned(Node):
     def _derive(self) -> Transitions:
         raise NotImplementedError
 
+    def bounds(self) -> tuple[int, int] | None:
+        """As in `Node`; kept."""
+        try:
+            return self._bounds
+        except AttributeError:
+            self._bounds = self._bound()
+            return self._bounds
+
+    def _bound(self) -> tuple[int, int] | None:
+        return None
+
     def __reduce__(self) -> tuple[object, ...]:
         raise TypeError("nodes are made anew from their constraint in each process; pickle the constraint")
 
@@ -192,6 +209,9 @@ class Accept(_Interned):
     def _derive(self) -> Transitions:
         return ()
 
+    def _bound(self) -> tuple[int, int]:
+        return 0, 0
+
     def __repr__(self) -> str:
         return "EPSILON" if self.label is None else f"accept({self.label!r})"
 
@@ -208,6 +228,9 @@ class Bytes(_Interned):
     def _derive(self) -> Transitions:
         return ((self.mask, EPSILON),)
 
+    def _bound(self) -> tuple[int, int]:
+        return 1, 1
+
     def __repr__(self) -> str:
         return f"byte_set({_show_bytes(self.mask)})"
 
@@ -223,6 +246,9 @@ class Literal(_Interned):
 
     def _derive(self) -> Transitions:
         return ((1 << self.text[0], literal(self.text[1:])),)
+
+    def _bound(self) -> tuple[int, int]:
+        return len(self.text), len(self.text)
 
     def __repr__(self) -> str:
         return f"literal({self.text!r})"
@@ -276,6 +302,17 @@ class Concat(_Interned):
         rows += node.transitions()
         return merge(rows)
 
+    def _bound(self) -> tuple[int, int] | None:
+        least = most = 0
+        for part in reversed(_chain(self)):  # a loop, as above
+            bounds = part.bounds()
+            if bounds is None:
+                return None
+            # Who stands inside the part still has to read what follows it.
+            most = max(bounds[1] + least, most)
+            least += bounds[0]
+        return least, most
+
     def __repr__(self) -> str:
         return f"concat({', '.join(map(repr, _chain(self)))})"
 
@@ -302,18 +339,45 @@ class Choice(_Interned):
     def _derive(self) -> Transitions:
         return merge([row for option in self.options for row in option.transitions()])
 
+    def _bound(self) -> tuple[int, int] | None:
+        bounds = [option.bounds() for option in self.options]
+        known = [one for one in bounds if one is not None]
+        if len(known) < len(bounds):
+            return None
+        return min(least for least, _ in known), max(most for _, most in known)
+
     def __repr__(self) -> str:
         return f"choice({', '.join(map(repr, self.options))})"
 
 
 class Both(_Interned):
-    """The words that all operands have in common."""
+    """The words that all operands have in common.
+
+    Often one operand only counts the letters of an alphabet (see `declare_alphabet`): A & X{0,n}, where the words of A
+    consist of words of X. For the next k bytes that is A alone, if n is at least k + m and m bytes complete whatever
+    has been read of a word of A: no count that is met on the way, and none that is needed after it, exceeds n.
+    """
 
     __slots__ = ("operands",)
 
     def __init__(self, operands: tuple[Node, ...]) -> None:
         self.operands = operands
-        self._finish(_meet_labels(operands), True, any(operand.is_labelled for operand in operands))
+        has_counts = len(operands) == 2 and any(operand.has_counts for operand in operands)
+        self._finish(_meet_labels(operands), True, any(operand.is_labelled for operand in operands), has_counts)
+
+    def _saturate(self, limit: int) -> Node:
+        for one, other in (self.operands, self.operands[::-1]):
+            rest, count = (one.head, one.tail) if isinstance(one, Concat) else (None, one)
+            if not isinstance(count, Repeat) or count.body not in _alphabets or count.max is None:
+                continue
+            if rest is not None and rest not in _alphabets[count.body]:
+                continue  # not the rest of a letter, but a condition of its own
+            bounds = other.bounds()
+            if bounds is None or other.can_be_empty or limit + bounds[1] > count.max:
+                continue
+            if count.min == 0 or (count.min == 1 and rest is None and not other.labels):
+                return other.saturated(limit)
+        return self
 
     def _derive(self) -> Transitions:
         rows: list[tuple[ByteMask, tuple[Node, ...]]] = [(ALL_BYTES, ())]
@@ -376,6 +440,13 @@ class Repeat(_Interned):
         rest = repeat(self.body, max(self.min - 1, 0), None if self.max is None else self.max - 1)
         # A nullable body needs no second case: the first word may be taken to be one that is not empty.
         return merge([(mask, concat(target, rest)) for mask, target in self.body.transitions()])
+
+    def _bound(self) -> tuple[int, int] | None:
+        bounds = self.body.bounds()
+        if bounds is None:
+            return None
+        least, most = bounds
+        return self.min * least, max(self.min * least, most + max(self.min - 1, 0) * least)
 
     def __repr__(self) -> str:
         return f"repeat({self.body!r}, {self.min}, {self.max})"
@@ -660,6 +731,24 @@ def repeat(node: Node, min: int = 0, max: int | None = None) -> Node:
         return repeat(node.body, node.min if min else 0)  # (X*)* and (X+)+
     node = _canonical(node)
     return _intern(Repeat, (id(node), min, max), node, min, max)
+
+
+_alphabets: dict[Node, frozenset[Node]] = {}  # letters, with what may be left of one
+
+
+def declare_alphabet(letter: Node) -> None:
+    """Promise that whatever meets a repetition of `letter`, but for complements, has only words made of its words.
+
+    Then a count of letters is not needed to know which bytes are possible; `Both` makes use of that.
+    """
+    rests: dict[Node, None] = {}
+    agenda = [letter]
+    while agenda:
+        for _, rest in agenda.pop().transitions():
+            if rest is not EPSILON and rest not in rests:
+                rests[rest] = None
+                agenda.append(rest)
+    _alphabets[letter] = frozenset(rests)
 
 
 def optional(node: Node) -> Node:

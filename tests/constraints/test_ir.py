@@ -251,3 +251,83 @@ def test_saturation_forgets_counts_and_only_those_beyond_reach() -> None:
     assert concat(literal(b"x"), repeat(a, 0, 900), literal(b"y")).saturated(16) is concat(
         literal(b"x"), repeat(a), literal(b"y")
     )
+
+
+LETTER = choice(byte_set(b"a"), literal(b"bc"))
+
+
+def lettered(depth: int = 3) -> st.SearchStrategy[Node]:
+    """Languages of the letters ``a`` and ``bc``, none of them empty."""
+    leaves = st.sampled_from([byte_set(b"a"), literal(b"bc"), LETTER, EPSILON, literal(b"abca")])
+    return st.recursive(
+        leaves,
+        lambda inner: st.one_of(
+            st.lists(inner, min_size=2, max_size=3).map(lambda nodes: concat(*nodes)),
+            st.lists(inner, min_size=2, max_size=3).map(lambda nodes: choice(*nodes)),
+            st.tuples(inner, st.integers(0, 2), st.one_of(st.none(), st.integers(1, 3))).map(
+                lambda part: repeat(part[0], part[1], None if part[2] is None else part[1] + part[2])
+            ),
+        ),
+        max_leaves=5,
+    )
+
+
+def look_the_same(exact: Node, forgetful: Node, limit: int) -> bool:
+    """Whether two nodes have the same beginnings and words of up to `limit` bytes."""
+    pairs = [(exact, forgetful)]
+    for length in range(limit + 1):
+        if any(e.is_empty != f.is_empty or set(e.labels) != set(f.labels) for e, f in pairs):
+            return False
+        if length < limit:
+            pairs = [(e.derivative(b), f.derivative(b)) for e, f in pairs if not e.is_empty for b in ALPHABET]
+    return True
+
+
+@settings(max_examples=150, deadline=None)
+@given(lettered(), st.integers(0, 1), st.integers(1, 14), st.integers(1, 4), st.binary(max_size=3))
+def test_a_count_of_letters_out_of_sight_is_forgotten(
+    node: Node, low: int, high: int, limit: int, start: bytes
+) -> None:
+    ir.declare_alphabet(LETTER)
+    meeting = both(node, repeat(LETTER, low, high))
+    for byte in start:
+        meeting = meeting.derivative(b"abc"[byte % 3])
+    if not meeting.is_empty:
+        assert look_the_same(meeting, meeting.saturated(limit), limit)
+
+
+def test_a_count_of_letters_in_sight_is_kept() -> None:
+    ir.declare_alphabet(LETTER)
+    node = concat(repeat(byte_set(b"a"), 0, 9), repeat(literal(b"bc"), 3))
+    assert node.bounds() == (6, 7)
+    meeting = both(node, repeat(LETTER, 0, 11))
+    assert meeting.saturated(4) is node.saturated(4)
+    assert meeting.saturated(5) is meeting
+    assert not look_the_same(both(node, repeat(LETTER, 0, 3)), node, 4)  # what forgetting too much would do
+    assert both(node, repeat(LETTER, 2, 11)).saturated(4) is not node.saturated(4)
+    # A word in front of a count is a condition, unless it is what is left of a letter.
+    condition = both(node, concat(literal(b"aa"), repeat(LETTER, 0, 40)))
+    assert condition.saturated(4) is condition
+    assert meeting.derivative(ord("b")).saturated(3) is node.derivative(ord("b")).saturated(3)
+
+
+@settings(max_examples=100, deadline=None)
+@given(lettered())
+def test_bounds_suffice(node: Node) -> None:
+    bounds = node.bounds()
+    assert bounds is not None
+    least, most = bounds
+    seen, agenda = {node}, [node]
+    while agenda and len(seen) < 60:
+        current = agenda.pop()
+        limit = least if current is node else most
+        layer = {current}
+        for _ in range(limit):
+            if any(other.labels for other in layer):
+                break
+            layer = {other.derivative(b) for other in layer for b in ALPHABET} - {EMPTY}
+        assert any(other.labels for other in layer)
+        for _, target in current.transitions():
+            if target not in seen:
+                seen.add(target)
+                agenda.append(target)

@@ -101,6 +101,7 @@ def spell(character: str) -> Node:
 
 CHARACTER: Final[Node] = encode(utf8.SCALARS)
 """Any one code point."""
+ir.declare_alphabet(CHARACTER)
 BODY: Final[Node] = ir.repeat(CHARACTER)
 """Any text."""
 _ONE_SPELLING: Final[Node] = ir.repeat(
