@@ -25,6 +25,8 @@ class _QuickCache(FunctionCache):  # type: ignore[misc]
 
     def load_overload(self, signature: Any, target: Any) -> Any:
         """The compiled code, or None. numba's own method calls ``target.refresh()`` first, which is the slow part."""
+        if not hasattr(self, "_load_overload"):  # a numba that is made otherwise: slower, but right
+            return super().load_overload(signature, target)
         rtsys.initialize(target)  # what compiled code calls to count references to arrays
         with self._guard_against_spurious_io_errors():
             return self._load_overload(signature, target)

@@ -12,13 +12,16 @@ import numpy as np
 import pytest
 
 from decodekit.constraints import ir, store, token_index
-from decodekit.constraints.automaton import Automaton
-from decodekit.constraints.json_schema import text
+from decodekit.constraints.automaton import Automaton, begin_epoch
+from decodekit.constraints.bitmask import allocate_bitmask, ids_from_bitmask
+from decodekit.constraints.compiler import CompiledGrammar
+from decodekit.constraints.json_schema import JsonSchema, text
 from decodekit.constraints.languages import named, register
 from decodekit.constraints.store import Store
 from decodekit.constraints.token_index import TokenIndex, Walk, token_indices, whole_index
 from decodekit.constraints.trie import TokenTrie
 from decodekit.vocabulary import Vocabulary
+from tests.reference import masks
 from tests.reference import walk as reference
 from tests.reference.vocabularies import adversarial_vocabulary, byte_vocabulary, random_vocabulary
 
@@ -204,6 +207,33 @@ def test_negative_control_a_wrong_walk_on_disk_is_seen(folder: Path) -> None:
     path.write_bytes(path.read_bytes()[:-1])  # and what has a wrong one is not
     again = indices(vocabulary)[0]
     assert contents(again.walk(automaton, automaton.state(STRING)), automaton) == made
+
+
+def test_masks_are_the_same_with_cold_and_warm_caches_and_without(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vocabulary = VOCABULARIES["adversarial"]
+    schema = {"type": "object", "properties": {"a": {"type": "string", "minLength": 1}}, "additionalProperties": True}
+    constraint, written = JsonSchema(schema, order="any"), '{"a": "x\\u00e9 é", "b\\n": ["", "}"]}'.encode()
+
+    def rows() -> list[list[int]]:
+        for function in (token_index._tries, token_indices, whole_index):
+            function.cache_clear()
+        begin_epoch()
+        matcher = CompiledGrammar(constraint, vocabulary).matcher()
+        out, found = allocate_bitmask(1, len(vocabulary)), []
+        for byte in written:
+            matcher.fill_bitmask(out)
+            found.append(ids_from_bitmask(out[0]).tolist())
+            assert matcher.accept(vocabulary.token_bytes.index(bytes((byte,))))
+        return found
+
+    cold, warm = rows(), rows()
+    assert any("json-string-not-empty" in path.name for path in files(folder))
+    monkeypatch.setenv(store.VARIABLE, "off")
+    assert cold == warm == rows()
+    for length in range(0, len(written), 5):
+        assert warm[length] == masks.allowed(constraint.root(), written[:length], vocabulary)
 
 
 def test_small_vocabularies_are_not_kept(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
