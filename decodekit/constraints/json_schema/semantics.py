@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from typing import Final, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 from decodekit.constraints.ir import Node
 from decodekit.constraints.json_schema import patterns, text
@@ -72,6 +72,7 @@ class Semantics:
         self._scalars: dict[Literal, frozenset[object] | None] = {}
         self._seen_shapes: dict[tuple[Literal, bool], Shape] = {}
         self._either: dict[tuple[Goal, ...], Literal] = {}
+        self._plainly_empty: dict[tuple[Goal, int], bool] = {}
         self._compound: int | None = None
         self._choices: dict[int, tuple[Goal, ...]] = {}
 
@@ -376,6 +377,19 @@ class Semantics:
             return True
         if len(goal) < 2:
             return False
+        known = self._plainly_empty.get((goal, depth))
+        if known is None:
+            known = self._plainly_empty[goal, depth] = self._find_plainly_empty(goal, depth)
+        return known
+
+    def _find_plainly_empty(self, goal: Goal, depth: int) -> bool:
+        exact = [self._exact_constants_of(literal) for literal in goal]
+        if all(listed is not None for listed in exact):  # nothing else is asked
+            admitted = [
+                listed for literal, listed in zip(goal, exact, strict=True) if not literal & 1 and listed is not None
+            ]
+            denied = [listed for literal, listed in zip(goal, exact, strict=True) if literal & 1 and listed is not None]
+            return bool(admitted) and not frozenset.intersection(*admitted).difference(*denied)
         constants = [found for literal in goal if (found := self._constants_of(literal)) is not None]
         if len(constants) > 1 and not frozenset.intersection(*constants):
             return True
@@ -406,6 +420,22 @@ class Semantics:
                 else None
             )
         return self._scalars[literal]
+
+    def _exact_constants_of(self, literal: Literal) -> frozenset[object] | None:
+        """As `_constants_of`, for a schema that says nothing else; of a denied literal, those of its denial."""
+        location = self.location(literal)
+        if location is None:
+            return None
+        says = {name for name in location.keywords() if (known := keyword(name, location.draft)) and known.is_assertion}
+        constants = self._constants_of(literal & ~1)
+        if constants is None or len(says - {"type"}) != 1:
+            return None
+        if "type" in says and not (
+            location.keywords()["type"] == "string"
+            and all(isinstance(value, str) for _, value in cast("Any", constants))
+        ):
+            return None
+        return constants
 
     def _is_simple(self, literal: Literal) -> bool:
         """Whether the shape of a literal needs no other one that may be in progress."""

@@ -241,10 +241,12 @@ def _place(conditions: list[tuple[Node, bool]]) -> _Place | None:
             conditions.append((node.operand, not holds))
         elif not holds and isinstance(node, ir.Choice):
             conditions += [(option, False) for option in node.options]
+        elif _is_universal(node):
+            if not holds:
+                return None
+            belongs.add(text.BODY)
         elif holds:
             belongs.add(node)
-        elif node is text.BODY:
-            return None
         else:
             excluded.add(node)
     if len(belongs) > 1:
@@ -254,6 +256,13 @@ def _place(conditions: list[tuple[Node, bool]]) -> _Place | None:
         if not belongs.isdisjoint(excluded) or ir.EMPTY in belongs
         else (frozenset(belongs), frozenset(excluded - {ir.EMPTY}))
     )
+
+
+def _is_universal(node: Node) -> bool:
+    """Whether a node admits every text, as far as that is plain to see."""
+    while isinstance(node, ir.Concat) and node.head.is_nullable:
+        node = node.tail
+    return node is text.BODY
 
 
 def _is_end(place: _Place) -> bool:
@@ -422,21 +431,25 @@ def num_texts(node: Node, limit: int) -> int | None:
     if not start[0]:
         return None
     total = length = 0
-    frontier = {start: 1}
-    alive: set[_Place] = set()
-    while frontier and total < limit and (most is None or length <= most):
-        if most is None:
-            alive.update(frontier)
-            if length > max(len(alive), least):
-                return limit  # a way that long has been at one place twice, and may go round as often as it likes
+    frontier = {start: 1} if _has_word(start, least, most) else {}
+    while frontier and total + sum(frontier.values()) < limit:  # each of these ways goes on to a text of its own
         following: dict[_Place, int] = {}
+        least_left = max(0, least - length - 1)
+        most_left = None if most is None else most - length - 1
         for place, num_ways in frontier.items():
             if length >= least and _is_end(place):
                 total += num_ways
+            if most_left is not None and most_left < 0:
+                continue
             for targets, num_characters in _followed(place).items():
                 after = _after(place, targets)
-                if after is not None and (after in following or _has_word(after, 0, None)):
+                if after is not None and (after in following or _has_word(after, least_left, most_left)):
                     following[after] = following.get(after, 0) + num_ways * num_characters
         frontier = following
         length += 1
-    return min(total, limit)
+        if length > _MAX_LENGTH:
+            return limit  # a language with longer texts only is taken to be large
+    return min(limit, total + sum(frontier.values()))
+
+
+_MAX_LENGTH: Final = 2_000
