@@ -8,8 +8,9 @@ and `Rows` keeps it for compiled code.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TypeAlias, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -148,8 +149,16 @@ class Rows:
         self.keys[slot], self.rows[slot] = key, row
 
 
+BUNDLE: Final = -2
+"""In place of a frame: the stack stands for several."""
+
+
 class Stacks:
     """Stacks of frames, interned: stack n > 0 is ``frame[n]`` on top of stack ``parent[n]``; 0 is the empty one.
+
+    A bundle stands for several stacks on which the same is read, so that it is read once (as in the graph-structured
+    stacks of Tomita, 1986): its frame is `BUNDLE`, and ``members`` holds at ``parent[n]`` how many stacks they are,
+    then their numbers, none of them a bundle.
 
     The number of a stack is found by open addressing in ``slots`` (0 where free), by parent * 2**32 + frame. Compiled
     code adds stacks too; ``count`` is int64 [1].
@@ -158,7 +167,10 @@ class Stacks:
     def __init__(self) -> None:
         self.frame: Int32Array = np.full(512, -1, np.int32)
         self.parent: Int32Array = np.zeros(512, np.int32)
+        self.members: Int32Array = np.zeros(64, np.int32)
         self.slots: Int32Array = np.zeros(2048, np.int32)
+        self._num_members = 0
+        self._bundles: dict[frozenset[int], int] = {}
         self.count: Int64Array = np.ones(1, np.int64)
 
     def push(self, parent: int, frame: int) -> int:
@@ -177,12 +189,39 @@ class Stacks:
         self.slots[slot], self.parent[number], self.frame[number] = number, parent, frame
         return number
 
+    def bundle(self, stacks: Iterable[int]) -> int:
+        """The bundle of some stacks, those of bundles among them one by one."""
+        flat = frozenset(member for stack in stacks for member in self.standing_for(stack))
+        number = self._bundles.get(flat)
+        if number is None:
+            if self.count[0] == len(self.frame):
+                self.grow()
+            number = self._bundles[flat] = int(self.count[0])
+            self.count[0] += 1
+            while self._num_members + 1 + len(flat) > len(self.members):
+                self.members = doubled(self.members)
+            start = self._num_members
+            self._num_members += 1 + len(flat)
+            self.members[start], self.members[start + 1 : self._num_members] = len(flat), sorted(flat)
+            self.frame[number], self.parent[number] = BUNDLE, start
+        return number
+
+    def standing_for(self, stack: int) -> list[int]:
+        """The stacks that a number stands for: itself, or those of the bundle."""
+        if self.frame[stack] != BUNDLE:
+            return [stack]
+        start = int(self.parent[stack]) + 1
+        members: list[int] = self.members[start : start + int(self.members[start - 1])].tolist()
+        return members
+
     def grow(self) -> None:
         """Make room."""
         self.frame, self.parent = doubled(self.frame), doubled(self.parent)
         self.slots = np.zeros(2 * len(self.slots), np.int32)
         mask = len(self.slots) - 1
         for number in range(1, int(self.count[0])):
+            if self.frame[number] == BUNDLE:
+                continue
             key = int(self.parent[number]) << 32 | int(self.frame[number])
             slot = (key ^ key >> 29) * 0x9E3779B1 & mask
             while self.slots[slot]:

@@ -11,8 +11,11 @@ from decodekit.constraints.automaton import Automaton, Int32Array
 from decodekit.constraints.configurations import Configuration, Int64Array, row_key
 from decodekit.constraints.network import TextNeeded
 from decodekit.constraints.trie import TokenTrie
-from decodekit.constraints.unfolding import Unfolding
+from decodekit.constraints.unfolding import Unfolding, too_many
 from decodekit.constraints.walk import CAPTURED, DONE, ENTER, EXPAND, FOLLOW, LEAVE, ROOM, STACKS, run_kernel
+
+MAX_THREADS: Final = 1 << 17
+"""Bound on the configurations along one token."""
 
 _NONE_CAPTURED: Final = np.zeros((0, 3), np.int64)
 
@@ -24,7 +27,9 @@ class Runner:
         self._unfolding = unfolding
         self._threads: Int32Array = np.zeros((4, 256), np.int32)
         self._offsets: Int32Array = np.zeros(256, np.int32)
-        self._position: Int64Array = np.zeros(5, np.int64)
+        self._todo: Int32Array = np.zeros((2, 256), np.int32)
+        self._seen: Int64Array = np.full(1024, -1, np.int64)
+        self._position: Int64Array = np.zeros(6, np.int64)
 
     def run(
         self,
@@ -88,9 +93,9 @@ class Runner:
                 automaton.next, automaton.kinds, automaton.endings, automaton.low, automaton.high,
                 unfolding.captures, unfolding.permitted, unfolding.num_permitted,
                 rows.keys, rows.rows, rows.entry, rows.start, rows.returns, rows.lexical, rows.reader, rows.push,
-                rows.pushed, stacks.frame, stacks.parent, stacks.slots, stacks.count, captured,
+                rows.pushed, stacks.frame, stacks.parent, stacks.members, stacks.slots, stacks.count, captured,
                 trie.byte, trie.depth, trie.end, trie.first, trie.tokens,
-                roots, self._threads, self._offsets, words, position,
+                roots, self._threads, self._todo, self._seen, self._offsets, words, position,
             )  # fmt: skip
             if needed == DONE:
                 return
@@ -115,4 +120,14 @@ class Runner:
                 captured = np.concatenate((captured, np.array(entry, np.int64)))
 
     def _widen(self) -> None:
+        """Make room for more threads.
+
+        Raises:
+            ResourceLimitError: there are too many.
+        """
+        capacity = 2 * self._threads.shape[1]
+        if capacity > MAX_THREADS:
+            raise too_many()
         self._threads = np.concatenate((self._threads, np.zeros_like(self._threads)), axis=1)
+        self._todo = np.zeros((2, capacity), np.int32)
+        self._seen = np.full(4 * capacity, -1, np.int64)

@@ -30,6 +30,7 @@ from decodekit.errors import ResourceLimitError
 
 MAX_CONFIGURATIONS: Final = 20_000
 """Bound on the alternatives that one state may hold, and on the frames that one step may enter."""
+_MANY_STACKS: Final = 4  # so many on which the same is read are bundled
 
 
 class Unfolding:
@@ -127,19 +128,26 @@ class Unfolding:
 
     def resolve(self, following: Following, stack: int) -> Entry:
         """What follows, on a stack."""
+        stacks = self.stacks
         configurations: set[Configuration] = set()
-        while True:
+        is_accepting = False
+        agenda = [(following, stack)]
+        for following, stack in agenda:  # grows while it is read
             for lexical, reader, frames in following.starts:
                 inner = stack
                 for frame in frames:
-                    inner = self.stacks.push(inner, frame)
+                    inner = stacks.push(inner, frame)
                 configurations.add((lexical, reader, inner, b"" if self.captures[reader] else None))
             if not following.is_returning:
-                return frozenset(configurations), False
-            if stack == 0:
-                return frozenset(configurations), True
-            following = self.enter(int(self.stacks.frame[stack]))
-            stack = int(self.stacks.parent[stack])
+                continue
+            for below in stacks.standing_for(stack):
+                if below == 0:
+                    is_accepting = True
+                else:
+                    agenda.append((self.enter(int(stacks.frame[below])), int(stacks.parent[below])))
+            if len(agenda) > MAX_CONFIGURATIONS:
+                raise too_many()
+        return frozenset(configurations), is_accepting
 
     def fresh(self, reader: int, label_set: int) -> tuple[Fresh, Following] | None:
         """What follows most captured texts, None if the frame does not say."""
@@ -191,9 +199,25 @@ class Unfolding:
         state = self._states.get(entry)
         if state is None:
             if len(configurations) > MAX_CONFIGURATIONS:
-                raise _too_many()
+                raise too_many()
+            if len(configurations) >= _MANY_STACKS:
+                bundled = self._bundle(configurations)
+                if len(bundled) < len(configurations):
+                    state = self._states[entry] = self._intern((bundled, is_accepting))
+                    return state
             state = self._states[entry] = State(configurations, is_accepting)
         return state
+
+    def _bundle(self, configurations: frozenset[Configuration]) -> frozenset[Configuration]:
+        """The same with one configuration for all that differ in their stacks alone, where they are many."""
+        groups: dict[tuple[int, int, bytes | None], list[int]] = {}
+        for lexical, reader, stack, text in configurations:
+            groups.setdefault((lexical, reader, text), []).append(stack)
+        return frozenset(
+            (lexical, reader, number, text)
+            for (lexical, reader, text), stacks in groups.items()
+            for number in (stacks if len(stacks) < _MANY_STACKS else [self.stacks.bundle(stacks)])
+        )
 
     def _frame(self, frame: Frame) -> int:
         number = self._frame_numbers.get(frame)
@@ -264,7 +288,7 @@ class Unfolding:
                     entered.add(item)
                     agenda.append(item)
             if len(entered) > MAX_CONFIGURATIONS:
-                raise _too_many()
+                raise too_many()
         return Following(tuple(starts), is_returning)
 
     def _moves_of(self, frame: int) -> tuple[Move, ...]:
@@ -294,7 +318,8 @@ class Unfolding:
         ]
 
 
-def _too_many() -> ResourceLimitError:
+def too_many() -> ResourceLimitError:
+    """The error of a constraint with too many alternatives."""
     return ResourceLimitError(
         f"the constraint has more than {MAX_CONFIGURATIONS:,} alternatives at one place of the text",
         hint="make alternatives begin differently, and remove rules that begin with themselves",

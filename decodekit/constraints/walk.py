@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from decodekit.constraints.automaton import DEAD, FINAL, NOT_EXPANDED, OPEN
+from decodekit.constraints.configurations import BUNDLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -111,6 +112,8 @@ ROOM: Final = 5  # space for more configurations
 STACKS: Final = 6  # space for more stacks
 FOLLOW: Final = 7  # the open edge of a lexical state
 
+FEW: Final = 32  # threads that are compared one by one
+
 
 def _run(
     table: Int32Array,
@@ -132,6 +135,7 @@ def _run(
     pushed: Int32Array,
     stack_frame: Int32Array,
     stack_parent: Int32Array,
+    members: Int32Array,
     stack_slots: Int32Array,
     num_stacks: Int64Array,
     captured: Int64Array,
@@ -142,6 +146,8 @@ def _run(
     tokens: Int32Array,
     roots: Int32Array,
     threads: Int32Array,
+    todo: Int32Array,
+    seen: Int64Array,
     offsets: Int32Array,
     words: Int32Array,
     position: Int64Array,
@@ -152,7 +158,9 @@ def _run(
     stack, and the depth of the trie at which the lexeme began (-1 - i: before the root, for configuration i); those
     after the byte of a node at level L below its root (1 for the root itself) lie at ``offsets[L]`` to before
     ``offsets[L + 1]``. ``captured`` holds what CAPTURED asked for, int64 [n, 3]: (reader * 2**32 + label set,
-    node * 2**20 + depth, row). ``position`` is (index of the root, node, what is needed: up to three numbers).
+    node * 2**20 + depth, row). ``position`` is (index of the root, node, what is needed: up to three numbers; at [5]
+    the number of nodes so far). Scratch space: ``todo``, int32 [2, capacity], and ``seen``, int64 [a power of two],
+    where 2**20 * (number of the node) + thread is found by what the thread is.
 
     Returns:
         DONE, or what is needed; with the same arguments the run then goes on where it stopped.
@@ -160,6 +168,7 @@ def _run(
     index, node = position[0], position[1]
     mask = len(keys) - 1
     stack_mask = len(stack_slots) - 1
+    seen_mask = len(seen) - 1
     capacity = threads.shape[1]
     while index < len(roots):
         root = roots[index]
@@ -171,6 +180,7 @@ def _run(
             level = depth[node] - base
             begin = offsets[level]
             count = begin
+            position[5] += 1
             value = byte[node]
             is_alive = False
             for i in range(offsets[level - 1], begin):
@@ -230,8 +240,11 @@ def _run(
                     if row < 0:
                         position[0], position[1], position[2], position[3] = index, node, reader, ending
                         return LEAVE
-                stack = threads[2, i]
-                while True:
+                todo[0, 0], todo[1, 0] = threads[2, i], row
+                num_todo = 1
+                while num_todo > 0:
+                    num_todo -= 1
+                    stack, row = todo[0, num_todo], todo[1, num_todo]
                     for k in range(start[row], start[row + 1]):
                         inner = stack
                         for m in range(push[k], push[k + 1]):
@@ -252,32 +265,59 @@ def _run(
                                 stack_parent[number], stack_frame[number] = inner, frame
                             inner = number
                         is_new = True
-                        for j in range(begin, count):
-                            if (
-                                threads[0, j] == row_lexical[k]
-                                and threads[1, j] == row_reader[k]
-                                and threads[2, j] == inner
-                            ):
-                                is_new = False
-                                break
+                        slot = -1
+                        if count - begin < FEW:
+                            for j in range(begin, count):
+                                if (
+                                    threads[0, j] == row_lexical[k]
+                                    and threads[1, j] == row_reader[k]
+                                    and threads[2, j] == inner
+                                ):
+                                    is_new = False
+                                    break
+                        else:
+                            key = (np.int64(inner) << 32 | row_reader[k]) * 31 + row_lexical[k]
+                            slot = (key ^ key >> 29) * 0x9E3779B1 & seen_mask
+                            while seen[slot] >> 20 == position[5]:
+                                j = seen[slot] & 0xFFFFF
+                                if (
+                                    threads[0, j] == row_lexical[k]
+                                    and threads[1, j] == row_reader[k]
+                                    and threads[2, j] == inner
+                                ):
+                                    is_new = False
+                                    break
+                                slot = slot + 1 & seen_mask
                         if is_new:
                             if count == capacity:
                                 position[0], position[1] = index, node
                                 return ROOM
                             threads[0, count], threads[1, count] = row_lexical[k], row_reader[k]
                             threads[2, count], threads[3, count] = inner, depth[node]
+                            if slot >= 0:
+                                seen[slot] = position[5] << 20 | count
                             count += 1
                     if returns[row] == 0:
-                        break
-                    if stack == 0:
-                        is_alive = True
-                        break
-                    frame = stack_frame[stack]
-                    row = entry[frame]
-                    if row < 0:
-                        position[0], position[1], position[2] = index, node, frame
-                        return ENTER
-                    stack = stack_parent[stack]
+                        continue
+                    # A bundle goes on in each of its stacks.
+                    low_member = high_member = -1
+                    if stack_frame[stack] == BUNDLE:
+                        low_member = stack_parent[stack] + 1
+                        high_member = low_member + members[low_member - 1] - 1
+                    for j in range(low_member, high_member + 1):
+                        below = stack if j < 0 else members[j]
+                        if below == 0:
+                            is_alive = True
+                            continue
+                        frame = stack_frame[below]
+                        if entry[frame] < 0:
+                            position[0], position[1], position[2] = index, node, frame
+                            return ENTER
+                        if num_todo == capacity:
+                            position[0], position[1] = index, node
+                            return ROOM
+                        todo[0, num_todo], todo[1, num_todo] = stack_parent[below], entry[frame]
+                        num_todo += 1
             if count > begin:
                 is_alive = True
             if is_alive:

@@ -45,6 +45,8 @@ CONSTRAINTS: dict[str, Constraint] = {
     "json, two items": Framed(json_frames.Value(2)),
     "ambiguous": Framed(json_frames.Ambiguous()),
     "parentheses": Framed(json_frames.Nested()),
+    "many stacks": Framed(json_frames.Branching(6, 2)),
+    "many threads": Framed(json_frames.Branching(70, 1)),
     "string": Regex(r'"([^"\\\x00-\x1f]|\\["\\/bfnrt])*"'),
     "any text": Regex(r"(.|\n)*"),
     "words": Regex(r"[a-z]+( [a-z]+)*\.?"),
@@ -63,6 +65,11 @@ EXTRA = [
     b"aa",
     b"aaa",
     b"((",
+    b"((a",
+    b")xyx",
+    b")yy",
+    b"yx)x",
+    b"a)xyxx",
     b"))",
     b"()",
     b")(",
@@ -122,6 +129,20 @@ def test_mask_equals_brute_force(name: str) -> None:
         rng = random.Random(number)
         for _ in range(3):
             random_walk(compile(constraint, vocabulary), rng, 8, partial(check_state, constraint, vocabulary))
+
+
+def test_stacks_on_which_the_same_is_read_are_one() -> None:
+    vocabulary = byte_vocabulary(EXTRA)
+    matcher = compile(Framed(json_frames.Branching(12, 9)), vocabulary).matcher()
+    words = [bytes(b"xy"[number >> bit & 1] for bit in range(4)) for number in (0, 11, 5, 7, 3, 8, 1, 2, 10)]
+    text = b"(" * 9 + b"a" + b"".join(b")" + word for word in words)  # 12 ** 9 ways to read what is opened
+    for position, byte in enumerate(text):
+        assert byte in mask_ids(matcher, vocabulary)
+        assert len(matcher.state.configurations) <= 2 * 12, position
+        assert matcher.accept(byte)
+    assert mask_ids(matcher, vocabulary) == [256]
+    fresh = compile(Framed(json_frames.Branching(12, 9)), vocabulary).matcher()
+    assert fresh.validate([*text[:-5], *b")xyyy"]) == len(text) - 1  # 14 is none of the words
 
 
 def check_state(

@@ -167,6 +167,34 @@ class Tail(Frame):
 
 
 @dataclass(frozen=True)
+class Branching(Frame):
+    """S = a | ( S )w1 | ( S )w2 | …: what stands inside is read alike for all `count` words, each is a stack."""
+
+    count: int
+    depth: int
+
+    def moves(self) -> tuple[Move, ...]:
+        opening = (Read(ir.concat(ir.literal(b"("), ir.accept("open"))),) if self.depth else ()
+        return (Read(ir.concat(ir.literal(b"a"), ir.accept("letter"))), *opening)
+
+    def after(self, label: Label, text: bytes) -> tuple[Frame, ...]:
+        if label == "letter":
+            return (End(),)
+        return tuple(Branch(number, self.count, self.depth) for number in range(self.count))
+
+
+@dataclass(frozen=True)
+class Branch(Frame):
+    number: int
+    count: int
+    depth: int
+
+    def moves(self) -> tuple[Move, ...]:
+        word = bytes(b"xy"[self.number >> bit & 1] for bit in range(self.count.bit_length()))
+        return (Call(Branching(self.count, self.depth - 1), Tail(b")" + word)),)
+
+
+@dataclass(frozen=True)
 class Nested(Frame):
     """Balanced parentheses, right recursive and able to be nothing: S = ( S ) S |"""
 
