@@ -203,7 +203,9 @@ class Unfolding:
             if len(configurations) >= _MANY_STACKS:
                 bundled = self._bundle(configurations)
                 if len(bundled) < len(configurations):
-                    state = self._states[entry] = self._intern((bundled, is_accepting))
+                    state = self._intern((bundled, is_accepting))
+                    assert state is not None
+                    self._states[entry] = state
                     return state
             state = self._states[entry] = State(configurations, is_accepting)
         return state
