@@ -313,7 +313,8 @@ def test_extract_with_the_bundled_model(tmp_path: Path) -> None:
     for batch_size in ("1", "4"):
         out = tmp_path / batch_size
         options = ("--schema", json.dumps(shape), "--strategy", "sample", "--seed", "3", "--batch-size", batch_size)
-        done = Result("extract", path, "-o", out, *options)
+        # No training document has these two keys together: the model fills gaps with white space, up to the limit.
+        done = Result("extract", path, "-o", out, *options, "--on-length", "close")
         assert done.code == console.SOME_FAILED, done.err
         failed = read_jsonl(out / "failed.jsonl")
         assert [(row["id"], row["code"], row["at"]) for row in failed] == [("long", "DK304", None)]

@@ -97,8 +97,8 @@ def test_reads_the_examples() -> None:
     score = Score()
     for task, output in zip(tasks, decode_unconstrained(MODELS / "tiny", tasks), strict=True):
         score.add(task, output)
-    assert score.field_rate > 0.85
-    assert score.valid_rate > 0.9
+    assert score.field_rate > 0.93
+    assert score.valid_rate > 0.95
 
 
 def test_evaluation_documents_are_always_the_same() -> None:
@@ -107,12 +107,12 @@ def test_evaluation_documents_are_always_the_same() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("held_out_wordings", "floor"), [(False, 0.965), (True, 0.915)])
+@pytest.mark.parametrize(("held_out_wordings", "floor"), [(False, 0.98), (True, 0.93)])
 def test_fields_right_under_a_constraint(held_out_wordings: bool, floor: float) -> None:
-    # Floors just under the figures of the model card, so that a change for the worse shows.
+    # Just under the figures of the model card (98.1 and 93.5 %), so that a change for the worse shows.
     tasks = held_out_tasks(500, held_out_wordings=held_out_wordings)
     score = Score()
     for task, output in zip(tasks, decode_constrained(MODELS / "tiny", tasks), strict=True):
         score.add(task, output)
-    assert score.field_rate > floor
+    assert score.field_rate >= floor
     assert score.valid_rate >= 0.999
