@@ -155,6 +155,9 @@ USABLE: dict[str, Callable[[], Any]] = {
     },
     "lone surrogates in keys": lambda: {"type": "object", "properties": {"\ud800": {}, "\udfff\ud800": {"const": 1}}},
     "lone surrogates beside others": lambda: {"enum": ["\ud83d", "\ude00", "a"]},
+    "20 overlapping branches": lambda: {
+        "oneOf": [{"type": "object", "properties": {"a": {"minimum": n}}, "required": [f"r{n}"]} for n in range(20)]
+    },
 }
 """Schemas that have to end in a working mask."""
 
@@ -205,9 +208,6 @@ REFUSED: dict[str, Callable[[], Any]] = {
     "5,000 digits": lambda: {"minimum": 10**4_200},
     "10,000 digits": lambda: {"maximum": 10**10_000},
     "10,000 digits in an enum": lambda: {"enum": [1, -(10**10_000)]},
-    "20 overlapping branches": lambda: {
-        "oneOf": [{"type": "object", "properties": {"a": {"minimum": n}}, "required": [f"r{n}"]} for n in range(20)]
-    },
     "2**20 alternatives": lambda: {
         "allOf": [{"anyOf": [{"required": [f"a{n}"]}, {"required": [f"b{n}"]}]} for n in range(20)]
     },
