@@ -10,6 +10,7 @@ Python included) without the reading of the tokenizer, which is the caller's. Th
 - ``llguidance``: given the same tokenizer (``llguidance.hf.from_tokenizer``). It keeps nothing on disk.
 
 Cold means that ``DECODEKIT_CACHE`` and ``NUMBA_CACHE_DIR`` are empty folders, warm that one process has filled them.
+Python's bytecode of the package is there in both cases, as an installation leaves it.
 """
 
 from __future__ import annotations
@@ -172,6 +173,7 @@ def run(way: str, folder: Path, caches: Path) -> dict[str, Any]:
         "TOKENIZERS_PARALLELISM": "false",
         "PYTHONPATH": os.pathsep.join([str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])]),
     }
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
     command = [sys.executable, "-m", "benchmarks.first_use", "--child", way, "--tokenizer", str(folder)]
     done = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=False)
     if done.returncode != 0:
@@ -209,6 +211,8 @@ def main() -> None:
     if arguments.child:
         child(arguments.child, arguments.tokenizer)
         return
+    import compileall
+
     from rich.console import Console
     from rich.table import Table
     from transformers import AutoTokenizer
@@ -220,6 +224,8 @@ def main() -> None:
     ways = [way for way in WAYS if way != "llguidance" or importlib.util.find_spec("llguidance")]
     if len(ways) < len(WAYS):
         print("llguidance is not installed and left out; to compare with it: pip install llguidance")
+    compileall.compile_dir(REPOSITORY / "decodekit", quiet=1)
+    compileall.compile_dir(REPOSITORY / "benchmarks", quiet=1)
     rows: list[dict[str, object]] = []
     load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory(prefix="decodekit-first-use-") as name:
