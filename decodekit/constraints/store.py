@@ -19,6 +19,7 @@ import logging
 import os
 import sys
 import threading
+import time
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -31,6 +32,8 @@ import decodekit
 
 VARIABLE: Final = "DECODEKIT_CACHE"
 OFF: Final = "off"
+KEPT_DAYS: Final = 30
+"""When files are written, those that are older may be deleted; who needs one makes it again."""
 
 _MAGIC: Final = b"decodekit arrays 1\n"
 
@@ -121,7 +124,19 @@ class Store:
                 with contextlib.suppress(OSError):
                     temporary.unlink()
             return False
+        _sweep(path.parents[2], path.parent)
         return True
+
+
+def _sweep(folder: Path, current: Path) -> None:
+    """Delete what was written long ago, by versions that are perhaps gone; nothing but files that are named as ours."""
+    oldest = time.time() - KEPT_DAYS * 86_400
+    for path in folder.glob("*/*/*.arrays"):
+        with contextlib.suppress(OSError):  # another process may be faster
+            if path.parent != current and path.stat().st_mtime < oldest:
+                path.unlink()
+                path.parent.rmdir()  # fails, and nothing is lost, while other files are there
+                path.parent.parent.rmdir()
 
 
 def _pack(arrays: Arrays, key: Mapping[str, str]) -> list[bytes]:

@@ -6,6 +6,7 @@ import logging
 import os
 import random
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -102,6 +103,23 @@ def test_a_file_in_the_place_of_another_is_noticed(folder: Path) -> None:
     (path,) = files(folder)
     path.rename(path.with_name("other.arrays"))
     assert Store("subject", "1").load("other") is None
+
+
+def test_old_files_of_others_are_deleted_and_nothing_else(folder: Path) -> None:
+    long_ago = time.time() - 40 * 86_400
+    old, recent, own = Store("old", "1"), Store("recent", "1"), Store("own", "2")
+    for kept in (old, recent, own):
+        kept.save("name", ARRAYS)
+    strange = folder / "1" / "old" / "notes.txt"
+    strange.write_text("not ours")
+    gone = Store("gone", "0")
+    gone.save("name", ARRAYS)
+    for path in (*files(folder), folder / "1"):
+        if path != recent.path("name"):
+            os.utime(path, (long_ago, long_ago))
+    own.save("other", ARRAYS)
+    assert old.load("name") is None and gone.load("name") is None and not (folder / "0").exists()
+    assert recent.load("name") is not None and own.load("name") is not None and strange.exists()
 
 
 def test_nothing_is_kept_where_that_is_off_or_impossible(
