@@ -8,6 +8,7 @@ before every token of some instances. Nothing is prepared here that depends on a
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -41,6 +42,9 @@ class Engine:
         self, vocab: BenchVocabulary, format: str = "assert", whitespace: str = "any", order: str = "any"
     ) -> None:
         self._vocabulary = Vocabulary(vocab.token_bytes, [vocab.eos_token_id], vocab.size)
+        # As in any server: what is loaded by now stays, so the garbage collector need not look at it again and again.
+        gc.collect()
+        gc.freeze()
         self._options: dict[str, Any] = {"format": format, "whitespace": whitespace, "order": order}
         self._registry: Mapping[str, object] | None = getattr(vocab, "remotes", None) or None
 
