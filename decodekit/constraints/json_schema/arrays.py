@@ -17,6 +17,7 @@ from decodekit.constraints import ir
 from decodekit.constraints.ir import Node
 from decodekit.constraints.json_schema import scalars, text
 from decodekit.constraints.json_schema.emptiness import Ask
+from decodekit.constraints.json_schema.representatives import have_representatives
 from decodekit.constraints.json_schema.scalars import Scalar
 from decodekit.constraints.json_schema.semantics import Semantics
 from decodekit.constraints.json_schema.shape import ArraySpec, Goal, conjunction
@@ -274,7 +275,7 @@ class ArrayPlan:
                 if len(left) < count:
                     return False
                 choices.append((left, count))
-        return len(choices) < 2 or _have_representatives(choices)
+        return len(choices) < 2 or have_representatives(choices)
 
     def _left(self, goal: Goal, num_needed: int, used: frozenset[Scalar], ask: Ask) -> frozenset[Scalar] | None:
         """The values of a goal that are not used; None if they are at least `num_needed` (objects count as many)."""
@@ -340,7 +341,7 @@ class ArrayPlan:
                     if len(seen) > MAX_SEARCH:
                         raise _too_many_states()
                     choices = [(values, n) for g, n in Counter(taken).items() if (values := left[g]) is not None]
-                    if _have_representatives(choices):
+                    if have_representatives(choices):
                         if self.can_close(after):
                             return True
                         following.append((after, taken))
@@ -386,34 +387,6 @@ class ArrayPlan:
                 if goal not in found and ask(goal) and self._search(replace(after, owed="", twin=None), ask):
                     found[goal] = None
         return found
-
-
-def _have_representatives(choices: list[tuple[frozenset[Scalar], int]]) -> bool:
-    """Whether each set can give so many values that no value is given twice: augmenting paths (Kuhn 1955)."""
-    places = [values for values, count in choices for _ in range(count)]
-    giver: dict[Scalar, int] = {}
-    for place in range(len(places)):
-        came_by: dict[Scalar, int] = {}  # value -> the place that asks for it
-        agenda = [place]
-        free: Scalar | None = None
-        while agenda and free is None:
-            asking = agenda.pop()
-            for value in places[asking]:
-                if value in came_by:
-                    continue
-                came_by[value] = asking
-                if value not in giver:
-                    free = value
-                    break
-                agenda.append(giver[value])
-        if free is None:
-            return False
-        holds = {number: value for value, number in giver.items()}
-        given: Scalar | None = free
-        while given is not None:
-            number = came_by[given]
-            giver[given], given = number, None if number == place else holds[number]
-    return True
 
 
 def _too_many_states() -> ResourceLimitError:

@@ -20,6 +20,7 @@ from decodekit.constraints import ir
 from decodekit.constraints.ir import Node
 from decodekit.constraints.json_schema import text
 from decodekit.constraints.json_schema.emptiness import Ask
+from decodekit.constraints.json_schema.representatives import have_representatives
 from decodekit.constraints.json_schema.semantics import Semantics
 from decodekit.constraints.json_schema.shape import FALSE, Goal, ObjectSpec, conjunction
 from decodekit.constraints.json_schema.text import WordTable
@@ -32,6 +33,9 @@ MAX_CLASSES: Final = 32
 """Bound on the regions into which the patterns of an object divide its keys."""
 MAX_WITNESSES: Final = 6
 """Bound on the obligations of one object, each from a denied `properties` keyword."""
+
+_Choice: TypeAlias = int | frozenset[str]
+"""The keys to choose from, or how many there are (up to a few)."""
 
 SOME_KEY: Final = "\ud800"
 """Stands for a key that is not known yet, in the question whether the object can be finished after it."""
@@ -260,24 +264,23 @@ class ObjectPlan:
     def _assignments(self, state: ObjectState, ask: Ask) -> Iterator[int]:
         """The numbers of members beyond the required ones with which all pending witnesses can be met."""
 
-        def assign(pending: tuple[int, ...], goals: dict[int, Goal], sizes: tuple[int, ...]) -> Iterator[int]:
+        def assign(pending: tuple[int, ...], goals: dict[int, Goal], choices: tuple[_Choice, ...]) -> Iterator[int]:
             if not pending:
-                # Hall's theorem, the easy case: with 1, 2, 3, … keys to choose from, each witness gets its own.
-                if all(size > rank for rank, size in enumerate(sorted(sizes))):
-                    yield len(sizes) + sum(not self._is_required(index) for index in goals)
+                if _can_all_choose(choices):
+                    yield len(choices) + sum(not self._is_required(index) for index in goals)
                 return
             witness, rest = pending[0], pending[1:]
             for index in self._bearers(witness):
                 if self._is_left(index, state):
                     goal = conjunction(goals.get(index, self.goal(index)), self.spec.witnesses[witness].goal)
                     if ask(goal):
-                        yield from assign(rest, {**goals, index: goal}, sizes)
+                        yield from assign(rest, {**goals, index: goal}, choices)
             # One new key for this witness alone or for some of the others too.
             for num_others in range(len(rest) + 1):
                 for others in combinations(rest, num_others):
                     left = tuple(number for number in rest if number not in others)
-                    for size in self._new_keys((witness, *others), state, ask):
-                        yield from assign(left, goals, (*sizes, size))
+                    for choice in self._new_keys((witness, *others), state, ask):
+                        yield from assign(left, goals, (*choices, choice))
 
         yield from assign(state.pending, {}, ())
 
@@ -290,8 +293,8 @@ class ObjectPlan:
             self._owed_by[witness] = bearers
         return bearers
 
-    def _new_keys(self, witnesses: tuple[int, ...], state: ObjectState, ask: Ask) -> Iterator[int]:
-        """For each class, how many keys are left with which one new member meets all these witnesses (up to a few)."""
+    def _new_keys(self, witnesses: tuple[int, ...], state: ObjectState, ask: Ask) -> Iterator[_Choice]:
+        """For each class, the keys that are left with which one new member meets all these witnesses."""
         owed = [self.spec.witnesses[witness] for witness in witnesses]
         for number, region in enumerate(self.classes):
             if ask(conjunction(region.goal, *(witness.goal for witness in owed))):
@@ -299,9 +302,10 @@ class ObjectPlan:
                 if state.used:
                     keys = text.without(keys, self._words(state.used))
                 num_keys = text.num_texts(keys, len(state.pending) + 1)
-                num_keys -= sum(self._may_be_lost(key, number, witnesses) for key in state.used)
-                if num_keys > 0:
-                    yield num_keys
+                num_lost = sum(self._may_be_lost(key, number, witnesses) for key in state.used)
+                few = text.texts(keys, num_keys) if not num_lost and num_keys <= len(state.pending) else None
+                if num_keys > num_lost:
+                    yield num_keys - num_lost if few is None else frozenset(few)
 
     @staticmethod
     def _may_be_lost(key: str, number: int, witnesses: tuple[int, ...]) -> bool:
@@ -449,6 +453,16 @@ class ObjectPlan:
                 after = self.after_other(f"{SOME_KEY}{number}-{''.join(map(str, lost))}", met, state)
                 if not part.is_empty and self.can_finish(after):
                     yield part
+
+
+def _can_all_choose(choices: tuple[_Choice, ...]) -> bool:
+    """Whether each can have a key of its own; exact where the few keys are listed."""
+    sizes = sorted(choice if isinstance(choice, int) else len(choice) for choice in choices)
+    if all(size > rank for rank, size in enumerate(sizes)):  # with 1, 2, 3, … keys to choose from
+        return True
+    listed = [choice for choice in choices if not isinstance(choice, int)]
+    is_exact = all(not isinstance(choice, int) or choice >= len(choices) for choice in choices)
+    return is_exact and have_representatives([(keys, 1) for keys in listed])
 
 
 def _less(pending: tuple[int, ...], met: tuple[int, ...]) -> tuple[int, ...]:

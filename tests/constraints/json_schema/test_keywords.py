@@ -78,6 +78,18 @@ TABLE: list[tuple[Any, list[str], list[str]]] = [
         ['{"ax":3,"a":9,"z":null}'],
         ['{"ax":6}', '{"ax":1}', '{"a":1}', '{"z":1}'],
     ),
+    (  # two obligations, each with one key of its own
+        {"type": "object", "allOf": [{"not": {"propertyNames": {"not": {"const": key}}}} for key in ("a4", "a4d3")]}
+        | {"patternProperties": {"3": {"type": "boolean"}}},
+        ['{"a4":1,"a4d3":true}', '{"x":2,"a4d3":false,"a4":1}'],
+        ['{"a4":1,"a4d3":1}', '{"a4":1}', "{}"],
+    ),
+    (  # and two that would need the same one
+        {"type": "object", "allOf": [{"not": {"additionalProperties": {"not": {"const": n}}}} for n in (1, 2)]}
+        | {"propertyNames": {"enum": ["k", "l"]}},
+        ['{"k":1,"l":2}', '{"l":1,"k":2}'],
+        ['{"k":1}', '{"k":1,"l":1}', '{"k":1,"m":2}'],
+    ),
     ({"propertyNames": {"maxLength": 2}, "minProperties": 1}, ['{"ab":1}', '{"\\u0061b":1}'], ['{"abc":1}', "{}"]),
     ({"additionalProperties": {"type": "integer"}}, ['{"a":1,"b":2}'], ['{"a":1,"\\u0061":2}', '{"a":"x"}']),
     (

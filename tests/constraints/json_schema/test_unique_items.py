@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from decodekit.constraints.json_schema import JsonSchema, check
-from decodekit.constraints.json_schema.arrays import _have_representatives
+from decodekit.constraints.json_schema.representatives import have_representatives
 from decodekit.errors import UnsatisfiableError
 from decodekit.testing import check_language
 from tests.reference import json_schema as reference
@@ -338,6 +338,6 @@ def test_representatives_against_all_choices() -> None:
         counts = [rng.randint(1, 2) for _ in sets]
         places = [values for values, count in zip(sets, counts, strict=True) for _ in range(count)]
         expected = any(len(set(choice)) == len(places) for choice in itertools.product(*places))
-        assert _have_representatives(list(zip(sets, counts, strict=True))) == expected  # type: ignore[arg-type]
+        assert have_representatives(list(zip(sets, counts, strict=True))) == expected
         answers.append(expected)
     assert 30 < sum(answers) < 270
