@@ -246,6 +246,8 @@ class ObjectFrame(Frame):
     def moves(self) -> tuple[Move, ...]:
         """A key that the object can go on with, or what leads to one, or the closing bracket."""
         plan, state = self.plan, self.state
+        if SOME_KEY in state.used and not plan.is_told(state, before_key=self.place == "key"):
+            raise TextNeeded
         if self.place == "key":
             return self._keys()
         around = self.network.punctuation(self.depth)

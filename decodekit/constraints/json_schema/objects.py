@@ -397,6 +397,15 @@ class ObjectPlan:
             return False
         return not self._counts or self.can_finish(self.after_other(SOME_KEY, (), state))
 
+    def is_told(self, state: ObjectState, *, before_key: bool) -> bool:
+        """Whether `moves` are the same whatever key `SOME_KEY` stands for.
+
+        Which keys may come next depends on it, unless all may; whether one may, where few are left.
+        """
+        return self.is_free(state) or (
+            not before_key and all(region.num_keys > len(state.used) for region in self.classes)
+        )
+
     @cached_property
     def _is_open(self) -> bool:
         classes = self.classes
