@@ -155,7 +155,7 @@ class JsonSchema(Constraint):
         return JsonSchema, (source, format_, self.whitespace, self.order, registry)
 
 
-_NUM_NETWORKS: Final = 256
+_NUM_NETWORKS: Final = 64  # as many as grammars are kept
 _BYTES_PER_CHARACTER: Final = 26  # of a network, measured with tracemalloc on 60 schemas of a corpus
 
 
