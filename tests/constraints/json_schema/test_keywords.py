@@ -198,7 +198,7 @@ def test_keyword(schema: Any, good: list[str], bad: list[str]) -> None:
         assert accepts(free, text.encode()) == is_only_order, text
 
 
-@pytest.mark.parametrize("number", range(0, len(TABLE), 4))
+@pytest.mark.parametrize("number", range(len(TABLE)))
 def test_masks_and_validate_agree_with_the_table(number: int) -> None:
     schema, good, bad = TABLE[number]
     check_language(JsonSchema(schema, order="any"), accepts=good, rejects=[t for t in bad if t != '{"b":1,"a":1}'])
