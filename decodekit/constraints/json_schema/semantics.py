@@ -379,6 +379,7 @@ class Semantics:
             return False
         known = self._plainly_empty.get((goal, depth))
         if known is None:
+            self._plainly_empty[goal, depth] = False  # who asks again on the way here is not told more than that
             known = self._plainly_empty[goal, depth] = self._find_plainly_empty(goal, depth)
         return known
 

@@ -253,3 +253,10 @@ def test_content_keywords_are_annotations() -> None:
     assert {entry.keyword: entry.status for entry in check(schema).keywords} == dict.fromkeys(schema, "annotation")
     # What stands in a content schema is a schema, and can be referred to.
     assert not admits(schema | {"$ref": "#/contentSchema"}, 5)
+
+
+def test_a_goal_that_needs_itself_is_no_endless_question() -> None:
+    """The value of ``a`` has to be what the root is and to have an ``a``, which is again such a value."""
+    needs_a = {"patternProperties": {"a|^b$": {"required": ["a"]}}, "properties": {"a": {"$ref": "#"}}}
+    rule = JsonSchema(needs_a)
+    check_language(rule, accepts=["{}", '{"a":1}', '{"a":{"a":2}}', '{"b":{"a":0}}'], rejects=['{"a":{}}', '{"b":{}}'])
