@@ -69,24 +69,24 @@ def is_spelled(node: Node) -> bool:
     return known
 
 
+def trust(node: Node) -> Node:
+    """The node, which is made of whole characters, though its form may not show it."""
+    _spelled[node] = True
+    return node
+
+
 def _is_spelled(node: Node) -> bool:
-    while isinstance(node, ir.Concat):
-        if isinstance(node.head, ir.Bytes):  # characters without a raw spelling: the backslash, then what it may escape
-            escaped, rest = (
-                (node.tail.head, node.tail.tail) if isinstance(node.tail, ir.Concat) else (node.tail, ir.EPSILON)
-            )
-            if not _is_character_set(ir.concat(node.head, escaped)):
-                return _is_character_set(node)
-            node = rest
-        elif is_spelled(node.head):
-            node = node.tail
-        else:
+    while isinstance(node, ir.Concat) and not isinstance(node.head, ir.Bytes):
+        if not is_spelled(node.head):
             return False
+        node = node.tail
+    if _begins_with_byte(node):  # characters without a raw spelling: the backslash, then what it may escape
+        return _is_whole(node)
     if isinstance(node, ir.Accept):
         return node.label is None
     if isinstance(node, ir.Choice):
         characters = [option for option in node.options if _begins_with_byte(option)]
-        return (not characters or _is_character_set(ir.choice(*characters))) and all(
+        return (not characters or _is_whole(ir.choice(*characters))) and all(
             is_spelled(option) for option in node.options if not _begins_with_byte(option)
         )
     if isinstance(node, ir.Repeat):
@@ -106,13 +106,13 @@ def _begins_with_byte(node: Node) -> bool:
     )
 
 
-def _is_character_set(node: Node) -> bool:
-    """Whether a node is `text.encode` of some code points."""
-    row = _row(node)
-    return (
-        all(target is ir.EPSILON for _, _, target in row)
-        and text.encode(tuple((low, high) for low, high, _ in row)) is node
-    )
+def _is_whole(node: Node) -> bool:
+    """Whether a node that begins with bytes is what its characters and what follows them give with all spellings."""
+    followed: dict[Node, list[tuple[int, int]]] = {}
+    for low, high, target in _row(node):
+        followed.setdefault(target, []).append((low, high))
+    whole = ir.choice(*(ir.concat(text.encode(tuple(points)), target) for target, points in followed.items()))
+    return whole is node and all(map(is_spelled, followed))
 
 
 # -- derivatives by characters
@@ -286,6 +286,9 @@ def _followed(place: _Place) -> dict[_Targets, int]:
         pieces = _marked(pieces, _row(node))
     found: dict[_Targets, int] = {}
     for low, high, targets in pieces:
+        for target in targets:
+            if target is not None:
+                _spelled[target] = True  # what follows a whole character
         found[targets] = found.get(targets, 0) + high - low + 1
     return found
 
