@@ -21,6 +21,7 @@ from decodekit.constraints.json_schema.representatives import have_representativ
 from decodekit.constraints.json_schema.scalars import Scalar
 from decodekit.constraints.json_schema.semantics import Semantics
 from decodekit.constraints.json_schema.shape import ArraySpec, Goal, conjunction
+from decodekit.constraints.json_schema.text import WordTable
 from decodekit.errors import ResourceLimitError
 
 MAX_CONTAINS: Final = 6
@@ -64,6 +65,8 @@ class Item:
         scalars: only these texts; None for every value of the goal.
         is_remembered: the scalar becomes part of the state (`ArrayPlan.remember`).
         has_texts: beside `scalars`, every string that is not used.
+        listed: beside `scalars`, the strings of a list from behind their first quote on, each with its place as the
+            label, and which of them are left.
     """
 
     goal: Goal
@@ -71,6 +74,7 @@ class Item:
     scalars: Node | None = None
     is_remembered: bool = False
     has_texts: bool = False
+    listed: tuple[WordTable, bytes] | None = None
 
 
 def is_by_value(spec: ArraySpec, semantics: Semantics) -> bool:
@@ -100,6 +104,7 @@ class ArrayPlan:
         self._last = max(len(spec.prefix), spec.min_items, *starts) if starts else max(len(spec.prefix), spec.min_items)
         self._finishing: dict[ArrayState, bool] = {}
         self._items: dict[ArrayState, tuple[Item, ...]] = {}
+        self._tables: dict[Node, WordTable] = {}
         self._domains: dict[Goal, tuple[int, frozenset[Scalar] | None]] = {}
 
     def is_satisfiable(self, ask: Ask) -> bool:
@@ -232,10 +237,25 @@ class ArrayPlan:
             has_texts = is_rest and shape.strings is text.BODY
             if has_texts:
                 shape = replace(shape, strings=ir.EMPTY)
+            listed = self._listed(shape.strings, after.used | needed)
+            if listed is not None:
+                shape = replace(shape, strings=ir.EMPTY)
             node = scalars.language(shape, without=after.used | needed)
-            if has_texts or not node.is_empty:
+            if has_texts or not node.is_empty or (listed is not None and 1 in listed[1]):
                 is_last = self.spec.max_items is not None and after.num_items >= self.spec.max_items
-                yield Item(goal, after, node, is_remembered=not is_last, has_texts=has_texts)
+                yield Item(goal, after, node, is_remembered=not is_last, has_texts=has_texts, listed=listed)
+
+    def _listed(self, strings: Node, taken: frozenset[Scalar]) -> tuple[WordTable, bytes] | None:
+        """A list of strings as one table for all states, and which of them are not taken; None if it is no list."""
+        table = self._tables.get(strings)
+        if table is None:
+            words = text.word_list(strings)
+            if words is None:
+                return None
+            table = self._tables[strings] = WordTable(words, text.closed, are_labelled=True)
+        if not table.is_basic:  # behind half of a surrogate pair the words of a range would have gaps
+            return None
+        return table, bytes([("string", word) not in taken for word in table.words])
 
     def _num_missing(self, state: ArrayState) -> int:
         """The most items that an array without superfluous ones still has."""

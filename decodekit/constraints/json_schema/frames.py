@@ -140,11 +140,7 @@ class SchemaNetwork:
         """The declared names as keys from behind the first quote on, each with its place among them as the label."""
         table = self._tables.get(plan)
         if table is None:
-
-            def end(position: int) -> Node:
-                return ir.concat(text.QUOTE, ir.accept(position))
-
-            table = self._tables[plan] = WordTable(plan.sorted_names, end, are_labelled=True)
+            table = self._tables[plan] = WordTable(plan.sorted_names, text.closed, are_labelled=True)
         return table
 
     def _object(self, spec: ObjectSpec) -> ObjectPlan:
@@ -384,6 +380,8 @@ class ArrayFrame(Frame):
                 continue
             if item.has_texts:
                 moves.append(Call(_QUOTE, self._at("text", self.state)))
+            if item.listed is not None and 1 in item.listed[1]:
+                moves.append(Call(_QUOTE, ListedFrame(self, number)))
             if item.scalars is not ir.EMPTY:
                 moves.append(Read(ir.concat(item.scalars, ir.accept(number)), capture=item.is_remembered))
         return tuple(moves)
@@ -398,9 +396,9 @@ class ArrayFrame(Frame):
             assert string is not None
             scalar: Scalar = ("string", string)
             item = next(item for item in items if item.has_texts)
-            return () if scalar in self.state.used else self._behind(item, scalar)
+            return () if scalar in self.state.used else self.behind(item, scalar)
         item = tuple(items)[cast("int", label)]
-        return self._behind(item, scalars.read(text) if item.is_remembered else None)
+        return self.behind(item, scalars.read(text) if item.is_remembered else None)
 
     def fresh(self, label: Label) -> Fresh | None:
         """What follows a string that is not used."""
@@ -410,13 +408,39 @@ class ArrayFrame(Frame):
             return None
         item = next(item for item in self.plan.items(self.state, self.network.is_inhabited) if item.has_texts)
         listed = {value for kind, value in self.state.used if kind == "string" and isinstance(value, str)}
-        return Fresh(self._behind(item, SOME_TEXT), listed, text_of, b'"', to_body)
+        return Fresh(self.behind(item, SOME_TEXT), listed, text_of, b'"', to_body)
 
     def _at(self, place: str, state: ArrayState) -> ArrayFrame:
         return ArrayFrame(self.network, self.plan, state, self.depth, self.inner, place)
 
-    def _behind(self, item: Item, scalar: Scalar | None) -> tuple[Frame, ...]:
+    def behind(self, item: Item, scalar: Scalar | None) -> tuple[Frame, ...]:
+        """After an item, which is remembered if others must differ from it."""
         state = item.after
         if scalar is not None and item.is_remembered:
             state = self.plan.remember(state, scalar)
         return (self._at("item", state),)
+
+
+@dataclass(frozen=True, slots=True)
+class ListedFrame(Frame):
+    """Inside a string out of a list, of which those are left that no other item is: item `number` of an array."""
+
+    array: ArrayFrame
+    number: int
+
+    def moves(self) -> tuple[Move, ...]:
+        """One word of the list, whose lexical states are the same whatever is left of it."""
+        listed = self._item().listed
+        assert listed is not None
+        table, permitted = listed
+        return (Read(table.node(_Permitted(permitted)), within=Within(table.node(), permitted)),)
+
+    def after(self, label: Label, text: bytes) -> tuple[Frame, ...]:
+        """The array, where the word is gone."""
+        item = self._item()
+        assert item.listed is not None
+        return self.array.behind(item, ("string", item.listed[0].words[cast("int", label)]))
+
+    def _item(self) -> Item:
+        array = self.array
+        return tuple(array.plan.items(array.state, array.network.is_inhabited))[self.number]

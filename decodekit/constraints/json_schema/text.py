@@ -150,6 +150,11 @@ def quoted(body: Node) -> Node:
     return ir.concat(QUOTE, body, QUOTE)
 
 
+def closed(label: int) -> Node:
+    """The quote behind a body, with a label."""
+    return ir.concat(QUOTE, ir.accept(label))
+
+
 def length(min_length: int, max_length: int | None) -> Node:
     """Texts of so many code points."""
     return ir.repeat(CHARACTER, min_length, max_length)
@@ -223,11 +228,18 @@ def num_texts(body: Node, limit: int) -> int:
     return limit
 
 
+def word_list(body: Node) -> tuple[str, ...] | None:
+    """The texts of a body language that was made as a list of them, ascending; None if it was made otherwise."""
+    if isinstance(body, _Words) and body.depth == 0 and body.selection is EVERY_WORD and body.table.end is None:
+        return tuple(dict.fromkeys(body.table.words[body.start : body.stop]))
+    return None
+
+
 def texts(body: Node, limit: int) -> tuple[str, ...] | None:
     """The texts of a body language if there are at most `limit`, else None."""
-    if isinstance(body, _Words) and body.depth == 0 and body.selection is EVERY_WORD and body.table.end is None:
-        listed = set(body.table.words[body.start : body.stop])
-        return tuple(listed) if len(listed) <= limit else None
+    words = word_list(body)
+    if words is not None:
+        return words if len(words) <= limit else None
     if num_texts(body, limit + 1) > limit:
         return None
     found = []

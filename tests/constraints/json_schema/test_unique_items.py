@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from decodekit.constraints.automaton import Automaton
 from decodekit.constraints.json_schema import JsonSchema, check
 from decodekit.constraints.json_schema.representatives import have_representatives
+from decodekit.constraints.unfolding import Unfolding
 from decodekit.errors import UnsatisfiableError
 from decodekit.testing import check_language
 from tests.reference import json_schema as reference
@@ -341,3 +343,20 @@ def test_representatives_against_all_choices() -> None:
         assert have_representatives(list(zip(sets, counts, strict=True))) == expected
         answers.append(expected)
     assert 30 < sum(answers) < 270
+
+
+def test_what_is_left_of_a_list_has_no_lexical_states_of_its_own() -> None:
+    words = [f"word{number:02}" for number in range(40)]
+    rule = JsonSchema({"type": "array", "uniqueItems": True, "items": {"enum": [*words, 7]}}, whitespace="compact")
+    unfolding = Unfolding(rule.root(), Automaton())
+    text = json.dumps(words[:4], separators=(",", ":"))[:-1].encode()
+    state = unfolding.read(unfolding.root, text)
+    assert state is not None
+    before = unfolding.automaton.num_states
+    for word in [*words[5:30], 7]:
+        state = unfolding.read(state, b"," + json.dumps(word).encode())
+        assert state is not None
+    assert unfolding.automaton.num_states <= before + 10  # the number and its neighbours
+    for gone in ("word00", "word29", "\\u0077ord07"):
+        assert unfolding.read(state, f',"{gone}"'.encode()) is None
+    assert unfolding.read(state, b',"word30"]') is not None
