@@ -10,8 +10,6 @@ from collections.abc import Iterable
 from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
-from functools import lru_cache
-from itertools import groupby
 from typing import Final, TypeAlias
 
 from decodekit.constraints import ir
@@ -24,8 +22,6 @@ Scalar: TypeAlias = tuple[str, str | Fraction]
 """("string", its text), ("number", its value), ("word", ``null``, ``true`` or ``false``)."""
 
 _MAX_LISTED: Final = 100  # the numbers of a range that are listed one by one
-_WORDS_TOGETHER: Final = 8
-_MAX_LENGTH: Final = 500  # of texts that are taken apart letter by letter
 _MAX_WORDS: Final = 10_000  # of a list of words that are listed without those that are gone
 _WORDS: Final = ("null", "true", "false")
 
@@ -48,24 +44,13 @@ def language(shape: Shape, *, without: Iterable[Scalar] = ()) -> Node:
         used = {value for kind, value in taken if kind == "string" and isinstance(value, str)}
         listed = text.texts(strings, _MAX_WORDS) if used and text.first_characters(strings) is not None else None
         if listed is not None:  # what is left of a list is a list
-            strings = _listed(tuple(sorted(value for value in listed if value not in used)))
+            strings = text.words([value for value in listed if value not in used])
         elif used:
             strings = text.without(strings, text.words(sorted(used)))
         if not strings.is_empty:
             parts.append(text.quoted(strings))
     refused = frozenset(value for kind, value in taken if kind == "number" and isinstance(value, Fraction))
     parts += [node for spec in shape.numbers if not (node := _without(spec, refused)).is_empty]
-    return ir.choice(*parts)
-
-
-@lru_cache(maxsize=4096)
-def _listed(words: tuple[str, ...]) -> Node:
-    """These texts, ascending, in parts: lists that differ in a few texts have most parts in common."""
-    if len(words) <= _WORDS_TOGETHER or max(map(len, words)) > _MAX_LENGTH:
-        return text.words(words)
-    parts = [] if words[0] else [ir.EPSILON]
-    for first, group in groupby((word for word in words if word), key=lambda word: word[0]):
-        parts.append(ir.concat(text.spell(first), _listed(tuple(word[1:] for word in group))))
     return ir.choice(*parts)
 
 
