@@ -199,9 +199,14 @@ def test_interrupted_and_resumed(
                 os.kill(os.getpid(), number)
 
     command = ("extract", documents, "-o", tmp_path / "o", "--schema", schema)
-    with monkeypatch.context() as patch:
-        patch.setattr(llm, "as_completed", interrupted)
-        done = Result(*command)
+    # A shell that runs the tests in the background has SIGINT ignored, and children inherit that.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(llm, "as_completed", interrupted)
+            done = Result(*command)
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert done.code == console.INTERRUPTED
     assert "interrupted: 10 done" in done.err and "run the same command again" in done.err
     assert len(read_jsonl(tmp_path / "o" / "results.jsonl")) == 10
