@@ -56,7 +56,7 @@ bench-masks: $(STAMP)  ## token masks beside llguidance and XGrammar (pip instal
 bench-first-use: $(STAMP)  ## CPU time of a new process up to its first masks, beside llguidance (pip install it)
 	$(BIN)/python -m benchmarks.first_use
 
-train: $(STAMP)  ## train the bundled model anew (about two hours on two cores)
+train: $(STAMP)  ## go on training the bundled model, or train it anew (hours on two cores)
 	$(BIN)/python -m training.train tiny
 
 clean:  ## remove the virtual environment and caches

@@ -25,9 +25,8 @@ class Block:
     Args:
         words: different, ascending.
         ends: what follows each word; begins with no byte that continues another word there.
-        first_label: the label of the first word; the others count up. None if the ends are not numbered so.
-        opens: for every state but those where no word goes on, by its word and depth, the byte whose edge is left
-            open, or -1.
+        open_edge: the byte whose edge is left open, by a word and a depth in bytes at which that word goes on, or -1;
+            not asked where no word goes on.
         resolve: what follows the open edge of a state, by the range of its words and its depth in bytes.
 
     Attributes:

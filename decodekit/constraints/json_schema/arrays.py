@@ -253,8 +253,6 @@ class ArrayPlan:
             if words is None:
                 return None
             table = self._tables[strings] = WordTable(words, text.closed, are_labelled=True)
-        if not table.is_basic:  # behind half of a surrogate pair the words of a range would have gaps
-            return None
         return table, bytes([("string", word) not in taken for word in table.words])
 
     def _num_missing(self, state: ArrayState) -> int:

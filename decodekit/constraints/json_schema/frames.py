@@ -219,12 +219,19 @@ class CallFrame(Frame):
 
 @dataclass(frozen=True, slots=True)
 class _Permitted:
-    """The declared names that may come next, one byte each; a selection of the table of keys."""
+    """The words of a table that may come next, one byte each; a selection."""
 
     names: bytes
 
     def has_any(self, start: int, stop: int) -> bool:
         return 1 in self.names[start:stop]
+
+
+def _read_word(table: WordTable, permitted: bytes) -> Read:
+    """One of the permitted words of a table, whose lexical states are the same whatever is permitted."""
+    # Behind half of a surrogate pair the words of a range would have gaps.
+    within = Within(table.node(), permitted) if table.is_basic else None
+    return Read(table.node(_Permitted(permitted)), within=within)
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,10 +270,7 @@ class ObjectFrame(Frame):
         moves: list[Move] = []
         permitted = plan.permitted(state)
         if 1 in permitted:
-            table = self.network.keys(plan)
-            # Behind half of a surrogate pair the words of a range would have gaps.
-            within = Within(table.node(), permitted) if table.is_basic else None
-            moves.append(Read(table.node(_Permitted(permitted)), within=within))
+            moves.append(_read_word(self.network.keys(plan), permitted))
         moves += [
             Read(ir.concat(keys, text.QUOTE, ir.accept((number, witnesses))), capture=True)
             for number, witnesses, keys in plan.others(state)
@@ -430,11 +434,10 @@ class ListedFrame(Frame):
     number: int
 
     def moves(self) -> tuple[Move, ...]:
-        """One word of the list, whose lexical states are the same whatever is left of it."""
+        """One word of the list."""
         listed = self._item().listed
         assert listed is not None
-        table, permitted = listed
-        return (Read(table.node(_Permitted(permitted)), within=Within(table.node(), permitted)),)
+        return (_read_word(*listed),)
 
     def after(self, label: Label, text: bytes) -> tuple[Frame, ...]:
         """The array, where the word is gone."""

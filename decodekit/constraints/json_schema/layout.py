@@ -1,9 +1,8 @@
 """Where white space may stand between the tokens of JSON.
 
 Each policy is a handful of languages; joined to the punctuation between them they are the lexemes that the frames of
-objects and arrays call, the same for all schemas. There is never any
-white space before the first or after the last byte of the text: it carries nothing, and a text that cannot go on
-tells the decoding loop that it is complete.
+objects and arrays call, the same for all schemas. There is never any white space before the first or after the last
+byte of the text: it carries nothing, and a text that cannot go on tells the decoding loop that it is complete.
 """
 
 from __future__ import annotations

@@ -360,3 +360,9 @@ def test_what_is_left_of_a_list_has_no_lexical_states_of_its_own() -> None:
     for gone in ("word00", "word29", "\\u0077ord07"):
         assert unfolding.read(state, f',"{gone}"'.encode()) is None
     assert unfolding.read(state, b',"word30"]') is not None
+
+
+def test_a_list_with_surrogate_pairs() -> None:
+    rule = JsonSchema({"type": "array", "uniqueItems": True, "items": {"enum": ["🙂", "🙃", "a🙂", 1]}})
+    good = ['["🙂","🙃",1]', '["\\ud83d\\ude42", "a🙂"]', "[]"]
+    check_language(rule, accepts=good, rejects=['["🙂","\\ud83d\\ude42"]', '["a"]', '["🙃","🙃"]'])
