@@ -1,0 +1,146 @@
+"""What all compositions share: a text is that of an expression over parts, and so are its value and its guard."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from decodekit.constraints.composition.splitting import HasParts, Split, first_refusal
+from decodekit.constraints.constraint import Constraint, as_constraint
+from decodekit.constraints.grammar.rules import (
+    EMPTY_TEXT,
+    Expression,
+    Inline,
+    Rules,
+    SpecialToken,
+    Terminal,
+    children,
+)
+from decodekit.constraints.guards import Guard, Refusal
+from decodekit.constraints.ir import literal
+from decodekit.constraints.network import Frame
+from decodekit.errors import InvalidConstraintError
+
+
+class Composed(HasParts):
+    """A constraint made of parts. Subclasses say how, and what the values of the parts are together.
+
+    A text may divide into the parts in several ways; which one counts is said in the module `splitting`. A text of
+    special tokens, which have no bytes, is parsed with their names in their places.
+    """
+
+    __slots__ = ()
+
+    def root(self) -> Frame:
+        """The frame of a whole text.
+
+        Raises:
+            ConstraintError: what a part raises, or no text fits.
+        """
+        from decodekit.constraints.grammar.frames import root_frame
+
+        return root_frame(Rules({"text": self.expression()}, "text"))
+
+    def parse(self, text: str) -> object:
+        """The value of a whole text.
+
+        Raises:
+            ValueError: the text does not divide into the parts, or a part has no value.
+        """
+        split = Split(self.expression(), text.encode("utf-8", errors="surrogatepass"))
+        if not split.is_whole:
+            fits = split.data[: split.reached].decode("utf-8", errors="replace")
+            raise ValueError(f"{text!r:.200} is no text of {self!r:.200}; it goes along up to {fits[-60:]!r}")
+        return self.value(split.value())
+
+    @property
+    def num_bytes(self) -> int:
+        """Those of the parts."""
+        return sum(part.num_bytes for part in parts_of(self.expression()))
+
+    def guard(self) -> Guard | None:
+        """The guards of the parts, each for its part of the text; None if no part has one."""
+        has_guards = any(part.guard() is not None for part in parts_of(self.expression()))
+        return PartsGuard(self) if has_guards else None
+
+
+@dataclass(frozen=True, slots=True)
+class PartsGuard:
+    """Refuses a text of which every division has a part that its guard refuses."""
+
+    constraint: Composed
+
+    def refuses(self, text: bytes) -> Refusal | None:
+        """As in `Guard`."""
+        return first_refusal(self.constraint.expression(), text)
+
+
+@dataclass(frozen=True, slots=True)
+class Special:
+    """One special token, by its name in the vocabulary: ``dk.Special("<tool_call>")``.
+
+    Only for tokens that the vocabulary has as special ones. In many families a marker of the same spelling is plain
+    text, or an added token that stands for its text: then a str says it.
+
+    Raises:
+        InvalidConstraintError: no name.
+    """
+
+    name: str
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name:
+            raise InvalidConstraintError(
+                f"{self.name!r} is no name of a special token", hint='a name such as "<|im_end|>"'
+            )
+
+
+def part_of(value: object, at: str) -> str | Special | Constraint:
+    """A part of a composition: a str stands for itself, a special token too, the rest is what `as_constraint` takes.
+
+    Raises:
+        InvalidConstraintError: none of these; `at` says where.
+    """
+    if isinstance(value, str):
+        checked_text(value, at)
+        return value
+    if isinstance(value, Special):
+        return value
+    try:
+        return as_constraint(value)
+    except InvalidConstraintError as error:
+        raise InvalidConstraintError(error.cause, at=error.at or at, hint=error.hint) from None
+
+
+def checked_text(text: object, at: str, may_be_empty: bool = True) -> str:
+    """The text, if it is one.
+
+    Raises:
+        InvalidConstraintError: it is no str, empty though it may not be, or holds a surrogate.
+    """
+    if not isinstance(text, str):
+        raise InvalidConstraintError(f"{text!r:.60} is no text", at=at, hint="a str")
+    if not text and not may_be_empty:
+        raise InvalidConstraintError("an empty text is everywhere", at=at, hint="at least one character")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidConstraintError(
+            f"{text!r:.60} holds the surrogate {text[error.start]!r}, which has no UTF-8 form", at=at
+        ) from None
+    return text
+
+
+def expression_of(part: str | Special | Constraint) -> Expression:
+    """A part as an expression."""
+    if isinstance(part, str):
+        return Terminal(literal(part.encode())) if part else EMPTY_TEXT
+    return SpecialToken(part.name) if isinstance(part, Special) else Inline(part)
+
+
+def parts_of(expression: Expression) -> Iterator[Constraint]:
+    """The constraints of an expression, in order."""
+    if isinstance(expression, Inline):
+        yield expression.constraint
+    for child in children(expression):
+        yield from parts_of(child)

@@ -1,0 +1,318 @@
+"""How a whole text divides into the parts of an expression, and the values of the parts.
+
+A text may divide in several ways. The one that counts is the first in this order, from the first choice on: of
+alternatives the earlier one; of repetitions another round rather than none; of a part, be it free text or another
+constraint, the shortest that lets the rest of the text fit. It is found by a depth-first search in that order, which
+comes to no pair of a position and what is still to be matched twice: its time is that of the positions times the parts.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final, TypeAlias
+
+from decodekit.constraints.automaton import shared_automaton
+from decodekit.constraints.configurations import State
+from decodekit.constraints.constraint import Constraint
+from decodekit.constraints.grammar.rules import (
+    Alternatives,
+    Expression,
+    Inline,
+    Repeated,
+    Sequence,
+    SpecialToken,
+    Terminal,
+)
+from decodekit.constraints.guards import Refusal
+from decodekit.constraints.memory import Account, on_shortage
+from decodekit.constraints.network import Lexeme
+from decodekit.constraints.unfolding import Unfolding
+
+MAX_STATES: Final = 4_000
+"""A part whose states are more than these starts anew with the next text."""
+_STATE_BYTES: Final = 1300  # as in the compiler
+
+
+class HasParts(Constraint):
+    """A constraint that says how its texts are made of others, and what their values are together."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def expression(self) -> Expression:
+        """The parts, without rules."""
+
+    @abstractmethod
+    def value(self, parts: object) -> object:
+        """The value of a text, from what `Split.value` gives for the expression."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A part that is not divided further, at ``data[start:end]``."""
+
+    item: Expression
+    start: int
+    end: int
+
+
+class _Close:
+    """The marks in a trace that are made of the values before them."""
+
+    __slots__ = ("kind", "number", "part")
+
+    def __init__(self, kind: str, number: int = 0, part: HasParts | None = None) -> None:
+        self.kind, self.number, self.part = kind, number, part
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Round:
+    """Behind `count` rounds of a repetition, the last of which began at `start` (-1 if rounds are never empty)."""
+
+    repeated: Repeated
+    count: int
+    start: int
+
+
+class _Todo:
+    """What is still to be matched: a linked list, one object for equal content."""
+
+    __slots__ = ("item", "then")
+
+    def __init__(self, item: Expression | _Close | _Round, then: _Todo | None) -> None:
+        self.item, self.then = item, then
+
+
+_Trace: TypeAlias = "tuple[_Trace, Leaf | _Close] | None"
+
+
+class Split:
+    """The division of one text.
+
+    Args:
+        expression: the parts. Rules are not followed: the expression of a composition has none.
+        data: the text in UTF-8.
+        is_guarded: whether parts that a guard refuses do not count.
+
+    Attributes:
+        is_whole: whether the text divides at all.
+        reached: how many bytes go along with some division.
+    """
+
+    def __init__(self, expression: Expression, data: bytes, is_guarded: bool = True) -> None:
+        self.data = data
+        self.reached = 0
+        self._is_guarded = is_guarded
+        self._todos: dict[tuple[object, ...], _Todo] = {}
+        self._expressions: dict[int, Expression] = {}  # of constraints with parts, by id
+        self._unfoldings: dict[int, Unfolding] = {}  # of leaves, by id
+        self._ends: dict[tuple[int, int], list[int]] = {}
+        self._trace: _Trace = None
+        self.is_whole = self._search(expression)
+
+    def leaves(self) -> list[Leaf]:
+        """The parts that are not divided further, in order."""
+        return [event for event in self._events() if isinstance(event, Leaf)]
+
+    def value(self) -> object:
+        """What the text stands for, if it is whole.
+
+        Of a terminal and of a special token that is its text; of a constraint its value; of a sequence a list; of
+        alternatives the number of the chosen one and its value; of a repetition a list.
+
+        Raises:
+            ValueError: a part has no value.
+        """
+        values: list[object] = []
+        begins: list[int] = []
+        for event in self._events():
+            if isinstance(event, Leaf):
+                text = self.data[event.start : event.end].decode()
+                values.append(event.item.constraint.parse(text) if isinstance(event.item, Inline) else text)
+            elif event.kind == "rounds begin":
+                begins.append(len(values))
+            elif event.kind == "chosen":
+                values.append((event.number, values.pop()))
+            elif event.kind == "part":
+                assert event.part is not None
+                values.append(event.part.value(values.pop()))
+            else:
+                begin = begins.pop() if event.kind == "rounds end" else len(values) - event.number
+                values[begin:] = [values[begin:]]
+        (value,) = values
+        return value
+
+    def _events(self) -> list[Leaf | _Close]:
+        events: list[Leaf | _Close] = []
+        trace = self._trace
+        while trace is not None:
+            trace, event = trace
+            events.append(event)
+        events.reverse()
+        return events
+
+    def _search(self, expression: Expression) -> bool:
+        agenda: list[tuple[int, _Todo | None, _Trace]] = [(0, self._before(expression, None), None)]
+        seen: set[tuple[int, int]] = set()
+        while agenda:
+            position, todo, trace = agenda.pop()
+            if (position, id(todo)) in seen:
+                continue
+            seen.add((position, id(todo)))
+            if todo is None:
+                if position == len(self.data):
+                    self._trace = trace
+                    return True
+                continue
+            item, then = todo.item, todo.then
+            if isinstance(item, _Close):
+                agenda.append((position, then, (trace, item)))
+            elif isinstance(item, Sequence):
+                then = self._before(_Close("sequence", len(item.items)), then, item)
+                for part in reversed(item.items):
+                    then = self._before(part, then)
+                agenda.append((position, then, trace))
+            elif isinstance(item, Alternatives):
+                for number in range(len(item.options) - 1, -1, -1):
+                    after = self._before(_Close("chosen", number), then, item)
+                    agenda.append((position, self._before(item.options[number], after), trace))
+            elif isinstance(item, Repeated):
+                after = self._before(_Round(item, 0, -1), then)
+                agenda.append((position, after, (trace, _Close("rounds begin"))))
+            elif isinstance(item, _Round):
+                agenda += ((position, after, trace) for after in self._rounds(item, position, then))
+            elif isinstance(item, Inline) and isinstance(item.constraint, HasParts):
+                after = self._before(_Close("part", 0, item.constraint), then, item)
+                agenda.append((position, self._before(self._expression_of(item.constraint), after), trace))
+            else:
+                ends = self._ends_of(item, position)
+                agenda += ((end, then, (trace, Leaf(item, position, end))) for end in reversed(ends))
+        return False
+
+    def _expression_of(self, constraint: HasParts) -> Expression:
+        """Its expression, the same object each time."""
+        expression = self._expressions.get(id(constraint))
+        if expression is None:
+            expression = self._expressions[id(constraint)] = constraint.expression()
+        return expression
+
+    def _rounds(self, item: _Round, position: int, then: _Todo | None) -> list[_Todo]:
+        """How a repetition may go on, the last to be tried first."""
+        repeated, count = item.repeated, item.count
+        if item.start == position and count > repeated.min:
+            return []  # a round that reads nothing is no round
+        ways = []
+        if count >= repeated.min:
+            ways.append(self._before(_Close("rounds end"), then, repeated))
+        if repeated.max is None or count < repeated.max:
+            # Without a bound above, it does not matter how many more than `min` there were.
+            more = min(count, repeated.min) + 1 if repeated.max is None else count + 1
+            start = position if self._is_nullable(repeated.item) else -1
+            ways.append(self._before(repeated.item, self._before(_Round(repeated, more, start), then)))
+        return ways
+
+    def _before(self, item: Expression | _Close | _Round, then: _Todo | None, owner: Expression | None = None) -> _Todo:
+        """The rest with `item` in front. Of marks and rounds, those of the same expression are the same."""
+        if isinstance(item, _Close):
+            key: tuple[object, ...] = (item.kind, item.number, id(owner), id(then))
+        elif isinstance(item, _Round):
+            key = (item.count, item.start, id(item.repeated), id(then), "round")
+        else:
+            key = (id(item), id(then))
+        todo = self._todos.get(key)
+        if todo is None:
+            todo = self._todos[key] = _Todo(item, then)
+        return todo
+
+    def _ends_of(self, item: Expression, start: int) -> list[int]:
+        """Where a part that begins at `start` may end, ascending."""
+        if isinstance(item, SpecialToken):
+            name = str(item.token).encode()
+            end = start + len(name)
+            self.reached = max(self.reached, end if self.data.startswith(name, start) else start)
+            return [end] if self.data.startswith(name, start) else []
+        key = (id(item), start)
+        known = self._ends.get(key)
+        if known is None:
+            known, reached = _ends(self._unfolding(item), self.data, start)
+            self.reached = max(self.reached, reached)
+            guard = item.constraint.guard() if self._is_guarded and isinstance(item, Inline) else None
+            if guard is not None:
+                known = [end for end in known if guard.refuses(self.data[start:end]) is None]
+            self._ends[key] = known
+        return known
+
+    def _is_nullable(self, item: Expression) -> bool:
+        """Whether a text of the item may be empty."""
+        if isinstance(item, Sequence):
+            return all(map(self._is_nullable, item.items))
+        if isinstance(item, Alternatives):
+            return any(map(self._is_nullable, item.options))
+        if isinstance(item, Repeated):
+            return item.min == 0 or self._is_nullable(item.item)
+        if isinstance(item, Inline) and isinstance(item.constraint, HasParts):
+            return self._is_nullable(self._expression_of(item.constraint))
+        return not isinstance(item, SpecialToken) and self._unfolding(item).root.is_accepting
+
+    def _unfolding(self, item: Expression) -> Unfolding:
+        unfolding = self._unfoldings.get(id(item))
+        if unfolding is None:
+            assert isinstance(item, Terminal | Inline), f"a {type(item).__name__} is no part of a composition"
+            unfolding = self._unfoldings[id(item)] = _unfolding(item)
+        return unfolding
+
+
+def first_refusal(expression: Expression, data: bytes) -> Refusal | None:
+    """Why the guards of the parts refuse a text that divides into them; None if they do not.
+
+    The text is accepted if any division of it is. If none is, the reason is that of the division that comes first.
+    """
+    if Split(expression, data).is_whole:
+        return None
+    for leaf in Split(expression, data, is_guarded=False).leaves():
+        guard = leaf.item.constraint.guard() if isinstance(leaf.item, Inline) else None
+        refusal = None if guard is None else guard.refuses(data[leaf.start : leaf.end])
+        if refusal is not None:
+            return Refusal(leaf.start + refusal.keep, refusal.at, refusal.message)
+    return None
+
+
+def _ends(unfolding: Unfolding, data: bytes, start: int) -> tuple[list[int], int]:
+    """Where a text of a part that begins at `start` may end, ascending, and how far it goes along."""
+    state: State | None = unfolding.root
+    ends = []
+    for position in range(start, len(data) + 1):
+        assert state is not None
+        if state.is_accepting:
+            ends.append(position)
+        if position == len(data):
+            break
+        state = unfolding.step(state, data[position])
+        if state is None:
+            return ends, position
+    return ends, len(data)
+
+
+def _unfolding(item: Terminal | Inline) -> Unfolding:
+    """The states of a part that is not divided further, kept between texts while they are few."""
+    unfolding, account = _kept(item)
+    if unfolding.num_states > MAX_STATES:
+        _kept.cache_clear()
+        unfolding, account = _kept(item)
+    account.set(unfolding.num_states * _STATE_BYTES)
+    return unfolding
+
+
+@lru_cache(maxsize=128)
+def _kept(item: Terminal | Inline) -> tuple[Unfolding, Account]:
+    root = Lexeme(item.node) if isinstance(item, Terminal) else item.constraint.root()
+    unfolding = Unfolding(root, shared_automaton())
+    return unfolding, Account(unfolding)
+
+
+@on_shortage
+def _release() -> None:
+    """Let go of the states of all parts."""
+    _kept.cache_clear()
