@@ -1,0 +1,1 @@
+"""Context-free grammars as constraints: front ends for Lark and GBNF, rules, and their frames."""

@@ -1,0 +1,160 @@
+"""Context-free rules over regular terminals: what every front end of grammars makes, and what the engine unfolds.
+
+The right side of a rule is an expression: sequences, alternatives and counted repetitions over terminals (regular
+languages of bytes), other rules, special tokens and whole constraints. Expressions are immutable and compare by value;
+the constructors `sequence`, `alternatives` and `repeated` keep them small.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final, TypeAlias
+
+from decodekit.constraints.constraint import Constraint
+from decodekit.constraints.ir import Node
+from decodekit.errors import InvalidConstraintError
+
+
+@dataclass(frozen=True, slots=True)
+class Terminal:
+    """A word of a regular language of bytes. The name is for messages and does not make two terminals different."""
+
+    node: Node
+    name: str | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class RuleRef:
+    """A text of the rule of that name."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class SpecialToken:
+    """One special token, by its name in the vocabulary (``"<|im_end|>"``) or by its id; never matched by text."""
+
+    token: str | int
+
+
+@dataclass(frozen=True, slots=True)
+class Inline:
+    """A text of another constraint."""
+
+    constraint: Constraint
+
+
+@dataclass(frozen=True, slots=True)
+class Sequence:
+    """The items one after the other; none for the empty text."""
+
+    items: tuple[Expression, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Alternatives:
+    """Any of the options; none for no text at all."""
+
+    options: tuple[Expression, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Repeated:
+    """The item `min` to `max` times, one after the other; ``max=None`` has no bound."""
+
+    item: Expression
+    min: int
+    max: int | None
+
+
+Expression: TypeAlias = Terminal | RuleRef | SpecialToken | Inline | Sequence | Alternatives | Repeated
+
+EMPTY_TEXT: Final = Sequence(())
+NO_TEXT: Final = Alternatives(())
+
+
+def sequence(*items: Expression) -> Expression:
+    """The items one after the other, nested sequences flattened."""
+    flat: list[Expression] = []
+    for item in items:
+        if isinstance(item, Sequence):
+            flat += item.items
+        elif item == NO_TEXT:
+            return NO_TEXT
+        else:
+            flat.append(item)
+    return flat[0] if len(flat) == 1 else Sequence(tuple(flat))
+
+
+def alternatives(*options: Expression) -> Expression:
+    """Any of the options, nested alternatives flattened, each once."""
+    flat: dict[Expression, None] = {}
+    for option in options:
+        flat.update(dict.fromkeys(option.options if isinstance(option, Alternatives) else (option,)))
+    return next(iter(flat)) if len(flat) == 1 else Alternatives(tuple(flat))
+
+
+def repeated(item: Expression, min: int = 0, max: int | None = None) -> Expression:
+    """The item `min` to `max` times.
+
+    Raises:
+        InvalidConstraintError: negative or crossed bounds.
+    """
+    if min < 0 or (max is not None and max < min):
+        raise InvalidConstraintError(f"no number of repetitions is at least {min} and at most {max}")
+    if max == 0 or item == EMPTY_TEXT:
+        return EMPTY_TEXT
+    return item if min == max == 1 else Repeated(item, min, max)
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """A grammar: rules by name, where to start, and what may stand between terminals.
+
+    Args:
+        rules: the right side of each rule.
+        start: the name of the rule that a whole text is of.
+        ignore: a language of which any number of words may stand before every terminal and at the end; None for none.
+        terminals: the terminals that have a name, for ``lexer="longest"`` and for messages.
+
+    Raises:
+        InvalidConstraintError: `start`, or a rule that another one names, does not exist.
+    """
+
+    rules: Mapping[str, Expression]
+    start: str
+    ignore: Node | None = None
+    terminals: Mapping[str, Terminal] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rules", MappingProxyType(dict(self.rules)))
+        object.__setattr__(self, "terminals", MappingProxyType(dict(self.terminals)))
+        for name in [self.start, *(ref for rule in self.rules.values() for ref in references(rule))]:
+            if name not in self.rules:
+                raise InvalidConstraintError(
+                    f"there is no rule {name!r}", hint=f"one of {', '.join(sorted(self.rules)[:8])}"
+                )
+
+
+def references(expression: Expression) -> list[str]:
+    """The names of the rules that an expression names, in order, with repetitions."""
+    found: list[str] = []
+    agenda = [expression]
+    while agenda:
+        item = agenda.pop()
+        if isinstance(item, RuleRef):
+            found.append(item.name)
+        else:
+            agenda += reversed(children(item))
+    return found
+
+
+def children(expression: Expression) -> tuple[Expression, ...]:
+    """The parts of an expression."""
+    if isinstance(expression, Sequence):
+        return expression.items
+    if isinstance(expression, Alternatives):
+        return expression.options
+    return (expression.item,) if isinstance(expression, Repeated) else ()
