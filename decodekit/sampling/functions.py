@@ -22,12 +22,21 @@ def apply_temperature(logits: Tensor, temperature: float) -> Tensor:
     return logits if temperature == 1.0 else logits / temperature
 
 
-def apply_top_k(logits: Tensor, k: int) -> Tensor:
-    """Keep the tokens at least as likely as the k-th one (Fan et al. 2018); ties with it are all kept."""
+def apply_top_k(logits: Tensor, k: int, *, exact: bool = False) -> Tensor:
+    """Keep the tokens at least as likely as the k-th one (Fan et al. 2018).
+
+    Ties with it are all kept, as in transformers and vLLM. With ``exact`` (llama.cpp, mlx-lm) k tokens are kept, of the
+    ties those with the lowest ids; which of them is undefined in those libraries.
+    """
     if k >= logits.shape[-1]:
         return logits
     threshold = torch.topk(logits, k, dim=-1, sorted=True).values[..., -1:]
-    return logits.masked_fill(logits < threshold, -math.inf)
+    removed = logits < threshold
+    if exact:
+        is_tied = logits == threshold
+        room = k - (logits > threshold).sum(dim=-1, keepdim=True)
+        removed |= is_tied & (is_tied.cumsum(dim=-1) > room) & (threshold > -math.inf)
+    return logits.masked_fill(removed, -math.inf)
 
 
 def apply_top_p(logits: Tensor, p: float) -> Tensor:
@@ -63,27 +72,50 @@ def apply_min_p(logits: Tensor, min_p: float) -> Tensor:
     return logits.masked_fill(logits < floor, -math.inf)
 
 
-def apply_repetition_penalty(logits: Tensor, history: History, penalty: float) -> Tensor:
-    """z / penalty where z >= 0, z * penalty where z < 0, for each token of prompt or output (Keskar et al. 2019)."""
+def apply_repetition_penalty(logits: Tensor, history: History, penalty: float, window: int | None = None) -> Tensor:
+    """z / penalty where z >= 0, z * penalty where z < 0, for each token of prompt or output (Keskar et al. 2019).
+
+    Args:
+        logits: float32 [N, V].
+        history: the tokens before each row.
+        penalty: above 0.
+        window: how many of the last tokens count; None counts all.
+    """
     if penalty == 1.0:
         return logits
-    seen = _count(history, history.prefix_mask(), logits.shape[-1]) > 0
+    seen = _count(history, history.places(window, with_prompt=True), logits.shape[-1]) > 0
     penalized = torch.where(logits < 0, logits * penalty, logits / penalty)
     return torch.where(seen, penalized, logits)
 
 
-def apply_presence_penalty(logits: Tensor, history: History, penalty: float) -> Tensor:
-    """z - penalty for each token that the output has (OpenAI); the prompt does not count."""
+def apply_presence_penalty(logits: Tensor, history: History, penalty: float, places: Tensor | None = None) -> Tensor:
+    """z - penalty for each token that the output has (OpenAI); the prompt does not count.
+
+    Args:
+        logits: float32 [N, V].
+        history: the tokens before each row.
+        penalty: what is subtracted.
+        places: bool [N, S], other places of the history that count instead of the output.
+    """
     if penalty == 0.0:
         return logits
-    return logits - penalty * (_count(history, history.output_mask(), logits.shape[-1]) > 0)
+    places = history.output_mask() if places is None else places
+    return logits - penalty * (_count(history, places, logits.shape[-1]) > 0)
 
 
-def apply_frequency_penalty(logits: Tensor, history: History, penalty: float) -> Tensor:
-    """z - penalty * (how often the output has the token) (OpenAI); the prompt does not count."""
+def apply_frequency_penalty(logits: Tensor, history: History, penalty: float, places: Tensor | None = None) -> Tensor:
+    """z - penalty * (how often the output has the token) (OpenAI); the prompt does not count.
+
+    Args:
+        logits: float32 [N, V].
+        history: the tokens before each row.
+        penalty: what is subtracted for each use.
+        places: bool [N, S], other places of the history that count instead of the output.
+    """
     if penalty == 0.0:
         return logits
-    return logits - penalty * _count(history, history.output_mask(), logits.shape[-1])
+    places = history.output_mask() if places is None else places
+    return logits - penalty * _count(history, places, logits.shape[-1])
 
 
 def _count(history: History, places: Tensor, vocab_size: int) -> Tensor:

@@ -61,3 +61,19 @@ class History:
         """[N, S] bool: the place holds a token of the output."""
         places = torch.arange(self.token_ids.shape[1], device=self.token_ids.device)
         return (places >= self.prompt_lengths.unsqueeze(1)) & (places < self.lengths.unsqueeze(1))
+
+    def places(self, window: int | None = None, *, with_prompt: bool) -> Tensor:
+        """[N, S] bool: the place is one of the last ``window`` tokens, of the output or of prompt and output."""
+        mask = self.prefix_mask() if with_prompt else self.output_mask()
+        if window is None:
+            return mask
+        places = torch.arange(self.token_ids.shape[1], device=self.token_ids.device)
+        return mask & (places >= (self.lengths - window).unsqueeze(1))
+
+    def last(self, count: int) -> Tensor:
+        """[N, count] int64: the last tokens of each prefix, the latest at the end; -1 before its start."""
+        if self.token_ids.shape[1] == 0:
+            return self.token_ids.new_full((len(self.lengths), count), PADDING)
+        places = self.lengths.unsqueeze(1) - count + torch.arange(count, device=self.lengths.device)
+        tokens = self.token_ids.gather(1, places.clamp(min=0, max=self.token_ids.shape[1] - 1))
+        return tokens.masked_fill(places < 0, PADDING)

@@ -14,6 +14,7 @@ from decodekit.errors import OptionError
 from decodekit.sampling.candidates import Candidates, in_order, nucleus_candidates, top_candidates
 from decodekit.sampling.functions import apply_bitmask
 from decodekit.sampling.history import History
+from decodekit.sampling.orders import ordered
 from decodekit.sampling.processors import LogitsProcessor, OrderPreserving, Stage, TopK, TopP
 
 
@@ -58,6 +59,20 @@ class Pipeline:
                 raise OptionError(f"{processor!r} is not a logits processor", hint="Temperature(0.8) | TopK(50)")
         object.__setattr__(self, "processors", processors)
         object.__setattr__(self, "_sorted_part", _sorted_part(processors))
+
+    @classmethod
+    def ordered(cls, processors: Iterable[LogitsProcessor], order: str = "decodekit") -> Pipeline:
+        """The processors in the order, and with the meaning, that they have in a library; see `orders.ordered`.
+
+        Args:
+            processors: in any order.
+            order: "decodekit", "hf", "vllm", "llamacpp" or "mlx".
+
+        Raises:
+            UnknownNameError: no such order.
+            OptionError: the library has no such processor.
+        """
+        return cls(ordered(processors, order))
 
     @property
     def needs_history(self) -> bool:

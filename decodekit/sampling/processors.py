@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, ClassVar
 
@@ -15,6 +15,7 @@ from torch import Tensor
 from decodekit.errors import OptionError
 from decodekit.sampling import functions
 from decodekit.sampling.candidates import Floats
+from decodekit.sampling.checks import is_count, is_number, require
 from decodekit.sampling.history import History
 
 if TYPE_CHECKING:
@@ -35,13 +36,16 @@ class Stage(IntEnum):
     """Changes the shape of the whole row and keeps its order."""
     TRUNCATION = 3
     """Removes unlikely tokens."""
+    LAST = 4
+    """Changes single logits of what is left: a watermark."""
 
 
 class LogitsProcessor(ABC):
     """A pure function of logits and history; a frozen dataclass.
 
-    Laws: the logits given are not changed in place; rows do not influence each other; what is -inf stays -inf; a row
-    with a token left keeps one. Composed with ``|`` into a pipeline.
+    Laws: the logits given are not changed in place; rows do not influence each other; what is -inf stays -inf; NaN
+    comes only from NaN; a truncation leaves a token where there was one (a ban need not). Composed with ``|`` into a
+    pipeline.
     """
 
     stage: ClassVar[Stage]
@@ -62,7 +66,13 @@ class LogitsProcessor(ABC):
         return Pipeline((self,)) | other
 
     def __repr__(self) -> str:
-        settings = [repr(getattr(self, name)) for name in getattr(self, "__dataclass_fields__", ())]
+        settings = []
+        for field in fields(self) if is_dataclass(self) else ():
+            value = getattr(self, field.name)
+            if field.default is MISSING:
+                settings.append(repr(value))
+            elif value != field.default:
+                settings.append(f"{field.name}={value!r}")
         return f"{type(self).__name__}({', '.join(settings)})"
 
 
@@ -81,15 +91,6 @@ class OrderPreserving(LogitsProcessor):
         """
 
 
-def _check(name: str, value: object, condition: bool, expected: str, hint: str | None = None) -> None:
-    if not condition:
-        raise OptionError(f"{name} must be {expected}, not {value!r}", at=name, hint=hint)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
 @dataclass(frozen=True, repr=False)
 class Temperature(OrderPreserving):
     """softmax(z / temperature); see ``apply_temperature``.
@@ -103,9 +104,9 @@ class Temperature(OrderPreserving):
 
     def __post_init__(self) -> None:
         value = self.temperature
-        is_zero = _is_number(value) and value == 0
+        is_zero = is_number(value) and value == 0
         hint = 'strategy="greedy": the limit of temperature 0 is the likeliest token' if is_zero else None
-        _check("temperature", value, _is_number(value) and value > 0, "a finite number above 0", hint)
+        require("temperature", value, is_number(value) and value > 0, "a finite number above 0", hint)
 
     def __call__(self, logits: Tensor, history: History | None = None) -> Tensor:
         """z / temperature."""
@@ -120,26 +121,32 @@ class Temperature(OrderPreserving):
 class TopK(OrderPreserving):
     """Keep the k likeliest tokens and ties with the last of them; see ``apply_top_k``.
 
+    Args:
+        k: how many.
+        exact: keep no more than k: of ties with the last one those with the lowest ids.
+
     Raises:
         OptionError: k is not an integer of at least 1.
     """
 
     k: int
+    exact: bool = False
     stage = Stage.TRUNCATION
 
     def __post_init__(self) -> None:
-        is_int = isinstance(self.k, int) and not isinstance(self.k, bool)
-        hint = "leaving top_k out to keep every token" if is_int and self.k == 0 else None
-        _check("top_k", self.k, is_int and self.k >= 1, "an integer of at least 1", hint)
+        hint = "leaving top_k out to keep every token" if is_count(self.k, 0) and self.k == 0 else None
+        require("top_k", self.k, is_count(self.k), "an integer of at least 1", hint)
 
     def __call__(self, logits: Tensor, history: History | None = None) -> Tensor:
         """The k likeliest tokens, and ties with the last of them."""
-        return functions.apply_top_k(logits, self.k)
+        return functions.apply_top_k(logits, self.k, exact=self.exact)
 
     def on_sorted(self, logits: Floats) -> Floats:
         """The first k, and ties with the last of them."""
         if self.k >= logits.shape[1]:
             return logits
+        if self.exact:
+            return np.where(np.arange(logits.shape[1]) >= self.k, _REMOVED, logits)
         return np.where(logits < logits[:, self.k - 1 : self.k], _REMOVED, logits)
 
 
@@ -156,7 +163,7 @@ class TopP(OrderPreserving):
 
     def __post_init__(self) -> None:
         hint = 'strategy="greedy" to keep only the likeliest token' if self.p == 0 else None
-        _check("top_p", self.p, _is_number(self.p) and 0 < self.p <= 1, "a number above 0 and at most 1", hint)
+        require("top_p", self.p, is_number(self.p) and 0 < self.p <= 1, "a number above 0 and at most 1", hint)
 
     def __call__(self, logits: Tensor, history: History | None = None) -> Tensor:
         """The likeliest tokens with mass p."""
@@ -183,7 +190,7 @@ class MinP(OrderPreserving):
     stage = Stage.TRUNCATION
 
     def __post_init__(self) -> None:
-        _check("min_p", self.min_p, _is_number(self.min_p) and 0 <= self.min_p <= 1, "a number from 0 to 1")
+        require("min_p", self.min_p, is_number(self.min_p) and 0 <= self.min_p <= 1, "a number from 0 to 1")
 
     def __call__(self, logits: Tensor, history: History | None = None) -> Tensor:
         """The tokens not much less likely than the likeliest."""
@@ -196,73 +203,103 @@ class MinP(OrderPreserving):
         return np.where(logits < logits[:, :1] + np.float32(math.log(self.min_p)), _REMOVED, logits)
 
 
-def _with_history(processor: LogitsProcessor, history: History | None) -> History:
+def with_history(processor: LogitsProcessor, history: History | None) -> History:
+    """The history; an `OptionError` that names the processor if there is none."""
     if history is None:
         raise OptionError(f"{processor!r} needs the history of the rows", hint="passing a History to the pipeline")
     return history
+
+
+def _check_window(window: int | None) -> None:
+    require("window", window, window is None or is_count(window), "None or an integer of at least 1")
 
 
 @dataclass(frozen=True, repr=False)
 class RepetitionPenalty(LogitsProcessor):
     """Divide positive and multiply negative logits of tokens in prompt or output; see ``apply_repetition_penalty``.
 
+    Args:
+        penalty: 1 is none, above 1 discourages repeats.
+        window: how many of the last tokens count; None counts all, as transformers and vLLM do (llama.cpp counts 64,
+            mlx-lm 20, unless told otherwise).
+
     Raises:
-        OptionError: the penalty is not a finite number above 0 (1 is none, above 1 discourages repeats).
+        OptionError: the penalty is not a finite number above 0, or the window no integer of at least 1.
     """
 
     penalty: float
+    window: int | None = None
     stage = Stage.BIAS
     needs_history = True
 
     def __post_init__(self) -> None:
-        valid = _is_number(self.penalty) and self.penalty > 0
-        _check("repetition_penalty", self.penalty, valid, "a finite number above 0 (1 is no penalty)")
+        valid = is_number(self.penalty) and self.penalty > 0
+        require("repetition_penalty", self.penalty, valid, "a finite number above 0 (1 is no penalty)")
+        _check_window(self.window)
 
     def __call__(self, logits: Tensor, history: History | None) -> Tensor:
         """Tokens of prompt or output, less likely."""
-        return functions.apply_repetition_penalty(logits, _with_history(self, history), self.penalty)
+        return functions.apply_repetition_penalty(logits, with_history(self, history), self.penalty, self.window)
 
 
 @dataclass(frozen=True, repr=False)
 class PresencePenalty(LogitsProcessor):
     """Subtract the penalty once from each token of the output; see ``apply_presence_penalty``.
 
+    Args:
+        penalty: what is subtracted.
+        window: how many of the last tokens count; None counts all.
+        counts_prompt: whether tokens of the prompt count (in llama.cpp and mlx-lm; not in vLLM or OpenAI's API).
+
     Raises:
-        OptionError: the penalty is not between -2 and 2, OpenAI's range.
+        OptionError: the penalty is not between -2 and 2, OpenAI's range, or the window no integer of at least 1.
     """
 
     penalty: float
+    window: int | None = None
+    counts_prompt: bool = False
     stage = Stage.BIAS
     needs_history = True
 
     def __post_init__(self) -> None:
-        valid = _is_number(self.penalty) and -2 <= self.penalty <= 2
-        _check("presence_penalty", self.penalty, valid, "a number from -2 to 2")
+        valid = is_number(self.penalty) and -2 <= self.penalty <= 2
+        require("presence_penalty", self.penalty, valid, "a number from -2 to 2")
+        _check_window(self.window)
 
     def __call__(self, logits: Tensor, history: History | None) -> Tensor:
         """Tokens of the output, less likely."""
-        return functions.apply_presence_penalty(logits, _with_history(self, history), self.penalty)
+        places = with_history(self, history).places(self.window, with_prompt=self.counts_prompt)
+        return functions.apply_presence_penalty(logits, with_history(self, history), self.penalty, places)
 
 
 @dataclass(frozen=True, repr=False)
 class FrequencyPenalty(LogitsProcessor):
     """Subtract the penalty as often as the output has the token; see ``apply_frequency_penalty``.
 
+    Args:
+        penalty: what is subtracted for each use.
+        window: how many of the last tokens count; None counts all.
+        counts_prompt: whether tokens of the prompt count (in llama.cpp and mlx-lm; not in vLLM or OpenAI's API).
+
     Raises:
-        OptionError: the penalty is not between -2 and 2, OpenAI's range.
+        OptionError: the penalty is not between -2 and 2, OpenAI's range, or the window no integer of at least 1.
     """
 
     penalty: float
+    window: int | None = None
+    counts_prompt: bool = False
     stage = Stage.BIAS
     needs_history = True
 
     def __post_init__(self) -> None:
-        valid = _is_number(self.penalty) and -2 <= self.penalty <= 2
-        _check("frequency_penalty", self.penalty, valid, "a number from -2 to 2")
+        valid = is_number(self.penalty) and -2 <= self.penalty <= 2
+        require("frequency_penalty", self.penalty, valid, "a number from -2 to 2")
+        _check_window(self.window)
 
     def __call__(self, logits: Tensor, history: History | None) -> Tensor:
         """Tokens of the output, less likely with each use."""
-        return functions.apply_frequency_penalty(logits, _with_history(self, history), self.penalty)
+        places = with_history(self, history).places(self.window, with_prompt=self.counts_prompt)
+        return functions.apply_frequency_penalty(logits, with_history(self, history), self.penalty, places)
 
 
 @dataclass(frozen=True, repr=False, init=False)
@@ -281,11 +318,10 @@ class LogitBias(LogitsProcessor):
 
     def __init__(self, biases: Mapping[int, float]) -> None:
         name = "logit_bias"
-        _check(name, biases, isinstance(biases, Mapping) and len(biases) > 0, "a mapping from token ids to biases")
+        require(name, biases, isinstance(biases, Mapping) and len(biases) > 0, "a mapping from token ids to biases")
         for token_id, bias in biases.items():
-            is_id = isinstance(token_id, int) and not isinstance(token_id, bool) and token_id >= 0
-            _check(f"{name}, key", token_id, is_id, "a token id")
-            _check(f"{name}[{token_id}]", bias, _is_number(bias) or bias == -math.inf, "a finite number or -inf")
+            require(f"{name}, key", token_id, is_count(token_id, 0), "a token id")
+            require(f"{name}[{token_id}]", bias, is_number(bias) or bias == -math.inf, "a finite number or -inf")
         object.__setattr__(self, "biases", tuple(sorted((i, float(bias)) for i, bias in biases.items())))
 
     def __call__(self, logits: Tensor, history: History | None = None) -> Tensor:

@@ -1,0 +1,51 @@
+"""Conditions on the settings of processors, with errors that name the setting."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+from decodekit.errors import OptionError
+
+
+def require(name: str, value: object, condition: bool, expected: str, hint: str | None = None) -> None:
+    """Raise an `OptionError` that says what ``name`` must be unless the condition holds."""
+    if not condition:
+        raise OptionError(f"{name} must be {expected}, not {value!r}", at=name, hint=hint)
+
+
+def is_number(value: object) -> bool:
+    """Whether this is a finite number; a bool is none."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def is_count(value: object, least: int = 1) -> bool:
+    """Whether this is an integer of at least ``least``."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def token_ids(name: str, values: Iterable[int], *, may_be_empty: bool = False) -> tuple[int, ...]:
+    """The token ids, ascending and once each.
+
+    Raises:
+        OptionError: there are none, or something is no token id.
+    """
+    require(name, values, isinstance(values, Iterable) and not isinstance(values, str), "token ids")
+    ids = tuple(values)
+    require(name, ids, may_be_empty or len(ids) > 0, "at least one token id")
+    for value in ids:
+        require(name, value, is_count(value, 0), "token ids")
+    return tuple(sorted(set(ids)))
+
+
+def token_sequence(name: str, values: Sequence[int]) -> tuple[int, ...]:
+    """The token ids in the order given.
+
+    Raises:
+        OptionError: there are none, or something is no token id.
+    """
+    is_sequence = isinstance(values, Sequence) and not isinstance(values, str | bytes) and len(values) > 0
+    require(name, values, is_sequence, "a non-empty sequence of token ids")
+    for value in values:
+        require(name, values, is_count(value, 0), "a non-empty sequence of token ids")
+    return tuple(values)

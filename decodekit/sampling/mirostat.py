@@ -1,0 +1,161 @@
+"""Mirostat: a truncation that keeps the surprise of the text near a target (Basu et al. 2020); its state is a value.
+
+The surprise of a token is -log2 of its probability, in bits. Before each token, tokens more surprising than mu are
+removed (version 2), or all but the k likeliest are, with k from mu by a fit of Zipf's law (version 1); after it,
+mu <- mu - eta (surprise - tau). So mu after a prefix is a function of the prefix, of the logits along it and of the
+settings, and of nothing else: `advance` gives a new array and changes nothing. A loop keeps the mu before each token of
+a sequence. A draft is processed by `along`, which gives mu at each of its places; a rejected draft, or a text that is
+taken back, is forgotten by taking the older mu.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from decodekit.sampling.checks import is_count, is_number, require
+from decodekit.sampling.functions import apply_top_k
+
+_BITS = math.log2(math.e)
+
+
+def surprise(logits: Tensor) -> Tensor:
+    """-log2 p in bits, float32 [N, V]; +inf where the logit is -inf."""
+    return torch.where(logits == -math.inf, math.inf, -_BITS * logits.log_softmax(dim=-1))
+
+
+def apply_mirostat(logits: Tensor, mu: Tensor) -> Tensor:
+    """Version 2: keep the tokens with a surprise of at most mu bits, and the likeliest one.
+
+    Args:
+        logits: float32 [N, V].
+        mu: float32 [N].
+    """
+    removed = (surprise(logits) > mu.unsqueeze(-1)) & (logits < logits.amax(dim=-1, keepdim=True))
+    return logits.masked_fill(removed, -math.inf)
+
+
+def mirostat_k(logits: Tensor, mu: Tensor, num_likeliest: int = 100) -> Tensor:
+    """Version 1: how many tokens to keep, int64 [N].
+
+    The exponent s of Zipf's law is fitted by least squares through the origin to the logarithms of ratios of
+    neighbouring probabilities among the m likeliest tokens; then k = (e 2^mu / (1 - V^-e))^(1/s) with e = s - 1,
+    rounded down, at least 1, as in llama.cpp.
+
+    Args:
+        logits: float32 [N, V].
+        mu: float32 [N].
+        num_likeliest: m, at least 2.
+    """
+    vocab_size = logits.shape[-1]
+    values = torch.topk(logits, min(num_likeliest, vocab_size), dim=-1, sorted=True).values.to(torch.float64)
+    ranks = torch.arange(1, values.shape[-1], dtype=torch.float64, device=logits.device)
+    t = ((ranks + 1) / ranks).log()
+    # The logarithm of p_i / p_(i+1) is a difference of logits. Where few tokens are left, few ratios count.
+    is_pair = values[..., 1:] > -math.inf
+    b = torch.where(is_pair, values[..., :-1] - values[..., 1:], 0.0)
+    s = (t * b).sum(dim=-1) / torch.where(is_pair, t * t, 0.0).sum(dim=-1)
+    e = s - 1
+    near = e.abs() < 1e-9  # e / (1 - V^-e) has the limit 1 / ln V
+    factor = torch.where(near, 1 / math.log(max(vocab_size, 2)), e / -torch.expm1(-e * math.log(max(vocab_size, 2))))
+    log_k = (factor.log() + mu.to(torch.float64) * math.log(2)) / s
+    # One token left: s = 0 / 0. All equal: s = 0, and k is without bound.
+    return log_k.nan_to_num(nan=math.inf).exp().clamp(min=1, max=vocab_size).to(torch.int64)
+
+
+@dataclass(frozen=True)
+class Mirostat:
+    """Mirostat as a value: its settings, and pure functions that process logits and give the next state.
+
+    It comes after the rest of a pipeline, in place of truncation (transformers has none; llama.cpp: after temperature).
+
+    Args:
+        tau: the target surprise in bits.
+        eta: the learning rate.
+        version: 1 or 2.
+        law: under which law the surprise of a token is taken: ``"whole"`` before the truncation (the authors' code), or
+            ``"kept"`` after it (llama.cpp).
+
+    Raises:
+        OptionError: a setting is out of range.
+    """
+
+    tau: float = 5.0
+    eta: float = 0.1
+    version: int = 2
+    law: Literal["whole", "kept"] = "whole"
+
+    def __post_init__(self) -> None:
+        require("mirostat_tau", self.tau, is_number(self.tau) and self.tau > 0, "a finite number above 0")
+        require("mirostat_eta", self.eta, is_number(self.eta) and self.eta > 0, "a finite number above 0")
+        require("version", self.version, is_count(self.version) and self.version in (1, 2), "1 or 2")
+        require("law", self.law, self.law in ("whole", "kept"), '"whole" or "kept"')
+
+    def start(self, num_rows: int, device: torch.device | str | None = None) -> Tensor:
+        """mu before the first token: 2 tau, float32 [num_rows]."""
+        return torch.full((num_rows,), 2 * self.tau, device=device)
+
+    def process(self, logits: Tensor, mu: Tensor) -> Tensor:
+        """The truncated rows, float32 [N, V].
+
+        Args:
+            logits: float32 [N, V], processed by what comes before.
+            mu: float32 [N].
+        """
+        if self.version == 2:
+            return apply_mirostat(logits, mu)
+        return _first(logits, mirostat_k(logits, mu))
+
+    def advance(self, mu: Tensor, logits: Tensor, kept: Tensor, tokens: Tensor) -> Tensor:
+        """mu after one more token of each row, float32 [N].
+
+        A token that the truncation removes (a constraint allows no other, or a guess of somebody else's) has the
+        surprise of the whole law; one that is impossible there leaves mu as it was.
+
+        Args:
+            mu: float32 [N], before the token.
+            logits: float32 [N, V], what `process` was given.
+            kept: float32 [N, V], what it made of them.
+            tokens: int64 [N].
+        """
+        places = tokens.unsqueeze(-1)
+        observed = surprise(logits).gather(-1, places).squeeze(-1)
+        if self.law == "kept":
+            within = surprise(kept).gather(-1, places).squeeze(-1)
+            observed = torch.where(within < math.inf, within, observed)
+        return torch.where(observed < math.inf, mu - self.eta * (observed - self.tau), mu)
+
+    def along(self, logits: Tensor, mu: Tensor, draft: Tensor) -> tuple[Tensor, Tensor]:
+        """The rows after a prefix and after each token of a draft, and mu before each of them.
+
+        Each place needs the mu that the token before left, so that this is one step for each token of a draft, over all
+        sequences at once.
+
+        Args:
+            logits: float32 [B, k + 1, V].
+            mu: float32 [B], before the first row.
+            draft: int64 [B, k].
+
+        Returns:
+            The truncated rows, float32 [B, k + 1, V]; mu, float32 [B, k + 1]. With j tokens accepted, and one more
+            taken from row j, the next mu is ``advance(mus[:, j], logits[:, j], rows[:, j], token)``.
+        """
+        rows, mus = [], [mu]
+        for place in range(draft.shape[1]):
+            rows.append(self.process(logits[:, place], mus[-1]))
+            mus.append(self.advance(mus[-1], logits[:, place], rows[-1], draft[:, place]))
+        rows.append(self.process(logits[:, -1], mus[-1]))
+        return torch.stack(rows, dim=1), torch.stack(mus, dim=1)
+
+
+def _first(logits: Tensor, counts: Tensor) -> Tensor:
+    """The likeliest tokens of each row, as many as ``counts`` [N] says; of equals the lowest ids."""
+    if bool((counts == counts[:1]).all()):
+        return apply_top_k(logits, int(counts[0]), exact=True) if len(counts) else logits
+    ids = torch.sort(logits, dim=-1, descending=True, stable=True).indices
+    ranks = torch.empty_like(ids).scatter_(-1, ids, torch.arange(ids.shape[-1], device=ids.device).expand_as(ids))
+    return logits.masked_fill(ranks >= counts.unsqueeze(-1), -math.inf)

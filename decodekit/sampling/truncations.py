@@ -1,0 +1,231 @@
+"""Truncations that look at the whole law of a row: typical, epsilon, eta, top-n-sigma, top-h and top-a.
+
+Each keeps the likeliest token, or the most typical one, whatever its setting. Tokens equal in what decides are kept or
+removed together, so that none of these depends on the order of a sort.
+
+Notation: p = softmax(z), H = -sum(p ln p) in nats.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from decodekit.sampling.checks import is_count, is_number, require
+from decodekit.sampling.history import History
+from decodekit.sampling.processors import LogitsProcessor, Stage
+
+
+def entropy(logits: Tensor) -> Tensor:
+    """H of each row in nats, [..., 1] float32; computed in float64, so that the number of places of -inf is nothing.
+
+    A row without tokens, or with NaN, has the entropy NaN.
+    """
+    log_law = logits.to(torch.float64).log_softmax(dim=-1)
+    terms = torch.where(log_law > -math.inf, log_law.exp() * log_law, 0.0)
+    total = -terms.sum(dim=-1, keepdim=True)
+    return torch.where(log_law.isnan().any(dim=-1, keepdim=True), math.nan, total).to(torch.float32)
+
+
+def apply_typical(logits: Tensor, mass: float) -> Tensor:
+    """Keep the tokens whose surprise is nearest to the entropy (locally typical sampling, Meister et al. 2022).
+
+    Ordered by abs(-ln p - H): the shortest prefix with mass >= ``mass``, and what deviates as little as its last token,
+    as in transformers. llama.cpp wants a mass *above* the setting and breaks ties by its sort.
+
+    Args:
+        logits: float32 [N, V].
+        mass: above 0, at most 1; 1 keeps every token.
+    """
+    if mass == 1.0:
+        return logits
+    log_law = logits.log_softmax(dim=-1)
+    deviations, ids = (-log_law - entropy(logits)).abs().sort(dim=-1)
+    before = (log_law.exp().gather(-1, ids).cumsum(dim=-1) < mass).sum(dim=-1, keepdim=True)
+    limit = deviations.gather(-1, before.clamp(max=logits.shape[-1] - 1))
+    removed = torch.zeros_like(logits, dtype=torch.bool).scatter_(-1, ids, deviations > limit)
+    return logits.masked_fill(removed, -math.inf)
+
+
+def apply_epsilon(logits: Tensor, epsilon: float) -> Tensor:
+    """Keep p >= epsilon, and the likeliest token (epsilon sampling, Hewitt et al. 2022)."""
+    return _at_least(logits, torch.full_like(logits[..., :1], math.log(epsilon)))
+
+
+def apply_eta(logits: Tensor, epsilon: float) -> Tensor:
+    """Keep p >= min(epsilon, sqrt(epsilon) e^-H), and the likeliest token (eta sampling, Hewitt et al. 2022)."""
+    floor = (0.5 * math.log(epsilon) - entropy(logits)).clamp(max=math.log(epsilon))
+    return _at_least(logits, floor)
+
+
+def apply_top_a(logits: Tensor, a: float) -> Tensor:
+    """Keep p >= a max(p)^2, and the likeliest token (top-a; RWKV-LM, KoboldAI)."""
+    if a == 0.0:
+        return logits
+    peak = logits.log_softmax(dim=-1).amax(dim=-1, keepdim=True)
+    return _at_least(logits, math.log(a) + 2 * peak)
+
+
+def _at_least(logits: Tensor, floor: Tensor) -> Tensor:
+    """Keep ln p >= floor [..., 1], and the likeliest tokens. Comparisons with NaN are false and remove nothing."""
+    removed = (logits.log_softmax(dim=-1) < floor) & (logits < logits.amax(dim=-1, keepdim=True))
+    return logits.masked_fill(removed, -math.inf)
+
+
+def apply_top_n_sigma(logits: Tensor, n: float) -> Tensor:
+    """Keep z >= max z - n std(z), over the finite z (Tang et al. 2024).
+
+    The standard deviation is that of the population, as in llama.cpp; the authors' code divides by the number less one.
+    A temperature before or after changes nothing of what is kept.
+    """
+    is_left = logits > -math.inf
+    count = is_left.sum(dim=-1, keepdim=True).clamp(min=1)
+    values = torch.where(is_left, logits, 0.0).to(torch.float64)
+    mean = values.sum(dim=-1, keepdim=True) / count
+    variance = torch.where(is_left, (values - mean).square(), 0.0).sum(dim=-1, keepdim=True) / count
+    floor = logits.amax(dim=-1, keepdim=True) - (n * variance.sqrt()).to(torch.float32)
+    return logits.masked_fill(logits < floor, -math.inf)
+
+
+def apply_top_h(logits: Tensor, h: float, num_candidates: int = 100) -> Tensor:
+    """Keep the likeliest tokens whose terms of the entropy sum up to at most h H (Potraghloo et al. 2025).
+
+    Of the law of the ``num_candidates`` likeliest tokens: the longest prefix of the sorted law with
+    -sum(p ln p) <= h H, at least one token; as in transformers, which takes 100 candidates.
+
+    Args:
+        logits: float32 [N, V].
+        h: from 0 to 1.
+        num_candidates: at least 1.
+    """
+    values = torch.topk(logits, min(num_candidates, logits.shape[-1]), dim=-1, sorted=True).values
+    log_law = values.log_softmax(dim=-1)
+    terms = -torch.where(log_law > -math.inf, log_law.exp() * log_law, 0.0)
+    sums = terms.cumsum(dim=-1)
+    is_kept = sums <= h * sums[..., -1:]
+    limit = values.gather(-1, is_kept.sum(dim=-1, keepdim=True).sub(1).clamp(min=0))
+    return logits.masked_fill(logits < limit, -math.inf)
+
+
+@dataclass(frozen=True, repr=False)
+class Typical(LogitsProcessor):
+    """Keep the tokens whose surprise is nearest to the entropy, with mass ``mass``; see ``apply_typical``.
+
+    Raises:
+        OptionError: the mass is not above 0 and at most 1.
+    """
+
+    mass: float
+    stage = Stage.TRUNCATION
+
+    def __post_init__(self) -> None:
+        valid = is_number(self.mass) and 0 < self.mass <= 1
+        require("typical_p", self.mass, valid, "a number above 0 and at most 1")
+
+    def __call__(self, logits: Tensor, history: History | None = None) -> Tensor:
+        """The locally typical tokens."""
+        return apply_typical(logits, self.mass)
+
+
+def _check_share(name: str, value: float) -> None:
+    require(name, value, is_number(value) and 0 < value < 1, "a number above 0 and below 1")
+
+
+@dataclass(frozen=True, repr=False)
+class Epsilon(LogitsProcessor):
+    """Keep the tokens with a probability of at least epsilon; see ``apply_epsilon``.
+
+    Raises:
+        OptionError: epsilon is not above 0 and below 1.
+    """
+
+    epsilon: float
+    stage = Stage.TRUNCATION
+
+    def __post_init__(self) -> None:
+        _check_share("epsilon_cutoff", self.epsilon)
+
+    def __call__(self, logits: Tensor, history: History | None = None) -> Tensor:
+        """The tokens with p >= epsilon."""
+        return apply_epsilon(logits, self.epsilon)
+
+
+@dataclass(frozen=True, repr=False)
+class Eta(LogitsProcessor):
+    """Epsilon sampling with a limit that falls where the law is flat; see ``apply_eta``.
+
+    Raises:
+        OptionError: epsilon is not above 0 and below 1.
+    """
+
+    epsilon: float
+    stage = Stage.TRUNCATION
+
+    def __post_init__(self) -> None:
+        _check_share("eta_cutoff", self.epsilon)
+
+    def __call__(self, logits: Tensor, history: History | None = None) -> Tensor:
+        """The tokens with p >= min(epsilon, sqrt(epsilon) e^-H)."""
+        return apply_eta(logits, self.epsilon)
+
+
+@dataclass(frozen=True, repr=False)
+class TopNSigma(LogitsProcessor):
+    """Keep the logits within n standard deviations of the largest; see ``apply_top_n_sigma``.
+
+    Raises:
+        OptionError: n is not a finite number above 0.
+    """
+
+    n: float
+    stage = Stage.TRUNCATION
+
+    def __post_init__(self) -> None:
+        require("top_n_sigma", self.n, is_number(self.n) and self.n > 0, "a finite number above 0")
+
+    def __call__(self, logits: Tensor, history: History | None = None) -> Tensor:
+        """The tokens with z >= max z - n std(z)."""
+        return apply_top_n_sigma(logits, self.n)
+
+
+@dataclass(frozen=True, repr=False)
+class TopA(LogitsProcessor):
+    """Keep the tokens with p >= a max(p)^2; see ``apply_top_a``.
+
+    Raises:
+        OptionError: a is not between 0 and 1.
+    """
+
+    a: float
+    stage = Stage.TRUNCATION
+
+    def __post_init__(self) -> None:
+        require("top_a", self.a, is_number(self.a) and 0 <= self.a <= 1, "a number from 0 to 1")
+
+    def __call__(self, logits: Tensor, history: History | None = None) -> Tensor:
+        """The tokens with p >= a max(p)^2."""
+        return apply_top_a(logits, self.a)
+
+
+@dataclass(frozen=True, repr=False)
+class TopH(LogitsProcessor):
+    """Keep the likeliest tokens with a share h of the entropy; see ``apply_top_h``.
+
+    Raises:
+        OptionError: h is not between 0 and 1, or the number of candidates no integer of at least 1.
+    """
+
+    h: float
+    num_candidates: int = 100
+    stage = Stage.TRUNCATION
+
+    def __post_init__(self) -> None:
+        require("top_h", self.h, is_number(self.h) and 0 <= self.h <= 1, "a number from 0 to 1")
+        require("num_candidates", self.num_candidates, is_count(self.num_candidates), "an integer of at least 1")
+
+    def __call__(self, logits: Tensor, history: History | None = None) -> Tensor:
+        """The likeliest tokens, until their entropy is h H."""
+        return apply_top_h(logits, self.h, self.num_candidates)
