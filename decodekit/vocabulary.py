@@ -122,14 +122,15 @@ class Vocabulary:
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 (hex) over size, bytes of every token and EOS ids: the key of a compiled grammar."""
+        """SHA-256 (hex) over size, bytes of every token, EOS ids and special tokens: the key of a compiled grammar."""
         fingerprint = self._fingerprint
         if fingerprint is None:
             # -1 tells "never text" apart, and the lengths make the concatenation unambiguous.
             rows = [data or b"" for data in self.token_bytes]
             lengths = np.fromiter(map(len, rows), "<i4", len(rows))
             lengths[lengths == 0] = -1  # a token that is text has a byte at least
-            digest = hashlib.sha256(f"{self.size} {sorted(self.eos_token_ids)}\n".encode())
+            special = sorted(self.special_tokens.items())
+            digest = hashlib.sha256(f"{self.size} {sorted(self.eos_token_ids)} {special}\n".encode())
             digest.update(lengths.tobytes())
             digest.update(b"".join(rows))
             fingerprint = digest.hexdigest()

@@ -25,20 +25,17 @@ def spelling(token: str | int) -> bytes:
 
 def is_text(data: bytes) -> bool:
     """Whether bytes can be part of a text in UTF-8, as those of a spelling cannot."""
-    return _BY_NAME not in data and _BY_ID not in data
+    return data.isascii() or (_BY_NAME not in data and _BY_ID not in data)
 
 
 @lru_cache(maxsize=8)
 def spellings(vocabulary: Vocabulary) -> dict[int, tuple[bytes, ...]]:
-    """All spellings of each token that has no bytes, those that end a text excepted."""
-    names: dict[int, list[str]] = {}
+    """All spellings of each special token that has a name and no bytes, those that end a text excepted."""
+    found: dict[int, tuple[bytes, ...]] = {}
     for name, token in vocabulary.special_tokens.items():
-        names.setdefault(token, []).append(name)
-    return {
-        token: (spelling(token), *map(spelling, names.get(token, ())))
-        for token, data in enumerate(vocabulary.token_bytes)
-        if data is None and token not in vocabulary.eos_token_ids
-    }
+        if vocabulary.token_bytes[token] is None and token not in vocabulary.eos_token_ids:
+            found[token] = (*found.get(token, (spelling(token),)), spelling(name))
+    return found
 
 
 def without_spellings(path: bytes) -> bytes:

@@ -17,7 +17,7 @@ from weakref import WeakSet, finalize
 
 import numpy as np
 
-from decodekit.constraints import automaton, ir, trie, walk
+from decodekit.constraints import automaton, ir, special, trie, walk
 from decodekit.constraints.automaton import Automaton, Int32Array, UInt8Array
 from decodekit.constraints.bitmask import num_words
 from decodekit.constraints.first_use import announcer
@@ -39,7 +39,8 @@ SHORT_TOKEN: Final = 16
 MIN_TOKENS_KEPT: Final = 8192
 """A vocabulary with fewer tokens is as quickly sorted as read."""
 
-_SOURCES: Final = (__file__, trie.__file__, walk.__file__, automaton.__file__, ir.__file__)  # of what is kept
+# The sources of what is kept.
+_SOURCES: Final = (__file__, special.__file__, trie.__file__, walk.__file__, automaton.__file__, ir.__file__)
 
 NO_NODES: Final = np.zeros(0, np.int32)
 
@@ -270,8 +271,17 @@ class TokenIndex:
     def bytes_above(self, node: int, start: int, stop: int) -> bytes:
         """Of the prefix that `node` stands for, the bytes from depth `start` to `stop`."""
         # The first token of the subtree has that prefix.
-        token = int(self.trie.tokens[self.trie.first[node]])
-        return (self.vocabulary.token_bytes[token] or b"")[start:stop]
+        data = self.vocabulary.token_bytes[int(self.trie.tokens[self.trie.first[node]])]
+        return (self._spelled(node) if data is None else data)[start:stop]
+
+    def _spelled(self, node: int) -> bytes:
+        """The prefix of a node in the spelling of a special token, from its ancestors."""
+        byte, depth = self.trie.byte, self.trie.depth
+        prefix = bytearray()
+        while depth[node]:
+            prefix.append(byte[node])
+            node = int(np.flatnonzero(depth[:node] == depth[node] - 1)[-1])
+        return bytes(prefix[::-1])
 
 
 def _group(exits: Int32Array) -> dict[int, Int32Array]:

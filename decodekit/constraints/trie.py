@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from decodekit.constraints.automaton import Int32Array, UInt8Array
+from decodekit.constraints.special import is_text, spellings
 from decodekit.constraints.store import narrow
 from decodekit.vocabulary import Vocabulary
 
@@ -28,7 +29,8 @@ class TokenTrie:
         depth: the length of that prefix, int32 [N].
         end: the first node after the subtree, int32 [N].
         first: tokens of node n, duplicates included, are ``tokens[first[n]:first[n + 1]]``; int32 [N + 1].
-        tokens: token ids in the order of their bytes, int32. Tokens without bytes are left out.
+        tokens: token ids in the order of their bytes, int32. Special tokens stand at their spellings (see `special`);
+            tokens that can be no part of a text are left out.
         max_depth: length of the longest token.
     """
 
@@ -57,11 +59,12 @@ class TokenTrie:
     @classmethod
     def build_all(cls, vocabulary: Vocabulary, lengths: Sequence[tuple[int, int | None]]) -> list[TokenTrie]:
         """One trie for each range of lengths; the tokens are sorted once, which takes most of the time."""
-        token_bytes = vocabulary.token_bytes
-        words = sorted({data for data in token_bytes if data})
+        entries = [(token, data) for token, data in enumerate(vocabulary.token_bytes) if data and is_text(data)]
+        entries += ((token, data) for token, some in spellings(vocabulary).items() for data in some)
+        words = sorted({data for _, data in entries})
         number_of = dict(zip(words, range(len(words)), strict=True))
-        tokens = np.fromiter((token for token, data in enumerate(token_bytes) if data), np.int32)
-        numbers = np.fromiter((number_of[data] for data in token_bytes if data), np.int32)
+        tokens = np.fromiter((token for token, _ in entries), np.int32, len(entries))
+        numbers = np.fromiter((number_of[data] for _, data in entries), np.int32, len(entries))
         order = np.argsort(numbers, kind="stable")  # tokens of the same bytes ascend
         tokens, numbers = tokens[order], numbers[order]
         sizes = np.fromiter(map(len, words), np.int32)

@@ -400,7 +400,7 @@ def test_a_vocabulary_without_some_bytes_may_meet_a_dead_end() -> None:
 
 def test_compiled_grammars_are_shared_by_content() -> None:
     vocabulary = byte_vocabulary()
-    again = Vocabulary(vocabulary.token_bytes, vocabulary.eos_token_ids)
+    again = Vocabulary(vocabulary.token_bytes, vocabulary.eos_token_ids, special_tokens=vocabulary.special_tokens)
     assert compile(Regex("a+"), vocabulary) is compile(Regex("a+"), again)
     assert compile(Regex("a+"), vocabulary) is not compile(Regex("a+"), adversarial_vocabulary())
 

@@ -12,14 +12,25 @@ from decodekit.vocabulary import Vocabulary
 
 
 def trie_nodes(vocabulary: Vocabulary) -> list[tuple[bytes, list[int]]]:
-    """Every prefix of a token with the tokens that it is, in preorder."""
+    """Every prefix of a token with the tokens that it is, in preorder; special tokens by their spellings."""
     tokens: dict[bytes, list[int]] = {b"": []}
-    for token, data in enumerate(vocabulary.token_bytes):
-        if data:
-            for length in range(1, len(data) + 1):
-                tokens.setdefault(data[:length], [])
-            tokens[data].append(token)
+    for token, data in entries(vocabulary):
+        for length in range(1, len(data) + 1):
+            tokens.setdefault(data[:length], [])
+        tokens[data].append(token)
     return sorted(tokens.items())
+
+
+def entries(vocabulary: Vocabulary) -> list[tuple[int, bytes]]:
+    """Tokens with the bytes by which a constraint may ask for them."""
+    found = [(t, data) for t, data in enumerate(vocabulary.token_bytes) if data and not {0xFE, 0xFF} & set(data)]
+    for name, token in vocabulary.special_tokens.items():
+        if vocabulary.token_bytes[token] is None and token not in vocabulary.eos_token_ids:
+            ids = [data for _, data in found if data == b"\xfe%d\xfe" % token]
+            found += [
+                (token, data) for data in (b"\xfe%d\xfe" % token, b"\xff" + name.encode() + b"\xff") if data not in ids
+            ]
+    return found
 
 
 def walk(
