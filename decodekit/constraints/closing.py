@@ -22,6 +22,7 @@ from typing import Final, TypeAlias, TypeVar
 from decodekit.constraints.configurations import State
 from decodekit.constraints.ir import ByteMask, Node
 from decodekit.constraints.network import Call, Frame, Read, Return
+from decodekit.constraints.special import spellings
 from decodekit.constraints.unfolding import Unfolding
 from decodekit.errors import ResourceLimitError
 from decodekit.vocabulary import Vocabulary
@@ -69,6 +70,9 @@ class _Effort:
 class Completions:
     """The short completions of the states of one unfolding over one vocabulary.
 
+    Attributes:
+        root: the frame of a whole text.
+
     Raises (from any method):
         ResourceLimitError: the search exceeds `MAX_SEARCH`, or the vocabulary has no tokens for what was found.
     """
@@ -81,7 +85,7 @@ class Completions:
         self._threads: dict[State, tuple[Thread, ...]] = {}
         self._texts: dict[State, bytes] = {}
         self._tokens: dict[State, tuple[int, ...]] = {}
-        self._root = root
+        self.root = root
 
     def text(self, state: State, path: bytes) -> bytes:
         """A shortest completion in bytes of `state`, which the text `path` leads to."""
@@ -106,6 +110,15 @@ class Completions:
             return True
         return len(text) <= num_tokens * self._longest_token * 4 and len(self.tokens(state, path)) <= num_tokens
 
+    def least(self, frame: Frame) -> bytes | None:
+        """A shortest text of a frame; None if it has none."""
+        return self._least(frame, _Effort())
+
+    @staticmethod
+    def shortest_word(node: Node) -> tuple[bytes, Hashable]:
+        """A shortest word of a regular language that is not empty, with the label of its end."""
+        return next(_words(node, _Effort()))
+
     @cached_property
     def _token_of(self) -> dict[bytes, int]:
         return _token_of(self._vocabulary)
@@ -129,7 +142,7 @@ class Completions:
         current: State | None = self._unfolding.root
         threads = self._threads.get(self._unfolding.root)
         if threads is None:
-            threads = tuple(self._enter([self._place(self._root, None)]))
+            threads = tuple(self._enter([self._place(self.root, None)]))
             _remember(self._threads, self._unfolding.root, threads)
         for byte in path:
             assert current is not None
@@ -441,4 +454,6 @@ def _token_of(vocabulary: Vocabulary) -> dict[bytes, int]:
     for token, data in enumerate(vocabulary.token_bytes):
         if data:
             found.setdefault(data, token)
+    for token, some in spellings(vocabulary).items():
+        found.update((data, token) for data in some)
     return found

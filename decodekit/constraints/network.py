@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from decodekit.constraints.ir import Node
@@ -46,6 +46,24 @@ class Frame(ABC):
 
         Raises:
             TextNeeded: this frame follows a text that is not known, and that matters here.
+        """
+        return None
+
+    # What a message says of a state. Nothing of it decides what is allowed.
+
+    def title(self) -> str | None:
+        """What this state is a part of, such as ``"rule statement"``; None if there is no name for it."""
+        return None
+
+    def expected(self, move: Move) -> tuple[str, ...]:
+        """What `move`, one of `moves`, begins, in words; empty to leave it to the languages that are read."""
+        return ()
+
+    def objection(self, text: bytes, start: int, stop: int) -> str | None:
+        """Why the text cannot go on, in words; None if this state knows no more than its languages.
+
+        ``text[:start]`` led to this state, ``text[:stop]`` can be read, and ``text[stop]`` cannot; with
+        ``stop == len(text)`` the text is to end there and cannot.
         """
         return None
 
@@ -104,6 +122,7 @@ class Read:
     capture: bool = False
     within: Within | None = None
     reader: Frame | None = None
+    name: str | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

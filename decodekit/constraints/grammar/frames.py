@@ -35,6 +35,7 @@ from decodekit.constraints.grammar.rules import (
 from decodekit.constraints.ir import Node
 from decodekit.constraints.network import END, RETURN, Call, Frame, Label, Lexeme, Move, Read
 from decodekit.constraints.special import spelling
+from decodekit.constraints.wording import expectations
 from decodekit.errors import ResourceLimitError, UnsatisfiableError
 
 MAX_DEPTH: Final = 500
@@ -403,6 +404,18 @@ class Unrolled:
             moves.append(Read(self._after_blanks(ir.choice(*nodes)), reader=Then(reader)))
         return moves
 
+    def names(self, heads: tuple[tuple[Head, Rest | None], ...], move: Move) -> tuple[str, ...]:
+        """What one of `moves` reads, by the names of the terminals; for messages."""
+        if not isinstance(move, Read):
+            return ()
+        reader = move.reader
+        lefts = reader.lefts if isinstance(reader, Sorted) else (_left_of(reader),)
+        found: dict[str, None] = {}
+        for head, left in heads:
+            if isinstance(head, Word) and left in lefts and _is_keyword(head.node) >= isinstance(reader, Sorted):
+                found.update(dict.fromkeys((head.name,) if head.name else expectations([head.node])))
+        return tuple(found)
+
     def _after_blanks(self, node: Node) -> Node:
         if self.ignored is None:
             return node
@@ -425,6 +438,10 @@ class Left(Frame):
         moves = self.unrolled.moves(linear.heads)
         return (*moves, RETURN) if linear.is_nullable else tuple(moves)
 
+    def expected(self, move: Move) -> tuple[str, ...]:
+        """The names of terminals."""
+        return self.unrolled.names(self.unrolled.linear(self.rest).heads, move)
+
 
 @dataclass(frozen=True, slots=True)
 class Begin(Frame):
@@ -436,6 +453,14 @@ class Begin(Frame):
     def moves(self) -> tuple[Move, ...]:
         """Its heads."""
         return tuple(self.unrolled.moves(self.unrolled.beginnings(self.name)))
+
+    def title(self) -> str:
+        """The rule."""
+        return f"rule {self.name}"
+
+    def expected(self, move: Move) -> tuple[str, ...]:
+        """The names of terminals."""
+        return self.unrolled.names(self.unrolled.beginnings(self.name), move)
 
 
 @dataclass(frozen=True, slots=True)
@@ -478,6 +503,12 @@ _NOT_EMPTY: Final = ir.complement(ir.EPSILON)
 def _is_keyword(node: Node) -> bool:
     """Whether a terminal is one word, or one byte out of a few."""
     return isinstance(node, ir.Literal) or (isinstance(node, ir.Bytes) and node.mask.bit_count() <= 4)
+
+
+def _left_of(reader: Frame | None) -> Rest | None:
+    """What is left after a terminal that has a reader of its own."""
+    after = reader.then if isinstance(reader, Then) else None
+    return after.rest if isinstance(after, Left) else None
 
 
 def _may_return(root: Frame) -> bool:

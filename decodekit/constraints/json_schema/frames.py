@@ -15,7 +15,7 @@ from typing import Final, cast
 
 from decodekit.constraints import ir
 from decodekit.constraints.ir import Node
-from decodekit.constraints.json_schema import scalars, text
+from decodekit.constraints.json_schema import describing, scalars, text
 from decodekit.constraints.json_schema.arrays import SOME_TEXT, ArrayPlan, ArrayState, Item
 from decodekit.constraints.json_schema.drafts import JsonValue
 from decodekit.constraints.json_schema.emptiness import Ask, Emptiness
@@ -204,6 +204,14 @@ class ValueFrame(Frame):
             ArrayFrame(network, plan, plan.start, self.depth, inner, "open") for plan in network.arrays(self.goal)
         )
 
+    def expected(self, move: Move) -> tuple[str, ...]:
+        """What the schema says of the value."""
+        return describing.value_words(self.network, self.goal)
+
+    def objection(self, text: bytes, start: int, stop: int) -> str | None:
+        """The keywords that refuse the value."""
+        return describing.value_objection(self.network, self.goal, text, start, stop)
+
 
 @dataclass(frozen=True, slots=True)
 class CallFrame(Frame):
@@ -304,6 +312,15 @@ class ObjectFrame(Frame):
         if label != _NAME:
             return None
         return Fresh(self._other(SOME_KEY, 0, ()), self.plan.index.keys() | self.state.used, text_of, b'"', to_body)
+
+    def expected(self, move: Move) -> tuple[str, ...]:
+        """The keys, but for the comma before one."""
+        is_key = self.place == "key" or (self.place == "open" and isinstance(move, Call))
+        return describing.key_words(self) if is_key else ()
+
+    def objection(self, text: bytes, start: int, stop: int) -> str | None:
+        """What the object lacks, or why it has no such key."""
+        return describing.object_objection(self, text, start, stop)
 
     def _at(self, place: str, state: ObjectState) -> ObjectFrame:
         return ObjectFrame(self.network, self.plan, state, self.depth, place)
@@ -414,6 +431,15 @@ class ArrayFrame(Frame):
         item = next(item for item in self.plan.items(self.state, self.network.is_inhabited) if item.has_texts)
         listed = {value for kind, value in self.state.used if kind == "string" and isinstance(value, str)}
         return Fresh(self.behind(item, SOME_TEXT), listed, text_of, b'"', to_body)
+
+    def expected(self, move: Move) -> tuple[str, ...]:
+        """The items that are told apart here; others say it themselves."""
+        is_told = isinstance(move, Read) or (isinstance(move, Call) and move.callee is _QUOTE)
+        return describing.item_words(self) if is_told and self.place in ("next", "text") else ()
+
+    def objection(self, text: bytes, start: int, stop: int) -> str | None:
+        """What the array lacks, or why it has no such item."""
+        return describing.array_objection(self, text, start, stop)
 
     def _at(self, place: str, state: ArrayState) -> ArrayFrame:
         return ArrayFrame(self.network, self.plan, state, self.depth, self.inner, place)
