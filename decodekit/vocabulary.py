@@ -129,7 +129,8 @@ class Vocabulary:
             rows = [data or b"" for data in self.token_bytes]
             lengths = np.fromiter(map(len, rows), "<i4", len(rows))
             lengths[lengths == 0] = -1  # a token that is text has a byte at least
-            special = sorted(self.special_tokens.items())
+            # What a grammar can ask for by name.
+            special = sorted(entry for entry in self.special_tokens.items() if entry[1] not in self.eos_token_ids)
             digest = hashlib.sha256(f"{self.size} {sorted(self.eos_token_ids)} {special}\n".encode())
             digest.update(lengths.tobytes())
             digest.update(b"".join(rows))

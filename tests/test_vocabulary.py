@@ -216,7 +216,8 @@ def test_a_sentencepiece_model_inside_transformers() -> None:
 
     path = str(mistral_data("mistral_instruct_tokenizer_241114.model.v7"))
     tokenizer = GPTSw3Tokenizer(vocab_file=path, bos_token="<s>", eos_token="</s>", pad_token="<unk>")
-    assert Vocabulary.from_tokenizer(tokenizer) == sentencepiece_vocabulary()
+    vocabulary, expected = Vocabulary.from_tokenizer(tokenizer), sentencepiece_vocabulary()
+    assert (vocabulary.token_bytes, vocabulary.eos_token_ids) == (expected.token_bytes, expected.eos_token_ids)
     tokenizer.add_tokens(["<think>", "für"])
     tokenizer.add_special_tokens({"additional_special_tokens": ["<|extra|>"]})
     vocabulary = Vocabulary.from_tokenizer(tokenizer, eos_token_ids=[7])
@@ -403,12 +404,13 @@ def test_is_an_immutable_value() -> None:
         lambda: Vocabulary([b"a", b"bc", None], []),
         lambda: Vocabulary([b"a", None, b"bc"], [1]),
         lambda: Vocabulary([b"bc", b"a", None], [2]),
+        lambda: Vocabulary([b"a", b"bc", None], [2], special_tokens={"<call>": 1}),
     ],
 )
 def test_the_fingerprint_tells_vocabularies_apart(other: Callable[[], Vocabulary]) -> None:
     one = Vocabulary([b"a", b"bc", None], [2])
     assert one.fingerprint != other().fingerprint and one != other()
-    assert one == Vocabulary((b"a", b"bc"), {2}, 3, {"</s>": 2})  # names do not matter to a grammar
+    assert one == Vocabulary((b"a", b"bc"), {2}, 3, {"</s>": 2})  # a grammar cannot ask for an end of the text by name
 
 
 def test_vocabularies_for_tests_are_what_they_say() -> None:
