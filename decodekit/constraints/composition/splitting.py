@@ -28,6 +28,7 @@ from decodekit.constraints.grammar.rules import (
 from decodekit.constraints.guards import Refusal
 from decodekit.constraints.memory import Account, on_shortage
 from decodekit.constraints.network import Lexeme
+from decodekit.constraints.special import spelling
 from decodekit.constraints.unfolding import Unfolding
 
 MAX_STATES: Final = 4_000
@@ -129,8 +130,7 @@ class Split:
         begins: list[int] = []
         for event in self._events():
             if isinstance(event, Leaf):
-                text = self.data[event.start : event.end].decode()
-                values.append(event.item.constraint.parse(text) if isinstance(event.item, Inline) else text)
+                values.append(self._value_of(event))
             elif event.kind == "rounds begin":
                 begins.append(len(values))
             elif event.kind == "chosen":
@@ -143,6 +143,12 @@ class Split:
                 values[begin:] = [values[begin:]]
         (value,) = values
         return value
+
+    def _value_of(self, leaf: Leaf) -> object:
+        if isinstance(leaf.item, SpecialToken):
+            return str(leaf.item.token)
+        text = self.data[leaf.start : leaf.end].decode()
+        return leaf.item.constraint.parse(text) if isinstance(leaf.item, Inline) else text
 
     def _events(self) -> list[Leaf | _Close]:
         events: list[Leaf | _Close] = []
@@ -229,10 +235,10 @@ class Split:
     def _ends_of(self, item: Expression, start: int) -> list[int]:
         """Where a part that begins at `start` may end, ascending."""
         if isinstance(item, SpecialToken):
-            name = str(item.token).encode()
-            end = start + len(name)
-            self.reached = max(self.reached, end if self.data.startswith(name, start) else start)
-            return [end] if self.data.startswith(name, start) else []
+            forms = (spelling(item.token), item.token.encode() if isinstance(item.token, str) else b"")
+            ends = [start + len(form) for form in forms if form and self.data.startswith(form, start)]
+            self.reached = max(self.reached, start, *ends)
+            return ends
         key = (id(item), start)
         known = self._ends.get(key)
         if known is None:
