@@ -151,6 +151,7 @@ class Rows:
 
 BUNDLE: Final = -2
 """In place of a frame: the stack stands for several."""
+_MAX_SHARED_DEPTH: Final = 200  # so far down stacks are compared at once; what was bundled before counts as one step
 
 
 class Stacks:
@@ -190,20 +191,48 @@ class Stacks:
         return number
 
     def bundle(self, stacks: Iterable[int]) -> int:
-        """The bundle of some stacks, those of bundles among them one by one."""
-        flat = frozenset(member for stack in stacks for member in self.standing_for(stack))
-        number = self._bundles.get(flat)
-        if number is None:
-            if self.count[0] == len(self.frame):
-                self.grow()
-            number = self._bundles[flat] = int(self.count[0])
-            self.count[0] += 1
-            while self._num_members + 1 + len(flat) > len(self.members):
-                self.members = doubled(self.members)
-            start = self._num_members
-            self._num_members += 1 + len(flat)
-            self.members[start], self.members[start + 1 : self._num_members] = len(flat), sorted(flat)
-            self.frame[number], self.parent[number] = BUNDLE, start
+        """The number that stands for some stacks, those of bundles among them one by one.
+
+        Stacks with the same frame on top become one, on the bundle of what is below, and so on downwards: the sets of
+        stacks of an ambiguous text share their parts, and are as many as the places of the text, not as its readings.
+        """
+        return self._bundled(frozenset(member for stack in stacks for member in self.standing_for(stack)), 0)
+
+    def _bundled(self, stacks: frozenset[int], depth: int) -> int:
+        if len(stacks) == 1:
+            return next(iter(stacks))
+        number = self._bundles.get(stacks)
+        if number is not None:
+            return number
+        groups: dict[int, list[int]] = {}
+        for stack in stacks:
+            groups.setdefault(int(self.frame[stack]), []).append(stack)
+        if len(groups) < len(stacks) and depth < _MAX_SHARED_DEPTH:
+            merged: list[int] = []
+            for frame, group in groups.items():
+                if len(group) == 1:
+                    merged += group
+                else:
+                    parents = [int(self.parent[stack]) for stack in group]
+                    below = frozenset(member for parent in parents for member in self.standing_for(parent))
+                    merged.append(self.push(self._bundled(below, depth + 1), frame))
+            number = self._bundled(frozenset(merged), depth)
+        else:
+            number = self._new_bundle(stacks)
+        self._bundles[stacks] = number
+        return number
+
+    def _new_bundle(self, stacks: frozenset[int]) -> int:
+        if self.count[0] == len(self.frame):
+            self.grow()
+        number = int(self.count[0])
+        self.count[0] += 1
+        while self._num_members + 1 + len(stacks) > len(self.members):
+            self.members = doubled(self.members)
+        start = self._num_members
+        self._num_members += 1 + len(stacks)
+        self.members[start], self.members[start + 1 : self._num_members] = len(stacks), sorted(stacks)
+        self.frame[number], self.parent[number] = BUNDLE, start
         return number
 
     def standing_for(self, stack: int) -> list[int]:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, Protocol, runtime_checkable
 
 from decodekit.constraints.automaton import Int32Array
 from decodekit.constraints.closing import Completions
 from decodekit.constraints.configurations import State
+from decodekit.constraints.explaining import Explanation, explain_end, explain_special, explain_text
 from decodekit.constraints.guards import Refusal
 from decodekit.constraints.masks import Masks
+from decodekit.constraints.special import is_text, spellings
 from decodekit.constraints.unfolding import Unfolding
 from decodekit.vocabulary import Vocabulary
 
 MAX_FORCED: Final = 1024
-"""`forced_tokens` returns so many at most; a language may force without end."""
+"""`forced_tokens` returns so many at most, and `forced_text` so many bytes; a language may force without end."""
+
+_BLANKS: Final = frozenset(b" \n\t\r")
+_OTHER_SPELLINGS: Final = _BLANKS | frozenset(b"\\")
 
 
 @runtime_checkable
@@ -93,6 +98,24 @@ class Matcher(Protocol):
         """The run of tokens each of which is the only one allowed; changes nothing.
 
         No end-of-sequence token is among them, and the run ends where the text may end. At most `MAX_FORCED` tokens.
+        """
+
+    def forced_text(self, gaps: Mapping[int, bytes] | None = None) -> bytes:
+        """The run of bytes each of which is the only one that may follow; changes nothing.
+
+        It ends where the text may end, and has at most `MAX_FORCED` bytes. It may be shorter than it could be, never
+        wrong. A guard is not asked.
+
+        Args:
+            gaps: guess beyond what is forced, for a draft: blanks and escapes are no choice. Where besides one byte
+                only blanks or a backslash may follow, the byte is taken, after the blanks that `gaps` has for the byte
+                before (none if it has no entry).
+        """
+
+    def explain(self, asked: int | str | bytes) -> Explanation:
+        """Whether a token, or a text of any number of tokens, may come next, and why not; changes nothing.
+
+        Law: a token is allowed exactly when `validate` says so. Far slower than a mask.
         """
 
 
@@ -213,8 +236,8 @@ class GrammarMatcher:
 
     @property
     def text(self) -> bytes:
-        """The bytes of the tokens so far."""
-        return b"".join(self._token_bytes[token] or b"" for token in self._tokens)
+        """The bytes of the tokens so far, special tokens in their spelling (see `special`)."""
+        return b"".join(map(self._read_as, self._path, self._tokens))
 
     def completion(self) -> tuple[int, ...]:
         """Few tokens with which the text becomes whole, none of the end of the text among them.
@@ -231,7 +254,7 @@ class GrammarMatcher:
             return False
         if target.is_accepting or target is self._unfolding.ended:
             return True
-        return self._completions.are_enough(num_tokens, target, self.text + (self._token_bytes[token] or b""))
+        return self._completions.are_enough(num_tokens, target, self.text + self._read_as(self._path[-1], token))
 
     def forced_tokens(self) -> list[int]:
         """The run of tokens each of which is the only one allowed; changes nothing."""
@@ -246,12 +269,66 @@ class GrammarMatcher:
             state = target
         return forced
 
+    def explain(self, asked: int | str | bytes) -> Explanation:
+        """Whether a token or a text may come next, and why not; changes nothing."""
+        root, text = self._completions.root, self.text
+        if self.is_terminated:
+            return Explanation(False, "refused: the text has ended", 0)
+        if not isinstance(asked, int):
+            return explain_text(root, self._unfolding, text, asked)
+        if not 0 <= asked < len(self._token_bytes):
+            return Explanation(False, f"refused: the vocabulary has no token {asked}", 0)
+        data = self._token_bytes[asked]
+        if data is not None:
+            return explain_text(root, self._unfolding, text, data)
+        if asked in self._vocabulary.eos_token_ids:
+            return explain_end(root, self._unfolding, text)
+        return explain_special(root, self._unfolding, text, self._spellings(asked))
+
+    def forced_text(self, gaps: Mapping[int, bytes] | None = None) -> bytes:
+        """The run of bytes each of which is the only one that may follow; changes nothing."""
+        state = self._path[-1]
+        text = bytearray()
+        last = self._token_bytes[self._tokens[-1]] if self._tokens else None
+        before = last[-1] if last else -1  # the byte before; none after blanks that were guessed
+        while not state.is_accepting and state.configurations and len(text) < MAX_FORCED:
+            following = self._unfolding.following_bytes(state)
+            if gaps is not None and len(following) > 1:
+                blanks = gaps.get(before, b"") if before not in _BLANKS else b""
+                following = [byte for byte in following if byte not in _OTHER_SPELLINGS]
+                written = self._unfolding.read(state, blanks) if blanks and len(following) == 1 else None
+                if written is not None:
+                    text += blanks
+                    state, before = written, -1
+                    continue
+            if len(following) != 1 or not is_text(bytes(following)):
+                break
+            target = self._unfolding.step(state, following[0])
+            if target is None:
+                break
+            before = following[0]
+            text.append(before)
+            state = target
+        return bytes(text)
+
     def after(self, state: State, token: int) -> State | None:
         """The state after one more token, or None if it is not allowed."""
         if not 0 <= token < len(self._token_bytes):
             return None
         data = self._token_bytes[token]
+        if data is not None:
+            return self._unfolding.read(state, data) if is_text(data) else None
+        if token in self._vocabulary.eos_token_ids:
+            return self._unfolding.ended if state.is_accepting else None
+        return self._unfolding.join([self._unfolding.read(state, data) for data in self._spellings(token)])
+
+    def _spellings(self, token: int) -> tuple[bytes, ...]:
+        return spellings(self._vocabulary).get(token, ())
+
+    def _read_as(self, state: State, token: int) -> bytes:
+        """The bytes with which the engine reads an allowed token after `state`; none for the end of the text."""
+        data = self._token_bytes[token]
         if data is None:
-            ends = state.is_accepting and token in self._vocabulary.eos_token_ids
-            return self._unfolding.ended if ends else None
-        return self._unfolding.read(state, data)
+            ways = self._spellings(token)
+            data = next((way for way in ways if self._unfolding.read(state, way) is not None), b"")
+        return data

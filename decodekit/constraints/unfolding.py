@@ -31,6 +31,7 @@ from decodekit.errors import ResourceLimitError
 MAX_CONFIGURATIONS: Final = 20_000
 """Bound on the alternatives that one state may hold, and on the frames that one step may enter."""
 _MANY_STACKS: Final = 4  # so many on which the same is read are bundled
+_FEW_BYTES: Final = 64  # so many are tried one by one
 
 
 class Unfolding:
@@ -66,6 +67,8 @@ class Unfolding:
         self._followed: dict[tuple[int, ...], Following] = {}
         self._left: dict[int, Following] = {}
         self._fresh: dict[int, tuple[Fresh, Following] | None] = {}
+        self._returned: dict[int, Entry] = {}
+        self._following_bytes: dict[State, list[int]] = {}
         with automaton.lock:
             self.root = self._intern(self.resolve(self.enter(self._frame(root)), 0)) or State(frozenset(), False)
         self.ended = State(frozenset(), False)
@@ -96,6 +99,15 @@ class Unfolding:
             if current is None:
                 return None
         return current
+
+    def join(self, states: Iterable[State | None]) -> State | None:
+        """The state of all ways of several states, None among them aside; None if there is none."""
+        given = [state for state in states if state is not None]
+        if len(given) <= 1:
+            return given[0] if given else None
+        with self.automaton.lock:
+            configurations = frozenset(one for state in given for one in state.configurations)
+            return self._intern((configurations, any(state.is_accepting for state in given)))
 
     def is_selected(self, lexical: int, permitted: bytes | None) -> bool:
         """Whether some word from a lexical state ends with a permitted label."""
@@ -128,26 +140,57 @@ class Unfolding:
 
     def resolve(self, following: Following, stack: int) -> Entry:
         """What follows, on a stack."""
-        stacks = self.stacks
+        configurations = self._started(following, stack)
+        if not following.is_returning:
+            return frozenset(configurations), False
+        below, is_accepting = self._returning(stack)
+        return below.union(configurations), is_accepting
+
+    def _started(self, following: Following, stack: int) -> set[Configuration]:
+        """The lexemes that begin on a stack."""
         configurations: set[Configuration] = set()
-        is_accepting = False
-        agenda = [(following, stack)]
-        for following, stack in agenda:  # grows while it is read
-            for lexical, reader, frames in following.starts:
-                inner = stack
-                for frame in frames:
-                    inner = stacks.push(inner, frame)
-                configurations.add((lexical, reader, inner, b"" if self.captures[reader] else None))
-            if not following.is_returning:
-                continue
-            for below in stacks.standing_for(stack):
-                if below == 0:
+        for lexical, reader, frames in following.starts:
+            inner = stack
+            for frame in frames:
+                inner = self.stacks.push(inner, frame)
+            configurations.add((lexical, reader, inner, b"" if self.captures[reader] else None))
+        return configurations
+
+    def _returning(self, stack: int) -> Entry:
+        """What follows when the frame above a stack returns; kept, so that a chain of returns is followed once."""
+        known = self._returned.get(stack)
+        if known is not None:
+            return known
+        stacks = self.stacks
+        agenda = [stack]  # each is done when what lies below it is: no recursion, stacks may be deep
+        while agenda:
+            stack = agenda[-1]
+            configurations: set[Configuration] = set()
+            is_accepting = False
+            waiting: list[int] = []
+            for top in stacks.standing_for(stack):
+                if top == 0:
                     is_accepting = True
-                else:
-                    agenda.append((self.enter(int(stacks.frame[below])), int(stacks.parent[below])))
-            if len(agenda) > MAX_CONFIGURATIONS:
+                    continue
+                parent = int(stacks.parent[top])
+                following = self.enter(int(stacks.frame[top]))
+                if following.is_returning:
+                    below = self._returned.get(parent)
+                    if below is None:
+                        waiting.append(parent)
+                        continue
+                    configurations |= below[0]
+                    is_accepting |= below[1]
+                configurations |= self._started(following, parent)
+            if waiting:
+                agenda += waiting
+                continue
+            agenda.pop()
+            found = self._bundle(frozenset(configurations), 2)  # always, so that levels differ by one frame
+            if len(found) > MAX_CONFIGURATIONS:
                 raise too_many()
-        return frozenset(configurations), is_accepting
+            self._returned[stack] = found, is_accepting
+        return self._returned[stack]
 
     def fresh(self, reader: int, label_set: int) -> tuple[Fresh, Following] | None:
         """What follows most captured texts, None if the frame does not say."""
@@ -164,6 +207,20 @@ class Unfolding:
         for lexical, *_ in configurations:
             first |= self.automaton.first_bytes(lexical)
         return first
+
+    def following_bytes(self, state: State) -> list[int]:
+        """Which bytes may follow a state, in ascending order; not to be changed.
+
+        Where they are many it may name some that may not: who looks for the only one does not ask further.
+        """
+        following = self._following_bytes.get(state)
+        if following is None:
+            with self.automaton.lock:
+                following = np.flatnonzero(self.first_bytes(state.configurations)).tolist()
+            if len(following) <= _FEW_BYTES:
+                following = [byte for byte in following if self.step(state, byte) is not None]
+            self._following_bytes[state] = following
+        return following
 
     def _read(self, state: State, byte: int) -> State | None:
         reached: set[Configuration] = set()
@@ -201,7 +258,7 @@ class Unfolding:
             if len(configurations) > MAX_CONFIGURATIONS:
                 raise too_many()
             if len(configurations) >= _MANY_STACKS:
-                bundled = self._bundle(configurations)
+                bundled = self._bundle(configurations, _MANY_STACKS)
                 if len(bundled) < len(configurations):
                     state = self._intern((bundled, is_accepting))
                     assert state is not None
@@ -210,15 +267,15 @@ class Unfolding:
             state = self._states[entry] = State(configurations, is_accepting)
         return state
 
-    def _bundle(self, configurations: frozenset[Configuration]) -> frozenset[Configuration]:
-        """The same with one configuration for all that differ in their stacks alone, where they are many."""
+    def _bundle(self, configurations: frozenset[Configuration], least: int) -> frozenset[Configuration]:
+        """The same with one configuration for all that differ in their stacks alone, if they are `least` or more."""
         groups: dict[tuple[int, int, bytes | None], list[int]] = {}
         for lexical, reader, stack, text in configurations:
             groups.setdefault((lexical, reader, text), []).append(stack)
         return frozenset(
             (lexical, reader, number, text)
             for (lexical, reader, text), stacks in groups.items()
-            for number in (stacks if len(stacks) < _MANY_STACKS else [self.stacks.bundle(stacks)])
+            for number in (stacks if len(stacks) < least else [self.stacks.bundle(stacks)])
         )
 
     def _frame(self, frame: Frame) -> int:
