@@ -1,8 +1,11 @@
-r"""Named sets of code points: the escapes ``\d \w \s``, the dot, and Unicode general categories for ``\p{...}``."""
+r"""Named sets of code points: the escapes ``\d \w \s``, the dot, and Unicode properties for ``\p{...}``."""
 
 from __future__ import annotations
 
+import re
 import unicodedata
+from array import array
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Final
 
@@ -15,8 +18,13 @@ ECMA_SPACE: Final[Ranges] = normalise(
     [*ASCII_SPACE, (0xA0, 0xA0), (0x1680, 0x1680), (0x2000, 0x200A), (0x2028, 0x2029), (0x202F, 0x202F),
      (0x205F, 0x205F), (0x3000, 0x3000), (0xFEFF, 0xFEFF)]
 )  # fmt: skip
-NOT_NEWLINE: Final[Ranges] = invert([(0x0A, 0x0A)])
-NOT_LINE_END: Final[Ranges] = invert([(0x0A, 0x0A), (0x0D, 0x0D), (0x2028, 0x2029)])
+NEWLINE: Final[Ranges] = ((0x0A, 0x0A),)
+ECMA_LINE_ENDS: Final[Ranges] = ((0x0A, 0x0A), (0x0D, 0x0D), (0x2028, 0x2029))
+
+
+def _minus(ranges: Ranges, point: int) -> Ranges:
+    return tuple(bounds for bounds in ranges if bounds != (point, point))
+
 
 # Long names of https://www.unicode.org/Public/UCD/latest/ucd/PropertyValueAliases.txt, and the unions LC, L, M, ...
 _LONG_NAMES: Final = {
@@ -49,16 +57,49 @@ def _categories() -> dict[str, list[tuple[int, int]]]:
     return found
 
 
+def _is_noncharacter(char: str) -> bool:
+    return 0xFDD0 <= ord(char) <= 0xFDEF or ord(char) & 0xFFFE == 0xFFFE
+
+
+def _begins_name(char: str) -> bool:
+    return char.isidentifier() and char != "_"
+
+
+def _continues_name(char: str) -> bool:
+    return ("a" + char).isidentifier()
+
+
+# Binary properties of ECMA-262, table 69, as far as this Python knows them.
+_PREDICATES: Final[dict[str, Callable[[str], bool]]] = {
+    "Lowercase": str.islower, "Lower": str.islower, "Uppercase": str.isupper, "Upper": str.isupper,
+    "XID_Start": _begins_name, "XIDS": _begins_name, "XID_Continue": _continues_name, "XIDC": _continues_name,
+    "Noncharacter_Code_Point": _is_noncharacter, "NChar": _is_noncharacter,
+}  # fmt: skip
+_WHITE_SPACE: Final = normalise([*ECMA_SPACE, (0x85, 0x85)])
+_SMALL_PROPERTIES: Final[dict[str, Ranges]] = {
+    "Any": EVERYTHING, "ASCII": ((0, 0x7F),),
+    "ASCII_Hex_Digit": ((0x30, 0x39), (0x41, 0x46), (0x61, 0x66)), "AHex": ((0x30, 0x39), (0x41, 0x46), (0x61, 0x66)),
+    "White_Space": _minus(_WHITE_SPACE, 0xFEFF), "space": _minus(_WHITE_SPACE, 0xFEFF),
+}  # fmt: skip
+
+
 @lru_cache(maxsize=128)
 def unicode_property(name: str) -> Ranges | None:
-    r"""The code points of ``\p{name}``: a general category, short or long, with or without ``gc=``; ``Any``; ``ASCII``.
+    r"""The code points of ``\p{name}``, from the Unicode tables of this Python.
 
-    None if the name is none of these (scripts and binary properties are not among them).
+    Known are the general categories, short or long, with or without ``gc=`` or ``General_Category=``, and the binary
+    properties `Any`, `ASCII`, `Assigned`, `Lowercase`, `Uppercase`, `White_Space`, `ASCII_Hex_Digit`, `XID_Start`,
+    `XID_Continue` and `Noncharacter_Code_Point`, with their short names.
+
+    None if the name is none of these: Python has no tables of scripts and of the other binary properties.
     """
-    if name == "Any":
-        return EVERYTHING
-    if name == "ASCII":
-        return ((0, 0x7F),)
+    if name in _SMALL_PROPERTIES:
+        return _SMALL_PROPERTIES[name]
+    if name in _PREDICATES:
+        holds = _PREDICATES[name]
+        return normalise((point, point) for point in range(MAX_CODE_POINT + 1) if holds(chr(point)))
+    if name == "Assigned":
+        return invert(_categories()["Cn"])
     for prefix in ("gc=", "General_Category="):
         name = name.removeprefix(prefix)
     name = _LONG_NAMES.get(name, name)
@@ -66,3 +107,10 @@ def unicode_property(name: str) -> Ranges | None:
     if not parts:
         return None
     return normalise(bounds for part in parts for bounds in _categories()[part])
+
+
+@lru_cache(maxsize=3)
+def python_class(letter: str) -> Ranges:
+    r"""``\d``, ``\w`` or ``\s`` of `re` without the flag ``a``, as `re` itself finds them among all code points."""
+    everything = array("I", range(MAX_CODE_POINT + 1)).tobytes().decode("utf-32", errors="surrogatepass")
+    return tuple((found.start(), found.end() - 1) for found in re.finditer(rf"\{letter}+", everything))

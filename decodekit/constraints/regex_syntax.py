@@ -1,270 +1,234 @@
 r"""The syntax of regular expressions: from a pattern to a tree over sets of code points.
 
-Two flavours. ``"ecma"`` is ECMA-262 with the ``u`` flag's code points and the older leniency for stray braces and
-brackets, which is what patterns in JSON Schemas use. ``"python"`` is the syntax of `re` with `re.ASCII`. In both, the
-classes ``\d \w \b`` are ASCII and letters have no case folding. What is not regular, or not yet understood, is refused
-by name with its place; nothing is ignored.
+Two flavours. ``"python"`` is the syntax of `re` for `str`, where ``\d \w \s \b`` are about all of Unicode unless the
+flag ``a`` is set. ``"ecma"`` is ECMA-262 over code points, where they are ASCII; without the flag ``u`` it has the
+older leniency for stray braces, brackets and escapes (annex B.1.2), which is what patterns in JSON Schemas use. What is
+not regular, or not yet understood, is refused by name with its place; nothing is ignored.
 """
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final, Literal, NoReturn, TypeAlias
+from typing import Final
 
 from decodekit.constraints import charclasses
-from decodekit.constraints.utf8 import MAX_CODE_POINT, Ranges, invert, normalise
-from decodekit.errors import ConstraintError, InvalidConstraintError, ResourceLimitError, UnsupportedSchemaError
-
-Flavour: TypeAlias = Literal["python", "ecma"]
+from decodekit.constraints.regex_escapes import EscapeReader, one
+from decodekit.constraints.regex_reader import Flavour
+from decodekit.constraints.regex_tree import (
+    Alternatives,
+    Assertion,
+    Atomic,
+    Chars,
+    Lookahead,
+    Lookbehind,
+    Repeated,
+    Sequence,
+    Tree,
+    width,
+)
+from decodekit.constraints.utf8 import EVERYTHING, invert
+from decodekit.errors import InvalidConstraintError, ResourceLimitError, UnsupportedSchemaError
 
 MAX_PATTERN_LENGTH: Final = 200_000
 MAX_GROUP_DEPTH: Final = 100
 MAX_REPEAT: Final = 2**32
+PYTHON_MAX_REPEAT: Final = 2**32 - 2
+"""The greatest count of `re`."""
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Chars:
-    """One code point out of a set, which may be empty."""
-
-    ranges: Ranges
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Sequence:
-    """The items one after the other; none for the empty text."""
-
-    items: tuple[Tree, ...]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Alternatives:
-    """Any of the options."""
-
-    options: tuple[Tree, ...]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Repeated:
-    """The item `min` to `max` times (None: no bound). Greedy and lazy have the same texts."""
-
-    item: Tree
-    min: int
-    max: int | None
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Lookahead:
-    """Nothing, provided that what follows begins (or does not begin) with the item."""
-
-    item: Tree
-    is_negative: bool
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Lookbehind:
-    """Nothing, provided that what was read ends (or does not end) with the item."""
-
-    item: Tree
-    is_negative: bool
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Assertion:
-    r"""Nothing, provided that the place is right.
-
-    `kind` is "start", "end", "last line" (the end, or before a newline that ends the text), "boundary" or "inside".
-    """
-
-    kind: Literal["start", "end", "last line", "boundary", "inside"]
-
-
-Tree: TypeAlias = Chars | Sequence | Alternatives | Repeated | Lookahead | Lookbehind | Assertion
-
-_HEX: Final = frozenset("0123456789abcdefABCDEF")
-_CONTROL: Final = {"t": 0x09, "n": 0x0A, "v": 0x0B, "f": 0x0C, "r": 0x0D}
+_FLAGS: Final[dict[Flavour, str]] = {"python": "aimsux", "ecma": "imsu"}
+_REFUSED_FLAGS: Final[dict[Flavour, dict[str, str]]] = {
+    "python": {"L": "'a', or no flag: texts are Unicode", "l": "'a', or no flag: texts are Unicode", "t": "no flag"},
+    "ecma": {"v": "'u', and classes without set notation", "d": "no flag", "g": "no flag", "y": "no flag"},
+}
+_BLANKS: Final = " \t\n\r\v\f"  # what the flag x ignores
+_COUNTS: Final = {"*": (0, None), "+": (1, None), "?": (0, 1)}
 
 
 @lru_cache(maxsize=512)
-def parse(pattern: str, flavour: Flavour = "python") -> Tree:
+def parse(pattern: str, flavour: Flavour = "python", flags: str = "") -> Tree:
     """The tree of a pattern.
 
+    Args:
+        pattern: the pattern.
+        flavour: its syntax.
+        flags: letters out of ``aimsux`` (Python) or ``imsu`` (ECMA).
+
     Raises:
-        InvalidConstraintError: the pattern is malformed.
-        UnsupportedSchemaError: it uses back-references, flags, or another thing that is refused by name.
-        ResourceLimitError: it is longer than `MAX_PATTERN_LENGTH` or nested deeper than `MAX_GROUP_DEPTH`.
+        InvalidConstraintError: the pattern is malformed, or the flags are.
+        UnsupportedSchemaError: it uses back-references, or another thing that is refused by name.
+        ResourceLimitError: it is longer than `MAX_PATTERN_LENGTH` or nested deeper than `MAX_GROUP_DEPTH`, or has a
+            count above `MAX_REPEAT`.
     """
     if flavour not in ("python", "ecma"):
         raise InvalidConstraintError(f"no flavour {flavour!r} of regular expressions", hint='"python" or "ecma"')
     if len(pattern) > MAX_PATTERN_LENGTH:
         raise ResourceLimitError(f"the pattern has {len(pattern):,} characters, at most {MAX_PATTERN_LENGTH:,} may be")
-    parser = _Parser(pattern, flavour)
+    parser = _Parser(pattern, flavour, _checked(flags, flavour))
     tree = parser.alternatives()
-    if parser.position < len(pattern):
+    if not parser.is_at_end:
         parser.fail("this ')' closes no group", 0)
     return tree
 
 
-class _Parser:
+def _checked(flags: str, flavour: Flavour) -> frozenset[str]:
+    if not isinstance(flags, str):
+        raise InvalidConstraintError(f"flags are letters, not {flags!r:.80}", at="flags", hint='flags="i"')
+    for flag in flags:
+        if flag in _REFUSED_FLAGS[flavour]:
+            hint = _REFUSED_FLAGS[flavour][flag]
+            raise UnsupportedSchemaError(f"the flag {flag!r} is not supported in a pattern", at="flags", hint=hint)
+        if flag not in _FLAGS[flavour]:
+            raise InvalidConstraintError(
+                f"no flag {flag!r} of regular expressions", at="flags", hint=f"letters out of {_FLAGS[flavour]!r}"
+            )
+    if flavour == "python" and {"a", "u"} <= set(flags):
+        raise InvalidConstraintError("the flags 'a' and 'u' exclude each other", at="flags", hint="one of them")
+    return frozenset(flags)
+
+
+class _Parser(EscapeReader):
     """Recursive descent over one pattern."""
 
-    def __init__(self, pattern: str, flavour: Flavour) -> None:
-        self.pattern, self.position, self.depth = pattern, 0, 0
-        self.is_ecma = flavour == "ecma"
-
-    # --- errors and small steps ---
-
-    def _place(self, back: int) -> str:
-        place = self.position - back
-        low, high = max(place - 30, 0), place + 30
-        line = "".join(c if c.isprintable() else "·" for c in self.pattern[low:high])
-        return f"character {place + 1} of the pattern\n      {line}\n      {' ' * (place - low)}^"
-
-    def fail(self, cause: str, back: int = 1) -> NoReturn:
-        """The pattern is malformed `back` characters before the position."""
-        raise InvalidConstraintError(cause, at=self._place(back))
-
-    def refuse(
-        self, what: str, hint: str, back: int = 1, error: type[ConstraintError] = UnsupportedSchemaError
-    ) -> NoReturn:
-        """The pattern is understood but not supported."""
-        raise error(f"{what} not supported in a pattern", at=self._place(back), hint=hint)
-
-    def peek(self, text: str) -> bool:
-        return self.pattern.startswith(text, self.position)
-
-    def take(self, text: str) -> bool:
-        if not self.peek(text):
-            return False
-        self.position += len(text)
-        return True
-
-    def next(self, what: str) -> str:
-        if self.position == len(self.pattern):
-            self.fail(f"the pattern ends inside {what}", 0)
-        self.position += 1
-        return self.pattern[self.position - 1]
-
-    # --- structure ---
+    def __init__(self, pattern: str, flavour: Flavour, flags: frozenset[str]) -> None:
+        super().__init__(pattern, flavour, flags)
+        self.depth = 0
+        self.names: set[str] = set()
+        self.may_set_flags = not self.is_ecma  # flags for the whole pattern stand before everything else
 
     def alternatives(self) -> Tree:
+        """Sequences with bars between them."""
         options = [self.sequence()]
         while self.take("|"):
+            self.may_set_flags = False
             options.append(self.sequence())
         return options[0] if len(options) == 1 else Alternatives(tuple(options))
 
     def sequence(self) -> Tree:
+        """Items up to a bar or the end of the group."""
         items: list[Tree] = []
-        while self.position < len(self.pattern) and self.pattern[self.position] not in "|)":
-            start = self.position
-            item = self.atom()
-            if item is None:
+        is_repeated = False
+        while not self.is_at_end and self.pattern[self.position] not in "|)":
+            if self.skip():
                 continue
-            quantified = self.quantifier(item, start)
-            items.append(quantified)
+            start = self.position
+            bounds = self.bounds()
+            if bounds is not None:
+                items[-1:] = [self.repeated(items[-1] if items else None, is_repeated, bounds, start)]
+                is_repeated = True
+                continue
+            item = self.atom()
+            if item is not None:
+                self.may_set_flags = is_repeated = False
+                items.append(item)
         return items[0] if len(items) == 1 else Sequence(tuple(items))
 
-    def quantifier(self, item: Tree, start: int) -> Tree:
-        begin = self.position
-        bounds = self.bounds()
-        if bounds is None:
-            return item
-        if isinstance(item, Assertion | Lookbehind) or (isinstance(item, Lookahead) and self.is_ecma):
-            self.position = begin
+    def skip(self) -> bool:
+        """Read a comment, or what the flag ``x`` ignores. A backslash and what follows it are one, as in `re`."""
+        if not self.is_ecma and self.peek("(?#"):
+            opening, end = self.position, ")"
+        elif "x" in self.flags and self.pattern[self.position] in _BLANKS:
+            self.take_while(_BLANKS)
+            return True
+        elif "x" in self.flags and self.peek("#"):
+            opening, end = self.position, "\n"
+        else:
+            return False
+        while not self.is_at_end:
+            char = self.next("a comment")
+            if char == "\\":
+                self.next("an escape")
+            elif char == end:
+                return True
+        if end == ")":
+            self.position = opening
+            self.fail("this comment is not closed", 0)
+        return True
+
+    def repeated(self, item: Tree | None, is_repeated: bool, bounds: tuple[int, int | None], start: int) -> Tree:
+        """The item with its quantifier, which began at `start` and whose counts were read."""
+        after, self.position = self.position, start
+        if item is None:
+            self.fail("there is nothing to repeat before this quantifier", 0)
+        if is_repeated:
+            self.fail("there is nothing to repeat: two quantifiers in a row", 0)
+        if isinstance(item, Assertion) or (self.is_ecma and isinstance(item, Lookahead | Lookbehind)):
             self.fail("an assertion cannot be repeated", 0)
+        self.position = after
         low, high = bounds
         if high is not None and high < low:
             self.fail(f"the counts {low} and {high} are in the wrong order")
-        self.take("?")  # lazy: which of the texts is found first, not which texts there are
-        if not self.is_ecma and self.peek("+"):
-            self.refuse("possessive quantifiers are", "the same quantifier without the second '+'", 0)
-        after = self.position
-        if self.bounds() is not None:
-            self.position = after
-            self.fail("there is nothing to repeat: two quantifiers in a row", 0)
+        if isinstance(item, Lookahead | Lookbehind):  # once is as good as often
+            item, low, high = (item, 1, 1) if low else (Sequence(()), 0, 0)
+        if self.take("?"):
+            return Repeated(item, low, high, is_lazy=True)
+        if not self.is_ecma and self.take("+"):  # each round keeps what it found first, as `re` does
+            return Atomic(Repeated(_atomic(item), low, high))
         return Repeated(item, low, high)
 
     def bounds(self) -> tuple[int, int | None] | None:
-        for sign, low, high in (("*", 0, None), ("+", 1, None), ("?", 0, 1)):
-            if self.take(sign):
-                return low, high
+        """The counts of a quantifier, or None (and nothing read) if none begins here."""
         start = self.position
+        sign = self.pattern[start]
+        if sign in _COUNTS:
+            self.position += 1
+            return _COUNTS[sign]
         if not self.take("{"):
             return None
-        first = self.digits()
-        if self.take(","):
-            second = self.digits()
-            counts = (int(first or "0"), int(second) if second else None)
-            is_valid = bool(first) or not self.is_ecma
-        else:
-            counts = (int(first or "0"), int(first or "0"))
-            is_valid = bool(first)
+        first = second = self.take_while("0123456789")
+        has_comma = self.take(",")
+        if has_comma:
+            second = self.take_while("0123456789")
+        is_valid = bool(first) or (has_comma and not self.is_ecma)
         if not is_valid or not self.take("}"):
             self.position = start  # a brace that begins no quantifier stands for itself
             return None
-        if max(counts[0], counts[1] or 0) > MAX_REPEAT:
-            self.refuse(f"a count above {MAX_REPEAT} is", "a smaller count, or none", error=ResourceLimitError)
-        return counts
+        return self.count(first) or 0, self.count(second)
 
-    def digits(self) -> str:
-        start = self.position
-        while self.position < len(self.pattern) and self.pattern[self.position] in "0123456789":
-            self.position += 1
-        if self.position - start > 20:
-            self.fail("a number with more than 20 digits")
-        return self.pattern[start : self.position]
+    def count(self, digits: str) -> int | None:
+        """The number that the digits say, None if there are none."""
+        most = MAX_REPEAT if self.is_ecma else PYTHON_MAX_REPEAT
+        digits = digits.lstrip("0") or digits[:1]
+        if len(digits) > 10 or int(digits or "0") > most:
+            self.refuse(f"a count above {most} is", "a smaller count, or none", error=ResourceLimitError)
+        return int(digits) if digits else None
 
     def atom(self) -> Tree | None:
-        """One item, or None for a comment."""
+        """One item, or None for flags."""
         char = self.next("the pattern")
         if char == "(":
             return self.group()
         if char == "[":
-            return Chars(self.char_class())
+            return self.char_class()
         if char == ".":
-            return Chars(charclasses.NOT_LINE_END if self.is_ecma else charclasses.NOT_NEWLINE)
-        if char == "^":
-            return Assertion("start")
-        if char == "$":
-            return Assertion("end" if self.is_ecma else "last line")
+            ends = charclasses.ECMA_LINE_ENDS if self.is_ecma else charclasses.NEWLINE
+            return Chars(EVERYTHING if "s" in self.flags else invert(ends))
+        if char in "^$":
+            return self.anchor(char)
         if char == "\\":
             return self.escape()
-        if char in "*+?":
-            self.fail("there is nothing to repeat before this quantifier")
-        if char == "{":
-            self.position -= 1
-            if self.bounds() is not None:
-                self.fail("there is nothing to repeat before this quantifier")
-            self.position += 1
-        return Chars(_one(ord(char)))
+        if self.is_strict and char in "{}]":
+            self.fail(f"the flag 'u' lets no {char!r} stand alone", hint=f"\\{char}")
+        return self.chars(one(ord(char)))
+
+    def anchor(self, char: str) -> Assertion:
+        """The circumflex or the dollar."""
+        ends = charclasses.ECMA_LINE_ENDS if self.is_ecma else charclasses.NEWLINE
+        if "m" in self.flags:
+            return Assertion("line start" if char == "^" else "line end", ends)
+        if char == "^":
+            return Assertion("start")
+        return Assertion("end") if self.is_ecma else Assertion("last line", ends)
+
+    # --- groups ---
 
     def group(self) -> Tree | None:
+        """A group, or None for flags; its parenthesis was taken."""
         opening = self.position - 1
-        kind: type[Lookahead | Lookbehind] | None = None
-        is_negative = False
-        if self.take("?"):
-            if self.take(":"):
-                pass
-            elif self.peek("=") or self.peek("!"):
-                kind, is_negative = Lookahead, self.next("a group") == "!"
-            elif self.peek("<=") or self.peek("<!"):
-                self.position += 1
-                kind, is_negative = Lookbehind, self.next("a group") == "!"
-            elif self.take("<" if self.is_ecma or self.peek("<") else "P<"):
-                self.name()
-            elif self.peek("P="):
-                self.refuse("back-references are", "writing the repeated part again", 2)
-            elif self.peek("("):
-                self.refuse("conditional groups are", "an alternative", 2)
-            elif self.peek(">"):
-                self.refuse("atomic groups are", "a plain group", 2)
-            elif not self.is_ecma and self.take("#"):
-                while not self.take(")"):
-                    self.next("a comment")
-                return None
-            else:
-                self.refuse("inline flags and this kind of group are", "a plain group, (?:...)", 2)
+        flags = self.flags
+        kind = self.kind_of_group()
+        if kind == "flags":
+            return None
+        self.may_set_flags = False
         self.depth += 1
         if self.depth > MAX_GROUP_DEPTH:
             self.refuse(f"groups nested deeper than {MAX_GROUP_DEPTH} are", "fewer groups", error=ResourceLimitError)
@@ -273,172 +237,99 @@ class _Parser:
         if not self.take(")"):
             self.position = opening
             self.fail("this group is not closed", 0)
-        return inner if kind is None else kind(inner, is_negative)
+        self.flags = flags
+        if kind in ("?=", "?!"):
+            return Lookahead(inner, kind == "?!")
+        if kind in ("?<=", "?<!"):
+            low, high = width(inner)
+            if not self.is_ecma and low != high:
+                self.position = opening
+                self.fail("a lookbehind of Python matches texts of one length only", 0, "several, one for each length")
+            return Lookbehind(inner, kind == "?<!")
+        if kind == "?>":
+            return _atomic(inner)
+        return inner if not isinstance(inner, Assertion | Lookahead | Lookbehind) else Sequence((inner,))
+
+    def kind_of_group(self) -> str:
+        """What stands between the parenthesis and the pattern of the group; "flags" if there is no such pattern."""
+        if not self.take("?"):
+            return ""
+        for kind in (":", "=", "!", "<=", "<!"):
+            if self.take(kind):
+                return "?" + kind
+        if not self.is_ecma and self.take(">"):
+            return "?>"
+        if self.take("<" if self.is_ecma else "P<"):
+            self.name()
+            return ""
+        if self.peek("P="):
+            self.refuse("back-references are", "writing the repeated part again", 2)
+        if self.peek("("):
+            self.refuse("conditional groups are", "an alternative", 2)
+        if self.peek(">"):
+            self.refuse("atomic groups are", "a plain group", 2)
+        if not self.is_at_end and (self.peek("-") or self.pattern[self.position].isalpha()) and not self.peek("P"):
+            return self.set_flags()
+        named = self.peek("<") and not self.is_ecma
+        return self.refuse("this kind of group is", "(?P<name>...)" if named else "a plain group, (?:...)", 2)
 
     def name(self) -> None:
+        """The name of a group."""
+        name = self.take_until(">", "the name of a group")
+        if not name.replace("$", "_" if self.is_ecma else "$").isidentifier():
+            self.fail("the name of a group must be an identifier", len(name) + 1)
+        if name in self.names and not self.is_ecma:
+            self.fail(f"two groups have the name {name!r:.80}", len(name) + 1, "another name")
+        self.names.add(name)
+
+    def set_flags(self) -> str:
+        """Flags for the group, or for the whole pattern from its beginning on."""
         start = self.position
-        while not self.take(">"):
-            self.next("the name of a group")
-        if not self.pattern[start : self.position - 1].isidentifier():
-            self.fail("the name of a group must be an identifier")
+        added, removed = self.letters(), ""
+        has_minus = self.take("-")
+        if has_minus:
+            removed = self.letters(is_removed=True)
+            if not removed and not (self.is_ecma and added):
+                self.fail("a flag must follow", 0)
+        if set(added) & set(removed):
+            self.fail("a flag is turned on and off", 0)
+        if {"a", "u"} <= set(added):
+            self.fail("the flags 'a' and 'u' exclude each other", 0)
+        if not has_minus and self.take(")"):
+            self.set_global_flags(frozenset(added), start)
+            return "flags"
+        if not self.take(":"):
+            self.fail("flags must be followed by ':'", 0)
+        kept = self.flags - {"a", "u"} if {"a", "u"} & set(added) and not self.is_ecma else self.flags
+        self.flags = (kept | set(added)) - set(removed)
+        return "?:"
 
-    # --- escapes and classes ---
+    def set_global_flags(self, added: frozenset[str], start: int) -> None:
+        """Flags for the whole pattern; they were read from `start` on."""
+        if self.is_ecma or not self.may_set_flags:
+            self.position = start
+            if self.is_ecma:
+                self.refuse("inline flags for a whole pattern are", "the argument flags, or (?i:...)")
+            self.fail("flags for the whole pattern may stand at its beginning only", 2, "(?i:...)")
+        self.flags |= added
+        if {"a", "u"} <= self.flags:
+            self.fail("the flags 'a' and 'u' exclude each other")
 
-    def escape(self) -> Tree:
-        """What follows a backslash outside of a class."""
-        char = self.next("an escape")
-        if char == "b":
-            return Assertion("boundary")
-        if char == "B":
-            return Assertion("inside")
-        if not self.is_ecma and char in "AZ":
-            return Assertion("start" if char == "A" else "end")
-        if char == "k" and self.peek("<"):
-            self.refuse("back-references are", "writing the repeated part again", 2)
-        if char in "123456789":
-            number = char + re.match("[0-9]*", self.pattern[self.position :]).group()  # type: ignore[union-attr]
-            if not self.is_ecma or len(number) > 6 or int(number) <= self.num_groups():
-                self.refuse("back-references are", "writing the repeated part again", 2)
-        return Chars(self.class_escape(char))
-
-    def num_groups(self) -> int:
-        """The groups of the whole pattern that a number could refer to."""
-        parts = re.findall(r"\\.|\[(?:\\.|[^\]\\])*\]|\((?!\?)|\(\?<(?![=!])", self.pattern, re.DOTALL)
-        return sum(part[0] == "(" for part in parts)
-
-    def class_escape(self, char: str) -> Ranges:
-        """The set of an escape that may stand in a class too; `char` was taken."""
-        if char in "dDwWsS":
-            space = charclasses.ECMA_SPACE if self.is_ecma else charclasses.ASCII_SPACE
-            ranges = {"d": charclasses.DIGIT, "w": charclasses.WORD, "s": space}[char.lower()]
-            return invert(ranges) if char.isupper() else ranges
-        if char in "pP":
-            return self.unicode_property(char == "P")
-        if char in _CONTROL:
-            return _one(_CONTROL[char])
-        if char == "a" and not self.is_ecma:
-            return _one(0x07)
-        if char == "0" or (self.is_ecma and char in "1234567"):
-            return _one(self.octal(char))
-        if char == "x":
-            return _one(self.hexadecimal(2))
-        if char == "u":
-            return _one(self.unicode_escape())
-        if char == "U" and not self.is_ecma:
-            return _one(self.hexadecimal(8))
-        if char == "c" and self.is_ecma:
-            letter = self.next("a control escape")
-            if not (letter.isascii() and letter.isalpha()):
-                self.fail("a control escape is \\c and a letter")
-            return _one(ord(letter) % 32)
-        if self.is_ecma and char in "89":
-            return _one(ord(char))
-        if char.isalnum() and char.isascii():
-            hint = "^ and $" if char in "AzZG" else f"{char!r} without the backslash, if the character is meant"
-            self.refuse(f"the escape \\{char} is", hint, 2)
-        return _one(ord(char))
-
-    def octal(self, first: str) -> int:
-        r"""``\0`` and up to two more octal digits; in ECMA up to ``\377`` (annex B.1.2, without the flag ``u``)."""
-        value = int(first)
-        for _ in range(2):
-            if self.position == len(self.pattern) or self.pattern[self.position] not in "01234567":
-                break
-            if self.is_ecma and 8 * value + int(self.pattern[self.position]) > 0o377:
-                break
-            value = 8 * value + int(self.next("an escape"))
-        return value
-
-    def hexadecimal(self, num_digits: int) -> int:
-        text = self.pattern[self.position : self.position + num_digits]
-        if len(text) < num_digits or not set(text) <= _HEX:
-            self.fail(f"{num_digits} hexadecimal digits must follow")
-        self.position += num_digits
-        return self.code_point(int(text, 16))
-
-    def unicode_escape(self) -> int:
-        if self.is_ecma and self.take("{"):
-            digits = ""
-            while not self.take("}"):
-                digits += self.next("a Unicode escape")
-            if not digits or not set(digits) <= _HEX or len(digits) > 16:
-                self.fail("a Unicode escape is \\u{ hexadecimal digits }")
-            return self.code_point(int(digits, 16))
-        unit = self.hexadecimal(4)
-        if self.is_ecma and 0xD800 <= unit <= 0xDBFF and self.peek("\\u"):
-            low = self.pattern[self.position + 2 : self.position + 6]
-            if len(low) == 4 and set(low) <= _HEX and 0xDC00 <= int(low, 16) <= 0xDFFF:
-                self.position += 6
-                return 0x10000 + ((unit - 0xD800) << 10) + int(low, 16) - 0xDC00
-        return unit
-
-    def code_point(self, value: int) -> int:
-        if value > MAX_CODE_POINT:
-            self.fail(f"U+{value:X} is no code point")
-        return value
-
-    def unicode_property(self, is_negated: bool) -> Ranges:
-        if not self.is_ecma:
-            self.refuse("the escape \\p is", 'flavour="ecma", which has Unicode properties', 2)
-        if self.take("{"):
-            name = ""
-            while not self.take("}"):
-                name += self.next("a Unicode property")
-        else:
-            name = self.next("a Unicode property")  # \pL, as other dialects write it
-        ranges = charclasses.unicode_property(name)
-        if ranges is None:
-            self.refuse(f"the Unicode property {name!r} is", "a general category such as L, Lu, Nd, P or Letter")
-        return invert(ranges) if is_negated else ranges
-
-    def char_class(self) -> Ranges:
-        opening = self.position - 1
-        is_negated = self.take("^")
-        ranges: list[tuple[int, int]] = []
-        is_first = True
-        while True:
-            if self.position == len(self.pattern):
-                self.position = opening
-                self.fail("this character class is not closed", 0)
-            if self.peek("]") and not (is_first and not self.is_ecma):  # in Python, a first ] is a member
-                self.position += 1
-                break
-            is_first = False
-            low = self.class_member()
-            if (
-                self.peek("-")
-                and not self.pattern.startswith("-]", self.position)
-                and self.position + 1 < len(self.pattern)
-            ):
-                self.position += 1
-                high = self.class_member()
-                if _is_one(low) and _is_one(high):
-                    if high[0][0] < low[0][0]:
-                        self.fail("the range of characters is in the wrong order")
-                    ranges.append((low[0][0], high[0][0]))
-                    continue
-                if not self.is_ecma:
-                    self.fail("a class such as \\w is no end of a range")
-                ranges += (*low, (0x2D, 0x2D), *high)  # [\w-.]: the older ECMA leniency takes the hyphen as a member
-                continue
-            ranges += low
-        return invert(ranges) if is_negated else normalise(ranges)
-
-    def class_member(self) -> Ranges:
-        char = self.next("a character class")
-        if char != "\\":
-            return _one(ord(char))
-        char = self.next("an escape")
-        if char == "b":
-            return _one(0x08)
-        if char in "123456789" and not self.is_ecma:
-            self.refuse("octal escapes are", "\\x and two hexadecimal digits", 2)
-        return self.class_escape(char)
+    def letters(self, is_removed: bool = False) -> str:
+        """Letters of flags."""
+        allowed = "ims" if self.is_ecma else "imsx" if is_removed else "aimsux"
+        letters = self.take_while(allowed)
+        if not self.is_at_end and self.pattern[self.position] not in "-:)":
+            flag = self.next("flags")
+            if not self.is_ecma and flag in "aLut":
+                self.refuse(f"the flag {flag!r} is", "other flags")
+            self.fail(f"no flag {flag!r} of a group", hint=f"letters out of {allowed!r}")
+        if self.is_ecma and len(set(letters)) < len(letters):
+            self.fail("a flag stands twice", 0)
+        return letters
 
 
-def _one(point: int) -> Ranges:
-    return ((point, point),)
-
-
-def _is_one(ranges: Ranges) -> bool:
-    return len(ranges) == 1 and ranges[0][0] == ranges[0][1]
+def _atomic(item: Tree) -> Tree:
+    """An atomic group, unless there is but one way through it."""
+    parts = item.items if isinstance(item, Sequence) else (item,)
+    return item if all(isinstance(part, Chars) for part in parts) else Atomic(item)

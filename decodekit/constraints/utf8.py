@@ -8,6 +8,7 @@ occur because each code point is encoded by its own length.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Final, TypeAlias
 
 from decodekit.constraints import ir
@@ -64,7 +65,12 @@ def intersect(first: Ranges, second: Ranges) -> Ranges:
 
 def charset(ranges: Iterable[tuple[int, int]]) -> Node:
     """One code point out of `ranges` (inclusive, any order), in UTF-8."""
-    points = intersect(normalise(ranges), SCALARS)
+    return _charset(normalise(ranges))
+
+
+@lru_cache(maxsize=1024)
+def _charset(ranges: Ranges) -> Node:
+    points = intersect(ranges, SCALARS)
     return ir.choice(
         *(
             _digits(intersect(points, ((first, last),)), num_continuations, lead)

@@ -152,9 +152,23 @@ def test_another_spelling_of_the_characters() -> None:
         ("(x(?<=a)b)*", "ecma", UnsupportedSchemaError, "lookbehind", None),
         ("(?=a)(?<!b)b", "python", UnsupportedSchemaError, "lookbehind", None),
         ("(?<!a)+b", "ecma", InvalidConstraintError, "cannot be repeated", 7),
-        ("(?i)a", "python", UnsupportedSchemaError, "flags", 1),
-        ("(?>a)", "python", UnsupportedSchemaError, "atomic", 1),
-        ("a++", "python", UnsupportedSchemaError, "possessive", 3),
+        ("(?i)a", "ecma", UnsupportedSchemaError, "inline flags", 2),
+        ("a(?i)", "python", InvalidConstraintError, "at its beginning only", 2),
+        ("(?L:a)", "python", UnsupportedSchemaError, "the flag 'L'", 3),
+        ("(?z:a)", "python", InvalidConstraintError, "no flag 'z'", 3),
+        ("(?i-i:a)", "python", InvalidConstraintError, "on and off", 6),
+        ("(?-:a)", "python", InvalidConstraintError, "a flag must follow", 4),
+        ("(?>a)", "ecma", UnsupportedSchemaError, "atomic", 1),
+        ("(?<n>a)", "python", UnsupportedSchemaError, "this kind of group", 1),
+        ("(?P<n>a)(?P=n)", "python", UnsupportedSchemaError, "back-references", 9),
+        ("(?P<n>a)(?P<n>b)", "python", InvalidConstraintError, "two groups", 13),
+        ("(a)?(?(1)b|c)", "python", UnsupportedSchemaError, "conditional", 5),
+        ("(?<=a|bc)", "python", InvalidConstraintError, "one length", 1),
+        ("a(?#b", "python", InvalidConstraintError, "comment is not closed", 2),
+        (r"\N{NO SUCH NAME}", "python", InvalidConstraintError, "no character is called", 4),
+        (r"\400", "python", InvalidConstraintError, "an octal escape", 1),
+        (r"[\d-z]", "python", InvalidConstraintError, "no end of a range", 5),
+        ("a{4294967295}", "python", ResourceLimitError, "count", 13),
         (r"a\Z", "ecma", UnsupportedSchemaError, r"the escape \\Z", 2),
         (r"\p{Greek}", "ecma", UnsupportedSchemaError, "'Greek'", 9),
         (r"\pL", "python", UnsupportedSchemaError, r"the escape \\p", 1),
@@ -189,6 +203,24 @@ def test_unknown_flavour() -> None:
         Regex("a", "perl")  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("flavour", "flags", "error", "message"),
+    [
+        ("python", "L", UnsupportedSchemaError, "the flag 'L' is not supported"),
+        ("python", "l", UnsupportedSchemaError, "the flag 'l' is not supported"),
+        ("python", "z", InvalidConstraintError, "no flag 'z'"),
+        ("python", "au", InvalidConstraintError, "exclude each other"),
+        ("python", re.IGNORECASE, InvalidConstraintError, "flags are letters"),
+        ("ecma", "v", UnsupportedSchemaError, "the flag 'v' is not supported"),
+        ("ecma", "x", InvalidConstraintError, "no flag 'x'"),
+    ],
+)
+def test_flags_are_checked(flavour: str, flags: str, error: type[DecodekitError], message: str) -> None:
+    with pytest.raises(error, match=message) as caught:
+        Regex("a", flavour, flags)  # type: ignore[arg-type]
+    assert caught.value.at == "flags" and caught.value.hint
+
+
 def test_parse_is_membership() -> None:
     assert Regex("a+").parse("aa") == "aa"
     with pytest.raises(ValueError, match="does not match"):
@@ -204,7 +236,7 @@ def test_parse_is_membership() -> None:
         ("((a{1,100}){1,100}){1,100}", "a" * 40), ("(.*)(.*)(.*)(.*)(.*)[^a]", "a" * 60), (".*a.{30}", "ab" * 30),
         ("(?:(?:a?){1000000000}){1000000000}", "a" * 60), ("(?=.*a{20})(?=.*b{20}).*", "ab" * 20),
         ("a?" * 500 + "a" * 500, "a" * 40), ("(ab|a)(bc|c){0,100000}", "a" + "bc" * 20),
-        ("[a-z]{1,4294967296}", "a" * 60), ("(" * 100 + "a" + ")*" * 100, "a" * 60),
+        ("[a-z]{1,4294967294}", "a" * 60), ("(" * 100 + "a" + ")*" * 100, "a" * 60),
         ("|".join("a" * n for n in range(1, 150)), "a" * 50),
     ],
 )  # fmt: skip

@@ -27,4 +27,4 @@ def search_language(pattern: str, *, at: str) -> Node:
 
 def full_language(pattern: str) -> Node:
     """The texts that `pattern` matches as a whole; for patterns of our own."""
-    return regex.full_match(pattern, "ecma", text.encode)
+    return regex.full_match(pattern, "ecma", encode=text.encode)
