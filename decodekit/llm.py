@@ -10,6 +10,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import repeat
 from typing import Any, Literal, TypeAlias, overload
 
@@ -26,14 +27,17 @@ from decodekit.errors import (
 )
 from decodekit.generation.batch import Batch, Result
 from decodekit.generation.completion import Chunk, Completion, Score
-from decodekit.generation.prompt import Messages, Prompt, encode, is_messages
+from decodekit.generation.prompt import Messages, Prompt, encode, encode_plain, is_messages
 from decodekit.generation.retreat import MAX_ROLLBACKS
 from decodekit.generation.scoring import token_logprobs
 from decodekit.generation.sequence import Request
-from decodekit.generation.step import Settings
+from decodekit.generation.settings import FastForward, Settings
 from decodekit.generation.stopping import StopStrings
 from decodekit.models.causal_lm import CausalLM
-from decodekit.sampling import LogitBias
+from decodekit.sampling import FrequencyPenalty, LogitBias, PresencePenalty, RepetitionPenalty, Stage
+from decodekit.speculation import GrammarDraft
+from decodekit.speculation.canonical import Canonical
+from decodekit.speculation.proposer import each_proposer
 from decodekit.strategy import Processors, Strategy, can_redraw, check_seed, raise_faults, resolve_strategy
 from decodekit.vocabulary import Vocabulary
 
@@ -43,6 +47,9 @@ OnLength: TypeAlias = Literal["error", "return", "close"]
 OnError: TypeAlias = Literal["return", "raise"]
 StrategyLike: TypeAlias = str | Strategy | Processors
 Seeds: TypeAlias = int | Iterable[int] | None
+
+_CANNOT_BAN = (RepetitionPenalty, PresencePenalty, FrequencyPenalty)
+"""Biases that are finite, whatever the text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +81,7 @@ class LLM:
         self.model: CausalLM = _as_causal_lm(model)
         self.tokenizer = tokenizer
         self.vocabulary: Vocabulary = _vocabulary(tokenizer, self.model)
+        self._division: Canonical | None = None
 
     @classmethod
     def load(
@@ -125,6 +133,7 @@ class LLM:
         on_length: OnLength | None = None,
         on_error: OnError = "return",
         max_rollbacks: int | None = None,
+        fast_forward: FastForward = "exact",
         batch_size: int = 8,
         **strategy_options: Any,
     ) -> Completion | list[Completion]:
@@ -147,6 +156,10 @@ class LLM:
             on_error: what happens when a row fails: ``"return"`` gives a completion with `.error`, ``"raise"`` raises.
             max_rollbacks: how often a text is taken back because the guard of the constraint refuses it, before its row
                 fails with a `GuardError`; None is `generation.retreat.MAX_ROLLBACKS` (64). Only with a guard.
+            fast_forward: what is taken without asking the model, where the constraint leaves no choice: ``"exact"``,
+                the tokens that are the only ones allowed; ``"off"``, nothing; ``"canonical"``, besides, bytes that are
+                the only ones allowed, in the tokenizer's own tokens. The first two give the same text, the third
+                changes the law; see `generation.settings.FastForward` for how and why.
             batch_size: most prompts that are decoded at a time.
             strategy_options: options of a strategy that is given by name, such as ``temperature=0.7``.
 
@@ -166,6 +179,7 @@ class LLM:
             on_length=on_length,
             on_error=on_error,
             max_rollbacks=max_rollbacks,
+            fast_forward=fast_forward,
             batch_size=batch_size,
             **strategy_options,
         )
@@ -186,6 +200,7 @@ class LLM:
         on_length: OnLength | None = None,
         on_error: OnError = "return",
         max_rollbacks: int | None = None,
+        fast_forward: FastForward = "exact",
         batch_size: int = 8,
         **strategy_options: Any,
     ) -> Iterator[Chunk]:
@@ -211,6 +226,7 @@ class LLM:
             on_length=on_length,
             on_error=on_error,
             max_rollbacks=max_rollbacks,
+            fast_forward=fast_forward,
             batch_size=batch_size,
             strategy_options=strategy_options,
         )
@@ -229,6 +245,7 @@ class LLM:
         on_length: OnLength | None = None,
         on_error: OnError = "return",
         max_rollbacks: int | None = None,
+        fast_forward: FastForward = "exact",
         batch_size: int = 8,
         **strategy_options: Any,
     ) -> Iterator[tuple[int, Completion]]:
@@ -248,6 +265,7 @@ class LLM:
             on_length=on_length,
             on_error=on_error,
             max_rollbacks=max_rollbacks,
+            fast_forward=fast_forward,
             batch_size=batch_size,
             strategy_options=strategy_options,
         )
@@ -294,6 +312,7 @@ class LLM:
         on_length: OnLength | None,
         on_error: OnError,
         max_rollbacks: int | None,
+        fast_forward: FastForward,
         batch_size: int,
         strategy_options: dict[str, Any],
     ) -> _Plan:
@@ -318,6 +337,18 @@ class LLM:
             faults.append(
                 OptionError(f"max_rollbacks={max_rollbacks!r} is not an integer from 0 on", at="max_rollbacks")
             )
+        if fast_forward not in ("off", "exact", "canonical"):
+            faults.append(
+                OptionError(f'fast_forward={fast_forward!r} is none of "off", "exact", "canonical"', at="fast_forward")
+            )
+        elif fast_forward != "exact" and constraint is None:
+            faults.append(
+                UselessOptionError(
+                    f"fast_forward={fast_forward!r} has no effect without a constraint", at="fast_forward"
+                )
+            )
+        if resolved is not None:
+            faults += self._faults_of_speed(resolved, constraint, fast_forward)
         if on_error not in ("return", "raise"):
             faults.append(OptionError(f'on_error={on_error!r} is neither "return" nor "raise"', at="on_error"))
         stop = () if stop is None else stop
@@ -373,12 +404,50 @@ class LLM:
                 can_redraw=can_redraw(resolved),
                 max_rollbacks=MAX_ROLLBACKS if max_rollbacks is None else max_rollbacks,
                 must_close=on_length == "close",
+                fast_forward=fast_forward,
+                proposer=resolved.proposer,
+                canonical=self._canonical(),
             ),
             grammar,
             on_length or ("return" if constraint is None else "error"),
             on_error,
             seed if isinstance(seed, Iterable) else repeat(seed),
         )
+
+    def _faults_of_speed(
+        self, strategy: Strategy, constraint: Any, fast_forward: FastForward
+    ) -> Iterator[DecodekitError]:
+        """What speaks against the proposers and the fast-forward of a call."""
+        proposers = each_proposer(strategy.proposer)
+        if proposers and not self.model.can_rollback:
+            yield OptionError(
+                f"{self.model.name} keeps recurrent state, which cannot be cropped to the accepted part of a draft",
+                at="speculate",
+                hint="no speculate=; forced tokens of a constraint are taken all the same",
+            )
+        if any(isinstance(proposer, GrammarDraft) for proposer in proposers):
+            if constraint is None:
+                yield UselessOptionError("GrammarDraft has no effect without a constraint", at="speculate")
+            elif fast_forward == "canonical":
+                yield UselessOptionError(
+                    'GrammarDraft offers what fast_forward="canonical" takes without asking',
+                    at="speculate",
+                    hint='fast_forward="exact", with which the text stays the same',
+                )
+        if fast_forward == "canonical":
+            banning = [p for p in strategy.pipeline if p.stage is Stage.BIAS and not isinstance(p, _CANNOT_BAN)]
+            if banning:
+                yield OptionError(
+                    f'fast_forward="canonical" takes tokens unseen, and {banning[0]!r} may forbid them',
+                    at="fast_forward",
+                    hint='fast_forward="exact"',
+                )
+
+    def _canonical(self) -> Canonical:
+        """How the tokenizer divides texts; one for all calls, since it remembers divisions."""
+        if self._division is None:
+            self._division = Canonical(partial(encode_plain, self.tokenizer), self.vocabulary)
+        return self._division
 
     def _decode(self, prompts: Iterable[Prompt], plan: _Plan, num_rows: int) -> Iterator[Chunk]:
         texts: dict[int, list[str]] = {}

@@ -26,13 +26,13 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, ClassVar, TypeAlias, TypeVar
 
 from torch import Tensor
 
 from decodekit.errors import DecodekitError, OptionError, UnknownNameError, UselessOptionError
-from decodekit.generation.step import NoiseKeys
+from decodekit.generation.settings import NoiseKeys
 from decodekit.sampling import (
     Candidates,
     FrequencyPenalty,
@@ -50,8 +50,13 @@ from decodekit.sampling import (
     greedy,
     sample,
 )
+from decodekit.speculation import GrammarDraft, PromptLookup, Proposer, resolve_proposer
+from decodekit.speculation.proposer import Speculate
 
 ENTRY_POINTS = "decodekit.strategies"
+
+PROPOSERS: Mapping[str, Callable[[], Proposer]] = {"prompt-lookup": PromptLookup, "grammar": GrammarDraft}
+"""Names that the option `speculate` takes."""
 
 Processors: TypeAlias = Pipeline | LogitsProcessor | list[LogitsProcessor] | tuple[LogitsProcessor, ...]
 """Logits processors as an option takes them."""
@@ -60,10 +65,15 @@ T = TypeVar("T")
 
 
 class Strategy(ABC):
-    """How a token is taken from logits. A frozen value; equal strategies decode equal texts."""
+    """How a token is taken from logits. A frozen value; equal strategies decode equal texts.
+
+    `speculate` says who guesses ahead: a proposer, its name (see `PROPOSERS`), or several to try in order. It never
+    changes a text, only how many forward passes the text costs.
+    """
 
     name: ClassVar[str]
     seed: int | None = None
+    speculate: Speculate = None
 
     @property
     @abstractmethod
@@ -72,7 +82,16 @@ class Strategy(ABC):
 
     @abstractmethod
     def select(self, scores: Tensor | Candidates, keys: NoiseKeys, /) -> Tensor:
-        """Token ids, int64 [N], for processed logits; see `generation.step.Selector`."""
+        """Token ids, int64 [N], for processed logits; see `generation.settings.Selector`."""
+
+    @property
+    def proposer(self) -> Proposer | None:
+        """Who guesses ahead; None without speculation.
+
+        Raises:
+            OptionError, UnknownNameError: `speculate` is nothing that can guess.
+        """
+        return resolve_proposer(self.speculate, PROPOSERS)
 
 
 @dataclass(frozen=True)
@@ -85,6 +104,7 @@ class Greedy(Strategy):
         frequency_penalty: subtracted once for every time that a token was generated.
         logit_bias: added to the logits of these token ids.
         processors: further processors that change which token is the likeliest.
+        speculate: who guesses ahead; see `Strategy`.
 
     Raises:
         OptionError: with all options that are out of range, or have no effect on the likeliest token.
@@ -97,11 +117,13 @@ class Greedy(Strategy):
     frequency_penalty: float | None = None
     logit_bias: Mapping[int, float] | None = None
     processors: Processors = ()
+    speculate: Speculate = None
 
     def __post_init__(self) -> None:
         faults: list[DecodekitError] = []
         processors = _ordered(self, (), faults)
         faults += [_useless(repr(processor)) for processor in processors if isinstance(processor, OrderPreserving)]
+        _check_speculate(self, faults)
         raise_faults(faults)
 
     @cached_property
@@ -134,6 +156,7 @@ class Sample(Strategy):
         logit_bias: added to the logits of these token ids.
         seed: key of the noise, for every prompt; ``generate(seed=...)`` may give it instead. None is 0.
         processors: further processors.
+        speculate: who guesses ahead; see `Strategy`.
 
     Raises:
         OptionError: with all options that are out of range.
@@ -151,10 +174,12 @@ class Sample(Strategy):
     logit_bias: Mapping[int, float] | None = None
     seed: int | None = None
     processors: Processors = ()
+    speculate: Speculate = None
 
     def __post_init__(self) -> None:
         faults: list[DecodekitError] = []
         _ordered(self, self._own(faults), faults)
+        _check_speculate(self, faults)
         if self.seed is not None:
             check_seed(self.seed, faults)
         raise_faults(faults)
@@ -191,7 +216,11 @@ def can_redraw(strategy: Strategy) -> bool:
     )
 
 
-_BUILT_IN: dict[str, type[Strategy]] = {strategy.name: strategy for strategy in (Greedy, Sample)}
+_BUILT_IN: dict[str, Callable[..., Strategy]] = {
+    "greedy": Greedy,
+    "sample": Sample,
+    "prompt-lookup": partial(Greedy, speculate=PromptLookup()),
+}
 
 
 def available_strategies() -> list[str]:
@@ -243,7 +272,7 @@ def _named(name: str, options: Mapping[str, Any]) -> Strategy:
     for option, value in options.items():
         if option in accepted:
             continue
-        if factory is Greedy and option in inspect.signature(Sample).parameters:
+        if factory in (Greedy, _BUILT_IN["prompt-lookup"]) and option in inspect.signature(Sample).parameters:
             faults.append(_useless(f"{option}={value!r}"))
         else:
             faults.append(unknown_option(option, accepted))
@@ -295,6 +324,7 @@ GENERATION_OPTIONS = (
     "on_length",
     "on_error",
     "max_rollbacks",
+    "fast_forward",
     "batch_size",
 )
 """Options of `LLM.generate` that do not belong to a strategy."""
@@ -357,6 +387,13 @@ def _ordered(
         return [*penalties, *extra]
     biases = [processor for processor in extra if processor.stage is Stage.BIAS]
     return [*penalties, *biases, *own, *(processor for processor in extra if processor.stage is not Stage.BIAS)]
+
+
+def _check_speculate(strategy: Strategy, faults: list[DecodekitError]) -> None:
+    try:
+        _ = strategy.proposer
+    except (OptionError, UnknownNameError) as error:
+        faults.append(error)
 
 
 def _useless(option: str) -> UselessOptionError:

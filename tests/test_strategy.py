@@ -33,7 +33,7 @@ def test_names_and_options() -> None:
     assert resolve_strategy("greedy", {}) == Greedy()
     assert resolve_strategy("sample", {"temperature": 0.7, "top_k": 5}) == Sample(temperature=0.7, top_k=5)
     assert resolve_strategy("greedy", {"repetition_penalty": 1.2}) == Greedy(repetition_penalty=1.2)
-    assert available_strategies()[:2] == ["greedy", "sample"]
+    assert available_strategies()[:3] == ["greedy", "sample", "prompt-lookup"]
 
 
 def test_values_and_processors() -> None:
@@ -96,7 +96,7 @@ def test_all_faults_together() -> None:
         ("greedy", {"processors": TopK(5)}, UselessOptionError, "TopK(5) has no effect with greedy decoding."),
         ("greedy", {"processors": 5}, OptionError, "5 is not a logits processor"),
         ("specualtive", {}, UnknownNameError, "no strategy 'specualtive'."),
-        ("gredy", {}, UnknownNameError, "Did you mean 'greedy'? Installed: greedy, sample"),
+        ("gredy", {}, UnknownNameError, "Did you mean 'greedy'? Installed: greedy, sample, prompt-lookup"),
         ("sample", {"temprature": 0.7}, OptionError, "no option 'temprature'. Did you mean 'temperature'?"),
         ("greedy", {"max_new_token": 5}, OptionError, "Did you mean 'max_new_tokens'?"),
         ("sample", {"temperature": 0.0}, OptionError, "greedy"),
@@ -169,7 +169,7 @@ def test_plug_ins_are_found_by_name_and_loaded_when_asked_for(monkeypatch: pytes
         return [entry for entry in entries if name in (None, entry.name)]
 
     monkeypatch.setattr(module.importlib.metadata, "entry_points", entry_points)
-    assert available_strategies() == ["greedy", "sample", "broken", "last", "value"]
+    assert available_strategies() == ["greedy", "sample", "prompt-lookup", "broken", "last", "value"]
     assert resolve_strategy("last", {"flavour": "other"}) == Last("other")
     with pytest.raises(OptionError, match=r"no option 'flavor'\. Did you mean 'flavour'"):
         resolve_strategy("last", {"flavor": "other"})
@@ -177,5 +177,5 @@ def test_plug_ins_are_found_by_name_and_loaded_when_asked_for(monkeypatch: pytes
         resolve_strategy("broken", {})
     with pytest.raises(UnknownNameError, match="no class or function"):
         resolve_strategy("value", {})
-    with pytest.raises(UnknownNameError, match="Installed: greedy, sample, broken, last, value"):
+    with pytest.raises(UnknownNameError, match="Installed: greedy, sample, prompt-lookup, broken, last, value"):
         resolve_strategy("lasd", {})

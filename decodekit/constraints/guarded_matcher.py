@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from decodekit.constraints.automaton import Int32Array
 from decodekit.constraints.bitmask import forbid
 from decodekit.constraints.brackets import Place, closing_tokens_of
 from decodekit.constraints.configurations import State
+from decodekit.constraints.explaining import Explanation, as_bytes, explain_refusal
 from decodekit.constraints.guards import CompoundGuard, Guard, Refusal
 from decodekit.constraints.matcher import GrammarMatcher
 from decodekit.constraints.successors import token_bytes_of
@@ -205,3 +206,22 @@ class GuardedMatcher:
         """
         forced = self._inner.forced_tokens()
         return forced[: self.validate(forced)]
+
+    def forced_text(self, gaps: Mapping[int, bytes] | None = None) -> bytes:
+        """The run of bytes each of which is the only one that the language lets follow; the guard is not asked."""
+        return self._inner.forced_text(gaps)
+
+    def explain(self, asked: int | str | bytes) -> Explanation:
+        """Whether a token or a text may come next, and why not; the guard is asked where the text is whole with it."""
+        explanation = self._inner.explain(asked)
+        if not explanation.is_allowed:
+            return explanation
+        data = self._verdicts.vocabulary.token_bytes[asked] if isinstance(asked, int) else as_bytes(asked)
+        state = self._inner.state if data is None else self._inner.unfolding.read(self._inner.state, data)
+        assert state is not None
+        if data is not None and state.configurations:  # it may go on
+            return explanation
+        refusal = self._verdicts.of(bytes(self._text) + (data or b""))
+        if refusal is None:
+            return explanation
+        return explain_refusal(refusal, max(0, len(data or b"" if isinstance(asked, int) else asked) - 1))

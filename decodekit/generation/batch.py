@@ -1,8 +1,8 @@
 """Continuous batching: a fixed number of cache rows, refilled from a lazy stream of requests as rows become free.
 
-New rows are prefilled apart from the rows that decode, in groups of similar length; then all rows decode together, one
-`step` per token. A finished row leaves at once. Requests are taken from the stream only when a row is free for them,
-and while the stream lets wait for one, everything waits.
+New rows are prefilled apart from the rows that decode, in groups of similar length; then all rows decode together, step
+by step, each by as many tokens as come out of its draft. A finished row leaves at once. Requests are taken from the
+stream only when a row is free for them, and while the stream lets wait for one, everything waits.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import torch
 
 from decodekit.errors import ContextLengthError, DecodekitError, LengthError, OptionError
 from decodekit.generation.buffers import Masks, TokenTable
+from decodekit.generation.forced import take_forced
 from decodekit.generation.padding import similar_lengths
 from decodekit.generation.sequence import Request, Sequence, TokenLogprob
 from decodekit.generation.stats import Stats
@@ -89,7 +90,8 @@ class Batch:
         self._cache: Cache | None = None
         self._queue = enumerate(requests)
         self._is_exhausted = False
-        self._masks = Masks(num_rows, settings.vocabulary.num_mask_words)
+        vocabulary = settings.vocabulary
+        self._masks = Masks(num_rows, vocabulary.num_mask_words, vocabulary.token_bytes, settings.can_redraw)
         self._table = TokenTable(num_rows) if settings.pipeline.needs_history else None
 
     def run(self) -> Iterator[Update]:
@@ -170,6 +172,10 @@ class Batch:
                 )
         if sequence.matcher is not None and sequence.matcher.is_accepting and not sequence.matcher.can_continue:
             sequence.finish("complete")  # the empty text is the only one
+        else:
+            take_forced(sequence, self._settings, None)
+            if sequence.finish_reason is not None:  # all of the text is forced
+                sequence.first_token_at = time.perf_counter()
         return sequence
 
     def _assign_rows(self, admitted: list[Sequence]) -> None:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from decodekit.constraints.bitmask import forbid
 from decodekit.errors import DecodekitError
+from decodekit.generation.retreat import checkpoint
 from decodekit.generation.sequence import Sequence
 from decodekit.sampling import History
 
@@ -23,38 +24,84 @@ NONE_ALLOWED = -1
 
 
 class Masks:
-    """The bitmasks of the rows of one step.
+    """The bitmasks of the places of one step.
 
     Args:
-        num_rows: how many rows a step may have.
-        num_words: int32 words of one row; bit t % 32 of word t // 32 allows token t.
+        num_rows: how many sequences a step may have.
+        num_words: int32 words of one place; bit t % 32 of word t // 32 allows token t.
+        token_bytes: bytes by token, to see which refusals of a guard take no text back.
+        can_redraw: whether a token that a guard refuses keeps its bit, because it can be drawn and refused.
     """
 
-    def __init__(self, num_rows: int, num_words: int) -> None:
+    def __init__(
+        self, num_rows: int, num_words: int, token_bytes: Rows[bytes | None] = (), can_redraw: bool = True
+    ) -> None:
         self._words = np.zeros((num_rows, num_words), dtype=np.int32)
+        self._token_bytes = token_bytes
+        self._can_redraw = can_redraw
 
-    def fill(self, sequences: Rows[Sequence]) -> Tensor | None:
-        """The tokens allowed next, int32 [N, words], valid until the next call; None if all rows are free text.
+    def fill(self, sequences: Rows[Sequence], drafts: list[list[int]]) -> Tensor | None:
+        """The tokens allowed after the first 0, 1, ..., k tokens of each draft, int32 [P, words] as places come.
 
-        A constraint that fails (it may outgrow its bounds) is an error of its sequence, and allows nothing.
+        Valid until the next call; None if all rows are free text. A constraint that fails (it may outgrow its bounds)
+        in front of a draft is an error of its sequence, and allows nothing. Where it fails further on, the draft is cut
+        in `drafts`, so that the row meets the failure in its own time; the places behind the cut mean nothing.
         """
         if all(sequence.matcher is None for sequence in sequences):
             return None
+        num_places = len(sequences) + sum(map(len, drafts))
+        if num_places > len(self._words):
+            self._words = np.zeros((2 * num_places, self._words.shape[1]), dtype=np.int32)
+        first = 0
         for row, sequence in enumerate(sequences):
+            words = self._words[first : first + len(drafts[row]) + 1]
+            first += len(words)
             if sequence.matcher is None:
-                self._words[row] = _ALL
-                continue
-            try:
-                if sequence.has_guard:
-                    sequence.matcher.fill_bitmask(self._words, row, exact=False)  # `retreat` asks the guard
-                    for token in sequence.banned:
-                        forbid(self._words[row], token)
-                else:
-                    sequence.matcher.fill_bitmask(self._words, row)
-            except DecodekitError as error:
+                words[:] = _ALL
+            else:
+                drafts[row] = self._fill_along(sequence, drafts[row], words)
+        return torch.from_numpy(self._words[:num_places])
+
+    def _fill_along(self, sequence: Sequence, draft: list[int], words: npt.NDArray[np.int32]) -> list[int]:
+        matcher = sequence.matcher
+        assert matcher is not None
+        sequence.place_refusals = {}
+        begin, num_filled = matcher.num_tokens, 0
+        try:
+            self._fill_place(sequence, (), words[0])
+            num_filled = 1
+            for place, token in enumerate(draft, 1):
+                if not matcher.accept(token):
+                    break
+                self._fill_place(sequence, draft[:place], words[place])
+                num_filled += 1
+        except DecodekitError as error:
+            if num_filled == 0:
                 sequence.error = error
-                self._words[row] = 0
-        return torch.from_numpy(self._words[: len(sequences)])
+                words[0], num_filled = 0, 1
+        matcher.rollback(matcher.num_tokens - begin)
+        words[num_filled:] = _ALL
+        return draft[: num_filled - 1]
+
+    def _fill_place(self, sequence: Sequence, draft: Rows[int], words: npt.NDArray[np.int32]) -> None:
+        matcher = sequence.matcher
+        assert matcher is not None
+        if not sequence.has_guard:
+            matcher.fill_bitmask(words[None])
+            return
+        matcher.fill_bitmask(words[None], exact=False)  # `retreat` asks the guard about the tokens that are drawn
+        if not draft:
+            for token in sequence.banned:
+                forbid(words, token)
+        if self._can_redraw:
+            return
+        # A token whose refusal takes more back keeps its bit: when it is drawn the text goes back, whatever the
+        # strategy.
+        text = [*sequence.token_ids, *draft]
+        for token, refusal in matcher.refusals().items():
+            if checkpoint(text, refusal.keep, self._token_bytes) == len(text):
+                sequence.place_refusals[len(text)] = refusal
+                forbid(words, token)
 
 
 def sole_tokens(bitmask: Tensor) -> list[int | None]:
@@ -80,11 +127,11 @@ class TokenTable:
         self._tokens = np.full((num_rows, 512), -1, dtype=np.int64)
 
     def begin(self, sequence: Sequence) -> None:
-        """Put the prompt of a new sequence into its row."""
-        prompt = sequence.request.prompt
-        self._reserve(len(prompt))
+        """Put the prompt of a new sequence, and the text that it has already, into its row."""
+        tokens = [*sequence.request.prompt, *sequence.token_ids]
+        self._reserve(len(tokens))
         self._tokens[sequence.row] = -1
-        self._tokens[sequence.row, : len(prompt)] = prompt
+        self._tokens[sequence.row, : len(tokens)] = tokens
 
     def append(self, sequence: Sequence) -> None:
         """Add the token that the sequence took last."""
@@ -99,12 +146,23 @@ class TokenTable:
         """Row i becomes what row ``rows[i]`` was, as in `Cache.reorder`."""
         self._tokens = self._tokens[list(rows)]
 
-    def history(self, sequences: Rows[Sequence], device: torch.device) -> History:
-        """The prefixes of the sequences, as tensors on `device`."""
-        lengths = [sequence.length for sequence in sequences]
+    def history(self, sequences: Rows[Sequence], drafts: Rows[Rows[int]], device: torch.device) -> History:
+        """What stands before each of P places, as tensors on `device`.
+
+        Args:
+            sequences: [P], that of each place.
+            drafts: [P], the draft tokens before the place.
+            device: of the tensors.
+        """
+        lengths = [sequence.length + len(draft) for sequence, draft in zip(sequences, drafts, strict=True)]
         rows = [sequence.row for sequence in sequences]
+        self._reserve(max(lengths))
+        tokens = self._tokens[rows, : max(lengths)]  # a copy
+        for place, draft in enumerate(drafts):
+            if draft:
+                tokens[place, lengths[place] - len(draft) : lengths[place]] = draft
         return History(
-            token_ids=torch.from_numpy(self._tokens[rows, : max(lengths)]).to(device),
+            token_ids=torch.from_numpy(tokens).to(device),
             prompt_lengths=torch.tensor([len(sequence.request.prompt) for sequence in sequences], device=device),
             lengths=torch.tensor(lengths, device=device),
         )

@@ -50,6 +50,15 @@ def encode(tokenizer: Any, prompt: Prompt, at: str) -> list[int]:
     )
 
 
+def encode_plain(tokenizer: Any, text: str) -> list[int]:
+    """Token ids of a text without special tokens.
+
+    Raises:
+        TokenizerError: the tokenizer offers no way to encode a text.
+    """
+    return _encode_text(tokenizer, text, "text", add_special_tokens=False)
+
+
 def _encode_text(tokenizer: Any, text: str, at: str, *, add_special_tokens: bool) -> list[int]:
     try:
         text.encode("utf-8")

@@ -40,14 +40,14 @@ def luby(number: int) -> int:
     return (number + 1) >> 1
 
 
-def checkpoint(sequence: Sequence, keep: int, token_bytes: Rows[bytes | None]) -> int:
+def checkpoint(text: Rows[int], keep: int, token_bytes: Rows[bytes | None]) -> int:
     """The largest number of tokens of the text whose bytes lie within the first `keep`."""
     num_bytes = 0
-    for number, token in enumerate(sequence.token_ids):
+    for number, token in enumerate(text):
         num_bytes += len(token_bytes[token] or b"")
         if num_bytes > keep:
             return number
-    return len(sequence.token_ids)
+    return len(text)
 
 
 def destination(sequence: Sequence, first: int) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence as Tokens
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from decodekit.errors import DecodekitError
 from decodekit.generation.stats import Stats
@@ -56,11 +56,14 @@ class TokenLogprob:
 class Sequence:
     """One request on its way.
 
-    `pending` holds the tokens that the model has not read: the prompt first, then the token taken last. The model has
-    always read ``prompt + token_ids`` up to them. `new_text` and the tokens from `num_reported` on were not handed out
-    yet. Where the constraint has a guard, `bans` holds the tokens that must not come at a position after the present
-    prefix, and `refusal` why the guard refused last. `plan` holds the tokens that end the text in time, once the budget
-    leaves no other choice.
+    `pending` holds the tokens that the model has not read: the prompt first, then the token taken last, and forced
+    tokens with both. The model has always read ``prompt + token_ids`` up to them. `new_text` and the tokens from
+    `num_reported` on were not handed out yet. `memory` is what proposers keep for the row.
+
+    Where the constraint has a guard, `bans` holds the tokens that must not come at a position after the present prefix,
+    `refusal` why the guard refused last, and `place_refusals`, by length of the text, why it refuses tokens that the
+    masks of the present step do not have. `plan` holds the tokens that end the text in time, once the budget leaves no
+    other choice.
 
     Args:
         index: number of the request, counted from 0.
@@ -90,9 +93,15 @@ class Sequence:
     has_guard: bool = field(init=False)
     bans: dict[int, set[int]] = field(init=False, default_factory=dict)
     refusal: Refusal | None = field(init=False, default=None)
+    place_refusals: dict[int, Refusal] = field(init=False, default_factory=dict)
     plan: tuple[int, ...] = field(init=False, default=())
     num_guard_refusals: int = field(init=False, default=0)
     num_rollbacks: int = field(init=False, default=0)
+    num_forced_tokens: int = field(init=False, default=0)
+    num_drafts: int = field(init=False, default=0)
+    num_draft_tokens: int = field(init=False, default=0)
+    accepted_at: list[int] = field(init=False, default_factory=list)
+    memory: dict[Any, Any] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         # The request's own matcher stays at the beginning, so that a request can be run again.
@@ -133,6 +142,14 @@ class Sequence:
         self.new_text = "".join(self.stream.push(token_bytes[token] or b"") for token in self.token_ids)
         self.num_rollbacks += 1
 
+    def count_draft(self, num_tokens: int, num_accepted: int) -> None:
+        """Note that a draft of so many tokens was verified, and how many were accepted."""
+        self.num_drafts += 1
+        self.num_draft_tokens += num_tokens
+        self.accepted_at += [0] * (num_accepted - len(self.accepted_at))
+        for position in range(num_accepted):
+            self.accepted_at[position] += 1
+
     def finish(self, reason: FinishReason, error: DecodekitError | None = None) -> None:
         """End the sequence: the text that was held back is released."""
         self.finish_reason, self.error = reason, error
@@ -148,4 +165,8 @@ class Sequence:
             duration_s=now - self.started_at,
             num_guard_refusals=self.num_guard_refusals,
             num_rollbacks=self.num_rollbacks,
+            num_forced_tokens=self.num_forced_tokens,
+            num_drafts=self.num_drafts,
+            num_draft_tokens=self.num_draft_tokens,
+            acceptance_histogram=tuple(self.accepted_at),
         )

@@ -21,6 +21,12 @@ class Stats:
         duration_s: from admission to the end.
         num_guard_refusals: tokens that were drawn, ended the text, and were refused by the guard of the constraint.
         num_rollbacks: how often the text was taken back by a token or more, because of a guard.
+        num_forced_tokens: tokens that the constraint left no choice about and that were taken without a draw of their
+            own; those of a text that was taken back are counted, too.
+        num_drafts: drafts with at least one token that a proposer offered and the constraint allowed.
+        num_draft_tokens: tokens of these drafts.
+        acceptance_histogram: entry i is the number of drafts whose token at position i was accepted; it ends with the
+            last position that was ever accepted.
     """
 
     num_prompt_tokens: int
@@ -30,6 +36,10 @@ class Stats:
     duration_s: float
     num_guard_refusals: int = 0
     num_rollbacks: int = 0
+    num_forced_tokens: int = 0
+    num_drafts: int = 0
+    num_draft_tokens: int = 0
+    acceptance_histogram: tuple[int, ...] = ()
 
     @property
     def tpot_s(self) -> float | None:
@@ -47,3 +57,13 @@ class Stats:
     def tokens_per_forward(self) -> float:
         """Generated tokens per forward pass."""
         return self.num_generated_tokens / self.num_forwards if self.num_forwards else 0.0
+
+    @property
+    def draft_acceptance_rate(self) -> float | None:
+        """Share of the draft tokens that were accepted; None without drafts."""
+        return sum(self.acceptance_histogram) / self.num_draft_tokens if self.num_draft_tokens else None
+
+    @property
+    def mean_acceptance_length(self) -> float | None:
+        """Tokens that came of a draft and its verification, on average: 1 + the accepted ones; None without drafts."""
+        return 1 + sum(self.acceptance_histogram) / self.num_drafts if self.num_drafts else None

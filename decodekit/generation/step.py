@@ -1,47 +1,61 @@
-"""One step of decoding: every sequence of a batch takes one token.
+"""One step of decoding: every sequence of a batch takes one token or more from one forward pass.
 
 Whatever is decoded goes through `step`: the first token after a prompt and all later ones, free or constrained,
-greedy or sampled. The token of a row depends on that row alone: its logits, its prefix, its constraint, its seed.
+greedy or sampled, with drafts or without. Plain decoding is a draft of length 0.
+
+The contract: what makes a step take more tokens never changes them. The target takes its own token at every place of a
+draft, from the prefix that the place has, with the mask of that place and the noise of that position, and a draft token
+is kept only if it is the same (`speculation.verification`). So the tokens of a row depend on that row alone: its
+logits, its prefix, its constraint, its seed.
+
+One thing is beyond this code: the logits themselves. A matrix product over five rows rounds otherwise than one over a
+single row, so that the float32 logits of one place differ in their last bits (1e-6 of their size) with the number of
+tokens and rows that are read with it. A token changes where two candidates lie closer than that.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from collections.abc import Sequence as Rows
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from dataclasses import dataclass
+from itertools import accumulate, islice
+from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 from torch import Tensor
 
 from decodekit.constraints.bitmask import forbid
-from decodekit.errors import DeadEndError, DecodekitError, DecodingError, NonFiniteLogitsError
-from decodekit.generation.buffers import NONE_ALLOWED, Masks, TokenTable, sole_tokens
+from decodekit.errors import DeadEndError, DecodekitError
+from decodekit.generation.buffers import Masks, TokenTable
+from decodekit.generation.drawing import Place, choose, measure, places_along
+from decodekit.generation.forced import forced_run, take_forced
 from decodekit.generation.padding import right_padded
-from decodekit.generation.retreat import MAX_REDRAWS, MAX_ROLLBACKS, checkpoint, destination, failure, give_up
-from decodekit.generation.sequence import Sequence, TokenLogprob
-from decodekit.generation.stopping import StopStrings, finish_reason
-from decodekit.sampling import Candidates, Pipeline, Stage
+from decodekit.generation.retreat import MAX_REDRAWS, checkpoint, destination, failure, give_up
+from decodekit.generation.sequence import Sequence
+from decodekit.generation.settings import FastForward, NoiseKeys, Selector, Settings
+from decodekit.generation.taking import ends_in_time, must_close, take
+from decodekit.speculation.proposer import Context
+from decodekit.speculation.verification import coupled_match, num_equal
 
 if TYPE_CHECKING:
     from decodekit.models.causal_lm import Cache, CausalLM
-    from decodekit.vocabulary import Vocabulary
+
+__all__ = ["FastForward", "Guess", "NoiseKeys", "Retreat", "Selector", "Settings", "forward", "step"]
 
 
 @dataclass(frozen=True, slots=True)
-class NoiseKeys:
-    """What the noise of every row is keyed by, besides the token id; one entry per row.
+class Guess:
+    """What may follow the text of a row.
 
     Args:
-        seeds: the seeds of the requests.
-        sequences: numbers of the samples of a prompt.
-        positions: index of the token among the generated ones, 0 for the first.
+        tokens: in order, all legal; empty for plain decoding.
+        num_forced: how many of the first ones the constraint forces; the others come from a proposer.
+        is_certain: whether the forced ones are taken whatever the target would take.
     """
 
-    seeds: list[int]
-    sequences: list[int]
-    positions: list[int]
+    tokens: list[int]
+    num_forced: int = 0
+    is_certain: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,64 +65,32 @@ class Retreat:
     num_tokens: int
 
 
-Outcome: TypeAlias = int | Retreat | DecodekitError
-"""What a row comes to in one step: a token, a way back, or the reason why there is neither."""
-
-
-class Selector(Protocol):
-    """Takes one token per row."""
-
-    def __call__(self, scores: Tensor | Candidates, keys: NoiseKeys, /) -> Tensor:
-        """Token ids, int64 [N], for processed logits: float32 [N, V], or the survivors of a top-k that stand for them.
-
-        Deterministic, and per row: the token of a row depends on its scores and its keys alone.
-
-        Raises:
-            DeadEndError: a row has no finite score.
-            NonFiniteLogitsError: a row has NaN or +inf.
-        """
-
-
 @dataclass(frozen=True, slots=True)
-class Settings:
-    """How a batch decodes.
+class Verdict:
+    """What came out of a step for one row.
 
     Args:
-        vocabulary: bytes of the tokens, and which of them end a text.
-        pipeline: what reshapes the logits before a token is selected.
-        select: takes the token.
-        max_new_tokens: how many tokens a sequence may have.
-        stop: texts that end a sequence.
-        num_alternatives: how many alternatives to record with each token's log-probability; None records nothing.
-        can_redraw: whether a token that may not come can be drawn, cleared and drawn again without a change of law:
-            True promises that the selector takes the argmax of something that it computes for every token by itself,
-            and that the pipeline removes no tokens. Otherwise what a guard refuses is cleared before the draw.
-        max_rollbacks: how often a text is taken back because of a guard before its row fails.
-        must_close: let no token come after which the constraint cannot be satisfied within `max_new_tokens`.
+        first: its first place among the places of the step; its tokens were taken there and at the following ones.
+        tokens: what was taken, in order.
+        retreat: the way back that follows, if any.
     """
 
-    vocabulary: Vocabulary
-    pipeline: Pipeline
-    select: Selector
-    max_new_tokens: int
-    stop: StopStrings = StopStrings()
-    num_alternatives: int | None = None
-    can_redraw: bool = False
-    max_rollbacks: int = MAX_ROLLBACKS
-    must_close: bool = False
-    can_ban: bool = field(init=False)
-    """Whether a bias of the pipeline may be -inf, so that the only token that a constraint allows can be forbidden."""
+    first: int
+    tokens: list[int]
+    retreat: Retreat | None
 
-    def __post_init__(self) -> None:
-        biases = [processor for processor in self.pipeline if processor.stage is Stage.BIAS]
-        object.__setattr__(self, "can_ban", bool(biases))
+
+_NO_GUESS = Guess([])
+
+Outcome: TypeAlias = int | Retreat | DecodekitError
+"""What a place comes to: a token, a way back, or the reason why there is neither."""
 
 
 @torch.inference_mode()
 def step(
     sequences: Rows[Sequence], model: CausalLM, cache: Cache, settings: Settings, masks: Masks, table: TokenTable | None
 ) -> None:
-    """Let the model read what is pending and take one token per sequence; some finish by that.
+    """Let the model read what is pending and take tokens of every sequence; some finish by that.
 
     Args:
         sequences: N unfinished sequences with their rows in `cache`.
@@ -118,131 +100,156 @@ def step(
         masks: buffers for the constraints' bitmasks.
         table: the prefixes, kept if a processor of the pipeline looks back.
     """
-    logits = forward(sequences, model, cache)  # [N, V], as the model gives them
-    bitmask = masks.fill(sequences)  # [N, words] or None, on the CPU while a GPU computes
-    if bitmask is not None and not settings.can_redraw:
-        forbid_refused(sequences, bitmask, settings)
-    choices = choose(sequences, logits, bitmask, settings, table)  # a token, or the reason why there is none
-    settled = choices if bitmask is None else settle(sequences, choices, logits, bitmask, settings, table)
-    logprobs = measure(logits, settled, settings.num_alternatives)
-    now = time.perf_counter()
-    for sequence, choice, logprob in zip(sequences, settled, logprobs, strict=True):
-        if isinstance(choice, Retreat):
-            continue
-        if isinstance(choice, DecodekitError):
-            sequence.finish("dead_end" if isinstance(choice, DeadEndError) else "error", choice)
-            continue
-        try:
-            take(sequence, choice, logprob, settings)
-        except DecodekitError as error:  # a constraint that outgrew its bounds: the other rows go on
-            sequence.finish("error", error)
-            continue
-        if table is not None:
-            table.append(sequence)
-        if sequence.first_token_at is None:
-            sequence.first_token_at = now
-    go_back(sequences, settled, cache, settings, table)
+    guesses = propose(sequences, settings)
+    drafts = [guess.tokens for guess in guesses]
+    places = places_along(sequences, drafts)  # P = N + all draft tokens
+    logits = forward(sequences, model, cache, drafts=drafts)  # [P, V], as the model gives them
+    bitmask = masks.fill(sequences, drafts)  # [P, words] or None, on the CPU while a GPU computes
+    target = choose(places, logits, bitmask, settings, table)  # the target's own token at every place, or an error
+    firsts = accumulate((len(guess.tokens) + 1 for guess in guesses), initial=0)  # the first place of every row
+    verdicts = [
+        verify(sequence, guess, draft, first, target, logits, bitmask, settings, table)
+        for sequence, guess, draft, first in zip(sequences, guesses, drafts, firsts, strict=False)
+    ]
+    record(sequences, verdicts, logits, settings)
+    for sequence, verdict in zip(sequences, verdicts, strict=True):
+        if verdict.retreat is not None:
+            go_back(sequence, verdict.retreat, settings, table)
+        elif sequence.finish_reason is None:
+            take_forced(sequence, settings, table)
+    if any(guess.tokens for guess in guesses) or any(verdict.retreat for verdict in verdicts):
+        crop(sequences, cache)
 
 
-def forward(sequences: Rows[Sequence], model: CausalLM, cache: Cache, num_tokens: int | None = None) -> Tensor:
-    """Let the model read the pending tokens, at most `num_tokens` of each row; logits [N, V] after the last of them."""
+def propose(sequences: Rows[Sequence], settings: Settings) -> list[Guess]:
+    """What may follow each text: what is forced and was not taken unseen, else what the proposer offers.
+
+    One token of the budget is left for the target's own, and nothing is guessed beyond an end of the text.
+    """
+    guesses = [_NO_GUESS] * len(sequences)
+    if settings.proposer is None and (settings.is_forced_unseen or settings.fast_forward == "off"):
+        return guesses
+    limits = [sequence.max_tokens - len(sequence.token_ids) - 1 for sequence in sequences]
+    if not settings.is_forced_unseen:
+        for row, (sequence, limit) in enumerate(zip(sequences, limits, strict=True)):
+            run, is_certain = forced_run(sequence, settings)
+            if run[: max(0, limit)]:
+                guesses[row] = Guess(run[:limit], len(run[:limit]), is_certain)
+    rows = [row for row, limit in enumerate(limits) if limit > 0 and not guesses[row].tokens]
+    if settings.proposer is None or not rows:
+        return guesses
+    contexts = [
+        Context(one.request.prompt, one.token_ids, one.matcher, settings.canonical, one.memory)
+        for one in (sequences[row] for row in rows)
+    ]
+    drafts = settings.proposer.propose(contexts, [limits[row] for row in rows])
+    for row, context, draft in zip(rows, contexts, drafts, strict=True):
+        tokens = list(draft.tokens[: limits[row]])
+        end = next((i for i, token in enumerate(tokens) if token in settings.vocabulary.eos_token_ids), len(tokens))
+        guesses[row] = Guess(tokens[: context.num_legal(tokens[:end])])
+    return guesses
+
+
+def forward(
+    sequences: Rows[Sequence],
+    model: CausalLM,
+    cache: Cache,
+    num_tokens: int | None = None,
+    drafts: Rows[list[int]] | None = None,
+) -> Tensor:
+    """Let the model read the pending tokens, at most `num_tokens` of each row, and the drafts after them.
+
+    Returns:
+        Logits [N, V] after the last token that was read; with drafts [P, V], after the last pending token of a row and
+        after every token of its draft, row by row.
+    """
     reading = [sequence.pending[:num_tokens] for sequence in sequences]
     counts = [len(tokens) for tokens in reading]
+    has_drafts = drafts is not None and any(drafts)
+    if drafts is not None and has_drafts:
+        reading = [[*tokens, *draft] for tokens, draft in zip(reading, drafts, strict=True)]
     rows = [sequence.row for sequence in sequences]
     in_order = rows == list(range(cache.num_rows))
-    logits = model.forward(right_padded(reading, model.device), counts, cache, None if in_order else rows)
+    logits = model.forward(
+        right_padded(reading, model.device),
+        [len(tokens) for tokens in reading],
+        cache,
+        None if in_order else rows,
+        logits=[len(draft) + 1 for draft in drafts] if drafts is not None and has_drafts else "last",
+    )
     for sequence, count in zip(sequences, counts, strict=True):
         sequence.pending = sequence.pending[count:]
         sequence.num_forwards += 1
     return logits
 
 
-def choose(
-    sequences: Rows[Sequence], logits: Tensor, bitmask: Tensor | None, settings: Settings, table: TokenTable | None
-) -> list[int | DecodekitError]:
-    """One token per row, or the error of the row."""
-    if bitmask is None:
-        return draw(sequences, logits, None, settings, table)
-    # A token that is the only one allowed is certain: temperature and truncation keep it, whatever its logit. Noise is
-    # keyed by position, so that not drawing here moves no later draw.
-    sole = sole_tokens(bitmask)
-    if settings.can_ban:
-        sole = [token if token == NONE_ALLOWED else None for token in sole]
-    rows = [row for row, token in enumerate(sole) if token is None]
-    if len(rows) == len(sequences):
-        return draw(sequences, logits, bitmask, settings, table)
-    drawn: Iterator[int | DecodekitError] = iter(())
-    if rows:
-        index = torch.tensor(rows)
-        some = [sequences[row] for row in rows]
-        drawn = iter(draw(some, logits[index.to(logits.device)], bitmask[index], settings, table))
-    return [
-        next(drawn) if token is None else sequence.error or _dead_end(sequence) if token == NONE_ALLOWED else token
-        for sequence, token in zip(sequences, sole, strict=True)
-    ]
+def verify(
+    sequence: Sequence,
+    guess: Guess,
+    draft: list[int],
+    first: int,
+    target: Rows[int | DecodekitError],
+    logits: Tensor,
+    bitmask: Tensor | None,
+    settings: Settings,
+    table: TokenTable | None,
+) -> Verdict:
+    """Take the target's tokens of one row as far as the draft agrees, and one more; the row may finish by any of them.
 
-
-def draw(
-    sequences: Rows[Sequence], logits: Tensor, bitmask: Tensor | None, settings: Settings, table: TokenTable | None
-) -> list[int | DecodekitError]:
-    """Process the logits [N, V] and select one token per row, or the error of the row."""
-    device = logits.device
-    history = None if table is None else table.history(sequences, device)
-    keys = NoiseKeys(
-        [sequence.request.seed for sequence in sequences],
-        [sequence.request.sequence for sequence in sequences],
-        [len(sequence.token_ids) for sequence in sequences],
-    )
-    try:
-        scores = settings.pipeline.narrow(logits, history, None if bitmask is None else bitmask.to(device))
-        return [*settings.select(scores, keys).tolist()]
-    except DecodingError as error:
-        if len(sequences) == 1:
-            return [_at(sequences[0], error)]
-    # One row must not stop the others. Everything here is a pure function of the row, so that each is drawn alone.
-    return [
-        choice
-        for row, sequence in enumerate(sequences)
-        for choice in draw(
-            [sequence], logits[row : row + 1], None if bitmask is None else bitmask[row : row + 1], settings, table
-        )
-    ]
+    Args:
+        sequence: the row.
+        guess: what was guessed.
+        draft: the tokens of the guess; fewer if the constraint failed on the way.
+        first: the first place of the row.
+        target, logits, bitmask: of all places.
+        settings, table: as in `step`.
+    """
+    own = target[first : first + len(draft) + 1]
+    if guess.is_certain:
+        own = [*draft[: guess.num_forced], *own[guess.num_forced :]]
+    num_before, retreat = len(sequence.token_ids), None
+    for place, choice in enumerate(coupled_match(draft, own), first):
+        outcome = settle(sequence, choice, place, logits, bitmask, settings, table)
+        if isinstance(outcome, Retreat):
+            retreat = outcome
+        elif isinstance(outcome, DecodekitError):
+            sequence.finish("dead_end" if isinstance(outcome, DeadEndError) else "error", outcome)
+        else:
+            sequence.pending.clear()  # what stands before the place has been read, draft tokens too
+            take(sequence, outcome, settings, table)
+        if sequence.finish_reason is not None or outcome != choice:
+            break
+    tokens = sequence.token_ids[num_before:]
+    if draft:
+        num_kept = num_equal(tokens, draft)
+        num_forced = min(num_kept, guess.num_forced)
+        sequence.num_forced_tokens += num_forced
+        if len(guess.tokens) > guess.num_forced:
+            sequence.count_draft(len(guess.tokens) - guess.num_forced, num_kept - num_forced)
+    if sequence.first_token_at is None and sequence.token_ids:
+        sequence.first_token_at = time.perf_counter()
+    return Verdict(first, tokens, retreat)
 
 
 def settle(
-    sequences: Rows[Sequence],
-    choices: list[int | DecodekitError],
+    sequence: Sequence,
+    choice: int | DecodekitError,
+    place: int,
     logits: Tensor,
-    bitmask: Tensor,
+    bitmask: Tensor | None,
     settings: Settings,
     table: TokenTable | None,
-) -> list[Outcome]:
-    """What becomes of the drawn tokens of rows that may refuse them: rows whose token may not come are drawn again.
-
-    The bits of these tokens are cleared in `bitmask`, so that the row is drawn from what remains.
-    """
-    outcomes: list[Outcome] = [*choices]
-    rows = [row for row, sequence in enumerate(sequences) if sequence.has_guard or _must_close(sequence, settings)]
-    while rows:
-        again = []
-        for row in rows:
-            choice = outcomes[row]
-            assert not isinstance(choice, Retreat)
-            outcome = judge(sequences[row], choice, settings)
-            if outcome is not None:
-                outcomes[row] = outcome
-            else:
-                assert isinstance(choice, int)
-                forbid(bitmask[row].numpy(), choice)
-                again.append(row)
-        if again:
-            index = torch.tensor(again)
-            some = [sequences[row] for row in again]
-            redrawn = choose(some, logits[index.to(logits.device)], bitmask[index], settings, table)
-            for row, choice in zip(again, redrawn, strict=True):
-                outcomes[row] = choice
-        rows = again
-    return outcomes
+) -> Outcome:
+    """What becomes of the choice at a place that the text has reached: what may not come is cleared and drawn again."""
+    if bitmask is None or not (sequence.has_guard or must_close(sequence, settings)):
+        return choice
+    sequence.refusal = sequence.place_refusals.get(len(sequence.token_ids), sequence.refusal)
+    here = slice(place, place + 1)
+    while (outcome := judge(sequence, choice, settings)) is None:
+        assert isinstance(choice, int)
+        forbid(bitmask[place].numpy(), choice)
+        [choice] = choose([Place(sequence)], logits[here], bitmask[here], settings, table)
+    return outcome
 
 
 def judge(sequence: Sequence, choice: int | DecodekitError, settings: Settings) -> Outcome | None:
@@ -257,12 +264,12 @@ def judge(sequence: Sequence, choice: int | DecodekitError, settings: Settings) 
     try:
         refusal = sequence.matcher.refusal(choice) if sequence.has_guard else None
         if refusal is None:
-            return choice if not _must_close(sequence, settings) or ends_in_time(sequence, choice) else None
+            return choice if not must_close(sequence, settings) or ends_in_time(sequence, choice) else None
     except DecodekitError as error:  # the guard is a program of the user's, a constraint may outgrow its bounds
         return error
     sequence.refusal = refusal
     sequence.num_guard_refusals += 1
-    here = checkpoint(sequence, refusal.keep, settings.vocabulary.token_bytes)
+    here = checkpoint(sequence.token_ids, refusal.keep, settings.vocabulary.token_bytes)
     if here < len(sequence.token_ids):
         return failure(sequence, settings.max_rollbacks) or Retreat(destination(sequence, here))
     banned = sequence.bans.setdefault(here, set())
@@ -270,122 +277,30 @@ def judge(sequence: Sequence, choice: int | DecodekitError, settings: Settings) 
     return give_up(sequence, refusal) if len(banned) > MAX_REDRAWS else None
 
 
-def ends_in_time(sequence: Sequence, token: int) -> bool:
-    """Whether the constraint can be satisfied within the budget after `token`.
-
-    By induction some token always passes: the first one of the completion that was found when the token before passed.
-    Once a row depends on that, the completion is its `plan`.
-    """
-    assert sequence.matcher is not None
-    num_left = sequence.max_tokens - len(sequence.token_ids) - 1  # after this token
-    if sequence.matcher.can_end_within(num_left, token):
-        return True
-    plan = sequence.plan or sequence.matcher.completion()
-    if plan[:1] != (token,) or len(plan) > num_left + 1:
-        return False
-    sequence.plan = plan
-    return True
-
-
-def forbid_refused(sequences: Rows[Sequence], bitmask: Tensor, settings: Settings) -> None:
-    """Clear the tokens that a guard refuses although all of the text so far can stay.
-
-    A token whose refusal takes more back keeps its bit: when it is drawn the text goes back, whatever the strategy.
-    """
-    for row, sequence in enumerate(sequences):
-        if not sequence.has_guard or sequence.matcher is None or sequence.error is not None:
-            continue
-        try:
-            refusals = sequence.matcher.refusals()
-        except DecodekitError as error:
-            sequence.error = error
-            bitmask[row] = 0
-            continue
-        for token, refusal in refusals.items():
-            if checkpoint(sequence, refusal.keep, settings.vocabulary.token_bytes) == len(sequence.token_ids):
-                sequence.refusal = refusal
-                forbid(bitmask[row].numpy(), token)
-
-
-def go_back(
-    sequences: Rows[Sequence], outcomes: Rows[Outcome], cache: Cache, settings: Settings, table: TokenTable | None
-) -> None:
-    """Take the texts back whose outcome says so, and cut what the model has read of them."""
-    if not any(isinstance(outcome, Retreat) for outcome in outcomes):
+def record(sequences: Rows[Sequence], verdicts: Rows[Verdict], logits: Tensor, settings: Settings) -> None:
+    """Note the log-probabilities of the tokens that were taken, if they are wanted; logits [P, V]."""
+    if settings.num_alternatives is None:
         return
+    places = [place for verdict in verdicts for place in range(verdict.first, verdict.first + len(verdict.tokens))]
+    tokens = [token for verdict in verdicts for token in verdict.tokens]
+    if not tokens:
+        return
+    rows = logits if len(places) == len(logits) else logits[torch.tensor(places, device=logits.device)]
+    entries = iter(measure(rows, tokens, settings.num_alternatives))
+    for sequence, verdict in zip(sequences, verdicts, strict=True):
+        sequence.logprobs += islice(entries, len(verdict.tokens))
+
+
+def go_back(sequence: Sequence, retreat: Retreat, settings: Settings, table: TokenTable | None) -> None:
+    """Take the text back as far as the verdict says."""
+    sequence.take_back(retreat.num_tokens, settings.vocabulary.token_bytes)
+    if table is not None:
+        table.truncate(sequence)
+
+
+def crop(sequences: Rows[Sequence], cache: Cache) -> None:
+    """Forget what the model has read beyond the texts: rejected drafts, and what was taken back."""
     lengths: list[int] = cache.lengths.tolist()
-    for sequence, outcome in zip(sequences, outcomes, strict=True):
-        if isinstance(outcome, Retreat):
-            sequence.take_back(outcome.num_tokens, settings.vocabulary.token_bytes)
-            lengths[sequence.row] = sequence.length - 1
-            if table is not None:
-                table.truncate(sequence)
+    for sequence in sequences:
+        lengths[sequence.row] = sequence.length - len(sequence.pending)
     cache.truncate(lengths)
-
-
-def _must_close(sequence: Sequence, settings: Settings) -> bool:
-    return settings.must_close and sequence.matcher is not None
-
-
-def measure(logits: Tensor, choices: Rows[Outcome], num_alternatives: int | None) -> list[TokenLogprob | None]:
-    """Log-probabilities of the taken tokens under the model's own law, logits [N, V]; None where there is none."""
-    if num_alternatives is None:
-        return [None] * len(choices)
-    law = torch.log_softmax(logits, dim=-1)
-    tokens = torch.tensor([choice if isinstance(choice, int) else 0 for choice in choices], device=logits.device)
-    taken = law.gather(1, tokens[:, None])[:, 0].tolist()
-    top = law.topk(min(num_alternatives, law.shape[-1]), dim=-1)
-    return [
-        TokenLogprob(choice, logprob, tuple(zip(ids, values, strict=True))) if isinstance(choice, int) else None
-        for choice, logprob, ids, values in zip(choices, taken, top.indices.tolist(), top.values.tolist(), strict=True)
-    ]
-
-
-def take(sequence: Sequence, token: int, logprob: TokenLogprob | None, settings: Settings) -> None:
-    """Append a token to a sequence: constraint, text, and whether it ends here."""
-    if sequence.matcher is not None and not sequence.matcher.accept(token):
-        raise RuntimeError(f"{type(sequence.matcher).__name__} refused token {token}, which its own mask allowed")
-    sequence.token_ids.append(token)
-    sequence.pending.append(token)
-    sequence.plan = sequence.plan[1:] if sequence.plan[:1] == (token,) else ()
-    if logprob is not None:
-        sequence.logprobs.append(logprob)
-    data = settings.vocabulary.token_bytes[token]
-    if data is not None:
-        sequence.new_text += sequence.stream.push(data)
-    reason = finish_reason(
-        token,
-        eos_token_ids=settings.vocabulary.eos_token_ids,
-        matcher=sequence.matcher,
-        is_stopped=sequence.stream.is_stopped,
-        num_tokens=len(sequence.token_ids),
-        max_tokens=sequence.max_tokens,
-    )
-    if reason == "length" and _must_close(sequence, settings) and sequence.matcher and sequence.matcher.is_accepting:
-        reason = "complete"
-    if reason is not None:
-        sequence.finish(reason)
-
-
-def _dead_end(sequence: Sequence) -> DeadEndError:
-    return DeadEndError(
-        "the constraint allows no token of this vocabulary and the text is not complete",
-        at=_place(sequence),
-        hint="a tokenizer that has every byte as a token, or a wider constraint",
-    )
-
-
-def _at(sequence: Sequence, error: DecodingError) -> DecodingError:
-    """The error of a row that was drawn alone, with the place that a caller knows."""
-    if isinstance(error, DeadEndError):
-        cause = "every token that is allowed has a logit of -inf"
-        hint = error.hint or "a wider constraint, or fewer forbidden tokens in logit_bias"
-        return DeadEndError(cause, at=_place(sequence), hint=hint)
-    if isinstance(error, NonFiniteLogitsError):
-        hint = error.hint or 'dtype="float32" or "bfloat16": float16 overflows in many models'
-        return NonFiniteLogitsError("the model gave NaN or +inf logits", at=_place(sequence), hint=hint)
-    return error
-
-
-def _place(sequence: Sequence) -> str:
-    return f"prompt {sequence.index}, step {len(sequence.token_ids)}"

@@ -8,12 +8,13 @@ left padding nor a padding mask. Taking tokens back is setting a length (`Cache.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, Protocol
+from typing import Literal, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
 
-LogitsKind = Literal["last", "all"]
+LogitsKind: TypeAlias = Literal["last", "all"] | Sequence[int]
+"""Which positions of a forward pass have logits; see `CausalLM.forward`."""
 
 
 class Cache(Protocol):
@@ -125,10 +126,12 @@ class CausalLM(Protocol):
             num_tokens: [R] host integers, 1..T: the real tokens of each row.
             cache: a cache of this model; it grows by itself when a row runs out of capacity.
             rows: [R] distinct cache rows; None means all rows 0..num_rows-1.
-            logits: "last": only at each row's last real token; "all": at every position (padding holds no meaning).
+            logits: "last": only at each row's last real token; "all": at every position (padding holds no meaning);
+                counts [R]: at the last `logits[i]` real tokens of row i, as the verification of a draft needs them.
 
         Returns:
-            float32 [R, V] for "last", [R, T, V] for "all".
+            float32 [R, V] for "last", [R, T, V] for "all", [sum of the counts, V] for counts: the positions of the
+            first row in their order, then those of the second.
 
         Raises:
             ValueError: shapes, counts or rows that contradict each other.

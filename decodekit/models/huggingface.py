@@ -146,6 +146,11 @@ class HuggingFaceLM:
             raise ValueError(f"{tokens.shape[0]} rows of tokens, {len(num_tokens)} counts and {len(chosen)} cache rows")
         if not 1 <= min(num_tokens) <= max(num_tokens) <= tokens.shape[1]:
             raise ValueError(f"token counts {list(num_tokens)} for {tokens.shape[1]} columns of tokens")
+        if not isinstance(logits, str) and (
+            len(logits) != len(num_tokens)
+            or not all(1 <= wanted <= count for wanted, count in zip(logits, num_tokens, strict=True))
+        ):
+            raise ValueError(f"logits at the last {list(logits)} of {list(num_tokens)} tokens")
         if rows is not None and (len(set(rows)) != len(rows) or min(rows) < 0 or max(rows) >= len(lengths)):
             raise ValueError(f"{list(rows)} are not distinct rows of a cache of {len(lengths)}")
         limit = self._context_length

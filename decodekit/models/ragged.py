@@ -126,6 +126,8 @@ class RaggedModel:
         if logits == "all":
             with self._guard:
                 out = self._run(tokens, step, _transformers_cache(cache, step), None)
+        elif logits != "last":
+            out = self._run_counts(tokens, num_tokens, logits, step, _transformers_cache(cache, step))
         elif width == 1 and self._replays is not None and not step.is_fresh:
             out = self._replays.step(tokens, step, cache, lambda: self._run_last(self._module, tokens, step, cache))
         elif min(num_tokens) == width:
@@ -152,6 +154,29 @@ class RaggedModel:
             column = torch.tensor([place[count - 1] for count in num_tokens], device=self._device)
         return out[torch.arange(len(num_tokens), device=out.device), column.to(out.device)]
 
+    def _run_counts(
+        self, tokens: Tensor, num_tokens: Sequence[int], counts: Sequence[int], step: Step, past: Any
+    ) -> Tensor:
+        """[sum of counts, V] logits at the last `counts[i]` real tokens of row i."""
+        width, most = max(num_tokens), max(counts)
+        if len(counts) == 1:
+            with self._guard:
+                return self._run(tokens, step, past, most)[0, -most:]
+        first = min(count - wanted for count, wanted in zip(num_tokens, counts, strict=True))
+        rows = torch.repeat_interleave(torch.tensor(counts))
+        columns = torch.cat([torch.arange(n - m, n) for n, m in zip(num_tokens, counts, strict=True)])
+        if 2 * most < width - first and self._keeps_per_row:  # a long prompt beside rows that decode
+            starts = torch.tensor(num_tokens) - most
+            kept = (starts[:, None] + torch.arange(most)).clamp_min(0)
+            columns = columns - starts[rows]
+            with self._guard:
+                out = self._run(tokens, step, past, kept.to(self._device))
+        else:
+            with self._guard:
+                out = self._run(tokens, step, past, width - first)
+            columns = columns - (width - out.shape[1])
+        return out[rows.to(out.device), columns.to(out.device)]
+
     def _forward_in_two(
         self,
         tokens: Tensor,
@@ -166,9 +191,13 @@ class RaggedModel:
         parts: dict[bool, Tensor] = {}
         members = {side: [i for i, long in enumerate(is_long) if long == side] for side in (False, True)}
         for side, chosen in members.items():
+            wanted = logits if isinstance(logits, str) else [logits[i] for i in chosen]
             parts[side] = self.forward(
-                tokens[chosen], [num_tokens[i] for i in chosen], cache, [all_rows[i] for i in chosen], logits
+                tokens[chosen], [num_tokens[i] for i in chosen], cache, [all_rows[i] for i in chosen], wanted
             )
+        if not isinstance(logits, str):
+            places = {side: iter(torch.split(part, [logits[i] for i in members[side]])) for side, part in parts.items()}
+            return torch.cat([next(places[long]) for long in is_long])
         if logits == "all":
             out = parts[True].new_zeros(len(all_rows), max(num_tokens), parts[True].shape[-1])
         else:

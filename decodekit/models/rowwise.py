@@ -132,7 +132,8 @@ class RowwiseModel:
         results: list[Tensor] = []
         try:
             for i, row in enumerate(wanted):
-                results.append(self._forward_row(tokens[i, : num_tokens[i]], cache, row, logits))
+                num_wanted = num_tokens[i] if logits == "all" else 1 if logits == "last" else int(logits[i])
+                results.append(self._forward_row(tokens[i, : num_tokens[i]], cache, row, num_wanted))
         except BaseException:
             # A state half-way through a pass is worth nothing: drop it, and the next pass starts from the tokens.
             for row, length in before.items():
@@ -140,13 +141,15 @@ class RowwiseModel:
             raise
         if logits == "last":
             return torch.stack([result[-1] for result in results])
+        if logits != "all":
+            return torch.cat(results)
         out = results[0].new_zeros(len(results), max(num_tokens), results[0].shape[-1])
         for i, result in enumerate(results):
             out[i, : len(result)] = result
         return out
 
-    def _forward_row(self, new: Tensor, cache: RowCache, row: int, logits: LogitsKind) -> Tensor:
-        """float32 [1 or T, V]: logits of the last or of all new tokens of one row."""
+    def _forward_row(self, new: Tensor, cache: RowCache, row: int, num_wanted: int) -> Tensor:
+        """float32 [num_wanted, V]: logits of the last so many new tokens of one row."""
         added: list[int] = new.tolist()
         if self._state is None or (cache.states[row] is None and cache.tokens[row]):
             new = torch.tensor(cache.tokens[row] + added, device=self._device)
@@ -155,8 +158,8 @@ class RowwiseModel:
             if cache.states[row] is None:
                 cache.states[row] = self._new_state()
             arguments[self._cache_argument] = cache.states[row]
-        if logits == "last" and self._takes_keep:
-            arguments["logits_to_keep"] = 1
+        if self._takes_keep:
+            arguments["logits_to_keep"] = num_wanted
         is_continued = self._state == "own" and bool(cache.tokens[row]) and len(new) == len(added)
         cache.tokens[row].extend(added)
         # Several tokens after a recurrent state: some architectures would start from an empty state, so one by one.
@@ -166,7 +169,7 @@ class RowwiseModel:
             arguments["input_ids"] = piece[None]
             outs.append(self._module(**arguments).logits[0].float())
         out = torch.cat(outs) if len(outs) > 1 else outs[0]
-        return out[-1:] if logits == "last" else out[-len(added) :]
+        return out[-num_wanted:]
 
     def _new_state(self) -> Any:
         from transformers import DynamicCache

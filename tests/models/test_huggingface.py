@@ -94,12 +94,14 @@ class Checked:
 
     def forward(self, new: Sequence[Sequence[int]], rows: list[int] | None = None, kind: str = "all") -> None:
         batch, counts = padded(new)
-        out = self.lm.forward(batch, counts, self.cache, rows, logits=kind)  # type: ignore[arg-type]
+        wanted = [1 + n // 2 for n in counts] if kind == "some" else kind  # the last ones of each row
+        out = self.lm.forward(batch, counts, self.cache, rows, logits=wanted)  # type: ignore[arg-type]
         assert out.dtype == torch.float32
+        parts = out.split(wanted) if isinstance(wanted, list) else ()
         for i, row in enumerate(range(len(self.rows)) if rows is None else rows):
             self.rows[row] += new[i]
             expected = plain_logits(self.lm.model, self.rows[row])[-counts[i] :]
-            given = out[i, : counts[i]] if kind == "all" else out[i][None]
+            given = parts[i] if parts else out[i, : counts[i]] if kind == "all" else out[i][None]
             torch.testing.assert_close(given, expected[-len(given) :], atol=1e-4, rtol=1e-4)
         assert self.cache.lengths.tolist() == [len(row) for row in self.rows]
 
@@ -134,6 +136,9 @@ def test_one_of_each_operation(name: str) -> None:
     run.reorder([2, 1])
     run.forward([tokens(20, 1), tokens(21, 1)], kind="last")
     run.forward([tokens(22, 2)], rows=[1])
+    run.forward([tokens(23, 5)], rows=[0], kind="some")
+    run.forward([tokens(24, 3), tokens(25, 3)], kind="some")
+    run.forward([tokens(26, 1), tokens(27, 30)], kind="some")
 
 
 @pytest.mark.parametrize("name", ["gemma2", "opt", "lfm2"])
@@ -150,7 +155,7 @@ def test_random_operations(name: str, data: st.DataObject) -> None:
                 width = len(rows or run.rows)
                 sizes = data.draw(st.lists(st.integers(1, 12), min_size=width, max_size=width))
                 new = [tokens(100 * i + j, size) for j, size in enumerate(sizes)]
-                run.forward(new, rows, data.draw(st.sampled_from(["all", "last"])))
+                run.forward(new, rows, data.draw(st.sampled_from(["all", "last", "some"])))
             case "truncate":
                 run.truncate([data.draw(st.integers(0, len(row))) for row in run.rows])
             case "reset":
@@ -169,6 +174,24 @@ def test_recompute_tier(name: str) -> None:
     run.truncate([8, 5])
     run.reorder([1, 0])
     run.forward([tokens(4, 1)], rows=[1])
+
+
+def test_few_logits_of_long_rows() -> None:
+    """Where padding and prompt are long, the output projection runs on the wanted positions alone."""
+    for name in ("llama", "gpt2", "falcon"):
+        run = Checked(load(name), 3)
+        new = [tokens(0, 40), tokens(1, 2), tokens(2, 13)]
+        batch, counts = padded(new)
+        out = run.lm.forward(batch, counts, run.cache, logits=[3, 1, 2])
+        expected = [plain_logits(run.lm.model, row)[-n:] for row, n in zip(new, (3, 1, 2), strict=True)]
+        torch.testing.assert_close(out, torch.cat(expected), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("wanted", [[1], [0, 1], [2, 4], [3, 1, 1]])
+def test_logits_that_are_not_there(wanted: list[int]) -> None:
+    lm = load("llama")
+    with pytest.raises(ValueError, match="logits at the last"):
+        lm.forward(*padded([tokens(0, 3), tokens(1, 3)]), lm.new_cache(2, 8), logits=wanted)
 
 
 def test_a_row_does_not_depend_on_its_neighbours() -> None:

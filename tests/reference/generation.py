@@ -96,12 +96,15 @@ class ToyLM:
         for i, (row, count) in enumerate(zip(rows, num_tokens, strict=True)):
             for t in range(count):
                 cache.tokens[row].append(int(tokens[i, t]))
-                if logits == "all" or t == count - 1:
+                if logits == "all" or t >= count - (1 if logits == "last" else logits[i]):
                     result[i, t] = self.law(cache.tokens[row])
             assert self.context_length is None or len(cache.tokens[row]) <= self.context_length
         if logits == "all":
             return result
-        return torch.stack([result[i, count - 1] for i, count in enumerate(num_tokens)])
+        wanted = [1] * len(num_tokens) if logits == "last" else logits
+        return torch.cat(
+            [result[i, count - n : count] for i, (count, n) in enumerate(zip(num_tokens, wanted, strict=True))]
+        )
 
 
 class TableLM(ToyLM):
@@ -125,8 +128,12 @@ class TableLM(ToyLM):
         logits: LogitsKind = "last",
     ) -> Tensor:
         self.calls.append(list(num_tokens))
-        assert logits == "last"
-        return self.table[tokens[torch.arange(len(tokens)), torch.tensor(num_tokens) - 1]]
+        assert logits != "all"
+        wanted = [1] * len(num_tokens) if logits == "last" else logits
+        if max(num_tokens) == 1:
+            return self.table[tokens[:, 0]]
+        read = [tokens[i, count - n : count] for i, (count, n) in enumerate(zip(num_tokens, wanted, strict=True))]
+        return self.table[torch.cat(read)]
 
 
 def hashed_law(vocab_size: int, scale: float = 2.0, salt: int = 0) -> Law:
@@ -281,4 +288,20 @@ class TextsMatcher:
         return TextsMatcher(self.texts, self.vocabulary, self.tokens)
 
     def forced_tokens(self) -> list[int]:
-        raise NotImplementedError
+        fork = self.fork()
+        forced: list[int] = []
+        while not fork.is_accepting:
+            allowed = [token for token in range(self.vocabulary.size) if fork._allows(token)]
+            if len(allowed) != 1:
+                break
+            forced += allowed
+            assert fork.accept(allowed[0])
+        return forced
+
+    def forced_text(self, gaps: Any = None) -> bytes:
+        going_on = [text[len(self.text) :] for text in self.texts if text.startswith(self.text)]
+        return next(
+            going_on[0][:length]
+            for length in range(min(map(len, going_on)), -1, -1)
+            if len({text[:length] for text in going_on}) == 1
+        )

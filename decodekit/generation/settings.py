@@ -1,0 +1,113 @@
+"""How a batch decodes, and what selects its tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+
+from decodekit.generation.retreat import MAX_ROLLBACKS
+from decodekit.generation.stopping import StopStrings
+from decodekit.sampling import Candidates, Pipeline, Stage
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from decodekit.speculation.canonical import Canonical
+    from decodekit.speculation.proposer import Proposer
+    from decodekit.vocabulary import Vocabulary
+
+FastForward: TypeAlias = Literal["off", "exact", "canonical"]
+"""What is taken without asking the model, where a constraint leaves no choice.
+
+``"exact"``: a token that is the only one allowed. The model would give it probability 1 under the mask, so nothing
+changes but the number of forward passes.
+
+``"canonical"``: besides, bytes that are the only ones allowed, in the tokens into which the tokenizer itself divides
+them. That changes the law, and so it is an option. Say ``"name":`` must follow, and the vocabulary has ``"``, ``n``,
+``name`` and ``":``. The bytes are certain, the tokens are not: under the mask a model may give 3 % to spelling the key
+``n ame``, and where it does, what follows has been seen with ``n`` before it, which it has hardly met in training.
+Taking ``" name ":`` leaves these 3 % out, and the conditional law of all later tokens is that after the canonical
+tokens. Texts get a little likelier on average, and the log-probability of a text, summed over its tokens, is no longer
+that of masked decoding. Tokens that were taken stay as they are; where the tokenizer would not divide at the end of the
+text, or a longer token may still swallow the last ones, the model decides (see `speculation.canonical`).
+
+``"off"``: every token is asked of the model.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class NoiseKeys:
+    """What the noise of every row is keyed by, besides the token id; one entry per row.
+
+    Args:
+        seeds: the seeds of the requests.
+        sequences: numbers of the samples of a prompt.
+        positions: index of the token among the generated ones, 0 for the first.
+    """
+
+    seeds: list[int]
+    sequences: list[int]
+    positions: list[int]
+
+
+class Selector(Protocol):
+    """Takes one token per row."""
+
+    def __call__(self, scores: Tensor | Candidates, keys: NoiseKeys, /) -> Tensor:
+        """Token ids, int64 [N], for processed logits: float32 [N, V], or the survivors of a top-k that stand for them.
+
+        Deterministic, and per row: the token of a row depends on its scores and its keys alone.
+
+        Raises:
+            DeadEndError: a row has no finite score.
+            NonFiniteLogitsError: a row has NaN or +inf.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How a batch decodes.
+
+    Args:
+        vocabulary: bytes of the tokens, and which of them end a text.
+        pipeline: what reshapes the logits before a token is selected.
+        select: takes the token.
+        max_new_tokens: how many tokens a sequence may have.
+        stop: texts that end a sequence.
+        num_alternatives: how many alternatives to record with each token's log-probability; None records nothing.
+        can_redraw: whether a token that may not come can be drawn, cleared and drawn again without a change of law:
+            True promises that the selector takes the argmax of something that it computes for every token by itself,
+            and that the pipeline removes no tokens. Otherwise what a guard refuses is cleared before the draw.
+        max_rollbacks: how often a text is taken back because of a guard before its row fails.
+        must_close: let no token come after which the constraint cannot be satisfied within `max_new_tokens`.
+        fast_forward: what is taken without asking the model.
+        proposer: guesses ahead; its drafts are verified.
+        canonical: how the tokenizer divides texts, for `fast_forward` and for proposers.
+    """
+
+    vocabulary: Vocabulary
+    pipeline: Pipeline
+    select: Selector
+    max_new_tokens: int
+    stop: StopStrings = StopStrings()
+    num_alternatives: int | None = None
+    can_redraw: bool = False
+    max_rollbacks: int = MAX_ROLLBACKS
+    must_close: bool = False
+    fast_forward: FastForward = "exact"
+    proposer: Proposer | None = None
+    canonical: Canonical | None = None
+    can_ban: bool = field(init=False)
+    """Whether a bias of the pipeline may be -inf, so that the only token that a constraint allows can be forbidden."""
+
+    def __post_init__(self) -> None:
+        biases = [processor for processor in self.pipeline if processor.stage is Stage.BIAS]
+        object.__setattr__(self, "can_ban", bool(biases))
+
+    @property
+    def is_forced_unseen(self) -> bool:
+        """Whether forced tokens are taken before the model has read what stands before them.
+
+        Not where their log-probabilities are wanted, or where a bias may forbid them: then they go along as a draft.
+        """
+        return self.num_alternatives is None and not self.can_ban

@@ -1,0 +1,11 @@
+"""Guessing ahead: proposers offer drafts, verification keeps of them what the target would have taken itself.
+
+Read `proposer` for what a proposer is, `verification` for why a draft never changes the text.
+"""
+
+from decodekit.speculation.grammar_draft import GrammarDraft
+from decodekit.speculation.prompt_lookup import PromptLookup
+from decodekit.speculation.proposer import Chain, Context, Draft, Proposer, resolve_proposer
+from decodekit.speculation.verification import coupled_match
+
+__all__ = ["Chain", "Context", "Draft", "GrammarDraft", "PromptLookup", "Proposer", "coupled_match", "resolve_proposer"]

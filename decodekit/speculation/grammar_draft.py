@@ -1,0 +1,80 @@
+"""The scaffolding of a constraint as a draft: keys, quotes and commas cost no forward pass of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from decodekit.errors import DecodekitError, OptionError
+from decodekit.speculation.proposer import Context, Draft
+
+_BLANKS: Final = b" \n\t\r"
+
+
+@dataclass(frozen=True)
+class GrammarDraft:
+    """Offers the bytes that the constraint leaves no choice about, in the tokens of the tokenizer's own division.
+
+    A constraint forces bytes, and the bytes may be written in several ways as tokens, so the tokens are not forced:
+    taking them unseen would move the law. As a draft they are verified, and nothing moves.
+
+    Since a guess costs nothing when it is wrong, other spellings are no choice either: a gap is written as the text
+    wrote the last gap after the same byte, without blanks if there was none, and nothing is escaped that need not be.
+
+    Args:
+        max_tokens: most tokens of a draft.
+
+    Raises:
+        OptionError: the number is out of range.
+    """
+
+    max_tokens: int = 16
+
+    def __post_init__(self) -> None:
+        value = self.max_tokens
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise OptionError(f"max_tokens={value!r} is not an integer from 1 on", at="max_tokens")
+
+    def propose(self, contexts: Sequence[Context], limits: Sequence[int]) -> list[Draft]:
+        """The scaffolding that follows; see `Proposer.propose`."""
+        return [self._draft(context, limit) for context, limit in zip(contexts, limits, strict=True)]
+
+    def _draft(self, context: Context, limit: int) -> Draft:
+        limit = min(limit, self.max_tokens)
+        if limit < 1 or context.matcher is None or context.canonical is None:
+            return Draft()
+        gaps = context.memory.get(GrammarDraft)
+        if gaps is None or gaps.num_tokens > len(context.text):
+            gaps = context.memory[GrammarDraft] = _Gaps()
+        gaps.extend(context)
+        try:
+            text = context.matcher.forced_text(gaps.after)
+        except DecodekitError:  # the row will meet the error by itself
+            return Draft()
+        tokens = context.canonical.after(context.text, text) or context.canonical.after((), text)
+        return Draft(tokens[:limit])
+
+
+class _Gaps:
+    """The blanks that a text wrote last after each byte that is not one. After a text was taken back it may be wrong,
+    which costs a guess.
+    """
+
+    def __init__(self) -> None:
+        self.num_tokens = 0
+        self.after: dict[int, bytes] = {}
+        self._last = -1
+        self._blanks = b""
+
+    def extend(self, context: Context) -> None:
+        assert context.canonical is not None
+        for token in context.text[self.num_tokens :]:
+            for byte in context.canonical.token_bytes[token] or b"":
+                if byte in _BLANKS:
+                    self._blanks += bytes((byte,))
+                    continue
+                if self._last >= 0:
+                    self.after[self._last] = self._blanks
+                self._last, self._blanks = byte, b""
+        self.num_tokens = len(context.text)

@@ -1,0 +1,166 @@
+"""What a proposer is: it looks at the texts of a batch and guesses how each goes on.
+
+A draft is a guess, never a decision: `verification` keeps of it what the target takes by itself. So a proposer may be
+wrong, slow or silent, and the text stays the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
+
+from decodekit.errors import DecodekitError, OptionError, UnknownNameError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from decodekit.constraints.matcher import Matcher
+    from decodekit.speculation.canonical import Canonical
+
+Memory: TypeAlias = dict[Any, Any]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Draft:
+    """Tokens that may follow a text.
+
+    Args:
+        tokens: k of them, in order; none where there is no guess.
+        probabilities: float32 [k, V], the law that each token was drawn from, given the tokens before it; None if they
+            were chosen and not drawn, so that the law is all on the token.
+    """
+
+    tokens: Sequence[int] = ()
+    probabilities: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def first(self, num_tokens: int) -> Draft:
+        """The first `num_tokens` of it."""
+        if num_tokens >= len(self.tokens):
+            return self
+        return Draft(self.tokens[:num_tokens], None if self.probabilities is None else self.probabilities[:num_tokens])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Context:
+    """One row of a batch as proposers see it.
+
+    Args:
+        prompt: tokens of the prompt.
+        text: tokens of the text so far. It may be shorter than at the call before: a guard takes texts back.
+        matcher: the constraint's state after the text, not to be changed; None in free text.
+        canonical: how the tokenizer divides a text; None if it is not known.
+        memory: what proposers keep for this row from call to call, each under a key of its own.
+    """
+
+    prompt: Sequence[int]
+    text: Sequence[int]
+    matcher: Matcher | None = None
+    canonical: Canonical | None = None
+    memory: Memory = field(default_factory=dict)
+
+    def num_legal(self, tokens: Sequence[int]) -> int:
+        """How many of the first `tokens` the constraint allows; none where it fails."""
+        if self.matcher is None:
+            return len(tokens)
+        try:
+            return self.matcher.validate(tokens)
+        except DecodekitError:  # the row will meet the error by itself, if it ever comes there
+            return 0
+
+
+@runtime_checkable
+class Proposer(Protocol):
+    """Guesses ahead, for all rows of a batch at once, since a model that drafts runs them in one pass.
+
+    A frozen value that several batches may share. What a row needs from call to call is kept in its
+    `Context.memory`, so rows may advance unequally, come and go.
+
+    Laws: one draft per context, none longer than its limit; contexts are not changed, but for their memory.
+    """
+
+    def propose(self, contexts: Sequence[Context], limits: Sequence[int]) -> list[Draft]:
+        """A draft for every context, with at most `limits[i]` tokens (0 or more); an empty one where there is no
+        guess.
+        """
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Several proposers, tried in order: for each row the first draft with a legal token counts.
+
+    Args:
+        proposers: at least one.
+
+    Raises:
+        OptionError: there is none, or something is no proposer.
+    """
+
+    proposers: tuple[Proposer, ...]
+
+    def __post_init__(self) -> None:
+        for proposer in self.proposers or (None,):
+            if not isinstance(proposer, Proposer):
+                raise _no_proposer(proposer)
+
+    def propose(self, contexts: Sequence[Context], limits: Sequence[int]) -> list[Draft]:
+        """For each context the first draft that offers anything."""
+        drafts = [Draft()] * len(contexts)
+        open_rows = [row for row, limit in enumerate(limits) if limit > 0]
+        for proposer in self.proposers:
+            if not open_rows:
+                break
+            offers = proposer.propose([contexts[row] for row in open_rows], [limits[row] for row in open_rows])
+            for row, draft in zip(open_rows, offers, strict=True):
+                drafts[row] = draft.first(contexts[row].num_legal(draft.tokens))
+            open_rows = [row for row in open_rows if not drafts[row]]
+        return drafts
+
+
+Speculate: TypeAlias = "str | Proposer | Sequence[str | Proposer] | None"
+"""Proposers as an option takes them: a name, a value, or several to try in order."""
+
+
+def resolve_proposer(speculate: Any, names: Mapping[str, Callable[[], Proposer]]) -> Proposer | None:
+    """The proposer that a caller means; None if no guesses are wanted.
+
+    Args:
+        speculate: a name, a proposer, or a list or tuple of them.
+        names: what the names stand for.
+
+    Raises:
+        UnknownNameError: a name is not known.
+        OptionError: something is no proposer, or the list is empty.
+    """
+    if speculate is None:
+        return None
+    if isinstance(speculate, str):
+        if speculate not in names:
+            raise UnknownNameError(f"no proposer {speculate!r}. Known: {', '.join(sorted(names))}.", at="speculate")
+        return names[speculate]()
+    if isinstance(speculate, list | tuple):
+        proposers = [resolve_proposer(one, names) for one in speculate]
+        if len(proposers) == 1 and proposers[0] is not None:
+            return proposers[0]
+        return Chain(tuple(proposers))  # type: ignore[arg-type]  # it refuses None
+    if isinstance(speculate, type) or not isinstance(speculate, Proposer):
+        raise _no_proposer(speculate)
+    return speculate
+
+
+def each_proposer(proposer: Proposer | None) -> tuple[Proposer, ...]:
+    """The proposers of a chain, or the only one."""
+    if proposer is None:
+        return ()
+    if isinstance(proposer, Chain):
+        return tuple(one for part in proposer.proposers for one in each_proposer(part))
+    return (proposer,)
+
+
+def _no_proposer(given: object) -> OptionError:
+    return OptionError(
+        f"{given!r:.60} is no proposer", at="speculate", hint='"prompt-lookup", PromptLookup(num_tokens=10)'
+    )
