@@ -35,11 +35,24 @@ _HOME: dict[str, str] = {
     "TopP": "decodekit.sampling",
     # constraints
     "Choices": "decodekit.constraints",
+    "Concat": "decodekit.constraints",
     "Guarded": "decodekit.constraints",
     "JsonSchema": "decodekit.constraints",
+    "Many": "decodekit.constraints",
+    "OneOf": "decodekit.constraints",
+    "Optional": "decodekit.constraints",
+    "Reasoned": "decodekit.constraints",
     "Regex": "decodekit.constraints",
+    "Special": "decodekit.constraints",
+    "Tag": "decodekit.constraints",
+    "TagValue": "decodekit.constraints",
+    "Tagged": "decodekit.constraints",
+    "Text": "decodekit.constraints",
+    "ToolCall": "decodekit.constraints",
+    "ToolResponse": "decodekit.constraints",
     "check": "decodekit.constraints",
     "compile": "decodekit.constraints",
+    "tools": "decodekit.constraints",
     # the rest
     "DecodekitError": "decodekit.errors",
     "Vocabulary": "decodekit.vocabulary",
@@ -49,11 +62,24 @@ __all__ = ["__version__", *_HOME]
 
 if TYPE_CHECKING:
     from decodekit.constraints import Choices as Choices
+    from decodekit.constraints import Concat as Concat
     from decodekit.constraints import Guarded as Guarded
     from decodekit.constraints import JsonSchema as JsonSchema
+    from decodekit.constraints import Many as Many
+    from decodekit.constraints import OneOf as OneOf
+    from decodekit.constraints import Optional as Optional
+    from decodekit.constraints import Reasoned as Reasoned
     from decodekit.constraints import Regex as Regex
+    from decodekit.constraints import Special as Special
+    from decodekit.constraints import Tag as Tag
+    from decodekit.constraints import Tagged as Tagged
+    from decodekit.constraints import TagValue as TagValue
+    from decodekit.constraints import Text as Text
+    from decodekit.constraints import ToolCall as ToolCall
+    from decodekit.constraints import ToolResponse as ToolResponse
     from decodekit.constraints import check as check
     from decodekit.constraints import compile as compile
+    from decodekit.constraints import tools as tools
     from decodekit.errors import DecodekitError as DecodekitError
     from decodekit.llm import LLM as LLM
     from decodekit.llm import Chunk as Chunk

@@ -50,9 +50,10 @@ class Constraint(ABC):
 def as_constraint(value: object) -> Constraint:
     """Take a value as a constraint.
 
-    A `Constraint` is itself. A dict or a bool is a JSON Schema, or OpenAI's ``response_format`` if its ``"type"`` is
-    ``"json_schema"`` or ``"json_object"``. Pydantic models, dataclasses, TypedDicts, enums, ``Literal`` and the other
-    typing forms are the JSON texts that validate as them.
+    A `Constraint` is itself. A dict or a bool is a JSON Schema; OpenAI's ``response_format`` if its ``"type"`` is
+    ``"json_schema"`` or ``"json_object"``; a structural tag if it is ``"structural_tag"`` (see `Tagged.from_mapping`);
+    OpenAI's tools if it has a list of ``"tools"`` (see `tools_of_request`). Pydantic models, dataclasses, TypedDicts,
+    enums, ``Literal`` and the other typing forms are the JSON texts that validate as them.
 
     Raises:
         InvalidConstraintError: the value is none of these; with the class of constraint that may be meant.
@@ -72,6 +73,14 @@ def as_constraint(value: object) -> Constraint:
     from decodekit.constraints.json_schema import JsonSchema
 
     if isinstance(value, Mapping):
+        if value.get("type") == "structural_tag":
+            from decodekit.constraints.composition import Tagged
+
+            return Tagged.from_mapping(value)
+        if isinstance(value.get("tools"), list):
+            from decodekit.constraints.tool_calls import tools_of_request
+
+            return tools_of_request(value)
         return JsonSchema(_response_format(value))
     is_form = hasattr(value, "__origin__") or type(value).__module__ in ("typing", "typing_extensions", "types")
     if isinstance(value, bool | type) or value is None or is_form:

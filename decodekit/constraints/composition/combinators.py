@@ -104,19 +104,17 @@ class Many(Composed):
 
     def expression(self) -> Expression:
         """One item and then pairs of a separator and an item, or nothing."""
+        if self.max == 0:
+            return Sequence(())
         item = expression_of(self.item)
         pair = Sequence((expression_of(self.separator), item))
-        rest = Repeated(pair, _at_least_0(self.min - 1), None if self.max is None else _at_least_0(self.max - 1))
-        # max = 0 leaves the empty text alone.
-        return Repeated(Sequence((item, rest)), int(self.min > 0), 0 if self.max == 0 else 1)
+        pairs = rounds(pair, self.min - 1 if self.min else 0, None if self.max is None else self.max - 1)
+        return Repeated(Sequence((item, pairs)), int(self.min > 0), 1)
 
     def value(self, parts: object) -> list[object]:
         """The values of the items."""
-        rounds = cast("list[list[Any]]", parts)
-        if not rounds:
-            return []
-        first, pairs = rounds[0]
-        return [first, *(value for _, value in pairs)]
+        some = cast("list[list[Any]]", parts)
+        return [] if not some else [some[0][0], *(value for _, value in some[0][1])]
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,5 +223,6 @@ def _parts(owner: str, values: tuple[object, ...]) -> tuple[Part, ...]:
     return tuple(part_of(value, f"part {number} of {owner}") for number, value in enumerate(values, 1))
 
 
-def _at_least_0(number: int) -> int:
-    return number if number > 0 else 0
+def rounds(item: Expression, min: int, max: int | None) -> Expression:
+    """The item `min` to `max` times; its value is a list in any case."""
+    return Sequence(()) if max == 0 else Repeated(item, min, max)

@@ -2,8 +2,10 @@
 
 A text may divide in several ways. The one that counts is the first in this order, from the first choice on: of
 alternatives the earlier one; of repetitions another round rather than none; of a part, be it free text or another
-constraint, the shortest that lets the rest of the text fit. It is found by a depth-first search in that order, which
-comes to no pair of a position and what is still to be matched twice: its time is that of the positions times the parts.
+constraint, the shortest that lets the rest of the text fit. A composition that is a part chooses as it would alone.
+
+The division is found by a depth-first search in that order, which never comes twice to the same position with the same
+things still to be matched: its time is that of the positions times the places in the expression.
 """
 
 from __future__ import annotations
@@ -70,20 +72,26 @@ class _Close:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Round:
-    """Behind `count` rounds of a repetition, the last of which began at `start` (-1 if rounds are never empty)."""
+    """Behind `count` rounds of a repetition; `is_empty` says that nothing was read since the last of them began."""
 
     repeated: Repeated
     count: int
-    start: int
+    is_empty: bool
 
 
 class _Todo:
-    """What is still to be matched: a linked list, one object for equal content."""
+    """What is still to be matched: a linked list, one object for equal content.
 
-    __slots__ = ("item", "then")
+    Attributes:
+        owner: the expression that a mark stands for, by which marks are told apart.
+        after_reading: the same once something was read; None until it is asked for.
+    """
 
-    def __init__(self, item: Expression | _Close | _Round, then: _Todo | None) -> None:
-        self.item, self.then = item, then
+    __slots__ = ("after_reading", "item", "owner", "then")
+
+    def __init__(self, item: Expression | _Close | _Round, then: _Todo | None, owner: Expression | None) -> None:
+        self.item, self.then, self.owner = item, then, owner
+        self.after_reading: _Todo | None = None
 
 
 _Trace: TypeAlias = "tuple[_Trace, Leaf | _Close] | None"
@@ -185,16 +193,18 @@ class Split:
                     after = self._before(_Close("chosen", number), then, item)
                     agenda.append((position, self._before(item.options[number], after), trace))
             elif isinstance(item, Repeated):
-                after = self._before(_Round(item, 0, -1), then)
+                after = self._before(_Round(item, 0, False), then)
                 agenda.append((position, after, (trace, _Close("rounds begin"))))
             elif isinstance(item, _Round):
-                agenda += ((position, after, trace) for after in self._rounds(item, position, then))
+                agenda += ((position, after, trace) for after in self._rounds(item, then))
             elif isinstance(item, Inline) and isinstance(item.constraint, HasParts):
                 after = self._before(_Close("part", 0, item.constraint), then, item)
                 agenda.append((position, self._before(self._expression_of(item.constraint), after), trace))
             else:
                 ends = self._ends_of(item, position)
-                agenda += ((end, then, (trace, Leaf(item, position, end))) for end in reversed(ends))
+                read = self._after_reading(then)
+                for end in reversed(ends):
+                    agenda.append((end, then if end == position else read, (trace, Leaf(item, position, end))))
         return False
 
     def _expression_of(self, constraint: HasParts) -> Expression:
@@ -204,10 +214,10 @@ class Split:
             expression = self._expressions[id(constraint)] = constraint.expression()
         return expression
 
-    def _rounds(self, item: _Round, position: int, then: _Todo | None) -> list[_Todo]:
+    def _rounds(self, item: _Round, then: _Todo | None) -> list[_Todo]:
         """How a repetition may go on, the last to be tried first."""
         repeated, count = item.repeated, item.count
-        if item.start == position and count > repeated.min:
+        if item.is_empty and count > repeated.min:
             return []  # a round that reads nothing is no round
         ways = []
         if count >= repeated.min:
@@ -215,8 +225,7 @@ class Split:
         if repeated.max is None or count < repeated.max:
             # Without a bound above, it does not matter how many more than `min` there were.
             more = min(count, repeated.min) + 1 if repeated.max is None else count + 1
-            start = position if self._is_nullable(repeated.item) else -1
-            ways.append(self._before(repeated.item, self._before(_Round(repeated, more, start), then)))
+            ways.append(self._before(repeated.item, self._before(_Round(repeated, more, True), then)))
         return ways
 
     def _before(self, item: Expression | _Close | _Round, then: _Todo | None, owner: Expression | None = None) -> _Todo:
@@ -224,13 +233,24 @@ class Split:
         if isinstance(item, _Close):
             key: tuple[object, ...] = (item.kind, item.number, id(owner), id(then))
         elif isinstance(item, _Round):
-            key = (item.count, item.start, id(item.repeated), id(then), "round")
+            key = (item.count, item.is_empty, id(item.repeated), id(then), "round")
         else:
             key = (id(item), id(then))
         todo = self._todos.get(key)
         if todo is None:
-            todo = self._todos[key] = _Todo(item, then)
+            todo = self._todos[key] = _Todo(item, then, owner)
         return todo
+
+    def _after_reading(self, todo: _Todo | None) -> _Todo | None:
+        """The rest with no round that has not read anything."""
+        if todo is None:
+            return None
+        if todo.after_reading is None:
+            item, then = todo.item, self._after_reading(todo.then)
+            if isinstance(item, _Round) and item.is_empty:
+                item = _Round(item.repeated, item.count, False)
+            todo.after_reading = self._before(item, then, todo.owner)
+        return todo.after_reading
 
     def _ends_of(self, item: Expression, start: int) -> list[int]:
         """Where a part that begins at `start` may end, ascending."""
@@ -249,18 +269,6 @@ class Split:
                 known = [end for end in known if guard.refuses(self.data[start:end]) is None]
             self._ends[key] = known
         return known
-
-    def _is_nullable(self, item: Expression) -> bool:
-        """Whether a text of the item may be empty."""
-        if isinstance(item, Sequence):
-            return all(map(self._is_nullable, item.items))
-        if isinstance(item, Alternatives):
-            return any(map(self._is_nullable, item.options))
-        if isinstance(item, Repeated):
-            return item.min == 0 or self._is_nullable(item.item)
-        if isinstance(item, Inline) and isinstance(item.constraint, HasParts):
-            return self._is_nullable(self._expression_of(item.constraint))
-        return not isinstance(item, SpecialToken) and self._unfolding(item).root.is_accepting
 
     def _unfolding(self, item: Expression) -> Unfolding:
         unfolding = self._unfoldings.get(id(item))

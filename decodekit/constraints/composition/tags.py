@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from decodekit.constraints import ir
-from decodekit.constraints.composition.combinators import Part, check_bounds
+from decodekit.constraints.composition.combinators import Part, check_bounds, rounds
 from decodekit.constraints.composition.composed import Composed, Special, checked_text, expression_of, part_of
 from decodekit.constraints.composition.free_text import endings_before, free_text
 from decodekit.constraints.grammar.rules import Alternatives, Expression, Repeated, Sequence, Terminal
@@ -137,13 +137,14 @@ class Tagged(Composed):
             )
             for trigger in self._triggers()
         )
-        return Sequence((Repeated(Alternatives(options), self.min_tags, self.max_tags), Terminal(free_text(words))))
+        tags = rounds(Alternatives(options), self.min_tags, self.max_tags)
+        return Sequence((tags, Terminal(free_text(words), "text")))
 
     def value(self, parts: object) -> tuple[str | TagValue, ...]:
         """The pieces in order."""
-        rounds, last = cast("tuple[list[Any], str]", parts)
+        found, last = cast("tuple[list[Any], str]", parts)
         pieces: list[str | TagValue] = []
-        for number, (text, _, (choice, (_, value, _))) in rounds:
+        for number, (text, _, (choice, (_, value, _))) in found:
             tag = self._tags_of(self._triggers()[number])[choice]
             pieces += [text, TagValue(name_of(tag.begin), value)]
         return tuple(piece for piece in [*pieces, last] if piece != "")

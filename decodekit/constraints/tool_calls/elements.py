@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, NamedTuple, cast
+from urllib.parse import quote
 
 from decodekit.constraints import ir
 from decodekit.constraints.composition.composed import Composed, expression_of
@@ -14,8 +15,9 @@ from decodekit.constraints.composition.free_text import free_text
 from decodekit.constraints.composition.tags import BLANKS
 from decodekit.constraints.grammar.rules import EMPTY_TEXT, Alternatives, Expression, Inline, Sequence, Terminal
 from decodekit.constraints.json_schema import JsonSchema
+from decodekit.constraints.json_schema.formats import Formats
 from decodekit.constraints.regex import parse_search
-from decodekit.constraints.tools.tool import RESOURCE, Tool
+from decodekit.constraints.tool_calls.tool import RESOURCE, Tool
 from decodekit.errors import InvalidConstraintError, UnsatisfiableError, UnsupportedSchemaError
 
 _END: Final = "\n</parameter>"
@@ -103,6 +105,10 @@ def _place(name: str) -> str:
     return f"#/properties/{name.replace('~', '~0').replace('/', '~1')}"
 
 
+def _uri(at: str) -> str:
+    return RESOURCE + quote(at, safe="#/~")
+
+
 def _content(tool: Tool, schema: dict[str, Any], name: str) -> Expression | None:
     """What stands in the element of a parameter; None if it has no values."""
     at = _place(name)
@@ -121,15 +127,14 @@ def _content(tool: Tool, schema: dict[str, Any], name: str) -> Expression | None
         return Terminal(_text(schema, schema["properties"][name], at, is_python), name)
     if not has_others:
         return None
-    return Inline(
-        JsonSchema({"$ref": f"{RESOURCE}{at}"}, "assert" if is_python else "annotate", registry={RESOURCE: schema})
-    )
+    formats: Formats = "assert" if is_python else "annotate"
+    return Inline(JsonSchema({"$ref": _uri(at)}, formats, registry={RESOURCE: schema}))
 
 
 def _has_values(schema: dict[str, Any], at: str, condition: dict[str, Any]) -> bool:
     """Whether a parameter has values with a condition."""
     try:
-        JsonSchema({"allOf": [{"$ref": f"{RESOURCE}{at}"}, condition]}, registry={RESOURCE: schema}).root()
+        JsonSchema({"allOf": [{"$ref": _uri(at)}, condition]}, registry={RESOURCE: schema}).root()
     except UnsatisfiableError:
         return False
     return True

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias, cast
 
+from decodekit.constraints.composition.combinators import rounds
 from decodekit.constraints.composition.composed import Composed, expression_of
 from decodekit.constraints.composition.tags import BLANKS, before
 from decodekit.constraints.constraint import Constraint
@@ -15,13 +16,12 @@ from decodekit.constraints.grammar.rules import (
     Alternatives,
     Expression,
     Inline,
-    Repeated,
     Sequence,
     SpecialToken,
 )
-from decodekit.constraints.tools.elements import XmlArguments
-from decodekit.constraints.tools.formats import FORMATS, Format, Spelling
-from decodekit.constraints.tools.tool import Tool, read_tool
+from decodekit.constraints.tool_calls.elements import XmlArguments
+from decodekit.constraints.tool_calls.formats import FORMATS, Format, Spelling
+from decodekit.constraints.tool_calls.tool import Tool, read_tool
 from decodekit.errors import (
     ConstraintError,
     DecodekitError,
@@ -142,7 +142,7 @@ class Tools(Composed):
         )
         call = Sequence((spelling.begin, names, spelling.end))
         most = None if self.max_calls is None else self.max_calls - 1
-        others = Repeated(Sequence((spelling.separator, call)), 0, most)
+        others = rounds(Sequence((spelling.separator, call)), 0, most)
         return Sequence((spelling.opening, call, others, spelling.closing))
 
     def _call_of(self, parts: list[Any]) -> ToolCall:
