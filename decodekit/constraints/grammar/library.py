@@ -1,0 +1,54 @@
+"""The library of grammars that ships with decodekit: files by name.
+
+A file is ``name.lark``, ``name.gbnf``, ``name.regex`` or ``name.schema.json``, and beside it lies
+``name.examples.json``: ``{"accepts": [...], "rejects": [...]}``. A name belongs to one file. Nothing is parsed here.
+"""
+
+from __future__ import annotations
+
+import difflib
+from functools import lru_cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+import decodekit
+from decodekit.errors import NameNotFoundError
+
+SUFFIXES: Final = (".lark", ".gbnf", ".regex", ".schema.json")
+"""The kinds of files, by how their names end."""
+
+_PACKAGE: Final = Path(decodekit.__file__).parent
+
+
+def names() -> tuple[str, ...]:
+    """The names of all grammars, without suffix, sorted."""
+    return tuple(_paths())
+
+
+def path_of(name: str) -> Path:
+    """Where the grammar of a name lies.
+
+    Args:
+        name: with or without the suffix of its file: ``"sql"`` or ``"sql.lark"``.
+
+    Raises:
+        NameNotFoundError: there is no such grammar; with the nearest names.
+    """
+    path = _paths().get(_without_suffix(name))
+    if path is None or name not in (path.name, _without_suffix(path.name)):
+        near = difflib.get_close_matches(_without_suffix(name), names(), n=3) or names()[:8]
+        raise NameNotFoundError(f"the library has no grammar {name!r}", hint="one of " + ", ".join(near))
+    return path
+
+
+def _without_suffix(name: str) -> str:
+    return next((name.removesuffix(suffix) for suffix in SUFFIXES if name.endswith(suffix)), name)
+
+
+@lru_cache(maxsize=1)
+def _paths() -> MappingProxyType[str, Path]:
+    # A wheel holds the folder inside the package, a checkout beside it.
+    folder = _PACKAGE / "grammars" if (_PACKAGE / "grammars").is_dir() else _PACKAGE.parent / "grammars"
+    files = [path for path in folder.iterdir() if path.name.endswith(SUFFIXES)] if folder.is_dir() else []
+    return MappingProxyType(dict(sorted((_without_suffix(path.name), path) for path in files)))
