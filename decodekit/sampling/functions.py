@@ -15,6 +15,8 @@ from torch import Tensor
 
 from decodekit.errors import OptionError
 from decodekit.sampling.history import History
+from decodekit.sampling.wide import is_wide
+from decodekit.sampling.wide import outside_nucleus as nucleus_of_wide_rows
 
 
 def apply_temperature(logits: Tensor, temperature: float) -> Tensor:
@@ -47,6 +49,8 @@ def apply_top_p(logits: Tensor, p: float) -> Tensor:
     """
     if p == 1.0:
         return logits
+    if is_wide(logits) and (outside := nucleus_of_wide_rows(logits, p)) is not None:
+        return logits.masked_fill(torch.from_numpy(outside), -math.inf)
     ordered, ids = torch.sort(logits, dim=-1, descending=True, stable=True)
     removed = torch.empty_like(ids, dtype=torch.bool).scatter_(-1, ids, outside_nucleus(ordered, p))
     return logits.masked_fill(removed, -math.inf)

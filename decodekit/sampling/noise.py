@@ -31,9 +31,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-_GOLDEN = 0x9E3779B97F4A7C15
-_FACTOR1 = 0xBF58476D1CE4E5B9
-_FACTOR2 = 0x94D049BB133111EB
+GOLDEN = 0x9E3779B97F4A7C15
+FACTOR1 = 0xBF58476D1CE4E5B9
+FACTOR2 = 0x94D049BB133111EB
 _MASK64 = (1 << 64) - 1
 
 Keys = Tensor | Sequence[int]
@@ -69,7 +69,7 @@ def gumbel_at(keys: Words, token_ids: NDArray[np.int64]) -> Floats:
         keys: ``host_keys`` of the rows.
         token_ids: int64, of a shape that broadcasts with that of the keys.
     """
-    return _host_gumbel(keys + (token_ids.view(np.uint64) + np.uint64(1)) * np.uint64(_GOLDEN))
+    return _host_gumbel(keys + (token_ids.view(np.uint64) + np.uint64(1)) * np.uint64(GOLDEN))
 
 
 def host_keys(seeds: Keys, sequences: Keys, positions: Keys) -> Words:
@@ -78,7 +78,7 @@ def host_keys(seeds: Keys, sequences: Keys, positions: Keys) -> Words:
     seeds, sequences, positions = (k.tolist() if isinstance(k, Tensor) else k for k in (seeds, sequences, positions))
     return np.array(
         [
-            _mix_int(_sequence_key(seed, sequence) + (position + 1) * _GOLDEN)
+            _mix_int(_sequence_key(seed, sequence) + (position + 1) * GOLDEN)
             for seed, sequence, position in zip(seeds, sequences, positions, strict=True)
         ],
         dtype=np.uint64,
@@ -92,7 +92,7 @@ def device_keys(seeds: Keys, sequences: Keys, positions: Keys, device: torch.dev
     seed, sequence, position = (
         torch.as_tensor(keys, dtype=torch.int64, device=device) for keys in (seeds, sequences, positions)
     )
-    golden = _signed(_GOLDEN)
+    golden = _signed(GOLDEN)
     return mix_int64(mix_int64(mix_int64(seed + golden) + (sequence + 1) * golden) + (position + 1) * golden).unsqueeze(
         -1
     )
@@ -126,9 +126,9 @@ def _device_gumbel(counters: Tensor) -> Tensor:
 def mix_uint64(values: Words) -> Words:
     """SplitMix64's finalizer, a bijection of 64-bit words; overwrites its argument."""
     values ^= values >> np.uint64(30)
-    values *= np.uint64(_FACTOR1)
+    values *= np.uint64(FACTOR1)
     values ^= values >> np.uint64(27)
-    values *= np.uint64(_FACTOR2)
+    values *= np.uint64(FACTOR2)
     values ^= values >> np.uint64(31)
     return values
 
@@ -136,33 +136,33 @@ def mix_uint64(values: Words) -> Words:
 def mix_int64(values: Tensor) -> Tensor:
     """The same on int64 tensors, whose arithmetic shifts are masked to logical ones; overwrites its argument."""
     values ^= (values >> 30).bitwise_and_((1 << 34) - 1)
-    values *= _signed(_FACTOR1)
+    values *= _signed(FACTOR1)
     values ^= (values >> 27).bitwise_and_((1 << 37) - 1)
-    values *= _signed(_FACTOR2)
+    values *= _signed(FACTOR2)
     values ^= (values >> 31).bitwise_and_((1 << 33) - 1)
     return values
 
 
 def _mix_int(value: int) -> int:
     value &= _MASK64
-    value = ((value ^ (value >> 30)) * _FACTOR1) & _MASK64
-    value = ((value ^ (value >> 27)) * _FACTOR2) & _MASK64
+    value = ((value ^ (value >> 30)) * FACTOR1) & _MASK64
+    value = ((value ^ (value >> 27)) * FACTOR2) & _MASK64
     return value ^ (value >> 31)
 
 
 @functools.lru_cache(maxsize=4096)  # constant during a request
 def _sequence_key(seed: int, sequence: int) -> int:
-    return _mix_int(_mix_int(seed + _GOLDEN) + (sequence + 1) * _GOLDEN)
+    return _mix_int(_mix_int(seed + GOLDEN) + (sequence + 1) * GOLDEN)
 
 
 @functools.lru_cache(maxsize=8)
 def _host_counters(vocab_size: int) -> Words:
-    return np.arange(1, vocab_size + 1, dtype=np.uint64) * np.uint64(_GOLDEN)
+    return np.arange(1, vocab_size + 1, dtype=np.uint64) * np.uint64(GOLDEN)
 
 
 @functools.lru_cache(maxsize=8)
 def _device_counters(vocab_size: int, device: torch.device) -> Tensor:
-    return torch.arange(1, vocab_size + 1, device=device) * _signed(_GOLDEN)
+    return torch.arange(1, vocab_size + 1, device=device) * _signed(GOLDEN)
 
 
 def _signed(value: int) -> int:

@@ -15,7 +15,8 @@ from decodekit.sampling.candidates import Candidates, in_order, nucleus_candidat
 from decodekit.sampling.functions import apply_bitmask
 from decodekit.sampling.history import History
 from decodekit.sampling.orders import ordered
-from decodekit.sampling.processors import LogitsProcessor, OrderPreserving, Stage, TopK, TopP
+from decodekit.sampling.processors import LogitsProcessor, MinP, OrderPreserving, Stage, Temperature, TopK, TopP
+from decodekit.sampling.wide import is_wide, truncated
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,7 @@ class Pipeline:
 
     if TYPE_CHECKING:  # no field: it follows from the processors
         _sorted_part: tuple[TopK | TopP, tuple[OrderPreserving, ...]] | None
+        _wide_part: _WidePart | None
 
     def __init__(self, processors: Iterable[LogitsProcessor] = ()) -> None:
         processors = tuple(processors)
@@ -59,6 +61,7 @@ class Pipeline:
                 raise OptionError(f"{processor!r} is not a logits processor", hint="Temperature(0.8) | TopK(50)")
         object.__setattr__(self, "processors", processors)
         object.__setattr__(self, "_sorted_part", _sorted_part(processors))
+        object.__setattr__(self, "_wide_part", _wide_part(processors))
 
     @classmethod
     def ordered(cls, processors: Iterable[LogitsProcessor], order: str = "decodekit") -> Pipeline:
@@ -96,14 +99,20 @@ class Pipeline:
     def narrow(self, logits: Tensor, history: History | None = None, mask: Tensor | None = None) -> Tensor | Candidates:
         """A call that stops at the survivors of the first truncation where it can; ``sample`` takes either form.
 
-        From a top-k or top-p on, rows of candidates stand for rows of V logits if all further processors keep the
-        order. The result is that of a call, without sorting again and without noise for removed tokens.
+        From a top-k, top-p or min-p on, rows of candidates stand for rows of V logits if all further processors keep
+        the order. The result is that of a call, without sorting again and without noise for removed tokens.
         """
         rows = logits.to(torch.float32)
-        part = self._sorted_part
-        for processor in self.processors:
+        wide = self._wide_part if is_wide(rows) and len(rows) else None
+        part = self._sorted_part if wide is None else None
+        for index, processor in enumerate(self.processors):
             if mask is not None and processor.stage > Stage.BIAS:
                 rows, mask = apply_bitmask(rows, mask), None
+            if wide is not None and index == wide.start:
+                candidates = truncated(rows, wide.first, wide.temperature, wide.rest)
+                if candidates is not None:
+                    exact = (wide.first,) if isinstance(wide.first, TopK) and wide.first.exact else ()
+                    return _continued(candidates, (*exact, *wide.rest))
             if part is not None and processor is part[0]:
                 candidates = _truncate_sorted(rows, *part)
                 if candidates is not None:
@@ -143,14 +152,42 @@ class Pipeline:
         return " | ".join(map(repr, self.processors)) if len(self.processors) > 1 else f"Pipeline({list(self)!r})"
 
 
+@dataclass(frozen=True)
+class _WidePart:
+    """Where wide rows become candidates: at a truncation, or at the temperature before it."""
+
+    start: int
+    temperature: float
+    first: TopK | TopP | MinP
+    rest: tuple[OrderPreserving, ...]
+
+
+def _wide_part(processors: tuple[LogitsProcessor, ...]) -> _WidePart | None:
+    """The first top-k, top-p or min-p after which all processors keep the order."""
+    for index, processor in enumerate(processors):
+        if isinstance(processor, TopK | TopP | MinP):
+            rest = _all_order_preserving(processors[index + 1 :])
+            if rest is not None:
+                before = processors[index - 1] if index else None
+                if isinstance(before, Temperature):
+                    return _WidePart(index - 1, before.temperature, processor, rest)
+                return _WidePart(index, 1.0, processor, rest)
+    return None
+
+
 def _sorted_part(processors: tuple[LogitsProcessor, ...]) -> tuple[TopK | TopP, tuple[OrderPreserving, ...]] | None:
     """The first top-k or top-p after which all processors keep the order, and those processors."""
     for index, processor in enumerate(processors):
         if isinstance(processor, TopK | TopP):
-            rest = [other for other in processors[index + 1 :] if isinstance(other, OrderPreserving)]
-            if len(rest) == len(processors) - index - 1:
-                return processor, tuple(rest)
+            rest = _all_order_preserving(processors[index + 1 :])
+            if rest is not None:
+                return processor, rest
     return None
+
+
+def _all_order_preserving(processors: tuple[LogitsProcessor, ...]) -> tuple[OrderPreserving, ...] | None:
+    found = tuple(processor for processor in processors if isinstance(processor, OrderPreserving))
+    return found if len(found) == len(processors) else None
 
 
 def _truncate_sorted(rows: Tensor, first: TopK | TopP, rest: tuple[OrderPreserving, ...]) -> Candidates | None:
@@ -158,9 +195,14 @@ def _truncate_sorted(rows: Tensor, first: TopK | TopP, rest: tuple[OrderPreservi
     candidates = top_candidates(rows, first.k) if isinstance(first, TopK) else nucleus_candidates(rows, first.p)
     if candidates is None:
         return None
+    exact = (first,) if isinstance(first, TopK) and first.exact else ()
+    return _continued(candidates, (*exact, *rest))
+
+
+def _continued(candidates: Candidates, processors: tuple[OrderPreserving, ...]) -> Candidates:
     values, ids = candidates.logits, candidates.token_ids
     with np.errstate(invalid="ignore"):  # -inf - -inf in a row without tokens: NaN removes nothing
-        for processor in rest:
+        for processor in processors:
             values = processor.on_sorted(values)
             if processor.stage is Stage.TEMPERATURE:  # rounding may make logits equal
                 values, ids = in_order(values, ids)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import MISSING, dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, ClassVar
 
@@ -67,12 +67,12 @@ class LogitsProcessor(ABC):
 
     def __repr__(self) -> str:
         settings = []
-        for field in fields(self) if is_dataclass(self) else ():
-            value = getattr(self, field.name)
+        for name, field in getattr(self, "__dataclass_fields__", {}).items():
+            value = getattr(self, name)
             if field.default is MISSING:
                 settings.append(repr(value))
             elif value != field.default:
-                settings.append(f"{field.name}={value!r}")
+                settings.append(f"{name}={value!r}")
         return f"{type(self).__name__}({', '.join(settings)})"
 
 

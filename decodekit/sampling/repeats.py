@@ -30,8 +30,8 @@ def apply_dry(
 
     "Don't repeat yourself" (p-e-w, 2024; in text-generation-webui, KoboldCpp, llama.cpp). The end of the prefix repeats
     an earlier place if the n tokens before that place are its last n tokens; the token at the place would extend the
-    repeat, and gets the penalty of the longest one that it extends. No repeat reaches back over a breaker, and a breaker
-    of one token is never penalized. Repeats may overlap with themselves.
+    repeat, and gets the penalty of the longest one that it extends. No repeat reaches back over a breaker, and a
+    breaker of one token is never penalized. Repeats may overlap with themselves.
 
     Exponents stop where base^n leaves float32, as in llama.cpp; text-generation-webui stops at n = 50.
 
@@ -137,7 +137,7 @@ class DRY(LogitsProcessor):
         multiplier: of the penalty; 0.8 is usual.
         base: how the penalty grows with each token of the repeat, at least 1.
         allowed_length: the longest repeat that costs no more than ``multiplier``.
-        breakers: token ids, or sequences of them, over which no repeat reaches: newlines, quotes, names of speakers.
+        breakers: sequences of token ids over which no repeat reaches: newlines, quotes, names of speakers.
         window: how many of the last tokens are looked at; None looks at all.
 
     Raises:
@@ -158,9 +158,7 @@ class DRY(LogitsProcessor):
         require("dry_base", self.base, is_number(self.base) and self.base >= 1, "a finite number of at least 1")
         require("dry_allowed_length", self.allowed_length, is_count(self.allowed_length), "an integer of at least 1")
         require("window", self.window, self.window is None or is_count(self.window), "None or an integer of at least 1")
-        breakers = [(each,) if isinstance(each, int) else each for each in self.breakers]
-        made = dict.fromkeys(token_sequence("dry_breakers", breaker) for breaker in breakers)
-        object.__setattr__(self, "breakers", tuple(made))
+        object.__setattr__(self, "breakers", tuple(token_sequence("dry_breakers", each) for each in self.breakers))
 
     def __call__(self, logits: Tensor, history: History | None) -> Tensor:
         """Tokens that would extend a repeat, less likely."""

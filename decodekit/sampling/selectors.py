@@ -12,6 +12,7 @@ from torch import Tensor
 from decodekit.errors import DeadEndError, DecodingError, NonFiniteLogitsError
 from decodekit.sampling.candidates import Candidates
 from decodekit.sampling.noise import Keys, gumbel, gumbel_at, host_keys
+from decodekit.sampling.wide import is_wide, sample_wide
 
 # Width of a row from which finding the allowed tokens is cheaper than making noise for all of them.
 _WIDE = 1024
@@ -49,6 +50,10 @@ def sample(rows: Tensor | Candidates, seeds: Keys, sequences: Keys, positions: K
     """
     if isinstance(rows, Candidates):
         return torch.from_numpy(_sample_candidates(rows, host_keys(seeds, sequences, positions)))
+    if is_wide(rows) and len(rows):
+        tokens = sample_wide(rows, host_keys(seeds, sequences, positions))
+        if tokens is not None:
+            return torch.from_numpy(tokens)
     peaks = rows.amax(dim=-1, keepdim=True)
     _raise_first(faults(peaks[:, 0]))
     # Relative to the likeliest token the sum is exact to 1e-7 where it matters, even at a very low temperature.

@@ -35,7 +35,7 @@ def apply_quadratic(logits: Tensor, factor: float, curve: float = 1.0) -> Tensor
     KoboldCpp and Aphrodite (``smoothing_factor``, ``smoothing_curve``); with a curve from 1 to 3 it keeps the order.
     """
     peak = logits.amax(dim=-1, keepdim=True)
-    d = logits - peak
+    d = (logits - peak).clamp(min=-1e4)  # no mass there; the cube stays finite
     bent = peak - factor * ((3 - curve) / 2 * d.square() - (curve - 1) / 2 * d.pow(3))
     return torch.where(logits == -math.inf, logits, bent)
 
@@ -44,9 +44,9 @@ def apply_xtc(logits: Tensor, probability: float, threshold: float, spared: tupl
     """The law of XTC ("exclude top choices"): (1 - rho) p + rho cut(p) with rho = ``probability``.
 
     With probability rho, XTC removes all tokens with p >= threshold but the least likely of them (p-e-w, 2024; in
-    text-generation-webui, llama.cpp, mlx-lm). What it draws over both outcomes of that coin is one fixed law: with K the
-    mass that the cut leaves, a removed token gets z + ln(1 - rho), another z + ln(1 - rho + rho / K). So there is no coin
-    here, and a draft is verified as with any other law.
+    text-generation-webui, llama.cpp, mlx-lm). What it draws over both outcomes of that coin is one fixed law: with K
+    the mass that the cut leaves, a removed token gets z + ln(1 - rho), another z + ln(1 - rho + rho / K). So there is
+    no coin here, and a draft is verified as with any other law.
 
     Equals of the least likely one stay with it, as in mlx-lm (there the threshold itself is out: p > threshold).
 
@@ -77,8 +77,7 @@ def _top_choices(logits: Tensor, threshold: float, spared: tuple[int, ...]) -> t
 def apply_guidance(conditional: Tensor, unconditional: Tensor, scale: float) -> Tensor:
     """u + scale (c - u) with c, u the log-probabilities with and without the condition (Sanchez et al. 2023).
 
-    The result is not normalised. As in transformers both rows are log-probabilities; without that, a constant of each
-    row would be the only difference. A token that is impossible with the condition stays impossible; one that is so only
+    The result is not normalised. A token that is impossible with the condition stays impossible; one that is so only
     without it keeps c.
 
     Args:
@@ -96,8 +95,8 @@ def apply_guidance(conditional: Tensor, unconditional: Tensor, scale: float) -> 
 class DynamicTemperature(OrderPreserving):
     """A temperature between ``low`` and ``high`` that follows the entropy; see ``apply_dynamic_temperature``.
 
-    llama.cpp's ``dynatemp_range`` r around the temperature t is low = t - r, high = t + r; where that reaches 0 or less,
-    llama.cpp takes the likeliest token, which is refused here.
+    llama.cpp's ``dynatemp_range`` r around the temperature t is low = t - r, high = t + r; a temperature of 0, which
+    takes the likeliest token there, is refused here.
 
     Raises:
         OptionError: not 0 < low <= high, or the exponent is not a finite number above 0.

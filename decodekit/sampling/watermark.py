@@ -1,8 +1,8 @@
 """A watermark: some tokens, chosen by a key and the tokens before, become likelier; and the test that finds it.
 
-Kirchenbauer et al. 2023: the green list of a row is a share gamma of the vocabulary, pseudo-random in the last tokens of
-its prefix; green tokens get z + delta. Who knows the key counts the green tokens of a text: T tokens without a watermark
-have gamma T on average.
+Kirchenbauer et al. 2023: the green list of a row is a share gamma of the vocabulary, pseudo-random in the last tokens
+of its prefix; green tokens get z + delta. Who knows the key counts the green tokens of a text: T tokens without a
+watermark have gamma T on average.
 
 Here a token is green if a hash of (key, last tokens, token) lies below gamma 2^64, as in ``noise``: the same on every
 device, one pass over the row, and a share gamma only on average. (transformers takes the first gamma V of a random
@@ -20,10 +20,10 @@ from torch import Tensor
 
 from decodekit.sampling.checks import is_count, is_number, require
 from decodekit.sampling.history import History
-from decodekit.sampling.noise import mix_int64
+from decodekit.sampling.noise import GOLDEN, mix_int64
 from decodekit.sampling.processors import LogitsProcessor, Stage, with_history
 
-_GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)  # as int64
+_GOLDEN = GOLDEN - (1 << 64)  # as int64
 
 
 def green_lists(contexts: Tensor, vocab_size: int, ratio: float, key: int) -> Tensor:
@@ -77,8 +77,8 @@ def watermark_score(
 ) -> float:
     """The number of green tokens in standard deviations above chance: (g - gamma T) / sqrt(T gamma (1 - gamma)).
 
-    Repeats of the same token after the same context are counted once (as the paper advises), so that repeated text is no
-    evidence. A z of 4 comes by chance once in 30,000 texts.
+    Repeats of the same token after the same context are counted once (as the paper advises), so that repeated text is
+    no evidence. A z of 4 comes by chance once in 30,000 texts.
 
     Args:
         token_ids: the text.

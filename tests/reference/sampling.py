@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 
@@ -98,3 +99,170 @@ def sample(row: Row, seed: int, sequence: int, position: int) -> int:
     """Gumbel-max: the token with the largest noisy logit, the lowest id among equals."""
     noisy = [z + gumbel(seed, sequence, position, t) for t, z in enumerate(row)]
     return max(range(len(row)), key=lambda t: (noisy[t], -t))
+
+
+def entropy(row: Row) -> float:
+    """In nats."""
+    return -math.fsum(p * math.log(p) for p in softmax(row) if p > 0)
+
+
+def logsumexp(row: Row) -> float:
+    return max(row) + math.log(math.fsum(math.exp(z - max(row)) for z in row if z > -math.inf))
+
+
+def keep(row: Row, kept: Sequence[bool]) -> list[float]:
+    return [z if k else -math.inf for z, k in zip(row, kept, strict=True)]
+
+
+def dynamic_temperature(row: Row, low: float, high: float, exponent: float) -> list[float]:
+    count = sum(z > -math.inf for z in row)
+    if count <= 1:
+        return list(row)
+    t = low + (high - low) * (entropy(row) / math.log(count)) ** exponent
+    return [z / t for z in row]
+
+
+def quadratic(row: Row, factor: float, curve: float) -> list[float]:
+    peak, k, s = max(row), (3 - curve) / 2, (curve - 1) / 2
+    return [
+        peak - factor * (k * (z - peak) ** 2 - s * (z - peak) ** 3) if z > -math.inf else z for z in row
+    ]  # fmt: skip
+
+
+def xtc_cut(row: Row, threshold: float, spared: Sequence[int] = ()) -> list[float]:
+    """What is left when XTC's coin says so: of the tokens with p >= threshold the least likely one, and its equals."""
+    law = softmax(row)
+    top = [p for p in law if p >= threshold]
+    return [
+        -math.inf if p >= threshold and p > min(top) and token not in spared else z
+        for token, (z, p) in enumerate(zip(row, law, strict=True))
+    ]
+
+
+def xtc_law(row: Row, probability: float, threshold: float, spared: Sequence[int] = ()) -> list[float]:
+    """The law over both outcomes of the coin."""
+    whole, cut = softmax(row), softmax(xtc_cut(row, threshold, spared))
+    return [(1 - probability) * p + probability * q for p, q in zip(whole, cut, strict=True)]
+
+
+def guidance(conditional: Row, unconditional: Row, scale: float) -> list[float]:
+    c0, u0 = logsumexp(conditional), logsumexp(unconditional)
+    out = []
+    for a, b in zip(conditional, unconditional, strict=True):
+        c, u = a - c0, b - u0
+        out.append(-math.inf if a == -math.inf else c if b == -math.inf else u + scale * (c - u))
+    return out
+
+
+def typical(row: Row, mass: float) -> list[float]:
+    """Take tokens from the most typical on until they have the mass, and what deviates no more than the last."""
+    law, h = softmax(row), entropy(row)
+    deviations = [abs(-math.log(p) - h) if p > 0 else math.inf for p in law]
+    total, limit = 0.0, math.inf
+    for token in sorted(range(len(row)), key=lambda i: deviations[i]):
+        total += law[token]
+        limit = deviations[token]
+        if total >= mass:
+            break
+    return keep(row, [d <= limit + 1e-9 for d in deviations])
+
+
+def typical_margin(row: Row, mass: float) -> float:
+    """How far the mass is from that of any prefix, and how near two different deviations are to each other."""
+    law, h = softmax(row), entropy(row)
+    pairs = sorted((abs(-math.log(p) - h), p) for p in law if p > 0)
+    gaps = [b[0] - a[0] for a, b in itertools.pairwise(pairs) if b[1] != a[1]]
+    return min([abs(math.fsum(p for _, p in pairs[:n]) - mass) for n in range(1, len(pairs) + 1)] + gaps)
+
+
+def floor_cut(row: Row, floor: float) -> list[float]:
+    """p >= floor, and the likeliest."""
+    return keep(row, [p >= floor or z == max(row) for z, p in zip(row, softmax(row), strict=True)])
+
+
+def eta_floor(row: Row, epsilon: float) -> float:
+    return min(epsilon, math.sqrt(epsilon) * math.exp(-entropy(row)))
+
+
+def floor_margin(row: Row, floor: float) -> float:
+    return min(abs(math.log(p / floor)) for p in softmax(row) if p > 0)
+
+
+def top_n_sigma_floor(row: Row, n: float) -> float:
+    left = [z for z in row if z > -math.inf]
+    mean = math.fsum(left) / len(left)
+    return max(left) - n * math.sqrt(math.fsum((z - mean) ** 2 for z in left) / len(left))
+
+
+def top_h(row: Row, h: float, num_candidates: int) -> tuple[list[float], float]:
+    """The row, and how near a decision was."""
+    order = sorted(range(len(row)), key=lambda i: (-row[i], i))[:num_candidates]
+    law = softmax([row[i] for i in order])
+    terms = [-p * math.log(p) if p > 0 else 0.0 for p in law]
+    limit, kept, margin = h * math.fsum(terms), 1, math.inf
+    for n in range(1, len(terms) + 1):
+        margin = min(margin, abs(math.fsum(terms[:n]) - limit)) if terms[n - 1] > 0 else margin
+        if n > kept and math.fsum(terms[:n]) <= limit:
+            kept = n
+    return keep(row, [z >= row[order[kept - 1]] for z in row]), margin
+
+
+def dry_lengths(prefix: Sequence[int], breakers: Sequence[Sequence[int]] = ()) -> dict[int, int]:
+    """For each token the length of the longest repeat that it would extend, by comparing lists."""
+    reach = len(prefix)
+    for begin in reversed(range(len(prefix))):
+        ends = [begin + len(b) for b in breakers if list(prefix[begin : begin + len(b)]) == list(b)]
+        if ends:
+            reach = len(prefix) - max(ends)
+            break
+    longest: dict[int, int] = {}
+    for place in range(1, len(prefix)):
+        n = 0
+        while n < min(place, reach) and prefix[place - 1 - n] == prefix[len(prefix) - 1 - n]:
+            n += 1
+        longest[prefix[place]] = max(longest.get(prefix[place], 0), n)
+    return longest
+
+
+def dry(
+    row: Row, prefix: Sequence[int], multiplier: float, base: float, allowed: int, breakers: Sequence[Sequence[int]]
+) -> list[float]:
+    out = list(row)
+    for token, n in dry_lengths(prefix, breakers).items():
+        if n >= allowed and token < len(row) and [token] not in [list(b) for b in breakers]:
+            out[token] -= multiplier * base ** (n - allowed)
+    return out
+
+
+def repeated_ngram_ends(prefix: Sequence[int], size: int) -> set[int]:
+    """The tokens that would complete an n-gram which the prefix has."""
+    ngrams = {tuple(prefix[i : i + size]) for i in range(len(prefix) - size + 1)}
+    start = tuple(prefix[len(prefix) - size + 1 :]) if size > 1 else ()
+    return {ngram[-1] for ngram in ngrams if ngram[:-1] == start and len(start) == size - 1}
+
+
+def sequence_bias(row: Row, prefix: Sequence[int], biases: Mapping[tuple[int, ...], float]) -> list[float]:
+    out = list(row)
+    for sequence, bias in biases.items():
+        start = sequence[:-1]
+        if len(start) <= len(prefix) and tuple(prefix[len(prefix) - len(start) :]) == start:
+            out[sequence[-1]] += bias
+    return out
+
+
+def surprise(row: Row) -> list[float]:
+    """-log2 p in bits."""
+    return [-math.log2(p) if p > 0 else math.inf for p in softmax(row)]
+
+
+def mirostat_k(row: Row, mu: float, num_likeliest: int) -> int:
+    """llama.cpp's k, from probabilities as it computes them."""
+    law = sorted(softmax(row), reverse=True)
+    law = [p for p in law if p > 0][:num_likeliest]
+    top = bottom = 0.0
+    for i in range(len(law) - 1):
+        t, b = math.log((i + 2) / (i + 1)), math.log(law[i] / law[i + 1])
+        top, bottom = top + t * b, bottom + t * t
+    s = top / bottom
+    e = s - 1
+    return max(1, min(len(row), int(((e * 2**mu) / (1 - len(row) ** -e)) ** (1 / s))))

@@ -1,0 +1,149 @@
+"""Truncation and selection on wide rows on the host, without sorting them and without noise for each of their tokens.
+
+What is found is what the functions of whole rows give: the same tokens, from the same arithmetic, row by row.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from decodekit.sampling.candidates import Candidates, Floats, Ids
+from decodekit.sampling.noise import Words, gumbel_at
+
+if TYPE_CHECKING:
+    from decodekit.sampling.processors import MinP, OrderPreserving, TopK, TopP
+
+WIDE = 4096
+"""Below this width torch and numpy are as fast, and compiled code need not be loaded."""
+
+_BLOCK = 64
+
+
+def is_wide(logits: Tensor) -> bool:
+    """Whether rows of logits [N, V] are on the host and wide enough for compiled code."""
+    return logits.shape[-1] >= WIDE and logits.device.type == "cpu" and logits.dtype == torch.float32
+
+
+def block_peaks(logits: Tensor) -> tuple[Floats, Floats] | None:
+    """The rows as an array [N, V], and the largest logit of each block of 64, float32 [N, ceil(V / 64)].
+
+    None if a row has NaN, +inf, or no token at all: such rows take the general way, which tells what is wrong.
+    """
+    from decodekit.sampling import kernels
+
+    rows = np.ascontiguousarray(logits.numpy(force=True))
+    peaks = np.empty((len(rows), -(-rows.shape[1] // _BLOCK)), np.int32)
+    return (rows, peaks.view(np.float32)) if kernels.find_block_peaks(rows.view(np.int32), peaks) else None
+
+
+def truncated(
+    logits: Tensor, first: TopK | TopP | MinP, temperature: float, rest: Sequence[OrderPreserving]
+) -> Candidates | None:
+    """What a truncation leaves of softmax(z / T); None where it removes little, or nothing is gained.
+
+    Args:
+        logits: float32 [N, V], wide.
+        first: the truncation.
+        temperature: T, applied before it.
+        rest: what follows; it decides only whether a wide nucleus is worth sorting.
+    """
+    from decodekit.sampling import kernels
+    from decodekit.sampling.processors import MinP, TopK, TopP
+
+    vocab_size = logits.shape[-1]
+    # Which way is taken depends on the settings, not on the other rows, except for a nucleus: there both ways cut at
+    # the same token, and nothing after it computes a mass again.
+    if isinstance(first, TopK) and 4 * first.k > vocab_size:
+        return None
+    if (isinstance(first, TopP) and first.p == 1.0) or getattr(first, "min_p", 1.0) == 0.0:
+        return None
+    found = block_peaks(logits)
+    if found is None:
+        return None
+    rows, peaks = found
+    cuts, lasts, counts = _places(len(rows))
+    scale = np.float32(temperature)
+    if isinstance(first, TopK):
+        kernels.cut_top_k(rows, peaks, scale, first.k, cuts, lasts, counts)
+    elif isinstance(first, TopP):
+        kernels.cut_top_p(rows, peaks, scale, first.p, cuts, lasts, counts)
+        if 4 * counts.max() > vocab_size and not any(isinstance(processor, TopP) for processor in rest):
+            return None
+        if rest and isinstance(rest[0], MinP) and rest[0].min_p > 0:  # few of the nucleus are left, and need sorting
+            floors = _min_p_cuts(peaks, scale, rest[0].min_p)
+            lasts[floors > cuts] = vocab_size
+            np.maximum(cuts, floors, out=cuts)
+            num_left = np.empty_like(counts)
+            kernels.count_at_least(rows, peaks, scale, cuts, num_left)
+            np.minimum(counts, num_left, out=counts)
+    else:
+        cuts[:] = _min_p_cuts(peaks, scale, first.min_p)
+        lasts[:] = vocab_size
+        kernels.count_at_least(rows, peaks, scale, cuts, counts)
+    values = np.empty((len(rows), max(1, counts.max(initial=1))), np.float32)
+    ids = np.empty(values.shape, np.int64)
+    kernels.gather(rows, peaks, scale, cuts, lasts, values, ids)
+    order = (-values).argsort(axis=1, kind="stable")  # they are in order of token id
+    return Candidates(
+        np.take_along_axis(values, order, axis=1), np.take_along_axis(ids, order, axis=1), vocab_size, logits.device
+    )
+
+
+def outside_nucleus(logits: Tensor, p: float) -> NDArray[np.bool_] | None:
+    """bool [N, V]: what top-p removes; None where `block_peaks` is None."""
+    from decodekit.sampling import kernels
+
+    found = block_peaks(logits)
+    if found is None:
+        return None
+    rows, peaks = found
+    cuts, lasts, counts = _places(len(rows))
+    kernels.cut_top_p(rows, peaks, np.float32(1), p, cuts, lasts, counts)
+    removed: NDArray[np.bool_] = rows < cuts[:, None]
+    for row in np.flatnonzero(lasts < rows.shape[1]):  # of its ties with the last token only some stay
+        last = lasts[row] + 1
+        removed[row, last:] |= rows[row, last:] == cuts[row]
+    return removed
+
+
+def sample_wide(logits: Tensor, keys: Words) -> Ids | None:
+    """The draw of `selectors.sample` from wide rows; None where `block_peaks` is None.
+
+    Noise is computed for the few tokens that can win: see `kernels.find_contenders`.
+    """
+    from decodekit.sampling import kernels
+
+    found = block_peaks(logits)
+    if found is None:
+        return None
+    rows, peaks = found
+    ids, counts = np.zeros((len(rows), kernels.MAX_CONTENDERS), np.int64), np.empty(len(rows), np.int64)
+    kernels.find_contenders(rows, peaks, keys, ids, counts)
+    width = int(counts.max(initial=1))
+    if width > kernels.MAX_CONTENDERS:  # so many within 1e-4 of the best that float32 must decide among all
+        return None
+    ids = ids[:, :width]
+    is_used = np.arange(width) < counts[:, None]
+    noisy = gumbel_at(keys[:, None], ids)
+    noisy += np.take_along_axis(rows, ids, axis=1) - peaks.max(axis=1, keepdims=True)
+    noisy[~is_used] = -np.inf
+    is_best = noisy == noisy.max(axis=1, keepdims=True)
+    tokens: Ids = np.where(is_best & is_used, ids, rows.shape[1]).min(axis=1)
+    return tokens
+
+
+def _min_p_cuts(peaks: Floats, scale: np.float32, min_p: float) -> Floats:
+    """The least y that min-p keeps, [N]; the same arithmetic as ``apply_min_p``."""
+    cuts: Floats = peaks.max(axis=1) / scale + np.float32(math.log(min_p))
+    return cuts
+
+
+def _places(num_rows: int) -> tuple[Floats, Ids, Ids]:
+    return np.empty(num_rows, np.float32), np.empty(num_rows, np.int64), np.empty(num_rows, np.int64)
