@@ -52,6 +52,8 @@ _HOME: dict[str, str] = {
     "ToolResponse": "decodekit.constraints",
     "check": "decodekit.constraints",
     "compile": "decodekit.constraints",
+    "complete": "decodekit.constraints",
+    "sample_text": "decodekit.constraints",
     "tools": "decodekit.constraints",
     # the rest
     "DecodekitError": "decodekit.errors",
@@ -79,6 +81,8 @@ if TYPE_CHECKING:
     from decodekit.constraints import ToolResponse as ToolResponse
     from decodekit.constraints import check as check
     from decodekit.constraints import compile as compile
+    from decodekit.constraints import complete as complete
+    from decodekit.constraints import sample_text as sample_text
     from decodekit.constraints import tools as tools
     from decodekit.errors import DecodekitError as DecodekitError
     from decodekit.llm import LLM as LLM

@@ -14,12 +14,15 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from decodekit.constraints.batches import fill_bitmasks
 from decodekit.constraints.bitmask import allocate_bitmask, bitmask_from_ids, ids_from_bitmask
 from decodekit.constraints.choices import Choices
 from decodekit.constraints.compiler import CompiledGrammar, compile
 from decodekit.constraints.constraint import Constraint, as_constraint
+from decodekit.constraints.explaining import Explanation
 from decodekit.constraints.guards import Guard, Guarded, Refusal
 from decodekit.constraints.matcher import Matcher
+from decodekit.constraints.members import complete, sample_text, sample_texts
 from decodekit.constraints.memory import memory_in_use, memory_limit, set_memory_limit
 
 if TYPE_CHECKING:
@@ -46,6 +49,7 @@ __all__ = [
     "CompiledGrammar",
     "Concat",
     "Constraint",
+    "Explanation",
     "Guard",
     "Guarded",
     "JsonSchema",
@@ -69,9 +73,13 @@ __all__ = [
     "bitmask_from_ids",
     "check",
     "compile",
+    "complete",
+    "fill_bitmasks",
     "ids_from_bitmask",
     "memory_in_use",
     "memory_limit",
+    "sample_text",
+    "sample_texts",
     "set_memory_limit",
     "tools",
 ]

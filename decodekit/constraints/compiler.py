@@ -6,6 +6,7 @@ such a grammar may go on using it: its next matcher starts anew, and matchers th
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import OrderedDict
 from typing import Any, Final
@@ -13,6 +14,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from decodekit.constraints import saved
 from decodekit.constraints.automaton import Automaton, begin_epoch, shared_automaton
 from decodekit.constraints.closing import Completions
 from decodekit.constraints.constraint import Constraint, as_constraint
@@ -86,6 +88,32 @@ class CompiledGrammar:
             ResourceLimitError: no text was found within bounds.
         """
         return len(self.matcher().completion())
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the constraint as JSON, with the fingerprint of the vocabulary; no masks (see the module `saved`).
+
+        Raises:
+            UnsupportedSchemaError: the constraint holds Python objects, or is of a class that has no form in a file.
+            OSError: the file cannot be written.
+        """
+        saved.save(self.constraint, self.vocabulary, path)
+
+    @staticmethod
+    def load(path: str | os.PathLike[str], tokenizer: Any) -> CompiledGrammar:
+        """The grammar that `save` wrote, compiled; the same object as that of an equal constraint.
+
+        Args:
+            path: the file.
+            tokenizer: as in `compile`; one with an equal vocabulary.
+
+        Raises:
+            NameNotFoundError: there is no such file.
+            InvalidConstraintError: the file is none that `save` wrote.
+            VocabularyMismatchError: it was saved for another vocabulary.
+            ConstraintError: what `compile` raises.
+        """
+        vocabulary = tokenizer if isinstance(tokenizer, Vocabulary) else Vocabulary.from_tokenizer(tokenizer)
+        return compile(saved.load(path, vocabulary), vocabulary)
 
     @property
     def num_bytes(self) -> int:
