@@ -151,7 +151,14 @@ class Rows:
 
 BUNDLE: Final = -2
 """In place of a frame: the stack stands for several."""
+CUT: Final = -3
+"""In place of a frame: what lies here and below was left out."""
+_CUT_STACK: Final = 1
 _MAX_SHARED_DEPTH: Final = 200  # so far down stacks are compared at once; what was bundled before counts as one step
+
+
+class StackCut(Exception):  # noqa: N818  (no error: more of the stacks is needed)
+    """Raised where tokens depend on what was cut from the stacks."""
 
 
 class Stacks:
@@ -172,7 +179,9 @@ class Stacks:
         self.slots: Int32Array = np.zeros(2048, np.int32)
         self._num_members = 0
         self._bundles: dict[frozenset[int], int] = {}
-        self.count: Int64Array = np.ones(1, np.int64)
+        self._upper: dict[tuple[int, int], int] = {}
+        self.count: Int64Array = np.full(1, 2, np.int64)
+        self.frame[_CUT_STACK] = CUT
 
     def push(self, parent: int, frame: int) -> int:
         """The stack with a frame on top of another stack."""
@@ -235,6 +244,22 @@ class Stacks:
         self.frame[number], self.parent[number] = BUNDLE, start
         return number
 
+    def upper(self, stack: int, num_frames: int) -> int:
+        """The stack with the frames on top alone, so many of them; below is a place that says that more was there."""
+        if stack <= _CUT_STACK:
+            return stack
+        key = (stack, num_frames)
+        number = self._upper.get(key)
+        if number is None:
+            if self.frame[stack] == BUNDLE:
+                number = self.bundle([self.upper(member, num_frames) for member in self.standing_for(stack)])
+            elif num_frames == 0:
+                number = _CUT_STACK
+            else:
+                number = self.push(self.upper(int(self.parent[stack]), num_frames - 1), int(self.frame[stack]))
+            self._upper[key] = number
+        return number
+
     def standing_for(self, stack: int) -> list[int]:
         """The stacks that a number stands for: itself, or those of the bundle."""
         if self.frame[stack] != BUNDLE:
@@ -248,7 +273,7 @@ class Stacks:
         self.frame, self.parent = doubled(self.frame), doubled(self.parent)
         self.slots = np.zeros(2 * len(self.slots), np.int32)
         mask = len(self.slots) - 1
-        for number in range(1, int(self.count[0])):
+        for number in range(_CUT_STACK + 1, int(self.count[0])):
             if self.frame[number] == BUNDLE:
                 continue
             key = int(self.parent[number]) << 32 | int(self.frame[number])

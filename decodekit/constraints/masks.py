@@ -5,6 +5,10 @@ string) is walked against the trie once: tokens that stay inside are allowed wha
 are grouped by the place where they leave, and only from there on its surroundings are run. Walks depend on the lexical
 state and the vocabulary, so they are shared by all constraints; a mask depends on the state and is kept with it.
 
+What is deep in the stack matters to few tokens, those that close everything above it. So masks are made for states
+whose stacks are cut after a few frames, and shared by all states that are the same as far as that; the few places of
+the trie where a token comes out below the cut are looked at again with the whole stacks.
+
 A token is allowed exactly when the state has a successor for its bytes. Tokens without bytes (special tokens, padding)
 never are, the end-of-sequence tokens are exactly when the text so far is accepted. Every byte sequence that is alive
 can be completed by bytes, so a vocabulary that has each single byte never meets a dead end; one that lacks some may.
@@ -14,16 +18,17 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from decodekit.constraints.automaton import Int32Array, UInt8Array
 from decodekit.constraints.bitmask import bitmask_from_ids, num_words
-from decodekit.constraints.configurations import Configuration, Entry, State
+from decodekit.constraints.configurations import Configuration, Entry, StackCut, State
 from decodekit.constraints.memory import Account, is_exceeded, share
 from decodekit.constraints.network import TextNeeded
-from decodekit.constraints.runs import Runner
+from decodekit.constraints.runs import MAX_RETURNED, Runner
 from decodekit.constraints.token_index import NO_NODES, TokenIndex, Walk, WayOut, token_indices, whole_index
 from decodekit.constraints.unfolding import Unfolding
 from decodekit.constraints.walk import add_tokens_kernel
@@ -33,6 +38,7 @@ MASK_CACHE_BYTES: Final = 64 << 20
 """Bound on the masks kept for one grammar; less if the memory limit is low."""
 
 _MANY_BYTES: Final = 24  # a lexeme that may go on with so many is walked by itself
+_CUTS: Final = (3, 12)  # frames of the stacks that are looked at first
 _ANY_BYTE: Final = np.ones(256, np.uint8)
 
 
@@ -74,6 +80,23 @@ class TokenMask:
         return 128 + self.words.nbytes
 
 
+@dataclass(frozen=True, slots=True)
+class _Shared:
+    """The mask of states that are the same in the upper frames of their stacks.
+
+    Attributes:
+        mask: the tokens that need no more frames.
+        returned: nodes of tries at and below which tokens need more.
+    """
+
+    mask: TokenMask
+    returned: tuple[tuple[TokenIndex, int], ...]
+
+
+def _memory(shared: _Shared | None) -> int:
+    return 512 if shared is None else 512 + shared.mask.num_bytes
+
+
 class Masks:
     """The masks of the states of one unfolding over one vocabulary. Thread-safe."""
 
@@ -85,8 +108,10 @@ class Masks:
         self._num_words = num_words(vocabulary.size)
         self._eos_words = bitmask_from_ids(sorted(vocabulary.eos_token_ids), vocabulary.size)
         self._kept: OrderedDict[State, int] = OrderedDict()  # states with their masks' memory, oldest first
-        self._account = Account(self)
+        self._account, self._shared_account = Account(self), Account(self)
         self._density: dict[int, bool] = {}  # by lexical state
+        # By upper configurations, and whether the text may end; the one that was used last at the end.
+        self._shared: OrderedDict[tuple[frozenset[Configuration], bool], _Shared | None] = OrderedDict()
 
     def mask(self, state: State) -> TokenMask:
         """The tokens that `state` allows."""
@@ -94,10 +119,64 @@ class Masks:
         if mask is None:
             with self._unfolding.automaton.lock:
                 if state.mask is None:
-                    self._keep(state, TokenMask(self._allowed(state)))
+                    self._keep(state, self._make(state))
                 mask = state.mask
         assert isinstance(mask, TokenMask)
         return mask
+
+    def _make(self, state: State) -> TokenMask:
+        """The mask of a state, from that of a state with cut stacks if that is enough."""
+        for num_frames in _CUTS:
+            cut = self._cut(state, num_frames)
+            if cut is None:
+                break
+            shared = self._shared_mask((cut, state.is_accepting))
+            if shared is not None:
+                return self._completed(shared, state)
+        return TokenMask(self._allowed(state.configurations, state.is_accepting)[0])
+
+    def _cut(self, state: State, num_frames: int) -> frozenset[Configuration] | None:
+        """The configurations of a state with so many frames of their stacks; None if no stack has more."""
+        upper = self._unfolding.stacks.upper
+        configurations = state.configurations
+        if all(upper(stack, num_frames) == stack for _, _, stack, _ in configurations):
+            return None
+        return frozenset(
+            (lexical, reader, upper(stack, num_frames), text) for lexical, reader, stack, text in configurations
+        )
+
+    def _shared_mask(self, key: tuple[frozenset[Configuration], bool]) -> _Shared | None:
+        """The mask of configurations with cut stacks, kept; None if too much depends on what was cut."""
+        if key in self._shared:
+            self._shared.move_to_end(key)
+            return self._shared[key]
+        found: _Shared | None = None
+        try:
+            words, returned = self._allowed(tuple(key[0]), key[1])
+            if len(returned) <= MAX_RETURNED:
+                found = _Shared(TokenMask(words), tuple(returned))
+        except StackCut:
+            pass
+        self._shared[key] = found
+        self._shared_account.add(_memory(found))
+        while self._shared_account.num_bytes > share(MASK_CACHE_BYTES, 4) // 2 and len(self._shared) > 1:
+            _, oldest = self._shared.popitem(last=False)
+            self._shared_account.add(-_memory(oldest))
+        return found
+
+    def _completed(self, shared: _Shared, state: State) -> TokenMask:
+        """The mask of a state, from that of its upper frames."""
+        if not shared.returned:
+            return shared.mask
+        words: Int32Array | None = None
+        for index, node in shared.returned:
+            path = index.bytes_above(node, 0, int(index.trie.depth[node]) - 1)
+            before = self._unfolding.read(state, path)
+            if before is not None:
+                words = shared.mask.words.copy() if words is None else words
+                root = np.array([node], np.int32)
+                self._runner.run(index.trie, root, before.configurations, words, index.bytes_above)
+        return shared.mask if words is None else TokenMask(words)
 
     def _keep(self, state: State, mask: TokenMask) -> None:
         state.mask = mask
@@ -109,21 +188,30 @@ class Masks:
             oldest.mask = None
             self._account.add(-num_bytes)
 
-    def _allowed(self, state: State) -> Int32Array:
-        words = self._eos_words.copy() if state.is_accepting else np.zeros(self._num_words, np.int32)
+    def _allowed(
+        self, configurations: tuple[Configuration, ...], is_accepting: bool
+    ) -> tuple[Int32Array, list[tuple[TokenIndex, int]]]:
+        """The tokens that configurations allow, and the nodes of tries that have to be looked at with whole stacks.
+
+        Raises:
+            StackCut: there are too many of these.
+        """
+        words = self._eos_words.copy() if is_accepting else np.zeros(self._num_words, np.int32)
+        returned: list[tuple[TokenIndex, int]] = []
         together: list[Configuration] = []
-        for configuration in state.configurations:
+        for configuration in configurations:
             lexical, reader, _, text = configuration
             if text is not None:
                 self._captured(configuration, text, words)
             elif self._unfolding.permitted[reader] < 0 and self._is_dense(lexical):
-                self._dense(configuration, words)
+                self._dense(configuration, words, returned)
             else:
                 together.append(configuration)
         if together:
             whole = self._whole
-            self._runner.run(whole.trie, whole.top, together, words, whole.bytes_above)
-        return words
+            nodes = self._runner.run(whole.trie, whole.top, together, words, whole.bytes_above)
+            returned += ((whole, node) for node in nodes)
+        return words, returned
 
     def _is_dense(self, lexical: int) -> bool:
         is_dense = self._density.get(lexical)
@@ -143,29 +231,37 @@ class Masks:
                 words |= walk.inside
             yield index, walk if walk.is_complete else index.walk(automaton, lexical, bytes_after(walk))
 
-    def _dense(self, configuration: Configuration, words: Int32Array) -> None:
-        """Add the tokens of a configuration by the walk of its lexeme."""
+    def _dense(self, configuration: Configuration, words: Int32Array, returned: list[tuple[TokenIndex, int]]) -> None:
+        """Add the tokens of a configuration by the walk of its lexeme; and the nodes at which its stack is cut."""
         lexical, reader, stack, _ = configuration
         unfolding = self._unfolding
         for index, walk in self._walks(lexical, words, lambda walk: self._bytes_after(reader, stack, walk)):
             for label_set in walk.label_sets:
-                self._go_on(
+                nodes = self._go_on(
                     index,
                     unfolding.resolve(unfolding.leave(reader, label_set), stack),
                     walk.before.get(label_set, NO_NODES),
                     walk.at.get(label_set, NO_NODES),
                     words,
                 )
+                returned += ((index, node) for node in nodes)
 
-    def _go_on(self, index: TokenIndex, entry: Entry, before: Int32Array, at: Int32Array, words: Int32Array) -> None:
-        """Add the tokens that leave a lexeme at some nodes, after which the configurations of `entry` go on."""
+    def _go_on(
+        self, index: TokenIndex, entry: Entry, before: Int32Array, at: Int32Array, words: Int32Array
+    ) -> list[int]:
+        """Add the tokens that leave a lexeme at some nodes, after which the configurations of `entry` go on.
+
+        Returns:
+            The nodes at which a stack is cut.
+        """
         configurations, is_accepting = entry
         if not configurations and not is_accepting:
-            return
+            return []
         if len(at):
             add_tokens_kernel()(at, index.trie.first, index.trie.tokens, words)
-        if configurations and len(before):
-            self._runner.run(index.trie, before, tuple(configurations), words, index.bytes_above)
+        if not configurations or not len(before):
+            return []
+        return self._runner.run(index.trie, before, tuple(configurations), words, index.bytes_above)
 
     def _bytes_after(self, reader: int, stack: int, walk: Walk) -> UInt8Array:
         """The bytes that may come after a lexeme, uint8 [256]."""

@@ -8,14 +8,32 @@ from typing import Final
 import numpy as np
 
 from decodekit.constraints.automaton import Automaton, Int32Array
-from decodekit.constraints.configurations import Configuration, Int64Array, row_key
+from decodekit.constraints.configurations import Configuration, Int64Array, StackCut, row_key
 from decodekit.constraints.network import TextNeeded
 from decodekit.constraints.trie import TokenTrie
 from decodekit.constraints.unfolding import Unfolding, too_many
-from decodekit.constraints.walk import CAPTURED, DONE, ENTER, EXPAND, FOLLOW, LEAVE, ROOM, STACKS, run_kernel
+from decodekit.constraints.walk import (
+    CAPTURED,
+    DEEPER,
+    DONE,
+    ENTER,
+    EXPAND,
+    FOLLOW,
+    LEAVE,
+    MERGE,
+    ROOM,
+    STACKS,
+    add_tokens_kernel,
+    run_kernel,
+)
 
 MAX_THREADS: Final = 1 << 17
 """Bound on the configurations along one token."""
+
+MANY_THREADS: Final = 256
+"""From so many configurations after one node on, those that differ in their stacks alone are made one."""
+MAX_RETURNED: Final = 64
+"""So many nodes at most are put off because they depend on what was cut from the stacks."""
 
 _NONE_CAPTURED: Final = np.zeros((0, 3), np.int64)
 
@@ -29,7 +47,8 @@ class Runner:
         self._offsets: Int32Array = np.zeros(256, np.int32)
         self._todo: Int32Array = np.zeros((2, 256), np.int32)
         self._seen: Int64Array = np.full(1024, -1, np.int64)
-        self._position: Int64Array = np.zeros(6, np.int64)
+        self._position: Int64Array = np.zeros(8, np.int64)
+        self._returned: Int32Array = np.zeros(MAX_RETURNED, np.int32)
 
     def run(
         self,
@@ -38,19 +57,23 @@ class Runner:
         configurations: Sequence[Configuration],
         words: Int32Array,
         bytes_above: Callable[[int, int, int], bytes],
-    ) -> None:
+    ) -> list[int]:
         """Add the tokens at and below `roots` whose bytes, from that of a root on, the configurations allow.
 
         ``bytes_above(node, start, stop)`` are the bytes of the node's prefix from one depth to another.
 
+        Returns:
+            Nodes at and below which tokens may be missing, because they lead to the place where a stack was cut.
+
         Raises:
             TextNeeded: the configurations follow a text that is not known, and it matters.
+            StackCut: there are more than `MAX_RETURNED` such nodes.
         """
         try:
-            self._run(trie, roots, configurations, words, bytes_above, self._row_of_most)
+            return self._run(trie, roots, configurations, words, bytes_above, self._row_of_most)
         except TextNeeded:
             # Perhaps because of a text that was captured on the way and taken to be any; the tokens so far are right.
-            self._run(trie, roots, configurations, words, bytes_above, self._row_of)
+            return self._run(trie, roots, configurations, words, bytes_above, self._row_of)
 
     def _row_of(self, reader: int, label_set: int, text: bytes) -> int:
         """What follows a captured text."""
@@ -74,7 +97,7 @@ class Runner:
         words: Int32Array,
         bytes_above: Callable[[int, int, int], bytes],
         row_of: Callable[[int, int, bytes], int],
-    ) -> None:
+    ) -> list[int]:
         unfolding = self._unfolding
         rows, stacks = unfolding.rows, unfolding.stacks
         automaton: Automaton = unfolding.automaton
@@ -86,7 +109,7 @@ class Runner:
         while trie.max_depth + 3 > len(self._offsets):
             self._offsets = np.zeros(2 * len(self._offsets), np.int32)
         self._offsets[1] = len(configurations)
-        position[0], position[1] = 0, -1
+        position[0], position[1], position[6], position[7] = 0, -1, 0, MANY_THREADS
         captured = _NONE_CAPTURED
         while True:
             needed = kernel(
@@ -95,10 +118,12 @@ class Runner:
                 rows.keys, rows.rows, rows.entry, rows.start, rows.returns, rows.lexical, rows.reader, rows.push,
                 rows.pushed, stacks.frame, stacks.parent, stacks.members, stacks.slots, stacks.count, captured,
                 trie.byte, trie.depth, trie.end, trie.first, trie.tokens,
-                roots, self._threads, self._todo, self._seen, self._offsets, words, position,
+                roots, self._threads, self._todo, self._seen, self._offsets, words,
+                self._returned, position,
             )  # fmt: skip
             if needed == DONE:
-                return
+                nodes: list[int] = self._returned[: position[6]].tolist()
+                return nodes
             if needed == EXPAND:
                 automaton.expand(int(position[2]))
             elif needed == FOLLOW:
@@ -111,6 +136,10 @@ class Runner:
                 self._widen()
             elif needed == STACKS:
                 stacks.grow()
+            elif needed == MERGE:
+                self._merge(trie, roots, words)
+            elif needed == DEEPER:
+                raise StackCut
             elif needed == CAPTURED:
                 node, reader, label_set, begin = map(int, position[1:5])
                 before = (configurations[-1 - begin][3] or b"") if begin < 0 else b""
@@ -118,6 +147,25 @@ class Runner:
                 text = before + bytes_above(node, start, int(trie.depth[node]))
                 entry = [[row_key(reader, label_set), node << 20 | begin & 0xFFFFF, row_of(reader, label_set, text)]]
                 captured = np.concatenate((captured, np.array(entry, np.int64)))
+
+    def _merge(self, trie: TokenTrie, roots: Int32Array, words: Int32Array) -> None:
+        """Make one of the threads after a node that differ in their stacks alone, and go on behind that node."""
+        index, node, begin, end = map(int, self._position[:4])
+        groups: dict[tuple[int, int, int], list[int]] = {}
+        captures = self._unfolding.captures
+        for lexical, reader, stack, start in self._threads[:, begin:end].T.tolist():
+            groups.setdefault((lexical, reader, start if captures[reader] else 0), []).append(stack)
+        if 2 * len(groups) > end - begin:  # not worth asking again
+            self._position[7] *= 4
+        for number, ((lexical, reader, start), stacks) in enumerate(groups.items(), begin):
+            self._threads[:, number] = lexical, reader, self._unfolding.stacks.bundle(stacks), start
+        root = int(roots[index])
+        self._offsets[trie.depth[node] - trie.depth[root] + 2] = begin + len(groups)
+        add_tokens_kernel()(np.array([node], np.int32), trie.first, trie.tokens, words)
+        if node + 1 < trie.end[root]:
+            self._position[1] = node + 1
+        else:
+            self._position[0], self._position[1] = index + 1, -1
 
     def _widen(self) -> None:
         """Make room for more threads.

@@ -15,11 +15,13 @@ import numpy as np
 
 from decodekit.constraints.automaton import DEAD, Automaton, Int32Array, UInt8Array
 from decodekit.constraints.configurations import (
+    CUT,
     Configuration,
     Entry,
     Following,
     Reader,
     Rows,
+    StackCut,
     Stacks,
     State,
     doubled,
@@ -172,6 +174,8 @@ class Unfolding:
                 if top == 0:
                     is_accepting = True
                     continue
+                if stacks.frame[top] == CUT:
+                    raise StackCut
                 parent = int(stacks.parent[top])
                 following = self.enter(int(stacks.frame[top]))
                 if following.is_returning:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from decodekit.constraints.automaton import DEAD, FINAL, NOT_EXPANDED, OPEN
-from decodekit.constraints.configurations import BUNDLE
+from decodekit.constraints.configurations import BUNDLE, CUT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -111,6 +111,8 @@ ENTER: Final = 4  # what follows on the entry of a frame
 ROOM: Final = 5  # space for more configurations
 STACKS: Final = 6  # space for more stacks
 FOLLOW: Final = 7  # the open edge of a lexical state
+MERGE: Final = 8  # so many threads after a node that it is worth asking which differ in their stacks alone
+DEEPER: Final = 9  # more of the stacks: too many tokens end what was left out
 
 FEW: Final = 32  # threads that are compared one by one
 
@@ -150,6 +152,7 @@ def _run(
     seen: Int64Array,
     offsets: Int32Array,
     words: Int32Array,
+    returned: Int32Array,
     position: Int64Array,
 ) -> int:
     """Add the tokens at and below `roots` that the configurations ``threads[:, :offsets[1]]`` allow to `words`.
@@ -158,9 +161,11 @@ def _run(
     stack, and the depth of the trie at which the lexeme began (-1 - i: before the root, for configuration i); those
     after the byte of a node at level L below its root (1 for the root itself) lie at ``offsets[L]`` to before
     ``offsets[L + 1]``. ``captured`` holds what CAPTURED asked for, int64 [n, 3]: (reader * 2**32 + label set,
-    node * 2**20 + depth, row). ``position`` is (index of the root, node, what is needed: up to three numbers; at [5]
-    the number of nodes so far). Scratch space: ``todo``, int32 [2, capacity], and ``seen``, int64 [a power of two],
-    where 2**20 * (number of the node) + thread is found by what the thread is.
+    node * 2**20 + depth, row). ``returned`` gets the nodes whose subtrees depend on what lies below a `CUT`.
+    ``position`` is (index of the root, node, what is needed: up to three numbers; at [5] the number of nodes so far, at
+    [6] that of nodes in ``returned``, at [7] the number of threads above which MERGE is asked for). Scratch space:
+    ``todo``, int32 [2, capacity], and ``seen``, int64 [a power of two], where 2**20 * (number of the node) + thread is
+    found by what the thread is.
 
     Returns:
         DONE, or what is needed; with the same arguments the run then goes on where it stopped.
@@ -310,6 +315,13 @@ def _run(
                             is_alive = True
                             continue
                         frame = stack_frame[below]
+                        if frame == CUT:
+                            if position[6] == 0 or returned[position[6] - 1] != node:
+                                if position[6] == len(returned):
+                                    return DEEPER
+                                returned[position[6]] = node
+                                position[6] += 1
+                            continue
                         if entry[frame] < 0:
                             position[0], position[1], position[2] = index, node, frame
                             return ENTER
@@ -318,6 +330,9 @@ def _run(
                             return ROOM
                         todo[0, num_todo], todo[1, num_todo] = stack_parent[below], entry[frame]
                         num_todo += 1
+            if count - begin > position[7]:
+                position[0], position[1], position[2], position[3] = index, node, begin, count
+                return MERGE
             if count > begin:
                 is_alive = True
             if is_alive:
