@@ -1,0 +1,327 @@
+r"""Grammars in GBNF, the language of llama.cpp, as rules.
+
+Everything that llama.cpp reads is read here with the same texts, and some more: rules may begin with themselves, ``|``
+may also begin a line, counts have no bound. Refused by name are ``!<token>`` and a rule that is defined twice.
+
+Source of the syntax: `llama_grammar_parser` and the guide in https://github.com/ggml-org/llama.cpp/tree/master/grammars
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NoReturn
+
+from decodekit.constraints import ir, utf8
+from decodekit.constraints.grammar.literals import check_encodable, token_ids
+from decodekit.constraints.grammar.rules import (
+    EMPTY_TEXT,
+    Expression,
+    RuleRef,
+    Rules,
+    SpecialToken,
+    Terminal,
+    alternatives,
+    repeated,
+    sequence,
+)
+from decodekit.constraints.grammar.source import MAX_COUNT, MAX_DEPTH, Place, Source, nearest
+from decodekit.constraints.utf8 import MAX_CODE_POINT
+from decodekit.errors import InvalidConstraintError, ResourceLimitError, UnsupportedSchemaError
+
+
+def load_rules(source: Source, start: str = "root") -> Rules:
+    """The rules of a grammar, those aside that are not reached from the start.
+
+    Raises:
+        InvalidConstraintError: malformed, a rule that is not there or is defined twice.
+        UnsupportedSchemaError: something that is refused by name.
+        ResourceLimitError: groups are nested deeper than `source.MAX_DEPTH`, or a number is too large.
+    """
+    parser = _Parser(source)
+    parser.grammar()
+    for name, at in parser.references.items():
+        if name not in parser.rules:
+            parser.fail(f"there is no rule {name!r}", at, nearest(name, parser.rules))
+    if start not in parser.rules:
+        raise InvalidConstraintError(
+            f"there is no rule {start!r} to start from",
+            at=source.file,
+            hint=nearest(start, parser.rules) or 'start="..." with the name of a rule',
+        )
+    return Rules(_reached(parser, start), start)
+
+
+def _reached(parser: _Parser, start: str) -> dict[str, Expression]:
+    reached = {start: parser.rules[start]}
+    agenda = [start]
+    while agenda:
+        for name in parser.uses[agenda.pop()]:
+            if name not in reached:
+                reached[name] = parser.rules[name]
+                agenda.append(name)
+    return reached
+
+
+MAX_QUANTIFIERS: Final = 3
+"""Bound on the quantifiers in a row."""
+
+_SPACE: Final = re.compile(r"(?:[ \t]|#[^\r\n]*)*")
+_SPACE_AND_LINES: Final = re.compile(r"(?:[ \t\r\n]|#[^\r\n]*)*")
+_NAME: Final = re.compile(r"[A-Za-z0-9_-]+")
+_COUNTS: Final[dict[str, tuple[int, int | None]]] = {"*": (0, None), "+": (1, None), "?": (0, 1)}
+_HEX_DIGITS: Final = {"x": 2, "u": 4, "U": 8}
+_ESCAPES: Final = {"t": "\t", "r": "\r", "n": "\n", "\\": "\\", '"': '"', "[": "[", "]": "]", "-": "-"}
+
+
+class _Parser:
+    """Recursive descent over one grammar.
+
+    Attributes:
+        rules: the right side of each rule.
+        uses: the rules that each rule names.
+        references: where each rule is named first.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self.source, self.text = source, source.text
+        self.position = 0
+        self.depth = 0
+        self.rules: dict[str, Expression] = {}
+        self.uses: dict[str, dict[str, None]] = {}
+        self.references: dict[str, int] = {}
+        self._defined_at: dict[str, int] = {}
+        self._names: dict[str, None] = {}  # the rules that the rule at hand names
+
+    # --- small steps ---
+
+    def place(self, at: int) -> Place:
+        return Place(self.source, at)
+
+    def fail(self, cause: str, at: int, hint: str | None = None) -> NoReturn:
+        self.place(at).fail(cause, hint)
+
+    def expected(self, what: str, hint: str | None = None) -> NoReturn:
+        found = self.text[self.position : self.position + 1]
+        shown = "the end of the grammar" if not found else "the end of the line" if found in "\r\n" else repr(found)
+        self.fail(f"expected {what}, found {shown}", self.position, hint)
+
+    def space(self) -> None:
+        """Skip blanks and comments, and inside of a group line ends."""
+        pattern = _SPACE_AND_LINES if self.depth else _SPACE
+        self.position = pattern.match(self.text, self.position).end()  # type: ignore[union-attr]
+
+    def lines(self) -> None:
+        """Skip blanks, comments and line ends."""
+        self.position = _SPACE_AND_LINES.match(self.text, self.position).end()  # type: ignore[union-attr]
+
+    def take(self, text: str) -> bool:
+        if not self.text.startswith(text, self.position):
+            return False
+        self.position += len(text)
+        return True
+
+    # --- structure ---
+
+    def grammar(self) -> None:
+        self.lines()
+        while self.position < len(self.text):
+            self.rule()
+            if self.position < len(self.text) and self.text[self.position] not in "\r\n":
+                self.expected("an item, '|' or the end of the line")
+            self.lines()
+
+    def rule(self) -> None:
+        at = self.position
+        match = _NAME.match(self.text, at)
+        if match is None:
+            self.expected("the name of a rule", "brackets around the lines, where a rule goes on in the next line")
+        name = match.group()
+        self.position = match.end()
+        self.space()
+        if not self.take("::="):
+            self.expected("'::=' after the name of a rule", 'syntax="lark", if ":" defines a rule')
+        if name in self.rules:
+            self.fail(
+                f"the rule {name!r} is defined more than once, first at {self.place(self._defined_at[name]).short}",
+                at,
+                "one rule with '|' between its alternatives",
+            )
+        self._defined_at[name] = at
+        self._names = {}
+        self.lines()
+        self.rules[name] = self.alternatives()
+        self.uses[name] = self._names
+
+    def alternatives(self) -> Expression:
+        options = [self.sequence()]
+        while self.next_alternative():
+            self.lines()
+            options.append(self.sequence())
+        return options[0] if len(options) == 1 else alternatives(*options)
+
+    def next_alternative(self) -> bool:
+        """Take a bar, which may also begin the next line."""
+        at = self.position
+        self.lines()
+        if self.take("|"):
+            return True
+        self.position = at
+        return False
+
+    def sequence(self) -> Expression:
+        items: list[Expression] = []
+        while (item := self.item()) is not None:
+            self.space()
+            items.append(self.quantified(item))
+        return sequence(*items)
+
+    def item(self) -> Expression | None:
+        """One item; None where none begins."""
+        at = self.position
+        char = self.text[at : at + 1]
+        if char == '"':
+            return self.literal()
+        if char == "[":
+            return self.char_class()
+        if char == "(":
+            return self.group()
+        if char == "<":
+            return self.token()
+        if char == "!" and self.text.startswith("!<", at):
+            self.place(at).fail(
+                "a negated token is not supported", "the text that may stand here, such as [^<]", UnsupportedSchemaError
+            )
+        if char == ".":
+            self.position += 1
+            return Terminal(utf8.charset(utf8.EVERYTHING), ".")
+        match = _NAME.match(self.text, at)
+        if match is not None:
+            self.position = match.end()
+            self.references.setdefault(match.group(), at)
+            self._names[match.group()] = None
+            return RuleRef(match.group())
+        if char and char in "*+?{":
+            self.expected("an item before the quantifier")
+        return None
+
+    def group(self) -> Expression:
+        at = self.position
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            self.place(at).fail(f"groups are nested deeper than {MAX_DEPTH}", "a rule of its own", ResourceLimitError)
+        self.position += 1
+        self.space()
+        inner = self.alternatives()
+        if not self.take(")"):
+            if self.position == len(self.text):
+                self.fail("this '(' is not closed", at)
+            self.expected("an item, '|' or ')'")
+        self.depth -= 1
+        return inner
+
+    def quantified(self, item: Expression) -> Expression:
+        """The item with its quantifiers; several may follow each other."""
+        num_quantifiers = 0
+        while (char := self.text[self.position : self.position + 1]) and char in "*+?{":
+            num_quantifiers += 1
+            if num_quantifiers > MAX_QUANTIFIERS:
+                cause = f"more than {MAX_QUANTIFIERS} quantifiers in a row"
+                self.place(self.position).fail(cause, "one", ResourceLimitError)
+            if char == "{":
+                low, high = self.counts()
+            else:
+                self.position += 1
+                low, high = _COUNTS[char]
+            item = repeated(item, low, high)
+            self.space()
+        return item
+
+    def counts(self) -> tuple[int, int | None]:
+        at = self.position
+        self.position += 1
+        self.space()
+        low = self.number()
+        high: int | None = low
+        self.space()
+        if self.take(","):
+            self.space()
+            high = self.number() if self.text[self.position : self.position + 1] in set("0123456789") else None
+            self.space()
+        if not self.take("}"):
+            self.expected("'}' after the counts")
+        if high is not None and high < low:
+            self.fail(f"the counts {low} and {high} are in the wrong order", at)
+        return low, high
+
+    def number(self) -> int:
+        match = re.compile("[0-9]+").match(self.text, self.position)
+        if match is None:
+            self.expected("how often the item occurs, as in {2} or {2,5}")
+        if len(match.group()) > 12 or int(match.group()) > MAX_COUNT:
+            self.place(self.position).fail(f"a count above {MAX_COUNT:,}", "'*' or '+'", ResourceLimitError)
+        self.position = match.end()
+        return int(match.group())
+
+    # --- terminals ---
+
+    def char(self, what: str, opening: int) -> str:
+        """One character of a literal or a class, which may be written as an escape."""
+        at = self.position
+        if at == len(self.text):
+            self.fail(f"this {what} is not closed", opening)
+        self.position += 1
+        if self.text[at] != "\\":
+            return self.text[at]
+        letter = self.text[self.position : self.position + 1]
+        self.position += 1
+        if letter in _ESCAPES:
+            return _ESCAPES[letter]
+        if letter not in _HEX_DIGITS:
+            self.fail(f"there is no escape \\{letter}", at, r"\\ for a backslash")
+        num_digits = _HEX_DIGITS[letter]
+        match = re.compile(f"[0-9A-Fa-f]{{{num_digits}}}").match(self.text, self.position)
+        if match is None:
+            self.fail(f"\\{letter} needs {num_digits} hexadecimal digits", at)
+        if int(match.group(), 16) > MAX_CODE_POINT:
+            self.fail(f"U+{match.group()} is no code point", at)
+        self.position = match.end()
+        return chr(int(match.group(), 16))
+
+    def literal(self) -> Expression:
+        at = self.position
+        self.position += 1
+        chars: list[str] = []
+        while not self.take('"'):
+            chars.append(self.char("string", at))
+        text = "".join(chars)
+        check_encodable(text, self.place(at))
+        return Terminal(ir.literal(text.encode()), self.text[at : self.position]) if text else EMPTY_TEXT
+
+    def char_class(self) -> Expression:
+        at = self.position
+        self.position += 1
+        is_negated = self.take("^")
+        ranges: list[tuple[int, int]] = []
+        while not self.take("]"):
+            low = high = self.char("character class", at)
+            if self.text.startswith("-", self.position) and not self.text.startswith("-]", self.position):
+                self.position += 1
+                high = self.char("character class", at)
+            if high < low:
+                self.fail("the range of characters is in the wrong order", at)
+            ranges.append((ord(low), ord(high)))
+        if not ranges:
+            self.fail("this character class is empty", at, "'.' for any character")
+        points = utf8.invert(ranges) if is_negated else utf8.normalise(ranges)
+        return Terminal(utf8.charset(points), self.text[at : self.position])
+
+    def token(self) -> Expression:
+        """A special token: ``<name>``, with its brackets the name, or ``<[id]>``."""
+        at = self.position
+        match = re.compile(r"<\[([^\]\n]*)\]>|<([^>\n]+)>").match(self.text, at)
+        if match is None:
+            self.fail("this token is not closed", at, "<name> or <[id]>")
+        self.position = match.end()
+        if match[1] is None:
+            return SpecialToken(match.group())
+        return alternatives(*map(SpecialToken, token_ids(match[1], self.place(at))))
