@@ -350,6 +350,20 @@ def test_special_tokens_are_matched_by_id_and_parsed_by_name() -> None:
     assert compile(tagged, SPECIAL).matcher().validate([97, 259]) == 1  # free text does not hold a name either
 
 
+def test_guards_are_asked_where_special_tokens_stand_between_parts() -> None:
+    """The text that a matcher has does not show special tokens."""
+    thinking = Reasoned(INCREASING, begin=Special("<think>"), end=Special("</think>"))
+    grammar = compile(thinking, SPECIAL)
+    for value, is_accepted in ((b"[1,2]", True), (b"[2,1]", False)):
+        matcher = grammar.matcher()
+        assert all(map(matcher.accept, [257, *b"so", 258, *value[:-1]]))
+        assert matcher.accept(value[-1]) is is_accepted
+    guard = thinking.guard()
+    assert guard is not None and guard.refuses(b"<think>so</think>[1]") is None
+    refusal = guard.refuses(b"<think>so</think>[2,1]")
+    assert refusal is not None and refusal.message == "falls"
+
+
 def test_completions_write_special_tokens() -> None:
     thinking = Reasoned("x", begin=Special("<think>"), end=Special("</think>"))
     assert compile(thinking, SPECIAL).matcher().completion() == (257, 258, ord("x"))

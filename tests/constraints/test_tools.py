@@ -15,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import decodekit as dk
-from decodekit.constraints import CompiledGrammar, Concat, Reasoned, as_constraint, compile
+from decodekit.constraints import CompiledGrammar, Concat, JsonSchema, Reasoned, as_constraint, compile
 from decodekit.constraints.bitmask import allocate_bitmask, ids_from_bitmask
 from decodekit.constraints.composition import Text
-from decodekit.constraints.tool_calls import FORMATS, ToolCall, ToolResponse, Tools, tools
+from decodekit.constraints.tool_calls import FORMATS, Tool, ToolCall, ToolResponse, Tools, tools
 from decodekit.errors import ConstraintError, DecodekitError, OptionError, UselessOptionError
 from decodekit.testing import check_language, check_matcher
 from decodekit.vocabulary import Vocabulary
@@ -484,6 +484,14 @@ def check_random_tools(seed: int, format: str) -> int:
 @pytest.mark.parametrize("format", FORMATS)
 def test_random_tools(format: str) -> None:
     assert sum(check_random_tools(seed, format) for seed in range(6)) >= 20
+
+
+def test_the_random_tools_notice_arguments_that_are_not_enforced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Negative control: any object is taken as arguments."""
+    monkeypatch.setattr(Tool, "arguments", lambda tool: JsonSchema({"type": "object"}))
+    with pytest.raises(jsonschema.ValidationError):
+        for seed in range(6):
+            check_random_tools(seed, "hermes")
 
 
 @pytest.mark.slow

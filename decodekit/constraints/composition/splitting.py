@@ -104,16 +104,20 @@ class Split:
         expression: the parts. Rules are not followed: the expression of a composition has none.
         data: the text in UTF-8.
         is_guarded: whether parts that a guard refuses do not count.
+        may_lack_tokens: whether the text may lack special tokens where they stood, as the text of a matcher does.
 
     Attributes:
         is_whole: whether the text divides at all.
         reached: how many bytes go along with some division.
     """
 
-    def __init__(self, expression: Expression, data: bytes, is_guarded: bool = True) -> None:
+    def __init__(
+        self, expression: Expression, data: bytes, is_guarded: bool = True, may_lack_tokens: bool = False
+    ) -> None:
         self.data = data
         self.reached = 0
         self._is_guarded = is_guarded
+        self._may_lack_tokens = may_lack_tokens
         self._todos: dict[tuple[object, ...], _Todo] = {}
         self._expressions: dict[int, Expression] = {}  # of constraints with parts, by id
         self._unfoldings: dict[int, Unfolding] = {}  # of leaves, by id
@@ -258,7 +262,7 @@ class Split:
             forms = (spelling(item.token), item.token.encode() if isinstance(item.token, str) else b"")
             ends = [start + len(form) for form in forms if form and self.data.startswith(form, start)]
             self.reached = max(self.reached, start, *ends)
-            return ends
+            return ends or ([start] if self._may_lack_tokens else [])
         key = (id(item), start)
         known = self._ends.get(key)
         if known is None:
@@ -279,18 +283,20 @@ class Split:
 
 
 def first_refusal(expression: Expression, data: bytes) -> Refusal | None:
-    """Why the guards of the parts refuse a text that divides into them; None if they do not.
+    """Why the guards of the parts refuse a text of the expression; None if they do not.
 
     The text is accepted if any division of it is. If none is, the reason is that of the division that comes first.
     """
-    if Split(expression, data).is_whole:
-        return None
-    for leaf in Split(expression, data, is_guarded=False).leaves():
-        guard = leaf.item.constraint.guard() if isinstance(leaf.item, Inline) else None
-        refusal = None if guard is None else guard.refuses(data[leaf.start : leaf.end])
-        if refusal is not None:
-            return Refusal(leaf.start + refusal.keep, refusal.at, refusal.message)
-    return None
+    for may_lack_tokens in (False, True):
+        if Split(expression, data, may_lack_tokens=may_lack_tokens).is_whole:
+            return None
+        plain = Split(expression, data, is_guarded=False, may_lack_tokens=may_lack_tokens)
+        for leaf in plain.leaves():
+            guard = leaf.item.constraint.guard() if isinstance(leaf.item, Inline) else None
+            refusal = None if guard is None else guard.refuses(data[leaf.start : leaf.end])
+            if refusal is not None:
+                return Refusal(leaf.start + refusal.keep, refusal.at, refusal.message)
+    return Refusal(len(data), "the whole text", "it does not divide into the parts of the constraint")
 
 
 def _ends(unfolding: Unfolding, data: bytes, start: int) -> tuple[list[int], int]:

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, TypeAlias, cast
 
 from decodekit.constraints.composition.combinators import rounds
 from decodekit.constraints.composition.composed import Composed, expression_of
-from decodekit.constraints.composition.tags import BLANKS, before
+from decodekit.constraints.composition.tags import BLANKS
 from decodekit.constraints.constraint import Constraint
 from decodekit.constraints.grammar.rules import (
     EMPTY_TEXT,
@@ -97,22 +97,27 @@ class Tools(Composed):
         calls = self._calls()
         if self.choice == "required":
             return calls
-        text = EMPTY_TEXT if spec.is_alone else before(spec.trigger, [spec.trigger])
-        return Alternatives((Sequence((text, calls)), spec.free_text()))
+        if spec.is_alone:
+            return Alternatives((calls, spec.free_text()))
+        # The first trigger is where the text ends, because no trigger ends as it begins.
+        return Sequence((spec.free_text(), Alternatives((calls, EMPTY_TEXT))))
 
     def value(self, parts: object) -> ToolResponse:
         """The content and the calls."""
-        content: object = ""
         if self.choice == "none":
             return ToolResponse(cast("str", parts))
+        content, number = "", 0
         if self.choice == "auto":
-            number, parts = cast("tuple[int, Any]", parts)
-            if number == 1:
-                return ToolResponse(cast("str", parts))
-            content, parts = cast("list[Any]", parts)
+            if FORMATS[self.format].is_alone:
+                number, parts = cast("tuple[int, Any]", parts)
+                content = cast("str", parts) if number else ""
+            else:
+                content, (number, parts) = cast("tuple[str, tuple[int, Any]]", parts)
+        if number:  # no calls
+            return ToolResponse(content)
         _, first, others, _ = cast("list[Any]", parts)
         calls = [first, *(call for _, call in others)]
-        return ToolResponse(content if isinstance(content, str) else "", tuple(map(self._call_of, calls)))
+        return ToolResponse(content, tuple(map(self._call_of, calls)))
 
     def _callable(self) -> list[Tool]:
         return [tool for tool in self.tools if self.only in (None, tool.name)]
