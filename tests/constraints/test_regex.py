@@ -61,9 +61,9 @@ def random_pattern(rng: random.Random, depth: int) -> str:
 
 def test_random_patterns_equal_re() -> None:
     rng = random.Random(2)
-    texts = rng.sample(TEXTS, 400) + TEXTS[:300]
+    texts = rng.sample(TEXTS, 300) + TEXTS[:150]
     num_checked = 0
-    for _ in range(250):
+    for _ in range(150):
         pattern = random_pattern(rng, 4)
         whole, part = full_match(pattern), parse_search(pattern, "python")
         oracle = re.compile(pattern, re.ASCII)
@@ -71,7 +71,7 @@ def test_random_patterns_equal_re() -> None:
         for text in texts:
             assert matches(whole, text.encode()) == (oracle.fullmatch(text) is not None), (pattern, text)
             assert matches(part, text.encode()) == (oracle.search(text) is not None), (pattern, text)
-    assert num_checked > 200
+    assert num_checked == 150
 
 
 def test_negative_control_the_comparison_sees_a_difference() -> None:
