@@ -496,3 +496,95 @@ def test_schema_check_of_what_is_no_schema() -> None:
     done = Result("schema", "check", '{"type": "integre"}')
     assert done.code == console.SCHEMA_REFUSED
     assert "DK203" in done.err and done.out == ""
+
+
+# --- grammar ----------------------------------------------------------------------------------------------------------
+
+LIST = """
+start: "[" [item ("," item)*] "]"
+item: NUMBER | start
+NUMBER: /[0-9]+/
+endless: "x" endless
+UNUSED: "u"
+"""
+
+
+@pytest.fixture
+def grammar(tmp_path: Path) -> Path:
+    path = tmp_path / "list.lark"
+    path.write_text(LIST)
+    return path
+
+
+def test_grammar_check_shows_what_a_grammar_is_made_of(grammar: Path) -> None:
+    done = Result("grammar", "check", grammar)
+    assert (done.code, done.err) == (0, "")
+    for said in ("lark", "2: start, item", "NUMBER", "'[]', 2 bytes", "'endless'", "'UNUSED'"):
+        assert said in done.out, said
+    found = json.loads(Result("grammar", "check", grammar, "--json").out)
+    assert (found["start"], found["rules"], found["least"]) == ("start", ["start", "item"], "[]")
+    assert len(found["warnings"]) == 2
+
+
+def test_grammar_check_warns_of_rules_without_texts(tmp_path: Path) -> None:
+    (tmp_path / "g.gbnf").write_text('root ::= "a" | loop\nloop ::= "b" loop\nother ::= "c"\n')
+    warnings = json.loads(Result("grammar", "check", tmp_path / "g.gbnf", "--json").out)["warnings"]
+    assert warnings == ["no text can be derived from the rule 'loop'", "the rule 'other' takes part in no text"]
+    (tmp_path / "h.lark").write_text('start: "a" start\n')
+    done = Result("grammar", "check", tmp_path / "h.lark")
+    assert done.code == console.SCHEMA_REFUSED and "DK202" in done.err
+
+
+def test_grammar_check_of_texts(grammar: Path) -> None:
+    assert Result("grammar", "check", grammar, "[1,[2]]", "[]").code == console.DONE
+    done = Result("grammar", "check", grammar, "[1]", "[1,]", "[1")
+    assert done.code == console.SOME_FAILED
+    lines = done.out.splitlines()
+    assert lines[0] == "accepted  '[1]'"
+    assert lines[1:3] == ["refused   [1,]", "             ^"]
+    assert "refused at ']', character 4 of 4: expected NUMBER (rule item)" in lines[3] and '"["' in lines[3]
+    assert lines[4:6] == ["refused   [1", "            ^"] and "cannot end here" in lines[6]
+
+
+def test_grammar_check_of_lines_and_stdin(grammar: Path, tmp_path: Path) -> None:
+    (tmp_path / "lines.regex").write_text("(a+\n)*")
+    done = Result("grammar", "check", tmp_path / "lines.regex", "aa\na\nabc\n")
+    assert done.out.splitlines()[:2] == ["refused   abc", "           ^"] and "line 3, column 2" in done.out
+    assert Result("grammar", "check", grammar, "-", stdin="[1]").code == console.DONE
+    found = json.loads(Result("grammar", "check", grammar, "-", "--json", stdin="[x").out)
+    assert found[0]["position"] == 1 and not found[0]["is_accepted"] and "NUMBER (rule item)" in found[0]["expected"]
+
+
+def test_grammar_check_of_schemas_and_of_the_library(tmp_path: Path, schema: Path) -> None:
+    done = Result("grammar", "check", schema, "{}")
+    assert done.code == console.SOME_FAILED and "still needs" in done.out
+    assert "kind        JsonSchema" in Result("grammar", "check", schema).out
+    assert Result("grammar", "check", "arithmetic", "1 + 2").code == console.DONE
+    assert Result("grammar", "check", schema, "--start", "x").code == console.USAGE
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [(["nowhere"], "DK204"), (["nowhere.lark"], "DK204"), (["list.lark", "--start", "strat"], "strat"), ([], "FILE")],
+)
+def test_grammars_that_are_refused(
+    arguments: list[str], said: str, grammar: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(grammar.parent)
+    done = Result("grammar", "check", *arguments)
+    assert done.code == (console.SCHEMA_REFUSED if arguments else console.USAGE)
+    assert said in done.err and done.out == ""
+
+
+def test_grammar_list() -> None:
+    names = {entry["name"]: entry["kind"] for entry in json.loads(Result("grammar", "list", "--json").out)}
+    assert names["sql"] == "lark" and names["email"] == "regex"
+    assert all(name in Result("grammar", "list").out for name in names)
+
+
+def test_grammar_sample(grammar: Path) -> None:
+    done = Result("grammar", "sample", grammar, "-n", "4", "--seed", "3", "--json")
+    texts = [json.loads(line) for line in done.out.splitlines()]
+    assert len(texts) == 4 and Result("grammar", "check", grammar, *texts).code == console.DONE
+    assert Result("grammar", "sample", grammar, "-n", "4", "--seed", "3").out == "".join(f"{text}\n" for text in texts)
+    assert len(set(Result("grammar", "sample", grammar, "-n", "20").out.splitlines())) > 5

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from decodekit import __version__
-from decodekit.cli import demo, doctor, extract, folder, generate, schema
+from decodekit.cli import demo, doctor, extract, folder, generate, grammar, schema
 from decodekit.cli.console import EXIT_CODES_HELP
 
 app = typer.Typer(
@@ -33,6 +33,7 @@ for function in (
 ):
     app.command()(function)
 app.add_typer(schema.app, name="schema")
+app.add_typer(grammar.app, name="grammar")
 
 
 def _print_version(value: bool) -> None:

@@ -22,7 +22,7 @@ from decodekit.constraints.constraint import Constraint, as_constraint
 from decodekit.constraints.explaining import Explanation
 from decodekit.constraints.guards import Guard, Guarded, Refusal
 from decodekit.constraints.matcher import Matcher
-from decodekit.constraints.members import complete, sample_text, sample_texts
+from decodekit.constraints.members import complete, explain, sample_text, sample_texts
 from decodekit.constraints.memory import memory_in_use, memory_limit, set_memory_limit
 
 if TYPE_CHECKING:
@@ -74,6 +74,7 @@ __all__ = [
     "check",
     "compile",
     "complete",
+    "explain",
     "fill_bitmasks",
     "ids_from_bitmask",
     "memory_in_use",

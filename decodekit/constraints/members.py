@@ -1,4 +1,4 @@
-"""Texts of a constraint without a model: a shortest one with a given beginning, and random ones.
+"""Texts of a constraint without a model: whether a text is one, a shortest one, random ones.
 
 A random text is a walk through the network of the constraint. At every choice (to end a list or to go on, this
 alternative or that) each way has a weight by what it costs: 1 for the cheapest, and for one whose shortest text is d
@@ -24,6 +24,7 @@ from decodekit.constraints.automaton import shared_automaton
 from decodekit.constraints.closing import Completions
 from decodekit.constraints.compiler import compile
 from decodekit.constraints.constraint import Constraint, as_constraint
+from decodekit.constraints.explaining import Explanation
 from decodekit.constraints.guards import Refusal
 from decodekit.constraints.ir import ByteMask, Node, bytes_of
 from decodekit.constraints.network import Call, Frame, Label, Move, Read, Return
@@ -38,12 +39,32 @@ DEFAULT_SIZE: Final = 100
 MAX_TRIES: Final = 100
 """So many texts in a row may be refused by the guard of a constraint, or be no UTF-8."""
 
+_END_OF_TEXT: Final = 256
 _MAX_DEAD_ENDS: Final = 20
 _LIKED: Final = 4  # bytes: a way that costs more than so many is not liked more
 _LONG: Final = 16  # bytes: with so much room longer ways are liked better
 _END: Final = 3.0  # weight of the end of a lexeme beside those of its characters
 _ONE_STEP: Final = 0.1  # bytes of the size that a move without a character takes
 _TYPICAL_LEXEME: Final = 8  # bytes
+
+
+def explain(constraint: object, text: str) -> Explanation:
+    """Whether a text is one of a constraint, and if it is none, where it stops being the beginning of one and why.
+
+    Args:
+        constraint: a `Constraint` or what `as_constraint` takes as one.
+        text: the whole text. `Explanation.position` is its length if it is whole, or the beginning of a longer one.
+
+    Raises:
+        ConstraintError: the constraint is malformed or not satisfiable.
+    """
+    matcher = compile(constraint, byte_vocabulary()).matcher()
+    explanation = matcher.explain(text)
+    if not explanation.is_allowed:
+        return explanation
+    for byte in text.encode("utf-8", "surrogatepass"):
+        matcher.accept(byte)
+    return replace(matcher.explain(_END_OF_TEXT), position=len(text))
 
 
 def complete(constraint: object, prefix: str = "") -> str:
@@ -62,13 +83,13 @@ def complete(constraint: object, prefix: str = "") -> str:
         ConstraintError: the constraint is malformed or not satisfiable, or no text was found within bounds.
     """
     rule = as_constraint(constraint)
-    matcher = compile(rule, _bytes()).matcher()
+    matcher = compile(rule, byte_vocabulary()).matcher()
     data = prefix.encode("utf-8", "surrogatepass")
-    for place, byte in enumerate(data):
-        if not matcher.accept(byte):
-            matcher.rollback(place)
-            said = matcher.explain(prefix)
-            raise OptionError(f"no text begins so: {said}", at="prefix")
+    said = matcher.explain(prefix)
+    if not said.is_allowed:
+        raise OptionError(f"no text begins so: {said}", at="prefix")
+    for byte in data:
+        matcher.accept(byte)
     text = data + bytes(matcher.completion())
     refusal = _refusal(rule, text)
     if refusal is None:
@@ -101,7 +122,7 @@ def sample_texts(constraint: object, *, seed: int = 0, size: int = DEFAULT_SIZE)
     if size < 0:
         raise OptionError(f"a size of {size} bytes", at="size", hint="0 for short texts")
     rule = as_constraint(constraint)
-    compile(rule, _bytes())  # raises what is wrong with it
+    compile(rule, byte_vocabulary())  # raises what is wrong with it
     rng = random.Random(seed)
     while True:
         found = next((text for text in _random(rule, rng, size, b"", MAX_TRIES) if text is not None), None)
@@ -124,7 +145,7 @@ def _random(rule: Constraint, rng: random.Random, size: int, prefix: bytes, num:
 
 def _walks(rule: Constraint, rng: random.Random, size: int, prefix: bytes) -> Iterator[bytes]:
     root = rule.root()
-    completions = Completions(root, Unfolding(root, shared_automaton()), _bytes())
+    completions = Completions(root, Unfolding(root, shared_automaton()), byte_vocabulary())
     for attempt in count():  # what a guard refused may be too small
         room = len(prefix) + rng.expovariate(1) * size + attempt
         yield _Walk(completions, rng, room).text(root, prefix)
@@ -147,9 +168,9 @@ def _decoded(text: bytes) -> str:
 
 
 @lru_cache(maxsize=1)
-def _bytes() -> Vocabulary:
-    """A vocabulary in which every token is a byte."""
-    return Vocabulary([*(bytes((byte,)) for byte in range(256)), None], [256])
+def byte_vocabulary() -> Vocabulary:
+    """A vocabulary in which token b is the byte b, and 256 the end of the text."""
+    return Vocabulary([*(bytes((byte,)) for byte in range(256)), None], [_END_OF_TEXT])
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,8 +328,9 @@ class _Walk:
                 return bytes(word) + rest, label
             weights = [_weight_of(mask) for mask, _ in edges]
             if labels:
-                # The last lexeme is all that can make a text longer.
-                end = sum(weights) * _TYPICAL_LEXEME / (_TYPICAL_LEXEME + room) if is_last else _END
+                # The last lexeme is all that can make a text longer, unless it is white space.
+                is_text = is_last and sum(weights) > 1
+                end = sum(weights) * _TYPICAL_LEXEME / (_TYPICAL_LEXEME + room) if is_text else _END
                 if self._rng.random() * (sum(weights) + end) < end:
                     return bytes(word), self._rng.choice(labels)
             mask, node = self._rng.choices(edges, weights)[0]
@@ -354,7 +376,7 @@ def _weight_of(mask: ByteMask) -> float:
     if mask in _RARE:
         return _RARE[mask]
     if not mask & ~_BLANKS:
-        return 0.1
+        return 0.1 if mask & 1 << 0x20 else 0.01
     amount = sum(3 if byte in b'"{[(' else 1 if 0x20 <= byte < 0x7F else 0.01 if byte >= 0xC0 else 0.05
                  for byte in bytes_of(mask))  # fmt: skip
     return math.log2(1 + amount)

@@ -55,10 +55,14 @@ def expectations(nodes: Iterable[Node]) -> tuple[str, ...]:
 
 
 def listed(words: Sequence[str], limit: int = MAX_SHOWN) -> str:
-    """``"a, b or c"``; of a long list only the beginning."""
+    """``"a, b or c"``; of a long list only the beginning. What stands in brackets behind several is said once."""
     words = list(dict.fromkeys(words))
     if len(words) > limit:
         words = [*words[: limit - 1], f"{len(words) - limit + 1} more"]
+    for place in range(len(words) - 1):
+        start, bracket, title = words[place].rpartition(" (")
+        if bracket and title.endswith(")") and words[place + 1].endswith(bracket + title):
+            words[place] = start
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}" if words else ""
 
 
@@ -74,7 +78,7 @@ def show(data: bytes) -> str:
 
 
 def _forced(bits: ByteMask, target: Node) -> str | None:
-    """The text that has to come after the only byte of a set, shown; None if there are several such bytes."""
+    """The text that has to come after the only byte of a set, shown; None if there are several bytes, or one alone."""
     if bits.bit_count() != 1 or bits & _BLANKS:
         return None
     data = bytearray((bits.bit_length() - 1,))
@@ -85,6 +89,8 @@ def _forced(bits: ByteMask, target: Node) -> str | None:
             break
         data.append(edges[0][0].bit_length() - 1)
         node = edges[0][1]
+    if len(data) == 1:  # perhaps one of a known set
+        return None
     is_whole = len(data) <= _MAX_LITERAL
     if data[0] >= 0x80:
         try:

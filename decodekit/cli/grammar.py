@@ -1,0 +1,179 @@
+"""`grammar check | list | sample`: what a grammar is made of, which texts it accepts, and where it stops."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from decodekit.cli import options as o
+from decodekit.cli.console import DONE, SOME_FAILED, command, print_json, print_table
+
+if TYPE_CHECKING:
+    from decodekit.constraints.constraint import Constraint
+    from decodekit.constraints.explaining import Explanation
+    from decodekit.constraints.outline import Outline
+
+app = typer.Typer(help="Look at a grammar.", no_args_is_help=True)
+
+_WIDTH = 100  # characters of a line that is shown with a mark below
+_MAX_NAMES = 12
+
+File = Annotated[
+    str,
+    typer.Argument(
+        metavar="FILE",
+        help="A .lark, .gbnf or .regex file, a JSON Schema (.json), or the name of a grammar of the library.",
+        show_default=False,
+    ),
+]
+Start = Annotated[str | None, typer.Option(help="The rule to start from.", show_default=False)]
+
+
+@app.callback()
+def group() -> None:
+    """Look at a grammar."""
+
+
+@app.command()
+@command
+def check(
+    file: File,
+    texts: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[TEXT]...", help="Texts to try; - for one from stdin.", show_default=False),
+    ] = None,
+    start: Start = None,
+    as_json: o.Json = False,
+) -> int:
+    """Show what a grammar is made of, or whether it accepts texts; 7 if it does not accept all, 3 if it is refused."""
+    constraint = load(file, start)
+    if not texts:
+        from decodekit.constraints.outline import outline
+
+        _print_outline(outline(constraint), as_json=as_json)
+        return DONE
+    from decodekit.constraints.members import explain
+
+    given = [sys.stdin.read() if text == "-" else text for text in texts]
+    found = [(text, explain(constraint, text)) for text in given]
+    if as_json:
+        print_json([_result(text, explanation) for text, explanation in found])
+    else:
+        for text, explanation in found:
+            print(_shown(text, explanation))
+    return DONE if all(explanation.is_allowed for _, explanation in found) else SOME_FAILED
+
+
+@app.command("list")
+@command
+def list_(as_json: o.Json = False) -> int:
+    """List the grammars of the library."""
+    from decodekit.constraints.grammar import library
+
+    kinds = [(name, library.path_of(name).name.removeprefix(f"{name}.")) for name in library.names()]
+    if as_json:
+        print_json([{"name": name, "kind": kind} for name, kind in kinds])
+    else:
+        print_table(kinds)
+    return DONE
+
+
+@app.command()
+@command
+def sample(
+    file: File,
+    num: Annotated[int, typer.Option("-n", "--num", min=1, help="How many texts.")] = 5,
+    seed: Annotated[int, typer.Option(min=0, help="Same seed, same texts.")] = 0,
+    size: Annotated[int, typer.Option(min=0, help="Their mean length in bytes, where there is a choice.")] = 100,
+    start: Start = None,
+    as_json: o.Json = False,
+) -> int:
+    """Write random texts of a grammar, one after the other; with --json each is a JSON string on a line."""
+    import json
+    from itertools import islice
+
+    from decodekit.constraints.members import sample_texts
+
+    for text in islice(sample_texts(load(file, start), seed=seed, size=size), num):
+        print(json.dumps(text, ensure_ascii=False) if as_json else text)
+    return DONE
+
+
+def load(source: str, start: str | None = None) -> Constraint:
+    """The constraint that a file, or a name of the library, holds.
+
+    Raises:
+        ConstraintError: there is none, or it is malformed.
+        OptionError: `start` for what has no rules.
+    """
+    from decodekit.constraints import as_constraint
+    from decodekit.constraints.grammar.grammar import Grammar
+    from decodekit.errors import OptionError
+
+    if source.endswith(".json") and Path(source).is_file():
+        from decodekit.jobs.schema import load_schema
+
+        if start is not None:
+            raise OptionError(f"{start!r} is no start: a schema has no rules", at="--start", hint="no --start")
+        return as_constraint(load_schema(source).constraint)
+    # What is no file is a name; the text of a grammar is not meant here.
+    path = Path(source)
+    if path.is_file() or path.suffix in (".lark", ".gbnf", ".regex") or "/" in source:
+        return Grammar(path, start=start)
+    from decodekit.constraints.grammar import library
+
+    return Grammar(library.path_of(source), start=start)
+
+
+def _print_outline(found: Outline, *, as_json: bool) -> None:
+    if as_json:
+        print_json(
+            {
+                "kind": found.kind,
+                "start": found.start,
+                "rules": list(found.rules),
+                "terminals": list(found.terminals),
+                "least": found.least,
+                "warnings": list(found.warnings),
+            }
+        )
+        return
+    rows = [("kind", found.kind)]
+    if found.start is not None:
+        rows += [("start", found.start), ("rules", _names(found.rules)), ("terminals", _names(found.terminals))]
+    if found.least is not None:
+        rows.append(("least text", f"{found.least!r}, {len(found.least.encode()):,} bytes"))
+    print_table([*rows, *(("warning", warning) for warning in found.warnings)])
+
+
+def _names(names: tuple[str, ...]) -> str:
+    more = f", {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+    return f"{len(names)}: {', '.join(names[:_MAX_NAMES])}{more}" if names else "none"
+
+
+def _result(text: str, explanation: Explanation) -> dict[str, Any]:
+    return {
+        "text": text,
+        "is_accepted": explanation.is_allowed,
+        "position": explanation.position,
+        "message": explanation.text,
+        "expected": list(explanation.expected),
+    }
+
+
+def _shown(text: str, explanation: Explanation) -> str:
+    """The line of the text where it stops, with a mark below."""
+    if explanation.is_allowed:
+        return f"accepted  {text!r:.{_WIDTH}}"
+    place = explanation.position
+    begin = text.rfind("\n", 0, place) + 1
+    end = text.find("\n", place)
+    first = max(begin, place - _WIDTH * 3 // 4)
+    line = text[first : min(len(text) if end < 0 else end, first + _WIDTH)]
+    shown = "".join(character if character.isprintable() else " " if character == "\t" else "·" for character in line)
+    number = text.count("\n", 0, place) + 1
+    where = f"line {number}, column {place - begin + 1}: " if "\n" in text else ""
+    return f"refused   {shown}\n{' ' * (10 + place - first)}^\n  {where}{explanation.text}"
