@@ -13,7 +13,7 @@ from decodekit.constraints.composition.free_text import endings_before, free_tex
 from decodekit.constraints.grammar.rules import Alternatives, Expression, Repeated, Sequence, Terminal
 from decodekit.errors import InvalidConstraintError
 
-MAX_GAP: Final = 64
+MAX_GAP: Final = 16
 """Most blanks, in bytes, where any number may stand: an end for a model that loops in them."""
 
 BLANKS: Final[Expression] = Repeated(Terminal(ir.byte_set(b" \t\r\n"), "blank"), 0, MAX_GAP)
