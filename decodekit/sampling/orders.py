@@ -7,6 +7,10 @@ and truncation in every order, since a truncation of an unmasked row could keep 
 
 Orders as in transformers 5.23 (`GenerationMixin._get_logits_processor`), vLLM's engine v1 (`v1/sample/sampler.py`),
 llama.cpp (`common_params_sampling.samplers`), mlx-lm 0.32 (`make_logits_processors`, `make_sampler`).
+
+Not reproduced: ties. Where a library's sort decides which of equal tokens stay, here it is the lower ids (mlx-lm keeps
+all ties of top-p, typical keeps them here and in transformers). And two faults of llama.cpp: what top-n-sigma removes
+there still counts as a candidate, so that typical sampling after it is undefined and dynamic temperature another.
 """
 
 from __future__ import annotations

@@ -1,0 +1,153 @@
+"""Mirostat against slow twins; its state is a function of the prefix, so drafts and rollbacks change nothing."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from decodekit.errors import OptionError
+from decodekit.sampling import Mirostat, apply_mirostat, sample
+from decodekit.sampling.mirostat import mirostat_k, surprise
+from tests.reference import sampling as slow
+
+INF = math.inf
+TIED_ROWS = st.lists(st.one_of(st.integers(-3, 3).map(float), st.just(-INF)), min_size=2, max_size=40)
+ROWS = st.one_of(TIED_ROWS, st.lists(st.floats(-20, 20, width=32), min_size=2, max_size=40)).filter(
+    lambda row: max(row) > -INF
+)
+
+
+@given(ROWS, st.floats(0.0, 12.0))
+@settings(deadline=None, max_examples=100)
+def test_version_2_removes_what_is_too_surprising(row: list[float], mu: float) -> None:
+    bits = slow.surprise(row)
+    assume(min(abs(s - mu) for s in bits) > 1e-4)
+    got = apply_mirostat(torch.tensor([row]), torch.tensor([mu]))
+    expected = [s <= mu or z == max(row) for s, z in zip(bits, row, strict=True)]
+    assert (got[0] > -INF).tolist() == [keep and z > -INF for keep, z in zip(expected, row, strict=True)]
+
+
+@given(st.lists(st.floats(-8, 8, width=32), min_size=3, max_size=60, unique=True), st.floats(1, 8), st.integers(2, 100))
+@settings(deadline=None, max_examples=100)
+def test_version_1_equals_the_formula(row: list[float], mu: float, num_likeliest: int) -> None:
+    ordered = sorted(row, reverse=True)
+    assume(all(a - b > 1e-3 for a, b in itertools.pairwise(ordered)))
+    got = int(mirostat_k(torch.tensor([row]), torch.tensor([mu]), num_likeliest))
+    low, high = (slow.mirostat_k(row, mu + d, num_likeliest) for d in (-1e-4, 1e-4))
+    assert low <= got <= high
+
+
+def test_version_1_of_special_rows() -> None:
+    rows = torch.tensor([[1.0] * 6, [-INF, 0.0, -INF, -INF, -INF, -INF], [3.0, 2.0, -INF, -INF, -INF, -INF]])
+    counts = mirostat_k(rows, torch.full((3,), 5.0))
+    assert counts[0] == 6  # all equal: a flat law has no exponent
+    kept = Mirostat(version=1).process(rows, torch.full((3,), 5.0))
+    assert (kept > -INF).any(dim=-1).all() and not kept.isnan().any()
+    uneven = Mirostat(tau=1.0, version=1).process(
+        torch.randn(4, 30) * torch.tensor([[0.1], [1], [3], [9]]), torch.full((4,), 2.0)
+    )
+    assert (uneven > -INF).sum(dim=-1).min() >= 1
+
+
+def test_mu_moves_against_the_surprise() -> None:
+    logits = torch.tensor([[0.0, -1.0, -2.0]]).expand(2, -1)
+    model = Mirostat(tau=1.0, eta=0.5)
+    mu = model.start(2)
+    assert mu.tolist() == [2.0, 2.0]
+    mu = mu + 0.5  # above the surprise of the second token, 2.03 bits
+    kept = model.process(logits, mu)
+    bits = slow.surprise([0.0, -1.0, -2.0])
+    after = model.advance(mu, logits, kept, torch.tensor([0, 1]))
+    assert after.tolist() == pytest.approx([2.5 - 0.5 * (bits[0] - 1), 2.5 - 0.5 * (bits[1] - 1)])
+    # llama.cpp measures the surprise after the cut: here both tokens are all that is left of the law.
+    assert (kept[0] > -INF).tolist() == [True, True, False]
+    within = slow.surprise([0.0, -1.0])
+    theirs = Mirostat(tau=1.0, eta=0.5, law="kept").advance(mu, logits, kept, torch.tensor([0, 1]))
+    assert theirs.tolist() == pytest.approx([2.5 - 0.5 * (within[0] - 1), 2.5 - 0.5 * (within[1] - 1)])
+    impossible = torch.tensor([[0.0, -INF]])
+    assert model.advance(mu[:1], impossible, impossible, torch.tensor([1])).tolist() == [2.5]
+
+
+def rows_along(text: Tensor) -> Tensor:
+    """What a model with 30 tokens says after each prefix: a function of the last token."""
+    table = torch.randn(30, 30, generator=torch.Generator().manual_seed(3)) * 2
+    return table[text]
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("law", ["whole", "kept"])
+def test_the_state_is_a_function_of_the_prefix(version: int, law: str) -> None:
+    """Whatever was guessed in between, the same prefix gives the same mu and the same token."""
+    model = Mirostat(tau=2.0, eta=0.3, version=version, law=law)  # type: ignore[arg-type]
+
+    def plain(num_tokens: int) -> tuple[list[int], list[float]]:
+        text, mus = [0], [model.start(1)]
+        for position in range(num_tokens):
+            logits = rows_along(torch.tensor([text[-1]]))
+            kept = model.process(logits, mus[-1])
+            token = sample(kept, [1], [0], [position])
+            mus.append(model.advance(mus[-1], logits, kept, token))
+            text.append(int(token))
+        return text, [float(mu) for mu in mus]
+
+    def with_drafts(num_tokens: int, right: int) -> tuple[list[int], list[float]]:
+        """Drafts of 4 tokens whose first `right` ones are right; the others are rejected or not, as it happens."""
+        expected, _ = plain(num_tokens + 8)
+        text, mus = [0], [model.start(1)]
+        while len(text) <= num_tokens:
+            at = len(text)
+            draft = torch.tensor([[*expected[at : at + right], *[(x + 1) % 30 for x in expected[at : at + 4 - right]]]])
+            logits = rows_along(torch.cat([torch.tensor([[text[-1]]]), draft], dim=1))
+            rows, along = model.along(logits, mus[-1], draft)
+            for place in range(5):
+                token = sample(rows[:, place], [1], [0], [len(text) - 1])
+                mus.append(model.advance(along[:, place], logits[:, place], rows[:, place], token))
+                text.append(int(token))
+                if place == 4 or int(token) != int(draft[0, place]):
+                    break
+        return text[: num_tokens + 1], [float(mu) for mu in mus][: num_tokens + 1]
+
+    expected = plain(40)
+    for right in (0, 2, 4):
+        assert with_drafts(40, right) == expected
+
+
+def test_a_state_that_ignores_the_draft_is_another_law() -> None:
+    """Negative control: the mu of the first place used for all places of a draft."""
+    model = Mirostat(tau=2.0, eta=1.0)
+    logits = rows_along(torch.arange(5)).unsqueeze(0)
+    mu, draft = model.start(1), logits[0, :4].argmin(dim=-1).unsqueeze(0)
+    rows, mus = model.along(logits, mu, draft)
+    assert mus.diff().abs().min() > 0
+    blind = torch.stack([model.process(logits[:, place], mu) for place in range(5)], dim=1)
+    assert not torch.equal(rows, blind)
+
+
+def test_the_surprise_of_a_text_comes_near_its_target() -> None:
+    """2,000 tokens from a flat model of 8.6 bits: the mean surprise is within 0.2 bits of the target."""
+    model = Mirostat(tau=6.0, eta=0.1)
+    logits = torch.randn(1, 1000, generator=torch.Generator().manual_seed(1)) * 1.5
+    mu, total = model.start(1), 0.0
+    bits = surprise(logits)
+    for position in range(2000):
+        kept = model.process(logits, mu)
+        token = sample(kept, [2], [0], [position])
+        mu = model.advance(mu, logits, kept, token)
+        total += float(bits[0, token])
+    assert abs(total / 2000 - 6.0) < 0.2
+    assert float((bits * logits.softmax(-1)).sum()) > 7
+
+
+def test_settings_are_checked() -> None:
+    for make in (lambda: Mirostat(tau=0.0), lambda: Mirostat(eta=-1.0), lambda: Mirostat(version=3)):
+        with pytest.raises(OptionError):
+            make()
+    with pytest.raises(OptionError, match='"whole" or "kept"'):
+        Mirostat(law="none")  # type: ignore[arg-type]
+    assert hash(Mirostat()) == hash(Mirostat(tau=5.0))
