@@ -35,7 +35,8 @@ from decodekit.errors import InvalidConstraintError
 from decodekit.testing import check_language, check_matcher
 from decodekit.vocabulary import Vocabulary
 from tests.reference import composition as reference
-from tests.reference.vocabularies import adversarial_vocabulary, byte_vocabulary
+from tests.reference import masks
+from tests.reference.vocabularies import adversarial_tokens, adversarial_vocabulary, byte_vocabulary
 
 
 class Invoice(pydantic.BaseModel):
@@ -147,6 +148,37 @@ def test_values_of_constraints(name: str) -> None:
 def test_matchers_keep_the_laws(name: str) -> None:
     vocabulary = adversarial_vocabulary()
     check_matcher(compile(LANGUAGES[name][0], vocabulary).matcher(), vocabulary, num_tokens=12)
+
+
+@pytest.mark.parametrize("name", ["text of some length", "text until, bounded", "triggers", "reasoning that was begun"])
+def test_masks_are_those_of_trying_every_token(name: str) -> None:
+    """Along every text: counts that saturate, half characters and triggers in tokens make no difference."""
+    constraint, texts, _ = LANGUAGES[name]
+    vocabulary = byte_vocabulary([*adversarial_tokens(), b"<f=", b"f=a>", b"</think>", b"k> ", b"xab", b"baba", b"<<f"])
+    bitmask = allocate_bitmask(1, vocabulary.size)
+    for text in texts:
+        matcher = compile(constraint, vocabulary).matcher()
+        for end, byte in enumerate([*text.encode(), None]):
+            matcher.fill_bitmask(bitmask)
+            expected = masks.allowed(constraint.root(), text.encode()[:end], vocabulary)
+            assert ids_from_bitmask(bitmask[0]).tolist() == expected, text.encode()[:end]
+            assert byte is None or matcher.accept(byte)
+
+
+def test_masks_where_counts_come_into_sight() -> None:
+    """A count is out of sight as long as no token is longer than what is left of it, and then it is not."""
+    text = Concat(Text(until="ab", min_chars=14, max_chars=24), Regex("!?"))
+    vocabulary = byte_vocabulary([b"x" * 9, "é€".encode(), b"xab", b"ab!", b"aab", b"\xa9x", "éx".encode() * 3])
+    longest = max(len(data) for data in vocabulary.token_bytes if data)
+    bitmask = allocate_bitmask(1, vocabulary.size)
+    matcher = compile(text, vocabulary).matcher()
+    read = "éx" * 12
+    for end, byte in enumerate(read.encode()):
+        matcher.fill_bitmask(bitmask)
+        expected = masks.allowed(text.root(), read.encode()[:end], vocabulary)
+        assert ids_from_bitmask(bitmask[0]).tolist() == expected, end
+        assert matcher.accept(byte)
+    assert longest < 14 and not matcher.accept(ord("x")) and matcher.accept(ord("a")) and matcher.accept(ord("b"))
 
 
 def test_a_refusal_says_how_far_the_text_goes_along() -> None:
@@ -320,6 +352,13 @@ def test_a_division_that_the_guards_accept_is_enough() -> None:
     check_language(two, accepts=["aaa", "aaaa"], rejects=["a", "aa", "b"])
     assert two.parse("aaaaa") == ("aaa", "aa")
     check_language(OneOf(short, Choices(["aa"])), accepts=["aa", "aaa"], rejects=["a", "aaaa"])
+
+
+def test_functions_see_the_values_of_compositions() -> None:
+    rising = Guarded(Many(Regex("[0-9]"), min=1, separator=","), lambda items: items == sorted(items))
+    check_language(rising, accepts=["1", "1,2,2"], rejects=["2,1", "", "1,"])
+    check_language(Concat(rising, "!"), accepts=["1,2!"], rejects=["2,1!", "1"])
+    assert Concat(rising, "!").parse("1,2!") == (["1", "2"],)
 
 
 # -- special tokens
