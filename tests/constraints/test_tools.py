@@ -376,6 +376,54 @@ def test_markers_as_special_tokens(format: str) -> None:
     check_matcher(compile(tools(TOOLS, format, "required"), SPECIAL).matcher(), SPECIAL, num_tokens=6)
 
 
+def mistral_message() -> Any:
+    from mistral_common.protocol.instruct.messages import AssistantMessage
+    from mistral_common.protocol.instruct.tool_calls import FunctionCall
+    from mistral_common.protocol.instruct.tool_calls import ToolCall as Call
+
+    calls = [("a1B2c3D4e", "get_weather", json.dumps(BERN)), ("f5G6h7I8j", "now", "{}")]
+    return AssistantMessage(
+        content=None,
+        tool_calls=[Call(id=id, function=FunctionCall(name=name, arguments=text)) for id, name, text in calls],
+    )
+
+
+def check_mistral(format: str, vocabulary: Vocabulary, tokens: list[int], has_ids: bool) -> None:
+    constraint = tools(TOOLS, format, "required", special_tokens=True)
+    matcher = compile(constraint, vocabulary).matcher()
+    assert matcher.validate(tokens) == len(tokens)
+    ids = ("a1B2c3D4e", "f5G6h7I8j") if has_ids else (None, None)
+    calls = (ToolCall("get_weather", BERN, ids[0]), ToolCall("now", {}, ids[1]))
+    assert constraint.parse(read(vocabulary, tokens)) == ToolResponse("", calls)
+
+
+@pytest.mark.parametrize("version", ["v2", "v3", "v7"])
+def test_lists_of_calls_are_those_that_mistral_common_writes(version: str) -> None:
+    from mistral_common.tokens.tokenizers.mistral import MistralTokenizer
+
+    tokenizer = getattr(MistralTokenizer, version)()
+    tokens = tokenizer.instruct_tokenizer._encode_tool_calls_in_assistant_message(mistral_message())
+    check_mistral("mistral", Vocabulary.from_tokenizer(tokenizer), tokens, has_ids=version != "v2")
+
+
+@pytest.mark.parametrize("version", ["11", "13"])
+def test_named_calls_are_those_that_mistral_common_writes(version: str) -> None:
+    """Over bytes: the package has no vocabulary of these versions."""
+    from mistral_common.tokens.tokenizers import instruct
+
+    class Bytes:
+        def encode(self, text: str, bos: bool, eos: bool) -> list[int]:
+            return list(text.encode())
+
+    tokenizer = object.__new__(getattr(instruct, f"InstructTokenizerV{version}"))
+    tokenizer.tokenizer = Bytes()
+    tokenizer.TOOL_CALLS, tokenizer.CALL_ID, tokenizer.ARGS = (
+        MARKERS[name] for name in ("[TOOL_CALLS]", "[CALL_ID]", "[ARGS]")
+    )
+    tokens = tokenizer._encode_tool_calls_in_assistant_message(mistral_message())
+    check_mistral(f"mistral-v{version}", SPECIAL, tokens, has_ids=version == "11")
+
+
 def test_the_first_token_of_a_required_call() -> None:
     def first(special_tokens: bool | None, vocabulary: Vocabulary) -> set[int]:
         constraint = tools(TOOLS, "mistral-v13", "required", special_tokens=special_tokens)

@@ -1,6 +1,10 @@
 """How the families of models spell calls of tools, from their published chat templates.
 
 Every format is a function of how markers are spelled (as text, or as special tokens) and of the blanks between parts.
+
+Sources: the chat templates of NousResearch/Hermes-3-Llama-3.1-8B, Qwen/Qwen2.5-7B-Instruct, Qwen/Qwen3-8B,
+Qwen/Qwen3-Coder-30B-A3B-Instruct and meta-llama/Llama-3.1-8B-Instruct; Meta's prompt formats of Llama 3.1 (functions by
+name); the instruct tokenizers of mistral-common, versions 2, 3, 7, 11 and 13.
 """
 
 from __future__ import annotations
