@@ -36,6 +36,7 @@ _HOME: dict[str, str] = {
     # constraints
     "Choices": "decodekit.constraints",
     "Concat": "decodekit.constraints",
+    "Grammar": "decodekit.constraints",
     "Guarded": "decodekit.constraints",
     "JsonSchema": "decodekit.constraints",
     "Many": "decodekit.constraints",
@@ -65,6 +66,7 @@ __all__ = ["__version__", *_HOME]
 if TYPE_CHECKING:
     from decodekit.constraints import Choices as Choices
     from decodekit.constraints import Concat as Concat
+    from decodekit.constraints import Grammar as Grammar
     from decodekit.constraints import Guarded as Guarded
     from decodekit.constraints import JsonSchema as JsonSchema
     from decodekit.constraints import Many as Many

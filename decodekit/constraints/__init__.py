@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from decodekit.constraints.composition import Tagged as Tagged
     from decodekit.constraints.composition import TagValue as TagValue
     from decodekit.constraints.composition import Text as Text
+    from decodekit.constraints.grammar import Grammar as Grammar
     from decodekit.constraints.json_schema import JsonSchema as JsonSchema
     from decodekit.constraints.json_schema import check as check
     from decodekit.constraints.regex import Regex as Regex
@@ -50,6 +51,7 @@ __all__ = [
     "Concat",
     "Constraint",
     "Explanation",
+    "Grammar",
     "Guard",
     "Guarded",
     "JsonSchema",
@@ -101,6 +103,7 @@ _LAZY = {
     "ToolResponse": "decodekit.constraints.tool_calls",
     "Tools": "decodekit.constraints.tool_calls",
     "tools": "decodekit.constraints.tool_calls",
+    "Grammar": "decodekit.constraints.grammar",
     "JsonSchema": "decodekit.constraints.json_schema",
     "check": "decodekit.constraints.json_schema",
     "Regex": "decodekit.constraints.regex",

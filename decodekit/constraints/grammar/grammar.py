@@ -3,16 +3,31 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
+from decodekit.constraints import ir
 from decodekit.constraints.constraint import Constraint
 from decodekit.constraints.grammar import definitions, gbnf, lark
 from decodekit.constraints.grammar.frames import root_frame
 from decodekit.constraints.grammar.literals import read_json
-from decodekit.constraints.grammar.rules import Inline, Rules, Terminal
+from decodekit.constraints.grammar.regular import fold
+from decodekit.constraints.grammar.rules import (
+    EMPTY_TEXT,
+    Alternatives,
+    Expression,
+    Inline,
+    Repeated,
+    Rules,
+    Sequence,
+    SpecialToken,
+    Terminal,
+    alternatives,
+    repeated,
+    sequence,
+)
 from decodekit.constraints.grammar.source import Place, Source
 from decodekit.constraints.memory import on_shortage
 from decodekit.constraints.network import Frame
@@ -97,6 +112,8 @@ class Grammar(Constraint):
             raise OptionError(f"{start!r} is no start: a {syntax} has no rules", at="start", hint="no start")
         if lexer == "longest" and syntax != "lark":
             raise OptionError(f'lexer="longest" has no meaning for {syntax}', at="lexer", hint="no lexer")
+        if lexer == "longest":
+            raise UnsupportedSchemaError('lexer="longest" is not supported yet', at="lexer", hint='lexer="scannerless"')
         source = Source(text, None if path is None else path.name)
         files = {} if path is None or syntax != "lark" else definitions.imported_files(source, path.parent)
         set_ = object.__setattr__
@@ -128,7 +145,7 @@ class Grammar(Constraint):
         return schema.constraint.guard() if self.syntax == "schema" and isinstance(schema, Inline) else None
 
     def parse(self, text: str) -> str:
-        """The text itself.
+        """The text itself. Special tokens may stand in it by name, or be missing, as in the text of a completion.
 
         Raises:
             ValueError: it is none of the grammar's; with the place where it stops being the beginning of one.
@@ -222,9 +239,7 @@ def _load_rules(grammar: Grammar) -> Rules:
 
 @lru_cache(maxsize=_NUM_GRAMMARS)
 def _root(grammar: Grammar) -> Frame:
-    if grammar.lexer == "longest":
-        raise UnsupportedSchemaError('lexer="longest" is not supported', at="lexer", hint='lexer="scannerless"')
-    return root_frame(_rules(grammar))
+    return root_frame(fold(_rules(grammar)))
 
 
 @lru_cache(maxsize=8)
@@ -232,7 +247,24 @@ def _unfolding(grammar: Grammar) -> Unfolding:
     from decodekit.constraints.automaton import shared_automaton
     from decodekit.constraints.unfolding import Unfolding
 
-    return Unfolding(_root(grammar), shared_automaton())
+    rules = _rules(grammar)
+    texts = {name: _as_text(expression) for name, expression in rules.rules.items()}
+    return Unfolding(root_frame(fold(replace(rules, rules=texts))), shared_automaton())
+
+
+def _as_text(expression: Expression) -> Expression:
+    """The same, with special tokens as they are in a text: by their names, or not at all."""
+    if isinstance(expression, SpecialToken):
+        token = expression.token
+        name = [Terminal(ir.literal(token.encode()), token)] if isinstance(token, str) else []
+        return alternatives(*name, EMPTY_TEXT)
+    if isinstance(expression, Sequence):
+        return sequence(*map(_as_text, expression.items))
+    if isinstance(expression, Alternatives):
+        return alternatives(*map(_as_text, expression.options))
+    if isinstance(expression, Repeated):
+        return repeated(_as_text(expression.item), expression.min, expression.max)
+    return expression
 
 
 @on_shortage

@@ -1,0 +1,188 @@
+"""Rules that are regular, as terminals: what can be read as one word is one.
+
+The engine keeps a stack for rules and one number for a word, and what a vocabulary learned about a word serves all
+grammars. Grammars without terminals of their own, as those in GBNF, say everything by rules: here a string of JSON
+becomes a terminal again. Only for grammars without ignored terminals, which could stand between the parts of a word.
+
+A rule that calls itself only at its end, or only at its beginning, is a repetition: r = P r | R has the texts of P* R.
+Source: D. Arden, Delayed-logic and finite-state machines (1961).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Final
+
+from decodekit.constraints import ir
+from decodekit.constraints.grammar.rules import (
+    EMPTY_TEXT,
+    Alternatives,
+    Expression,
+    Repeated,
+    RuleRef,
+    Rules,
+    Sequence,
+    Terminal,
+    alternatives,
+    references,
+    repeated,
+    sequence,
+)
+from decodekit.constraints.ir import Literal, Node
+from decodekit.constraints.words import words
+
+MAX_PARTS: Final = 10_000
+"""Bound on the parts of one word, those of the rules in it counted as often as they occur."""
+
+_MANY_LITERALS: Final = 16  # so many options that are plain texts are sorted as a list of words
+
+
+def fold(rules: Rules) -> Rules:
+    """The same texts, where every part that is regular is one terminal; a rule that is one keeps its name as that."""
+    if rules.ignore is not None:
+        return rules
+    plain = {name: _without_recursion(name, expression) for name, expression in rules.rules.items()}
+    folding = _Folding()
+    for name in _callees_first(plain):
+        folding.add(name, plain[name])
+    reached = dict.fromkeys([rules.start])
+    agenda = [rules.start]
+    while agenda:
+        for used in references(folding.rules[agenda.pop()]):
+            if used not in reached:
+                reached[used] = None
+                agenda.append(used)
+    return replace(rules, rules={name: folding.rules[name] for name in reached})
+
+
+def _without_recursion(name: str, expression: Expression) -> Expression:
+    """The rule, as a repetition if it calls itself only at the end of alternatives, or only at their beginning."""
+    if name not in references(expression):
+        return expression
+    own = RuleRef(name)
+    bases: list[Expression] = []
+    rounds: list[tuple[Expression, ...]] = []
+    for option in _options(expression):
+        if name not in references(option):
+            bases.append(option)
+        else:
+            rounds.append(option.items if isinstance(option, Sequence) else (option,))
+    for is_last in (True, False):
+        inner = [items[:-1] if is_last else items[1:] for items in rounds if items[-1 if is_last else 0] == own]
+        if len(inner) == len(rounds) and not any(name in references(Sequence(items)) for items in inner):
+            many = repeated(alternatives(*(sequence(*items) for items in inner)))
+            base = alternatives(*bases)
+            return sequence(many, base) if is_last else sequence(base, many)
+    return expression
+
+
+def _options(expression: Expression) -> Iterator[Expression]:
+    if isinstance(expression, Alternatives):
+        for option in expression.options:
+            yield from _options(option)
+    elif isinstance(expression, Repeated) and (expression.min, expression.max) == (0, 1):
+        yield EMPTY_TEXT
+        yield from _options(expression.item)
+    else:
+        yield expression
+
+
+def _callees_first(rules: Mapping[str, Expression]) -> list[str]:
+    """The names of the rules, each behind those that it calls, but for circles."""
+    order: list[str] = []
+    seen: set[str] = set()
+    for root in rules:
+        if root in seen:
+            continue
+        seen.add(root)
+        agenda = [(root, iter(references(rules[root])))]
+        while agenda:
+            name, called = agenda[-1]
+            following = next((other for other in called if other not in seen), None)
+            if following is None:
+                order.append(name)
+                agenda.pop()
+            else:
+                seen.add(following)
+                agenda.append((following, iter(references(rules[following]))))
+    return order
+
+
+class _Folding:
+    """Rules that were folded so far."""
+
+    def __init__(self) -> None:
+        self.rules: dict[str, Expression] = {}
+        self._sizes: dict[str, int] = {}  # of those that are one word
+
+    def add(self, name: str, expression: Expression) -> None:
+        """Fold one more rule; those in it that are not there yet stay as they are."""
+        folded, size = self._fold(expression)
+        if _node(folded) is not None and size <= MAX_PARTS:
+            self._sizes[name] = size
+            folded = replace(folded, name=name) if isinstance(folded, Terminal) else folded
+        self.rules[name] = folded
+
+    def _fold(self, expression: Expression) -> tuple[Expression, int]:
+        """An expression with its regular parts as terminals; how many parts it has, if it is one word itself."""
+        if isinstance(expression, RuleRef) and expression.name in self._sizes:
+            return self.rules[expression.name], self._sizes[expression.name]
+        if isinstance(expression, Repeated):
+            item, size = self._fold(expression.item)
+            node = _node(item)
+            if node is None:
+                return repeated(item, expression.min, expression.max), 0
+            return _word(ir.repeat(node, expression.min, expression.max)), size + 1
+        if isinstance(expression, Sequence):
+            return self._fold_sequence(expression)
+        if isinstance(expression, Alternatives):
+            return self._fold_alternatives(expression)
+        return expression, 1
+
+    def _fold_sequence(self, expression: Sequence) -> tuple[Expression, int]:
+        parts: list[Expression] = []
+        run: list[Expression] = []  # the regular items at the end, of which `parts` has none
+        size = 0
+        for item, item_size in map(self._fold, expression.items):
+            if _node(item) is None or size + item_size > MAX_PARTS:
+                parts += _joined(run)
+                run, size = [], 0
+            if _node(item) is None:
+                parts.append(item)
+            else:
+                run.append(item)
+                size += item_size
+        return sequence(*parts, *_joined(run)), max(size, 1)
+
+    def _fold_alternatives(self, expression: Alternatives) -> tuple[Expression, int]:
+        options = [self._fold(option) for option in expression.options]
+        regular = [(node, size) for item, size in options if (node := _node(item)) is not None]
+        nodes = [node for node, _ in regular if not isinstance(node, Literal)]
+        literals = [node for node, _ in regular if isinstance(node, Literal)]
+        size = sum(size for _, size in regular)
+        if len(literals) < _MANY_LITERALS:
+            nodes += literals
+        else:  # a list of words is one part
+            nodes.append(words(dict.fromkeys(literal.text for literal in literals)))
+            size -= len(literals) - 1
+        if len(regular) < 2 or size > MAX_PARTS:
+            return alternatives(*(item for item, _ in options)), size
+        others = (item for item, _ in options if _node(item) is None)
+        return alternatives(_word(ir.choice(*nodes)), *others), size
+
+
+def _node(expression: Expression) -> Node | None:
+    """The words of an expression that is one word."""
+    if isinstance(expression, Terminal):
+        return expression.node
+    return ir.EPSILON if expression == EMPTY_TEXT else None
+
+
+def _word(node: Node) -> Expression:
+    return EMPTY_TEXT if node is ir.EPSILON else Terminal(node)
+
+
+def _joined(run: list[Expression]) -> list[Expression]:
+    """Items that are one word each, as one; a single one keeps its name."""
+    return run if len(run) < 2 else [_word(ir.concat(*(_node(item) or ir.EPSILON for item in run)))]
