@@ -111,7 +111,7 @@ class EscapeReader(Reader):
         if char == "c" and self.is_ecma:
             letter = self.next("a control escape")
             if not (letter.isascii() and letter.isalpha()):
-                self.fail("a control escape is \\c and a letter")
+                self.fail("a control escape is \\c and a letter", "\\x and two hexadecimal digits")
             return one(ord(letter) % 32)
         if char in "89" and self.is_ecma and not self.is_strict:
             return one(ord(char))
@@ -119,14 +119,14 @@ class EscapeReader(Reader):
             hint = "^ and $" if char in "AzZG" else f"{char!r} without the backslash, if the character is meant"
             self.refuse(f"the escape \\{char} is", hint, 2)
         if self.is_strict and char not in _SYNTAX:
-            self.fail(f"the flag 'u' lets no {char!r} be escaped", 2, f"{char!r} without the backslash")
+            self.fail(f"the flag 'u' lets no {char!r} be escaped", f"{char!r} without the backslash", 2)
         return one(ord(char))
 
     def octal(self, first: str) -> int:
         r"""Up to three octal digits, behind ``\0`` of `re` two; in ECMA up to ``\377`` (annex B.1.2)."""
         value = int(first)
         if self.is_strict and not self.is_at_end and self.pattern[self.position] in _DIGITS:
-            self.fail("the flag 'u' lets no digit follow \\0", 0, "\\x and two hexadecimal digits")
+            self.fail("the flag 'u' lets no digit follow \\0", "\\x and two hexadecimal digits", 0)
         for _ in range(2):
             if self.is_at_end or self.pattern[self.position] not in _OCTAL:
                 break
@@ -134,14 +134,14 @@ class EscapeReader(Reader):
                 break
             value = 8 * value + int(self.next("an escape"))
         if value > 0o377 and not self.is_ecma and first != "0":
-            self.fail("an octal escape is at most \\377", 4, "\\x, \\u or \\U and hexadecimal digits")
+            self.fail("an octal escape is at most \\377", "\\x, \\u or \\U and hexadecimal digits", 4)
         return value
 
     def hexadecimal(self, num_digits: int) -> int:
         """That many hexadecimal digits."""
         text = self.pattern[self.position : self.position + num_digits]
         if len(text) < num_digits or not set(text) <= set(_HEX):
-            self.fail(f"{num_digits} hexadecimal digits must follow")
+            self.fail(f"{num_digits} hexadecimal digits must follow", "leading zeros")
         self.position += num_digits
         return self.code_point(int(text, 16))
 
@@ -150,7 +150,7 @@ class EscapeReader(Reader):
         if self.is_ecma and self.take("{"):
             digits = self.take_until("}", "a Unicode escape")
             if not digits or not set(digits) <= set(_HEX) or len(digits) > 16:
-                self.fail("a Unicode escape is \\u{ hexadecimal digits }")
+                self.fail("a Unicode escape is \\u{ hexadecimal digits }", "1 to 6 digits in the braces")
             return self.code_point(int(digits, 16))
         unit = self.hexadecimal(4)
         if self.is_ecma and 0xD800 <= unit <= 0xDBFF and self.peek("\\u"):
@@ -163,20 +163,20 @@ class EscapeReader(Reader):
     def code_point(self, value: int) -> int:
         """The value, if there is such a code point."""
         if value > MAX_CODE_POINT:
-            self.fail(f"U+{value:X} is no code point")
+            self.fail(f"U+{value:X} is no code point", "a number up to 10FFFF")
         return value
 
     def named_character(self) -> int:
         r"""What follows ``\N``: a name of the Unicode database, in braces."""
         if not self.take("{"):
-            self.fail("a named character is \\N{its name}", 2)
+            self.fail("a named character is \\N{its name}", "\\N{DIGIT ONE} and the like", 2)
         name = self.take_until("}", "the name of a character")
         try:
             found = unicodedata.lookup(name)
         except KeyError:
             found = ""
         if len(found) != 1:
-            self.fail(f"no character is called {name!r:.80}", len(name) + 1, "\\u or \\U and its number")
+            self.fail(f"no character is called {name!r:.80}", "\\u or \\U and its number", len(name) + 1)
         return ord(found)
 
     def unicode_property(self, is_negated: bool) -> Ranges:
@@ -187,7 +187,7 @@ class EscapeReader(Reader):
             name = self.take_until("}", "a Unicode property")
         else:
             if self.is_strict:
-                self.fail("a Unicode property is \\p{its name}")
+                self.fail("a Unicode property is \\p{its name}", "\\p{L} for \\pL")
             name = self.next("a Unicode property")  # \pL, as other dialects write it
         ranges = charclasses.unicode_property(name)
         if ranges is None:
@@ -203,7 +203,7 @@ class EscapeReader(Reader):
         while True:
             if self.is_at_end:
                 self.position = opening
-                self.fail("this character class is not closed", 0)
+                self.fail("this character class is not closed", "a ] at its end, or \\[ for the bracket itself", 0)
             if self.peek("]") and not (is_first and not self.is_ecma):  # in Python, a first ] is a member
                 self.position += 1
                 break
@@ -221,10 +221,10 @@ class EscapeReader(Reader):
         high = self.class_member()
         if _is_one(low) and _is_one(high):
             if high[0][0] < low[0][0]:
-                self.fail("the range of characters is in the wrong order")
+                self.fail("the range of characters is in the wrong order", "the smaller code point first, or \\-")
             return self.folded(((low[0][0], high[0][0]),))
         if not self.is_ecma or self.is_strict:
-            self.fail("a class such as \\w is no end of a range")
+            self.fail("a class such as \\w is no end of a range", "\\- for the hyphen itself")
         return self.folded((*low, (0x2D, 0x2D), *high))  # [\w-.]: the older ECMA leniency takes the hyphen as a member
 
     def class_member(self) -> Ranges:

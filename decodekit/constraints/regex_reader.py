@@ -25,7 +25,7 @@ class Reader:
         """Whether the whole pattern was read."""
         return self.position == len(self.pattern)
 
-    def fail(self, cause: str, back: int = 1, hint: str | None = None) -> NoReturn:
+    def fail(self, cause: str, hint: str, back: int = 1) -> NoReturn:
         """The pattern is malformed `back` characters before the position."""
         raise InvalidConstraintError(cause, at=self._place(back), hint=hint)
 
@@ -65,13 +65,13 @@ class Reader:
         found = self.pattern.find(end, start)
         if found < 0:
             self.position = len(self.pattern)
-            self.fail(f"the pattern ends inside {what}", 0)
+            self.fail(f"the pattern ends inside {what}", "the rest of it, or a backslash before its beginning", 0)
         self.position = found + 1
         return self.pattern[start:found]
 
     def next(self, what: str) -> str:
         """Read one character, of `what` the error speaks if there is none."""
         if self.is_at_end:
-            self.fail(f"the pattern ends inside {what}", 0)
+            self.fail(f"the pattern ends inside {what}", "the rest of it, or a backslash before its beginning", 0)
         self.position += 1
         return self.pattern[self.position - 1]

@@ -62,11 +62,14 @@ def parse(pattern: str, flavour: Flavour = "python", flags: str = "") -> Tree:
     if flavour not in ("python", "ecma"):
         raise InvalidConstraintError(f"no flavour {flavour!r} of regular expressions", hint='"python" or "ecma"')
     if len(pattern) > MAX_PATTERN_LENGTH:
-        raise ResourceLimitError(f"the pattern has {len(pattern):,} characters, at most {MAX_PATTERN_LENGTH:,} may be")
+        raise ResourceLimitError(
+            f"the pattern has {len(pattern):,} characters, at most {MAX_PATTERN_LENGTH:,} may be",
+            hint="several constraints, or a grammar",
+        )
     parser = _Parser(pattern, flavour, _checked(flags, flavour))
     tree = parser.alternatives()
     if not parser.is_at_end:
-        parser.fail("this ')' closes no group", 0)
+        parser.fail("this ')' closes no group", "\\) for the character itself", 0)
     return tree
 
 
@@ -141,22 +144,22 @@ class _Parser(EscapeReader):
                 return True
         if end == ")":
             self.position = opening
-            self.fail("this comment is not closed", 0)
+            self.fail("this comment is not closed", "a ) at its end", 0)
         return True
 
     def repeated(self, item: Tree | None, is_repeated: bool, bounds: tuple[int, int | None], start: int) -> Tree:
         """The item with its quantifier, which began at `start` and whose counts were read."""
         after, self.position = self.position, start
         if item is None:
-            self.fail("there is nothing to repeat before this quantifier", 0)
+            self.fail("there is nothing to repeat before this quantifier", "a backslash for the character itself", 0)
         if is_repeated:
-            self.fail("there is nothing to repeat: two quantifiers in a row", 0)
+            self.fail("there is nothing to repeat: two quantifiers in a row", "(?:...) around the first one", 0)
         if isinstance(item, Assertion) or (self.is_ecma and isinstance(item, Lookahead | Lookbehind)):
-            self.fail("an assertion cannot be repeated", 0)
+            self.fail("an assertion cannot be repeated", "the assertion without a quantifier", 0)
         self.position = after
         low, high = bounds
         if high is not None and high < low:
-            self.fail(f"the counts {low} and {high} are in the wrong order")
+            self.fail(f"the counts {low} and {high} are in the wrong order", "the smaller one first")
         if isinstance(item, Lookahead | Lookbehind):  # once is as good as often
             item, low, high = (item, 1, 1) if low else (Sequence(()), 0, 0)
         if self.take("?"):
@@ -207,7 +210,7 @@ class _Parser(EscapeReader):
         if char == "\\":
             return self.escape()
         if self.is_strict and char in "{}]":
-            self.fail(f"the flag 'u' lets no {char!r} stand alone", hint=f"\\{char}")
+            self.fail(f"the flag 'u' lets no {char!r} stand alone", f"\\{char}")
         return self.chars(one(ord(char)))
 
     def anchor(self, char: str) -> Assertion:
@@ -236,7 +239,7 @@ class _Parser(EscapeReader):
         self.depth -= 1
         if not self.take(")"):
             self.position = opening
-            self.fail("this group is not closed", 0)
+            self.fail("this group is not closed", "a ) at its end, or \\( for the character itself", 0)
         self.flags = flags
         if kind in ("?=", "?!"):
             return Lookahead(inner, kind == "?!")
@@ -244,7 +247,7 @@ class _Parser(EscapeReader):
             low, high = width(inner)
             if not self.is_ecma and low != high:
                 self.position = opening
-                self.fail("a lookbehind of Python matches texts of one length only", 0, "several, one for each length")
+                self.fail("a lookbehind of Python matches texts of one length only", "several, one for each length", 0)
             return Lookbehind(inner, kind == "?<!")
         if kind == "?>":
             return _atomic(inner)
@@ -277,9 +280,9 @@ class _Parser(EscapeReader):
         """The name of a group."""
         name = self.take_until(">", "the name of a group")
         if not name.replace("$", "_" if self.is_ecma else "$").isidentifier():
-            self.fail("the name of a group must be an identifier", len(name) + 1)
+            self.fail("the name of a group must be an identifier", "letters, digits and _", len(name) + 1)
         if name in self.names and not self.is_ecma:
-            self.fail(f"two groups have the name {name!r:.80}", len(name) + 1, "another name")
+            self.fail(f"two groups have the name {name!r:.80}", "another name", len(name) + 1)
         self.names.add(name)
 
     def set_flags(self) -> str:
@@ -290,16 +293,16 @@ class _Parser(EscapeReader):
         if has_minus:
             removed = self.letters(is_removed=True)
             if not removed and not (self.is_ecma and added):
-                self.fail("a flag must follow", 0)
+                self.fail("a flag must follow", "(?-i:...) and the like", 0)
         if set(added) & set(removed):
-            self.fail("a flag is turned on and off", 0)
+            self.fail("a flag is turned on and off", "each flag once", 0)
         if {"a", "u"} <= set(added):
-            self.fail("the flags 'a' and 'u' exclude each other", 0)
+            self.fail("the flags 'a' and 'u' exclude each other", "one of them", 0)
         if not has_minus and self.take(")"):
             self.set_global_flags(frozenset(added), start)
             return "flags"
         if not self.take(":"):
-            self.fail("flags must be followed by ':'", 0)
+            self.fail("flags must be followed by ':'", "(?i:...)", 0)
         kept = self.flags - {"a", "u"} if {"a", "u"} & set(added) and not self.is_ecma else self.flags
         self.flags = (kept | set(added)) - set(removed)
         return "?:"
@@ -310,10 +313,10 @@ class _Parser(EscapeReader):
             self.position = start
             if self.is_ecma:
                 self.refuse("inline flags for a whole pattern are", "the argument flags, or (?i:...)")
-            self.fail("flags for the whole pattern may stand at its beginning only", 2, "(?i:...)")
+            self.fail("flags for the whole pattern may stand at its beginning only", "(?i:...)", 2)
         self.flags |= added
         if {"a", "u"} <= self.flags:
-            self.fail("the flags 'a' and 'u' exclude each other")
+            self.fail("the flags 'a' and 'u' exclude each other", "one of them")
 
     def letters(self, is_removed: bool = False) -> str:
         """Letters of flags."""
@@ -323,9 +326,9 @@ class _Parser(EscapeReader):
             flag = self.next("flags")
             if not self.is_ecma and flag in "aLut":
                 self.refuse(f"the flag {flag!r} is", "other flags")
-            self.fail(f"no flag {flag!r} of a group", hint=f"letters out of {allowed!r}")
+            self.fail(f"no flag {flag!r} of a group", f"letters out of {allowed!r}")
         if self.is_ecma and len(set(letters)) < len(letters):
-            self.fail("a flag stands twice", 0)
+            self.fail("a flag stands twice", "each flag once", 0)
         return letters
 
 
