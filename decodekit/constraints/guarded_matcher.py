@@ -216,12 +216,11 @@ class GuardedMatcher:
         explanation = self._inner.explain(asked)
         if not explanation.is_allowed:
             return explanation
-        data = self._verdicts.vocabulary.token_bytes[asked] if isinstance(asked, int) else as_bytes(asked)
-        state = self._inner.state if data is None else self._inner.unfolding.read(self._inner.state, data)
-        assert state is not None
-        if data is not None and state.configurations:  # it may go on
-            return explanation
-        refusal = self._verdicts.of(bytes(self._text) + (data or b""))
-        if refusal is None:
-            return explanation
-        return explain_refusal(refusal, max(0, len(data or b"" if isinstance(asked, int) else asked) - 1))
+        if isinstance(asked, int):
+            refusal, size = self.refusal(asked), len(self._verdicts.vocabulary.token_bytes[asked] or b"")
+        else:
+            data, size = as_bytes(asked), len(asked)
+            state = self._inner.unfolding.read(self._inner.state, data)
+            ends = state is not None and not state.configurations
+            refusal = self._verdicts.of(bytes(self._text) + data) if ends else None
+        return explanation if refusal is None else explain_refusal(refusal, max(0, size - 1))

@@ -128,7 +128,7 @@ def sample_texts(constraint: object, *, seed: int = 0, size: int = DEFAULT_SIZE)
         found = next((text for text in _random(rule, rng, size, b"", MAX_TRIES) if text is not None), None)
         if found is None:
             refusal = _refusal(rule, next(_walks(rule, rng, size, b"")))
-            raise _refused(refusal) if refusal else ConstraintError("the texts of the constraint are no UTF-8")
+            raise _refused(refusal) if refusal else _no_text()
         yield found.decode()
 
 
@@ -164,7 +164,11 @@ def _decoded(text: bytes) -> str:
     try:
         return text.decode()
     except UnicodeDecodeError:
-        raise ConstraintError("the shortest text of the constraint is no UTF-8", at=f"{text!r:.80}") from None
+        raise _no_text() from None
+
+
+def _no_text() -> ConstraintError:
+    return ConstraintError("what the constraint has is no UTF-8: special tokens, or bytes that are no characters")
 
 
 @lru_cache(maxsize=1)
@@ -232,10 +236,11 @@ class _Walk:
         thread = self._rng.choice(choices)
         if thread is None:
             return None
-        below, place = [], thread.place.then
+        below = []
+        place = self._rng.choice(thread.place.thens)
         while place is not None:
             below.append(place.frame)
-            place = place.then
+            place = self._rng.choice(place.thens)
         for frame in reversed(below):
             self._push(frame)
         rest = Read(thread.node, capture=thread.text is not None, reader=thread.place.frame)

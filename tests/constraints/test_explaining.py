@@ -11,8 +11,10 @@ from decodekit.constraints import explaining, tracing
 from decodekit.constraints.bitmask import allocate_bitmask, ids_from_bitmask
 from decodekit.constraints.choices import Choices
 from decodekit.constraints.compiler import compile
+from decodekit.constraints.composition import Concat, Special
 from decodekit.constraints.constraint import Constraint
 from decodekit.constraints.grammar.frames import root_frame
+from decodekit.constraints.grammar.grammar import Grammar
 from decodekit.constraints.grammar.rules import RuleRef, Rules, SpecialToken, Terminal, alternatives, repeated, sequence
 from decodekit.constraints.guards import Guarded
 from decodekit.constraints.ir import literal
@@ -284,3 +286,19 @@ def test_what_is_expected_is_allowed() -> None:
                 assert matcher.explain(ast.literal_eval(words.rstrip("…"))).is_allowed, (text[:stop], words)
     assert num_literals > 20
     assert explaining.Explanation(True, "allowed", 0).expected == ()
+
+
+def test_a_guard_is_asked_where_the_text_ends_only() -> None:
+    vocabulary = Vocabulary([*(bytes((b,)) for b in range(256)), None, None], [256], None, {"<e>": 256, "<x>": 257})
+    guarded = Guarded(Concat(Special("<x>"), Regex("[ab]")), lambda value: value == ("a",) or "it is b")
+    matcher = compile(guarded, vocabulary).matcher()
+    assert matcher.explain(257).is_allowed and matcher.accept(257)
+    assert matcher.explain("").is_allowed
+    for token in (97, 98, 99, 256, 257):
+        assert matcher.explain(token).is_allowed == (matcher.validate([token]) == 1), token
+
+
+def test_one_rule_needs_no_name() -> None:
+    digits = Grammar("start: /[0-9]/ start | A\nA: /a/\n%ignore /b/\n")
+    assert set(after(digits, "").explain("x").expected) == {"A", "/[0-9]/"}
+    assert after(Concat("Answer: ", Regex("[0-9]")), "Ans").explain("x").expected == ("'wer: '",)

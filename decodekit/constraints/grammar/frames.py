@@ -454,9 +454,9 @@ class Begin(Frame):
         """Its heads."""
         return tuple(self.unrolled.moves(self.unrolled.beginnings(self.name)))
 
-    def title(self) -> str:
-        """The rule."""
-        return f"rule {self.name}"
+    def title(self) -> str | None:
+        """The rule, where there are several."""
+        return f"rule {self.name}" if len(self.unrolled.rules.rules) > 1 else None
 
     def expected(self, move: Move) -> tuple[str, ...]:
         """The names of terminals."""
