@@ -29,8 +29,12 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def _compiled(function: _Function) -> _Function:
-    """The function, compiled on its first call for the types of its arguments, and kept on disk."""
-    kernel: _Function = numba.njit(nogil=True, cache=True, error_model="numpy")(function)
+    """The function, compiled on its first call for the types of its arguments, and kept on disk where one can write."""
+    kernel: _Function
+    try:
+        kernel = numba.njit(nogil=True, cache=True, error_model="numpy")(function)
+    except RuntimeError:  # no folder can be written: each process compiles for itself
+        kernel = numba.njit(nogil=True, error_model="numpy")(function)
     return kernel
 
 
@@ -39,6 +43,17 @@ _ABS = np.int32(0x7FFFFFFF)
 _SIGN = np.int32(31)
 _LEAST = np.int32(np.float32(-np.inf).view(np.int32) ^ 0x7FFFFFFF)
 _LARGEST = np.int32(np.float32(np.inf).view(np.int32))
+
+
+@_compiled
+def _extremes(bits: NDArray[np.int32], size: int) -> tuple[Any, Any]:
+    """The least and the largest of ``size`` floats, as integers with the same order."""
+    low, high = np.int32(2147483647), np.int32(-2147483648)
+    for place in range(size):  # a constant where it matters
+        value = bits[place]
+        value = np.int32(value ^ ((value >> _SIGN) & _ABS))
+        low, high = min(low, value), max(high, value)
+    return low, high
 
 
 @_compiled
@@ -55,15 +70,14 @@ def find_block_peaks(bits: NDArray[np.int32], peaks: NDArray[np.int32]) -> bool:
     num_rows, vocab_size = bits.shape
     for row in range(num_rows):
         lowest, highest = _LARGEST, _LEAST
-        for block in range(peaks.shape[1]):
-            high, low = np.int32(-2147483648), np.int32(2147483647)
-            start = block * BLOCK
-            for token in range(start, min(start + BLOCK, vocab_size)):
-                value = bits[row, token]
-                value = np.int32(value ^ ((value >> _SIGN) & _ABS))
-                high = max(high, value)
-                low = min(low, value)
+        for block in range(vocab_size // BLOCK):
+            low, high = _extremes(bits[row, block * BLOCK : block * BLOCK + BLOCK], BLOCK)
             peaks[row, block] = high ^ ((high >> _SIGN) & _ABS)
+            lowest, highest = min(lowest, low), max(highest, high)
+        rest = vocab_size % BLOCK
+        if rest:
+            low, high = _extremes(bits[row, vocab_size - rest :], rest)
+            peaks[row, -1] = high ^ ((high >> _SIGN) & _ABS)
             lowest, highest = min(lowest, low), max(highest, high)
         if lowest < _LEAST or highest >= _LARGEST or highest == _LEAST:
             is_sound = False
@@ -370,6 +384,7 @@ def gather(
 
 
 _G, _F1, _F2 = np.uint64(GOLDEN), np.uint64(FACTOR1), np.uint64(FACTOR2)
+_NUM_BITS = np.uint64(1 << 52)
 _MARGIN = 1e-4  # far above the rounding of a float32 sum of a noise below 37 and a logit that can win
 
 
@@ -445,8 +460,9 @@ def find_contenders(logits: Floats, peaks: Floats, keys: NDArray[np.uint64], ids
             if block == first or d > 37:  # the largest noise is 36.8
                 continue
             least = np.uint64(0)
-            if d > 0:
-                least = np.uint64(max(0.0, 2.0**52 * (1 - np.exp(-d)) - 2))
+            if d > 0:  # 2^-n >= e^-d, and one more for the half in u
+                n = min(int(d * 1.4426950408889634), 51)
+                least = _NUM_BITS - (np.uint64(1) << np.uint64(52 - n)) - np.uint64(1)
             start = block * BLOCK
             end = min(start + BLOCK, vocab_size)
             num_passed = 0

@@ -5,9 +5,12 @@ What is found is what the functions of whole rows give: the same tokens, from th
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -24,6 +27,7 @@ WIDE = 4096
 """Below this width torch and numpy are as fast, and compiled code need not be loaded."""
 
 _BLOCK = 64
+_ROWS_OF_A_THREAD = 4
 
 
 def is_wide(logits: Tensor) -> bool:
@@ -40,7 +44,8 @@ def block_peaks(logits: Tensor) -> tuple[Floats, Floats] | None:
 
     rows = np.ascontiguousarray(logits.numpy(force=True))
     peaks = np.empty((len(rows), -(-rows.shape[1] // _BLOCK)), np.int32)
-    return (rows, peaks.view(np.float32)) if kernels.find_block_peaks(rows.view(np.int32), peaks) else None
+    are_sound = _over_rows(kernels.find_block_peaks, rows.view(np.int32), peaks)
+    return (rows, peaks.view(np.float32)) if all(are_sound) else None
 
 
 def truncated(
@@ -71,9 +76,9 @@ def truncated(
     cuts, lasts, counts = _places(len(rows))
     scale = np.float32(temperature)
     if isinstance(first, TopK):
-        kernels.cut_top_k(rows, peaks, scale, first.k, cuts, lasts, counts)
+        _over_rows(kernels.cut_top_k, rows, peaks, scale, first.k, cuts, lasts, counts)
     elif isinstance(first, TopP):
-        kernels.cut_top_p(rows, peaks, scale, first.p, cuts, lasts, counts)
+        _over_rows(kernels.cut_top_p, rows, peaks, scale, first.p, cuts, lasts, counts)
         if 4 * counts.max() > vocab_size and not any(isinstance(processor, TopP) for processor in rest):
             return None
         if rest and isinstance(rest[0], MinP) and rest[0].min_p > 0:  # few of the nucleus are left, and need sorting
@@ -81,15 +86,15 @@ def truncated(
             lasts[floors > cuts] = vocab_size
             np.maximum(cuts, floors, out=cuts)
             num_left = np.empty_like(counts)
-            kernels.count_at_least(rows, peaks, scale, cuts, num_left)
+            _over_rows(kernels.count_at_least, rows, peaks, scale, cuts, num_left)
             np.minimum(counts, num_left, out=counts)
     else:
         cuts[:] = _min_p_cuts(peaks, scale, first.min_p)
         lasts[:] = vocab_size
-        kernels.count_at_least(rows, peaks, scale, cuts, counts)
+        _over_rows(kernels.count_at_least, rows, peaks, scale, cuts, counts)
     values = np.empty((len(rows), max(1, counts.max(initial=1))), np.float32)
     ids = np.empty(values.shape, np.int64)
-    kernels.gather(rows, peaks, scale, cuts, lasts, values, ids)
+    _over_rows(kernels.gather, rows, peaks, scale, cuts, lasts, values, ids)
     order = (-values).argsort(axis=1, kind="stable")  # they are in order of token id
     return Candidates(
         np.take_along_axis(values, order, axis=1), np.take_along_axis(ids, order, axis=1), vocab_size, logits.device
@@ -105,7 +110,7 @@ def outside_nucleus(logits: Tensor, p: float) -> NDArray[np.bool_] | None:
         return None
     rows, peaks = found
     cuts, lasts, counts = _places(len(rows))
-    kernels.cut_top_p(rows, peaks, np.float32(1), p, cuts, lasts, counts)
+    _over_rows(kernels.cut_top_p, rows, peaks, np.float32(1), p, cuts, lasts, counts)
     removed: NDArray[np.bool_] = rows < cuts[:, None]
     for row in np.flatnonzero(lasts < rows.shape[1]):  # of its ties with the last token only some stay
         last = lasts[row] + 1
@@ -125,7 +130,7 @@ def sample_wide(logits: Tensor, keys: Words) -> Ids | None:
         return None
     rows, peaks = found
     ids, counts = np.zeros((len(rows), kernels.MAX_CONTENDERS), np.int64), np.empty(len(rows), np.int64)
-    kernels.find_contenders(rows, peaks, keys, ids, counts)
+    _over_rows(kernels.find_contenders, rows, peaks, keys, ids, counts)
     width = int(counts.max(initial=1))
     if width > kernels.MAX_CONTENDERS:  # so many within 1e-4 of the best that float32 must decide among all
         return None
@@ -137,6 +142,30 @@ def sample_wide(logits: Tensor, keys: Words) -> Ids | None:
     is_best = noisy == noisy.max(axis=1, keepdims=True)
     tokens: Ids = np.where(is_best & is_used, ids, rows.shape[1]).min(axis=1)
     return tokens
+
+
+def _over_rows(kernel: Callable[..., Any], *arguments: Any) -> list[Any]:
+    """Run a kernel on parts of the rows of all its arrays, one part for each thread that torch uses; what it returns.
+
+    Kernels let other threads run. A row does not depend on which part it is in.
+    """
+    num_rows = len(arguments[0])
+    num_parts = min(torch.get_num_threads(), num_rows // _ROWS_OF_A_THREAD)
+    if num_parts < 2:
+        return [kernel(*arguments)]
+    bounds = [num_rows * part // num_parts for part in range(num_parts + 1)]
+
+    def run(part: int) -> Any:
+        rows = slice(bounds[part], bounds[part + 1])
+        return kernel(*(a[rows] if isinstance(a, np.ndarray) else a for a in arguments))
+
+    return list(_threads(num_parts, os.getpid()).map(run, range(num_parts)))
+
+
+@functools.cache
+def _threads(count: int, process: int) -> ThreadPoolExecutor:
+    """Threads of this process: a forked one has none of its parent's."""
+    return ThreadPoolExecutor(count)
 
 
 def _min_p_cuts(peaks: Floats, scale: np.float32, min_p: float) -> Floats:

@@ -291,3 +291,17 @@ def test_kth_largest() -> None:
                 if k <= size:
                     got = kernels._kth_largest(values.astype(np.float32), size, k)
                     assert got == np.float32(np.sort(values)[size - k])
+
+
+def test_threads_take_parts_of_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    logits = torch.cat([rows_of(kind, 3, seed=6) for kind in KINDS])
+    keys = [1] * 21, [0] * 21, range(21)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    alone = [sample(pipeline.narrow(logits), *keys) for pipeline in PIPELINES]
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    assert all(
+        torch.equal(sample(pipeline.narrow(logits), *keys), one) for pipeline, one in zip(PIPELINES, alone, strict=True)
+    )
+    logits[20, 7] = math.nan  # a fault in the last part is seen
+    with pytest.raises(NonFiniteLogitsError, match="row 20 of the batch"):
+        sample(logits, *keys)
