@@ -28,8 +28,9 @@ class Regex(Constraint):
             folding; patterns are over code points in any case).
 
     As in `re`, ``\d`` matches the digits of every script: ``flags="a"`` or ``[0-9]`` if the text is read by a program.
-    The one difference from `re` is a defect there: with the flag ``i`` it forgets capital letters beyond U+FFFF in a
-    class or between bars, and for a range that ends beyond U+FFFF takes U+0149 for U+02BC.
+    The known differences from `re` are inconsistencies there, all with the flag ``i`` and beyond U+FFFF: a capital
+    letter in a class or between bars is forgotten by `re`, and a range that ends there takes U+0149 for U+02BC and
+    ignores the flag ``a``. Here such letters and ranges are like all others.
 
     Raises:
         InvalidConstraintError: the pattern or the flags are malformed; the error shows where.
