@@ -460,8 +460,8 @@ def find_contenders(logits: Floats, peaks: Floats, keys: NDArray[np.uint64], ids
             if block == first or d > 37:  # the largest noise is 36.8
                 continue
             least = np.uint64(0)
-            if d > 0:  # 2^-n >= e^-d, and one more for the half in u
-                n = min(int(d * 1.4426950408889634), 51)
+            n = min(int(d * 1.4426950408889634), 51)
+            if n > 0:  # 2^-n >= e^-d, and one more for the half in u
                 least = _NUM_BITS - (np.uint64(1) << np.uint64(52 - n)) - np.uint64(1)
             start = block * BLOCK
             end = min(start + BLOCK, vocab_size)
