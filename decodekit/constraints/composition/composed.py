@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from decodekit.constraints.composition.splitting import HasParts, Split, first_refusal
 from decodekit.constraints.constraint import Constraint, as_constraint
+from decodekit.constraints.grammar.frames import root_frame
 from decodekit.constraints.grammar.rules import (
     EMPTY_TEXT,
     Expression,
@@ -37,8 +38,6 @@ class Composed(HasParts):
         Raises:
             ConstraintError: what a part raises, or no text fits.
         """
-        from decodekit.constraints.grammar.frames import root_frame
-
         return root_frame(Rules({"text": self.expression()}, "text"))
 
     def parse(self, text: str) -> object:
