@@ -21,11 +21,11 @@ from decodekit.constraints.network import Frame, Read
 from decodekit.constraints.special import is_text
 from decodekit.constraints.tracing import Origin, Thread, Trace
 from decodekit.constraints.unfolding import Unfolding
-from decodekit.constraints.wording import expectations, listed, show
+from decodekit.constraints.wording import expectations, listed, printable, show
 from decodekit.errors import ResourceLimitError
 
 _MAX_OBJECTIONS: Final = 3
-_MANY: Final = 2  # a lexeme that may go on in more ways is told by what it is
+_MANY: Final = 4  # a lexeme that may go on in more ways is told by what it is
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +215,7 @@ def _names(origin: Origin) -> tuple[str, ...]:
     for frame, move in reversed(origin.path):
         names = (move.name,) if isinstance(move, Read) and move.name is not None else frame.expected(move)
         if names:
+            names = tuple(map(printable, names))
             title = next((title for frame, _ in reversed(origin.path) if (title := frame.title()) is not None), None)
             return names if title is None else tuple(f"{name} ({title})" for name in names)
     return ()

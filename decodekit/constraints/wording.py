@@ -22,7 +22,8 @@ _BLANKS: Final = _mask(b" \t\r\n")
 _PRINTABLE: Final = _mask(range(0x20, 0x7F))
 _CONTROLS: Final = _mask([*range(0x20), 0x7F])
 _LATER: Final = _mask(range(0x80, 0xC0))
-_LEADS: Final = _mask(range(0xC0, 0x100))
+_LEADS: Final = _mask(range(0xC0, 0xFE))
+_MARKS: Final = _mask(range(0xFE, 0x100))  # with them the spelling of a special token begins (see `special`)
 _NAMED: Final = (
     (_mask(range(0x30, 0x3A)) | _mask(range(0x41, 0x5B)) | _mask(range(0x61, 0x7B)), "a letter or digit"),
     (_mask(range(0x41, 0x5B)) | _mask(range(0x61, 0x7B)), "a letter"),
@@ -49,8 +50,8 @@ def expectations(nodes: Iterable[Node]) -> tuple[str, ...]:
             else:
                 literals[literal] = None
     found = (*literals, *_characters(mask))
-    # Another spelling of what may be written plainly is no news.
-    found = tuple(words for words in found if not words.startswith(_ESCAPE)) or found
+    # Another spelling of what may be written plainly is no news: an escape, the Kelvin sign beside k and K.
+    found = tuple(words for words in found if not words.startswith(_ESCAPE) and not _is_variant(words)) or found
     return found if found else ("white space",) if mask & _BLANKS else ()
 
 
@@ -77,6 +78,16 @@ def show(data: bytes) -> str:
     return repr(text)
 
 
+def _is_variant(literal: str) -> bool:
+    """Whether a shown text is one character that stands for an ASCII one."""
+    return len(literal) == 3 and not literal.isascii() and unicodedata.normalize("NFKC", literal).isascii()
+
+
+def printable(name: str) -> str:
+    """A name on one line, without characters that cannot be seen."""
+    return "".join(character if character.isprintable() else repr(character)[1:-1] for character in name)
+
+
 def _forced(bits: ByteMask, target: Node) -> str | None:
     """The text that has to come after the only byte of a set, shown; None if there are several bytes, or one alone."""
     if bits.bit_count() != 1 or bits & _BLANKS:
@@ -92,6 +103,8 @@ def _forced(bits: ByteMask, target: Node) -> str | None:
     if len(data) == 1:  # perhaps one of a known set
         return None
     is_whole = len(data) <= _MAX_LITERAL
+    if is_whole and data[0] == data[-1] >= 0xFE:
+        return data[1:-1].decode(errors="replace")
     if data[0] >= 0x80:
         try:
             data.decode()
@@ -112,18 +125,20 @@ def _characters(mask: ByteMask) -> list[str]:
     if printable.bit_count() > 60:
         refused = [repr(chr(byte)) for byte in bytes_of((_PRINTABLE | _BLANKS) & ~mask)]
         some = "any character" if mask & _LEADS else "any ASCII character"
-        return [
-            some if not refused else f"{some} but {listed(refused)}" if len(refused) <= MAX_SHOWN else f"nearly {some}"
-        ]
+        if len(refused) <= MAX_SHOWN:
+            return [f"{some} but {listed(refused)}" if refused else some]
     for members, name in _NAMED:
         if printable & members == members:
             found.append(name)
             printable &= ~members
-    found += [repr(chr(byte)) for byte in bytes_of(printable)]
+    rest = [chr(byte) for byte in bytes_of(printable)]
+    found += [f"one of {''.join(rest)}"] if len(rest) > MAX_SHOWN else map(repr, rest)
     if mask & _CONTROLS & ~_BLANKS:
         found.append("a control character")
     if mask & _LEADS:
         found.append("a character beyond ASCII")
+    if mask & _MARKS:
+        found.append("a special token")
     if mask & _LATER:
         found.append("the rest of a character")
     return found

@@ -298,6 +298,15 @@ def test_a_guard_is_asked_where_the_text_ends_only() -> None:
         assert matcher.explain(token).is_allowed == (matcher.validate([token]) == 1), token
 
 
+def test_texts_that_are_one_word_are_told_by_their_characters() -> None:
+    assert after(Grammar("roman"), "").explain("x").expected == ("one of CDILMVX",)
+    lines = Grammar('start: "\\n" A | "b"\nA: /a/\n%ignore " "\n')
+    assert set(after(lines, "").explain("x").expected) == {'"\\n"', '"b"'}  # on one line
+    word = ("a letter or digit", "'+'", "'-'", "'.'", "'_'", "a character beyond ASCII")
+    assert after(Regex(r"[\w.+-]+@"), "").explain("(").expected == word
+    assert after(Regex(r"k", flags="i"), "").explain("(").expected == ("'K'", "'k'")
+
+
 def test_one_rule_needs_no_name() -> None:
     digits = Grammar("start: /[0-9]/ start | A\nA: /a/\n%ignore /b/\n")
     assert set(after(digits, "").explain("x").expected) == {"A", "/[0-9]/"}

@@ -413,7 +413,9 @@ class Unrolled:
         found: dict[str, None] = {}
         for head, left in heads:
             if isinstance(head, Word) and left in lefts and _is_keyword(head.node) >= isinstance(reader, Sorted):
-                found.update(dict.fromkeys((head.name,) if head.name else expectations([head.node])))
+                # The whole text as one word says nothing by its name.
+                has_name = head.name is not None and head.name != self.rules.start
+                found.update(dict.fromkeys((str(head.name),) if has_name else expectations([head.node])))
         return tuple(found)
 
     def _after_blanks(self, node: Node) -> Node:
