@@ -17,7 +17,7 @@ can be completed by bytes, so a vocabulary that has each single byte never meets
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -29,7 +29,7 @@ from decodekit.constraints.configurations import Configuration, Entry, StackCut,
 from decodekit.constraints.memory import Account, is_exceeded, share
 from decodekit.constraints.network import TextNeeded
 from decodekit.constraints.runs import MAX_RETURNED, Runner
-from decodekit.constraints.token_index import NO_NODES, TokenIndex, Walk, WayOut, token_indices, whole_index
+from decodekit.constraints.token_index import NO_NODES, Part, TokenIndex, Walk, WayOut, all_tokens, spaced_tokens
 from decodekit.constraints.unfolding import Unfolding
 from decodekit.constraints.walk import add_tokens_kernel
 from decodekit.vocabulary import Vocabulary
@@ -103,8 +103,8 @@ class Masks:
     def __init__(self, unfolding: Unfolding, vocabulary: Vocabulary) -> None:
         self._unfolding = unfolding
         self._runner = Runner(unfolding)
-        self._indices = token_indices(vocabulary)
-        self._whole = whole_index(vocabulary)
+        self._vocabulary = vocabulary
+        self._tokens = all_tokens(vocabulary)
         self._num_words = num_words(vocabulary.size)
         self._eos_words = bitmask_from_ids(sorted(vocabulary.eos_token_ids), vocabulary.size)
         self._kept: OrderedDict[State, int] = OrderedDict()  # states with their masks' memory, oldest first
@@ -198,20 +198,51 @@ class Masks:
         """
         words = self._eos_words.copy() if is_accepting else np.zeros(self._num_words, np.int32)
         returned: list[tuple[TokenIndex, int]] = []
+        self._add(configurations, self._tokens, words, returned)
+        return words, returned
+
+    def _add(
+        self,
+        configurations: Iterable[Configuration],
+        part: Part,
+        words: Int32Array,
+        returned: list[tuple[TokenIndex, int]],
+    ) -> None:
+        """Add the tokens of a part that configurations allow, and the nodes at which their stacks are cut."""
         together: list[Configuration] = []
         for configuration in configurations:
             lexical, reader, _, text = configuration
             if text is not None:
-                self._captured(configuration, text, words)
+                self._captured(configuration, part, text, words)
             elif self._unfolding.permitted[reader] < 0 and self._is_dense(lexical):
-                self._dense(configuration, words, returned)
+                self._dense(configuration, part, words, returned)
             else:
                 together.append(configuration)
         if together:
-            whole = self._whole
-            nodes = self._runner.run(whole.trie, whole.top, together, words, whole.bytes_above)
+            whole = part.whole
+            roots = self._add_spaced(together, words, returned) if part is self._tokens else whole.top
+            nodes = self._runner.run(whole.trie, roots, together, words, whole.bytes_above)
             returned += ((whole, node) for node in nodes)
-        return words, returned
+
+    def _add_spaced(
+        self, configurations: list[Configuration], words: Int32Array, returned: list[tuple[TokenIndex, int]]
+    ) -> Int32Array:
+        """Add the tokens that begin with a blank, if many may follow it; returns the nodes of what remains to be done.
+
+        A blank is rarely the end of what it allows: after it there is often a name or a number, whose tokens are known.
+        """
+        after, _ = self._unfolding.advance(configurations, 0x20)
+        whole = self._tokens.whole
+        if not any(self._is_dense(lexical) for lexical, *_ in after):
+            return whole.top
+        spaced = spaced_tokens(self._vocabulary)
+        if spaced is None:
+            return whole.top
+        blank = np.array([spaced.whole.root], np.int32)
+        add_tokens_kernel()(blank, whole.trie.first, whole.trie.tokens, words)
+        self._add(after, spaced, words, returned)
+        others: Int32Array = whole.top[whole.top != blank[0]]
+        return others
 
     def _is_dense(self, lexical: int) -> bool:
         is_dense = self._density.get(lexical)
@@ -221,21 +252,23 @@ class Masks:
         return is_dense
 
     def _walks(
-        self, lexical: int, words: Int32Array, bytes_after: Callable[[Walk], UInt8Array]
+        self, lexical: int, part: Part, words: Int32Array, bytes_after: Callable[[Walk], UInt8Array]
     ) -> Iterator[tuple[TokenIndex, Walk]]:
         """The walks of a lexeme, whose tokens inside are added; with too many exits, those before some bytes alone."""
         automaton = self._unfolding.automaton
-        for index in self._indices:
+        for index in part.by_length:
             walk = index.walk(automaton, lexical)
             if walk.inside is not None:
                 words |= walk.inside
             yield index, walk if walk.is_complete else index.walk(automaton, lexical, bytes_after(walk))
 
-    def _dense(self, configuration: Configuration, words: Int32Array, returned: list[tuple[TokenIndex, int]]) -> None:
+    def _dense(
+        self, configuration: Configuration, part: Part, words: Int32Array, returned: list[tuple[TokenIndex, int]]
+    ) -> None:
         """Add the tokens of a configuration by the walk of its lexeme; and the nodes at which its stack is cut."""
         lexical, reader, stack, _ = configuration
         unfolding = self._unfolding
-        for index, walk in self._walks(lexical, words, lambda walk: self._bytes_after(reader, stack, walk)):
+        for index, walk in self._walks(lexical, part, words, lambda walk: self._bytes_after(reader, stack, walk)):
             for label_set in walk.label_sets:
                 nodes = self._go_on(
                     index,
@@ -271,11 +304,11 @@ class Masks:
             follow |= unfolding.first_bytes(unfolding.resolve(unfolding.leave(reader, label_set), stack)[0])
         return follow
 
-    def _captured(self, configuration: Configuration, text: bytes, words: Int32Array) -> None:
+    def _captured(self, configuration: Configuration, part: Part, text: bytes, words: Int32Array) -> None:
         """Add the tokens of a configuration that captures: what follows depends on the bytes of each token."""
         lexical, reader, stack, _ = configuration
         unfolding = self._unfolding
-        for index, walk in self._walks(lexical, words, lambda _: _ANY_BYTE):
+        for index, walk in self._walks(lexical, part, words, lambda _: _ANY_BYTE):
             for label_set in walk.label_sets:
                 ways = index.ways_out(walk, label_set)
                 listed = self._fresh_ways(index, walk, label_set, configuration, ways, words)

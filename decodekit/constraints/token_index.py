@@ -127,21 +127,31 @@ class _Kept:
 
 
 class TokenIndex:
-    """The tokens of some lengths as the masks see them: their trie, and the walks of lexical states over it."""
+    """The tokens of some lengths as the masks see them: their trie, and the walks of lexical states over it.
+
+    With `root`, a node of the trie, it is the tokens below that node, and what is read are their bytes from there on.
+    """
 
     def __init__(
-        self, vocabulary: Vocabulary, trie: TokenTrie | None = None, name: str = "tokens", store: Store | None = None
+        self,
+        vocabulary: Vocabulary,
+        trie: TokenTrie | None = None,
+        name: str = "tokens",
+        store: Store | None = None,
+        root: int = 0,
     ) -> None:
         self.vocabulary = vocabulary
         self.trie = TokenTrie.build(vocabulary) if trie is None else trie
+        self.root, self.depth = root, int(self.trie.depth[root])
         self._name, self._store = name, store
         self.num_words = num_words(vocabulary.size)
         self._walks: dict[int, _Kept] = {}  # by the `id` of the automaton that numbers their states
         self._lock = threading.RLock()
-        Account(self).add(self.trie.num_bytes)
+        Account(self).add(0 if root else self.trie.num_bytes)
         _indices.add(self)
-        self.top: Int32Array = np.flatnonzero(self.trie.depth == 1).astype(np.int32)
-        """The nodes of one byte."""
+        below = slice(root + 1, int(self.trie.end[root]))
+        self.top: Int32Array = (np.flatnonzero(self.trie.depth[below] == self.depth + 1) + root + 1).astype(np.int32)
+        """The nodes of one byte more than the root."""
 
     def walk(self, automaton: Automaton, state: int, follow: UInt8Array | None = None) -> Walk:
         """The walk of a lexical state over the whole trie, kept for next time. The automaton's lock is held."""
@@ -169,7 +179,7 @@ class TokenIndex:
 
     def _walk_all(self, automaton: Automaton, state: int, follow: UInt8Array | None = None) -> Walk:
         words = np.zeros(self.num_words, np.int32)
-        return self.walk_nodes(automaton, state, 1, self.trie.num_nodes, words, follow)
+        return self.walk_nodes(automaton, state, self.root + 1, int(self.trie.end[self.root]), words, follow)
 
     def _common_walk(self, automaton: Automaton, state: int) -> Walk:
         """The walk of a lexical state, from disk if its language has a name; kept there if it was not yet."""
@@ -240,15 +250,15 @@ class TokenIndex:
         )
 
     def ways_out(self, walk: Walk, label_set: int) -> dict[bytes, WayOut]:
-        """The exits of a walk from the root with a label set, by the bytes of the lexeme before them."""
+        """The exits of a walk of all tokens with a label set, by the bytes of the lexeme before them."""
         found = walk.ways_out.get(label_set)
         if found is None:
             groups: dict[bytes, tuple[list[int], list[int]]] = {}
             depth = self.trie.depth
             for number, node in enumerate(walk.before.get(label_set, NO_NODES).tolist()):
-                groups.setdefault(self.bytes_above(node, 0, int(depth[node]) - 1), ([], []))[0].append(number)
+                groups.setdefault(self.bytes_above(node, self.depth, int(depth[node]) - 1), ([], []))[0].append(number)
             for number, node in enumerate(walk.at.get(label_set, NO_NODES).tolist()):
-                groups.setdefault(self.bytes_above(node, 0, int(depth[node])), ([], []))[1].append(number)
+                groups.setdefault(self.bytes_above(node, self.depth, int(depth[node])), ([], []))[1].append(number)
             found = walk.ways_out[label_set] = {
                 prefix: WayOut(np.array(before, np.int32), np.array(at, np.int32))
                 for prefix, (before, at) in groups.items()
@@ -324,15 +334,33 @@ def _tries(vocabulary: Vocabulary) -> tuple[TokenTrie, ...]:
     return tries
 
 
-@lru_cache(maxsize=8)
-def whole_index(vocabulary: Vocabulary) -> TokenIndex:
-    """The index of all tokens of a vocabulary, made once."""
-    return TokenIndex(vocabulary, _tries(vocabulary)[0], "tokens", store_of(vocabulary))
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Tokens that have their first bytes in common: all of them, those that are short and those that are long."""
+
+    whole: TokenIndex
+    by_length: tuple[TokenIndex, ...]
 
 
 @lru_cache(maxsize=8)
-def token_indices(vocabulary: Vocabulary) -> tuple[TokenIndex, ...]:
-    """The indices of a vocabulary, of its short and of its long tokens, made once."""
-    parts = list(zip(_RANGES, _tries(vocabulary), strict=True))[1:]
+def all_tokens(vocabulary: Vocabulary) -> Part:
+    """All tokens of a vocabulary; made once."""
     store = store_of(vocabulary)
-    return tuple(TokenIndex(vocabulary, trie, name, store) for name, trie in parts if len(trie.tokens))
+    whole, *others = (
+        TokenIndex(vocabulary, trie, name, store) for name, trie in zip(_RANGES, _tries(vocabulary), strict=True)
+    )
+    return Part(whole, tuple(index for index in others if len(index.trie.tokens)))
+
+
+@lru_cache(maxsize=8)
+def spaced_tokens(vocabulary: Vocabulary) -> Part | None:
+    """The tokens that begin with a blank, half of many vocabularies, as what follows it; None if there are none."""
+    store, every = store_of(vocabulary), all_tokens(vocabulary)
+
+    def below(index: TokenIndex, name: str) -> TokenIndex | None:
+        found = index.top[index.trie.byte[index.top] == 0x20]
+        return TokenIndex(vocabulary, index.trie, f"spaced-{name}", store, int(found[0])) if len(found) else None
+
+    whole = below(every.whole, "tokens")
+    parts = (below(index, name) for index, name in zip(every.by_length, ("short-tokens", "long-tokens"), strict=False))
+    return None if whole is None else Part(whole, tuple(index for index in parts if index is not None))

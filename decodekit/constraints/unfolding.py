@@ -227,10 +227,14 @@ class Unfolding:
         return following
 
     def _read(self, state: State, byte: int) -> State | None:
+        return self._intern(self.advance(state.configurations, byte))
+
+    def advance(self, configurations: Iterable[Configuration], byte: int) -> Entry:
+        """What follows after one more byte in any of some configurations. The automaton's lock is held."""
         reached: set[Configuration] = set()
         is_accepting = False
         automaton = self.automaton
-        for lexical, reader, stack, text in state.configurations:
+        for lexical, reader, stack, text in configurations:
             target = automaton.step(lexical, byte)
             if target == DEAD or not self.is_selected(target, self.readers[reader].permitted):
                 continue
@@ -239,10 +243,10 @@ class Unfolding:
                 reached.add((target, reader, stack, text_now))
             ending = int(automaton.endings[target])
             if ending:
-                configurations, ends = self.resolve(self.leave(reader, ending, text_now), stack)
-                reached |= configurations
+                entered, ends = self.resolve(self.leave(reader, ending, text_now), stack)
+                reached |= entered
                 is_accepting |= ends
-        return self._intern((frozenset(reached), is_accepting))
+        return frozenset(reached), is_accepting
 
     def _leave(self, reader: int, label_set: int, text: bytes) -> Following:
         where = self.readers[reader]

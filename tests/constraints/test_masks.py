@@ -171,7 +171,7 @@ def test_every_way_to_a_mask_gives_the_same(monkeypatch: pytest.MonkeyPatch, man
     vocabulary = vocabularies()[1]
     for name in ("json", "ambiguous", "words"):
         grammar = CompiledGrammar(CONSTRAINTS[name], vocabulary)
-        grammar._masks._indices = token_index.token_indices.__wrapped__(vocabulary)  # without others' walks
+        grammar._masks._tokens = token_index.all_tokens.__wrapped__(vocabulary)  # without others' walks
 
         def check(matcher: GrammarMatcher, text: bytes, allowed: list[int], name: str = name) -> None:
             assert allowed == masks.allowed(CONSTRAINTS[name].root(), text, vocabulary), text
@@ -451,7 +451,7 @@ def test_masks_are_dropped_when_they_take_too_much_memory(monkeypatch: pytest.Mo
     monkeypatch.setattr(token_index, "WALK_CACHE_BYTES", 2000)
     vocabulary = adversarial_vocabulary()
     grammar = CompiledGrammar(CONSTRAINTS["json"], vocabulary)
-    grammar._masks._indices = token_index.token_indices.__wrapped__(vocabulary)
+    grammar._masks._tokens = token_index.all_tokens.__wrapped__(vocabulary)
 
     def check(matcher: GrammarMatcher, text: bytes, allowed: list[int]) -> None:
         assert allowed == masks.allowed(grammar.constraint.root(), text, vocabulary)

@@ -35,8 +35,8 @@ def _fresh() -> Iterator[None]:
     """Nothing is kept before, and the limit is the usual one after."""
     limit = memory_limit()
     compiler._grammars.clear()
-    token_index.token_indices.cache_clear()
-    token_index.whole_index.cache_clear()
+    token_index.all_tokens.cache_clear()
+    token_index.spaced_tokens.cache_clear()
     compiler.begin_epoch()
     gc.collect()
     yield
@@ -182,4 +182,4 @@ def test_the_tokens_of_a_vocabulary_are_accounted_for() -> None:
     before = memory_in_use()
     vocabulary = Vocabulary([*VOCABULARY.token_bytes, b"another"], VOCABULARY.eos_token_ids)
     compile(schema(1), vocabulary)
-    assert memory_in_use() - before > token_index.whole_index(vocabulary).trie.num_bytes
+    assert memory_in_use() - before > token_index.all_tokens(vocabulary).whole.trie.num_bytes

@@ -19,7 +19,7 @@ from decodekit.constraints.compiler import CompiledGrammar
 from decodekit.constraints.json_schema import JsonSchema, text
 from decodekit.constraints.languages import named, register
 from decodekit.constraints.store import Store
-from decodekit.constraints.token_index import TokenIndex, Walk, token_indices, whole_index
+from decodekit.constraints.token_index import TokenIndex, Walk, all_tokens
 from decodekit.constraints.trie import TokenTrie
 from decodekit.vocabulary import Vocabulary
 from tests.reference import masks
@@ -55,7 +55,8 @@ def files(folder: Path) -> list[Path]:
 def indices(vocabulary: Vocabulary) -> tuple[TokenIndex, ...]:
     """As in a new process: nothing is remembered."""
     token_index._tries.cache_clear()
-    return (whole_index.__wrapped__(vocabulary), *token_indices.__wrapped__(vocabulary))
+    every = all_tokens.__wrapped__(vocabulary)
+    return (every.whole, *every.by_length)
 
 
 def contents(walk: Walk, automaton: Automaton) -> tuple[object, ...]:
@@ -235,7 +236,7 @@ def test_masks_are_the_same_with_cold_and_warm_caches_and_without(
     constraint, written = JsonSchema(schema, order="any"), '{"a": "x\\u00e9 é", "b\\n": ["", "}"]}'.encode()
 
     def rows() -> list[list[int]]:
-        for function in (token_index._tries, token_indices, whole_index):
+        for function in (token_index._tries, all_tokens):
             function.cache_clear()
         begin_epoch()
         matcher = CompiledGrammar(constraint, vocabulary).matcher()

@@ -4,6 +4,10 @@ A frame is what is left of a rule. What it may begin with is its *linear form*: 
 token, another rule, another constraint) and what is left after it. Heads always read something: a rule is called for
 its non-empty texts alone and skipped where it may be empty, so nullable rules, also in cycles, need no care elsewhere.
 
+Alternatives that begin alike are read once: equal heads become one, before any of what was left after them, and rules
+that begin with words take part in that as if they were written out (unless they hold each other). So an opening bracket
+that begins a tuple, a call or a group is one bracket, and stays ambiguous no longer than it must.
+
 Left recursion is turned around. If rules can begin with each other, a text of one of them begins with a head that is
 none of them; whoever has read it goes *up*: a text of rule k is the beginning of a text of each rule m that may begin
 with k. So ``e: e "+" t | t`` reads a t, then any number of ``"+" t``, and neither left nor right recursion makes the
@@ -17,7 +21,7 @@ share their parts, which is the same information in a form that is a value: see 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final, TypeAlias
 
@@ -58,7 +62,7 @@ class Word:
     """A word of a regular language that has no empty word."""
 
     node: Node
-    name: str | None
+    name: str | None = field(compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +147,7 @@ class Unrolled:
         }
         self.productive = self._find_productive()
         self.nullable = self._find_nullable()
+        self.written_out = self._find_written_out()
 
     # -- from expressions to rests
 
@@ -255,6 +260,58 @@ class Unrolled:
             rest = rest.then
         return True
 
+    def _find_written_out(self) -> frozenset[str]:
+        """Rules that begin with words, and that do not hold themselves through rules that do."""
+        leading = {name: self._may_begin_with(body) for name, body in self.bodies.items()}
+        wordy: set[str] = set()
+        users: dict[str, set[str]] = {name: set() for name in self.bodies}
+        for name, begins in leading.items():
+            for used in begins or ():
+                users[used].add(name)
+        agenda = list(self.bodies)
+        while agenda:
+            name = agenda.pop()
+            begins = leading[name]
+            if name not in wordy and begins is not None and begins <= wordy:
+                wordy.add(name)
+                agenda += users[name]
+        holds = {name: tuple(sorted(_rules_in(self.bodies[name]) & wordy)) for name in sorted(wordy)}
+        return frozenset(
+            component[0]
+            for component in _components(holds)
+            if len(component) == 1 and component[0] not in holds[component[0]]
+        )
+
+    def _may_begin_with(self, rest: Rest | None) -> set[str] | None:
+        """The rules with which a rest may begin; None if it may begin with another constraint."""
+        found: set[str] = set()
+        agenda = [rest]
+        seen = {rest}
+        while agenda:
+            current = agenda.pop()
+            if current is None:
+                continue
+            item = current.item
+            following: tuple[Rest | None, ...] = ()
+            if isinstance(item, Other):
+                return None
+            if isinstance(item, Rule):
+                found.add(item.name)
+                following = (current.then,) if item.name in self.nullable else ()
+            elif isinstance(item, Either):
+                following = item.options
+                if any(self._holds(option, set(self.nullable), can_read=False) for option in item.options):
+                    following = (*following, current.then)
+            elif isinstance(item, Rounds):
+                following = (item.body,)
+                if item.min == 0 or self._holds(item.body, set(self.nullable), can_read=False):
+                    following = (item.body, current.then)
+            for other in following:
+                if other not in seen:
+                    seen.add(other)
+                    agenda.append(other)
+        return found & self.productive
+
     @cached_property
     def corners(self) -> dict[str, tuple[str, ...]]:
         """For every rule that may begin with itself, the rules with which it can change places at the left corner."""
@@ -294,7 +351,10 @@ class Unrolled:
             elif isinstance(item, Other):
                 heads[item, then] = None
             elif isinstance(item, Rule):
-                if item.name in self.productive:
+                if item.name in self.written_out:
+                    for head, left in self.linear(self.bodies[item.name]).heads:
+                        heads[head, self.joined(left, then)] = None
+                elif item.name in self.productive:
                     heads[item, then] = None
                 if item.name in self.nullable:
                     following = (then,)
@@ -313,7 +373,17 @@ class Unrolled:
                     f"the grammar has more than {MAX_HEADS:,} ways to go on at one place of a rule",
                     hint="alternatives that begin differently",
                 )
-        return Linear(tuple(pair for pair in heads if self._is_possible(pair[1])), is_nullable)
+        return Linear(self._grouped(heads), is_nullable)
+
+    def _grouped(self, heads: Iterable[tuple[Head, Rest | None]]) -> tuple[tuple[Head, Rest | None], ...]:
+        """Each head once, before any of what is left after it; what cannot be completed is left out."""
+        lefts: dict[Head, list[Rest | None]] = {}
+        for head, left in heads:
+            if self._is_possible(left):
+                lefts.setdefault(head, []).append(left)
+        return tuple(
+            (head, some[0] if len(some) == 1 else self.rest(Either(tuple(some)), None)) for head, some in lefts.items()
+        )
 
     def _rounds(
         self, item: Rounds, then: Rest | None, heads: dict[tuple[Head, Rest | None], None]
@@ -366,7 +436,7 @@ class Unrolled:
             for head, left in self.linear(self.bodies[corner]).heads:
                 if not isinstance(head, Rule) or head.name not in corners:
                     found[head, self.joined(left, up)] = None
-        return tuple(found)
+        return self._grouped(found)
 
     # -- frames
 
@@ -381,12 +451,14 @@ class Unrolled:
     def moves(self, heads: tuple[tuple[Head, Rest | None], ...]) -> list[Move]:
         """The moves of a frame that goes on with any of some heads."""
         moves: list[Move] = []
-        words: dict[Rest | None, list[Node]] = {}
+        words: list[tuple[Node, Rest | None]] = []
         keywords: dict[Rest | None, list[Node]] = {}
         for head, left in heads:
             if isinstance(head, Word):
-                group = keywords if _is_keyword(head.node) else words
-                group.setdefault(left, []).append(head.node)
+                if _is_keyword(head.node):
+                    keywords.setdefault(left, []).append(head.node)
+                else:
+                    words.append((head.node, left))
             elif isinstance(head, Rule):
                 moves.append(Call(Begin(self, head.name), END if left is None else Left(self, left)))
             else:
@@ -394,14 +466,13 @@ class Unrolled:
         # Keywords are read together, their ends labelled: one automaton for all of them. Other terminals are read each
         # by itself, so that their states, and what a vocabulary knows of them, are shared by all places of the grammar.
         if len(keywords) > 1:
-            lefts = tuple(keywords)
             labelled = [ir.concat(ir.choice(*nodes), ir.accept(i)) for i, nodes in enumerate(keywords.values())]
-            moves.append(Read(self._after_blanks(ir.choice(*labelled)), reader=Sorted(self, lefts)))
+            moves.append(Read(self._after_blanks(ir.choice(*labelled)), reader=Sorted(self, tuple(keywords))))
         else:
-            words = {**words, **{left: words.get(left, []) + nodes for left, nodes in keywords.items()}}
-        for left, nodes in words.items():
-            reader = END if left is None else Left(self, left)
-            moves.append(Read(self._after_blanks(ir.choice(*nodes)), reader=Then(reader)))
+            words += ((ir.choice(*nodes), left) for left, nodes in keywords.items())
+        for node, left in words:
+            then = END if left is None else Left(self, left)
+            moves.append(Read(self._after_blanks(node), reader=Then(then)))
         return moves
 
     def names(self, heads: tuple[tuple[Head, Rest | None], ...], move: Move) -> tuple[str, ...]:

@@ -42,7 +42,10 @@ NOTHING = sequence()
 GRAMMARS: dict[str, tuple[Rules, Callable[[int], str]]] = {
     "all readings": (rules(s=alternatives(sequence(S, S), term("a"))), lambda n: "a" * n),
     "left list": (rules(s=alternatives(sequence(S, term(","), term("x")), term("x"))), lambda n: "x" + ",x" * (n // 2)),
-    "right list": (rules(s=alternatives(sequence(term("x"), term(","), S), term("x"))), lambda n: "x" + ",x" * (n // 2)),
+    "right list": (
+        rules(s=alternatives(sequence(term("x"), term(","), S), term("x"))),
+        lambda n: "x" + ",x" * (n // 2),
+    ),
     "parentheses": (
         rules(s=alternatives(sequence(term("("), S, term(")")), term("x"))),
         lambda n: "(" * (n // 2) + "x" + ")" * (n // 2),
