@@ -79,15 +79,30 @@ def parse_expression(text: str) -> None:
         ast.parse(text, mode="eval")
 
 
+def parse_arithmetic(text: str) -> None:
+    """As Python reads it, where a name may be a keyword."""
+    parse_expression(re.sub(r"\b([a-z])", r"name_\1", text.replace("^", "**")))
+
+
+def parse_toml(text: str) -> None:
+    try:
+        tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        if not re.search("twice|overwrite|immutable|mutate", str(error)):  # keys that repeat: the head of the grammar
+            raise
+
+
 def parse_function(text: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SyntaxWarning)
-        ast.parse(text)
+        ast.parse(text)  # "return" is inside of functions by the grammar
 
 
 def compile_regular_expression(text: str) -> None:
     try:
-        re.compile(text)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # of what a later version may read in a class
+            re.compile(text)
     except re.error as error:
         if "min repeat greater than max repeat" not in str(error):  # the head of the grammar says so
             raise
@@ -106,7 +121,7 @@ def parse_date(text: str) -> None:
 
 def parse_url(text: str) -> None:
     parts = urlsplit(text)
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.geturl().rstrip("?#") != text.rstrip("?#"):
+    if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError(f"{text!r} is no address of the web")
     assert parts.port is None or 0 <= parts.port < 65_536
 
@@ -160,7 +175,7 @@ def parse_command(text: str) -> None:
 
 
 JUDGES: dict[str, Callable[[str], object]] = {
-    "arithmetic": lambda text: parse_expression(text.replace("^", "**")),
+    "arithmetic": parse_arithmetic,
     "bullet_list": render_list,
     "csv": parse_csv,
     "date": parse_date,
@@ -183,7 +198,7 @@ JUDGES: dict[str, Callable[[str], object]] = {
     "shell": parse_command,
     "sql": parse_sql,
     "svg": parse_xml,
-    "toml": tomllib.loads,
+    "toml": parse_toml,
     "url": parse_url,
     "uuid": uuid.UUID,
     "yaml": yaml.safe_load,

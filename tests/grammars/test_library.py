@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import ipaddress
 import json
 import random
 import re
@@ -178,7 +177,7 @@ def mutants(name: str, num: int, max_length: int) -> Iterator[str]:
     examples = examples_of(name)
     texts = [text for text in examples["accepts"] + examples["rejects"] if len(text) <= max_length]
     texts = texts or [min(examples["accepts"], key=len)]
-    letters = sorted(set("".join(texts))) + ["é"]
+    letters = [*sorted(set("".join(texts))), "é"]
     rng = random.Random(name)
     for _ in range(num):
         text = rng.choice(texts)
