@@ -185,7 +185,7 @@ class Unrolled:
             options = dict.fromkeys(self._convert(option, None, depth + 1) for option in expression.options)
             return self.rest(Either(tuple(options)), then)
         if isinstance(expression, Repeated):
-            body = self._convert(expression.item, None, depth + 1)
+            body = None if expression.max == 0 else self._convert(expression.item, None, depth + 1)
             return then if body is None else self.rest(Rounds(body, expression.min, expression.max), then)
         if isinstance(expression, RuleRef):
             return self.rest(Rule(expression.name), then)
