@@ -85,8 +85,9 @@ def ragged_attention(
     is_plain = softcap is None and s_aux is None
     if step.given_mask is not None:
         mask = step.given_mask
-        if is_plain and mask.shape[2] == 1:  # one query: the same mask for every head of a group
-            mask = mask.expand(-1, -1, query.shape[1] // key.shape[1], -1)
+        if is_plain:  # the same mask for every head of a group; the queries of a head are neighbours
+            group = query.shape[1] // key.shape[1]
+            mask = mask.expand(-1, -1, group, -1) if mask.shape[2] == 1 else mask.repeat(1, 1, group, 1)
         return _attend(query, key, value, mask, False, scaling, softcap, s_aux), None
     if step.is_uniform:
         if window is not None and step.end > window:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from decodekit.models import attention
 from decodekit.models.causal_lm import LogitsKind
 from decodekit.models.kv_cache import LayerShape, PlaneShape, RaggedCache, Step
-from decodekit.models.replay import Replays
+from decodekit.models.replay import MAX_WIDTH, Replays, Run
 from decodekit.models.shared_copy import rope_types, shared_copy
 
 
@@ -54,7 +54,8 @@ class RaggedModel:
         self._layers = self._find_layers()
         self._replays: Replays | None = None
         if self._device.type == "cpu" and not rewrites:
-            self._replays = Replays(self._module, self._run_last, self._layers, self._windows)
+            runs: dict[str, Run] = {"last": self._run_last, "every": self._run_every}
+            self._replays = Replays(self._module, runs, self._layers, self._windows)
 
     @torch.inference_mode()
     def _find_layers(self) -> dict[int, LayerShape]:
@@ -82,6 +83,10 @@ class RaggedModel:
     def _run_last(self, module: nn.Module, tokens: Tensor, step: Step, store: Any) -> Tensor:
         """Logits [R, V] of the last of equally many new tokens per row."""
         return self._run(tokens, step, _transformers_cache(store, step), 1, module)[:, -1].float()
+
+    def _run_every(self, module: nn.Module, tokens: Tensor, step: Step, store: Any) -> Tensor:
+        """Logits [R, T, V] of all new tokens, padding too."""
+        return self._run(tokens, step, _transformers_cache(store, step), None, module).float()
 
     def _run(
         self, tokens: Tensor, step: Step, past: Any, keep: int | Tensor | None, module: nn.Module | None = None
@@ -127,9 +132,9 @@ class RaggedModel:
             with self._guard:
                 out = self._run(tokens, step, _transformers_cache(cache, step), None)
         elif logits != "last":
-            out = self._run_counts(tokens, num_tokens, logits, step, _transformers_cache(cache, step))
-        elif width == 1 and self._replays is not None and not step.is_fresh:
-            out = self._replays.step(tokens, step, cache, lambda: self._run_last(self._module, tokens, step, cache))
+            out = self._run_counts(tokens, num_tokens, logits, step, cache)
+        elif self._can_replay(step) and min(num_tokens) == width:
+            out = self._replayed("last", tokens, step, cache)
         elif min(num_tokens) == width:
             with self._guard:
                 out = self._run_last(self._module, tokens, step, cache)
@@ -137,6 +142,14 @@ class RaggedModel:
             out = self._run_ragged_last(tokens, num_tokens, step, _transformers_cache(cache, step))
         cache.commit(step, rows)
         return out.float()
+
+    def _can_replay(self, step: Step) -> bool:
+        return self._replays is not None and step.num_new <= MAX_WIDTH and not step.is_fresh
+
+    def _replayed(self, wanted: str, tokens: Tensor, step: Step, cache: RaggedCache) -> Tensor:
+        assert self._replays is not None
+        run = self._run_last if wanted == "last" else self._run_every
+        return self._replays.step(tokens, step, cache, wanted, lambda: run(self._module, tokens, step, cache))
 
     def _run_ragged_last(self, tokens: Tensor, num_tokens: Sequence[int], step: Step, past: Any) -> Tensor:
         """[R, V] logits at each row's own last token, with as little of the output projection as the model allows."""
@@ -155,17 +168,21 @@ class RaggedModel:
         return out[torch.arange(len(num_tokens), device=out.device), column.to(out.device)]
 
     def _run_counts(
-        self, tokens: Tensor, num_tokens: Sequence[int], counts: Sequence[int], step: Step, past: Any
+        self, tokens: Tensor, num_tokens: Sequence[int], counts: Sequence[int], step: Step, cache: RaggedCache
     ) -> Tensor:
         """[sum of counts, V] logits at the last `counts[i]` real tokens of row i."""
         width, most = max(num_tokens), max(counts)
-        if len(counts) == 1:
+        past = _transformers_cache(cache, step)
+        is_replayed = self._can_replay(step) and len(counts) * width <= 2 * sum(counts)
+        if len(counts) == 1 and not is_replayed:
             with self._guard:
                 return self._run(tokens, step, past, most)[0, -most:]
         first = min(count - wanted for count, wanted in zip(num_tokens, counts, strict=True))
         rows = torch.repeat_interleave(torch.tensor(counts))
         columns = torch.cat([torch.arange(n - m, n) for n, m in zip(num_tokens, counts, strict=True)])
-        if 2 * most < width - first and self._keeps_per_row:  # a long prompt beside rows that decode
+        if is_replayed:
+            out = self._replayed("every", tokens, step, cache)
+        elif 2 * most < width - first and self._keeps_per_row:  # a long prompt beside rows that decode
             starts = torch.tensor(num_tokens) - most
             kept = (starts[:, None] + torch.arange(most)).clamp_min(0)
             columns = columns - starts[rows]

@@ -4,8 +4,10 @@ A step of a small model is mostly the Python of its modules: for the bundled mod
 graph calls the same kernels in the same order, so its logits are bit for bit those of the modules; the first replays
 are compared, and a recording that differs, or whose code looked at the value of a tensor, is never used.
 
-A recording holds for one number of rows, with or without a mask. The slots that are written and read are its inputs,
-so that lengths and capacity may change. This is for a CPU what a captured CUDA graph is for a GPU.
+A recording holds for one number of rows and of new tokens in each, with or without a mask. The slots that are written
+and read are its inputs, so that lengths and capacity may change. A step of a few tokens (a draft, forced tokens) is
+recorded, too: run by its modules it would cost twice what a recorded step of one token costs, and drafts would not pay.
+This is for a CPU what a captured CUDA graph is for a GPU.
 """
 
 from __future__ import annotations
@@ -27,11 +29,13 @@ RECORD_AFTER: Final = 48
 """Steps of one kind before it is recorded: recording costs about as much as 100 steps save."""
 NUM_PROOFS: Final = 3
 """Replays that are compared with the modules; the second and later ones run the optimised graph."""
+MAX_WIDTH: Final = 16
+"""Most new tokens of a row in a step that is recorded; in longer ones arithmetic is most of the time."""
 
 _DUMMY_SLOTS: Final = 8
 
 Run = Callable[[nn.Module, Tensor, Step, Any], Tensor]
-"""Logits [R, V] of `module(tokens [R, 1], step, store)`."""
+"""Logits of `module(tokens [R, T], step, store)`."""
 
 
 @dataclass(slots=True)
@@ -49,34 +53,37 @@ class Replays:
 
     Args:
         module: the model with decodekit's attention function, on a CPU.
-        run: how the module is called.
+        runs: how the module is called, by the name of what is wanted.
         layers: the shapes of the layers that store keys and values.
         windows: every sliding window that a layer uses.
     """
 
-    def __init__(self, module: nn.Module, run: Run, layers: dict[int, LayerShape], windows: frozenset[int]) -> None:
+    def __init__(
+        self, module: nn.Module, runs: dict[str, Run], layers: dict[int, LayerShape], windows: frozenset[int]
+    ) -> None:
         self._module = module
-        self._run = run
+        self._runs = runs
         self._layers = layers
         self._windows = windows
         self._recordings: dict[Hashable, _Recording] = {}
         self._weights = _weights(module)
         self._addresses = _addresses(self._weights)
 
-    def step(self, tokens: Tensor, step: Step, cache: RaggedCache, eager: Callable[[], Tensor]) -> Tensor:
+    def step(self, tokens: Tensor, step: Step, cache: RaggedCache, wanted: str, eager: Callable[[], Tensor]) -> Tensor:
         """Logits of one decoding step: replayed where the recording is proven, else from `eager`.
 
         Args:
-            tokens: int64 [R, 1].
-            step: one new token in every row.
+            tokens: int64 [R, T] with T up to `MAX_WIDTH`.
+            step: not the first one of its rows.
             cache: where the step writes.
-            eager: runs the step with the modules; float32 [R, V]. Running a step twice writes the same values twice.
+            wanted: the name of the run.
+            eager: makes that run with the modules; float32. Running a step twice writes the same values twice.
         """
         # Scattered rows are copied after the write; a masked window moves its slice with the lengths.
         if step.row_index is not None or (self._windows and not step.is_uniform):
             return eager()
         crossed = tuple(window for window in self._windows if step.end > window)
-        key = (step.num_rows, step.is_uniform, step.positions.shape[0], crossed)
+        key = (wanted, step.num_rows, step.num_new, step.is_uniform, step.positions.shape[0], crossed)
         recording = self._recordings.setdefault(key, _Recording())
         if recording.is_refused:
             return eager()
@@ -85,7 +92,7 @@ class Replays:
             if recording.num_seen < RECORD_AFTER:
                 return eager()
             try:
-                recording.graph = self._record(step)
+                recording.graph = self._record(step, wanted)
             except Exception:  # whatever a model does that cannot be recorded; then its modules go on running it
                 recording.is_refused = True
                 return eager()
@@ -116,29 +123,29 @@ class Replays:
         return (tokens, step.positions, rows, slots, self._mask(step), *planes, *reads)
 
     def _mask(self, step: Step) -> Tensor:
-        """The mask of a step [R, 1, 1, S]; empty if the step needs none."""
+        """The mask of a step [R or 1, 1, T, S]; empty if the step needs none."""
         if step.is_uniform:
             return torch.empty(0)
         dtype = next(iter(self._layers.values())).key.dtype
         return step.mask(None, 1, dtype, torch.device("cpu"))[2]
 
-    def _record(self, step: Step) -> Callable[..., Tensor]:
+    def _record(self, step: Step, wanted: str) -> Callable[..., Tensor]:
         """Trace a step like this one over a few dummy slots.
 
         Raises:
             RuntimeError: the model looks at the value of a tensor, or tracing fails otherwise.
         """
-        num_rows, num_positions = step.num_rows, step.positions.shape[0]
+        num_rows, num_new, num_positions = step.num_rows, step.num_new, step.positions.shape[0]
         module = _without_gradients(self._module)
 
         def run(tokens: Tensor, positions: Tensor, rows: Tensor, slots: Tensor, mask: Tensor, *kv: Tensor) -> Tensor:
             half = len(kv) // 2
             store = _Slots(list(self._layers), rows, slots, kv[:half], kv[half:])
-            like = Step(step.starts, step.row_ends, 1, None, None, rows, slots, positions)
+            like = Step(step.starts, step.row_ends, num_new, None, None, rows, slots, positions)
             like.is_fresh = False
             if not step.is_uniform:
                 like.given_mask = mask
-            return self._run(module, tokens, like, store)
+            return self._runs[wanted](module, tokens, like, store)
 
         with torch.inference_mode(False), torch.no_grad(), warnings.catch_warnings(record=True) as seen:
             warnings.simplefilter("always")
@@ -151,10 +158,10 @@ class Replays:
             mask = (
                 self._mask(step)
                 if step.is_uniform
-                else torch.zeros(num_rows, 1, 1, _DUMMY_SLOTS, dtype=planes[0].dtype)
+                else torch.zeros(num_positions, 1, num_new, _DUMMY_SLOTS, dtype=planes[0].dtype)
             )
-            last = torch.full((num_positions, 1), _DUMMY_SLOTS - 1)
-            tokens, rows = torch.zeros(num_rows, 1, dtype=torch.int64), torch.arange(num_rows)[:, None]
+            last = torch.full((num_positions, num_new), _DUMMY_SLOTS - 1)
+            tokens, rows = torch.zeros(num_rows, num_new, dtype=torch.int64), torch.arange(num_rows)[:, None]
             graph: Callable[..., Tensor] = torch.jit.trace(  # type: ignore[no-untyped-call]
                 run, (tokens, last, rows, last.clone(), mask, *planes, *reads), check_trace=False
             )

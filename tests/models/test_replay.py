@@ -103,7 +103,7 @@ def test_a_recording_that_differs_is_refused(monkeypatch: pytest.MonkeyPatch) ->
     runner(plain)._replays = None
     replays = runner(lm)._replays
     record = replays._record
-    monkeypatch.setattr(replays, "_record", lambda step: lambda *given: record(step)(*given) + 1e-6)
+    monkeypatch.setattr(replays, "_record", lambda *kind: lambda *given: record(*kind)(*given) + 1e-6)
     for ours, theirs in zip(decoded(lm, [5]), decoded(plain, [5]), strict=True):
         assert torch.equal(ours, theirs)
     assert replays.num_replayable() == 0
@@ -120,3 +120,42 @@ def test_new_weights_reach_the_replays() -> None:
     with torch.no_grad():
         model.lm_head.weight.mul_(0.5)  # in place
     torch.testing.assert_close(decoded(lm, [5], 2)[-1], before)
+
+
+def drafted(lm: HuggingFaceLM, prompt_lengths: list[int], width: int, wanted: Any) -> list[Tensor]:
+    """Logits of steps of `width` tokens in every row, all but one of them rejected each time."""
+    num_rows, longest = len(prompt_lengths), max(prompt_lengths)
+    cache = lm.new_cache(num_rows, longest + 2)
+    prompt = torch.stack([torch.tensor(tokens(row, longest)) for row in range(num_rows)])
+    lm.forward(prompt, prompt_lengths, cache)
+    steps = torch.tensor([tokens(100 + row, 12 + width) for row in range(num_rows)])
+    out = []
+    for t in range(12):
+        kind = wanted if isinstance(wanted, str) else [wanted] * num_rows
+        out.append(lm.forward(steps[:, t : t + width], [width] * num_rows, cache, logits=kind).clone())
+        cache.truncate([length + t + 1 for length in prompt_lengths])
+    return out
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3", "opt", "gemma2", "deepseek_v3"])
+def test_steps_of_several_tokens_too(name: str) -> None:
+    """Drafts and forced tokens, level rows and ragged ones, all logits and the last ones."""
+    model = build(name)
+    lm, plain = HuggingFaceLM(model, tier="ragged"), HuggingFaceLM(model, tier="ragged")
+    runner(plain)._replays = None
+    for prompt_lengths, width, wanted in (([5], 4, 4), ([3, 9], 3, 3), ([7], 3, "last"), ([7], 5, 2)):
+        ours = drafted(lm, prompt_lengths, width, wanted)
+        theirs = drafted(plain, prompt_lengths, width, wanted)
+        for one, other in zip(ours, theirs, strict=True):
+            if isinstance(wanted, int) and wanted < width:  # the modules alone compute fewer logits
+                torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-5)
+            else:
+                torch.testing.assert_close(one, other, atol=2e-5, rtol=1e-5)
+    if name in ("llama", "qwen3", "opt"):
+        assert runner(lm)._replays.num_replayable() >= 3
+
+
+def test_long_steps_are_not_recorded() -> None:
+    lm = HuggingFaceLM(build("llama"), tier="ragged")
+    drafted(lm, [5], replay.MAX_WIDTH + 1, replay.MAX_WIDTH + 1)
+    assert runner(lm)._replays.num_replayable() == 0

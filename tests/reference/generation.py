@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from decodekit.errors import DeadEndError
 from decodekit.models.causal_lm import LogitsKind
 from decodekit.vocabulary import Vocabulary
 
@@ -48,6 +49,13 @@ class ToyCache:
 
     def grow(self, capacity: int) -> None:
         self.capacity = max(self.capacity, capacity)
+
+
+class NoCache(ToyCache):
+    """For laws that look at nothing but the last token."""
+
+    def truncate(self, row_lengths: Sequence[int] | Tensor) -> None:
+        pass
 
 
 class ToyLM:
@@ -118,6 +126,9 @@ class TableLM(ToyLM):
         super().__init__(lambda prefix: table[prefix[-1]], table.shape[0], eos_token_ids)
         self.table = table
 
+    def new_cache(self, num_rows: int, capacity: int) -> ToyCache:
+        return NoCache(num_rows, capacity)
+
     def forward(
         self,
         tokens: Tensor,
@@ -181,7 +192,11 @@ def reference_decode(
                 reason = "dead_end"
                 break
             logits[[token for token in range(len(logits)) if token not in allowed]] = -math.inf
-        tokens.append(choose(logits, list(prompt), tokens))
+        try:
+            tokens.append(choose(logits, list(prompt), tokens))
+        except DeadEndError:  # every allowed token has a bias of -inf
+            reason = "dead_end"
+            break
         if matcher is not None:
             assert matcher.accept(tokens[-1])
         if tokens[-1] in eos_token_ids or first_stop(certain_text(tokens, token_bytes), stop) is not None:

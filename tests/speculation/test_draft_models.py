@@ -1,0 +1,59 @@
+"""Drafts on real architectures in float32: the tokens of transformers' own greedy `generate`, whatever is guessed."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+
+import pytest
+
+from decodekit.generation.batch import Batch, Result
+from decodekit.generation.sequence import Request
+from decodekit.generation.settings import Settings
+from decodekit.speculation import PromptLookup, Proposer
+from decodekit.strategy import Greedy, Sample, Strategy
+from tests.generation.test_on_models import NO_TEXT, generated, model
+from tests.models.architectures import VOCAB_SIZE, tokens
+from tests.speculation.test_same_text import Prophet
+
+NUM_TOKENS = 64  # what `generated` gives
+PROMPTS = [tokens(i, length) for i, length in enumerate((3, 17, 9, 1, 30, 5, 12, 8))]
+
+
+def decode(
+    name: str, prompts: Sequence[Sequence[int]], strategy: Strategy, num_rows: int, proposer: Proposer | None
+) -> list[Result]:
+    settings = Settings(NO_TEXT, strategy.pipeline, strategy.select, max_new_tokens=NUM_TOKENS, proposer=proposer)
+    requests = [Request(prompt, seed=index) for index, prompt in enumerate(prompts)]
+    updates = Batch(model(name), settings, num_rows, requests).run()
+    results = {update.index: update.result for update in updates if update.result is not None}
+    return [results[index] for index in range(len(prompts))]
+
+
+@functools.cache
+def own(name: str) -> list[tuple[int, ...]]:
+    return [generated(name, prompt) for prompt in PROMPTS]
+
+
+@pytest.mark.parametrize("name", ["llama", "mistral", "falcon"])
+@pytest.mark.parametrize("num_tokens", [1, 2, 4, 8, 16])
+def test_greedy_tokens_equal_generate(name: str, num_tokens: int) -> None:
+    known = {tuple(prompt): text for prompt, text in zip(PROMPTS, own(name), strict=True)}
+    prophet = Prophet(known, 0.15, num_tokens, VOCAB_SIZE)
+    results = decode(name, PROMPTS, Greedy(), 8, prophet)
+    assert [result.token_ids for result in results] == own(name)
+    assert all(result.stats.num_forwards < NUM_TOKENS for result in results)
+    [alone] = decode(name, PROMPTS[1:2], Greedy(), 1, prophet)
+    assert alone.token_ids == own(name)[1]
+    [alone] = decode(name, PROMPTS[2:3], Greedy(), 1, PromptLookup(num_tokens=num_tokens))
+    assert alone.token_ids == own(name)[2]
+
+
+def test_sampled_tokens_do_not_depend_on_drafts() -> None:
+    strategy = Sample(temperature=1.2, top_k=50, top_p=0.95, repetition_penalty=1.2)
+    plain = decode("llama", PROMPTS, strategy, 8, None)
+    known = {tuple(prompt): result.token_ids for prompt, result in zip(PROMPTS, plain, strict=True)}
+    for num_rows, num_tokens in ((8, 3), (3, 8), (1, 16)):
+        some = PROMPTS if num_rows > 1 else PROMPTS[:2]
+        results = decode("llama", some, strategy, num_rows, Prophet(known, 0.2, num_tokens, VOCAB_SIZE))
+        assert [result.token_ids for result in results] == [result.token_ids for result in plain[: len(some)]]
