@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
 import random
 import re
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -83,6 +87,36 @@ def test_a_file_begins_by_saying_what_it_accepts(name: str) -> None:
     head = text if path.suffix == ".json" else text.split("\n\n")[0]
     assert "Left out: " in head and "Specification: " in head
     assert all(len(line) <= 120 for line in text.splitlines() if '"$comment"' not in line)
+
+
+@pytest.mark.slow
+def test_a_wheel_holds_the_library(tmp_path: Path) -> None:
+    root, tree = FOLDER.parent, tmp_path / "tree"
+    for folder in ("decodekit", "grammars"):
+        shutil.copytree(root / folder, tree / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    for file in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
+        shutil.copy(root / file, tree)
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "--no-deps",
+        "--no-build-isolation",
+        "--no-index",
+        "-w",
+        tmp_path,
+        tree,
+    ]
+    subprocess.run(pip, check=True, capture_output=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    shutil.unpack_archive(wheel, tmp_path / "installed", "zip")
+    code = "from decodekit.constraints.grammar.library import names, path_of; print(len(names()), path_of('sql'))"
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "installed")}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == [str(len(NAMES)), str(tmp_path / "installed" / "decodekit" / "grammars" / "sql.lark")]
 
 
 # --- examples ---
