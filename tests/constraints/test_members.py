@@ -71,8 +71,8 @@ def is_accepted(constraint: Constraint, text: str) -> bool:
 @pytest.mark.parametrize("number", range(len(ALL)))
 def test_every_member_is_accepted(number: int) -> None:
     constraint = ALL[number]
-    for size in (0, 30, 200):
-        for member in islice(sample_texts(constraint, seed=number, size=size), 12):
+    for size in (0, 80):
+        for member in islice(sample_texts(constraint, seed=number, size=size), 6):
             assert is_accepted(constraint, member), (constraint, member)
             constraint.parse(member)
 
