@@ -20,8 +20,9 @@ from itertools import count
 from typing import Final, TypeAlias, TypeVar
 
 from decodekit.constraints.configurations import State
-from decodekit.constraints.ir import ByteMask, Node
+from decodekit.constraints.ir import Node
 from decodekit.constraints.network import Call, Frame, Read, Return
+from decodekit.constraints.shortest import representative, shortest_words
 from decodekit.constraints.special import spellings
 from decodekit.constraints.unfolding import Unfolding
 from decodekit.errors import ResourceLimitError
@@ -36,7 +37,6 @@ MAX_REMEMBERED: Final = 20_000
 
 _CALLS_LAST: Final = 1 << 40
 _FILLERS: Final = (b" ", b"-", b"=", b"_", b"0", b".", b"*")
-_PREFERRED: Final = tuple(b"a01") + tuple(range(0x21, 0x7F)) + tuple(range(256))
 
 
 class Place:
@@ -67,6 +67,25 @@ class _Effort:
             )
 
 
+class _Outside:
+    """A word that leaves a stack: the one of the frame on top, and what leaves the frames below it."""
+
+    __slots__ = ("below", "length", "word")
+
+    def __init__(self, word: bytes, below: _Outside | None) -> None:
+        self.word, self.below = word, below
+        self.length: int = len(word) + (0 if below is None else below.length)
+
+    def text(self) -> bytes:
+        """The whole word."""
+        words = []
+        outside: _Outside | None = self
+        while outside is not None:
+            words.append(outside.word)
+            outside = outside.below
+        return b"".join(words)
+
+
 class Completions:
     """The short completions of the states of one unfolding over one vocabulary.
 
@@ -83,6 +102,7 @@ class Completions:
         self._places: dict[tuple[Frame, Place | None], Place] = {}
         self._frames: dict[Frame, bytes | None] = {}
         self._threads: dict[State, tuple[Thread, ...]] = {}
+        self._outsides: dict[int, _Outside | None] = {}
         self._texts: dict[State, bytes] = {}
         self._tokens: dict[State, tuple[int, ...]] = {}
         self.root = root
@@ -91,7 +111,9 @@ class Completions:
         """A shortest completion in bytes of `state`, which the text `path` leads to."""
         known = self._texts.get(state)
         if known is None:
-            known = b"" if state.is_accepting else self._least_text(self._threads_of(state, path))
+            known = b"" if state.is_accepting else self._of_configurations(state)
+            if known is None:
+                known = self._least_text(self._threads_of(state, path))
             _remember(self._texts, state, known)
         return known
 
@@ -117,7 +139,7 @@ class Completions:
     @staticmethod
     def shortest_word(node: Node) -> tuple[bytes, Hashable]:
         """A shortest word of a regular language that is not empty, with the label of its end."""
-        return next(_words(node, _Effort()))
+        return next(shortest_words(node))
 
     @cached_property
     def _token_of(self) -> dict[bytes, int]:
@@ -131,7 +153,71 @@ class Completions:
     def _has_all_bytes(self) -> bool:
         return all(bytes((byte,)) in self._token_of for byte in range(256))
 
-    # -- in bytes
+    # -- in bytes, from the configurations of a state
+
+    def _of_configurations(self, state: State) -> bytes | None:
+        """A shortest completion from what the state is made of; None if its lexemes are not known by their languages.
+
+        What is needed to leave a stack is found once for every stack, however many configurations and texts share it.
+        """
+        unfolding = self._unfolding
+        nodes, readers = unfolding.automaton.nodes, unfolding.readers
+        if any(nodes[lexical] is None or readers[reader].permitted for lexical, reader, *_ in state.configurations):
+            return None
+        effort = _Effort()
+        best: bytes | None = None
+        with unfolding.automaton.lock:
+            for lexical, reader, stack, text in state.configurations:
+                node, frame = nodes[lexical], unfolding.frames[readers[reader].frame]
+                outside = self._outside(stack, effort)
+                assert node is not None
+                if outside is None:
+                    continue
+                words = (
+                    shortest_words(node, effort.step) if text is None else _captured_words(frame, node, text, effort)
+                )
+                for word, label in words:
+                    if best is not None and len(word) + outside.length > len(best):
+                        break
+                    for after in frame.after(label, b"" if text is None else text + word):
+                        rest = self._least(after, effort)
+                        if rest is None or (best is not None and len(word + rest) + outside.length > len(best)):
+                            continue
+                        whole = word + rest + outside.text()
+                        # Equals by their bytes: the order of the configurations is not a property of the state.
+                        if best is None or (len(whole), whole) < (len(best), best):
+                            best = whole
+        return best
+
+    def _outside(self, stack: int, effort: _Effort) -> _Outside | None:
+        """A shortest word for all the frames of a stack; None if there is none."""
+        stacks, known = self._unfolding.stacks, self._outsides
+        agenda = [stack]  # no recursion: stacks may be deep
+        while agenda:
+            current = agenda[-1]
+            if current in known:
+                agenda.pop()
+                continue
+            tops = stacks.standing_for(current)
+            waiting = [parent for top in tops if top and (parent := int(stacks.parent[top])) not in known]
+            if waiting:
+                agenda += waiting
+                continue
+            agenda.pop()
+            effort.step()
+            best: _Outside | None = None
+            for top in tops:
+                below = known[int(stacks.parent[top])] if top else None
+                word = self._least(self._unfolding.frames[int(stacks.frame[top])], effort) if top else b""
+                if word is None or (top and below is None):
+                    continue
+                one = _Outside(word, below)
+                if best is None or one.length < best.length or (one.length == best.length and one.text() < best.text()):
+                    best = one
+            known[current] = best
+        return known[stack]
+
+    # -- in bytes, from the text that was read
 
     def _threads_of(self, state: State, path: bytes) -> tuple[Thread, ...]:
         """The ways to have read `path`, whose last part is remembered from the states on the way."""
@@ -211,7 +297,9 @@ class Completions:
             outside = self._unwind(place.then, effort)
             if outside is None:
                 continue
-            words = _words(node, effort) if text is None else _captured_words(place.frame, node, text, effort)
+            words = (
+                shortest_words(node, effort.step) if text is None else _captured_words(place.frame, node, text, effort)
+            )
             for word, label in words:
                 if best is not None and len(word) + len(outside) > len(best):
                     break
@@ -291,7 +379,7 @@ class Completions:
                         words = (
                             _captured_words(reader, move.node, b"", effort)
                             if move.capture
-                            else _words(move.node, effort)
+                            else shortest_words(move.node, effort.step)
                         )
                         _push(heap, order, word, _Reading(reader, words, move.capture, word).advance())
                     else:
@@ -370,21 +458,9 @@ def _push(
         heapq.heappush(heap, (len(start) + len(reading.word), next(order), start, reading))
 
 
-def _words(node: Node, effort: _Effort) -> Iterator[tuple[bytes, Hashable]]:
-    """Words of a regular language with their labels, shortest first: one for each remainder that can end."""
-    seen = {node}
-    layer = [(b"", node)]
-    while layer:
-        following: list[tuple[bytes, Node]] = []
-        for word, rest in layer:
-            for label in rest.labels:
-                yield word, label
-            for mask, target in rest.transitions():
-                if target not in seen and not target.is_empty:
-                    effort.step()
-                    seen.add(target)
-                    following.append((word + bytes((_representative(mask),)), target))
-        layer = following
+def _readings(frame: Frame, node: Node, text: bytes | None, effort: _Effort) -> Iterator[tuple[bytes, Hashable]]:
+    """Words of a lexeme, of which `text` was read if it is captured; shortest first."""
+    return shortest_words(node, effort.step) if text is None else _captured_words(frame, node, text, effort)
 
 
 def _captured_words(frame: Frame, node: Node, text: bytes, effort: _Effort) -> Iterator[tuple[bytes, Hashable]]:
@@ -392,11 +468,11 @@ def _captured_words(frame: Frame, node: Node, text: bytes, effort: _Effort) -> I
 
     If the frame says what most words have in common, these are the listed ones and a shortest one that is not listed.
     """
-    first = next(_words(node, effort), None)
+    first = next(shortest_words(node, effort.step), None)
     fresh = None if first is None else frame.fresh(first[1])
     so_far = None if fresh is None else fresh.decode(text)
     if first is None or fresh is None or so_far is None:
-        yield from _words(node, effort)
+        yield from shortest_words(node, effort.step)
         return
     listed = sorted(
         (fresh.spell(known[len(so_far) :]) + fresh.end for known in fresh.listed if known.startswith(so_far)), key=len
@@ -421,14 +497,8 @@ def _long_words(node: Node, effort: _Effort) -> Iterator[bytes]:
             for mask, target in rest.transitions():
                 if target not in following and not target.is_empty:
                     effort.step()
-                    following[target] = word + bytes((_representative(mask),))
+                    following[target] = word + bytes((representative(mask),))
         layer = following
-
-
-@lru_cache(maxsize=65_536)
-def _representative(mask: ByteMask) -> int:
-    """One byte of a set, a letter or digit if there is one."""
-    return next(byte for byte in _PREFERRED if mask >> byte & 1)
 
 
 def _variants(text: bytes) -> Iterator[bytes]:
