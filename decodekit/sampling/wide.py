@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 WIDE = 4096
 """Below this width torch and numpy are as fast, and compiled code need not be loaded."""
 
-_BLOCK = 64
 _ROWS_OF_A_THREAD = 4
 
 
@@ -40,11 +39,11 @@ def block_peaks(logits: Tensor) -> tuple[Floats, Floats] | None:
 
     None if a row has NaN, +inf, or no token at all: such rows take the general way, which tells what is wrong.
     """
-    from decodekit.sampling import kernels
+    from decodekit.sampling.blocks import BLOCK, find_block_peaks
 
     rows = np.ascontiguousarray(logits.numpy(force=True))
-    peaks = np.empty((len(rows), -(-rows.shape[1] // _BLOCK)), np.int32)
-    are_sound = _over_rows(kernels.find_block_peaks, rows.view(np.int32), peaks)
+    peaks = np.empty((len(rows), -(-rows.shape[1] // BLOCK)), np.int32)
+    are_sound = _over_rows(find_block_peaks, rows.view(np.int32), peaks)
     return (rows, peaks.view(np.float32)) if all(are_sound) else None
 
 
@@ -57,9 +56,9 @@ def truncated(
         logits: float32 [N, V], wide.
         first: the truncation.
         temperature: T, applied before it.
-        rest: what follows; it decides only whether a wide nucleus is worth sorting.
+        rest: what follows. A min-p right after top-p is taken into account at once, for fewer tokens to sort.
     """
-    from decodekit.sampling import kernels
+    from decodekit.sampling.cuts import count_at_least, cut_top_k, cut_top_p, gather
     from decodekit.sampling.processors import MinP, TopK, TopP
 
     vocab_size = logits.shape[-1]
@@ -76,9 +75,9 @@ def truncated(
     cuts, lasts, counts = _places(len(rows))
     scale = np.float32(temperature)
     if isinstance(first, TopK):
-        _over_rows(kernels.cut_top_k, rows, peaks, scale, first.k, cuts, lasts, counts)
+        _over_rows(cut_top_k, rows, peaks, scale, first.k, cuts, lasts, counts)
     elif isinstance(first, TopP):
-        _over_rows(kernels.cut_top_p, rows, peaks, scale, first.p, cuts, lasts, counts)
+        _over_rows(cut_top_p, rows, peaks, scale, first.p, cuts, lasts, counts)
         if 4 * counts.max() > vocab_size and not any(isinstance(processor, TopP) for processor in rest):
             return None
         if rest and isinstance(rest[0], MinP) and rest[0].min_p > 0:  # few of the nucleus are left, and need sorting
@@ -86,15 +85,15 @@ def truncated(
             lasts[floors > cuts] = vocab_size
             np.maximum(cuts, floors, out=cuts)
             num_left = np.empty_like(counts)
-            _over_rows(kernels.count_at_least, rows, peaks, scale, cuts, num_left)
+            _over_rows(count_at_least, rows, peaks, scale, cuts, num_left)
             np.minimum(counts, num_left, out=counts)
     else:
         cuts[:] = _min_p_cuts(peaks, scale, first.min_p)
         lasts[:] = vocab_size
-        _over_rows(kernels.count_at_least, rows, peaks, scale, cuts, counts)
+        _over_rows(count_at_least, rows, peaks, scale, cuts, counts)
     values = np.empty((len(rows), max(1, counts.max(initial=1))), np.float32)
     ids = np.empty(values.shape, np.int64)
-    _over_rows(kernels.gather, rows, peaks, scale, cuts, lasts, values, ids)
+    _over_rows(gather, rows, peaks, scale, cuts, lasts, values, ids)
     order = (-values).argsort(axis=1, kind="stable")  # they are in order of token id
     return Candidates(
         np.take_along_axis(values, order, axis=1), np.take_along_axis(ids, order, axis=1), vocab_size, logits.device
@@ -103,14 +102,14 @@ def truncated(
 
 def outside_nucleus(logits: Tensor, p: float) -> NDArray[np.bool_] | None:
     """bool [N, V]: what top-p removes; None where `block_peaks` is None."""
-    from decodekit.sampling import kernels
+    from decodekit.sampling.cuts import cut_top_p
 
     found = block_peaks(logits)
     if found is None:
         return None
     rows, peaks = found
     cuts, lasts, counts = _places(len(rows))
-    _over_rows(kernels.cut_top_p, rows, peaks, np.float32(1), p, cuts, lasts, counts)
+    _over_rows(cut_top_p, rows, peaks, np.float32(1), p, cuts, lasts, counts)
     removed: NDArray[np.bool_] = rows < cuts[:, None]
     for row in np.flatnonzero(lasts < rows.shape[1]):  # of its ties with the last token only some stay
         last = lasts[row] + 1
@@ -121,18 +120,18 @@ def outside_nucleus(logits: Tensor, p: float) -> NDArray[np.bool_] | None:
 def sample_wide(logits: Tensor, keys: Words) -> Ids | None:
     """The draw of `selectors.sample` from wide rows; None where `block_peaks` is None.
 
-    Noise is computed for the few tokens that can win: see `kernels.find_contenders`.
+    Noise is computed for the few tokens that can win: see `draws.find_contenders`.
     """
-    from decodekit.sampling import kernels
+    from decodekit.sampling.draws import MAX_CONTENDERS, find_contenders
 
     found = block_peaks(logits)
     if found is None:
         return None
     rows, peaks = found
-    ids, counts = np.zeros((len(rows), kernels.MAX_CONTENDERS), np.int64), np.empty(len(rows), np.int64)
-    _over_rows(kernels.find_contenders, rows, peaks, keys, ids, counts)
+    ids, counts = np.zeros((len(rows), MAX_CONTENDERS), np.int64), np.empty(len(rows), np.int64)
+    _over_rows(find_contenders, rows, peaks, keys, ids, counts)
     width = int(counts.max(initial=1))
-    if width > kernels.MAX_CONTENDERS:  # so many within 1e-4 of the best that float32 must decide among all
+    if width > MAX_CONTENDERS:  # so many within 1e-4 of the best that float32 must decide among all
         return None
     ids = ids[:, :width]
     is_used = np.arange(width) < counts[:, None]

@@ -20,7 +20,8 @@ from decodekit.sampling import (
     Temperature,
     TopK,
     TopP,
-    kernels,
+    cuts,
+    draws,
     sample,
     selectors,
     wide,
@@ -76,7 +77,7 @@ PIPELINES: list[Pipeline] = [
 
 
 def nucleus_by_sorting(logits: Tensor, p: float) -> Tensor:
-    """Top-p of whole rows in float64; of equals the lower id first. The slow twin of `kernels.cut_top_p`."""
+    """Top-p of whole rows in float64; of equals the lower id first. The slow twin of `cuts.cut_top_p`."""
     ordered, ids = logits.double().sort(dim=-1, descending=True, stable=True)
     weights = (ordered - ordered[:, :1]).exp()
     before = weights.cumsum(dim=-1) - weights
@@ -208,8 +209,8 @@ def test_the_lazy_draw_opens_few_tokens() -> None:
     keys = host_keys([1] * 64, [0] * 64, range(64))
     found = wide.block_peaks(logits)
     assert found is not None
-    ids, counts = np.zeros((64, kernels.MAX_CONTENDERS), np.int64), np.empty(64, np.int64)
-    kernels.find_contenders(*found, keys, ids, counts)
+    ids, counts = np.zeros((64, draws.MAX_CONTENDERS), np.int64), np.empty(64, np.int64)
+    draws.find_contenders(*found, keys, ids, counts)
     assert (counts == 1).all()
 
 
@@ -256,15 +257,15 @@ def test_draws_follow_the_law(pipeline: Pipeline) -> None:
     assert p_value(tokens, truncated) == 0
 
 
-# --- kernels against numpy -------------------------------------------------------------------------------------------
+# --- compiled code against numpy --------------------------------------------------------------------------------------
 
 
 def test_weights_are_exponentials() -> None:
     x = np.concatenate([-np.geomspace(1e-9, 87, 5000), [0.0]]).astype(np.float32)
-    got = np.array([kernels.weight(value) for value in x])
+    got = np.array([cuts.weight(value) for value in x])
     assert np.abs(got / np.exp(x.astype(np.float64)) - 1).max() < 3e-7
-    assert kernels.weight(np.float32(0)) == 1.0
-    assert kernels.weight(np.float32(-INF)) < 1e-37 and kernels.weight(np.float32(-1e30)) < 1e-37
+    assert cuts.weight(np.float32(0)) == 1.0
+    assert cuts.weight(np.float32(-INF)) < 1e-37 and cuts.weight(np.float32(-1e30)) < 1e-37
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -280,7 +281,7 @@ def test_bits_are_those_of_the_noise() -> None:
     keys = host_keys([5], [1], [9])
     tokens = np.arange(100, dtype=np.uint64)
     expected = mix_uint64(keys + (tokens + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(12)
-    assert [int(kernels._bits(keys[0], token)) for token in range(100)] == expected.tolist()
+    assert [int(draws._bits(keys[0], token)) for token in range(100)] == expected.tolist()
 
 
 def test_kth_largest() -> None:
@@ -289,7 +290,7 @@ def test_kth_largest() -> None:
         for values in (rng.normal(size=size), rng.integers(0, 3, size), np.zeros(size), np.arange(size)):
             for k in {1, 2, size // 2, size} - {0}:
                 if k <= size:
-                    got = kernels._kth_largest(values.astype(np.float32), size, k)
+                    got = cuts._kth_largest(values.astype(np.float32), size, k)
                     assert got == np.float32(np.sort(values)[size - k])
 
 

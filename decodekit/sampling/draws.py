@@ -1,0 +1,105 @@
+"""Compiled draws from wide rows: the few tokens that can have the largest noisy logit."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from decodekit.sampling.blocks import BLOCK, compiled
+from decodekit.sampling.noise import FACTOR1, FACTOR2, GOLDEN
+
+Floats = NDArray[np.float32]
+Ids = NDArray[np.int64]
+
+MAX_CONTENDERS = 32
+
+_G, _F1, _F2 = np.uint64(GOLDEN), np.uint64(FACTOR1), np.uint64(FACTOR2)
+_NUM_BITS = np.uint64(1 << 52)
+_MARGIN = 1e-4  # far above the rounding of a float32 sum of a noise below 37 and a logit that can win
+
+
+@compiled
+def _bits(key: np.uint64, token: int) -> np.uint64:
+    """The 52 random bits of a token's noise; see ``noise``."""
+    x = key + (np.uint64(token) + np.uint64(1)) * _G
+    x ^= x >> np.uint64(30)
+    x *= _F1
+    x ^= x >> np.uint64(27)
+    x *= _F2
+    x ^= x >> np.uint64(31)
+    return x >> np.uint64(12)
+
+
+@compiled
+def _contenders_of_block(
+    logits: Floats, start: int, end: int, key: np.uint64, peak: np.float32, least: np.uint64,
+    best: float, ids: Ids, scores: NDArray[np.float64], count: int,
+) -> tuple[float, int]:  # fmt: skip
+    """Add the tokens of a block whose bits are at least ``least`` and that can win; the best score and their number."""
+    for token in range(start, end):
+        bits = _bits(key, token)
+        if bits < least:
+            continue
+        score = (logits[token] - peak) - np.log(-np.log((np.float64(bits) + 0.5) * 2.0**-52))
+        if score < best - _MARGIN:
+            continue
+        if score > best:
+            best = score
+            kept = 0
+            for index in range(min(count, ids.size)):
+                if scores[index] >= best - _MARGIN:
+                    ids[kept], scores[kept] = ids[index], scores[index]
+                    kept += 1
+            count = kept
+        if count < ids.size:
+            ids[count], scores[count] = token, score
+        count += 1
+    return best, count
+
+
+@compiled
+def find_contenders(logits: Floats, peaks: Floats, keys: NDArray[np.uint64], ids: Ids, counts: Ids) -> None:
+    """The tokens of each row that have the largest noisy logit, or one so near that float32 must decide.
+
+    Noise is -ln(-ln u) <= -ln(1 - u). A token can beat the best score so far, whose distance from the largest logit of
+    the token's block is d, only if 1 - u <= e^-d: its bits are compared with one number per block, and logarithms are
+    taken for the few that pass. A block from which even the largest noise does not suffice is not opened.
+
+    Args:
+        logits: [N, V], finite or -inf, a finite one in each row.
+        peaks: [N, blocks].
+        keys: [N], of the rows' noise.
+        ids: [N, MAX_CONTENDERS], written.
+        counts: [N], written; a larger number than MAX_CONTENDERS says that some did not fit.
+    """
+    num_rows, vocab_size = logits.shape
+    scores = np.empty(MAX_CONTENDERS, np.float64)
+    for row in range(num_rows):
+        first, key = 0, keys[row]
+        for block in range(peaks.shape[1]):
+            if peaks[row, block] > peaks[row, first]:
+                first = block
+        peak = peaks[row, first]
+        start = first * BLOCK
+        best, count = _contenders_of_block(
+            logits[row], start, min(start + BLOCK, vocab_size), key, peak, np.uint64(0), -np.inf, ids[row], scores, 0
+        )
+        num_blocks = peaks.shape[1]
+        for block in range(num_blocks):
+            d = best - np.float64(peaks[row, block] - peak) - _MARGIN
+            if block == first or d > 37:  # the largest noise is 36.8
+                continue
+            least = np.uint64(0)
+            n = min(int(d * 1.4426950408889634), 51)
+            if n > 0:  # 2^-n >= e^-d, and one more for the half in u
+                least = _NUM_BITS - (np.uint64(1) << np.uint64(52 - n)) - np.uint64(1)
+            start = block * BLOCK
+            end = min(start + BLOCK, vocab_size)
+            num_passed = 0
+            for token in range(start, end):
+                num_passed += int(_bits(key, token) >= least)
+            if num_passed:
+                best, count = _contenders_of_block(
+                    logits[row], start, end, key, peak, least, best, ids[row], scores, count
+                )
+        counts[row] = count
