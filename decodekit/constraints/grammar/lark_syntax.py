@@ -140,15 +140,15 @@ class _Parser:
             self.expected(what, hint)
         return self.next()
 
-    def open(self, closing: str, at: int) -> None:
-        """Go into brackets, whose opening one is the token at hand."""
+    def open(self) -> int:
+        """Go into brackets, whose opening one is the token at hand; returns its place."""
+        at = self.token.at
         self.depth += 1
         if self.depth > MAX_DEPTH:
-            self.place(at).fail(
-                f"brackets are nested deeper than {MAX_DEPTH}", f"a rule of its own before {closing!r}",
-                ResourceLimitError,
-            )  # fmt: skip
+            hint = "a rule of its own for the inner part"
+            self.place(at).fail(f"brackets are nested deeper than {MAX_DEPTH}", hint, ResourceLimitError)
         self.next()
+        return at
 
     def close(self, closing: str, at: int, instead: str = "','") -> None:
         """Leave brackets that were opened at `at`; `instead` could have gone on."""
@@ -219,8 +219,7 @@ class _Parser:
         return Definition(token.text, parameters, priority, self.choice(), how, token.at)
 
     def parameters(self) -> tuple[str, ...]:
-        at = self.token.at
-        self.open("}", at)
+        at = self.open()
         names: list[str] = []
         while True:
             token = self.require("name", "the name of a parameter, in lower case")
@@ -243,8 +242,7 @@ class _Parser:
             path.append(self.require("name", "a name"))
         names: list[tuple[str, str, int]] = []
         if self.token.kind == "(":
-            opening = self.token.at
-            self.open(")", opening)
+            opening = self.open()
             while True:
                 token = self.require("name", "the name of a rule or terminal")
                 self.check_name(token)
@@ -312,8 +310,7 @@ class _Parser:
         return item
 
     def braces(self, item: Item) -> Item:
-        at = self.token.at
-        self.open("}", at)
+        at = self.open()
         low = high = None
         if self.token.kind == "number":
             low = high = self.count()
@@ -338,12 +335,12 @@ class _Parser:
     def atom(self) -> Item:
         token = self.token
         if token.kind == "(":
-            self.open(")", token.at)
+            self.open()
             inner = self.choice()
             self.close(")", token.at, "an item, '|'")
             return inner
         if token.kind == "[":
-            self.open("]", token.at)
+            self.open()
             inner = self.choice()
             self.close("]", token.at, "an item, '|'")
             return Counted(inner, 0, 1)
@@ -378,8 +375,7 @@ class _Parser:
         self.check_name(token)
         if self.token.kind != "{" or self.text[_BREAK.match(self.text, self.position).end() :][:1] in "0123456789,":  # type: ignore[union-attr]
             return Name(token.text, token.at)
-        at = self.token.at
-        self.open("}", at)
+        at = self.open()
         arguments = [self.value()]
         while self.take(","):
             arguments.append(self.value())
