@@ -307,6 +307,11 @@ def test_texts_that_are_one_word_are_told_by_their_characters() -> None:
     assert after(Regex(r"k", flags="i"), "").explain("(").expected == ("'K'", "'k'")
 
 
+def test_pointers_behind_another_text() -> None:
+    call = Concat(Regex(r"[^<]*"), "<f>", obj(a={"items": {"type": "null"}}), "</f>")
+    assert "/a/1 needs null" in str(after(call, 'see [1] and "{": <f>{"a": [null, ').explain("1"))
+
+
 def test_one_rule_needs_no_name() -> None:
     digits = Grammar("start: /[0-9]/ start | A\nA: /a/\n%ignore /b/\n")
     assert set(after(digits, "").explain("x").expected) == {"A", "/[0-9]/"}

@@ -17,9 +17,10 @@ from decodekit.constraints.ir import Node
 from decodekit.constraints.json_schema import formats, scalars, text
 from decodekit.constraints.json_schema.arrays import SOME_TEXT
 from decodekit.constraints.json_schema.drafts import JsonValue, keyword
-from decodekit.constraints.json_schema.loader import Location, escape, show
+from decodekit.constraints.json_schema.loader import Location, show
 from decodekit.constraints.json_schema.meanings import MEANINGS
 from decodekit.constraints.json_schema.numbers import NumberSpec
+from decodekit.constraints.json_schema.pointers import innermost, pointer
 from decodekit.constraints.json_schema.semantics import Semantics
 from decodekit.constraints.json_schema.shape import EVERYTHING, Goal, Shape, conjunction
 from decodekit.constraints.wording import listed
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 _MAX_FACTS: Final = 200
 _MAX_BRANCHES: Final = 6
-_LEXEME: Final = re.compile(rb'"(?:[^"\\]|\\.)*"?|-?[0-9][0-9.eE+-]*|[a-z]+|[\[\]{}:,]', re.DOTALL)
+_LEXEME: Final = re.compile(rb'"(?:[^"\\]|\\.)*"?|-?[0-9][0-9.eE+-]*|[a-z]+', re.DOTALL)
 _OF_SCALARS: Final = (
     "type", "enum", "const", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "minLength",
     "maxLength", "pattern", "format", "anyOf", "oneOf", "not", "if",
@@ -68,7 +69,7 @@ def value_objection(network: SchemaNetwork, goal: Goal, data: bytes, start: int,
     if not pointers:
         return None
     needs = listed(value_words(network, goal))
-    return f"{_subject(data[:start], 'the value')} needs {needs} ({', '.join(pointers[:3])})" if needs else None
+    return f"{pointer(data[:start]) or 'the value'} needs {needs} ({', '.join(pointers[:3])})" if needs else None
 
 
 def _facts(semantics: Semantics, goal: Goal) -> Iterator[tuple[Location, str, Any]]:
@@ -222,37 +223,8 @@ def _refusing(semantics: Semantics, goal: Goal, lexeme: bytes, num_read: int) ->
             yield location.at(name)
 
 
-# -- places in the text
-
-
-def pointer(data: bytes) -> str:
-    """The JSON Pointer of what comes next in the beginning of a JSON text; empty for the whole value."""
-    path: list[str | int | None] = []
-    last: bytes = b""
-    for found in _LEXEME.finditer(data):
-        token = found[0]
-        if token == b"{":
-            path.append(None)
-        elif token == b"[":
-            path.append(0)
-        elif token in (b"}", b"]"):
-            if path:
-                path.pop()
-        elif token == b"," and path:
-            index = path[-1]
-            path[-1] = index + 1 if isinstance(index, int) else None
-        elif token == b":" and path and last.startswith(b'"'):
-            path[-1] = text.text_of(last[1:-1])
-        last = token
-    return "".join(f"/{escape(str(token))}" for token in path if token is not None)
-
-
-def _subject(before: bytes, otherwise: str) -> str:
-    return pointer(before) or otherwise
-
-
 def _container(before: bytes, kind: str) -> str:
-    at = pointer(before)
+    at = innermost(before)
     return f"the {kind} {at}" if at else f"the {kind}"
 
 
@@ -276,7 +248,7 @@ def object_objection(frame: ObjectFrame, data: bytes, start: int, stop: int) -> 
     if frame.place == "key":
         return _key_objection(frame, data, start, stop)
     plan, state = frame.plan, frame.state
-    subject = _container(data[: _last_bracket(data, start)], "object")
+    subject = _container(data[:start], "object")
     refused = data[stop : stop + 1]
     if refused in (b"", b"}") and not plan.can_close(state):
         return f"{subject} still needs {_missing(frame)}"
@@ -343,24 +315,13 @@ def _permitted(frame: ObjectFrame) -> list[str]:
     return [plan.names[number] for number in sorted(n for n, flag in zip(plan.numbers, flags, strict=True) if flag)]
 
 
-def _last_bracket(data: bytes, start: int) -> int:
-    """Where the innermost array or object that is open at `start` begins."""
-    opened: list[int] = []
-    for found in _LEXEME.finditer(data[:start]):
-        if found[0] in (b"{", b"["):
-            opened.append(found.start())
-        elif found[0] in (b"}", b"]") and opened:
-            opened.pop()
-    return opened[-1] if opened else start
-
-
 # -- arrays
 
 
 def array_objection(frame: ArrayFrame, data: bytes, start: int, stop: int) -> str | None:
     """Why an array cannot end, go on, or have an item."""
     plan, state = frame.plan, frame.state
-    subject = _container(data[: _last_bracket(data, start)], "array")
+    subject = _container(data[:start], "array")
     refused = data[stop : stop + 1]
     if frame.place in ("open", "item"):
         if refused in (b"", b"]") and not plan.can_close(state):
