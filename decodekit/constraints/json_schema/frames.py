@@ -101,10 +101,12 @@ class SchemaNetwork:
         queue = deque([self.root_goal])
         while queue:
             goal = queue.popleft()
+            if self.semantics.is_plain(goal):  # and leads nowhere
+                continue
             shape = self.semantics.shape(goal)
             below: list[Goal] = []
             for plan in map(self._object, shape.objects):
-                below += [region.goal for region in plan.classes]
+                below += plan.other_goals
                 below += [plan.goal(number) for number in range(min(len(plan.names), MAX_EXPLORED))]
             for spec in shape.arrays:
                 below += [*spec.prefix[:MAX_EXPLORED], spec.rest, *(contains.goal for contains in spec.contains)]
@@ -336,7 +338,7 @@ class ObjectFrame(Frame):
 
     def _other(self, key: str, number: int, met: tuple[int, ...]) -> tuple[Frame, ...]:
         plan = self.plan
-        return self._members([(plan.joined(plan.classes[number].goal, met), plan.after_other(key, met, self.state))])
+        return self._members([(plan.joined(plan.other_goals[number], met), plan.after_other(key, met, self.state))])
 
     def _members(self, members: list[tuple[Goal, ObjectState]]) -> tuple[Frame, ...]:
         network, plan = self.network, self.plan

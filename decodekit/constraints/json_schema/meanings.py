@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from decodekit.constraints.ir import Node
@@ -64,8 +65,12 @@ def _denied(goal: Goal) -> Goal:
 
 
 def _type(semantics: Semantics, location: Location, value: Any, is_asserted: bool) -> Shape:
-    names = value if isinstance(value, list) else [value]
-    is_plain = location.draft == Draft.DRAFT4
+    names = tuple(value) if isinstance(value, list) else (value,)
+    return _of_types(names, location.draft == Draft.DRAFT4, is_asserted)
+
+
+@lru_cache(maxsize=1024)
+def _of_types(names: tuple[str, ...], is_plain: bool, is_asserted: bool) -> Shape:
     if is_asserted:
         shape = EVERYTHING.only(*names)
         if "integer" in names and "number" not in names:

@@ -184,6 +184,20 @@ class ObjectPlan:
                 classes.append(KeyClass(keys, goal, num_keys, is_open))
         return tuple(classes)
 
+    @cached_property
+    def other_goals(self) -> tuple[Goal, ...]:
+        """The goal of each of `classes`."""
+        if self._has_patterns:
+            return tuple([region.goal for region in self.classes])
+        # The undeclared keys are one class, and there are some: most objects never need to know their language.
+        goal = conjunction(*(part.additional for part in self.spec.parts))
+        return () if goal == FALSE else (goal,)
+
+    @cached_property
+    def _has_patterns(self) -> bool:
+        """Whether undeclared keys are told apart."""
+        return bool(self.spec.names) or any(part.patterns for part in self.spec.parts)
+
     def unused(self, keys: Node, used: frozenset[str]) -> Node:
         """The keys of a language that were not used yet; EMPTY if there is none."""
         left = text.without(keys, self._words(used)) if used else keys
@@ -408,8 +422,10 @@ class ObjectPlan:
 
     @cached_property
     def _is_open(self) -> bool:
-        classes = self.classes
-        return len(classes) == 1 and classes[0].is_open and self.is_inhabited(classes[0].goal)
+        goals = self.other_goals
+        if len(goals) != 1 or not self.is_inhabited(goals[0]):
+            return False
+        return not self._has_patterns or self.classes[0].is_open
 
     def has_next(self, state: ObjectState) -> bool:
         """Whether a member may follow."""

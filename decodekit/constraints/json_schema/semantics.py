@@ -48,6 +48,13 @@ _COMPOUND: Final = frozenset(
     | {"unevaluatedProperties", "unevaluatedItems"}
 )
 
+_SCALAR_TYPES: Final = ("string", "number", "integer", "boolean", "null")
+_INVOLVED: Final = MEANINGS.keys() - {
+    "type", "enum", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "minLength",
+    "maxLength", "pattern", "format",
+}  # fmt: skip
+"""The keywords with schemas or any values in them, and those of objects and arrays."""
+
 
 class Semantics:
     """The meaning of the schemas of one library, with memory.
@@ -139,6 +146,19 @@ class Semantics:
                 self._shapes[2 * self._compound] = EVERYTHING.only("object", "array")
                 self._shapes[2 * self._compound + 1] = EVERYTHING.only("null", "boolean", "string", "number")
         return conjunction(goal, frozenset({2 * self._compound}))
+
+    def is_plain(self, goal: Goal) -> bool:
+        """Whether a goal is that of one schema of scalars without combinators: its shape raises no error."""
+        if len(goal) != 1:
+            return False
+        (literal,) = goal
+        location = self.location(literal)
+        if location is None or literal & 1:
+            return False
+        keywords = location.keywords()
+        if keywords.get("type") not in _SCALAR_TYPES or not _INVOLVED.isdisjoint(keywords):
+            return False
+        return all(type(value) is str for value in cast("list[JsonValue]", keywords.get("enum", ())))
 
     # -- shapes
 
@@ -254,7 +274,7 @@ class Semantics:
         return result
 
     def _evaluate(self, location: Location, *, is_asserted: bool) -> Shape:
-        if is_asserted and any(self.below(location, name) != TRUE for name in self._unevaluated(location)):
+        if is_asserted and self._is_unevaluated_limited(location):
             return self.seen_shape(location, is_exact=False).unseen()
         result = EVERYTHING if is_asserted else NOTHING
         for _, value, meaning in _assertions(location):
@@ -262,9 +282,10 @@ class Semantics:
             result = result.meet(shape) if is_asserted else result.join(shape)
         return result
 
-    @staticmethod
-    def _unevaluated(location: Location) -> list[str]:
-        return [name for name in location.keywords() if name in UNEVALUATED and keyword(name, location.draft)]
+    def _is_unevaluated_limited(self, location: Location) -> bool:
+        """Whether `unevaluatedProperties` or `unevaluatedItems` ask for something."""
+        names = UNEVALUATED.keys() & location.keywords().keys()
+        return any(keyword(name, location.draft) and self.below(location, name) != TRUE for name in names)
 
     # -- what is plainly empty, to keep disjunctions short; the exact answer is that of `Emptiness`
 

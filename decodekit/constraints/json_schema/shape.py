@@ -33,8 +33,11 @@ MAX_ALTERNATIVES: Final = 512
 
 def conjunction(*goals: Goal) -> Goal:
     """All literals together, FALSE if two of them contradict each other outright."""
-    literals = frozenset().union(*goals) - {0}
-    return FALSE if any(literal ^ 1 in literals for literal in literals) or 1 in literals else literals
+    literals = frozenset().union(*goals)
+    if len(literals) < 2:  # as mostly
+        return TRUE if 0 in literals else literals
+    literals -= {0}
+    return FALSE if 1 in literals or any(literal ^ 1 in literals for literal in literals) else literals
 
 
 @dataclass(frozen=True, eq=False)
@@ -300,12 +303,9 @@ class Shape:
             self.has_true and other.has_true,
             self.has_false and other.has_false,
             text.meet(self.strings, other.strings),
-            _unique(
-                [both for a in self.numbers for b in other.numbers if not (both := a.meet(b)).is_impossible],
-                NO_CONDITION,
-            ),
-            _unique(_product(self.objects, other.objects), ANY_OBJECT),
-            _unique(_product(self.arrays, other.arrays), ANY_ARRAY),
+            _both(self.numbers, other.numbers, NO_CONDITION),
+            _both(self.objects, other.objects, ANY_OBJECT),
+            _both(self.arrays, other.arrays, ANY_ARRAY),
         )
 
     def join(self, other: Shape) -> Shape:
@@ -369,15 +369,28 @@ NOTHING: Final = Shape()
 """No value."""
 
 
-def restrict(**part: object) -> Shape:
+def restrict(
+    strings: Node = text.BODY,
+    numbers: tuple[NumberSpec, ...] = EVERYTHING.numbers,
+    objects: tuple[ObjectSpec, ...] = EVERYTHING.objects,
+    arrays: tuple[ArraySpec, ...] = EVERYTHING.arrays,
+) -> Shape:
     """All values except that one type is limited: a keyword says nothing about the other types."""
-    return replace(EVERYTHING, **part)  # type: ignore[arg-type]
+    return Shape(True, True, True, strings, numbers, objects, arrays)
 
 
-def _product(first: tuple[_Spec, ...], second: tuple[_Spec, ...]) -> list[_Spec]:
+def _both(first: tuple[_S, ...], second: tuple[_S, ...], anything: _S) -> tuple[_S, ...]:
+    """The alternatives of both: every pair, unless one side has none or asks for nothing, as is usual."""
+    if not first or not second:
+        return ()
+    if len(second) == 1 and second[0] is anything:
+        return first
+    if len(first) == 1 and first[0] is anything:
+        return second
     if len(first) * len(second) > MAX_ALTERNATIVES**2:
         raise _too_many()
-    return [a.meet(b) for a in first for b in second]
+    pairs = [a.meet(b) for a in first for b in second]
+    return _unique([both for both in pairs if not (isinstance(both, NumberSpec) and both.is_impossible)], anything)
 
 
 def _present_or_absent(specs: list[ObjectSpec]) -> list[ObjectSpec]:

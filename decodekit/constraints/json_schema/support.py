@@ -79,8 +79,13 @@ def reachable(library: Library) -> Iterator[Location]:
 
 
 _NUMBERS: Final = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"})
-_EXAMINED: Final = _NUMBERS | {"format", "pattern", "patternProperties"}
-"""The keywords for which `_examine` has a question."""
+_PATTERNS: Final = frozenset({"pattern", "patternProperties"})
+_REFERENCES: Final = frozenset({"$ref", "$dynamicRef", "$recursiveRef"})
+
+
+def _refusable(mode: Formats) -> frozenset[str]:
+    """The keywords that `_examine` may refuse; a format only where Python alone can tell."""
+    return _NUMBERS | _PATTERNS | ({"format"} if mode == "python" else set())
 
 
 def _examine(library: Library, location: Location, name: str, value: JsonValue, mode: Formats) -> bool:
@@ -102,13 +107,16 @@ def _examine(library: Library, location: Location, name: str, value: JsonValue, 
 def _refusals(library: Library, mode: Formats) -> Iterator[ConstraintError]:
     """The errors of `findings`, by looking at those keywords only that can have one: most of a large schema cannot."""
     told: set[int] = set()
+    refusable = _refusable(mode)
+    if not any(_is_worth_a_walk(location, refusable) for location in library.locations):
+        return
     for location in reachable(library):
         keywords = location.keywords()
-        if location.index in told or _EXAMINED.isdisjoint(keywords):
+        if location.index in told or refusable.isdisjoint(keywords):
             continue
         told.add(location.index)
         for name, value in keywords.items():
-            if name not in _EXAMINED:
+            if name not in refusable:
                 continue
             known = keyword(name, location.draft)
             if known is not None and known.is_assertion:
@@ -116,6 +124,17 @@ def _refusals(library: Library, mode: Formats) -> Iterator[ConstraintError]:
                     _examine(library, location, name, value, mode)
                 except ConstraintError as error:
                     yield error
+
+
+def _is_worth_a_walk(location: Location, refusable: frozenset[str]) -> bool:
+    """Whether a schema, reachable or not, has a reference or something that may be refused."""
+    keywords = location.keywords()
+    names = (refusable | _REFERENCES) & keywords.keys()
+    return any(name not in _NUMBERS or _is_long(keywords[name]) for name in names)
+
+
+def _is_long(number: JsonValue) -> bool:
+    return isinstance(number, int) and number.bit_length() > 64  # a float has few digits
 
 
 def refuse_unsupported(library: Library, mode: Formats) -> None:

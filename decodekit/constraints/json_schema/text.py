@@ -119,6 +119,11 @@ def meet(*bodies: Node) -> Node:
 
     `BODY` is the unit, and lengths are intersected as numbers, so that no product with them is ever built.
     """
+    if ir.EMPTY in bodies:
+        return ir.EMPTY
+    bodies = tuple([body for body in bodies if body is not BODY])
+    if len(bodies) == 1:
+        return bodies[0]
     narrower: list[Node] = []
     is_needed = False  # inside an intersection even `BODY` matters: beside it stand complements, which hold any bytes
     least, most = 0, _UNBOUNDED  # code points
@@ -162,7 +167,7 @@ def length(min_length: int, max_length: int | None) -> Node:
 
 def is_text(value: str) -> bool:
     """Whether a Python string has no lone surrogate, so that it can be generated at all."""
-    return not any("\ud800" <= character <= "\udfff" for character in value)
+    return value.isascii() or not any("\ud800" <= character <= "\udfff" for character in value)
 
 
 def to_body(value: str) -> bytes:
