@@ -473,7 +473,7 @@ def _intern(kind: type[_Interned], identity: Hashable, *arguments: object) -> No
     A key that held the parts themselves would keep alive every node that is reached from its own derivative. An `id` is
     safe because a node holds its parts, and leaves the table before it lets go of them.
     """
-    key = (kind, identity)
+    key = (kind.__name__, identity)  # of atoms alone, so that the garbage collector need not look at it
     with _lock:
         node = _interned.get(key)
         if node is None:
@@ -494,8 +494,8 @@ def _canonical(node: Node) -> Node:
         return known
 
 
-def _ids(nodes: Iterable[Node]) -> frozenset[int]:
-    return frozenset(map(id, nodes))
+def _ids(nodes: Iterable[Node]) -> tuple[int, ...]:
+    return tuple(sorted(map(id, nodes)))
 
 
 def accept(label: Hashable) -> Node:
