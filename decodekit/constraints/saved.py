@@ -1,8 +1,9 @@
 """Compiled grammars on disk: the constraint as JSON, and the fingerprint of the vocabulary that it was compiled for.
 
 Nothing in such a file is run, so it may come from whom you do not trust as far as its schema or grammar may. Masks are
-not kept: those of a whole text are made in tens of milliseconds, what depends on the vocabulary alone is kept in the
-cache folder (see `store`), and a file that holds masks would decide by itself which tokens are allowed.
+not kept: the 46 of a short JSON text over 131k tokens take 0.2 seconds on two busy cores and would be 750 kB; what of
+them depends on the vocabulary alone is in the cache folder (see `store`); and a file that holds masks would decide by
+itself which tokens are allowed.
 
 A constraint is written as its class and the arguments that make an equal one. Constraints that hold Python objects
 (a function, a Pydantic model) are refused by name.
