@@ -90,8 +90,7 @@ class Batch:
         self._cache: Cache | None = None
         self._queue = enumerate(requests)
         self._is_exhausted = False
-        vocabulary = settings.vocabulary
-        self._masks = Masks(num_rows, vocabulary.num_mask_words, vocabulary.token_bytes, settings.can_redraw)
+        self._masks = Masks(num_rows, settings.vocabulary.num_mask_words, settings.can_redraw)
         self._table = TokenTable(num_rows) if settings.pipeline.needs_history else None
 
     def run(self) -> Iterator[Update]:

@@ -29,15 +29,11 @@ class Masks:
     Args:
         num_rows: how many sequences a step may have.
         num_words: int32 words of one place; bit t % 32 of word t // 32 allows token t.
-        token_bytes: bytes by token, to see which refusals of a guard take no text back.
         can_redraw: whether a token that a guard refuses keeps its bit, because it can be drawn and refused.
     """
 
-    def __init__(
-        self, num_rows: int, num_words: int, token_bytes: Rows[bytes | None] = (), can_redraw: bool = True
-    ) -> None:
+    def __init__(self, num_rows: int, num_words: int, can_redraw: bool = True) -> None:
         self._words = np.zeros((num_rows, num_words), dtype=np.int32)
-        self._token_bytes = token_bytes
         self._can_redraw = can_redraw
 
     def fill(self, sequences: Rows[Sequence], drafts: list[list[int]]) -> Tensor | None:
@@ -99,7 +95,7 @@ class Masks:
         # strategy.
         text = [*sequence.token_ids, *draft]
         for token, refusal in matcher.refusals().items():
-            if checkpoint(text, refusal.keep, self._token_bytes) == len(text):
+            if checkpoint(text, refusal.keep, matcher.token_texts) == len(text):
                 sequence.place_refusals[len(text)] = refusal
                 forbid(words, token)
 

@@ -18,6 +18,7 @@ class Completion:
 
     Args:
         text: the generated text: the bytes of the tokens as UTF-8, without end-of-sequence token and stop string.
+            Special tokens that the constraint asked for are part of it, by name (by id as ``<[7]>``); others are not.
         token_ids: all generated tokens; an end-of-sequence token, and the tokens of a stop string, are among them.
         value: what the text means under the constraint (parsed JSON, an object of the Python type, a string); None
             without a constraint, or if the text is not complete.

@@ -13,38 +13,52 @@ from decodekit.errors import DecodekitError
 from decodekit.generation.taking import ends_in_time, must_close, take
 
 if TYPE_CHECKING:
+    from decodekit.constraints.matcher import Matcher
     from decodekit.generation.buffers import TokenTable
     from decodekit.generation.sequence import Sequence
     from decodekit.generation.settings import Settings
+    from decodekit.speculation.canonical import Canonical
 
 
 def take_forced(sequence: Sequence, settings: Settings, table: TokenTable | None) -> None:
     """Take what is forced after the text of a sequence, up to its end if all of the rest is."""
     if not settings.is_forced_unseen:
         return
-    while run := forced_run(sequence, settings)[0]:
-        for token in run:
-            try:
-                if must_close(sequence, settings) and not ends_in_time(sequence, token):
-                    return
-            except DecodekitError:  # the row will meet it by itself
+    for token in forced_run(sequence, settings):
+        try:
+            if must_close(sequence, settings) and not ends_in_time(sequence, token):
                 return
-            sequence.num_forced_tokens += 1
-            if not take(sequence, token, settings, table):
-                return
+        except DecodekitError:  # the row will meet it by itself
+            return
+        sequence.num_forced_tokens += 1
+        if not take(sequence, token, settings, table):
+            return
 
 
-def forced_run(sequence: Sequence, settings: Settings) -> tuple[list[int], bool]:
-    """The tokens that follow without a choice, and whether that is by their bytes alone (``"canonical"``)."""
+def forced_run(sequence: Sequence, settings: Settings) -> list[int]:
+    """The tokens that follow the text without a choice."""
     matcher = sequence.matcher
     if matcher is None or settings.fast_forward == "off":
-        return [], False
+        return []
     try:
-        run = matcher.forced_tokens()
-        if run or settings.fast_forward == "exact" or sequence.banned:
-            return run, False
+        if settings.fast_forward == "exact" or sequence.banned:
+            return matcher.forced_tokens()
         assert settings.canonical is not None
-        tokens = settings.canonical.settled_after(sequence.token_ids, matcher.forced_text())
-        return list(tokens[: matcher.validate(tokens)]), True
+        limit = sequence.max_tokens - len(sequence.token_ids)
+        return canonical_run(matcher.fork(), sequence.token_ids, settings.canonical, limit)
     except DecodekitError:  # a constraint that fails: the row will meet it by itself
-        return [], False
+        return []
+
+
+def canonical_run(matcher: Matcher, text: list[int], canonical: Canonical, limit: int) -> list[int]:
+    """The tokens that follow by themselves or by their bytes, about `limit` of them at most; moves the matcher."""
+    run: list[int] = []
+    while len(run) < limit:
+        more = matcher.forced_tokens()
+        if not more:
+            settled = canonical.settled_after([*text, *run], matcher.forced_text())
+            more = list(settled[: matcher.validate(settled)])
+        if not more or not all(matcher.accept(token) for token in more):
+            break
+        run += more
+    return run

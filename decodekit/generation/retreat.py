@@ -40,11 +40,11 @@ def luby(number: int) -> int:
     return (number + 1) >> 1
 
 
-def checkpoint(text: Rows[int], keep: int, token_bytes: Rows[bytes | None]) -> int:
-    """The largest number of tokens of the text whose bytes lie within the first `keep`."""
+def checkpoint(text: Rows[int], keep: int, token_texts: Rows[bytes | None]) -> int:
+    """The largest number of tokens of the text that lie within its first `keep` bytes; see `Matcher.token_texts`."""
     num_bytes = 0
     for number, token in enumerate(text):
-        num_bytes += len(token_bytes[token] or b"")
+        num_bytes += len(token_texts[token] or b"")
         if num_bytes > keep:
             return number
     return len(text)

@@ -126,7 +126,7 @@ class Sequence:
         """The tokens that must not come next, because a guard refused what came of them."""
         return self.bans.get(len(self.token_ids), set())
 
-    def take_back(self, num_tokens: int, token_bytes: Tokens[bytes | None]) -> None:
+    def take_back(self, num_tokens: int) -> None:
         """Keep the first `num_tokens` tokens; the token that came next is banned there, later bans are forgotten.
 
         What the model has read must be cut to `length` - 1 tokens, for it reads the last one anew.
@@ -139,7 +139,8 @@ class Sequence:
         self.plan = ()
         self.pending = [(self.token_ids or self.request.prompt)[-1]]
         self.stream = TextStream(self.stop)
-        self.new_text = "".join(self.stream.push(token_bytes[token] or b"") for token in self.token_ids)
+        texts = self.matcher.token_texts
+        self.new_text = "".join(self.stream.push(texts[token] or b"") for token in self.token_ids)
         self.num_rollbacks += 1
 
     def count_draft(self, num_tokens: int, num_accepted: int) -> None:

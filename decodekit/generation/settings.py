@@ -105,6 +105,11 @@ class Settings:
         object.__setattr__(self, "can_ban", bool(biases))
 
     @property
+    def is_canonical(self) -> bool:
+        """Whether tokens are taken that are forced by their bytes alone."""
+        return self.fast_forward == "canonical"
+
+    @property
     def is_forced_unseen(self) -> bool:
         """Whether forced tokens are taken before the model has read what stands before them.
 

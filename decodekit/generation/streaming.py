@@ -1,7 +1,8 @@
 """Text as it grows: bytes of tokens in, text out on character boundaries, stop strings held back.
 
-The law of streaming: what `push` and `close` return, concatenated, is the final text: the bytes of all tokens decoded
-as UTF-8 with U+FFFD for what is not, up to the first stop string. Nothing that was returned is ever taken back.
+The law of streaming: what `push` and `close` return, concatenated, is the final text: the bytes of all tokens (of a
+special token that the constraint asked for, its name) decoded as UTF-8 with U+FFFD for what is not, up to the first
+stop string. Nothing that was returned is ever taken back.
 """
 
 from __future__ import annotations

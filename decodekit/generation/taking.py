@@ -29,7 +29,8 @@ def take(sequence: Sequence, token: int, settings: Settings, table: TokenTable |
         sequence.plan = sequence.plan[1:] if sequence.plan[:1] == (token,) else ()
         if table is not None and sequence.row >= 0:
             table.append(sequence)
-        data = settings.vocabulary.token_bytes[token]
+        texts = settings.vocabulary.token_bytes if sequence.matcher is None else sequence.matcher.token_texts
+        data = texts[token]
         if data is not None:
             sequence.new_text += sequence.stream.push(data)
         reason = finish_reason(
