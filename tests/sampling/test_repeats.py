@@ -46,7 +46,7 @@ def same(got: Tensor, expected: list[float]) -> bool:
 
 
 @given(TEXTS, st.floats(0.1, 2), st.floats(1, 2.5), st.integers(1, 4), BREAKERS, st.none() | st.integers(1, 20))
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=120)
 def test_dry(
     texts: list[tuple[list[int], list[int]]],
     multiplier: float,
