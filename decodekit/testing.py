@@ -30,12 +30,13 @@ def check_language(
         constraint: a `Constraint` or what `as_constraint` takes as one.
         accepts: texts that must be whole texts of the constraint.
         rejects: texts that must not be.
-        vocabulary: the tokens to try; must have every single byte. The default has all bytes and pieces of the texts.
+        vocabulary: the tokens to try; must have every single byte. The default has all bytes and pieces of the texts,
+            and the special tokens that the constraint asks for by name; these are not in the texts.
     """
     rule = as_constraint(constraint)
     good, bad = ([t.encode() if isinstance(t, str) else t for t in texts] for texts in (accepts, rejects))
     if vocabulary is None:
-        vocabulary = _vocabulary_of([*good, *bad])
+        vocabulary = _vocabulary_of([*good, *bad], [name for name in rule.special_tokens() if isinstance(name, str)])
     grammar = compile(rule, vocabulary)
     token_of = {data: token for token, data in enumerate(vocabulary.token_bytes) if data is not None}
     _require(all(bytes((b,)) in token_of for b in range(256)), "the vocabulary must have every single byte")
@@ -121,13 +122,14 @@ def _mask(matcher: Matcher, vocabulary: Vocabulary) -> set[int]:
     return set(ids_from_bitmask(bitmask[0]).tolist())
 
 
-def _vocabulary_of(texts: list[bytes]) -> Vocabulary:
-    """All bytes, end of sequence, and pieces of the texts: so many that a test stays quick."""
+def _vocabulary_of(texts: list[bytes], names: list[str]) -> Vocabulary:
+    """All bytes, end of sequence, special tokens, and pieces of the texts: so many that a test stays quick."""
     pieces = {text[i : i + n] for n in (2, 3, 5, 8) for text in texts for i in range(len(text) - n + 1)}
     chosen = sorted(pieces)
     if len(chosen) > 200:
         chosen = sorted(random.Random(0).sample(chosen, 200))
-    return Vocabulary([*(bytes((b,)) for b in range(256)), None, *chosen], [256])
+    special = {name: 257 + number for number, name in enumerate(sorted(names))}
+    return Vocabulary([*(bytes((b,)) for b in range(256)), None, *[None] * len(special), *chosen], [256], None, special)
 
 
 def _divide(data: bytes, token_of: dict[bytes, int], max_length: int, rng: random.Random) -> list[int]:

@@ -23,7 +23,7 @@ from decodekit.constraints.configurations import State
 from decodekit.constraints.ir import Node
 from decodekit.constraints.network import Call, Frame, Read, Return
 from decodekit.constraints.shortest import representative, shortest_words
-from decodekit.constraints.special import spellings
+from decodekit.constraints.special import is_text, spellings
 from decodekit.constraints.unfolding import Unfolding
 from decodekit.errors import ResourceLimitError
 from decodekit.vocabulary import Vocabulary
@@ -151,7 +151,7 @@ class Completions:
 
     @cached_property
     def _has_all_bytes(self) -> bool:
-        return all(bytes((byte,)) in self._token_of for byte in range(256))
+        return all(bytes((byte,)) in self._token_of for byte in range(256) if is_text(bytes((byte,))))
 
     # -- in bytes, from the configurations of a state
 
@@ -522,7 +522,7 @@ def _token_of(vocabulary: Vocabulary) -> dict[bytes, int]:
     """The first token of each byte string."""
     found: dict[bytes, int] = {}
     for token, data in enumerate(vocabulary.token_bytes):
-        if data:
+        if data and is_text(data):  # what is no text is never allowed
             found.setdefault(data, token)
     for token, some in spellings(vocabulary).items():
         found.update((data, token) for data in some)

@@ -22,6 +22,7 @@ from decodekit.constraints.guarded_matcher import GuardedMatcher, Verdicts
 from decodekit.constraints.masks import Masks
 from decodekit.constraints.matcher import GrammarMatcher, Matcher
 from decodekit.constraints.memory import Account, has_room, make_room, on_shortage, share
+from decodekit.constraints.special import check_special_tokens, token_texts
 from decodekit.constraints.unfolding import Unfolding
 from decodekit.errors import UnsatisfiableError
 from decodekit.vocabulary import Vocabulary
@@ -43,14 +44,16 @@ class CompiledGrammar:
     def __init__(self, constraint: Constraint, vocabulary: Vocabulary) -> None:
         self.constraint = constraint
         self.vocabulary = vocabulary
+        asked = constraint.special_tokens()
+        check_special_tokens(asked, vocabulary)
+        self._token_texts = token_texts(vocabulary, asked)
         self._root = constraint.root()
         self._guard = constraint.guard()
         self._lock = threading.Lock()
         self._is_started = False
         Account(self).add(constraint.num_bytes)
         self._start()
-        if not self._unfolding.root.configurations and not self._unfolding.root.is_accepting:
-            raise UnsatisfiableError("no text satisfies the constraint", at=f"{constraint!r:.200}")
+        check_satisfiable(constraint, self._unfolding)
 
     @property
     def has_guard(self) -> bool:
@@ -64,7 +67,13 @@ class CompiledGrammar:
                 self._start()
             self._measure()
             inner = GrammarMatcher(
-                self.vocabulary, self._unfolding, self._masks, self._completions, [self._unfolding.root], []
+                self.vocabulary,
+                self._token_texts,
+                self._unfolding,
+                self._masks,
+                self._completions,
+                [self._unfolding.root],
+                [],
             )
             matcher = inner if self._verdicts is None else GuardedMatcher(inner, self._verdicts)
         make_room()
@@ -146,6 +155,16 @@ class CompiledGrammar:
         return f"CompiledGrammar({self.constraint!r:.200}, {self.vocabulary!r})"
 
 
+def check_satisfiable(constraint: Constraint, unfolding: Unfolding) -> None:
+    """Refuse a constraint of which nothing can be read.
+
+    Raises:
+        UnsatisfiableError: it has no text.
+    """
+    if not unfolding.root.configurations and not unfolding.root.is_accepting:
+        raise UnsatisfiableError("no text satisfies the constraint", at=f"{constraint!r:.200}")
+
+
 _grammars: OrderedDict[tuple[Constraint, str], CompiledGrammar] = OrderedDict()
 _lock = threading.Lock()
 _automata: WeakKeyDictionary[Automaton, Account] = WeakKeyDictionary()
@@ -208,7 +227,8 @@ def compile(constraint: object, tokenizer: Any) -> CompiledGrammar:
             compiles often makes the `Vocabulary` once.
 
     Raises:
-        ConstraintError: the constraint is malformed, not supported, too large or not satisfiable.
+        ConstraintError: the constraint is malformed, not supported, too large or not satisfiable, or asks for special
+            tokens that the vocabulary does not have.
         TokenizerError: the tokenizer has no byte map.
     """
     rule = as_constraint(constraint)

@@ -46,6 +46,14 @@ class Constraint(ABC):
         """What a whole text must satisfy beyond the language of `root`; None if the language says it all."""
         return None
 
+    def special_tokens(self) -> frozenset[str | int]:
+        """The special tokens that its texts are made of, by name or by id: the vocabulary has to have them.
+
+        Those aside for which a text may have the characters of their name just as well. In a text that is parsed, or
+        that a guard is asked about, a special token stands by its name; one that is asked for by its id as ``<[7]>``.
+        """
+        return frozenset()
+
 
 def as_constraint(value: object) -> Constraint:
     """Take a value as a constraint.

@@ -12,6 +12,7 @@ from decodekit.constraints.configurations import State
 from decodekit.constraints.explaining import Explanation, as_bytes, explain_refusal
 from decodekit.constraints.guards import CompoundGuard, Guard, Refusal
 from decodekit.constraints.matcher import GrammarMatcher
+from decodekit.constraints.special import is_text, spellings
 from decodekit.constraints.successors import token_bytes_of
 from decodekit.constraints.unfolding import Unfolding
 from decodekit.vocabulary import Vocabulary
@@ -52,10 +53,22 @@ class Verdicts:
         if known is None:
             tokens, numbers, states = token_bytes_of(self.vocabulary).after(self._unfolding, state)
             final = [number for number, target in enumerate(states) if not target.configurations]
-            known = self._closers[state] = tuple(int(t) for number in final for t in tokens[numbers == number])
+            known = tuple(int(t) for number in final for t in tokens[numbers == number])
+            known = self._closers[state] = known + self._special_closers(state)
             if len(self._closers) > MAX_VERDICTS:
                 self._closers.clear()
         return known
+
+    def _special_closers(self, state: State) -> tuple[int, ...]:
+        """The special tokens among them."""
+        unfolding = self._unfolding
+        if all(is_text(bytes((byte,))) for byte in unfolding.following_bytes(state)):
+            return ()
+        targets = {
+            token: unfolding.join([unfolding.read(state, way) for way in ways])
+            for token, ways in spellings(self.vocabulary).items()
+        }
+        return tuple(t for t, target in targets.items() if target is not None and not target.configurations)
 
 
 class GuardedMatcher:
@@ -64,6 +77,8 @@ class GuardedMatcher:
     The guard is asked about a text in two places: where an end-of-sequence token would end it, and where a token makes
     it whole and nothing can follow. Both are answered before the token is accepted, so that a finished text is one that
     the guard accepts.
+
+    The guard sees special tokens by their names (`Matcher.token_texts`), as `Constraint.parse` does.
     """
 
     __slots__ = ("_ends", "_inner", "_places", "_text", "_verdicts")
@@ -88,8 +103,13 @@ class GuardedMatcher:
         return True
 
     @property
+    def token_texts(self) -> Sequence[bytes | None]:
+        """What each token adds to the text: its bytes; a special token its name; None for what adds nothing."""
+        return self._inner.token_texts
+
+    @property
     def text(self) -> bytes:
-        """The bytes of the tokens so far."""
+        """The text that the guard sees: the bytes of the tokens so far, special tokens by name."""
         return bytes(self._text)
 
     @property
@@ -128,14 +148,12 @@ class GuardedMatcher:
     def refusal(self, token: int) -> Refusal | None:
         """Why the guard refuses the text that `token` ends; None if it does not, or `token` does not end it."""
         state = self._inner.state
-        data = self._verdicts.vocabulary.token_bytes[token]
-        if data is None:
-            is_end = state.is_accepting and token in self._verdicts.vocabulary.eos_token_ids
-            return self._verdicts.of(bytes(self._text)) if is_end else None
+        if token in self._verdicts.vocabulary.eos_token_ids:
+            return self._verdicts.of(bytes(self._text)) if state.is_accepting else None
         target = self._inner.after(state, token)
         if target is None or target.configurations:
             return None
-        return self._verdicts.of(bytes(self._text) + data)
+        return self._verdicts.of(bytes(self._text) + (self.token_texts[token] or b""))
 
     def refusals(self) -> dict[int, Refusal]:
         """The tokens with which the text ends and is refused, with the reason."""
@@ -167,8 +185,7 @@ class GuardedMatcher:
             return False
         if num_tokens:
             return True
-        data = self._verdicts.vocabulary.token_bytes[token] or b""
-        return self._verdicts.of(bytes(self._text) + data) is None
+        return self._verdicts.of(bytes(self._text) + (self.token_texts[token] or b"")) is None
 
     def accept(self, token: int) -> bool:
         """Go on with `token` if it is allowed; otherwise False, and nothing changes."""
@@ -176,7 +193,7 @@ class GuardedMatcher:
             return False
         if not self._inner.accept(token):
             return False
-        data = self._verdicts.vocabulary.token_bytes[token] or b""
+        data = self.token_texts[token] or b""
         self._text += data
         self._ends.append(len(self._text))
         if self._verdicts.is_of_compounds:

@@ -36,6 +36,8 @@ class Refusal:
 class Guard(Protocol):
     """Judges whole texts of a constraint's language.
 
+    A text has the special tokens that the constraint asks for by their names (see `Constraint.special_tokens`).
+
     Laws: the answer depends on the text alone; `Refusal.keep` is at most its length. Several threads may ask at once.
     """
 
@@ -99,6 +101,10 @@ class Guarded(Constraint):
     def root(self) -> Frame:
         """The frame of the inner constraint."""
         return self.constraint.root()
+
+    def special_tokens(self) -> frozenset[str | int]:
+        """Those of the inner constraint."""
+        return self.constraint.special_tokens()
 
     def parse(self, text: str) -> object:
         """The value that the inner constraint gives.

@@ -39,6 +39,10 @@ class Matcher(Protocol):
         """Whether tokens of an inexact mask may be refused."""
 
     @property
+    def token_texts(self) -> Sequence[bytes | None]:
+        """What each token adds to the text: its bytes; a special token its name; None for what adds nothing."""
+
+    @property
     def num_tokens(self) -> int:
         """Tokens accepted so far, an end-of-sequence token included."""
 
@@ -122,17 +126,31 @@ class Matcher(Protocol):
 class GrammarMatcher:
     """The matcher of a compiled grammar. See `Matcher` for what the methods promise."""
 
-    __slots__ = ("_completions", "_masks", "_path", "_token_bytes", "_tokens", "_unfolding", "_vocabulary")
+    __slots__ = (
+        "_completions",
+        "_masks",
+        "_path",
+        "_token_bytes",
+        "_tokens",
+        "_unfolding",
+        "_vocabulary",
+        "token_texts",
+    )
+
+    token_texts: Sequence[bytes | None]
+    """What each token adds to the text: its bytes; a special token its name; None for what adds nothing."""
 
     def __init__(
         self,
         vocabulary: Vocabulary,
+        token_texts: Sequence[bytes | None],
         unfolding: Unfolding,
         masks: Masks,
         completions: Completions,
         path: list[State],
         tokens: list[int],
     ) -> None:
+        self.token_texts = token_texts
         self._vocabulary = vocabulary
         self._token_bytes = vocabulary.token_bytes
         self._unfolding = unfolding
@@ -226,7 +244,13 @@ class GrammarMatcher:
     def fork(self) -> GrammarMatcher:
         """An independent matcher in the same state."""
         return GrammarMatcher(
-            self._vocabulary, self._unfolding, self._masks, self._completions, self._path.copy(), self._tokens.copy()
+            self._vocabulary,
+            self.token_texts,
+            self._unfolding,
+            self._masks,
+            self._completions,
+            self._path.copy(),
+            self._tokens.copy(),
         )
 
     @property
@@ -236,7 +260,7 @@ class GrammarMatcher:
 
     @property
     def text(self) -> bytes:
-        """The bytes of the tokens so far, special tokens in their spelling (see `special`)."""
+        """The bytes of the tokens so far as the engine reads them: special tokens in their spelling (see `special`)."""
         return b"".join(map(self._read_as, self._path, self._tokens))
 
     def completion(self) -> tuple[int, ...]:

@@ -8,6 +8,9 @@ nears; where no room is left the shortest way out is taken, so recursion ends. T
 exponential distribution with the mean that was asked for, so that short and long texts both occur.
 
 Characters of a set are drawn with letters and digits first; other alphabets, escapes and white space are rare.
+
+Special tokens stand in a text by name, as in that of a completion (see the module `special`). A name in a text that is
+given may be the token or its characters; it is read as whichever leads on.
 """
 
 from __future__ import annotations
@@ -22,12 +25,15 @@ from typing import Final, TypeVar
 
 from decodekit.constraints.automaton import shared_automaton
 from decodekit.constraints.closing import Completions
-from decodekit.constraints.compiler import compile
+from decodekit.constraints.compiler import check_satisfiable
 from decodekit.constraints.constraint import Constraint, as_constraint
-from decodekit.constraints.explaining import Explanation
+from decodekit.constraints.explaining import Explanation, as_bytes, explain_refusal
 from decodekit.constraints.guards import Refusal
 from decodekit.constraints.ir import ByteMask, Node, bytes_of
+from decodekit.constraints.memory import on_shortage
 from decodekit.constraints.network import Call, Frame, Label, Move, Read, Return
+from decodekit.constraints.readings import readings
+from decodekit.constraints.special import with_names
 from decodekit.constraints.tracing import Thread, Trace
 from decodekit.constraints.unfolding import Unfolding
 from decodekit.errors import ConstraintError, GuardError, OptionError
@@ -58,17 +64,15 @@ def explain(constraint: object, text: str) -> Explanation:
     Raises:
         ConstraintError: the constraint is malformed or not satisfiable.
     """
-    matcher = compile(constraint, byte_vocabulary()).matcher()
-    explanation = matcher.explain(text)
-    if not explanation.is_allowed:
-        return explanation
-    for byte in text.encode("utf-8", "surrogatepass"):
-        matcher.accept(byte)
-    return replace(matcher.explain(_END_OF_TEXT), position=len(text))
+    rule = as_constraint(constraint)
+    root, unfolding, _ = _engine(rule)
+    found = readings(unfolding, text, rule.special_tokens())[0].explain(root, unfolding)
+    refusal = _refusal(rule, as_bytes(text)) if found.is_allowed else None
+    return found if refusal is None else explain_refusal(refusal, len(text))
 
 
 def complete(constraint: object, prefix: str = "") -> str:
-    """A shortest text of a constraint, in bytes, that begins with `prefix`.
+    """A shortest text of a constraint, in bytes, that begins with `prefix`; special tokens count by their spelling.
 
     With a guard (`Guarded`, `uniqueItems` of objects) the shortest text may be one that it refuses; then the result is
     the shortest of some random ones.
@@ -83,18 +87,19 @@ def complete(constraint: object, prefix: str = "") -> str:
         ConstraintError: the constraint is malformed or not satisfiable, or no text was found within bounds.
     """
     rule = as_constraint(constraint)
-    matcher = compile(rule, byte_vocabulary()).matcher()
-    data = prefix.encode("utf-8", "surrogatepass")
-    said = matcher.explain(prefix)
-    if not said.is_allowed:
-        raise OptionError(f"no text begins so: {said}", at="prefix")
-    for byte in data:
-        matcher.accept(byte)
-    text = data + bytes(matcher.completion())
+    root, unfolding, completions = _engine(rule)
+    ways = readings(unfolding, prefix, rule.special_tokens())
+    if not ways[0].is_whole:
+        raise OptionError(f"no text begins so: {ways[0].explain(root, unfolding)}", at="prefix")
+    paths = [way.path for way in ways]
+    wholes = [path + completions.text(way.state, path) for path, way in zip(paths, ways, strict=True)]
+    shortest = min(range(len(wholes)), key=lambda number: len(wholes[number]))
+    text = with_names(wholes[shortest])
     refusal = _refusal(rule, text)
     if refusal is None:
         return _decoded(text)
-    found = [text for text in _random(rule, random.Random(0), len(data) + DEFAULT_SIZE, data, MAX_TRIES) if text]
+    size = len(paths[shortest]) + DEFAULT_SIZE
+    found = [text for text in _random(rule, random.Random(0), size, paths[shortest], MAX_TRIES) if text]
     if not found:
         raise _refused(refusal)
     return _decoded(min(found, key=lambda member: (len(member), member)))
@@ -123,19 +128,20 @@ def sample_texts(constraint: object, *, seed: int = 0, size: int = DEFAULT_SIZE)
     if size < 0:
         raise OptionError(f"a size of {size} bytes", at="size", hint="0 for short texts")
     rule = as_constraint(constraint)
-    compile(rule, byte_vocabulary())  # raises what is wrong with it
+    _engine(rule)  # raises what is wrong with it
     rng = random.Random(seed)
     while True:
         found = next((text for text in _random(rule, rng, size, b"", MAX_TRIES) if text is not None), None)
         if found is None:
-            refusal = _refusal(rule, next(_walks(rule, rng, size, b"")))
+            refusal = _refusal(rule, with_names(next(_walks(rule, rng, size, b""))))
             raise _refused(refusal) if refusal else _no_text()
         yield found.decode()
 
 
 def _random(rule: Constraint, rng: random.Random, size: int, prefix: bytes, num: int) -> Iterator[bytes | None]:
     """So many random texts; None for one that the guard refuses or that is no UTF-8."""
-    for text, _ in zip(_walks(rule, rng, size, prefix), range(num), strict=False):
+    for path, _ in zip(_walks(rule, rng, size, prefix), range(num), strict=False):
+        text = with_names(path)
         try:
             text.decode()
         except UnicodeDecodeError:
@@ -145,11 +151,25 @@ def _random(rule: Constraint, rng: random.Random, size: int, prefix: bytes, num:
 
 
 def _walks(rule: Constraint, rng: random.Random, size: int, prefix: bytes) -> Iterator[bytes]:
-    root = rule.root()
-    completions = Completions(root, Unfolding(root, shared_automaton()), byte_vocabulary())
+    root, _, completions = _engine(rule)
     for attempt in count():  # what a guard refused may be too small
         room = len(prefix) + rng.expovariate(1) * size + attempt
         yield _Walk(completions, rng, room).text(root, prefix)
+
+
+@lru_cache(maxsize=8)
+def _engine(rule: Constraint) -> tuple[Frame, Unfolding, Completions]:
+    """What reads the texts of a constraint; a vocabulary need not have its special tokens."""
+    root = rule.root()
+    unfolding = Unfolding(root, shared_automaton())
+    check_satisfiable(rule, unfolding)
+    return root, unfolding, Completions(root, unfolding, byte_vocabulary())
+
+
+@on_shortage
+def _release() -> None:
+    """Let go of what can be made again."""
+    _engine.cache_clear()
 
 
 def _refusal(rule: Constraint, text: bytes) -> Refusal | None:
@@ -169,7 +189,7 @@ def _decoded(text: bytes) -> str:
 
 
 def _no_text() -> ConstraintError:
-    return ConstraintError("what the constraint has is no UTF-8: special tokens, or bytes that are no characters")
+    return ConstraintError("what the constraint has is no UTF-8: bytes that are no characters")
 
 
 @lru_cache(maxsize=1)

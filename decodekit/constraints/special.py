@@ -3,24 +3,42 @@
 The engine reads bytes. A special token has none, so it is given a spelling that cannot be met in UTF-8: its name
 between two bytes 0xFF, or its id between two bytes 0xFE. A constraint that wants the token reads its spelling; the
 vocabulary's trie holds the spellings beside the texts of the other tokens, so masks need to know nothing of them.
+
+A text shows the special tokens that its constraint asked for, as the constraint wrote them: by name, or an id as
+grammars write it (``<[7]>``). That text is the only one there is: `Completion.text`, what a guard is asked about, what
+`Constraint.parse` reads. End-of-sequence tokens end a text and are not part of it.
 """
 
 from __future__ import annotations
 
+import difflib
+import re
+from collections.abc import Set
 from functools import lru_cache
-from typing import Final
+from typing import Final, TypeAlias
 
+from decodekit.errors import InvalidConstraintError
 from decodekit.vocabulary import Vocabulary
+
+SpecialName: TypeAlias = str | int
+"""How a constraint asks for a special token: by its name in the vocabulary, or by its id."""
 
 _BY_NAME: Final = b"\xff"
 _BY_ID: Final = b"\xfe"
+_SPELLING: Final = re.compile(rb"\xff([^\xff]*)\xff|\xfe([0-9]+)\xfe")
+_MAX_SHOWN: Final = 8
 
 
-def spelling(token: str | int) -> bytes:
+def spelling(token: SpecialName) -> bytes:
     """The bytes that stand for a special token, given by its name or its id."""
     if isinstance(token, int):
         return _BY_ID + str(token).encode() + _BY_ID
     return _BY_NAME + token.encode() + _BY_NAME
+
+
+def written(token: SpecialName) -> str:
+    """How a special token stands in a text: its name, or its id as grammars write it."""
+    return f"<[{token}]>" if isinstance(token, int) else token
 
 
 def is_text(data: bytes) -> bool:
@@ -38,16 +56,82 @@ def spellings(vocabulary: Vocabulary) -> dict[int, tuple[bytes, ...]]:
     return found
 
 
-def without_spellings(path: bytes) -> bytes:
-    """The text of what was read: without the special tokens."""
+def with_names(path: bytes) -> bytes:
+    """The text of what the engine read: special tokens as they are written, not as they are spelled."""
     if is_text(path):
         return path
-    text, place = bytearray(), 0
-    while place < len(path):
-        mark = path[place : place + 1]
-        if mark in (_BY_NAME, _BY_ID):
-            place = path.index(mark, place + 1) + 1
-        else:
-            text += mark
-            place += 1
-    return bytes(text)
+    return _SPELLING.sub(lambda found: found[1] if found[2] is None else b"<[" + found[2] + b"]>", path)
+
+
+def token_texts(vocabulary: Vocabulary, asked: Set[SpecialName] = frozenset()) -> tuple[bytes | None, ...]:
+    """What each token adds to a text: its bytes; of a special token how it was asked for, else its first name.
+
+    None for what cannot be asked for: end-of-sequence tokens, and tokens without bytes and without a name.
+
+    Raises:
+        InvalidConstraintError: one token is asked for in two ways, so that a text would not say which was meant.
+    """
+    texts = _named(vocabulary)
+    forms: dict[int, SpecialName] = {}
+    for form in sorted(asked, key=str):
+        token = vocabulary.special_tokens[form] if isinstance(form, str) else form
+        if forms.setdefault(token, form) != form:
+            raise InvalidConstraintError(
+                f"the constraint asks for the special token {token} as {forms[token]!r} and as {form!r}",
+                hint="one of them everywhere",
+            )
+    others = {token: text for token, form in forms.items() if texts[token] != (text := written(form).encode())}
+    return tuple(others.get(token, text) for token, text in enumerate(texts)) if others else texts
+
+
+@lru_cache(maxsize=8)
+def _named(vocabulary: Vocabulary) -> tuple[bytes | None, ...]:
+    some = spellings(vocabulary)
+    return tuple(some[token][1][1:-1] if token in some else data for token, data in enumerate(vocabulary.token_bytes))
+
+
+def check_special_tokens(asked: Set[SpecialName], vocabulary: Vocabulary) -> None:
+    """Refuse what the vocabulary does not have.
+
+    Args:
+        asked: names and ids; see `Constraint.special_tokens`.
+        vocabulary: what has to have them as special tokens that are not the end of a text.
+
+    Raises:
+        InvalidConstraintError: some are missing; with their names, and names that are near.
+    """
+    some = spellings(vocabulary)
+    missing = {
+        token: _fault(token, vocabulary)
+        for token in sorted(asked, key=str)
+        if (vocabulary.special_tokens.get(token) if isinstance(token, str) else token) not in some
+    }
+    if not missing:
+        return
+    shown = list(missing.values())[:_MAX_SHOWN]
+    more = f"; and {len(missing) - _MAX_SHOWN:,} more" if len(missing) > _MAX_SHOWN else ""
+    raise InvalidConstraintError("; ".join(shown) + more, hint=_hint(list(missing), vocabulary))
+
+
+def _fault(token: SpecialName, vocabulary: Vocabulary) -> str:
+    """Why a token cannot be asked for."""
+    number = vocabulary.special_tokens.get(token) if isinstance(token, str) else token
+    if number in vocabulary.eos_token_ids:
+        return f"the token {token!r} ends a text, so that it cannot be part of one"
+    data = vocabulary.token_bytes[number] if number is not None and 0 <= number < vocabulary.size else None
+    if data is not None:
+        return f"the token {token!r} is no special token of the vocabulary: it is written as the text {data!r:.60}"
+    return f"the vocabulary has no special token {token!r:.60}"
+
+
+def _hint(missing: list[SpecialName], vocabulary: Vocabulary) -> str:
+    names = [name for name, token in vocabulary.special_tokens.items() if token in spellings(vocabulary)]
+    wanted = [token for token in missing if isinstance(token, str)]
+    near = [name for token in wanted for name in difflib.get_close_matches(token, names, n=3, cutoff=0.5)]
+    shown = list(dict.fromkeys(near))[:_MAX_SHOWN] or names[:_MAX_SHOWN]
+    words = [f"near names: {', '.join(map(repr, shown))}" if near else f"there are {', '.join(map(repr, shown))}"]
+    if not names:
+        words = ["it has none that can be part of a text"]
+    if wanted:
+        words.append(f"as text it may be written as a string, {wanted[0]!r:.60}")
+    return "; ".join(words)

@@ -390,7 +390,7 @@ def test_special_tokens_are_matched_by_id_and_parsed_by_name() -> None:
 
 
 def test_guards_are_asked_where_special_tokens_stand_between_parts() -> None:
-    """The text that a matcher has does not show special tokens."""
+    """The guard sees them by name."""
     thinking = Reasoned(INCREASING, begin=Special("<think>"), end=Special("</think>"))
     grammar = compile(thinking, SPECIAL)
     for value, is_accepted in ((b"[1,2]", True), (b"[2,1]", False)):

@@ -30,7 +30,7 @@ from decodekit.errors import (
 from decodekit.vocabulary import Vocabulary
 from tests.reference.vocabularies import adversarial_vocabulary, byte_vocabulary
 
-BYTES = byte_vocabulary()
+BYTES = Vocabulary([*byte_vocabulary().token_bytes, None], [256], special_tokens={"<eos0>": 256, "<think>": 257})
 SCHEMA = {"properties": {"z": {"type": "integer"}, "a": {"$ref": "https://example.org/b"}}, "required": ["a"]}
 
 CONSTRAINTS: list[Constraint] = [
@@ -45,7 +45,7 @@ CONSTRAINTS: list[Constraint] = [
     OneOf(Choices(["a", "b"]), Many(JsonSchema({"type": "null"}), 1, 3, separator=", ")),
     Tagged(Tag("<f>", JsonSchema({"type": "object"}), "</f>"), max_tags=2),
     Reasoned(JsonSchema({"type": "integer"}), "<think>", "</think>", max_chars=5),
-    Concat(Special("<eos0>"), Text(max_chars=3)),
+    Concat(Special("<think>"), Text(max_chars=3)),
 ]
 
 

@@ -268,6 +268,10 @@ class TextsMatcher:
 
     has_guard = False
 
+    @property
+    def token_texts(self) -> Sequence[bytes | None]:
+        return self.vocabulary.token_bytes
+
     def refusal(self, token: int) -> None:
         return None
 

@@ -16,6 +16,7 @@ from decodekit.constraints.grammar.rules import (
     SpecialToken,
     Terminal,
     children,
+    special_tokens_of,
 )
 from decodekit.constraints.guards import Guard, Refusal
 from decodekit.constraints.ir import literal
@@ -26,8 +27,8 @@ from decodekit.errors import InvalidConstraintError
 class Composed(HasParts):
     """A constraint made of parts. Subclasses say how, and what the values of the parts are together.
 
-    A text may divide into the parts in several ways; which one counts is said in the module `splitting`. A text of
-    special tokens, which have no bytes, is parsed with their names in their places.
+    A text may divide into the parts in several ways; which one counts is said in the module `splitting`. A special
+    token stands in a text by its name.
     """
 
     __slots__ = ()
@@ -56,6 +57,10 @@ class Composed(HasParts):
     def num_bytes(self) -> int:
         """Those of the parts."""
         return sum(part.num_bytes for part in parts_of(self.expression()))
+
+    def special_tokens(self) -> frozenset[str | int]:
+        """Those of the parts."""
+        return special_tokens_of(self.expression())
 
     def guard(self) -> Guard | None:
         """The guards of the parts, each for its part of the text; None if no part has one."""

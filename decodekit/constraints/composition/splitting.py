@@ -30,7 +30,8 @@ from decodekit.constraints.grammar.rules import (
 from decodekit.constraints.guards import Refusal
 from decodekit.constraints.memory import Account, on_shortage
 from decodekit.constraints.network import Lexeme
-from decodekit.constraints.special import spelling
+from decodekit.constraints.readings import positions
+from decodekit.constraints.special import written
 from decodekit.constraints.unfolding import Unfolding
 
 MAX_STATES: Final = 4_000
@@ -104,20 +105,16 @@ class Split:
         expression: the parts. Rules are not followed: the expression of a composition has none.
         data: the text in UTF-8.
         is_guarded: whether parts that a guard refuses do not count.
-        may_lack_tokens: whether the text may lack special tokens where they stood, as the text of a matcher does.
 
     Attributes:
         is_whole: whether the text divides at all.
         reached: how many bytes go along with some division.
     """
 
-    def __init__(
-        self, expression: Expression, data: bytes, is_guarded: bool = True, may_lack_tokens: bool = False
-    ) -> None:
+    def __init__(self, expression: Expression, data: bytes, is_guarded: bool = True) -> None:
         self.data = data
         self.reached = 0
         self._is_guarded = is_guarded
-        self._may_lack_tokens = may_lack_tokens
         self._todos: dict[tuple[object, ...], _Todo] = {}
         self._expressions: dict[int, Expression] = {}  # of constraints with parts, by id
         self._unfoldings: dict[int, Unfolding] = {}  # of leaves, by id
@@ -158,7 +155,7 @@ class Split:
 
     def _value_of(self, leaf: Leaf) -> object:
         if isinstance(leaf.item, SpecialToken):
-            return str(leaf.item.token)
+            return written(leaf.item.token)
         text = self.data[leaf.start : leaf.end].decode()
         return leaf.item.constraint.parse(text) if isinstance(leaf.item, Inline) else text
 
@@ -259,14 +256,18 @@ class Split:
     def _ends_of(self, item: Expression, start: int) -> list[int]:
         """Where a part that begins at `start` may end, ascending."""
         if isinstance(item, SpecialToken):
-            forms = (spelling(item.token), item.token.encode() if isinstance(item.token, str) else b"")
-            ends = [start + len(form) for form in forms if form and self.data.startswith(form, start)]
+            name = written(item.token).encode()
+            ends = [start + len(name)] if self.data.startswith(name, start) else []
             self.reached = max(self.reached, start, *ends)
-            return ends or ([start] if self._may_lack_tokens else [])
+            return ends
         key = (id(item), start)
         known = self._ends.get(key)
         if known is None:
-            known, reached = _ends(self._unfolding(item), self.data, start)
+            asked = item.constraint.special_tokens() if isinstance(item, Inline) else frozenset()
+            if asked:
+                known, reached = _ends_with_names(self._unfolding(item), self.data, start, asked)
+            else:
+                known, reached = _ends(self._unfolding(item), self.data, start)
             self.reached = max(self.reached, reached)
             guard = item.constraint.guard() if self._is_guarded and isinstance(item, Inline) else None
             if guard is not None:
@@ -287,15 +288,13 @@ def first_refusal(expression: Expression, data: bytes) -> Refusal | None:
 
     The text is accepted if any division of it is. If none is, the reason is that of the division that comes first.
     """
-    for may_lack_tokens in (False, True):
-        if Split(expression, data, may_lack_tokens=may_lack_tokens).is_whole:
-            return None
-        plain = Split(expression, data, is_guarded=False, may_lack_tokens=may_lack_tokens)
-        for leaf in plain.leaves():
-            guard = leaf.item.constraint.guard() if isinstance(leaf.item, Inline) else None
-            refusal = None if guard is None else guard.refuses(data[leaf.start : leaf.end])
-            if refusal is not None:
-                return Refusal(leaf.start + refusal.keep, refusal.at, refusal.message)
+    if Split(expression, data).is_whole:
+        return None
+    for leaf in Split(expression, data, is_guarded=False).leaves():
+        guard = leaf.item.constraint.guard() if isinstance(leaf.item, Inline) else None
+        refusal = None if guard is None else guard.refuses(data[leaf.start : leaf.end])
+        if refusal is not None:
+            return Refusal(leaf.start + refusal.keep, refusal.at, refusal.message)
     return Refusal(len(data), "the whole text", "it does not divide into the parts of the constraint")
 
 
@@ -313,6 +312,14 @@ def _ends(unfolding: Unfolding, data: bytes, start: int) -> tuple[list[int], int
         if state is None:
             return ends, position
     return ends, len(data)
+
+
+def _ends_with_names(
+    unfolding: Unfolding, data: bytes, start: int, asked: frozenset[str | int]
+) -> tuple[list[int], int]:
+    """The same of a part that has special tokens."""
+    found = list(positions(unfolding, data, start, asked))
+    return [position for position, states in found if any(state.is_accepting for state in states)], found[-1][0]
 
 
 def _unfolding(item: Terminal | Inline) -> Unfolding:

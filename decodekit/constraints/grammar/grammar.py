@@ -3,34 +3,26 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
-from decodekit.constraints import ir
 from decodekit.constraints.constraint import Constraint
 from decodekit.constraints.grammar import definitions, gbnf, lark
 from decodekit.constraints.grammar.frames import root_frame
 from decodekit.constraints.grammar.literals import read_json
 from decodekit.constraints.grammar.regular import fold
 from decodekit.constraints.grammar.rules import (
-    EMPTY_TEXT,
-    Alternatives,
-    Expression,
     Inline,
-    Repeated,
     Rules,
-    Sequence,
-    SpecialToken,
     Terminal,
-    alternatives,
-    repeated,
-    sequence,
+    special_tokens_of,
 )
 from decodekit.constraints.grammar.source import Place, Source
 from decodekit.constraints.memory import on_shortage
 from decodekit.constraints.network import Frame
+from decodekit.constraints.readings import readings
 from decodekit.errors import (
     InvalidConstraintError,
     NameNotFoundError,
@@ -144,24 +136,25 @@ class Grammar(Constraint):
         schema = self.rules.rules[self.start]
         return schema.constraint.guard() if self.syntax == "schema" and isinstance(schema, Inline) else None
 
+    def special_tokens(self) -> frozenset[str | int]:
+        """Those of the rules and of the constraints in them."""
+        return special_tokens_of(*self.rules.rules.values())
+
     def parse(self, text: str) -> str:
-        """The text itself. Special tokens may stand in it by name, or be missing, as in the text of a completion.
+        """The text itself. Special tokens stand in it by name, or as ``<[7]>``, as in the text of a completion.
 
         Raises:
             ValueError: it is none of the grammar's; with the place where it stops being the beginning of one.
         """
-        unfolding = _unfolding(self)
-        state = unfolding.root
-        for place, char in enumerate(text):
-            following = unfolding.read(state, char.encode("utf-8", errors="surrogatepass"))
-            if following is None:
-                line, column = text.count("\n", 0, place) + 1, place - text.rfind("\n", 0, place)
-                raise ValueError(
-                    f"no text of the grammar goes on with {char!r} at line {line}, column {column}, "
-                    f"behind {text[max(place - 40, 0) : place]!r}"
-                )
-            state = following
-        if not state.is_accepting:
+        reading = readings(_unfolding(self), text, self.special_tokens())[0]
+        if not reading.is_whole:
+            place = len(reading.text[: reading.end].decode("utf-8", errors="ignore"))
+            line, column = text.count("\n", 0, place) + 1, place - text.rfind("\n", 0, place)
+            raise ValueError(
+                f"no text of the grammar goes on with {text[place]!r} at line {line}, column {column}, "
+                f"behind {text[max(place - 40, 0) : place]!r}"
+            )
+        if not reading.state.is_accepting:
             raise ValueError(f"no text of the grammar ends behind {text[-40:]!r}")
         return text
 
@@ -247,24 +240,7 @@ def _unfolding(grammar: Grammar) -> Unfolding:
     from decodekit.constraints.automaton import shared_automaton
     from decodekit.constraints.unfolding import Unfolding
 
-    rules = _rules(grammar)
-    texts = {name: _as_text(expression) for name, expression in rules.rules.items()}
-    return Unfolding(root_frame(fold(replace(rules, rules=texts))), shared_automaton())
-
-
-def _as_text(expression: Expression) -> Expression:
-    """The same, with special tokens as they are in a text: by their names, or not at all."""
-    if isinstance(expression, SpecialToken):
-        token = expression.token
-        name = [Terminal(ir.literal(token.encode()), token)] if isinstance(token, str) else []
-        return alternatives(*name, EMPTY_TEXT)
-    if isinstance(expression, Sequence):
-        return sequence(*map(_as_text, expression.items))
-    if isinstance(expression, Alternatives):
-        return alternatives(*map(_as_text, expression.options))
-    if isinstance(expression, Repeated):
-        return repeated(_as_text(expression.item), expression.min, expression.max)
-    return expression
+    return Unfolding(_root(grammar), shared_automaton())
 
 
 @on_shortage

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Final, TypeAlias
 
 from decodekit.constraints.constraint import Constraint
-from decodekit.constraints.ir import Node
+from decodekit.constraints.ir import Node, literal
 from decodekit.errors import InvalidConstraintError
 
 
@@ -136,6 +136,32 @@ class Rules:
                 raise InvalidConstraintError(
                     f"there is no rule {name!r}", hint=f"one of {', '.join(sorted(self.rules)[:8])}"
                 )
+
+
+def special_tokens_of(*expressions: Expression) -> frozenset[str | int]:
+    """The special tokens of expressions and of the constraints in them.
+
+    Those aside that are an alternative to the text of their name: a vocabulary without them has the text.
+    """
+    found: set[str | int] = set()
+    agenda = list(expressions)
+    while agenda:
+        item = agenda.pop()
+        if isinstance(item, SpecialToken):
+            found.add(item.token)
+        elif isinstance(item, Inline):
+            found |= item.constraint.special_tokens()
+        else:
+            parts = children(item)
+            agenda += [part for part in parts if not (isinstance(item, Alternatives) and _name_of(part) in parts)]
+    return frozenset(found)
+
+
+def _name_of(expression: Expression) -> Terminal | None:
+    """The text of the name of a special token."""
+    if isinstance(expression, SpecialToken) and isinstance(expression.token, str):
+        return Terminal(literal(expression.token.encode()))
+    return None
 
 
 def references(expression: Expression) -> list[str]:

@@ -74,7 +74,7 @@ class Tools(Composed):
         choice: ``"auto"``, ``"required"`` or ``"none"``.
         only: the name of the tool that has to be called, None if it may be any.
         max_calls: largest number of calls, None for no bound.
-        special_tokens: whether markers are special tokens of the vocabulary; None for either.
+        has_special_markers: whether markers are special tokens of the vocabulary; None for either.
     """
 
     tools: tuple[Tool, ...]
@@ -82,7 +82,7 @@ class Tools(Composed):
     choice: Choice
     only: str | None
     max_calls: int | None
-    special_tokens: bool | None
+    has_special_markers: bool | None
 
     @property
     def definitions(self) -> list[dict[str, Any]]:
@@ -125,9 +125,9 @@ class Tools(Composed):
     def _spelling(self) -> Spelling:
         def mark(name: str) -> Expression:
             token, text = SpecialToken(name), expression_of(name)
-            if self.special_tokens is None:
+            if self.has_special_markers is None:
                 return Alternatives((token, text))
-            return token if self.special_tokens else text
+            return token if self.has_special_markers else text
 
         return FORMATS[self.format].spell(mark, BLANKS)
 
