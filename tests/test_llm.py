@@ -7,7 +7,9 @@ import json
 import math
 import threading
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 import torch
@@ -15,6 +17,7 @@ from pydantic import BaseModel, field_validator
 from torch import Tensor
 
 import decodekit as dk
+from decodekit.constraints.tool_calls import ToolCall, ToolResponse
 from decodekit.errors import (
     ChatTemplateError,
     ConstraintError,
@@ -397,6 +400,70 @@ def test_tokenizers_of_other_families(kind: str) -> None:
     llm = LLM(model, tokenizer)
     assert llm.generate("né the", max_new_tokens=2).error is None
     assert model.caches[0].tokens[0][: len(prompt)] == prompt
+
+
+CALLING = small_tokenizer()
+CALLING.add_special_tokens({"additional_special_tokens": ["[TOOL_CALLS]"]})
+CALLS = CALLING.convert_tokens_to_ids("[TOOL_CALLS]")
+
+
+def calling(law: Law) -> LLM:
+    return LLM(ToyLM(law, V, frozenset({EOS})), CALLING)
+
+
+def writes_tokens(tokens: list[int]) -> Law:
+    """The law of a model that writes these tokens after every prompt, then the end token."""
+
+    def law(prefix: Sequence[int]) -> Tensor:
+        start = max((i for i, token in enumerate(prefix) if token == PROMPT_END), default=-1) + 1
+        row = torch.zeros(V)
+        row[[*tokens, EOS][min(len(prefix) - start, len(tokens))]] = 50.0
+        return row
+
+    return law
+
+
+@pytest.mark.parametrize("special_tokens", [True, None])
+def test_tool_calls_with_special_tokens(special_tokens: bool | None) -> None:
+    text = '[{"name": "now", "arguments": {"zone": "a"}}]'
+    tools = [{"name": "now", "parameters": {"type": "object", "properties": {"zone": {"type": "string"}}}}]
+    constraint = dk.tools(tools, "mistral", special_tokens=special_tokens)
+    llm = calling(writes_tokens([*ids("ab"), CALLS, *ids(text)]))
+    completion = llm.generate("Now?|", constraint=constraint)
+    assert completion.error is None and completion.finish_reason == "complete"
+    assert completion.value == ToolResponse("ab", (ToolCall("now", {"zone": "a"}),))
+    assert completion.text == f"ab[TOOL_CALLS]{text}" and CALLS in completion.token_ids
+    chunks = list(llm.stream("Now?|", constraint=constraint))
+    assert "".join(chunk.text for chunk in chunks) == completion.text
+    assert all(chunk.text or chunk.completion for chunk in chunks)
+    # A guard sees the same text; without a constraint that asked for it, the token is no text.
+    guarded = dk.Guarded(constraint, lambda answer: answer == completion.value or f"not {answer}")
+    assert llm.generate("Now?|", constraint=guarded) == replace(completion, stats=ANY)
+    assert llm.generate("Now?|").text == f"ab{text}"
+
+
+@pytest.mark.parametrize("fast_forward", ["off", "exact", "canonical"])
+def test_tool_calls_end_in_time_with_special_tokens(fast_forward: str) -> None:
+    """A model that would go on for ever, or that writes at random."""
+    constraint = dk.tools([{"name": "now"}], "mistral", "required", special_tokens=True)
+    for law in (writes_tokens([*ids("a")] * 200), hashed_law(V)):
+        for seed in range(3):
+            completion = calling(law).generate(
+                "Now?|", constraint=constraint, on_length="close", max_new_tokens=60, strategy="sample", seed=seed,
+                fast_forward=fast_forward,
+            )  # fmt: skip
+            assert completion.error is None and completion.token_ids[0] == CALLS
+            assert completion.text.startswith("[TOOL_CALLS]") and completion.value == constraint.parse(completion.text)
+            assert {call.name for call in completion.value.calls} == {"now"}
+
+
+def test_special_tokens_that_the_tokenizer_does_not_have() -> None:
+    constraint = dk.tools([{"name": "now"}], "mistral", "required", special_tokens=True)
+    with pytest.raises(ConstraintError, match=r"no special token '\[TOOL_CALLS\]'"):
+        toy().generate("Now?|", constraint=constraint)
+    either = dk.tools([{"name": "now"}], "mistral", "required")
+    completion = toy().generate("Now?|", constraint=either, on_length="close")
+    assert completion.error is None and completion.text.startswith("[TOOL_CALLS]")
 
 
 def test_vocabularies_are_read_once_per_tokenizer() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from decodekit.constraints import Constraint, Guarded, Regex, compile
+from decodekit.constraints.composition import Concat, Special
 from decodekit.constraints.guards import Guard, Refusal
 from decodekit.constraints.network import Frame
 from decodekit.errors import ConstraintError, DeadEndError, GuardError
@@ -70,18 +71,21 @@ def settings_of(strategy: Strategy, **options: Any) -> Settings:
     return Settings(VOCABULARY, strategy.pipeline, strategy.select, **given)
 
 
-def run(requests: list[Request], settings: Settings, num_rows: int = 4, salt: int = 0) -> list[tuple[str, Result]]:
+def run(
+    requests: list[Request], settings: Settings, num_rows: int = 4, salt: int = 0, shown: Vocabulary = VOCABULARY
+) -> list[tuple[str, Result]]:
     texts: dict[int, str] = {}
     tokens: dict[int, list[int]] = {}
     results: dict[int, Result] = {}
-    for update in Batch(ToyLM(hashed_law(V, salt=salt), V), settings, num_rows, requests).run():
+    size = settings.vocabulary.size
+    for update in Batch(ToyLM(hashed_law(size, salt=salt), size), settings, num_rows, requests).run():
         texts[update.index] = texts.get(update.index, "") + update.text
         tokens.setdefault(update.index, []).extend(update.token_ids)
         if update.result is not None:
             results[update.index] = update.result
     for index, result in results.items():  # nothing that was handed out was taken back
         assert tuple(tokens[index]) == result.token_ids
-        assert texts[index] == VOCABULARY.decode(result.token_ids).decode()
+        assert texts[index] == shown.decode(result.token_ids).decode()
     return [(texts[index], results[index]) for index in sorted(results)]
 
 
@@ -114,6 +118,46 @@ def test_the_slow_twin_agrees(number: int, strategy: Strategy) -> None:
             assert isinstance(result.error, GuardError)
         else:
             assert (tokens, reason) == (list(result.token_ids), result.finish_reason)
+
+
+MARKED = Vocabulary([*TOKENS, None, None], [V - 1], None, {"<list>": V, "<end>": V + 1})
+SHOWN = Vocabulary([*TOKENS, b"<list>", b"<end>"], [V - 1])
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=repr)
+@pytest.mark.parametrize("constraint", [Far(), Guarded(Far(), lambda items: sum(items) % 3 == 0)])
+def test_texts_with_special_tokens_are_taken_back_as_far(constraint: Constraint, strategy: Strategy) -> None:
+    """The twin sees a vocabulary in which special tokens are texts: their names."""
+    begin, end = Special("<list>"), Special("<end>")
+    whole = Concat(begin, constraint, end)
+    guard = whole.guard()
+    assert guard is not None
+    grammar = compile(whole, MARKED)
+    requests = [Request([index, 1], grammar.matcher(), seed=index) for index in range(8)]
+    settings = replace(settings_of(strategy), vocabulary=MARKED)
+    num_rollbacks = num_finished = 0
+    for request, (text, result) in zip(requests, run(requests, settings, shown=SHOWN), strict=True):
+        tokens, reason, rollbacks = guarded_decode(
+            hashed_law(MARKED.size),
+            request.prompt,
+            choose_by(strategy, request.seed),
+            SHOWN,
+            compile(Concat(begin, LISTS, end), MARKED).matcher(),
+            guard,
+            max_new_tokens=24,
+        )
+        assert rollbacks == result.stats.num_rollbacks
+        num_rollbacks += rollbacks
+        if reason == "dead_end":
+            assert isinstance(result.error, GuardError)
+        else:
+            assert (tokens, reason) == (list(result.token_ids), result.finish_reason)
+        if reason == "complete":
+            num_finished += 1
+            assert text.startswith("<list>[") and text.endswith("]<end>")
+            [items] = whole.parse(text)
+            assert len(set(items)) == len(items)
+    assert num_rollbacks > 0 and num_finished > 0
 
 
 @pytest.mark.parametrize("constraint", CONSTRAINTS, ids=repr)
