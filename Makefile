@@ -8,7 +8,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint types check-format pytest test-slow test-gpu fuzz bench bench-masks bench-first-use train clean
+.PHONY: help install demo test lint types check-format pytest test-slow test-gpu fuzz bench bench-masks bench-grammars bench-first-use train clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -52,6 +52,9 @@ bench: $(STAMP)  ## tokens per second beside transformers' generate, on the bund
 
 bench-masks: $(STAMP)  ## token masks beside llguidance and XGrammar (pip install them); MASKS_ARGS="--all" or "--suite"
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.masks $(MASKS_ARGS)
+
+bench-grammars: $(STAMP)  ## masks under grammars beside llguidance and XGrammar (pip install them); GRAMMARS_ARGS="--tokenizer F"
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.grammars $(GRAMMARS_ARGS)
 
 bench-first-use: $(STAMP)  ## CPU time of a new process up to its first masks, beside llguidance (pip install it)
 	$(BIN)/python -m benchmarks.first_use

@@ -46,6 +46,10 @@ MAX_DEPTH: Final = 500
 """Bound on the nesting of groups in one rule; rules may call each other as deep as the text goes."""
 MAX_HEADS: Final = 50_000
 """Bound on the ways in which one place of a rule may go on."""
+MAX_CORNERS: Final = 400
+"""Bound on the rules that may begin with each other."""
+MAX_WORK: Final = 2_000_000
+"""Bound on the ways to go on at all the places of a grammar that are met."""
 
 
 class Rest:
@@ -142,6 +146,7 @@ class Unrolled:
         self._linear: dict[Rest, Linear] = {}
         self._frames: dict[tuple[Rest, bool], Frame] = {}
         self._words: dict[Node, Node] = {}
+        self._work = 0
         self.bodies: dict[str, Rest | None] = {
             name: self._convert(expression, None, 0) for name, expression in rules.rules.items()
         }
@@ -318,6 +323,10 @@ class Unrolled:
         begins = {name: _leading(self.linear(self.bodies[name]), self.productive) for name in self.bodies}
         cycles: dict[str, tuple[str, ...]] = {}
         for component in _components(begins):
+            if len(component) > MAX_CORNERS:
+                raise ResourceLimitError(
+                    f"{len(component):,} rules may begin with each other, at most {MAX_CORNERS} may", hint="fewer rules"
+                )
             if len(component) > 1 or component[0] in begins[component[0]]:
                 cycles.update(dict.fromkeys(component, tuple(component)))
         return cycles
@@ -373,7 +382,16 @@ class Unrolled:
                     f"the grammar has more than {MAX_HEADS:,} ways to go on at one place of a rule",
                     hint="alternatives that begin differently",
                 )
+        self._count(len(heads) + len(seen))
         return Linear(self._grouped(heads), is_nullable)
+
+    def _count(self, num_ways: int) -> None:
+        self._work += num_ways
+        if self._work > MAX_WORK:
+            raise ResourceLimitError(
+                f"the grammar has more than {MAX_WORK:,} ways to go on at all the places of its rules",
+                hint="fewer parts in a row that may be left out, or rules of their own for them",
+            )
 
     def _grouped(self, heads: Iterable[tuple[Head, Rest | None]]) -> tuple[tuple[Head, Rest | None], ...]:
         """Each head once, before any of what is left after it; what cannot be completed is left out."""
