@@ -23,6 +23,9 @@ _HOME: dict[str, str] = {
     "Greedy": "decodekit.strategy",
     "Sample": "decodekit.strategy",
     "Strategy": "decodekit.strategy",
+    # speculation
+    "GrammarDraft": "decodekit.speculation",
+    "PromptLookup": "decodekit.speculation",
     # logits processors
     "FrequencyPenalty": "decodekit.sampling",
     "LogitBias": "decodekit.sampling",
@@ -101,6 +104,8 @@ if TYPE_CHECKING:
     from decodekit.sampling import Temperature as Temperature
     from decodekit.sampling import TopK as TopK
     from decodekit.sampling import TopP as TopP
+    from decodekit.speculation import GrammarDraft as GrammarDraft
+    from decodekit.speculation import PromptLookup as PromptLookup
     from decodekit.strategy import Greedy as Greedy
     from decodekit.strategy import Sample as Sample
     from decodekit.strategy import Strategy as Strategy

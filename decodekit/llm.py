@@ -406,7 +406,7 @@ class LLM:
                 must_close=on_length == "close",
                 fast_forward=fast_forward,
                 proposer=resolved.proposer,
-                canonical=self._canonical(),
+                canonical=None if grammar is None else self._canonical(),
             ),
             grammar,
             on_length or ("return" if constraint is None else "error"),

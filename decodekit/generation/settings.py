@@ -99,20 +99,16 @@ class Settings:
     canonical: Canonical | None = None
     can_ban: bool = field(init=False)
     """Whether a bias of the pipeline may be -inf, so that the only token that a constraint allows can be forbidden."""
+    is_canonical: bool = field(init=False)
+    """Whether tokens are taken that are forced by their bytes alone."""
+    is_forced_unseen: bool = field(init=False)
+    """Whether forced tokens are taken before the model has read what stands before them.
+
+    Not where their log-probabilities are wanted, or where a bias may forbid them: then they go along as a draft.
+    """
 
     def __post_init__(self) -> None:
         biases = [processor for processor in self.pipeline if processor.stage is Stage.BIAS]
         object.__setattr__(self, "can_ban", bool(biases))
-
-    @property
-    def is_canonical(self) -> bool:
-        """Whether tokens are taken that are forced by their bytes alone."""
-        return self.fast_forward == "canonical"
-
-    @property
-    def is_forced_unseen(self) -> bool:
-        """Whether forced tokens are taken before the model has read what stands before them.
-
-        Not where their log-probabilities are wanted, or where a bias may forbid them: then they go along as a draft.
-        """
-        return self.num_alternatives is None and not self.can_ban
+        object.__setattr__(self, "is_canonical", self.fast_forward == "canonical")
+        object.__setattr__(self, "is_forced_unseen", self.num_alternatives is None and not biases)

@@ -23,7 +23,7 @@ import time
 from collections.abc import Sequence as Rows
 from dataclasses import dataclass
 from itertools import accumulate, islice
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -42,7 +42,7 @@ from decodekit.speculation.proposer import Context
 from decodekit.speculation.verification import coupled_match, num_equal
 
 if TYPE_CHECKING:
-    from decodekit.models.causal_lm import Cache, CausalLM
+    from decodekit.models.causal_lm import Cache, CausalLM, LogitsKind
 
 __all__ = ["FastForward", "Guess", "NoiseKeys", "Retreat", "Selector", "Settings", "forward", "step"]
 
@@ -67,8 +67,7 @@ class Retreat:
     num_tokens: int
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(NamedTuple):
     """What came out of a step for one row.
 
     Args:
@@ -104,11 +103,12 @@ def step(
     """
     guesses = propose(sequences, settings)
     drafts = [guess.tokens for guess in guesses]
+    is_guessed = any(drafts)
     places = places_along(sequences, drafts)  # P = N + all draft tokens
     logits = forward(sequences, model, cache, drafts=drafts)  # [P, V], as the model gives them
     bitmask = masks.fill(sequences, drafts)  # [P, words] or None, on the CPU while a GPU computes
     target = choose(places, logits, bitmask, settings, table)  # the target's own token at every place, or an error
-    firsts = accumulate((len(guess.tokens) + 1 for guess in guesses), initial=0)  # the first place of every row
+    firsts = accumulate([len(guess.tokens) + 1 for guess in guesses], initial=0)  # the first place of every row
     verdicts = [
         verify(sequence, guess, draft, first, target, logits, bitmask, settings, table)
         for sequence, guess, draft, first in zip(sequences, guesses, drafts, firsts, strict=False)
@@ -119,7 +119,7 @@ def step(
             go_back(sequence, verdict.retreat, table)
         elif sequence.finish_reason is None:
             take_forced(sequence, settings, table)
-    if any(guess.tokens for guess in guesses) or any(verdict.retreat for verdict in verdicts):
+    if is_guessed or any(verdict.retreat for verdict in verdicts):
         crop(sequences, cache)
 
 
@@ -167,19 +167,16 @@ def forward(
         after every token of its draft, row by row.
     """
     reading = [sequence.pending[:num_tokens] for sequence in sequences]
-    counts = [len(tokens) for tokens in reading]
-    has_drafts = drafts is not None and any(drafts)
-    if drafts is not None and has_drafts:
-        reading = [[*tokens, *draft] for tokens, draft in zip(reading, drafts, strict=True)]
+    counts = [len(pending) for pending in reading]
+    lengths = counts
+    wanted: LogitsKind = "last"
+    if drafts is not None and any(drafts):
+        reading = [[*pending, *draft] for pending, draft in zip(reading, drafts, strict=True)]
+        lengths, wanted = [len(pending) for pending in reading], [len(draft) + 1 for draft in drafts]
     rows = [sequence.row for sequence in sequences]
     in_order = rows == list(range(cache.num_rows))
-    logits = model.forward(
-        right_padded(reading, model.device),
-        [len(tokens) for tokens in reading],
-        cache,
-        None if in_order else rows,
-        logits=[len(draft) + 1 for draft in drafts] if drafts is not None and has_drafts else "last",
-    )
+    tokens = right_padded(reading, model.device)
+    logits = model.forward(tokens, lengths, cache, None if in_order else rows, logits=wanted)
     for sequence, count in zip(sequences, counts, strict=True):
         sequence.pending = sequence.pending[count:]
         sequence.num_forwards += 1

@@ -18,7 +18,7 @@ from __future__ import annotations
 import codecs
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Final
 
 from decodekit.errors import DecodekitError
@@ -43,9 +43,15 @@ class Canonical:
     def __init__(self, encode: Callable[[str], Sequence[int]], vocabulary: Vocabulary) -> None:
         self._encode = encode
         self.token_bytes = vocabulary.token_bytes
-        self._tokens = sorted({data for data in vocabulary.token_bytes if data is not None})
-        self._longest = max(map(len, self._tokens), default=1)
         self._divide = lru_cache(maxsize=4096)(self._divide_anew)
+
+    @cached_property
+    def _tokens(self) -> list[bytes]:
+        return sorted({data for data in self.token_bytes if data is not None})
+
+    @cached_property
+    def _longest(self) -> int:
+        return max(map(len, self._tokens), default=1)
 
     def after(self, text: Sequence[int], following: bytes) -> tuple[int, ...]:
         """The tokens of `following` in the tokenizer's own division of `text` and `following` together.

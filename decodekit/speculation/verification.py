@@ -30,7 +30,7 @@ def coupled_match(draft: Sequence[int], target: Sequence[T]) -> Sequence[T]:
     Returns:
         At least one and at most k + 1 choices; all but the last are those of the draft.
     """
-    return target[: num_equal(draft, target) + 1]
+    return target[: num_equal(draft, target) + 1] if draft else target
 
 
 def num_equal(draft: Sequence[int], tokens: Sequence[object]) -> int:
