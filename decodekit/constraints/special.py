@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from functools import lru_cache
 from typing import Final, TypeAlias
 
@@ -81,13 +81,22 @@ def token_texts(vocabulary: Vocabulary, asked: Set[SpecialName] = frozenset()) -
                 hint="one of them everywhere",
             )
     others = {token: text for token, form in forms.items() if texts[token] != (text := written(form).encode())}
-    return tuple(others.get(token, text) for token, text in enumerate(texts)) if others else texts
+    return _replaced(texts, others)
 
 
 @lru_cache(maxsize=8)
 def _named(vocabulary: Vocabulary) -> tuple[bytes | None, ...]:
-    some = spellings(vocabulary)
-    return tuple(some[token][1][1:-1] if token in some else data for token, data in enumerate(vocabulary.token_bytes))
+    names = {token: some[1][1:-1] for token, some in spellings(vocabulary).items()}
+    return _replaced(vocabulary.token_bytes, names)
+
+
+def _replaced(texts: tuple[bytes | None, ...], others: Mapping[int, bytes]) -> tuple[bytes | None, ...]:
+    if not others:
+        return texts
+    changed = list(texts)
+    for token, text in others.items():
+        changed[token] = text
+    return tuple(changed)
 
 
 def check_special_tokens(asked: Set[SpecialName], vocabulary: Vocabulary) -> None:
@@ -126,7 +135,7 @@ def _fault(token: SpecialName, vocabulary: Vocabulary) -> str:
 
 def _hint(missing: list[SpecialName], vocabulary: Vocabulary) -> str:
     names = [name for name, token in vocabulary.special_tokens.items() if token in spellings(vocabulary)]
-    wanted = [token for token in missing if isinstance(token, str)]
+    wanted = [token for token in missing if isinstance(token, str)][:_MAX_SHOWN]
     near = [name for token in wanted for name in difflib.get_close_matches(token, names, n=3, cutoff=0.5)]
     shown = list(dict.fromkeys(near))[:_MAX_SHOWN] or names[:_MAX_SHOWN]
     words = [f"near names: {', '.join(map(repr, shown))}" if near else f"there are {', '.join(map(repr, shown))}"]

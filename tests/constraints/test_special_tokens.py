@@ -105,6 +105,11 @@ def test_tokens_that_cannot_be_asked_for(token: str | int, cause: str, hint: str
     assert cause in caught.value.cause and hint in (caught.value.hint or "")
 
 
+def test_names_are_texts() -> None:
+    with pytest.raises(InvalidConstraintError, match="surrogate"):
+        Special("<\ud800>")
+
+
 def test_all_that_are_missing_are_named() -> None:
     with pytest.raises(InvalidConstraintError) as caught:
         compile(Concat(*(Special(f"<{number}>") for number in range(20))), VOCABULARY)
@@ -247,6 +252,8 @@ def test_explanations_of_tokens() -> None:
     assert "<image> is no text, nor a special token that may come here" in str(refused)
     assert not matcher.explain("a<think>").is_allowed  # what is asked is a text
     assert matcher.accept(97) and matcher.explain(THINK).is_allowed and matcher.explain(IMAGE).expected == ("<think>",)
+    by_id = compile(Grammar(f"start: <[{IMAGE}]>"), VOCABULARY).matcher()
+    assert by_id.explain("x").expected == (f"<[{IMAGE}]>",) and by_id.explain(IMAGE).is_allowed
 
 
 # -- texts without a model

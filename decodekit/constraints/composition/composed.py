@@ -83,8 +83,9 @@ class PartsGuard:
 class Special:
     """One special token, by its name in the vocabulary: ``dk.Special("<tool_call>")``.
 
-    Only for tokens that the vocabulary has as special ones. In many families a marker of the same spelling is plain
-    text, or an added token that stands for its text: then a str says it.
+    Only for tokens that the vocabulary has as special ones: compiling says so otherwise. In many families a marker of
+    the same spelling is plain text, or an added token that stands for its text: then a str says it. Where it may be
+    either, ``OneOf(Special("<tool_call>"), "<tool_call>")`` needs neither.
 
     Raises:
         InvalidConstraintError: no name.
@@ -97,6 +98,7 @@ class Special:
             raise InvalidConstraintError(
                 f"{self.name!r} is no name of a special token", hint='a name such as "<|im_end|>"'
             )
+        checked_text(self.name, "Special")
 
 
 def part_of(value: object, at: str) -> str | Special | Constraint:

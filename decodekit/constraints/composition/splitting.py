@@ -26,6 +26,7 @@ from decodekit.constraints.grammar.rules import (
     Sequence,
     SpecialToken,
     Terminal,
+    special_tokens_of,
 )
 from decodekit.constraints.guards import Refusal
 from decodekit.constraints.memory import Account, on_shortage
@@ -118,6 +119,7 @@ class Split:
         self._todos: dict[tuple[object, ...], _Todo] = {}
         self._expressions: dict[int, Expression] = {}  # of constraints with parts, by id
         self._unfoldings: dict[int, Unfolding] = {}  # of leaves, by id
+        self._asked: dict[int, frozenset[str | int]] = {}  # special tokens of leaves, by id
         self._ends: dict[tuple[int, int], list[int]] = {}
         self._trace: _Trace = None
         self.is_whole = self._search(expression)
@@ -263,7 +265,7 @@ class Split:
         key = (id(item), start)
         known = self._ends.get(key)
         if known is None:
-            asked = item.constraint.special_tokens() if isinstance(item, Inline) else frozenset()
+            asked = self._asked_by(item)
             if asked:
                 known, reached = _ends_with_names(self._unfolding(item), self.data, start, asked)
             else:
@@ -274,6 +276,12 @@ class Split:
                 known = [end for end in known if guard.refuses(self.data[start:end]) is None]
             self._ends[key] = known
         return known
+
+    def _asked_by(self, item: Expression) -> frozenset[str | int]:
+        asked = self._asked.get(id(item))
+        if asked is None:
+            asked = self._asked[id(item)] = special_tokens_of(item)
+        return asked
 
     def _unfolding(self, item: Expression) -> Unfolding:
         unfolding = self._unfoldings.get(id(item))

@@ -38,7 +38,7 @@ from decodekit.constraints.grammar.rules import (
 )
 from decodekit.constraints.ir import Node
 from decodekit.constraints.network import END, RETURN, Call, Frame, Label, Lexeme, Move, Read
-from decodekit.constraints.special import spelling
+from decodekit.constraints.special import spelling, written
 from decodekit.constraints.wording import expectations
 from decodekit.errors import ResourceLimitError, UnsatisfiableError
 
@@ -195,7 +195,7 @@ class Unrolled:
         if isinstance(expression, RuleRef):
             return self.rest(Rule(expression.name), then)
         if isinstance(expression, SpecialToken):
-            return self._word(ir.literal(spelling(expression.token)), str(expression.token), then)
+            return self._word(ir.literal(spelling(expression.token)), written(expression.token), then)
         if isinstance(expression, Terminal):
             return self._word(expression.node, expression.name, then)
         root = expression.constraint.root()

@@ -151,16 +151,18 @@ def special_tokens_of(*expressions: Expression) -> frozenset[str | int]:
             found.add(item.token)
         elif isinstance(item, Inline):
             found |= item.constraint.special_tokens()
+        elif isinstance(item, Alternatives):
+            texts = {option.node for option in item.options if isinstance(option, Terminal)}
+            agenda += [option for option in item.options if _name_of(option) not in texts]
         else:
-            parts = children(item)
-            agenda += [part for part in parts if not (isinstance(item, Alternatives) and _name_of(part) in parts)]
+            agenda += children(item)
     return frozenset(found)
 
 
-def _name_of(expression: Expression) -> Terminal | None:
-    """The text of the name of a special token."""
+def _name_of(expression: Expression) -> Node | None:
+    """The text of the name of a special token; None of anything else."""
     if isinstance(expression, SpecialToken) and isinstance(expression.token, str):
-        return Terminal(literal(expression.token.encode()))
+        return literal(expression.token.encode("utf-8", "surrogatepass"))
     return None
 
 

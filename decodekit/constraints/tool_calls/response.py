@@ -193,8 +193,8 @@ def tools(
         parallel: whether several calls are allowed, or how many; by default as many as the format can write, and one of
             a tool that is named.
         special_tokens: whether the markers (``<tool_call>``, ``<|python_tag|>``, ``[TOOL_CALLS]``, ...) are special
-            tokens, by their name in the vocabulary, or texts. By default they may be either: a vocabulary without such
-            special tokens has the texts alone.
+            tokens, by their name in the vocabulary, which then must have them; or texts. By default they may be either:
+            a vocabulary without such special tokens has the texts alone.
 
     Raises:
         InvalidConstraintError, OptionError, UnknownNameError: what cannot be used; if several things cannot, one
