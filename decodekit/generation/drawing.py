@@ -39,6 +39,8 @@ class Place(NamedTuple):
 
 def places_along(sequences: Rows[Sequence], drafts: Rows[Rows[int]]) -> list[Place]:
     """The places after the first 0, 1, ..., k tokens of each draft, row by row."""
+    if not any(drafts):
+        return list(map(Place, sequences))
     return [
         Place(sequence, draft[:num_tokens])
         for sequence, draft in zip(sequences, drafts, strict=True)
@@ -103,11 +105,9 @@ def scores(
 
 def noise_keys(places: Rows[Place]) -> NoiseKeys:
     """Seed, sequence and absolute position of every place."""
-    return NoiseKeys(
-        [place.sequence.request.seed for place in places],
-        [place.sequence.request.sequence for place in places],
-        [place.position for place in places],
-    )
+    requests = [place.sequence.request for place in places]
+    positions = [len(place.sequence.token_ids) + len(place.draft) for place in places]
+    return NoiseKeys([one.seed for one in requests], [one.sequence for one in requests], positions)
 
 
 def measure(logits: Tensor, tokens: Rows[int], num_alternatives: int) -> list[TokenLogprob]:
