@@ -38,7 +38,7 @@ MASK_CACHE_BYTES: Final = 64 << 20
 """Bound on the masks kept for one grammar; less if the memory limit is low."""
 
 _MANY_BYTES: Final = 24  # a lexeme that may go on with so many is walked by itself
-_CUTS: Final = (3, 12)  # frames of the stacks that are looked at first
+_CUTS: Final = (1, 4)  # frames of the stacks that are looked at first
 _ANY_BYTE: Final = np.ones(256, np.uint8)
 
 

@@ -4,9 +4,10 @@ A frame is what is left of a rule. What it may begin with is its *linear form*: 
 token, another rule, another constraint) and what is left after it. Heads always read something: a rule is called for
 its non-empty texts alone and skipped where it may be empty, so nullable rules, also in cycles, need no care elsewhere.
 
-Alternatives that begin alike are read once: equal heads become one, before any of what was left after them, and rules
-that begin with words take part in that as if they were written out (unless they hold each other). So an opening bracket
-that begins a tuple, a call or a group is one bracket, and stays ambiguous no longer than it must.
+Alternatives that begin alike are read once: equal heads become one, before any of what was left after them. Most rules
+take part in that as if they were written out where they are named; of each circle of rules that hold each other one at
+least is called. So an opening bracket that begins a tuple, a call or a group is one bracket, a ladder of operators is
+one frame, and a text stays ambiguous no longer than it must.
 
 Left recursion is turned around. If rules can begin with each other, a text of one of them begins with a head that is
 none of them; whoever has read it goes *up*: a text of rule k is the beginning of a text of each rule m that may begin
@@ -20,6 +21,7 @@ share their parts, which is the same information in a form that is a value: see 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -46,6 +48,8 @@ MAX_DEPTH: Final = 500
 """Bound on the nesting of groups in one rule; rules may call each other as deep as the text goes."""
 MAX_HEADS: Final = 50_000
 """Bound on the ways in which one place of a rule may go on."""
+MAX_WRITTEN_OUT: Final = 300
+"""Bound on the rules that are written out where they are named."""
 MAX_CORNERS: Final = 400
 """Bound on the rules that may begin with each other."""
 MAX_WORK: Final = 2_000_000
@@ -266,56 +270,24 @@ class Unrolled:
         return True
 
     def _find_written_out(self) -> frozenset[str]:
-        """Rules that begin with words, and that do not hold themselves through rules that do."""
-        leading = {name: self._may_begin_with(body) for name, body in self.bodies.items()}
-        wordy: set[str] = set()
-        users: dict[str, set[str]] = {name: set() for name in self.bodies}
-        for name, begins in leading.items():
-            for used in begins or ():
-                users[used].add(name)
-        agenda = list(self.bodies)
-        while agenda:
-            name = agenda.pop()
-            begins = leading[name]
-            if name not in wordy and begins is not None and begins <= wordy:
-                wordy.add(name)
-                agenda += users[name]
-        holds = {name: tuple(sorted(_rules_in(self.bodies[name]) & wordy)) for name in sorted(wordy)}
-        return frozenset(
-            component[0]
-            for component in _components(holds)
-            if len(component) == 1 and component[0] not in holds[component[0]]
-        )
+        """Rules that do not hold themselves through rules of their kind; those that are named least often come first.
 
-    def _may_begin_with(self, rest: Rest | None) -> set[str] | None:
-        """The rules with which a rest may begin; None if it may begin with another constraint."""
-        found: set[str] = set()
-        agenda = [rest]
-        seen = {rest}
-        while agenda:
-            current = agenda.pop()
-            if current is None:
+        What many rules name (an expression, a value) is where recursion comes back, and is called.
+        """
+        holds = {name: _rules_in(body) for name, body in self.bodies.items()}
+        num_users = Counter(used for some in holds.values() for used in some)
+        chosen: dict[str, set[str]] = {}  # the rules that each chosen one leads to, through chosen ones
+        for name in sorted(holds, key=lambda name: num_users[name]):
+            reached = {other for used in holds[name] & chosen.keys() for other in (used, *chosen[used])}
+            leading = [other for other, others in chosen.items() if any(name in holds[o] for o in (other, *others))]
+            if name in holds[name] or any(other in reached for other in leading):
                 continue
-            item = current.item
-            following: tuple[Rest | None, ...] = ()
-            if isinstance(item, Other):
-                return None
-            if isinstance(item, Rule):
-                found.add(item.name)
-                following = (current.then,) if item.name in self.nullable else ()
-            elif isinstance(item, Either):
-                following = item.options
-                if any(self._holds(option, set(self.nullable), can_read=False) for option in item.options):
-                    following = (*following, current.then)
-            elif isinstance(item, Rounds):
-                following = (item.body,)
-                if item.min == 0 or self._holds(item.body, set(self.nullable), can_read=False):
-                    following = (item.body, current.then)
-            for other in following:
-                if other not in seen:
-                    seen.add(other)
-                    agenda.append(other)
-        return found & self.productive
+            chosen[name] = reached
+            for other in leading:
+                chosen[other] |= {name, *reached}
+            if len(chosen) > MAX_WRITTEN_OUT:
+                break
+        return frozenset(chosen)
 
     @cached_property
     def corners(self) -> dict[str, tuple[str, ...]]:
