@@ -28,7 +28,6 @@ from decodekit.errors import (
     NameNotFoundError,
     OptionError,
     ResourceLimitError,
-    UnsupportedSchemaError,
 )
 
 if TYPE_CHECKING:
@@ -60,8 +59,9 @@ class Grammar(Constraint):
             suffix of the file says it, or else the text: ``::=`` behind a name makes it GBNF. Files may also hold a
             pattern (``.regex``) or a JSON Schema (``.schema.json``).
         start: the rule to start from; without it ``start`` in Lark, ``root`` in GBNF.
-        lexer: ``"scannerless"``: every text that the rules and terminals derive. ``"longest"``: those that a lexer
-            divides so, which takes the longest terminal at each place, as Lark's own lexers do; for Lark grammars.
+        lexer: ``"scannerless"``: every text that the rules and terminals derive. ``"longest"``: those that they derive
+            from what a lexer finds that takes the longest terminal at each place, much as Lark's basic lexer does; for
+            Lark grammars, see `grammar.lexing`.
 
     A file is read once, with the files that it imports: a grammar is a value, equal to others of the same content.
     Grammars may be ambiguous, begin with themselves and derive the empty text. They may come from whom you do not
@@ -104,8 +104,6 @@ class Grammar(Constraint):
             raise OptionError(f"{start!r} is no start: a {syntax} has no rules", at="start", hint="no start")
         if lexer == "longest" and syntax != "lark":
             raise OptionError(f'lexer="longest" has no meaning for {syntax}', at="lexer", hint="no lexer")
-        if lexer == "longest":
-            raise UnsupportedSchemaError('lexer="longest" is not supported yet', at="lexer", hint='lexer="scannerless"')
         source = Source(text, None if path is None else path.name)
         files = {} if path is None or syntax != "lark" else definitions.imported_files(source, path.parent)
         set_ = object.__setattr__
@@ -232,7 +230,15 @@ def _load_rules(grammar: Grammar) -> Rules:
 
 @lru_cache(maxsize=_NUM_GRAMMARS)
 def _root(grammar: Grammar) -> Frame:
-    return root_frame(fold(_rules(grammar)))
+    return _frame(_rules(grammar), grammar.lexer)
+
+
+def _frame(rules: Rules, lexer: Lexer) -> Frame:
+    if lexer == "scannerless":
+        return root_frame(fold(rules))
+    from decodekit.constraints.grammar.lexing import lexing_root  # few grammars need it
+
+    return lexing_root(rules)
 
 
 @lru_cache(maxsize=8)

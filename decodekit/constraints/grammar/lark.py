@@ -6,8 +6,8 @@ begin with the longest that `re` finds, and of an ignored terminal the longest o
 one. A terminal's pattern sees nothing outside of the terminal (see the module `terminals`).
 
 What shapes the tree (aliases, ``?rule``, ``!rule``, ``_rule``) leaves the texts as they are. So do priorities: they
-choose among the derivations of one text. It is only for ``lexer="longest"`` that the priority of a terminal decides
-which texts there are, and there it is refused.
+choose among the derivations of one text. It is only for ``lexer="longest"`` (see the module `lexing`) that the priority
+of a terminal decides which texts there are: there each terminal labels the ends of its words with its rank.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from decodekit.constraints.grammar.lark_tree import (
     Usage,
     walk,
 )
+from decodekit.constraints.grammar.ranks import Rank, Ranks, key_of
 from decodekit.constraints.grammar.rules import (
     EMPTY_TEXT,
     Expression,
@@ -83,8 +84,9 @@ class _Lowering:
 
     def __init__(self, definitions: Definitions, lexer: str) -> None:
         self.definitions = definitions
-        self.lexer = lexer
         self.terminals = Terminals(definitions)
+        self.ranks = Ranks(definitions) if lexer == "longest" else None
+        self.nameless: dict[tuple[str, str, str] | int, Terminal] = {}
         self.reached: dict[str, Terminal] = {}
         self.expressions: dict[str, Expression] = {}
         self.agenda: list[tuple[str, Entry, Bindings]] = []
@@ -133,7 +135,7 @@ class _Lowering:
             terminal = self.lower_name(item, scope, {})
             if isinstance(terminal, Terminal):
                 return terminal.node
-        return self.terminals.anonymous(item, scope, place)
+        return self.anonymous(item, scope, place, "what is ignored").node
 
     def reach(self, entry: Entry) -> RuleRef:
         """Refer to a rule that is no template."""
@@ -151,12 +153,15 @@ class _Lowering:
         if isinstance(item, Counted):
             return repeated(self.lower(item.item, scope, bindings), item.min, item.max)
         place = scope.place(item.at)
+        if self.ranks is not None and isinstance(item, Special | Json):
+            what = "a special token" if isinstance(item, Special) else "%json"
+            place.fail(f'{what} is not supported with lexer="longest"', 'lexer="scannerless"', UnsupportedSchemaError)
         self.num_parts += 1
         if self.num_parts > MAX_PARTS:
             place.fail(f"the rules have more than {MAX_PARTS:,} parts", "fewer templates", ResourceLimitError)
         if isinstance(item, Name):
             return self.lower_name(item, scope, bindings)
-        if isinstance(item, Text) and not item.ignores_case:
+        if isinstance(item, Text) and not item.ignores_case and self.ranks is None:
             return Terminal(ir.literal(item.text.encode()), _shown(item)) if item.text else EMPTY_TEXT
         if isinstance(item, Usage):
             return self.lower_usage(item, scope, bindings)
@@ -164,7 +169,32 @@ class _Lowering:
             return alternatives(*map(SpecialToken, item.tokens))
         if isinstance(item, Json):
             return self.lower_json(item, place)
-        return Terminal(self.terminals.anonymous(item, scope, place), _shown(item))
+        return self.anonymous(item, scope, place, _shown(item))
+
+    def anonymous(self, item: Item, scope: Scope, place: Place, name: str) -> Terminal:
+        """A terminal without a name. With ranks, all that are written alike are one."""
+        if self.ranks is None:
+            return Terminal(self.terminals.anonymous(item, scope, place), name)
+        entry = self.ranks.alias(item)
+        if entry is not None:
+            return self.named(entry)
+        key = key_of(item) or len(self.nameless)
+        if key not in self.nameless:
+            node = self.terminals.anonymous(item, scope, place)
+            rank = self.ranks.of(((item, scope),), f"__anon_{len(self.nameless)}")  # no name of a terminal
+            self.nameless[key] = _ranked(node, rank, name, place)
+        return self.nameless[key]
+
+    def named(self, entry: Entry) -> Terminal:
+        """A terminal with a name."""
+        if entry.name not in self.reached:
+            node = self.terminals.named(entry)
+            self.reached[entry.name] = (
+                Terminal(node, entry.name)
+                if self.ranks is None
+                else _ranked(node, self.ranks.of(entry.parts, entry.name, entry.priority), entry.name, entry.place)
+            )
+        return self.reached[entry.name]
 
     def lower_name(self, item: Name, scope: Scope, bindings: Bindings) -> Expression:
         bound = bindings.get(item.name)
@@ -178,16 +208,7 @@ class _Lowering:
             )
         if not entry.is_terminal:
             return self.reach(entry)
-        if entry.name not in self.reached:
-            if self.lexer == "longest" and entry.priority:
-                entry.place.fail(
-                    f"the terminal {entry.name!r} has a priority, which would decide which texts there are with "
-                    'lexer="longest", and is not supported there',
-                    'no priority, or lexer="scannerless"',
-                    UnsupportedSchemaError,
-                )
-            self.reached[entry.name] = Terminal(self.terminals.named(entry), entry.name)
-        return self.reached[entry.name]
+        return self.named(entry)
 
     def lower_usage(self, item: Usage, scope: Scope, bindings: Bindings) -> Expression:
         """A template with its arguments: a rule of its own."""
@@ -246,6 +267,15 @@ class _Lowering:
                 UnsupportedSchemaError,
             )
         return Inline(constraint)
+
+
+def _ranked(node: ir.Node, rank: Rank, name: str, place: Place) -> Terminal:
+    if node.is_nullable:
+        place.fail(
+            f'the terminal {name} may be empty, which no lexeme is with lexer="longest"',
+            "an optional terminal in the rules",
+        )
+    return Terminal(ir.concat(node, ir.accept(rank)), name)
 
 
 def _shown(item: Item) -> str:

@@ -22,7 +22,6 @@ from decodekit.errors import (
     OptionError,
     ResourceLimitError,
     UnsatisfiableError,
-    UnsupportedSchemaError,
 )
 from decodekit.testing import check_language, check_matcher
 from decodekit.vocabulary import Vocabulary
@@ -231,9 +230,11 @@ def test_what_can_derive_nothing() -> None:
         Grammar('start: %json {"type": "integer", "minimum": 2, "maximum": 1}').root()
 
 
-def test_longest_is_refused_by_name_until_it_is_there() -> None:
-    with pytest.raises(UnsupportedSchemaError, match="longest"):
-        Grammar(SUM, lexer="longest")
+def test_longest_divides_a_text_before_the_rules_are_asked() -> None:
+    grammar = 'start: STEM SUFFIX\nSTEM: "list" | "listen"\nSUFFIX: "ed" | "en"'
+    check_language(Grammar(grammar), accepts=["listed", "listened", "listen"], rejects=["list"])
+    check_language(Grammar(grammar, lexer="longest"), accepts=["listed", "listened"], rejects=["list", "listen"])
+    assert Grammar(grammar) != Grammar(grammar, lexer="longest")
 
 
 # --- untrusted ---

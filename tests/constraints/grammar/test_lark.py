@@ -502,13 +502,11 @@ def test_a_start_that_is_not_there() -> None:
         rules_of('start: t{"a"}\nt{x}: x', start="t")
 
 
-def test_a_terminal_with_a_priority_is_refused_where_it_would_matter() -> None:
+def test_priorities_leave_the_texts_as_they_are() -> None:
     grammar = 'start.3: A | B\nA.2: "a"\nB: "b"\nC.1: "unused"'
-    assert rules_of(grammar).terminals.keys() == {"A", "B"}
-    assert rules_of(grammar.replace(".2", ""), lexer="longest").terminals.keys() == {"A", "B"}
-    with pytest.raises(UnsupportedSchemaError, match="'A' has a priority") as raised:
-        rules_of(grammar, lexer="longest")
-    assert "line 2, column 1" in str(raised.value)
+    assert rules_of(grammar).terminals == rules_of(grammar.replace(".2", "")).terminals
+    assert rules_of(grammar, lexer="longest").terminals.keys() == {"A", "B"}
+    assert rules_of(grammar, lexer="longest") != rules_of(grammar.replace(".2", ""), lexer="longest")
 
 
 # --- untrusted text ---
