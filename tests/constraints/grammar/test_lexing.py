@@ -274,6 +274,38 @@ def test_random_grammars_that_guess(seed: int, monkeypatch: pytest.MonkeyPatch) 
     check_against_twin(random_grammar(seed), b"ab", 6)
 
 
+@pytest.mark.parametrize("name", ["arithmetic", "json", "c_expression", "python_expression", "toml"])
+def test_grammars_of_the_library(name: str) -> None:
+    """Random texts, and what is left of them with one byte changed, against the twin."""
+    rules = Grammar(name, lexer="longest").rules
+    twin, unfolding = Lexing(rules), Unfolding(lexing_root(rules), Automaton())
+    letters = bytes(range(32, 127)) + b"\n"
+    completions = Completions(unfolding, letters)
+    rng = random.Random(0)
+    num_accepted = num_rejected = 0
+    for _ in range(12):
+        state, text = unfolding.root, b""
+        for _ in range(10):
+            byte = rng.choice([letter for letter in letters if unfolding.step(state, letter) is not None] or [0])
+            following = unfolding.step(state, byte)
+            if following is None:
+                break
+            state, text = following, text + bytes((byte,))
+        rest = completions.behind(state)
+        assert rest is not None, text
+        text += rest
+        assert twin.accepts(text), text
+        for _ in range(6):
+            at = rng.randrange(len(text) + 1)
+            changed = text[:at] + rng.choice([b"", bytes((rng.choice(letters),))]) + text[at + rng.randrange(2) :]
+            read = unfolding.read(unfolding.root, changed)
+            is_accepted = read is not None and read.is_accepting
+            assert is_accepted == twin.accepts(changed), changed
+            num_accepted += is_accepted
+            num_rejected += not is_accepted
+    assert num_accepted and num_rejected
+
+
 # --- by hand ---
 
 
