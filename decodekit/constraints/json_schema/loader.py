@@ -148,12 +148,14 @@ class Library:
 
     def child(self, location: Location, *tokens: str | int) -> Location:
         """The sub-schema below `location`, which the walk over its document has met."""
-        path = location.path + "".join(f"/{escape(str(token))}" for token in tokens)
+        path = location.path
+        for token in tokens:
+            path += f"/{escape(str(token))}"
         return self._enter(location.scope, location.document.locations[path])
 
     def _enter(self, scope: Scope, target: Location) -> Location:
         """A schema that is reached out of `scope`: the anchors of its resource join what is met for the first time."""
-        anchors = self._dynamic_anchors.get(target.base)
+        anchors = self._dynamic_anchors.get(target.base) if self._dynamic_anchors else None
         if anchors and not all(name in dict(scope) for name in anchors):
             met = {name: anchored.index for name, anchored in anchors.items()}
             scope = tuple(sorted((met | dict(scope)).items()))

@@ -34,6 +34,7 @@ from decodekit.constraints.json_schema.shape import (
     Shape,
     Witness,
     conjunction,
+    limited,
     restrict,
     single,
 )
@@ -126,9 +127,9 @@ def _among(semantics: Semantics, location: Location, values: list[tuple[_Path, A
         EVERYTHING.arrays,
     )
     for path, entry in objects:
-        shape = semantics.both(shape, restrict(objects=tuple(_object_differs(semantics, location, path, entry))))
+        shape = semantics.both(shape, restrict(objects=limited(_object_differs(semantics, location, path, entry))))
     for path, items in arrays:
-        shape = semantics.both(shape, restrict(arrays=tuple(_array_differs(semantics, location, path, items))))
+        shape = semantics.both(shape, restrict(arrays=limited(_array_differs(semantics, location, path, items))))
     return shape
 
 

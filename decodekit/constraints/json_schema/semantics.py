@@ -105,7 +105,8 @@ class Semantics:
 
     def goal(self, location: Location, *, is_asserted: bool = True) -> Goal:
         """The goal of one schema alone."""
-        return conjunction(frozenset({self.literal(location, is_asserted=is_asserted)}))
+        literal = self.literal(location, is_asserted=is_asserted)
+        return frozenset({literal}) if literal else TRUE
 
     def below(self, location: Location, *tokens: str | int, is_asserted: bool = True) -> Goal:
         """The goal of a sub-schema."""

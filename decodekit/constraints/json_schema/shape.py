@@ -8,7 +8,8 @@ text reaches them; that is what lets schemas recurse, and a large one start at o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import Final, TypeAlias, TypeVar
@@ -58,6 +59,8 @@ class Part:
 
     def goal(self, key: str) -> Goal:
         """What this part asks of the value at `key`."""
+        if not self.patterns:
+            return self.names.get(key, self.additional)
         goals = [goal for language, goal in self.patterns if text.matches(language, key)]
         if key in self.names:
             goals.append(self.names[key])
@@ -384,9 +387,9 @@ def _both(first: tuple[_S, ...], second: tuple[_S, ...], anything: _S) -> tuple[
     if not first or not second:
         return ()
     if len(second) == 1 and second[0] is anything:
-        return first
+        return limited(first)
     if len(first) == 1 and first[0] is anything:
-        return second
+        return limited(second)
     if len(first) * len(second) > MAX_ALTERNATIVES**2:
         raise _too_many()
     pairs = [a.meet(b) for a in first for b in second]
@@ -435,15 +438,16 @@ def _unique(specs: list[_S], anything: _S) -> tuple[_S, ...]:
     return limited(unique)
 
 
-def limited(specs: Sequence[_S]) -> tuple[_S, ...]:
-    """The same specs.
+def limited(specs: Iterable[_S]) -> tuple[_S, ...]:
+    """The same specs; they are made no further than to the limit.
 
     Raises:
         ResourceLimitError: more than `MAX_ALTERNATIVES`.
     """
-    if len(specs) > MAX_ALTERNATIVES:
+    found = tuple(itertools.islice(specs, MAX_ALTERNATIVES + 1))
+    if len(found) > MAX_ALTERNATIVES:
         raise _too_many()
-    return tuple(specs)
+    return found
 
 
 def _too_many() -> ResourceLimitError:

@@ -24,6 +24,7 @@ MAX_STATES: Final = 20_000
 """Bound on the places of the product that one question may look at."""
 MAX_DIVES: Final = 100
 """Places that a depth-first search looks at before the breadth-first one begins: most languages have many words."""
+_MAX_COMPARED: Final = 16
 MAX_REMEMBERED: Final = 20_000
 """Bound on the places whose answer is kept."""
 
@@ -39,6 +40,7 @@ _HEX: Final = b"0123456789abcdef"
 _spelled: WeakKeyDictionary[Node, bool] = WeakKeyDictionary()
 _rows: WeakKeyDictionary[Node, Row] = WeakKeyDictionary()
 _known: dict[_Place, bool] = {}
+_inhabited: tuple[_Place, ...] = ()  # the last places from which a text was found
 _ANY_TEXT: Final[_Place] = (frozenset({text.BODY}), frozenset())
 
 
@@ -262,7 +264,7 @@ def _is_universal(node: Node) -> bool:
     """Whether a node admits every text, as far as that is plain to see."""
     while isinstance(node, ir.Concat) and node.head.is_nullable:
         node = node.tail
-    return node is text.BODY
+    return node is text.BODY or (isinstance(node, ir.Choice) and text.BODY in node.options)
 
 
 def _is_end(place: _Place) -> bool:
@@ -286,10 +288,9 @@ def _followed(place: _Place) -> dict[_Targets, int]:
         pieces = _marked(pieces, _row(node))
     found: dict[_Targets, int] = {}
     for low, high, targets in pieces:
-        for target in targets:
-            if target is not None:
-                _spelled[target] = True  # what follows a whole character
         found[targets] = found.get(targets, 0) + high - low + 1
+    for target in {target for targets in found for target in targets if target is not None}:
+        _spelled[target] = True  # what follows a whole character
     return found
 
 
@@ -337,8 +338,12 @@ def _has_word(start: _Place, least: int, most: int | None) -> bool:
     """Whether a text of some length between the bounds leads from a place to an end."""
     if start == _ANY_TEXT:
         return True
-    if not least and most is None and start in _known:
-        return _known[start]
+    if not least and most is None:
+        if start in _known:
+            return _known[start]
+        # With fewer conditions than a place that has a text: every successor of an intersection that lost an operand.
+        if any(start[0] <= other[0] and start[1] <= other[1] for other in _inhabited):
+            return True
     if _dive(start, least, most):
         if not least and most is None:
             _learn([(start, True)])
@@ -410,9 +415,13 @@ def _remember(came_from: dict[_Place, _Place | None], end: _Place, least: int, m
 
 
 def _learn(answers: Iterable[tuple[_Place, bool]]) -> None:
+    global _inhabited
     if len(_known) > MAX_REMEMBERED:
         _known.clear()
-    _known.update(answers)
+    learned = dict(answers)
+    _known.update(learned)
+    inhabited = [place for place, has_word in learned.items() if has_word]
+    _inhabited = (*inhabited, *_inhabited)[:_MAX_COMPARED]
 
 
 # -- counting

@@ -113,6 +113,22 @@ def test_bounds_on_the_length() -> None:
     assert spelled.num_texts(text.meet(text.words(["a", "bb", "cc"]), text.length(2, None)), 10) == 2
 
 
+def test_what_lost_a_condition_needs_no_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All letters somewhere: behind each of them lies a place with one condition less, of 2**16 places."""
+    letters = "abcdefghijklmnop"
+    node = text.meet(*(patterns.search_language(letter, at="#") for letter in letters))
+    assert spelled.is_empty(node) is False
+
+    def search(*asked: object) -> bool:
+        raise RecursionError("a search")
+
+    monkeypatch.setattr(spelled, "_dive", search)
+    answers = [spelled.is_empty(node.derivative(ord(letter))) for letter in letters]
+    assert answers == [False] * len(letters)
+    with pytest.raises(RecursionError, match="a search"):  # one condition more is another question
+        spelled.is_empty(text.meet(node, patterns.search_language("q", at="#")))
+
+
 @pytest.mark.slow
 def test_most_formats_are_read_by_characters() -> None:
     known = [
