@@ -6,6 +6,19 @@ Read `proposer` for what a proposer is, `verification` for why a draft never cha
 from decodekit.speculation.grammar_draft import GrammarDraft
 from decodekit.speculation.prompt_lookup import PromptLookup
 from decodekit.speculation.proposer import Chain, Context, Draft, Proposer, resolve_proposer
+from decodekit.speculation.suffix import Suffix
+from decodekit.speculation.suffix_corpus import SuffixCorpus
 from decodekit.speculation.verification import coupled_match
 
-__all__ = ["Chain", "Context", "Draft", "GrammarDraft", "PromptLookup", "Proposer", "coupled_match", "resolve_proposer"]
+__all__ = [
+    "Chain",
+    "Context",
+    "Draft",
+    "GrammarDraft",
+    "PromptLookup",
+    "Proposer",
+    "Suffix",
+    "SuffixCorpus",
+    "coupled_match",
+    "resolve_proposer",
+]

@@ -1,0 +1,73 @@
+"""Texts that earlier rows of a job came to, where later rows look for what follows."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from decodekit.errors import OptionError
+
+Tokens = npt.NDArray[np.int32]
+
+SEPARATOR: Final = -1
+"""Stands behind every text, and is no token."""
+
+
+class SuffixCorpus:
+    """A bounded store of texts, the latest ones, for `Suffix(corpus=...)`.
+
+    Threads and jobs may share one. A pickled one takes its texts along, and the two go their own ways.
+
+    Args:
+        max_tokens: of all texts together, a separator for each included; the oldest texts leave first, and of a text
+            that is longer the end is kept.
+
+    Raises:
+        OptionError: the number is below 2.
+    """
+
+    def __init__(self, max_tokens: int = 65_536) -> None:
+        if not isinstance(max_tokens, int) or isinstance(max_tokens, bool) or max_tokens < 2:
+            raise OptionError(f"max_tokens={max_tokens!r} is not an integer from 2 on", at="max_tokens")
+        self.max_tokens = max_tokens
+        self._texts: deque[Tokens] = deque()
+        self._whole: Tokens = np.empty(0, np.int32)
+        self._lock = threading.Lock()
+
+    @property
+    def tokens(self) -> Tokens:
+        """All texts, the oldest first, with a separator behind each; int32 [n], never written to again."""
+        return self._whole
+
+    def add(self, text: Sequence[int]) -> None:
+        """Store a text; an empty one is nothing. Costs a copy of the whole store."""
+        if not len(text):
+            return
+        added = np.append(np.asarray(text, np.int32)[1 - self.max_tokens :], np.int32(SEPARATOR))
+        with self._lock:
+            self._texts.append(added)
+            excess = len(self._whole) + len(added) - self.max_tokens
+            while excess > 0:
+                excess -= len(self._texts.popleft())
+            self._whole = np.concatenate(self._texts)
+
+    def __len__(self) -> int:
+        """Number of texts."""
+        return len(self._texts)
+
+    def __repr__(self) -> str:
+        return f"SuffixCorpus({len(self)} texts, {len(self._whole):,} of {self.max_tokens:,} tokens)"
+
+    def __getstate__(self) -> dict[str, Any]:
+        with self._lock:
+            return {"max_tokens": self.max_tokens, "texts": list(self._texts)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["max_tokens"])  # type: ignore[misc]  # the lock is new, all else as it was
+        for text in state["texts"]:
+            self.add(text[:-1])
