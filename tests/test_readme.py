@@ -1,4 +1,4 @@
-"""The examples of the README run, and the files it names exist."""
+"""The examples of the README and of the pages in docs/ run and print what they say; the files they name exist."""
 
 from __future__ import annotations
 
@@ -10,35 +10,76 @@ import pytest
 import decodekit as dk
 
 ROOT = Path(__file__).parents[1]
-README = (ROOT / "README.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+README = ROOT / "README.md"
+PAGES = [README, *sorted(ROOT.glob("docs/*.md"))]
+PAGE = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 
 
-def test_every_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    llm = dk.LLM.load("tiny")
+def blocks_of(page: Path) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+
+
+def said_output(block: str) -> list[str]:
+    """What the comments behind calls of `print` say that they print."""
+    return re.findall(r"^ *print\(.*\)  # (.*)$", block, re.MULTILINE)
+
+
+def is_printed(said: list[str], printed: str) -> bool:
+    """Whether the lines are among the printed ones, in this order."""
+    lines = iter(printed.splitlines())
+    return all(any(line == other for other in lines) for line in said)
+
+
+def run(page: Path, capsys: pytest.CaptureFixture[str]) -> tuple[dict[str, object], str]:
+    """Run the examples of a page one after the other; the names they leave, and all that they printed."""
     names: dict[str, object] = {}
-    assert len(BLOCKS) == 3
-    for block in BLOCKS:
-        # `model` and `tokenizer` stand for what a reader has loaded.
-        names.update({"model": llm.model, "tokenizer": llm.tokenizer})
-        exec(compile(block, "README.md", "exec"), names)
+    everything = ""
+    for block in blocks_of(page):
+        if re.search(r"\bmodel,\s+tokenizer\b", block):  # these stand for what a reader has loaded
+            llm = dk.LLM.load("tiny")
+            names.update({"model": llm.model, "tokenizer": llm.tokenizer})
+        exec(compile(block, page.name, "exec"), names)
+        printed = capsys.readouterr().out
+        assert is_printed(said_output(block), printed), f"{page.name} says {said_output(block)}, printed is\n{printed}"
+        everything += printed
+    return names, everything
+
+
+def test_the_examples_of_the_readme(capsys: pytest.CaptureFixture[str]) -> None:
+    names, printed = run(README, capsys)
     out = names["out"]
     assert isinstance(out, dk.Completion)
     assert out.error is None
     assert out.value.number == "A-17"
     assert out.value.total == pytest.approx(40.20)
-    assert "A-17" in capsys.readouterr().out
+    assert "A-17" in printed
 
 
-def test_links_lead_to_files() -> None:
-    links = re.findall(r"\]\(([^)#]+)\)", README)
-    assert len(links) >= 2
+@pytest.mark.parametrize("page", PAGES[1:], ids=lambda page: page.name)
+def test_the_examples_of_a_page(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert sum(len(said_output(block)) for block in blocks_of(page)) >= 3
+    run(page, capsys)
+
+
+def test_a_page_that_says_something_else_is_noticed() -> None:
+    said = said_output("print(1 + 1)  # 2\nfor n in (3, 4):\n    print(n)\nprint(5)  # 5\n")
+    assert said == ["2", "5"]
+    assert is_printed(said, "2\n3\n4\n5\n")
+    for printed in ("", "2\n", "5\n2\n", "2\n3\n4\n6\n", "2 5\n"):
+        assert not is_printed(said, printed)
+
+
+@PAGE
+def test_links_lead_to_files(page: Path) -> None:
+    links = re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8"))
+    assert links
     for link in links:
-        assert (ROOT / link).is_file(), link
+        assert (page.parent / link).is_file(), link
 
 
 def test_the_make_targets_exist() -> None:
-    targets = set(re.findall(r"`make ([a-z-]+)", README)) | set(re.findall(r"^\$ make ([a-z]+)", README, re.MULTILINE))
+    text = README.read_text(encoding="utf-8")
+    targets = set(re.findall(r"`make ([a-z-]+)", text)) | set(re.findall(r"^\$ make ([a-z]+)", text, re.MULTILINE))
     assert {"demo", "test", "test-slow", "test-gpu", "bench", "train", "help"} <= targets
     rules = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
     assert targets <= rules
