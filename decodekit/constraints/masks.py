@@ -23,13 +23,13 @@ from typing import Final
 
 import numpy as np
 
-from decodekit.constraints.automaton import Int32Array, UInt8Array
+from decodekit.constraints.automaton import DEAD, Int32Array, UInt8Array
 from decodekit.constraints.bitmask import bitmask_from_ids, num_words
 from decodekit.constraints.configurations import Configuration, Entry, StackCut, State
 from decodekit.constraints.memory import Account, is_exceeded, share
 from decodekit.constraints.network import TextNeeded
 from decodekit.constraints.runs import MAX_RETURNED, Runner
-from decodekit.constraints.token_index import NO_NODES, Part, TokenIndex, Walk, WayOut, all_tokens, spaced_tokens
+from decodekit.constraints.token_index import NO_NODES, Part, TokenIndex, Walk, WayOut, all_tokens, tokens_after
 from decodekit.constraints.unfolding import Unfolding
 from decodekit.constraints.walk import add_tokens_kernel
 from decodekit.vocabulary import Vocabulary
@@ -103,8 +103,9 @@ class Masks:
     def __init__(self, unfolding: Unfolding, vocabulary: Vocabulary) -> None:
         self._unfolding = unfolding
         self._runner = Runner(unfolding)
-        self._vocabulary = vocabulary
         self._tokens = all_tokens(vocabulary)
+        self._parts = tokens_after(vocabulary)
+        self._leads: dict[tuple[int, int, int], bool] = {}
         self._num_words = num_words(vocabulary.size)
         self._eos_words = bitmask_from_ids(sorted(vocabulary.eos_token_ids), vocabulary.size)
         self._kept: OrderedDict[State, int] = OrderedDict()  # states with their masks' memory, oldest first
@@ -220,29 +221,52 @@ class Masks:
                 together.append(configuration)
         if together:
             whole = part.whole
-            roots = self._add_spaced(together, words, returned) if part is self._tokens else whole.top
+            roots = whole.top
+            if part is self._tokens:
+                for byte, after in self._parts:
+                    if any(self._leads_to_dense(lexical, reader, byte) for lexical, reader, *_ in together):
+                        roots = self._add_after(byte, after, roots, together, words, returned)
             nodes = self._runner.run(whole.trie, roots, together, words, whole.bytes_above)
             returned += ((whole, node) for node in nodes)
 
-    def _add_spaced(
-        self, configurations: list[Configuration], words: Int32Array, returned: list[tuple[TokenIndex, int]]
+    def _add_after(
+        self,
+        byte: int,
+        part: Part,
+        roots: Int32Array,
+        configurations: list[Configuration],
+        words: Int32Array,
+        returned: list[tuple[TokenIndex, int]],
     ) -> Int32Array:
-        """Add the tokens that begin with a blank, if many may follow it; returns the nodes of what remains to be done.
+        """Add the tokens that begin with a byte, by way of what follows it; returns the nodes that remain to be done.
 
-        A blank is rarely the end of what it allows: after it there is often a name or a number, whose tokens are known.
+        A blank or a bracket is rarely the end of what it allows: after it there is often a name, a number or a string,
+        whose tokens are known.
         """
-        after, _ = self._unfolding.advance(configurations, 0x20)
-        whole = self._tokens.whole
-        if not any(self._is_dense(lexical) for lexical, *_ in after):
-            return whole.top
-        spaced = spaced_tokens(self._vocabulary)
-        if spaced is None:
-            return whole.top
-        blank = np.array([spaced.whole.root], np.int32)
-        add_tokens_kernel()(blank, whole.trie.first, whole.trie.tokens, words)
-        self._add(after, spaced, words, returned)
-        others: Int32Array = whole.top[whole.top != blank[0]]
+        after, _ = self._unfolding.advance(configurations, byte)
+        trie = part.whole.trie
+        add_tokens_kernel()(np.array([part.whole.root], np.int32), trie.first, trie.tokens, words)
+        self._add(after, part, words, returned)
+        others: Int32Array = roots[roots != part.whole.root]
         return others
+
+    def _leads_to_dense(self, lexical: int, reader: int, byte: int) -> bool:
+        """Whether a lexeme that allows many bytes comes with, or right after, a byte of a lexeme."""
+        key = (lexical, reader, byte)
+        known = self._leads.get(key)
+        if known is None:
+            unfolding = self._unfolding
+            automaton = unfolding.automaton
+            target = automaton.step(lexical, byte)
+            known = target != DEAD and unfolding.permitted[reader] < 0 and self._is_dense(target)
+            ending = int(automaton.endings[target])
+            if not known and ending and not unfolding.captures[reader]:
+                known = any(
+                    unfolding.permitted[other] < 0 and not unfolding.captures[other] and self._is_dense(start)
+                    for start, other, _ in unfolding.leave(reader, ending).starts
+                )
+            self._leads[key] = known
+        return known
 
     def _is_dense(self, lexical: int) -> bool:
         is_dense = self._density.get(lexical)

@@ -42,6 +42,9 @@ MIN_TOKENS_KEPT: Final = 8192
 # The sources of what is kept.
 _SOURCES: Final = (__file__, special.__file__, trie.__file__, walk.__file__, automaton.__file__, ir.__file__)
 
+MANY_NODES: Final = 1500
+"""A first byte with so many nodes below it is looked at by itself."""
+
 NO_NODES: Final = np.zeros(0, np.int32)
 
 _MAX_EXITS: Final = 4096  # a walk with more is repeated for the bytes that may follow
@@ -353,14 +356,25 @@ def all_tokens(vocabulary: Vocabulary) -> Part:
 
 
 @lru_cache(maxsize=8)
-def spaced_tokens(vocabulary: Vocabulary) -> Part | None:
-    """The tokens that begin with a blank, half of many vocabularies, as what follows it; None if there are none."""
+def tokens_after(vocabulary: Vocabulary) -> tuple[tuple[int, Part], ...]:
+    """For each blank or punctuation mark with which many tokens begin: these tokens, as what follows it.
+
+    Half of many vocabularies begins with a blank.
+    """
     store, every = store_of(vocabulary), all_tokens(vocabulary)
+    names = ("tokens", "short-tokens", "long-tokens")
 
-    def below(index: TokenIndex, name: str) -> TokenIndex | None:
-        found = index.top[index.trie.byte[index.top] == 0x20]
-        return TokenIndex(vocabulary, index.trie, f"spaced-{name}", store, int(found[0])) if len(found) else None
+    def below(index: TokenIndex, name: str, byte: int) -> TokenIndex | None:
+        found = index.top[index.trie.byte[index.top] == byte]
+        return TokenIndex(vocabulary, index.trie, f"{byte}-{name}", store, int(found[0])) if len(found) else None
 
-    whole = below(every.whole, "tokens")
-    parts = (below(index, name) for index, name in zip(every.by_length, ("short-tokens", "long-tokens"), strict=False))
-    return None if whole is None else Part(whole, tuple(index for index in parts if index is not None))
+    parts: list[tuple[int, Part]] = []
+    for node in every.whole.top.tolist():
+        byte = int(every.whole.trie.byte[node])
+        if every.whole.trie.end[node] - node >= MANY_NODES and byte < 0x80 and not chr(byte).isalnum():
+            whole, *others = (
+                below(index, name, byte) for index, name in zip((every.whole, *every.by_length), names, strict=False)
+            )
+            assert whole is not None
+            parts.append((byte, Part(whole, tuple(index for index in others if index is not None))))
+    return tuple(parts)

@@ -36,7 +36,7 @@ def _fresh() -> Iterator[None]:
     limit = memory_limit()
     compiler._grammars.clear()
     token_index.all_tokens.cache_clear()
-    token_index.spaced_tokens.cache_clear()
+    token_index.tokens_after.cache_clear()
     compiler.begin_epoch()
     gc.collect()
     yield

@@ -22,7 +22,7 @@ share their parts, which is the same information in a form that is a value: see 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final, TypeAlias
@@ -50,6 +50,8 @@ MAX_HEADS: Final = 50_000
 """Bound on the ways in which one place of a rule may go on."""
 MAX_WRITTEN_OUT: Final = 300
 """Bound on the rules that are written out where they are named."""
+MAX_WAYS: Final = 100
+"""Bound on the ways in which a rule that is written out may begin."""
 MAX_CORNERS: Final = 400
 """Bound on the rules that may begin with each other."""
 MAX_WORK: Final = 2_000_000
@@ -287,7 +289,43 @@ class Unrolled:
                 chosen[other] |= {name, *reached}
             if len(chosen) > MAX_WRITTEN_OUT:
                 break
-        return frozenset(chosen)
+        return frozenset(chosen) - self._manifold(chosen)
+
+    def _manifold(self, chosen: Mapping[str, Set[str]]) -> set[str]:
+        """Those of some rules, none in a circle, that would begin in too many ways, were they written out."""
+        num_ways: dict[str, int] = {}
+        manifold: set[str] = set()
+        for name in sorted(chosen, key=lambda name: len(chosen[name])):  # who is named before who names
+            num_ways[name] = self._num_ways(self.bodies[name], num_ways)
+            if num_ways[name] > MAX_WAYS:
+                manifold.add(name)
+                num_ways[name] = 1
+        return manifold
+
+    def _num_ways(self, rest: Rest | None, num_ways: Mapping[str, int]) -> int:
+        """In how many ways a rest may begin, at most; a rule that is not given counts once."""
+        found = 0
+        while rest is not None:
+            item = rest.item
+            if isinstance(item, Rule):
+                found += num_ways.get(item.name, 1)
+            elif isinstance(item, Either):
+                found += sum(self._num_ways(option, num_ways) for option in item.options)
+            elif isinstance(item, Rounds):
+                found += self._num_ways(item.body, num_ways)
+            else:
+                found += 1
+            if not self._may_be_empty(item):
+                break
+            rest = rest.then
+        return found
+
+    def _may_be_empty(self, item: Item) -> bool:
+        if isinstance(item, Rule):
+            return item.name in self.nullable
+        return isinstance(item, Either | Rounds) and self._holds(
+            self.rest(item, None), set(self.nullable), can_read=False
+        )
 
     @cached_property
     def corners(self) -> dict[str, tuple[str, ...]]:

@@ -30,6 +30,13 @@ CASES = {
     "a long ring of left recursion": (ring(4000), b"", False),
     "parts that may be left out": ("root ::= " + "(root | [x])? " * 300, b"xxxx", True),
     "doubling": (doubling(200), b"aaaa", True),
+    "a ladder with two ways up each rung": (
+        "root ::= r0\n"
+        + "\n".join(f'r{i} ::= r{i + 1} "a"? | r{i + 1} "b"? | "(" r0 ")"' for i in range(30))
+        + '\nr30 ::= "x"',
+        b"((xab",
+        True,
+    ),
     "hidden left recursion in a row": ('root ::= (root? root? root? | "x")+', b"xxxxxx", True),
     "every rule may be empty": ("root ::= a b\na ::= b? root?\nb ::= (a | [ab])*", b"abab", True),
 }
