@@ -27,15 +27,32 @@ _HOME: dict[str, str] = {
     "GrammarDraft": "decodekit.speculation",
     "PromptLookup": "decodekit.speculation",
     # logits processors
+    "AllowedTokens": "decodekit.sampling",
+    "BadWords": "decodekit.sampling",
+    "DRY": "decodekit.sampling",
+    "DynamicTemperature": "decodekit.sampling",
+    "Epsilon": "decodekit.sampling",
+    "Eta": "decodekit.sampling",
     "FrequencyPenalty": "decodekit.sampling",
     "LogitBias": "decodekit.sampling",
     "MinP": "decodekit.sampling",
+    "MinTokens": "decodekit.sampling",
+    "NoRepeatNGram": "decodekit.sampling",
     "Pipeline": "decodekit.sampling",
     "PresencePenalty": "decodekit.sampling",
+    "Quadratic": "decodekit.sampling",
     "RepetitionPenalty": "decodekit.sampling",
+    "SequenceBias": "decodekit.sampling",
     "Temperature": "decodekit.sampling",
+    "TopA": "decodekit.sampling",
+    "TopH": "decodekit.sampling",
     "TopK": "decodekit.sampling",
+    "TopNSigma": "decodekit.sampling",
     "TopP": "decodekit.sampling",
+    "Typical": "decodekit.sampling",
+    "Watermark": "decodekit.sampling",
+    "XTC": "decodekit.sampling",
+    "watermark_score": "decodekit.sampling",
     # constraints
     "Choices": "decodekit.constraints",
     "Concat": "decodekit.constraints",
@@ -95,15 +112,32 @@ if TYPE_CHECKING:
     from decodekit.llm import Completion as Completion
     from decodekit.llm import Score as Score
     from decodekit.llm import generate as generate
+    from decodekit.sampling import DRY as DRY
+    from decodekit.sampling import XTC as XTC
+    from decodekit.sampling import AllowedTokens as AllowedTokens
+    from decodekit.sampling import BadWords as BadWords
+    from decodekit.sampling import DynamicTemperature as DynamicTemperature
+    from decodekit.sampling import Epsilon as Epsilon
+    from decodekit.sampling import Eta as Eta
     from decodekit.sampling import FrequencyPenalty as FrequencyPenalty
     from decodekit.sampling import LogitBias as LogitBias
     from decodekit.sampling import MinP as MinP
+    from decodekit.sampling import MinTokens as MinTokens
+    from decodekit.sampling import NoRepeatNGram as NoRepeatNGram
     from decodekit.sampling import Pipeline as Pipeline
     from decodekit.sampling import PresencePenalty as PresencePenalty
+    from decodekit.sampling import Quadratic as Quadratic
     from decodekit.sampling import RepetitionPenalty as RepetitionPenalty
+    from decodekit.sampling import SequenceBias as SequenceBias
     from decodekit.sampling import Temperature as Temperature
+    from decodekit.sampling import TopA as TopA
+    from decodekit.sampling import TopH as TopH
     from decodekit.sampling import TopK as TopK
+    from decodekit.sampling import TopNSigma as TopNSigma
     from decodekit.sampling import TopP as TopP
+    from decodekit.sampling import Typical as Typical
+    from decodekit.sampling import Watermark as Watermark
+    from decodekit.sampling import watermark_score as watermark_score
     from decodekit.speculation import GrammarDraft as GrammarDraft
     from decodekit.speculation import PromptLookup as PromptLookup
     from decodekit.strategy import Greedy as Greedy

@@ -34,7 +34,7 @@ from decodekit.generation.sequence import Request
 from decodekit.generation.settings import FastForward, Settings
 from decodekit.generation.stopping import StopStrings
 from decodekit.models.causal_lm import CausalLM
-from decodekit.sampling import FrequencyPenalty, LogitBias, PresencePenalty, RepetitionPenalty, Stage
+from decodekit.sampling import LogitsProcessor, Pipeline, Stage
 from decodekit.speculation import GrammarDraft
 from decodekit.speculation.canonical import Canonical
 from decodekit.speculation.proposer import each_proposer
@@ -47,9 +47,6 @@ OnLength: TypeAlias = Literal["error", "return", "close"]
 OnError: TypeAlias = Literal["return", "raise"]
 StrategyLike: TypeAlias = str | Strategy | Processors
 Seeds: TypeAlias = int | Iterable[int] | None
-
-_CANNOT_BAN = (RepetitionPenalty, PresencePenalty, FrequencyPenalty)
-"""Biases that are finite, whatever the text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -367,10 +364,12 @@ class LLM:
             check_seed(seed, faults)
         if seed is not None and resolved is not None and resolved.seed is not None:
             faults.append(OptionError(f"seed={seed!r} is given beside {resolved!r}, which has one", at="seed"))
+        pipeline: list[LogitsProcessor] = []
         for processor in resolved.pipeline if resolved is not None else ():
-            if isinstance(processor, LogitBias) and processor.biases[-1][0] >= self.vocabulary.size:
-                outside = f"token id {processor.biases[-1][0]} is outside the vocabulary of {self.vocabulary.size} ids"
-                faults.append(OptionError(outside, at="logit_bias"))
+            try:
+                pipeline.append(processor.for_vocabulary(self.vocabulary.size, self.vocabulary.eos_token_ids))
+            except OptionError as error:
+                faults.append(error)
         raise_faults(faults)
         assert resolved is not None
         if seed is None:
@@ -396,7 +395,7 @@ class LLM:
         return _Plan(
             Settings(
                 vocabulary=self.vocabulary,
-                pipeline=resolved.pipeline,
+                pipeline=Pipeline(pipeline),
                 select=resolved.select,
                 max_new_tokens=max_new_tokens,
                 stop=StopStrings(stops),
@@ -435,7 +434,7 @@ class LLM:
                     hint='fast_forward="exact", with which the text stays the same',
                 )
         if fast_forward == "canonical":
-            banning = [p for p in strategy.pipeline if p.stage is Stage.BIAS and not isinstance(p, _CANNOT_BAN)]
+            banning = [p for p in strategy.pipeline if p.stage is Stage.BIAS and p.can_forbid]
             if banning:
                 yield OptionError(
                     f'fast_forward="canonical" takes tokens unseen, and {banning[0]!r} may forbid them',

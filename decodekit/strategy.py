@@ -25,31 +25,27 @@ import importlib.metadata
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import Field, dataclass, field, fields, is_dataclass
 from functools import cached_property, partial
-from typing import Any, ClassVar, TypeAlias, TypeVar
+from typing import Any, ClassVar, TypeAlias
 
 from torch import Tensor
 
 from decodekit.errors import DecodekitError, OptionError, UnknownNameError, UselessOptionError
 from decodekit.generation.settings import NoiseKeys
 from decodekit.sampling import (
+    ORDERS,
     Candidates,
-    FrequencyPenalty,
-    LogitBias,
     LogitsProcessor,
-    MinP,
     OrderPreserving,
     Pipeline,
-    PresencePenalty,
-    RepetitionPenalty,
     Stage,
     Temperature,
-    TopK,
-    TopP,
     greedy,
     sample,
 )
+from decodekit.sampling.options import BiasOptions, ShapeOptions
+from decodekit.sampling.orders import ordered
 from decodekit.speculation import GrammarDraft, PromptLookup, Proposer, resolve_proposer
 from decodekit.speculation.proposer import Speculate
 
@@ -60,8 +56,6 @@ PROPOSERS: Mapping[str, Callable[[], Proposer]] = {"prompt-lookup": PromptLookup
 
 Processors: TypeAlias = Pipeline | LogitsProcessor | list[LogitsProcessor] | tuple[LogitsProcessor, ...]
 """Logits processors as an option takes them."""
-
-T = TypeVar("T")
 
 
 class Strategy(ABC):
@@ -93,18 +87,21 @@ class Strategy(ABC):
         """
         return resolve_proposer(self.speculate, PROPOSERS)
 
+    def __repr__(self) -> str:
+        options: tuple[Field[Any], ...] = fields(self) if is_dataclass(self) else ()
+        values = [(option, getattr(self, option.name)) for option in options]
+        given = [f"{option.name}={value!r}" for option, value in values if value != option.default]
+        return f"{type(self).__name__}({', '.join(given)})"
 
-@dataclass(frozen=True)
-class Greedy(Strategy):
+
+@dataclass(frozen=True, repr=False)
+class Greedy(Strategy, BiasOptions):
     """The likeliest token, the smallest id among equally likely ones. Seeds have no influence.
 
     Args:
-        repetition_penalty: divide positive and multiply negative logits of tokens that occurred, prompt included.
-        presence_penalty: subtracted from the logits of tokens that were generated.
-        frequency_penalty: subtracted once for every time that a token was generated.
-        logit_bias: added to the logits of these token ids.
         processors: further processors that change which token is the likeliest.
         speculate: who guesses ahead; see `Strategy`.
+        others: penalties and biases; see `sampling.options.BiasOptions`.
 
     Raises:
         OptionError: with all options that are out of range, or have no effect on the likeliest token.
@@ -112,16 +109,12 @@ class Greedy(Strategy):
 
     name: ClassVar[str] = "greedy"
 
-    repetition_penalty: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    logit_bias: Mapping[int, float] | None = None
     processors: Processors = ()
     speculate: Speculate = None
 
     def __post_init__(self) -> None:
         faults: list[DecodekitError] = []
-        processors = _ordered(self, (), faults)
+        processors = [*self.biases(faults), *_listed(self.processors, faults)]
         faults += [_useless(repr(processor)) for processor in processors if isinstance(processor, OrderPreserving)]
         _check_speculate(self, faults)
         raise_faults(faults)
@@ -129,37 +122,38 @@ class Greedy(Strategy):
     @cached_property
     def pipeline(self) -> Pipeline:
         """Penalties and biases."""
-        return Pipeline(tuple(_ordered(self, (), [])))
+        return Pipeline([*self.biases([]), *_listed(self.processors, [])])
 
     def select(self, scores: Tensor | Candidates, keys: NoiseKeys, /) -> Tensor:
         """The index of the largest score."""
         return greedy(scores.dense() if isinstance(scores, Candidates) else scores)
 
 
-@dataclass(frozen=True)
-class Sample(Strategy):
+@dataclass(frozen=True, repr=False)
+class Sample(Strategy, ShapeOptions, BiasOptions):
     """A token drawn from the law that the pipeline leaves.
 
-    The order is: penalties and biases (those of `processors` too), the constraint's mask, temperature, top-k, top-p,
-    min-p, the rest of `processors`. Processors alone keep the order in which they were composed. The noise is a
-    function of (seed, number of the sample, index of the new token, token id), so that a text does not depend on batch
-    size, neighbours or streaming.
+    The order of the options is that of `order`: with "decodekit" penalties and biases, the constraint's mask,
+    temperature, smoothing, top-k, top-p, min-p, the other truncations, XTC, the watermark. Of `processors` the biases
+    come after the options' own, the others at the end, but before a watermark. Processors alone keep the order in
+    which they were composed. The noise is a function of (seed, number of the sample, index of the new token, token id),
+    so that a text does not depend on batch size, neighbours or streaming.
 
     Args:
         temperature: divides the logits; above 0.
         top_k: keep the k likeliest tokens.
         top_p: keep the smallest set of likeliest tokens with this mass.
         min_p: keep tokens at least this many times as likely as the likeliest.
-        repetition_penalty: divide positive and multiply negative logits of tokens that occurred, prompt included.
-        presence_penalty: subtracted from the logits of tokens that were generated.
-        frequency_penalty: subtracted once for every time that a token was generated.
-        logit_bias: added to the logits of these token ids.
         seed: key of the noise, for every prompt; ``generate(seed=...)`` may give it instead. None is 0.
         processors: further processors.
         speculate: who guesses ahead; see `Strategy`.
+        order: "decodekit", or the order and the meaning that the options have in "hf" (transformers), "vllm",
+            "llamacpp" or "mlx"; see `sampling.orders`.
+        others: penalties and biases, further truncations and shapes; see `sampling.options`.
 
     Raises:
-        OptionError: with all options that are out of range.
+        OptionError: with all options that are out of range, have no effect, or that the library of `order` lacks.
+        UnknownNameError: no such order.
     """
 
     name: ClassVar[str] = "sample"
@@ -168,36 +162,45 @@ class Sample(Strategy):
     top_k: int | None = None
     top_p: float | None = None
     min_p: float | None = None
-    repetition_penalty: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    logit_bias: Mapping[int, float] | None = None
     seed: int | None = None
     processors: Processors = ()
     speculate: Speculate = None
+    order: str = field(default="decodekit", kw_only=True)
 
     def __post_init__(self) -> None:
         faults: list[DecodekitError] = []
-        _ordered(self, self._own(faults), faults)
+        own = self._own(faults)
+        _listed(self.processors, faults)
+        for processor in own if self.order in ORDERS else own[:1]:
+            _ordered([processor], self.order, faults)
+        if self.order not in ORDERS and not own:
+            _ordered([], self.order, faults)
+        elif self.order != "decodekit" and not own:
+            faults.append(UselessOptionError(f"order={self.order!r} has nothing to put in order", at="order"))
         _check_speculate(self, faults)
         if self.seed is not None:
             check_seed(self.seed, faults)
         raise_faults(faults)
 
     def _own(self, faults: list[DecodekitError]) -> list[LogitsProcessor]:
-        # A temperature of 1 divides by 1: no processor is needed.
-        temperature = None if self.temperature == 1.0 else self.temperature
-        return [
-            *_made(Temperature, temperature, faults),
-            *_made(TopK, self.top_k, faults),
-            *_made(TopP, self.top_p, faults),
-            *_made(MinP, self.min_p, faults),
-        ]
+        return [*self.biases(faults), *self.shapes(self.temperature, self.top_k, self.top_p, self.min_p, faults)]
 
     @cached_property
     def pipeline(self) -> Pipeline:
         """Penalties and biases, temperature, truncation."""
-        return Pipeline(tuple(_ordered(self, self._own([]), [])))
+        own, extra = _ordered(self._own([]), self.order, []), _listed(self.processors, [])
+        biases = [processor for processor in own if processor.stage is Stage.BIAS]
+        if len(biases) == len(own):  # the order in which the caller composed them has a meaning: it is kept
+            return Pipeline([*own, *extra])
+        return Pipeline(
+            [
+                *biases,
+                *(processor for processor in extra if processor.stage is Stage.BIAS),
+                *(processor for processor in own if Stage.BIAS < processor.stage < Stage.LAST),
+                *(processor for processor in extra if processor.stage is not Stage.BIAS),
+                *(processor for processor in own if processor.stage is Stage.LAST),
+            ]
+        )
 
     def select(self, scores: Tensor | Candidates, keys: NoiseKeys, /) -> Tensor:
         """Draw by the Gumbel-max trick."""
@@ -354,39 +357,23 @@ def raise_faults(faults: Sequence[DecodekitError]) -> None:
         raise error
 
 
-def _made(
-    factory: Callable[[T], LogitsProcessor], value: T | None, faults: list[DecodekitError]
-) -> list[LogitsProcessor]:
-    """The processor for an option, if it is given and in range."""
-    if value is None:
-        return []
+def _listed(given: Processors, faults: list[DecodekitError]) -> list[LogitsProcessor]:
+    """What the option `processors` holds."""
     try:
-        return [factory(value)]
+        return list(Pipeline(given if isinstance(given, Pipeline | list | tuple) else [given]))
     except OptionError as error:
         faults.append(error)
         return []
 
 
 def _ordered(
-    strategy: Greedy | Sample, own: Sequence[LogitsProcessor], faults: list[DecodekitError]
-) -> list[LogitsProcessor]:
-    """Penalties and biases, then the strategy's `own` temperature and truncation, then the rest of `processors`."""
-    given = strategy.processors
-    extra: list[LogitsProcessor] = []
+    processors: Sequence[LogitsProcessor], order: str, faults: list[DecodekitError]
+) -> tuple[LogitsProcessor, ...]:
     try:
-        extra = list(Pipeline(given if isinstance(given, Pipeline | list | tuple) else [given]))
-    except OptionError as error:
+        return ordered(processors, order)
+    except (OptionError, UnknownNameError) as error:
         faults.append(error)
-    penalties = [
-        *_made(RepetitionPenalty, strategy.repetition_penalty, faults),
-        *_made(PresencePenalty, strategy.presence_penalty, faults),
-        *_made(FrequencyPenalty, strategy.frequency_penalty, faults),
-        *_made(LogitBias, strategy.logit_bias, faults),
-    ]
-    if not own:  # the order in which the caller composed them has a meaning: it is kept
-        return [*penalties, *extra]
-    biases = [processor for processor in extra if processor.stage is Stage.BIAS]
-    return [*penalties, *biases, *own, *(processor for processor in extra if processor.stage is not Stage.BIAS)]
+        return ()
 
 
 def _check_speculate(strategy: Strategy, faults: list[DecodekitError]) -> None:

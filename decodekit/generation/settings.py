@@ -98,7 +98,10 @@ class Settings:
     proposer: Proposer | None = None
     canonical: Canonical | None = None
     can_ban: bool = field(init=False)
-    """Whether a bias of the pipeline may be -inf, so that the only token that a constraint allows can be forbidden."""
+    """Whether a bias of the pipeline may be -inf, so that the only token that a constraint allows can be forbidden.
+
+    Penalties and finite biases cannot (`LogitsProcessor.can_forbid`): the only allowed token stays certain.
+    """
     is_canonical: bool = field(init=False)
     """Whether tokens are taken that are forced by their bytes alone."""
     is_forced_unseen: bool = field(init=False)
@@ -108,7 +111,7 @@ class Settings:
     """
 
     def __post_init__(self) -> None:
-        biases = [processor for processor in self.pipeline if processor.stage is Stage.BIAS]
-        object.__setattr__(self, "can_ban", bool(biases))
+        can_ban = any(processor.can_forbid for processor in self.pipeline if processor.stage is Stage.BIAS)
+        object.__setattr__(self, "can_ban", can_ban)
         object.__setattr__(self, "is_canonical", self.fast_forward == "canonical")
-        object.__setattr__(self, "is_forced_unseen", self.num_alternatives is None and not biases)
+        object.__setattr__(self, "is_forced_unseen", self.num_alternatives is None and not can_ban)

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from decodekit.errors import OptionError
+from decodekit.errors import OptionError, UselessOptionError
 from decodekit.sampling.checks import is_count, is_number, require, token_sequence
 from decodekit.sampling.checks import token_ids as checked_ids
 from decodekit.sampling.functions import apply_logit_bias
 from decodekit.sampling.history import History
-from decodekit.sampling.processors import LogitsProcessor, Stage, with_history
+from decodekit.sampling.processors import (
+    LogitsProcessor,
+    Stage,
+    can_reach_minus_infinity,
+    check_ids,
+    with_history,
+)
 
 
 def apply_sequence_bias(
@@ -105,6 +111,16 @@ class SequenceBias(LogitsProcessor):
             made.append((ids, float(bias)))
         object.__setattr__(self, "biases", tuple(sorted(made)))
 
+    @property
+    def can_forbid(self) -> bool:
+        """Whether a bias is -inf."""
+        return can_reach_minus_infinity(bias for _, bias in self.biases)
+
+    def for_vocabulary(self, vocab_size: int, end_ids: Collection[int]) -> SequenceBias:
+        """Itself, if the vocabulary has its tokens."""
+        check_ids("sequence_bias", (token for sequence, _ in self.biases for token in sequence), vocab_size)
+        return self
+
     def __call__(self, logits: Tensor, history: History | None) -> Tensor:
         """Likelier or less likely ends of the sequences."""
         sequences, biases = zip(*self.biases, strict=True)
@@ -132,9 +148,16 @@ class BadWords(LogitsProcessor):
     needs_history = True
 
     def __init__(self, sequences: Iterable[Sequence[int]]) -> None:
+        is_many = isinstance(sequences, Iterable) and not isinstance(sequences, str | bytes)
+        require("bad_words", sequences, is_many, "sequences of token ids")
         made = {token_sequence("bad_words", sequence) for sequence in sequences}
         require("bad_words", sequences, len(made) > 0, "at least one sequence of token ids")
         object.__setattr__(self, "sequences", tuple(sorted(made)))
+
+    def for_vocabulary(self, vocab_size: int, end_ids: Collection[int]) -> BadWords:
+        """Itself, if the vocabulary has its tokens."""
+        check_ids("bad_words", (token for sequence in self.sequences for token in sequence), vocab_size)
+        return self
 
     def __call__(self, logits: Tensor, history: History | None) -> Tensor:
         """What completes none of them."""
@@ -160,6 +183,11 @@ class AllowedTokens(LogitsProcessor):
     def __init__(self, token_ids: Iterable[int]) -> None:
         object.__setattr__(self, "token_ids", checked_ids("allowed_tokens", token_ids))
 
+    def for_vocabulary(self, vocab_size: int, end_ids: Collection[int]) -> AllowedTokens:
+        """Itself, if the vocabulary has its tokens."""
+        check_ids("allowed_tokens", self.token_ids, vocab_size)
+        return self
+
     def __call__(self, logits: Tensor, history: History | None = None) -> Tensor:
         """The allowed tokens."""
         return apply_allowed_tokens(logits, self.token_ids)
@@ -171,21 +199,39 @@ class MinTokens(LogitsProcessor):
 
     Args:
         min_tokens: how many tokens the output must have, at least 1.
-        end_ids: the tokens that end a text.
+        end_ids: the tokens that end a text; None: those of the vocabulary (see `for_vocabulary`).
 
     Raises:
         OptionError: the number is below 1, there is no end, or something is no token id.
     """
 
     min_tokens: int
-    end_ids: tuple[int, ...]
+    end_ids: tuple[int, ...] | None = None
     stage = Stage.BIAS
     needs_history = True
 
     def __post_init__(self) -> None:
         require("min_tokens", self.min_tokens, is_count(self.min_tokens), "an integer of at least 1")
-        object.__setattr__(self, "end_ids", checked_ids("end_ids", self.end_ids))
+        if self.end_ids is not None:
+            object.__setattr__(self, "end_ids", checked_ids("end_ids", self.end_ids))
+
+    def for_vocabulary(self, vocab_size: int, end_ids: Collection[int]) -> MinTokens:
+        """With the ends of the vocabulary, if none were given.
+
+        Raises:
+            OptionError: the vocabulary lacks an end that was given, or has none of its own.
+        """
+        if self.end_ids is not None:
+            check_ids("end_ids", self.end_ids, vocab_size)
+            return self
+        if not end_ids:
+            raise UselessOptionError(
+                f"min_tokens={self.min_tokens} has no effect: no token of the vocabulary ends a text", at="min_tokens"
+            )
+        return MinTokens(self.min_tokens, tuple(end_ids))
 
     def __call__(self, logits: Tensor, history: History | None) -> Tensor:
         """Without an end where it would come too early."""
+        if self.end_ids is None:
+            raise OptionError(f"{self!r} does not know which tokens end a text", at="end_ids", hint="for_vocabulary")
         return apply_min_tokens(logits, with_history(self, history), self.min_tokens, self.end_ids)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import MISSING, dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, ClassVar
@@ -50,6 +50,26 @@ class LogitsProcessor(ABC):
 
     stage: ClassVar[Stage]
     needs_history: ClassVar[bool] = False
+
+    @property
+    def can_forbid(self) -> bool:
+        """Whether a finite logit may become -inf. True unless a processor knows better.
+
+        A token that is the only one left to a constraint is certain before a bias that cannot forbid it.
+        """
+        return True
+
+    def for_vocabulary(self, vocab_size: int, end_ids: Collection[int]) -> LogitsProcessor:
+        """The processor for a vocabulary: itself, unless its settings leave something to the vocabulary.
+
+        Args:
+            vocab_size: how many token ids there are.
+            end_ids: the tokens that end a text.
+
+        Raises:
+            OptionError: the settings name a token that the vocabulary does not have.
+        """
+        return self
 
     @abstractmethod
     def __call__(self, logits: Tensor, history: History | None) -> Tensor:
@@ -210,6 +230,22 @@ def with_history(processor: LogitsProcessor, history: History | None) -> History
     return history
 
 
+def check_ids(name: str, ids: Iterable[int], vocab_size: int) -> None:
+    """Raise an `OptionError` if a token id of the option `name` is outside the vocabulary."""
+    largest = max(ids, default=-1)
+    if largest >= vocab_size:
+        raise OptionError(f"token id {largest} is outside the vocabulary of {vocab_size} ids", at=name)
+
+
+_FINITE = 1e30
+"""What is added below this stays finite in float32, for all logits of a model."""
+
+
+def can_reach_minus_infinity(biases: Iterable[float]) -> bool:
+    """Whether one of the biases makes -inf of a logit: it is -inf, or too large for float32."""
+    return any(bias < -_FINITE for bias in biases)
+
+
 def _check_window(window: int | None) -> None:
     require("window", window, window is None or is_count(window), "None or an integer of at least 1")
 
@@ -236,6 +272,11 @@ class RepetitionPenalty(LogitsProcessor):
         valid = is_number(self.penalty) and self.penalty > 0
         require("repetition_penalty", self.penalty, valid, "a finite number above 0 (1 is no penalty)")
         _check_window(self.window)
+
+    @property
+    def can_forbid(self) -> bool:
+        """Only a penalty that leaves float32 can."""
+        return self.penalty > _FINITE
 
     def __call__(self, logits: Tensor, history: History | None) -> Tensor:
         """Tokens of prompt or output, less likely."""
@@ -265,6 +306,11 @@ class PresencePenalty(LogitsProcessor):
         valid = is_number(self.penalty) and -2 <= self.penalty <= 2
         require("presence_penalty", self.penalty, valid, "a number from -2 to 2")
         _check_window(self.window)
+
+    @property
+    def can_forbid(self) -> bool:
+        """No: what is subtracted is small."""
+        return False
 
     def __call__(self, logits: Tensor, history: History | None) -> Tensor:
         """Tokens of the output, less likely."""
@@ -296,6 +342,11 @@ class FrequencyPenalty(LogitsProcessor):
         require("frequency_penalty", self.penalty, valid, "a number from -2 to 2")
         _check_window(self.window)
 
+    @property
+    def can_forbid(self) -> bool:
+        """No: what is subtracted grows no faster than the text."""
+        return False
+
     def __call__(self, logits: Tensor, history: History | None) -> Tensor:
         """Tokens of the output, less likely with each use."""
         places = with_history(self, history).places(self.window, with_prompt=self.counts_prompt)
@@ -323,6 +374,16 @@ class LogitBias(LogitsProcessor):
             require(f"{name}, key", token_id, is_count(token_id, 0), "a token id")
             require(f"{name}[{token_id}]", bias, is_number(bias) or bias == -math.inf, "a finite number or -inf")
         object.__setattr__(self, "biases", tuple(sorted((i, float(bias)) for i, bias in biases.items())))
+
+    @property
+    def can_forbid(self) -> bool:
+        """Whether a bias is -inf."""
+        return can_reach_minus_infinity(bias for _, bias in self.biases)
+
+    def for_vocabulary(self, vocab_size: int, end_ids: Collection[int]) -> LogitBias:
+        """Itself, if the vocabulary has its tokens."""
+        check_ids("logit_bias", (token for token, _ in self.biases), vocab_size)
+        return self
 
     def __call__(self, logits: Tensor, history: History | None = None) -> Tensor:
         """z + bias."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -158,7 +158,14 @@ class DRY(LogitsProcessor):
         require("dry_base", self.base, is_number(self.base) and self.base >= 1, "a finite number of at least 1")
         require("dry_allowed_length", self.allowed_length, is_count(self.allowed_length), "an integer of at least 1")
         require("window", self.window, self.window is None or is_count(self.window), "None or an integer of at least 1")
+        is_many = isinstance(self.breakers, Iterable) and not isinstance(self.breakers, str | bytes)
+        require("dry_breakers", self.breakers, is_many, "sequences of token ids")
         object.__setattr__(self, "breakers", tuple(token_sequence("dry_breakers", each) for each in self.breakers))
+
+    @property
+    def can_forbid(self) -> bool:
+        """No: the largest penalty is finite."""
+        return False
 
     def __call__(self, logits: Tensor, history: History | None) -> Tensor:
         """Tokens that would extend a repeat, less likely."""

@@ -130,7 +130,7 @@ def test_bans() -> None:
     ]
     assert (AllowedTokens([3, 1, 3])(logits) > -INF)[0].tolist() == [False, True, False, True, False]
     assert (MinTokens(1, (0, 4))(logits, history) == -INF).tolist() == [[False] * 5, [True, False, False, False, True]]
-    assert repr(MinTokens(1, (4, 0))) == "MinTokens(1, (0, 4))"
+    assert repr(MinTokens(1, (4, 0))) == "MinTokens(1, end_ids=(0, 4))"
     assert repr(SequenceBias({(2, 1): -INF})) == "SequenceBias({(2, 1): -inf})"
 
 

@@ -180,7 +180,7 @@ def test_a_constraint_that_fails_offers_nothing() -> None:
             "takes without asking",
         ),
         (
-            {"fast_forward": "canonical", "logit_bias": {3: -5.0}, "constraint": Regex("a")},
+            {"fast_forward": "canonical", "bad_words": [[3]], "constraint": Regex("a")},
             OptionError,
             "may forbid them",
         ),

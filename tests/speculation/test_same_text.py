@@ -22,7 +22,7 @@ from decodekit.generation.batch import Batch, Result
 from decodekit.generation.buffers import TokenTable
 from decodekit.generation.sequence import Request
 from decodekit.generation.settings import NoiseKeys, Settings
-from decodekit.sampling import Pipeline, apply_bitmask
+from decodekit.sampling import Pipeline, Watermark, apply_bitmask
 from decodekit.speculation import Chain, Context, Draft, PromptLookup, Proposer
 from decodekit.strategy import Greedy, Sample, Strategy, can_redraw
 from tests.generation.test_batch import EOS, TOKENS, VOCABULARY, V, choose_by, settings_of
@@ -123,6 +123,9 @@ STRATEGIES = [
     Sample(temperature=0.7, top_k=5),
     Sample(top_p=0.8, min_p=0.05, repetition_penalty=1.3, presence_penalty=0.4, frequency_penalty=0.2),
     Sample(logit_bias={0: -math.inf, 1: 2.0}),
+    Sample(dry_multiplier=0.8, dry_allowed_length=1, xtc_probability=0.5, xtc_threshold=0.05, typical_p=0.9),
+    Sample(no_repeat_ngram_size=3, dynamic_temperature=(0.5, 1.5), top_n_sigma=1.5, watermark=Watermark(2.0, 0.5, 7)),
+    Sample(temperature=0.8, top_k=7, min_p=0.02, penalty_window=4, frequency_penalty=0.5, order="llamacpp"),
 ]
 CONSTRAINTS = [None, [b"abcabc", b"abbb\nc"], [b"bca\n\n", b"bcabca", b"ca"], ["éaé".encode(), b"cab"], [b"aX", b"ab"]]
 
@@ -176,21 +179,23 @@ def test_wrong_drafts_cost_no_more_passes() -> None:
 
 
 def test_forced_tokens_cost_no_passes() -> None:
-    """With them unseen, along as a draft (log-probabilities, biases), and off."""
+    """With them unseen (finite biases too), along as a draft (log-probabilities, bans), and off."""
     texts = [b"abc\nabc", b"cb\n\nab"]
     cost = {}
     for name, strategy, options in [
         ("off", Greedy(), {"fast_forward": "off"}),
         ("unseen", Greedy(), {}),
         ("measured", Greedy(), {"num_alternatives": 0}),
-        ("biased", Greedy(repetition_penalty=1.1), {}),
+        ("penalized", Greedy(repetition_penalty=1.1), {}),
+        ("banned", Greedy(bad_words=[[8]]), {}),  # a token that the constraint never allows
     ]:
         results = assert_equals_the_plain_loop(strategy, texts=texts, **options)
         cost[name] = sum(result.stats.num_forwards for result in results)
         forced = sum(result.stats.num_forced_tokens for result in results)
         assert (forced > 0) == (name != "off")
         assert all(result.stats.num_drafts == 0 for result in results)
-    assert cost["unseen"] < cost["off"] and max(cost["measured"], cost["biased"]) < cost["off"]
+    assert cost["unseen"] < cost["off"] and cost["penalized"] < cost["off"]
+    assert max(cost["measured"], cost["banned"]) < cost["off"]
 
 
 def test_a_text_that_is_all_forced_needs_no_model() -> None:
@@ -275,7 +280,7 @@ def counts(strategy: Strategy, num_samples: int, **options: Any) -> np.ndarray:
     return found
 
 
-LAWS = [Sample(), Sample(temperature=1.2, top_k=2), Sample(presence_penalty=0.0)]  # a bias: forced tokens as a draft
+LAWS = [Sample(), Sample(temperature=1.2, top_k=2), Sample(logit_bias={5: -math.inf})]  # a ban: forced ones as a draft
 SPEEDS: list[dict[str, Any]] = [{"fast_forward": "off"}, {}, {"proposer": Prophet({}, 0.0, 1, 8)}]
 
 
