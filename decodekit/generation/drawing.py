@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from collections.abc import Sequence as Rows
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,7 +21,10 @@ from decodekit.generation.sequence import Sequence, TokenLogprob
 from decodekit.generation.settings import NoiseKeys, Settings
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
     from decodekit.sampling import Candidates
+    from decodekit.vocabulary import Vocabulary
 
 
 class Place(NamedTuple):
@@ -101,6 +106,68 @@ def scores(
     if table is not None:
         history = table.history([place.sequence for place in places], [place.draft for place in places], device)
     return settings.pipeline.narrow(logits, history, None if bitmask is None else bitmask.to(device))
+
+
+@dataclass(frozen=True, slots=True)
+class LikeTarget:
+    """Takes tokens from the logits of a draft model as the target takes its own; see `speculation.proposer.Target`.
+
+    Args:
+        sequences: the rows.
+        settings, table: as in `step`.
+    """
+
+    sequences: Rows[Sequence]
+    settings: Settings
+    table: TokenTable | None = None
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """What its tokens are."""
+        return self.settings.vocabulary
+
+    def take(self, rows: Rows[int], drafts: Rows[Rows[int]], logits: Tensor) -> list[int | None]:
+        """One token per place. Masks are dear and most tokens are legal: only for those that are not, one is made."""
+        places = [Place(self.sequences[row], draft) for row, draft in zip(rows, drafts, strict=True)]
+        tokens = [_token(choice) for choice in draw(places, logits, None, self.settings, self.table)]
+        illegal = [i for i, (place, token) in enumerate(zip(places, tokens, strict=True)) if not _allows(place, token)]
+        if illegal:
+            some = [places[i] for i in illegal]
+            words = np.zeros((len(some), self.vocabulary.num_mask_words), dtype=np.int32)
+            for place, row in zip(some, words, strict=True):
+                _fill_ahead(place, row)
+            index = torch.tensor(illegal, device=logits.device)
+            redrawn = draw(some, logits[index], torch.from_numpy(words), self.settings, self.table)
+            for i, choice in zip(illegal, redrawn, strict=True):
+                tokens[i] = _token(choice)
+        return tokens
+
+
+def _token(choice: int | DecodekitError) -> int | None:
+    return choice if isinstance(choice, int) else None
+
+
+def _allows(place: Place, token: int | None) -> bool:
+    matcher = place.sequence.matcher
+    if matcher is None:
+        return True
+    try:
+        return token is not None and matcher.validate([*place.draft, token]) > len(place.draft)
+    except DecodekitError:  # the row will meet the error by itself
+        return True
+
+
+def _fill_ahead(place: Place, words: npt.NDArray[np.int32]) -> None:
+    """The tokens allowed at a place, into ``words``, int32 [W]; none where the constraint fails."""
+    matcher = place.sequence.matcher
+    assert matcher is not None
+    begin = matcher.num_tokens
+    try:
+        if all(matcher.accept(token) for token in place.draft):
+            matcher.fill_bitmask(words[None], exact=False)
+    except DecodekitError:
+        words[:] = 0
+    matcher.rollback(matcher.num_tokens - begin)
 
 
 def noise_keys(places: Rows[Place]) -> NoiseKeys:

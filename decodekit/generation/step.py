@@ -31,7 +31,7 @@ from torch import Tensor
 from decodekit.constraints.bitmask import forbid
 from decodekit.errors import DeadEndError, DecodekitError
 from decodekit.generation.buffers import Masks, TokenTable
-from decodekit.generation.drawing import Place, choose, measure, places_along
+from decodekit.generation.drawing import LikeTarget, Place, choose, measure, places_along
 from decodekit.generation.forced import forced_run, take_forced
 from decodekit.generation.padding import right_padded
 from decodekit.generation.retreat import MAX_REDRAWS, checkpoint, destination, failure, give_up
@@ -101,7 +101,7 @@ def step(
         masks: buffers for the constraints' bitmasks.
         table: the prefixes, kept if a processor of the pipeline looks back.
     """
-    guesses = propose(sequences, settings)
+    guesses = propose(sequences, settings, table)
     drafts = [guess.tokens for guess in guesses]
     is_guessed = any(drafts)
     places = places_along(sequences, drafts)  # P = N + all draft tokens
@@ -123,7 +123,7 @@ def step(
         crop(sequences, cache)
 
 
-def propose(sequences: Rows[Sequence], settings: Settings) -> list[Guess]:
+def propose(sequences: Rows[Sequence], settings: Settings, table: TokenTable | None) -> list[Guess]:
     """What may follow each text: what is forced and was not taken unseen, else what the proposer offers.
 
     One token of the budget is left for the target's own, and nothing is guessed beyond an end of the text.
@@ -141,9 +141,10 @@ def propose(sequences: Rows[Sequence], settings: Settings) -> list[Guess]:
     rows = [row for row, limit in enumerate(limits) if limit > 0 and not guesses[row].tokens]
     if settings.proposer is None or not rows:
         return guesses
+    target = LikeTarget(sequences, settings, table)
     contexts = [
-        Context(one.request.prompt, one.token_ids, one.matcher, settings.canonical, one.memory)
-        for one in (sequences[row] for row in rows)
+        Context(one.request.prompt, one.token_ids, one.matcher, settings.canonical, one.memory, target, row)
+        for row, one in ((row, sequences[row]) for row in rows)
     ]
     drafts = settings.proposer.propose(contexts, [limits[row] for row in rows])
     for row, context, draft in zip(rows, contexts, drafts, strict=True):

@@ -3,6 +3,7 @@
 Read `proposer` for what a proposer is, `verification` for why a draft never changes the text.
 """
 
+from decodekit.speculation.draft_model import DraftModel
 from decodekit.speculation.grammar_draft import GrammarDraft
 from decodekit.speculation.prompt_lookup import PromptLookup
 from decodekit.speculation.proposer import Chain, Context, Draft, Proposer, resolve_proposer
@@ -14,6 +15,7 @@ __all__ = [
     "Chain",
     "Context",
     "Draft",
+    "DraftModel",
     "GrammarDraft",
     "PromptLookup",
     "Proposer",

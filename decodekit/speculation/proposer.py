@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from decodekit.constraints.matcher import Matcher
     from decodekit.speculation.canonical import Canonical
+    from decodekit.vocabulary import Vocabulary
 
 Memory: TypeAlias = dict[Any, Any]
 
@@ -44,16 +45,39 @@ class Draft:
         return Draft(self.tokens[:num_tokens], None if self.probabilities is None else self.probabilities[:num_tokens])
 
 
+class Target(Protocol):
+    """How the target takes its tokens, for proposers that have logits of their own."""
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """What its tokens are."""
+
+    def take(self, rows: Sequence[int], drafts: Sequence[Sequence[int]], logits: Tensor) -> list[int | None]:
+        """What the target would take if these logits were its own: its processors, its mask, its noise of the place.
+
+        Args:
+            rows: [R], `Context.row` of the text of each place.
+            drafts: [R], the tokens between that text and the place.
+            logits: [R, V].
+
+        Returns:
+            A token for every place; None where there is none.
+        """
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Context:
     """One row of a batch as proposers see it.
 
     Args:
         prompt: tokens of the prompt.
-        text: tokens of the text so far. It may be shorter than at the call before: a guard takes texts back.
+        text: tokens of the text so far, in a list that grows on with the row. It may be shorter than at the call
+            before: a guard takes texts back.
         matcher: the constraint's state after the text, not to be changed; None in free text.
         canonical: how the tokenizer divides a text; None if it is not known.
         memory: what proposers keep for this row from call to call, each under a key of its own.
+        target: how the target takes its tokens, the same for all contexts of a call; None if it is not known.
+        row: which of its rows this is.
     """
 
     prompt: Sequence[int]
@@ -61,6 +85,8 @@ class Context:
     matcher: Matcher | None = None
     canonical: Canonical | None = None
     memory: Memory = field(default_factory=dict)
+    target: Target | None = None
+    row: int = 0
 
     def num_legal(self, tokens: Sequence[int]) -> int:
         """How many of the first `tokens` the constraint allows; none where it fails."""
