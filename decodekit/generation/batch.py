@@ -42,6 +42,8 @@ class Result:
         error: what went wrong with this request, None if nothing.
         logprobs: one per token if asked for, else empty.
         stats: times and counts.
+        score: what a search with several hypotheses ranks the text by, None of a text that is alone.
+        others: the further texts of a search, best first.
     """
 
     token_ids: tuple[int, ...]
@@ -49,6 +51,8 @@ class Result:
     error: DecodekitError | None
     logprobs: tuple[TokenLogprob, ...]
     stats: Stats
+    score: float | None = None
+    others: tuple[Update, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +127,7 @@ class Batch:
             try:
                 sequence = self._begin(*entry)
             except DecodekitError as error:
-                answers.append(_refusal(*entry, error))
+                answers.append(refused(*entry, error))
                 continue
             if sequence.finish_reason is None:
                 admitted.append(sequence)
@@ -141,23 +145,7 @@ class Batch:
         """
         if isinstance(request, DecodekitError):
             raise request
-        num_prompt_tokens, context_length = len(request.prompt), self._model.context_length
-        max_tokens = self._settings.max_new_tokens
-        if num_prompt_tokens == 0:
-            raise OptionError(
-                "the prompt has no tokens, so that the model has nothing to continue",
-                at=f"prompt {index}",
-                hint="a prompt that is not empty; this tokenizer puts no token at the beginning",
-            )
-        if context_length is not None:
-            if num_prompt_tokens >= context_length:
-                raise ContextLengthError(
-                    f"the prompt has {num_prompt_tokens:,} tokens, the context of the model {context_length:,}: "
-                    "there is no room for an answer",
-                    at=f"prompt {index}",
-                    hint="a shorter prompt, or a model with a longer context",
-                )
-            max_tokens = min(max_tokens, context_length - num_prompt_tokens)
+        max_tokens = token_budget(index, request, self._model, self._settings)
         sequence = Sequence(index, request, max_tokens, self._settings.stop)
         if self._settings.must_close and sequence.matcher is not None:
             least = len(sequence.matcher.completion())
@@ -183,7 +171,7 @@ class Batch:
         if self._cache is None:
             num_rows = len(admitted) if self._is_exhausted else self._max_rows
             self._free = list(range(num_rows))[::-1]
-            self._cache = self._model.new_cache(num_rows, _rounded(longest))
+            self._cache = self._model.new_cache(num_rows, rounded(longest))
         for sequence in admitted:
             sequence.row = self._free.pop()
             if self._table is not None:
@@ -235,7 +223,34 @@ class Batch:
         self._free = []
 
 
-def _refusal(index: int, request: Request | DecodekitError, error: DecodekitError) -> Update:
+def token_budget(index: int, request: Request, model: CausalLM, settings: Settings) -> int:
+    """How many tokens may be generated for a request.
+
+    Raises:
+        OptionError: its prompt has no tokens.
+        ContextLengthError: its prompt fills the context of the model.
+    """
+    num_prompt_tokens, context_length = len(request.prompt), model.context_length
+    max_tokens = settings.max_new_tokens
+    if num_prompt_tokens == 0:
+        raise OptionError(
+            "the prompt has no tokens, so that the model has nothing to continue",
+            at=f"prompt {index}",
+            hint="a prompt that is not empty; this tokenizer puts no token at the beginning",
+        )
+    if context_length is not None:
+        if num_prompt_tokens >= context_length:
+            raise ContextLengthError(
+                f"the prompt has {num_prompt_tokens:,} tokens, the context of the model {context_length:,}: "
+                "there is no room for an answer",
+                at=f"prompt {index}",
+                hint="a shorter prompt, or a model with a longer context",
+            )
+        max_tokens = min(max_tokens, context_length - num_prompt_tokens)
+    return max_tokens
+
+
+def refused(index: int, request: Request | DecodekitError, error: DecodekitError) -> Update:
     """The answer to a request that cannot start."""
     num_prompt_tokens = 0 if isinstance(request, DecodekitError) else len(request.prompt)
     return Update(index, "", (), Result((), "error", error, (), Stats(num_prompt_tokens, 0, 0, None, 0.0)))
@@ -256,5 +271,6 @@ def _update(sequence: Sequence) -> Update:
     return update
 
 
-def _rounded(capacity: int) -> int:
+def rounded(capacity: int) -> int:
+    """A capacity of a cache that is worth asking for."""
     return -(-capacity // _CAPACITY_STEP) * _CAPACITY_STEP

@@ -1,0 +1,91 @@
+"""Slow twins of beam search: every text, and a search over lists."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+
+import torch
+
+from tests.reference.generation import Law
+
+Text = tuple[int, ...]
+
+
+def text_log_prob(law: Law, prompt: Sequence[int], text: Sequence[int]) -> float:
+    """The log-probability of a text, token by token."""
+    total = 0.0
+    for place, token in enumerate(text):
+        total += float(torch.log_softmax(law([*prompt, *text[:place]]), dim=-1)[token])
+    return total
+
+
+def all_texts(vocab_size: int, max_tokens: int, eos_token_ids: frozenset[int]) -> Iterator[Text]:
+    """Every text that ends with an end-of-sequence token, or has `max_tokens` tokens."""
+    for length in range(1, max_tokens + 1):
+        for text in itertools.product(range(vocab_size), repeat=length):
+            if any(token in eos_token_ids for token in text[:-1]):
+                continue
+            if text[-1] in eos_token_ids or length == max_tokens:
+                yield text
+
+
+def best_texts(
+    law: Law, prompt: Sequence[int], vocab_size: int, max_tokens: int, eos_token_ids: frozenset[int], penalty: float
+) -> list[tuple[float, Text]]:
+    """Every text with its score, best first."""
+    every = all_texts(vocab_size, max_tokens, eos_token_ids)
+    return sorted(((text_log_prob(law, prompt, text) / len(text) ** penalty, text) for text in every), reverse=True)
+
+
+def diverse_beam_search(
+    law: Law,
+    prompt: Sequence[int],
+    vocab_size: int,
+    max_tokens: int,
+    eos_token_ids: frozenset[int],
+    *,
+    num_groups: int,
+    group_size: int,
+    diversity_penalty: float,
+    length_penalty: float,
+) -> list[tuple[float, Text]]:
+    """Vijayakumar et al. 2016, algorithm 1, over lists; all ended texts of all groups with their scores, best first.
+
+    Texts are given up as transformers does: a group is over when `group_size` texts have ended and its best hypothesis
+    has no better score at its present length than the worst of these.
+    """
+
+    def score(text: Text, log_prob: float) -> float:
+        return log_prob / len(text) ** length_penalty
+
+    live: list[list[tuple[Text, float]]] = [[((), 0.0)] for _ in range(num_groups)]
+    ended: list[list[tuple[float, Text]]] = [[] for _ in range(num_groups)]
+    for _ in range(max_tokens):
+        taken: list[int] = []
+        for group in range(num_groups):
+            if not live[group]:
+                continue
+            options = []
+            for text, log_prob in live[group]:
+                step = torch.log_softmax(law([*prompt, *text]), dim=-1).tolist()
+                for token in range(vocab_size):
+                    total = log_prob + step[token]
+                    options.append((total - diversity_penalty * taken.count(token), total, (*text, token)))
+            options.sort(key=lambda option: -option[0])
+            options = options[: max(2, 1 + len(eos_token_ids)) * group_size]
+            ends = [text[-1] in eos_token_ids or len(text) == max_tokens for _, _, text in options]
+            ended[group] += [
+                (score(text, total), text)
+                for (_, total, text), has_ended in list(zip(options, ends, strict=True))[:group_size]
+                if has_ended
+            ]
+            ended[group] = sorted(ended[group], reverse=True)[:group_size]
+            going = [(text, total) for (_, total, text), has_ended in zip(options, ends, strict=True) if not has_ended]
+            going = sorted(going, key=lambda one: -one[1])[:group_size]
+            is_full = len(ended[group]) == group_size
+            if is_full and going and score(*going[0]) <= ended[group][-1][0]:
+                going = []
+            live[group] = going
+            taken += [text[-1] for text, _ in going]
+    return sorted((one for group in ended for one in group), reverse=True)
