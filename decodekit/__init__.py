@@ -55,6 +55,7 @@ _HOME: dict[str, str] = {
     "watermark_score": "decodekit.sampling",
     # constraints
     "Choices": "decodekit.constraints",
+    "CompiledGrammar": "decodekit.constraints",
     "Concat": "decodekit.constraints",
     "Grammar": "decodekit.constraints",
     "Guarded": "decodekit.constraints",
@@ -85,6 +86,7 @@ __all__ = ["__version__", *_HOME]
 
 if TYPE_CHECKING:
     from decodekit.constraints import Choices as Choices
+    from decodekit.constraints import CompiledGrammar as CompiledGrammar
     from decodekit.constraints import Concat as Concat
     from decodekit.constraints import Grammar as Grammar
     from decodekit.constraints import Guarded as Guarded
