@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, cast
 
 from decodekit.constraints.ir import Node
 from decodekit.constraints.json_schema import formats, numbers, text
@@ -52,6 +52,7 @@ MAX_BRANCHES: Final = 1_000
 Meaning: TypeAlias = "Callable[[Semantics, Location, Any, bool], Shape]"
 """(semantics, schema, value of the keyword, whether it is asserted) -> the values that it admits."""
 _Path: TypeAlias = tuple[str | int, ...]
+_Spec = TypeVar("_Spec", ObjectSpec, ArraySpec)
 
 
 def _denied(goal: Goal) -> Goal:
@@ -127,10 +128,15 @@ def _among(semantics: Semantics, location: Location, values: list[tuple[_Path, A
         EVERYTHING.arrays,
     )
     for path, entry in objects:
-        shape = semantics.both(shape, restrict(objects=limited(_object_differs(semantics, location, path, entry))))
+        shape = semantics.both(shape, restrict(objects=_few(_object_differs(semantics, location, path, entry))))
     for path, items in arrays:
-        shape = semantics.both(shape, restrict(arrays=limited(_array_differs(semantics, location, path, items))))
+        shape = semantics.both(shape, restrict(arrays=_few(_array_differs(semantics, location, path, items))))
     return shape
+
+
+def _few(specs: Iterator[_Spec]) -> tuple[_Spec, ...]:
+    """Alternatives that are made no further than to their limit: of an array they take the square of its length."""
+    return limited(tuple(itertools.islice(specs, MAX_ALTERNATIVES + 1)))
 
 
 def _object_equal(semantics: Semantics, location: Location, path: _Path, value: dict[str, JsonValue]) -> ObjectSpec:

@@ -8,8 +8,7 @@ text reaches them; that is what lets schemas recurse, and a large one start at o
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import Final, TypeAlias, TypeVar
@@ -438,16 +437,15 @@ def _unique(specs: list[_S], anything: _S) -> tuple[_S, ...]:
     return limited(unique)
 
 
-def limited(specs: Iterable[_S]) -> tuple[_S, ...]:
-    """The same specs; they are made no further than to the limit.
+def limited(specs: Sequence[_S]) -> tuple[_S, ...]:
+    """The same specs.
 
     Raises:
         ResourceLimitError: more than `MAX_ALTERNATIVES`.
     """
-    found = tuple(itertools.islice(specs, MAX_ALTERNATIVES + 1))
-    if len(found) > MAX_ALTERNATIVES:
+    if len(specs) > MAX_ALTERNATIVES:
         raise _too_many()
-    return found
+    return tuple(specs)
 
 
 def _too_many() -> ResourceLimitError:

@@ -342,7 +342,7 @@ def _has_word(start: _Place, least: int, most: int | None) -> bool:
         if start in _known:
             return _known[start]
         # With fewer conditions than a place that has a text: every successor of an intersection that lost an operand.
-        if any(start[0] <= other[0] and start[1] <= other[1] for other in _inhabited):
+        if len(start[0]) > 1 and any(start[0] <= other[0] and start[1] <= other[1] for other in _inhabited):
             return True
     if _dive(start, least, most):
         if not least and most is None:
