@@ -67,7 +67,7 @@ def outline(constraint: Constraint) -> Outline:
 
 def _useless(grammar: Grammar) -> list[str]:
     """Rules of which no text can be derived, and rules and terminals that take part in none."""
-    from decodekit.constraints.grammar.frames import Unrolled
+    from decodekit.constraints.grammar.linear import Unrolled
 
     rules = grammar.rules
     productive = Unrolled(rules).productive

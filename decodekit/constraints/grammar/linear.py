@@ -1,0 +1,533 @@
+"""How what is left of a rule may go on: its *linear form*, pairs of a head and what is left after it.
+
+A head is a terminal, a special token, another rule or another constraint. Heads always read something: a rule is called
+for its non-empty texts alone and skipped where it may be empty, so nullable rules, also in cycles, need no care
+elsewhere.
+
+Alternatives that begin alike are read once: equal heads become one, before any of what was left after them. Most rules
+take part in that as if they were written out where they are named; of each circle of rules that hold each other one at
+least is called. So an opening bracket that begins a tuple, a call or a group is one bracket, a ladder of operators is
+one frame, and a text stays ambiguous no longer than it must.
+
+Left recursion is turned around. If rules can begin with each other, a text of one of them begins with a head that is
+none of them; whoever has read it goes *up*: a text of rule k is the beginning of a text of each rule m that may begin
+with k. So ``e: e "+" t | t`` reads a t, then any number of ``"+" t``, and neither left nor right recursion makes the
+stack grow (what only returns is not returned to; see `unfolding`). The language stays the same.
+
+Source: D. Rosenkrantz, P. Lewis, Deterministic left corner parsing (1970); R. Moore, Removing left recursion from
+context-free grammars (2000).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Final, TypeAlias
+
+from decodekit.constraints import ir
+from decodekit.constraints.grammar.rules import (
+    Alternatives,
+    Expression,
+    Repeated,
+    RuleRef,
+    Rules,
+    Sequence,
+    SpecialToken,
+    Terminal,
+)
+from decodekit.constraints.ir import Node
+from decodekit.constraints.network import RETURN, Frame, Lexeme
+from decodekit.constraints.special import spelling, written
+from decodekit.errors import ResourceLimitError
+
+MAX_DEPTH: Final = 500
+"""Bound on the nesting of groups in one rule; rules may call each other as deep as the text goes."""
+MAX_HEADS: Final = 50_000
+"""Bound on the ways in which one place of a rule may go on."""
+MAX_WRITTEN_OUT: Final = 300
+"""Bound on the rules that are written out where they are named."""
+MAX_WAYS: Final = 100
+"""Bound on the ways in which a rule that is written out may begin."""
+MAX_CORNERS: Final = 400
+"""Bound on the rules that may begin with each other."""
+MAX_WORK: Final = 2_000_000
+"""Bound on the ways to go on at all the places of a grammar that are met."""
+
+
+class Rest:
+    """What is left of a rule: an item and what follows it. Interned by its `Unrolled`; None stands for nothing."""
+
+    __slots__ = ("item", "then")
+
+    def __init__(self, item: Item, then: Rest | None) -> None:
+        self.item, self.then = item, then
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """A word of a regular language that has no empty word."""
+
+    node: Node
+    name: str | None = field(compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A non-empty text of a rule."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Other:
+    """A text of another constraint, given by its root."""
+
+    root: Frame
+
+
+@dataclass(frozen=True, slots=True)
+class Either:
+    """One of several rests."""
+
+    options: tuple[Rest | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Rounds:
+    """A rest `min` to `max` times."""
+
+    body: Rest
+    min: int
+    max: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Up:
+    """A text of `done` was read, as the beginning of a text of `goal`: whatever completes that."""
+
+    done: str
+    goal: str
+
+
+Head: TypeAlias = Word | Rule | Other
+Item: TypeAlias = Head | Either | Rounds | Up
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """How a rest may go on: each head with what is left after it; and whether it may be empty."""
+
+    heads: tuple[tuple[Head, Rest | None], ...]
+    is_nullable: bool
+
+
+class Unrolled:
+    """The rules of a grammar with what is known of them. Compared by identity; the frames of a grammar share it."""
+
+    def __init__(self, rules: Rules) -> None:
+        self.rules = rules
+        self.ignored = None if rules.ignore is None else ir.repeat(rules.ignore)
+        self._rests: dict[tuple[Item, int], Rest] = {}
+        self._linear: dict[Rest, Linear] = {}
+        self._frames: dict[tuple[Rest, bool], Frame] = {}
+        self._words: dict[Node, Node] = {}
+        self._work = 0
+        self.bodies: dict[str, Rest | None] = {
+            name: self._convert(expression, None, 0) for name, expression in rules.rules.items()
+        }
+        self.productive = self._find_productive()
+        self.nullable = self._find_nullable()
+        self.written_out = self._find_written_out()
+
+    # -- from expressions to rests
+
+    def rest(self, item: Item, then: Rest | None) -> Rest:
+        """The rest of an item and what follows it; the same object for the same parts."""
+        key = (item, id(then))
+        known = self._rests.get(key)
+        if known is None:
+            known = self._rests[key] = Rest(item, then)
+        return known
+
+    def joined(self, rest: Rest | None, then: Rest | None) -> Rest | None:
+        """One rest after the other."""
+        if then is None:
+            return rest
+        items = []
+        while rest is not None:
+            items.append(rest.item)
+            rest = rest.then
+        for item in reversed(items):
+            then = self.rest(item, then)
+        return then
+
+    def _convert(self, expression: Expression, then: Rest | None, depth: int) -> Rest | None:
+        """The rest of an expression, before `then`."""
+        if depth > MAX_DEPTH:
+            raise ResourceLimitError(
+                f"a rule has groups nested more than {MAX_DEPTH} deep", hint="a rule of its own for the inner part"
+            )
+        if isinstance(expression, Sequence):
+            for item in reversed(expression.items):
+                then = self._convert(item, then, depth + 1)
+            return then
+        if isinstance(expression, Alternatives):
+            options = dict.fromkeys(self._convert(option, None, depth + 1) for option in expression.options)
+            return self.rest(Either(tuple(options)), then)
+        if isinstance(expression, Repeated):
+            body = None if expression.max == 0 else self._convert(expression.item, None, depth + 1)
+            return then if body is None else self.rest(Rounds(body, expression.min, expression.max), then)
+        if isinstance(expression, RuleRef):
+            return self.rest(Rule(expression.name), then)
+        if isinstance(expression, SpecialToken):
+            return self._word(ir.literal(spelling(expression.token)), written(expression.token), then)
+        if isinstance(expression, Terminal):
+            return self._word(expression.node, expression.name, then)
+        root = expression.constraint.root()
+        if isinstance(root, Lexeme):
+            return self._word(root.node, None, then)
+        inline = self.rest(Other(root), then)
+        return self.rest(Either((inline, then)), None) if _may_return(root) else inline
+
+    def _word(self, node: Node, name: str | None, then: Rest | None) -> Rest | None:
+        """A word of `node`, where it may be empty too."""
+        if not node.is_nullable:
+            return self.rest(Word(node, name), then)
+        filled = ir.both(node, _NOT_EMPTY)
+        some = self.rest(Word(filled, name), None)
+        return self.rest(Either((some, None)), then)
+
+    # -- what is known of rules
+
+    def _find_productive(self) -> frozenset[str]:
+        """The rules from which a text can be derived: a least fixed point."""
+        found: set[str] = set()
+        users: dict[str, set[str]] = {name: set() for name in self.bodies}
+        for name, body in self.bodies.items():
+            for used in _rules_in(body):
+                users[used].add(name)
+        agenda = list(self.bodies)
+        while agenda:
+            name = agenda.pop()
+            if name not in found and self._holds(self.bodies[name], found, can_read=True):
+                found.add(name)
+                agenda += users[name]
+        return frozenset(found)
+
+    def _find_nullable(self) -> frozenset[str]:
+        """The rules that have the empty text."""
+        found: set[str] = set()
+        users: dict[str, set[str]] = {name: set() for name in self.bodies}
+        for name, body in self.bodies.items():
+            for used in _rules_in(body):
+                users[used].add(name)
+        agenda = list(self.bodies)
+        while agenda:
+            name = agenda.pop()
+            if name not in found and self._holds(self.bodies[name], found, can_read=False):
+                found.add(name)
+                agenda += users[name]
+        return frozenset(found)
+
+    def _holds(self, rest: Rest | None, rules: set[str], *, can_read: bool) -> bool:
+        """Whether a rest has a text, given the rules that have one; without `can_read`, the empty text."""
+        while rest is not None:
+            item = rest.item
+            if isinstance(item, Word):
+                if not can_read or item.node.is_empty:
+                    return False
+            elif isinstance(item, Rule):
+                if item.name not in rules:
+                    return False
+            elif isinstance(item, Other):
+                if not can_read:
+                    return False
+            elif isinstance(item, Either):
+                if not any(self._holds(option, rules, can_read=can_read) for option in item.options):
+                    return False
+            elif isinstance(item, Rounds) and item.min and not self._holds(item.body, rules, can_read=can_read):
+                return False
+            rest = rest.then
+        return True
+
+    def _find_written_out(self) -> frozenset[str]:
+        """Rules that do not hold themselves through rules of their kind; those that are named least often come first.
+
+        What many rules name (an expression, a value) is where recursion comes back, and is called.
+        """
+        holds = {name: _rules_in(body) for name, body in self.bodies.items()}
+        num_users = Counter(used for some in holds.values() for used in some)
+        chosen: dict[str, set[str]] = {}  # the rules that each chosen one leads to, through chosen ones
+        for name in sorted(holds, key=lambda name: num_users[name]):
+            reached = {other for used in holds[name] & chosen.keys() for other in (used, *chosen[used])}
+            leading = [other for other, others in chosen.items() if any(name in holds[o] for o in (other, *others))]
+            if name in holds[name] or any(other in reached for other in leading):
+                continue
+            chosen[name] = reached
+            for other in leading:
+                chosen[other] |= {name, *reached}
+            if len(chosen) > MAX_WRITTEN_OUT:
+                break
+        return frozenset(chosen) - self._manifold(chosen)
+
+    def _manifold(self, chosen: Mapping[str, Set[str]]) -> set[str]:
+        """Those of some rules, none in a circle, that would begin in too many ways, were they written out."""
+        num_ways: dict[str, int] = {}
+        manifold: set[str] = set()
+        for name in sorted(chosen, key=lambda name: len(chosen[name])):  # who is named before who names
+            num_ways[name] = self._num_ways(self.bodies[name], num_ways)
+            if num_ways[name] > MAX_WAYS:
+                manifold.add(name)
+                num_ways[name] = 1
+        return manifold
+
+    def _num_ways(self, rest: Rest | None, num_ways: Mapping[str, int]) -> int:
+        """In how many ways a rest may begin, at most; a rule that is not given counts once."""
+        found = 0
+        while rest is not None:
+            item = rest.item
+            if isinstance(item, Rule):
+                found += num_ways.get(item.name, 1)
+            elif isinstance(item, Either):
+                found += sum(self._num_ways(option, num_ways) for option in item.options)
+            elif isinstance(item, Rounds):
+                found += self._num_ways(item.body, num_ways)
+            else:
+                found += 1
+            if not self._may_be_empty(item):
+                break
+            rest = rest.then
+        return found
+
+    def _may_be_empty(self, item: Item) -> bool:
+        if isinstance(item, Rule):
+            return item.name in self.nullable
+        return isinstance(item, Either | Rounds) and self._holds(
+            self.rest(item, None), set(self.nullable), can_read=False
+        )
+
+    @cached_property
+    def corners(self) -> dict[str, tuple[str, ...]]:
+        """For every rule that may begin with itself, the rules with which it can change places at the left corner."""
+        begins = {name: _leading(self.linear(self.bodies[name]), self.productive) for name in self.bodies}
+        cycles: dict[str, tuple[str, ...]] = {}
+        for component in _components(begins):
+            if len(component) > MAX_CORNERS:
+                raise ResourceLimitError(
+                    f"{len(component):,} rules may begin with each other, at most {MAX_CORNERS} may", hint="fewer rules"
+                )
+            if len(component) > 1 or component[0] in begins[component[0]]:
+                cycles.update(dict.fromkeys(component, tuple(component)))
+        return cycles
+
+    # -- linear forms
+
+    def linear(self, rest: Rest | None) -> Linear:
+        """How a rest may go on, rules that are left recursive among its heads."""
+        if rest is None:
+            return _NOTHING_LEFT
+        known = self._linear.get(rest)
+        if known is None:
+            known = self._linear[rest] = self._linearise(rest)
+        return known
+
+    def _linearise(self, rest: Rest) -> Linear:
+        heads: dict[tuple[Head, Rest | None], None] = {}
+        is_nullable = False
+        agenda: list[Rest | None] = [rest]
+        seen: set[Rest | None] = {rest}
+        while agenda:
+            current = agenda.pop()
+            if current is None:
+                is_nullable = True
+                continue
+            item, then = current.item, current.then
+            following: Iterable[Rest | None] = ()
+            if isinstance(item, Word):
+                if not item.node.is_empty:
+                    heads[item, then] = None
+            elif isinstance(item, Other):
+                heads[item, then] = None
+            elif isinstance(item, Rule):
+                if item.name in self.written_out:
+                    for head, left in self.linear(self.bodies[item.name]).heads:
+                        heads[head, self.joined(left, then)] = None
+                elif item.name in self.productive:
+                    heads[item, then] = None
+                if item.name in self.nullable:
+                    following = (then,)
+            elif isinstance(item, Either):
+                following = [self.joined(option, then) for option in item.options]
+            elif isinstance(item, Rounds):
+                following = self._rounds(item, then, heads)
+            else:
+                following = self._going_up(item, then)
+            for other in following:
+                if other not in seen:
+                    seen.add(other)
+                    agenda.append(other)
+            if len(heads) + len(seen) > MAX_HEADS:
+                raise ResourceLimitError(
+                    f"the grammar has more than {MAX_HEADS:,} ways to go on at one place of a rule",
+                    hint="alternatives that begin differently",
+                )
+        self._count(len(heads) + len(seen))
+        return Linear(self._grouped(heads), is_nullable)
+
+    def _count(self, num_ways: int) -> None:
+        self._work += num_ways
+        if self._work > MAX_WORK:
+            raise ResourceLimitError(
+                f"the grammar has more than {MAX_WORK:,} ways to go on at all the places of its rules",
+                hint="fewer parts in a row that may be left out, or rules of their own for them",
+            )
+
+    def _grouped(self, heads: Iterable[tuple[Head, Rest | None]]) -> tuple[tuple[Head, Rest | None], ...]:
+        """Each head once, before any of what is left after it; what cannot be completed is left out."""
+        lefts: dict[Head, list[Rest | None]] = {}
+        for head, left in heads:
+            if self._is_possible(left):
+                lefts.setdefault(head, []).append(left)
+        return tuple(
+            (head, some[0] if len(some) == 1 else self.rest(Either(tuple(some)), None)) for head, some in lefts.items()
+        )
+
+    def _rounds(
+        self, item: Rounds, then: Rest | None, heads: dict[tuple[Head, Rest | None], None]
+    ) -> tuple[Rest | None, ...]:
+        """Add the heads of a round that reads something; returns what may come without one."""
+        body = self.linear(item.body)
+        least = 0 if body.is_nullable else item.min  # rounds may be empty
+        most = None if item.max is None else item.max - 1
+        again = then if most == 0 else self.rest(Rounds(item.body, max(least - 1, 0), most), then)
+        for head, left in body.heads:
+            heads[head, self.joined(left, again)] = None
+        return () if least else (then,)
+
+    def _going_up(self, item: Up, then: Rest | None) -> list[Rest | None]:
+        """What may come when a text of a left recursive rule is done."""
+        ways = [then] if item.done == item.goal else []
+        for above in self.corners[item.goal]:
+            up = self.rest(Up(above, item.goal), then)
+            for head, left in self.linear(self.bodies[above]).heads:
+                if isinstance(head, Rule) and head.name == item.done:
+                    ways.append(self.joined(left, up))
+        return ways
+
+    def _is_possible(self, rest: Rest | None) -> bool:
+        """Whether a rest has a text at all, so that nothing is read that cannot be completed."""
+        while rest is not None:
+            item = rest.item
+            if isinstance(item, Word):
+                if item.node.is_empty:
+                    return False
+            elif isinstance(item, Rule):
+                if item.name not in self.productive:
+                    return False
+            elif isinstance(item, Either):
+                if not any(map(self._is_possible, item.options)):
+                    return False
+            elif isinstance(item, Rounds) and item.min and not self._is_possible(item.body):
+                return False
+            rest = rest.then
+        return True
+
+    def beginnings(self, name: str) -> tuple[tuple[Head, Rest | None], ...]:
+        """How a non-empty text of a rule may begin, with heads that are not left recursive with it."""
+        corners = self.corners.get(name)
+        if corners is None:
+            return self.linear(self.bodies[name]).heads
+        found: dict[tuple[Head, Rest | None], None] = {}
+        for corner in corners:
+            up = self.rest(Up(corner, name), None)
+            for head, left in self.linear(self.bodies[corner]).heads:
+                if not isinstance(head, Rule) or head.name not in corners:
+                    found[head, self.joined(left, up)] = None
+        return self._grouped(found)
+
+    def start(self) -> Rest:
+        """A whole text."""
+        blanks = None if self.ignored is None else self._word(self.ignored, None, None)
+        return self.rest(Rule(self.rules.start), blanks)
+
+    def after_blanks(self, node: Node) -> Node:
+        """A terminal with the ignored texts that may stand before it."""
+        if self.ignored is None:
+            return node
+        known = self._words.get(node)
+        if known is None:
+            known = self._words[node] = ir.concat(self.ignored, node)
+        return known
+
+
+_NOTHING_LEFT: Final = Linear((), True)
+_NOT_EMPTY: Final = ir.complement(ir.EPSILON)
+
+
+def _may_return(root: Frame) -> bool:
+    """Whether a frame may return before it has read anything."""
+    return any(move is RETURN for move in root.moves())
+
+
+def _rules_in(rest: Rest | None) -> set[str]:
+    found: set[str] = set()
+    agenda = [rest]
+    while agenda:
+        current = agenda.pop()
+        while current is not None:
+            item = current.item
+            if isinstance(item, Rule):
+                found.add(item.name)
+            elif isinstance(item, Either):
+                agenda += item.options
+            elif isinstance(item, Rounds):
+                agenda.append(item.body)
+            current = current.then
+    return found
+
+
+def _leading(linear: Linear, productive: frozenset[str]) -> tuple[str, ...]:
+    """The rules with which a text may begin."""
+    return tuple(
+        dict.fromkeys(head.name for head, _ in linear.heads if isinstance(head, Rule) and head.name in productive)
+    )
+
+
+def _components(edges: dict[str, tuple[str, ...]]) -> list[list[str]]:
+    """Strongly connected components (R. Tarjan, 1972), without recursion."""
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    on_stack: set[str] = set()
+    components: list[list[str]] = []
+    for start in edges:
+        if start in index:
+            continue
+        work = [(start, iter(edges[start]))]
+        index[start] = low[start] = len(index)
+        stack.append(start)
+        on_stack.add(start)
+        while work:
+            name, successors = work[-1]
+            for successor in successors:
+                if successor not in index:
+                    index[successor] = low[successor] = len(index)
+                    stack.append(successor)
+                    on_stack.add(successor)
+                    work.append((successor, iter(edges[successor])))
+                    break
+                if successor in on_stack:
+                    low[name] = min(low[name], index[successor])
+            else:
+                work.pop()
+                if work:
+                    low[work[-1][0]] = min(low[work[-1][0]], low[name])
+                if low[name] == index[name]:
+                    component: list[str] = []
+                    while not component or component[-1] != name:
+                        component.append(stack.pop())
+                        on_stack.discard(component[-1])
+                    components.append(sorted(component))
+    return components
