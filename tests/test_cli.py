@@ -20,6 +20,10 @@ import decodekit
 from decodekit.cli import app, console
 from decodekit.cli import extract as extract_module
 from decodekit.errors import DecodekitError
+from decodekit.jobs.extraction import SPECULATE, ExtractionOptions, with_guesses
+from decodekit.jobs.schema import load_schema
+from decodekit.jobs.settings import Settings
+from decodekit.strategy import Greedy, Sample, Strategy
 from tests.jobs.fakes import SCHEMA, FakeLLM, read_jsonl, words, write_jsonl
 from training.documents import make_document
 from training.kinds import KINDS
@@ -240,6 +244,9 @@ BAD = [
     (["--schema", "a", "--max-new-tokens", "0"], console.USAGE, "max-new-tokens"),
     (["--schema", "a", "--draft-model", "x"], console.USAGE, "draft-model"),
     (["--schema", "a", "--on-length", "trim"], console.USAGE, "trim"),
+    (["--schema", "a", "--speculate", "grammer"], console.USAGE, "no proposer 'grammer'"),
+    (["--schema", "a", "--speculate", "none,grammar"], console.USAGE, "--speculate is none or names"),
+    (["--schema", "a", "--fast-forward", "fast"], console.USAGE, "fast"),
     ([], console.USAGE, "schema"),
 ]
 
@@ -278,6 +285,37 @@ def test_other_settings(tmp_path: Path, llm: FakeLLM, schema: Path, documents: P
     assert len({row["settings"] for row in read_jsonl(tmp_path / "o" / "results.jsonl")}) == 2
     assert Result(*command, "--seed", "5", "--fresh").code == 0
     assert len({row["settings"] for row in read_jsonl(tmp_path / "o" / "results.jsonl")}) == 1
+
+
+def test_speed_is_no_setting_but_canonical_is(tmp_path: Path, llm: FakeLLM, schema: Path, documents: Path) -> None:
+    """A job goes on with other guesses and without forced tokens; canonical fast-forward is another law."""
+    command = ("extract", documents, "-o", tmp_path / "o", "--schema", schema)
+    for speed in ((), ("--speculate", "none"), ("--speculate", "prompt-lookup,grammar"), ("--fast-forward", "off")):
+        done = Result(*command, "--limit", "3", *speed)
+        assert done.code == 0, done.err
+    refused = Result(*command, "--fast-forward", "canonical")
+    assert (refused.code, "DK501" in refused.err) == (console.USAGE, True)
+    assert Result(*command, "--fast-forward", "canonical", "--fresh").code == 0
+    job = json.loads((tmp_path / "o" / "job.json").read_text())
+    assert job["settings"]["strategy"] == {"name": "greedy", "fast_forward": "canonical"}
+    again = ExtractionOptions.of_settings(Settings.from_json(job["settings"]))
+    assert (again.strategy_options, again.fast_forward) == ({}, "canonical")
+
+
+def test_who_guesses_in_a_job() -> None:
+    """Grammar and document unless somebody else was named; a strategy without proposers is left alone."""
+    assert with_guesses(Sample(top_k=3), "exact") == Sample(top_k=3, speculate=SPECULATE)
+    assert with_guesses(Greedy(), "canonical") == Greedy(speculate=("prompt-lookup",))
+    assert with_guesses(Greedy(speculate="grammar"), "exact") == Greedy(speculate="grammar")
+
+    class Plain(Strategy):
+        pipeline, select = Greedy().pipeline, Greedy.select  # type: ignore[assignment]
+
+    plain = Plain()
+    assert with_guesses(plain, "exact") is plain
+    shape = load_schema("name")
+    assert ExtractionOptions(shape, speculate=("grammar",)).check()[0] == Greedy(speculate=("grammar",))
+    assert ExtractionOptions(shape, speculate=()).check()[0] == Greedy()
 
 
 def test_outputs_that_cannot_be_written(tmp_path: Path, llm: FakeLLM, schema: Path, documents: Path) -> None:
@@ -342,6 +380,11 @@ def test_generate_with_a_constraint_streams_to_stdout() -> None:
     assert "tokens/s" in done.err
     done = Result("generate", "-", "--regex", "[0-9]{3}", "--strategy", "sample", "--json", stdin="A number:")
     assert len(json.loads(done.out)["text"]) == 3
+    fast = Result("generate", "a b a b", "--schema", "name", "--speculate", "grammar,prompt-lookup", "--json")
+    plain = Result("generate", "a b a b", "--schema", "name", "--fast-forward", "off", "--json")
+    fast_row, plain_row = json.loads(fast.out), json.loads(plain.out)
+    assert fast_row["text"] == plain_row["text"]
+    assert fast_row["num_forwards"] < plain_row["num_forwards"] == plain_row["num_generated_tokens"]
     cut = Result("generate", "x", "--regex", "[a-z]{40}", "--max-new-tokens", "2")
     assert cut.code == console.SOME_FAILED
     assert "DK101" in cut.err
@@ -542,7 +585,7 @@ def test_grammar_check_of_texts(grammar: Path) -> None:
     lines = done.out.splitlines()
     assert lines[0] == "accepted  '[1]'"
     assert lines[1:3] == ["refused   [1,]", "             ^"]
-    assert "refused at ']', character 4 of 4: expected NUMBER (rule item)" in lines[3] and '"["' in lines[3]
+    assert "refused at ']', character 4 of 4: expected NUMBER or \"[\" (rule item)" in lines[3]
     assert lines[4:6] == ["refused   [1", "            ^"] and "cannot end here" in lines[6]
 
 
