@@ -3,6 +3,7 @@
 Read `proposer` for what a proposer is, `verification` for why a draft never changes the text.
 """
 
+from decodekit.speculation.draft_length import Adaptive, measured_costs
 from decodekit.speculation.draft_model import DraftModel
 from decodekit.speculation.grammar_draft import GrammarDraft
 from decodekit.speculation.prompt_lookup import PromptLookup
@@ -12,6 +13,7 @@ from decodekit.speculation.suffix_corpus import SuffixCorpus
 from decodekit.speculation.verification import coupled_match
 
 __all__ = [
+    "Adaptive",
     "Chain",
     "Context",
     "Draft",
@@ -22,5 +24,6 @@ __all__ = [
     "Suffix",
     "SuffixCorpus",
     "coupled_match",
+    "measured_costs",
     "resolve_proposer",
 ]

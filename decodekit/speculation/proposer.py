@@ -178,12 +178,11 @@ def resolve_proposer(speculate: Any, names: Mapping[str, Callable[[], Proposer]]
 
 
 def each_proposer(proposer: Proposer | None) -> tuple[Proposer, ...]:
-    """The proposers of a chain, or the only one."""
+    """The proposers of a chain, or the only one. What is made of others names them in `proposers`, as `Chain` does."""
     if proposer is None:
         return ()
-    if isinstance(proposer, Chain):
-        return tuple(one for part in proposer.proposers for one in each_proposer(part))
-    return (proposer,)
+    parts: tuple[Proposer, ...] | None = getattr(proposer, "proposers", None)
+    return (proposer,) if parts is None else tuple(one for part in parts for one in each_proposer(part))
 
 
 def _no_proposer(given: object) -> OptionError:
