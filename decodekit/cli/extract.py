@@ -55,6 +55,8 @@ def extract(
     presence_penalty: o.PresencePenalty = None,
     frequency_penalty: o.FrequencyPenalty = None,
     seed: o.Seed = 0,
+    speculate: o.Speculate = None,
+    fast_forward: o.FastForwardOption = o.FastForward.exact,
     id_field: Annotated[str, typer.Option(help="Field of a JSON line that holds the id.")] = "id",
     text_field: Annotated[str, typer.Option(help="Field of a JSON line that holds the text.")] = "text",
     batch_size: o.BatchSize = "auto",
@@ -77,7 +79,8 @@ def extract(
 ) -> int:
     """Extract JSON from documents. Run the same command again to resume; nothing is done twice.
 
-    The folder gets job.json, results.jsonl (id and value per line), failed.jsonl and report.html.
+    The folder gets job.json, results.jsonl (id and value per line), failed.jsonl and report.html. Unless --speculate
+    says otherwise, the schema and the document itself guess ahead; that never changes a result.
     """
     from decodekit.jobs.documents import Input, scan, stdin_input
     from decodekit.jobs.extraction import Extraction, ExtractionOptions
@@ -105,6 +108,8 @@ def extract(
         max_new_tokens=max_new_tokens,
         on_length=on_length.value,
         seed=seed,
+        speculate=o.parse_speculate(speculate),
+        fast_forward=fast_forward.value,
     )
     here = str(Path.cwd())
     sources = [Input(path, id_field, text_field, here) for path in inputs if path != "-"]

@@ -35,6 +35,8 @@ def generate(
     presence_penalty: o.PresencePenalty = None,
     frequency_penalty: o.FrequencyPenalty = None,
     seed: o.Seed = 0,
+    speculate: o.Speculate = None,
+    fast_forward: o.FastForwardOption = o.FastForward.exact,
     max_new_tokens: o.MaxNewTokens = 256,
     on_length: Annotated[
         o.OnLength | None,
@@ -51,6 +53,7 @@ def generate(
     from decodekit.cli.extract import load_model
 
     constraint = _constraint(schema, regex, choices)
+    guesses = o.parse_speculate(speculate)
     text = sys.stdin.read() if prompt == "-" else prompt
     llm = load_model(model, dtype, device_map)
     is_chat = bool(getattr(llm.tokenizer, "chat_template", None)) and not raw
@@ -64,7 +67,9 @@ def generate(
         stop=tuple(stop or ()),
         on_length=on_length.value if on_length else None,
         max_rollbacks=max_rollbacks,
+        fast_forward=fast_forward.value,
         **o.given(
+            speculate=guesses or None,
             temperature=temperature,
             top_k=top_k,
             top_p=top_p,
@@ -91,6 +96,9 @@ def generate(
                 "tokens_per_second": stats.tokens_per_second,
                 "num_guard_refusals": stats.num_guard_refusals,
                 "num_rollbacks": stats.num_rollbacks,
+                "num_forwards": stats.num_forwards,
+                "num_forced_tokens": stats.num_forced_tokens,
+                "draft_acceptance_rate": stats.draft_acceptance_rate,
             }
         )
     else:

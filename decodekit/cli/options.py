@@ -18,6 +18,7 @@ SCHEMA_HELP = (
 )
 SAMPLING = "Sampling"
 MODEL = "Model"
+SPEED = "Speed"
 
 
 class OnLength(StrEnum):
@@ -26,6 +27,14 @@ class OnLength(StrEnum):
     error = "error"
     return_ = "return"
     close = "close"
+
+
+class FastForward(StrEnum):
+    """What is taken without asking the model, where the schema leaves no choice."""
+
+    off = "off"
+    exact = "exact"
+    canonical = "canonical"
 
 
 Model = Annotated[
@@ -55,6 +64,24 @@ FrequencyPenalty = Annotated[
     float | None, typer.Option(help="Subtracted once per occurrence.", rich_help_panel=SAMPLING)
 ]
 Seed = Annotated[int, typer.Option(min=0, help="Same seed, same text.", rich_help_panel=SAMPLING)]
+Speculate = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAMES",
+        help="Who guesses ahead: grammar, prompt-lookup, several between commas, or none. The text stays the same.",
+        rich_help_panel=SPEED,
+        show_default=False,
+    ),
+]
+FastForwardOption = Annotated[
+    FastForward,
+    typer.Option(
+        "--fast-forward",
+        help="What a constraint forces is taken unasked: nothing, single tokens, or (another law) text in the "
+        "tokenizer's own tokens.",
+        rich_help_panel=SPEED,
+    ),
+]
 MaxNewTokens = Annotated[int, typer.Option(min=1, help="Budget of tokens per text.")]
 BatchSize = Annotated[str, typer.Option(metavar="auto|N", help="Documents decoded at a time.")]
 JobDirectory = Annotated[Path, typer.Argument(metavar="DIR", help="A job folder.", show_default=False)]
@@ -72,6 +99,22 @@ Json = Annotated[bool, typer.Option("--json", help="As JSON, for programs.", sho
 def given(**options: Any) -> Mapping[str, Any]:
     """The options that were given, by name."""
     return {name: value for name, value in options.items() if value is not None}
+
+
+def parse_speculate(text: str | None) -> tuple[str, ...] | None:
+    """``"grammar,prompt-lookup"`` as names in order, ``"none"`` as no name, None where nothing was said.
+
+    Raises:
+        OptionError: there is no name, or ``none`` stands beside others.
+    """
+    if text is None:
+        return None
+    names = tuple(name.strip() for name in text.split(","))
+    if names == ("none",):
+        return ()
+    if "none" in names or not all(names):
+        raise OptionError(f"--speculate is none or names between commas, not {text!r}.", at="--speculate")
+    return names
 
 
 def parse_batch_size(text: str) -> int | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from decodekit import __version__
@@ -19,8 +19,17 @@ from decodekit.jobs.validation import OutputValidator
 
 if TYPE_CHECKING:
     from decodekit.constraints import Constraint
+    from decodekit.generation.settings import FastForward
     from decodekit.llm import LLM
     from decodekit.strategy import Strategy
+
+
+SPECULATE = ("grammar", "prompt-lookup")
+"""Who guesses ahead in an extraction unless the user says otherwise.
+
+Keys, quotes and commas follow from the schema, values are mostly copied from the document, and the guesses cost no
+model. The grammar comes first: where it guesses at all, it is nearly always right.
+"""
 
 
 @dataclass(frozen=True)
@@ -38,6 +47,9 @@ class ExtractionOptions:
         on_length: ``"error"``: a document cut at the budget has failed; ``"return"``: it is done, without a value;
             ``"close"``: its JSON is closed before the budget is used up.
         seed: base of the documents' seeds.
+        speculate: names of who guesses ahead, in order; empty for nobody. None is `SPECULATE`, where the model and the
+            strategy can. Results do not depend on it, so it is not one of the job's settings.
+        fast_forward: as in `LLM.generate`. ``"canonical"`` is another law, and so one of the settings.
     """
 
     schema: JobSchema
@@ -49,6 +61,14 @@ class ExtractionOptions:
     max_new_tokens: int = 512
     on_length: str = "error"
     seed: int = 0
+    speculate: tuple[str, ...] | None = None
+    fast_forward: FastForward = "exact"
+
+    @property
+    def strategy_settings(self) -> dict[str, Any]:
+        """The strategy as one of the settings of a job: all that decides which token is taken."""
+        canonical = {"fast_forward": self.fast_forward} if self.fast_forward == "canonical" else {}
+        return {"name": self.strategy, **self.strategy_options, **canonical}
 
     def check(self) -> tuple[Strategy, Constraint, OutputValidator]:
         """Check strategy and schema, which needs no model.
@@ -64,7 +84,8 @@ class ExtractionOptions:
         from decodekit.constraints import as_constraint
         from decodekit.strategy import resolve_strategy
 
-        strategy = resolve_strategy(self.strategy, self.strategy_options)
+        guesses = {"speculate": self.speculate} if self.speculate else {}
+        strategy = resolve_strategy(self.strategy, {**self.strategy_options, **guesses})
         constraint = as_constraint(self.schema.constraint)
         constraint.root()
         return strategy, constraint, OutputValidator(self.schema.schema)
@@ -78,10 +99,12 @@ class ExtractionOptions:
         """
         schema = reload_schema(settings.schema_source, settings.schema)
         strategy = dict(settings.strategy)
+        fast_forward = strategy.pop("fast_forward", "exact")
         given: dict[str, Any] = {
             "model": settings.model,
             "strategy": strategy.pop("name"),
             "strategy_options": strategy,
+            "fast_forward": fast_forward,
             "prompt": settings.prompt,
             "is_raw": not settings.is_chat,
             "max_new_tokens": settings.max_new_tokens,
@@ -108,7 +131,10 @@ class Extraction:
     def __init__(self, llm: LLM, options: ExtractionOptions) -> None:
         self._llm = llm
         self._options = options
-        self._strategy, self._constraint, self._validator = options.check()
+        strategy, self._constraint, self._validator = options.check()
+        if options.speculate is None and getattr(llm.model, "can_rollback", False):
+            strategy = with_guesses(strategy, options.fast_forward)
+        self._strategy = strategy
         schema = options.schema
         has_chat_template = bool(getattr(llm.tokenizer, "chat_template", None))
         self._prompt = choose_prompt(
@@ -127,7 +153,7 @@ class Extraction:
             schema=schema.schema,
             prompt=self._prompt.template,
             is_chat=self._prompt.is_chat,
-            strategy={"name": options.strategy, **options.strategy_options},
+            strategy=options.strategy_settings,
             max_new_tokens=options.max_new_tokens,
             on_length=options.on_length,
             seed=options.seed,
@@ -171,6 +197,7 @@ class Extraction:
                 "max_new_tokens": self._options.max_new_tokens,
                 "on_length": self._options.on_length,
                 "logprobs": True,
+                "fast_forward": self._options.fast_forward,
             },
         )
         runner = Runner(
@@ -182,6 +209,16 @@ class Extraction:
             observer=observer,
         )
         return runner.run(entries, executor, shard=shard, limit=limit, retries=retries)
+
+
+def with_guesses(strategy: Strategy, fast_forward: FastForward) -> Strategy:
+    """The strategy with the proposers of `SPECULATE`, if it takes proposers and has none."""
+    takes_proposers = "speculate" in getattr(strategy, "__dataclass_fields__", {})
+    if not takes_proposers or strategy.speculate is not None:
+        return strategy
+    # What the grammar would guess is taken unasked by a canonical fast-forward.
+    names = tuple(name for name in SPECULATE if (name, fast_forward) != ("grammar", "canonical"))
+    return replace(strategy, speculate=names)  # type: ignore[type-var]
 
 
 def weights_fingerprint(llm: LLM) -> str:
