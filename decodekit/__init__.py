@@ -24,8 +24,12 @@ _HOME: dict[str, str] = {
     "Sample": "decodekit.strategy",
     "Strategy": "decodekit.strategy",
     # speculation
+    "Adaptive": "decodekit.speculation",
+    "DraftModel": "decodekit.speculation",
     "GrammarDraft": "decodekit.speculation",
     "PromptLookup": "decodekit.speculation",
+    "Suffix": "decodekit.speculation",
+    "SuffixCorpus": "decodekit.speculation",
     # logits processors
     "AllowedTokens": "decodekit.sampling",
     "BadWords": "decodekit.sampling",
@@ -140,8 +144,12 @@ if TYPE_CHECKING:
     from decodekit.sampling import Typical as Typical
     from decodekit.sampling import Watermark as Watermark
     from decodekit.sampling import watermark_score as watermark_score
+    from decodekit.speculation import Adaptive as Adaptive
+    from decodekit.speculation import DraftModel as DraftModel
     from decodekit.speculation import GrammarDraft as GrammarDraft
     from decodekit.speculation import PromptLookup as PromptLookup
+    from decodekit.speculation import Suffix as Suffix
+    from decodekit.speculation import SuffixCorpus as SuffixCorpus
     from decodekit.strategy import Greedy as Greedy
     from decodekit.strategy import Sample as Sample
     from decodekit.strategy import Strategy as Strategy
