@@ -214,7 +214,7 @@ class Masks:
         for configuration in configurations:
             lexical, reader, _, text = configuration
             if text is not None:
-                self._captured(configuration, part, text, words)
+                self._captured(configuration, part, text, words, returned)
             elif self._unfolding.permitted[reader] < 0 and self._is_dense(lexical):
                 self._dense(configuration, part, words, returned)
             else:
@@ -328,19 +328,27 @@ class Masks:
             follow |= unfolding.first_bytes(unfolding.resolve(unfolding.leave(reader, label_set), stack)[0])
         return follow
 
-    def _captured(self, configuration: Configuration, part: Part, text: bytes, words: Int32Array) -> None:
+    def _captured(
+        self,
+        configuration: Configuration,
+        part: Part,
+        text: bytes,
+        words: Int32Array,
+        returned: list[tuple[TokenIndex, int]],
+    ) -> None:
         """Add the tokens of a configuration that captures: what follows depends on the bytes of each token."""
         lexical, reader, stack, _ = configuration
         unfolding = self._unfolding
         for index, walk in self._walks(lexical, part, words, lambda _: _ANY_BYTE):
             for label_set in walk.label_sets:
                 ways = index.ways_out(walk, label_set)
-                listed = self._fresh_ways(index, walk, label_set, configuration, ways, words)
+                listed = self._fresh_ways(index, walk, label_set, configuration, ways, words, returned)
                 before, at = walk.before.get(label_set, NO_NODES), walk.at.get(label_set, NO_NODES)
                 for prefix in ways if listed is None else listed:
                     way = ways[prefix]
                     entry = unfolding.resolve(unfolding.leave(reader, label_set, text + prefix), stack)
-                    self._go_on(index, entry, before[way.before], at[way.at], words)
+                    nodes = self._go_on(index, entry, before[way.before], at[way.at], words)
+                    returned += ((index, node) for node in nodes)
 
     def _fresh_ways(
         self,
@@ -350,6 +358,7 @@ class Masks:
         configuration: Configuration,
         ways: dict[bytes, WayOut],
         words: Int32Array,
+        returned: list[tuple[TokenIndex, int]],
     ) -> list[bytes] | None:
         """Add the tokens with which the text becomes one that is not listed; returns the ways to those that are.
 
@@ -378,7 +387,8 @@ class Masks:
             before = np.delete(before, np.concatenate([ways[prefix].before for prefix in listed]))
             at = np.delete(at, np.concatenate([ways[prefix].at for prefix in listed]))
         try:
-            self._go_on(index, self._unfolding.resolve(following, stack), before, at, words)
+            nodes = self._go_on(index, self._unfolding.resolve(following, stack), before, at, words)
         except TextNeeded:
             return None
+        returned += ((index, node) for node in nodes)
         return listed

@@ -486,3 +486,18 @@ def test_bitmask_helpers() -> None:
 def test_matcher_protocol() -> None:
     matcher: Any = compile(Regex("a"), byte_vocabulary()).matcher()
     assert isinstance(matcher, Matcher)
+
+
+def test_tokens_that_close_many_brackets_after_a_key() -> None:
+    """A free key is captured; a token may end it and close more frames than a shared mask keeps."""
+    node = {"properties": {"v": {"type": "integer"}, "l": {"$ref": "#"}}, "required": ["v"]}
+    text = '{"v":1,"l":' * 6 + '{"v":3}' + "}" * 6
+    pieces = sorted({text[i:j] for i in range(len(text)) for j in range(i + 2, min(len(text), i + 12) + 1)})
+    vocabulary = Vocabulary(
+        [*(bytes((b,)) for b in range(256)), *(piece.encode() for piece in pieces), None], [256 + len(pieces)]
+    )
+    matcher = compile(JsonSchema(node, order="any"), vocabulary).matcher()
+    for byte in text.encode():
+        allowed = set(mask_ids(matcher, vocabulary))
+        assert allowed == {token for token in range(vocabulary.size) if matcher.validate([token])}
+        assert matcher.accept(byte)
