@@ -45,7 +45,7 @@ class Suffix:
         max_tokens: most tokens of a draft.
         max_match: longer endings are not told apart.
         min_match: shorter ones are no reason to guess.
-        tokens_per_match: most tokens of a draft for every token of the match.
+        tokens_per_match: most tokens of a draft for every token of the match; more save passes and waste tokens.
         min_probability: the draft ends where less than this part of the places that match goes along.
         corpus: texts of other rows; what a row came to is added when it has finished. None looks at the row alone.
 
@@ -56,7 +56,7 @@ class Suffix:
     max_tokens: int = 16
     max_match: int = 32
     min_match: int = 1
-    tokens_per_match: float = 4.0
+    tokens_per_match: float = 8.0
     min_probability: float = 0.1
     corpus: SuffixCorpus | None = None
 
