@@ -20,6 +20,7 @@ _HOME: dict[str, str] = {
     "Score": "decodekit.llm",
     "generate": "decodekit.llm",
     # strategies
+    "Beam": "decodekit.generation.beam",
     "Greedy": "decodekit.strategy",
     "Sample": "decodekit.strategy",
     "Strategy": "decodekit.strategy",
@@ -113,6 +114,7 @@ if TYPE_CHECKING:
     from decodekit.constraints import sample_text as sample_text
     from decodekit.constraints import tools as tools
     from decodekit.errors import DecodekitError as DecodekitError
+    from decodekit.generation.beam import Beam as Beam
     from decodekit.llm import LLM as LLM
     from decodekit.llm import Chunk as Chunk
     from decodekit.llm import Completion as Completion

@@ -25,7 +25,9 @@ from decodekit.errors import (
     OptionError,
     UselessOptionError,
 )
-from decodekit.generation.batch import Batch, Result
+from decodekit.generation.batch import Batch, Result, Update
+from decodekit.generation.beam import Beam
+from decodekit.generation.beam_batch import BeamBatch
 from decodekit.generation.completion import Chunk, Completion, Score
 from decodekit.generation.prompt import Messages, Prompt, encode, encode_plain, is_messages
 from decodekit.generation.retreat import MAX_ROLLBACKS
@@ -45,7 +47,7 @@ __all__ = ["LLM", "Chunk", "Completion", "Score", "generate"]
 
 OnLength: TypeAlias = Literal["error", "return", "close"]
 OnError: TypeAlias = Literal["return", "raise"]
-StrategyLike: TypeAlias = str | Strategy | Processors
+StrategyLike: TypeAlias = str | Strategy | Beam | Processors
 Seeds: TypeAlias = int | Iterable[int] | None
 
 
@@ -54,6 +56,7 @@ class _Plan:
     """Checked options of one call."""
 
     settings: Settings
+    beam: Beam | None
     grammar: CompiledGrammar | None
     on_length: OnLength
     on_error: OnError
@@ -138,7 +141,8 @@ class LLM:
 
         Args:
             prompts: a text, a conversation (list of messages with ``role`` and ``content``), or a list of these.
-            strategy: ``"greedy"``, ``"sample"`` or another installed name; a value such as ``Sample(temperature=0.7)``;
+            strategy: ``"greedy"``, ``"sample"``, ``"beam"`` or another installed name; a value such as
+                ``Sample(temperature=0.7)`` or ``Beam(4)``;
                 or logits processors joined by ``|``, to sample with.
             constraint: what the text must be: a JSON Schema, a Python type, `Regex`, `Choices`, a response format.
             max_new_tokens: how many tokens a text may have, its end-of-sequence token included.
@@ -346,6 +350,10 @@ class LLM:
             )
         if resolved is not None:
             faults += self._faults_of_speed(resolved, constraint, fast_forward)
+        search: object = resolved  # `Beam` is a strategy by registration, which types do not see
+        beam = search if isinstance(search, Beam) else None
+        if beam is not None:
+            faults += _faults_of_beams(on_length, fast_forward, max_rollbacks)
         if on_error not in ("return", "raise"):
             faults.append(OptionError(f'on_error={on_error!r} is neither "return" nor "raise"', at="on_error"))
         stop = () if stop is None else stop
@@ -407,6 +415,7 @@ class LLM:
                 proposer=resolved.proposer,
                 canonical=None if grammar is None else self._canonical(),
             ),
+            beam,
             grammar,
             on_length or ("return" if constraint is None else "error"),
             on_error,
@@ -450,7 +459,13 @@ class LLM:
 
     def _decode(self, prompts: Iterable[Prompt], plan: _Plan, num_rows: int) -> Iterator[Chunk]:
         texts: dict[int, list[str]] = {}
-        for update in Batch(self.model, plan.settings, num_rows, self._requests(prompts, plan)).run():
+        requests = self._requests(prompts, plan)
+        updates: Iterator[Update]
+        if plan.beam is None:
+            updates = Batch(self.model, plan.settings, num_rows, requests).run()
+        else:
+            updates = BeamBatch(self.model, plan.settings, plan.beam, num_rows, requests).run()
+        for update in updates:
             texts.setdefault(update.index, []).append(update.text)
             completion = None
             if update.result is not None:
@@ -491,6 +506,29 @@ def generate(model: Any, tokenizer: Any, prompts: Any, **options: Any) -> Any:
     return LLM(model, tokenizer).generate(prompts, **options)
 
 
+def _faults_of_beams(
+    on_length: OnLength | None, fast_forward: FastForward, max_rollbacks: int | None
+) -> Iterator[DecodekitError]:
+    """Options that a beam search does not have."""
+    if on_length == "close":
+        yield OptionError(
+            'on_length="close" and beam search cannot be combined',
+            at="on_length",
+            hint="bounds on lengths in the constraint; texts that were cut rank behind all whole ones",
+        )
+    if fast_forward == "canonical":
+        yield OptionError(
+            'fast_forward="canonical" and beam search cannot be combined: beams are compared token by token',
+            at="fast_forward",
+            hint='fast_forward="exact"',
+        )
+    if max_rollbacks is not None:
+        yield UselessOptionError(
+            f"max_rollbacks={max_rollbacks} has no effect on beams: what a guard refuses is no candidate",
+            at="max_rollbacks",
+        )
+
+
 def _completion(plan: _Plan, index: int, text: str, result: Result) -> Completion:
     value, error = None, result.error
     if result.finish_reason == "length" and plan.on_length != "return":
@@ -508,7 +546,12 @@ def _completion(plan: _Plan, index: int, text: str, result: Result) -> Completio
     elif error is None and plan.grammar is not None and result.finish_reason in ("stop", "complete"):
         value, error = _parse(plan.grammar.constraint, text, index)
     logprobs = None if plan.settings.num_alternatives is None else result.logprobs
-    return Completion(text, result.token_ids, value, result.finish_reason, error, logprobs, result.stats)
+    others = tuple(
+        _completion(plan, index, other.text, other.result) for other in result.others if other.result is not None
+    )
+    return Completion(
+        text, result.token_ids, value, result.finish_reason, error, logprobs, result.stats, result.score, others
+    )
 
 
 def _parse(constraint: Constraint, text: str, index: int) -> tuple[Any, DecodekitError | None]:

@@ -32,6 +32,7 @@ from typing import Any, ClassVar, TypeAlias
 from torch import Tensor
 
 from decodekit.errors import DecodekitError, OptionError, UnknownNameError, UselessOptionError
+from decodekit.generation.beam import Beam
 from decodekit.generation.settings import NoiseKeys
 from decodekit.sampling import (
     ORDERS,
@@ -219,10 +220,13 @@ def can_redraw(strategy: Strategy) -> bool:
     )
 
 
-_BUILT_IN: dict[str, Callable[..., Strategy]] = {
+Strategy.register(Beam)  # a search of its own, with its options beside it
+
+_BUILT_IN: dict[str, Callable[..., Any]] = {
     "greedy": Greedy,
     "sample": Sample,
     "prompt-lookup": partial(Greedy, speculate=PromptLookup()),
+    "beam": Beam,
 }
 
 
@@ -232,7 +236,7 @@ def available_strategies() -> list[str]:
     return [*_BUILT_IN, *sorted(installed - _BUILT_IN.keys())]
 
 
-def resolve_strategy(strategy: str | Strategy | Processors, options: Mapping[str, Any]) -> Strategy:
+def resolve_strategy(strategy: str | Strategy | Beam | Processors, options: Mapping[str, Any]) -> Strategy:
     """The strategy that a caller means.
 
     Args:

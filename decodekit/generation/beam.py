@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, TypeAlias
 
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from decodekit.generation.sequence import TokenLogprob
     from decodekit.generation.settings import NoiseKeys
     from decodekit.sampling import Candidates
+    from decodekit.speculation.proposer import Proposer, Speculate
 
 EarlyStopping: TypeAlias = bool | Literal["never"]
 
@@ -76,10 +77,18 @@ class Beam:
     temperature: float = 1.0
     seed: int | None = None
     processors: Pipeline | LogitsProcessor | list[LogitsProcessor] | tuple[LogitsProcessor, ...] = ()
-    speculate: object = None
+    speculate: InitVar[Speculate] = None
 
-    def __post_init__(self) -> None:
-        faults = list(self._faults())
+    def __post_init__(self, speculate: Speculate) -> None:
+        faults = self._faults()
+        if speculate is not None:
+            faults.append(
+                OptionError(
+                    "beam search cannot speculate: a draft continues one text, and beams are several",
+                    at="speculate",
+                    hint='no speculate=, or strategy="greedy"',
+                )
+            )
         if len(faults) == 1:
             raise faults[0]
         if faults:
@@ -139,14 +148,6 @@ class Beam:
             self._extra()
         except OptionError as error:
             faults.append(error)
-        if self.speculate is not None:
-            faults.append(
-                OptionError(
-                    "beam search cannot speculate: a draft continues one text, and beams are several",
-                    at="speculate",
-                    hint='no speculate=, or strategy="greedy"',
-                )
-            )
         return faults
 
     def _extra(self) -> tuple[LogitsProcessor, ...]:
@@ -163,8 +164,8 @@ class Beam:
         return Pipeline((*biases, Temperature(self.temperature), *(p for p in extra if p.stage is not Stage.BIAS)))
 
     @property
-    def proposer(self) -> None:
-        """Nobody guesses ahead."""
+    def proposer(self) -> Proposer | None:
+        """None: nobody guesses ahead."""
         return None
 
     def select(self, scores: Tensor | Candidates, keys: NoiseKeys, /) -> Tensor:

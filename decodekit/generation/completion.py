@@ -27,6 +27,8 @@ class Completion:
         error: why there is no usable value, None if all is well.
         logprobs: one entry per token if asked for.
         stats: times and counts.
+        score: of a beam search, the log-probability divided by a power of the length, by which it ranks; else None.
+        others: the further texts of a beam search with `num_return_sequences`, best first.
     """
 
     text: str
@@ -36,6 +38,8 @@ class Completion:
     error: DecodekitError | None
     logprobs: tuple[TokenLogprob, ...] | None
     stats: Stats
+    score: float | None = None
+    others: tuple[Completion, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,8 @@ class Stats:
         num_prompt_tokens: tokens of the prompt.
         num_generated_tokens: tokens taken, an end-of-sequence token included.
         num_forwards: forward passes of the model that this row took part in, prefill included.
-        ttft_s: time to first token: from admission to the first token being known; None without a token.
+        ttft_s: time to first token: from admission to the first token being known; None without a token, and for a
+            beam search, which knows all at the end.
         duration_s: from admission to the end.
         num_guard_refusals: tokens that were drawn, ended the text, and were refused by the guard of the constraint.
         num_rollbacks: how often the text was taken back by a token or more, because of a guard.
@@ -43,7 +44,7 @@ class Stats:
 
     @property
     def tpot_s(self) -> float | None:
-        """Mean time per output token after the first; None with fewer than two tokens."""
+        """Mean time per output token after the first; None with fewer than two tokens, or without `ttft_s`."""
         if self.ttft_s is None or self.num_generated_tokens < 2:
             return None
         return (self.duration_s - self.ttft_s) / (self.num_generated_tokens - 1)

@@ -14,13 +14,15 @@ from torch import Tensor
 from transformers import LogitsProcessor as TheirProcessor
 from transformers import LogitsProcessorList
 
-from decodekit.errors import DeadEndError, NonFiniteLogitsError, OptionError
+import decodekit as dk
+from decodekit.errors import DeadEndError, LengthError, NonFiniteLogitsError, OptionError
 from decodekit.generation.batch import Result
 from decodekit.generation.beam import Beam
 from decodekit.generation.beam_batch import BeamBatch
 from decodekit.generation.sequence import Request
 from decodekit.generation.settings import Settings
 from decodekit.generation.stopping import StopStrings
+from decodekit.llm import LLM
 from decodekit.models.huggingface import HuggingFaceLM
 from decodekit.sampling import LogitBias, RepetitionPenalty
 from decodekit.vocabulary import Vocabulary
@@ -392,3 +394,58 @@ def test_options_that_cannot_be_used(options: dict[str, Any], faulty: list[str])
     with pytest.raises(OptionError) as caught:
         Beam(**options)
     assert [fault.at for fault in caught.value.faults or (caught.value,)] == faulty
+
+
+def test_generate_reaches_the_search_by_value_and_by_name() -> None:
+    llm = LLM.load("tiny")
+    prompts = ["Invoice A-17, total", "The", "Dear"]
+    beam = dk.Beam(3, num_return_sequences=2)
+    found = llm.generate(prompts, strategy=beam, max_new_tokens=8, logprobs=True)
+    assert found[0].text == llm.generate(prompts[0], strategy="beam", num_beams=3, max_new_tokens=8).text
+    for completion in found:
+        assert completion.error is None and completion.score is not None and len(completion.others) == 1
+        [other] = completion.others
+        assert other.score is not None and other.score <= completion.score and other.token_ids != completion.token_ids
+        assert completion.logprobs is not None and len(completion.logprobs) == len(completion.token_ids)
+        total = math.fsum(entry.logprob for entry in completion.logprobs)
+        assert completion.score == pytest.approx(total / len(completion.token_ids), abs=1e-4)
+        assert completion.stats.num_generated_tokens == len(completion.token_ids) and completion.stats.ttft_s is None
+    greedy = llm.generate(prompts[0], max_new_tokens=8)
+    assert greedy.score is None and greedy.others == ()
+    [chunk] = llm.stream(prompts[0], strategy=beam, max_new_tokens=8)
+    assert chunk.completion is not None and (chunk.text, chunk.completion.text) == (found[0].text,) * 2
+
+
+def test_generate_gives_values_of_a_constraint_and_of_a_guard() -> None:
+    """What the guard refuses is no candidate; a text that goes on with blanks instead is cut, and comes last."""
+    llm = LLM.load("tiny")
+    schema = {"type": "object", "properties": {"total": {"type": "integer", "minimum": 7, "maximum": 99}}}
+    schema |= {"required": ["total"], "additionalProperties": False}
+    beam = dk.Beam(3, num_return_sequences=3)
+    free = llm.generate("Total 40", constraint=schema, strategy=beam, max_new_tokens=40)
+    every = [free, *free.others]
+    assert len(every) > 1 and all(7 <= one.value["total"] <= 99 for one in every)
+    refused = free.value["total"]
+    guarded = dk.Guarded(dk.JsonSchema(schema), lambda value: value["total"] != refused)
+    found = llm.generate("Total 40", constraint=guarded, strategy=beam, max_new_tokens=40)
+    values = [one.value for one in (found, *found.others)]
+    assert values[:2] == [one.value for one in free.others]
+    assert values[2] is None and isinstance(found.others[1].error, LengthError)
+
+
+@pytest.mark.parametrize(
+    ("options", "faulty"),
+    [
+        ({"strategy": "beam", "speculate": "prompt-lookup"}, "speculate"),
+        ({"strategy": dk.Beam(2), "on_length": "close"}, "on_length"),
+        ({"strategy": dk.Beam(2), "fast_forward": "canonical"}, "fast_forward"),
+        ({"strategy": "beam", "max_rollbacks": 3}, "max_rollbacks"),
+        ({"strategy": "greedy", "num_beams": 3}, "num_beams"),
+        ({"strategy": dk.Beam(2), "num_beams": 3}, "num_beams"),
+    ],
+)
+def test_options_of_a_call_that_beams_cannot_use(options: dict[str, Any], faulty: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        LLM.load("tiny").generate("a", constraint={"type": "integer"}, **options)
+    assert caught.value.at == faulty
+    assert caught.value.code in ("DK305", "DK306")
