@@ -35,36 +35,50 @@ class SuffixCorpus:
         if not isinstance(max_tokens, int) or isinstance(max_tokens, bool) or max_tokens < 2:
             raise OptionError(f"max_tokens={max_tokens!r} is not an integer from 2 on", at="max_tokens")
         self.max_tokens = max_tokens
+        # Rows that have gone add from a garbage collection, in the middle of anything, so that adding takes no lock.
+        self._added: deque[Tokens] = deque()
         self._texts: deque[Tokens] = deque()
         self._whole: Tokens = np.empty(0, np.int32)
         self._lock = threading.Lock()
 
     @property
     def tokens(self) -> Tokens:
-        """All texts, the oldest first, with a separator behind each; int32 [n], never written to again."""
+        """All texts, the oldest first, with a separator behind each; int32 [n], never written to again.
+
+        Costs a copy of the whole store after texts were added.
+        """
+        if self._added:
+            with self._lock:
+                self._take_in()
         return self._whole
 
     def add(self, text: Sequence[int]) -> None:
-        """Store a text; an empty one is nothing. Costs a copy of the whole store."""
-        if not len(text):
-            return
-        added = np.append(np.asarray(text, np.int32)[1 - self.max_tokens :], np.int32(SEPARATOR))
-        with self._lock:
-            self._texts.append(added)
-            excess = len(self._whole) + len(added) - self.max_tokens
-            while excess > 0:
-                excess -= len(self._texts.popleft())
+        """Store a text; an empty one is nothing."""
+        if len(text):
+            self._added.append(np.append(np.asarray(text, np.int32)[1 - self.max_tokens :], np.int32(SEPARATOR)))
+
+    def _take_in(self) -> None:
+        num_tokens = len(self._whole)
+        while self._added:
+            text = self._added.popleft()
+            self._texts.append(text)
+            num_tokens += len(text)
+            while num_tokens > self.max_tokens:
+                num_tokens -= len(self._texts.popleft())
+        if self._texts:
             self._whole = np.concatenate(self._texts)
 
     def __len__(self) -> int:
         """Number of texts."""
+        _ = self.tokens
         return len(self._texts)
 
     def __repr__(self) -> str:
-        return f"SuffixCorpus({len(self)} texts, {len(self._whole):,} of {self.max_tokens:,} tokens)"
+        return f"SuffixCorpus({len(self)} texts, {len(self.tokens):,} of {self.max_tokens:,} tokens)"
 
     def __getstate__(self) -> dict[str, Any]:
         with self._lock:
+            self._take_in()
             return {"max_tokens": self.max_tokens, "texts": list(self._texts)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -11,7 +11,7 @@ import jsonschema
 import pytest
 
 import decodekit as dk
-from decodekit.speculation import GrammarDraft, PromptLookup
+from decodekit.speculation import Adaptive, DraftModel, GrammarDraft, PromptLookup, Suffix, SuffixCorpus
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 SPEEDS: dict[str, dict[str, Any]] = {
@@ -20,6 +20,9 @@ SPEEDS: dict[str, dict[str, Any]] = {
     "all": {"speculate": (GrammarDraft(max_tokens=4), PromptLookup(num_tokens=16))},
     "all, measured": {"speculate": (GrammarDraft(), PromptLookup()), "logprobs": True},
     "lookup, alone": {"speculate": "prompt-lookup", "batch_size": 1},
+    "suffix": {"speculate": Suffix(corpus=SuffixCorpus()), "batch_size": 1},
+    "draft model": {"speculate": (GrammarDraft(), DraftModel("tiny-draft", 6))},
+    "adaptive": {"speculate": (Adaptive(GrammarDraft()), Adaptive(Suffix()), Adaptive(DraftModel("tiny-draft")))},
 }
 
 

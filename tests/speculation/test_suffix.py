@@ -97,6 +97,15 @@ def test_the_corpus_is_bounded() -> None:
             SuffixCorpus(wrong)  # type: ignore[arg-type]
 
 
+def test_a_row_may_leave_while_the_corpus_is_read() -> None:
+    """A collection in the middle of reading adds a text: no lock is waited for, and the text is there the next time."""
+    corpus = SuffixCorpus()
+    corpus.add([1])
+    with corpus._lock:
+        corpus.add([2])
+    assert corpus.tokens.tolist() == [1, -1, 2, -1]
+
+
 def test_threads_and_copies() -> None:
     corpus = SuffixCorpus(max_tokens=300)
     threads = [threading.Thread(target=lambda: [corpus.add([1, 2]) for _ in range(100)]) for _ in range(4)]
