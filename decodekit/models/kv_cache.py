@@ -301,6 +301,9 @@ class RaggedCache:
         """Row i becomes what row `rows[i]` was; see `causal_lm.Cache.reorder`."""
         order: list[int] = rows.tolist()
         check_order(order, self.num_rows)
+        if len(order) == self.num_rows:  # as beams do: most rows stay where they are
+            self._copy_rows([(row, source) for row, source in enumerate(order) if row != source])
+            return
         old, index = self._planes, torch.tensor(order, dtype=torch.int64)
         self._lengths = [self._lengths[row] for row in order]
         self._written = [self._written[row] for row in order]
@@ -315,6 +318,25 @@ class RaggedCache:
         old = self._planes
         self._capacity = capacity
         self._copy_from(old, torch.arange(self.num_rows))
+
+    def _copy_rows(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Make every first row of the pairs what the second was; the others are not touched."""
+        if not pairs:
+            return
+        targets, sources = [target for target, _ in pairs], [source for _, source in pairs]
+        used = max(self._written[source] for source in sources)
+        for planes in self._planes.values():
+            for plane in planes:
+                into = torch.tensor(targets, device=plane.device)
+                # Rows may change places: all are read before one is written.
+                copies = plane[:, :, :used].index_select(0, torch.tensor(sources, device=plane.device))
+                plane[:, :, :used].index_copy_(0, into, copies)
+                for target in targets:  # as in `reset`: nothing of the old row may be left
+                    plane[target, :, used : self._written[target]].zero_()
+        lengths = [self._lengths[source] for source in sources]
+        for target, length in zip(targets, lengths, strict=True):
+            self._lengths[target], self._written[target] = length, used
+        self._lengths_on_device = None
 
     def _copy_from(self, old: dict[int, list[Tensor]], index: Tensor) -> None:
         used = max(self._written)

@@ -122,6 +122,29 @@ def test_reset_removes_nan() -> None:
 
 
 @torch.inference_mode()
+def test_an_order_of_all_rows_is_copied_in_place() -> None:
+    """Rows 0 and 2 change places, row 1 stays; what a row held beyond its new length is gone, NaN too."""
+    cache = RaggedCache(LAYERS, 3, 4, CPU)
+    storage = cache._planes[0][0].untyped_storage().data_ptr()
+    new = torch.arange(3.0)[:, None, None, None].expand(3, 2, 4, 4).clone()
+    new[2, :, 1:] = torch.nan
+    step = cache.begin([1, 2, 1], None)
+    cache.append(0, new[:, :, :2], new[:, :, :2], step)
+    cache.commit(step, None)
+    cache.reorder(torch.tensor([2, 1, 0]))
+    keys = cache._planes[0][0]
+    assert keys.untyped_storage().data_ptr() == storage
+    assert cache.row_lengths == (1, 2, 1)
+    assert keys[:, 0, 0, 0].tolist() == [2.0, 1.0, 0.0]
+    cache.reorder(torch.tensor([1, 1, 1]))
+    assert cache.row_lengths == (2, 2, 2)
+    assert torch.equal(keys[0, :, :2], new[1, :, :2]) and torch.equal(keys[2], keys[1])
+    cache.reset([0])
+    cache.reorder(torch.tensor([0, 0, 0]))
+    assert not keys.any()
+
+
+@torch.inference_mode()
 def test_consecutive_rows_are_read_without_a_copy() -> None:
     cache = RaggedCache(LAYERS, 3, 8, CPU)
     cache.commit(cache.begin([1, 2, 3], None), None)
