@@ -199,8 +199,7 @@ class _Engine:
         assert self._cache is not None
         for row, text in texts:
             read = self._read[row]
-            if text[: len(read)] != read or len(read) >= len(text):
-                del read[min(num_equal(read, text), len(text) - 1) :]
+            del read[min(_num_common(read, text), len(text) - 1) :]
         self._cache.truncate([len(read) for read in self._read])
         while True:  # new rows, apart from those that have only the last step to read
             late = [(row, text) for row, text in texts if len(text) - len(self._read[row]) > CHUNK // 16]
@@ -248,6 +247,14 @@ def first_difference(draft: Vocabulary, target: Vocabulary) -> int | None:
         if one != other and token not in ends:
             return token
     return None
+
+
+def _num_common(read: Sequence[int], text: Sequence[int]) -> int:
+    """`num_equal`, in blocks: what differs is mostly the end of a long text."""
+    begin, block = 0, 256
+    while begin + block <= len(read) and read[begin : begin + block] == text[begin : begin + block]:
+        begin += block
+    return begin + num_equal(read[begin:], text[begin : begin + block])
 
 
 def _take(contexts: Sequence[Context], drafts: Sequence[Sequence[int]], logits: Tensor) -> list[int | None]:

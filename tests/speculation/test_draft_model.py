@@ -16,7 +16,7 @@ from decodekit.generation import drawing
 from decodekit.generation.sequence import Request
 from decodekit.generation.settings import Settings
 from decodekit.speculation import Context, DraftModel
-from decodekit.speculation.draft_model import first_difference
+from decodekit.speculation.draft_model import _num_common, first_difference
 from decodekit.strategy import Greedy, Sample, Strategy, can_redraw
 from decodekit.vocabulary import Vocabulary
 from tests.generation.test_batch import V
@@ -122,6 +122,17 @@ def test_long_prompts_and_contexts_that_are_full() -> None:
     assert alone.tokens == drafts[0].tokens
     assert len(draft.propose([Context([1] * 1098, [])], [4])[0]) == 0
     assert draft.propose([], []) == []
+
+
+@pytest.mark.parametrize("length", [0, 1, 255, 256, 257, 512, 600])
+@pytest.mark.parametrize("place", [0, 1, 255, 256, 300, 511, 599])
+def test_what_is_common_in_blocks(length: int, place: int) -> None:
+    text = [*range(600)]
+    read = [*text[:length]]
+    if place < length:
+        read[place] = -5
+    assert _num_common(read, text) == min(place, length)
+    assert _num_common([*read, 7, 8], text[: max(1, length)]) <= length
 
 
 def test_vocabularies_must_be_the_same() -> None:
