@@ -22,6 +22,7 @@ _HOME: dict[str, str] = {
     # strategies
     "Beam": "decodekit.generation.beam",
     "Greedy": "decodekit.strategy",
+    "Mirostat": "decodekit.strategy",
     "Sample": "decodekit.strategy",
     "Strategy": "decodekit.strategy",
     # speculation
@@ -153,6 +154,7 @@ if TYPE_CHECKING:
     from decodekit.speculation import Suffix as Suffix
     from decodekit.speculation import SuffixCorpus as SuffixCorpus
     from decodekit.strategy import Greedy as Greedy
+    from decodekit.strategy import Mirostat as Mirostat
     from decodekit.strategy import Sample as Sample
     from decodekit.strategy import Strategy as Strategy
     from decodekit.vocabulary import Vocabulary as Vocabulary

@@ -413,6 +413,7 @@ class LLM:
                 must_close=on_length == "close",
                 fast_forward=fast_forward,
                 proposer=resolved.proposer,
+                mirostat=getattr(resolved, "mirostat", None),  # beams have none
                 canonical=None if grammar is None else self._canonical(),
             ),
             beam,
@@ -442,6 +443,12 @@ class LLM:
                     at="speculate",
                     hint='fast_forward="exact", with which the text stays the same',
                 )
+        if fast_forward == "canonical" and getattr(strategy, "mirostat", None):
+            yield OptionError(
+                'fast_forward="canonical" takes tokens unseen, and Mirostat needs their probabilities',
+                at="fast_forward",
+                hint='fast_forward="exact"',
+            )
         if fast_forward == "canonical":
             banning = [p for p in strategy.pipeline if p.stage is Stage.BIAS and p.can_forbid]
             if banning:

@@ -45,6 +45,7 @@ from decodekit.sampling import (
     greedy,
     sample,
 )
+from decodekit.sampling.mirostat import Mirostat as MirostatLaw
 from decodekit.sampling.options import BiasOptions, ShapeOptions
 from decodekit.sampling.orders import ordered
 from decodekit.speculation import GrammarDraft, PromptLookup, Proposer, resolve_proposer
@@ -78,6 +79,11 @@ class Strategy(ABC):
     @abstractmethod
     def select(self, scores: Tensor | Candidates, keys: NoiseKeys, /) -> Tensor:
         """Token ids, int64 [N], for processed logits; see `generation.settings.Selector`."""
+
+    @property
+    def mirostat(self) -> MirostatLaw | None:
+        """A truncation that adapts to the text, after the pipeline; None but for `Mirostat`."""
+        return None
 
     @property
     def proposer(self) -> Proposer | None:
@@ -208,6 +214,76 @@ class Sample(Strategy, ShapeOptions, BiasOptions):
         return sample(scores, keys.seeds, keys.sequences, keys.positions)
 
 
+@dataclass(frozen=True, repr=False)
+class Mirostat(Strategy, BiasOptions):
+    """A token drawn from what is not too surprising, so that the text keeps a level of surprise (Basu et al. 2020).
+
+    Tokens with more than mu bits of surprise are left out; after each token mu moves by `eta` times the distance of
+    its surprise from `tau`. It begins at 2 tau. mu is a function of the text so far, so that a text depends on the seed
+    and on nothing else, as with `Sample`; see `generation.adaptive`.
+
+    Args:
+        tau: the surprise to keep, in bits; above 0.
+        eta: how fast mu follows; above 0.
+        version: 2 as described, or 1: the k likeliest tokens, with k from mu by a fit of Zipf's law.
+        seed: key of the noise, as in `Sample`.
+        temperature: divides the logits first; above 0.
+        processors: further processors, before the surprise is taken.
+        speculate: who guesses ahead; see `Strategy`.
+        others: penalties and biases; see `sampling.options.BiasOptions`.
+
+    Raises:
+        OptionError: with all options that are out of range or have no effect.
+    """
+
+    name: ClassVar[str] = "mirostat"
+
+    tau: float = 5.0
+    eta: float = 0.1
+    version: int = 2
+    seed: int | None = None
+    temperature: float = 1.0
+    processors: Processors = ()
+    speculate: Speculate = None
+
+    def __post_init__(self) -> None:
+        faults: list[DecodekitError] = []
+        for option in ("tau", "eta", "version"):
+            try:
+                MirostatLaw(**{option: getattr(self, option)})
+            except OptionError as error:
+                faults.append(error)
+        _listed(self.processors, faults)
+        self._sampled(faults)
+        _check_speculate(self, faults)
+        if self.seed is not None:
+            check_seed(self.seed, faults)
+        raise_faults(faults)
+
+    def _sampled(self, faults: list[DecodekitError]) -> list[LogitsProcessor]:
+        return [*self.biases(faults), *ShapeOptions().shapes(self.temperature, None, None, None, faults)]
+
+    @property
+    def mirostat(self) -> MirostatLaw:
+        """What truncates after the pipeline."""
+        return MirostatLaw(self.tau, self.eta, self.version)
+
+    @cached_property
+    def pipeline(self) -> Pipeline:
+        """Penalties and biases, temperature, further processors."""
+        own, extra = self._sampled([]), _listed(self.processors, [])
+        if all(processor.stage is Stage.BIAS for processor in own):
+            return Pipeline([*own, *extra])
+        biases = [processor for processor in extra if processor.stage is Stage.BIAS]
+        return Pipeline(
+            [*own[:-1], *biases, own[-1], *(processor for processor in extra if processor.stage is not Stage.BIAS)]
+        )
+
+    def select(self, scores: Tensor | Candidates, keys: NoiseKeys, /) -> Tensor:
+        """Draw by the Gumbel-max trick."""
+        return sample(scores, keys.seeds, keys.sequences, keys.positions)
+
+
 def can_redraw(strategy: Strategy) -> bool:
     """Whether a drawn token may be cleared and the row drawn again, with the law of a row without the token.
 
@@ -226,6 +302,7 @@ _BUILT_IN: dict[str, Callable[..., Any]] = {
     "greedy": Greedy,
     "sample": Sample,
     "prompt-lookup": partial(Greedy, speculate=PromptLookup()),
+    "mirostat": Mirostat,
     "beam": Beam,
 }
 

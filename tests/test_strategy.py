@@ -356,7 +356,16 @@ def test_plug_ins_are_found_by_name_and_loaded_when_asked_for(monkeypatch: pytes
         return [entry for entry in entries if name in (None, entry.name)]
 
     monkeypatch.setattr(module.importlib.metadata, "entry_points", entry_points)
-    assert available_strategies() == ["greedy", "sample", "prompt-lookup", "beam", "broken", "last", "value"]
+    assert available_strategies() == [
+        "greedy",
+        "sample",
+        "prompt-lookup",
+        "mirostat",
+        "beam",
+        "broken",
+        "last",
+        "value",
+    ]
     assert resolve_strategy("last", {"flavour": "other"}) == Last("other")
     with pytest.raises(OptionError, match=r"no option 'flavor'\. Did you mean 'flavour'"):
         resolve_strategy("last", {"flavor": "other"})
@@ -364,5 +373,5 @@ def test_plug_ins_are_found_by_name_and_loaded_when_asked_for(monkeypatch: pytes
         resolve_strategy("broken", {})
     with pytest.raises(UnknownNameError, match="no class or function"):
         resolve_strategy("value", {})
-    with pytest.raises(UnknownNameError, match="Installed: greedy, sample, prompt-lookup, beam, broken, last, value"):
+    with pytest.raises(UnknownNameError, match="prompt-lookup, mirostat, beam, broken, last, value"):
         resolve_strategy("lasd", {})

@@ -16,14 +16,15 @@ import torch
 from torch import Tensor
 
 from decodekit.errors import DeadEndError, DecodekitError, DecodingError, NonFiniteLogitsError
+from decodekit.generation.adaptive import take_along
 from decodekit.generation.buffers import NONE_ALLOWED, TokenTable, sole_tokens
 from decodekit.generation.sequence import Sequence, TokenLogprob
 from decodekit.generation.settings import NoiseKeys, Settings
+from decodekit.sampling import Candidates
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from decodekit.sampling import Candidates
     from decodekit.vocabulary import Vocabulary
 
 
@@ -57,8 +58,9 @@ def choose(
     places: Rows[Place], logits: Tensor, bitmask: Tensor | None, settings: Settings, table: TokenTable | None
 ) -> list[int | DecodekitError]:
     """One token per place, or the error of the place."""
+    draw_all = draw if settings.mirostat is None else draw_along
     if bitmask is None:
-        return draw(places, logits, None, settings, table)
+        return draw_all(places, logits, None, settings, table)
     # A token that is the only one allowed is certain: temperature and truncation keep it, whatever its logit. Noise is
     # keyed by position, so that not drawing here moves no later draw.
     sole = sole_tokens(bitmask)
@@ -66,12 +68,12 @@ def choose(
         sole = [token if token == NONE_ALLOWED else None for token in sole]
     rows = [row for row, token in enumerate(sole) if token is None]
     if len(rows) == len(places):
-        return draw(places, logits, bitmask, settings, table)
+        return draw_all(places, logits, bitmask, settings, table)
     drawn: Iterator[int | DecodekitError] = iter(())
     if rows:
         index = torch.tensor(rows)
         some = [places[row] for row in rows]
-        drawn = iter(draw(some, logits[index.to(logits.device)], bitmask[index], settings, table))
+        drawn = iter(draw_all(some, logits[index.to(logits.device)], bitmask[index], settings, table))
     return [
         next(drawn) if token is None else place.sequence.error or _dead_end(place) if token == NONE_ALLOWED else token
         for place, token in zip(places, sole, strict=True)
@@ -94,6 +96,20 @@ def draw(
         for choice in draw(
             [place], logits[row : row + 1], None if bitmask is None else bitmask[row : row + 1], settings, table
         )
+    ]
+
+
+def draw_along(
+    places: Rows[Place], logits: Tensor, bitmask: Tensor | None, settings: Settings, table: TokenTable | None
+) -> list[int | DecodekitError]:
+    """`draw` with a truncation that adapts to the text; see `generation.adaptive`."""
+    assert settings.mirostat is not None
+    rows = scores(places, logits, bitmask, settings, table)
+    rows = rows.dense() if isinstance(rows, Candidates) else rows
+    choices = take_along(settings.mirostat, settings.select, places, rows, noise_keys(places))
+    return [
+        _at(place, choice) if isinstance(choice, DecodingError) else choice
+        for place, choice in zip(places, choices, strict=True)
     ]
 
 

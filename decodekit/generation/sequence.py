@@ -58,7 +58,8 @@ class Sequence:
 
     `pending` holds the tokens that the model has not read: the prompt first, then the token taken last, and forced
     tokens with both. The model has always read ``prompt + token_ids`` up to them. `new_text` and the tokens from
-    `num_reported` on were not handed out yet. `memory` is what proposers keep for the row.
+    `num_reported` on were not handed out yet. `memory` is what proposers keep for the row, `states` the mu of Mirostat
+    by the number of tokens before it (see `generation.adaptive`).
 
     Where the constraint has a guard, `bans` holds the tokens that must not come at a position after the present prefix,
     `refusal` why the guard refused last, and `place_refusals`, by length of the text, why it refuses tokens that the
@@ -102,6 +103,7 @@ class Sequence:
     num_draft_tokens: int = field(init=False, default=0)
     accepted_at: list[int] = field(init=False, default_factory=list)
     memory: dict[Any, Any] = field(init=False, default_factory=dict)
+    states: dict[int, float] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         # The request's own matcher stays at the beginning, so that a request can be run again.
@@ -136,12 +138,22 @@ class Sequence:
         self.bans.setdefault(num_tokens, set()).add(self.token_ids[num_tokens])
         self.matcher.rollback(len(self.token_ids) - num_tokens)
         del self.token_ids[num_tokens:], self.logprobs[num_tokens:]
+        self.forget_states()
         self.plan = ()
         self.pending = [(self.token_ids or self.request.prompt)[-1]]
         self.stream = TextStream(self.stop)
         texts = self.matcher.token_texts
         self.new_text = "".join(self.stream.push(texts[token] or b"") for token in self.token_ids)
         self.num_rollbacks += 1
+
+    def forget_states(self) -> None:
+        """Drop the states behind the text, and those that it cannot be taken back to."""
+        if not self.states:
+            return
+        self.states = {position: state for position, state in self.states.items() if position <= len(self.token_ids)}
+        if self.states and not self.has_guard:
+            latest = max(self.states)
+            self.states = {latest: self.states[latest]}
 
     def count_draft(self, num_tokens: int, num_accepted: int) -> None:
         """Note that a draft of so many tokens was verified, and how many were accepted."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 from decodekit.generation.retreat import MAX_ROLLBACKS
 from decodekit.generation.stopping import StopStrings
-from decodekit.sampling import Candidates, Pipeline, Stage
+from decodekit.sampling import Candidates, Mirostat, Pipeline, Stage
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -82,6 +82,7 @@ class Settings:
         must_close: let no token come after which the constraint cannot be satisfied within `max_new_tokens`.
         fast_forward: what is taken without asking the model.
         proposer: guesses ahead; its drafts are verified.
+        mirostat: truncates by the surprise of the text so far, after the pipeline.
         canonical: how the tokenizer divides texts, for `fast_forward` and for proposers.
     """
 
@@ -96,6 +97,7 @@ class Settings:
     must_close: bool = False
     fast_forward: FastForward = "exact"
     proposer: Proposer | None = None
+    mirostat: Mirostat | None = None
     canonical: Canonical | None = None
     can_ban: bool = field(init=False)
     """Whether a bias of the pipeline may be -inf, so that the only token that a constraint allows can be forbidden.

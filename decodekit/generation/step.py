@@ -222,6 +222,7 @@ def verify(
             take(sequence, outcome, settings, table)
         if sequence.finish_reason is not None or outcome != choice:
             break
+    sequence.forget_states()
     tokens = sequence.token_ids[num_before:]
     if draft:
         num_kept = num_equal(tokens, draft)

@@ -127,6 +127,10 @@ class Mirostat:
         if self.law == "kept":
             within = surprise(kept).gather(-1, places).squeeze(-1)
             observed = torch.where(within < math.inf, within, observed)
+        return self.moved(mu, observed)
+
+    def moved(self, mu: Tensor, observed: Tensor) -> Tensor:
+        """mu after a token with this surprise in bits; unchanged where the surprise is +inf or NaN."""
         return torch.where(observed < math.inf, mu - self.eta * (observed - self.tau), mu)
 
     def along(self, logits: Tensor, mu: Tensor, draft: Tensor) -> tuple[Tensor, Tensor]:
