@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import importlib.metadata
 import importlib.util
 import json
 import random
@@ -312,7 +313,13 @@ def main() -> None:
         table.add_row(*(str(value) for value in row.values()))
     Console(width=160).print(table)
     if not options.no_record:
-        print("written to", record.write("grammars", rows, repeats=options.repeats, clock="CPU time of the process"))
+        about = {
+            "engine_versions": {name: importlib.metadata.version(name) for name in engines if name != "decodekit"},
+            "tokenizer": f"{Path(options.tokenizer).name}, {len(tokenizer):,} tokens",
+            "repeats": options.repeats,
+            "clock": "CPU time of the process",
+        }
+        print("written to", record.write("grammars", rows, **about))
 
 
 if __name__ == "__main__":
