@@ -53,8 +53,8 @@ class Beam:
             better at any length, if its remaining tokens had probability 1.
         num_return_sequences: how many texts to return, best first; `Completion.others` has those after the first.
         num_beam_groups: groups of equal size that search side by side; divides `num_beams`.
-        diversity_penalty: subtracted from a log-probability, where a group chooses, for each beam of the groups before
-            it that took the same token at the same step. It is no part of the score.
+        diversity_penalty: subtracted from the log-probability of a token for each beam of the groups before that took
+            it at the same step. It stays in the sum, and so in the score.
         do_sample: draw the continuations instead of taking the likeliest.
         temperature: divides the log-probabilities; only with `do_sample`.
         seed: key of the noise; only with `do_sample`. None is 0.
@@ -108,7 +108,8 @@ class Beam:
         has_beams = is_count(self.num_beams, 2)
         need("num_beams", has_beams, "an integer from 2 on", '"greedy" or "sample" for one hypothesis')
         need("length_penalty", is_number(self.length_penalty), "a number")
-        need("early_stopping", self.early_stopping in (False, True, "never"), 'False, True or "never"')
+        stops = self.early_stopping
+        need("early_stopping", isinstance(stops, bool) or stops == "never", 'False, True or "never"')
         returned = self.num_return_sequences
         need("num_return_sequences", is_count(returned), "an integer from 1 on")
         if has_beams and is_count(returned):
@@ -188,7 +189,7 @@ class Hypothesis:
 
     Args:
         token_ids: its tokens.
-        log_prob: sum of their processed log-probabilities.
+        log_prob: sum of their processed log-probabilities, less the penalties of diversity.
         row: the cache row that has read all tokens but the last.
         matcher: state of the constraint after the tokens; not changed any more.
         logprobs: one per token if asked for.
@@ -251,16 +252,13 @@ class Beams:
 
         Args:
             log_probs: float32 [B, V], processed, of what follows each live hypothesis.
-            penalty: float32 [V], subtracted where the best are chosen and not part of their score.
+            penalty: float32 [V], subtracted; None without diversity.
             noise: Gumbel noise [B, V], to draw instead.
         """
         before = torch.tensor([hypothesis.log_prob for hypothesis in self.live], device=log_probs.device)
-        totals = log_probs + before[:, None]
-        keys = totals
-        if penalty is not None:
-            keys = keys - penalty
-        if noise is not None:
-            keys = keys - keys.amax() + noise  # near 0, where float32 is fine
+        totals = (log_probs if penalty is None else log_probs - penalty) + before[:, None]
+        # Relative to the best, float32 is fine for the sum with the noise.
+        keys = totals if noise is None else totals - totals.amax() + noise
         order = keys.flatten().topk(min(self.num_candidates, keys.numel())).indices
         sums = totals.flatten()[order].tolist()
         width = totals.shape[1]
@@ -291,7 +289,7 @@ class Beams:
         # equals the earlier stays.
         self.finished = sorted([*self.finished, *ended], key=self.options.rank, reverse=True)[:size]
         going = [one for one in every if one[1] is None]
-        going.sort(key=lambda one: -one[0].log_prob)  # drawn and penalized ones come in another order
+        going.sort(key=lambda one: -one[0].log_prob)  # what was drawn comes in another order
         self.live = [self._extended(*one) for one in going[:size]]
         self.is_done = not self.live or not self._may_improve()
         if self.is_done:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 import math
@@ -188,7 +189,8 @@ def test_diverse_beams_equal_the_slow_search(salt: int, length_penalty: float) -
     vocabulary = Vocabulary([b"a", b"b", b"c", b"d", b"e", None], frozenset({5}))
     beam = Beam(6, length_penalty, num_return_sequences=6, num_beam_groups=3, diversity_penalty=0.8)
     [found] = search(ToyLM(law, 6), beam, [Request([1])], vocabulary, max_new_tokens=5)
-    expected = diverse_beam_search(
+    slow = functools.partial(
+        diverse_beam_search,
         law,
         [1],
         6,
@@ -196,11 +198,12 @@ def test_diverse_beams_equal_the_slow_search(salt: int, length_penalty: float) -
         frozenset({5}),
         num_groups=3,
         group_size=2,
-        diversity_penalty=0.8,
         length_penalty=length_penalty,
     )
+    expected = slow(diversity_penalty=0.8)
     assert [one.token_ids for one in results(found)] == [text for _, text in expected]
     assert [one.score for one in results(found)] == pytest.approx([score for score, _ in expected], abs=1e-5)
+    assert expected != slow(diversity_penalty=0.0)  # all groups find the same
 
 
 def test_the_prompt_is_read_once() -> None:
@@ -250,6 +253,14 @@ def test_constrained_beams_are_valid(salt: int) -> None:
     assert [one.score for one in results(found)] == pytest.approx([every[text] for text in expected], abs=1e-5)
     assert {one.finish_reason for one in results(found)} == {"stop", "complete"}
     assert matcher.num_tokens == 0  # the request can be run again
+
+
+def test_the_mask_comes_before_the_best_are_chosen() -> None:
+    """The likeliest tokens are all forbidden: chosen first and masked then, nothing would be left."""
+    letters = Vocabulary([bytes([byte]) for byte in b"abcdefghijkl"], ())
+    lm = ToyLM(lambda prefix: -torch.arange(12.0), 12)
+    [found] = search(lm, Beam(2), [Request([1], TextsMatcher([b"lk", b"ll"], letters))], letters)
+    assert (found.token_ids, found.finish_reason) == ((11, 10), "complete")
 
 
 def test_a_beam_in_a_dead_end_is_dropped() -> None:
@@ -373,9 +384,18 @@ def test_a_prompt_that_fails_leaves_the_others_alone() -> None:
     assert found[0].error is None and found[0].token_ids == found[4].token_ids
 
 
+def test_options_are_a_value() -> None:
+    """Whoever looks for a field `speculate` to fill, as jobs do, finds none."""
+    beam = Beam(4, 0.5)
+    assert dataclasses.replace(beam, num_beams=2) == Beam(2, 0.5) != beam
+    assert "speculate" not in {option.name for option in dataclasses.fields(beam)} and beam.speculate is None
+    assert isinstance(beam, dk.Strategy) and hash(beam) == hash(Beam(4, 0.5))
+
+
 @pytest.mark.parametrize(
     ("options", "faulty"),
     [
+        ({"early_stopping": 1}, ["early_stopping"]),
         ({"num_beams": 1}, ["num_beams"]),
         ({"length_penalty": math.nan}, ["length_penalty"]),
         ({"early_stopping": "always"}, ["early_stopping"]),

@@ -52,6 +52,8 @@ def diverse_beam_search(
 ) -> list[tuple[float, Text]]:
     """Vijayakumar et al. 2016, algorithm 1, over lists; all ended texts of all groups with their scores, best first.
 
+    The penalties stay in the sums.
+
     Texts are given up as transformers does: a group is over when `group_size` texts have ended and its best hypothesis
     has no better score at its present length than the worst of these.
     """
@@ -70,18 +72,18 @@ def diverse_beam_search(
             for text, log_prob in live[group]:
                 step = torch.log_softmax(law([*prompt, *text]), dim=-1).tolist()
                 for token in range(vocab_size):
-                    total = log_prob + step[token]
-                    options.append((total - diversity_penalty * taken.count(token), total, (*text, token)))
-            options.sort(key=lambda option: -option[0])
+                    total = log_prob + step[token] - diversity_penalty * taken.count(token)
+                    options.append((total, (*text, token)))
+            options.sort(reverse=True)
             options = options[: max(2, 1 + len(eos_token_ids)) * group_size]
-            ends = [text[-1] in eos_token_ids or len(text) == max_tokens for _, _, text in options]
+            ends = [text[-1] in eos_token_ids or len(text) == max_tokens for _, text in options]
             ended[group] += [
                 (score(text, total), text)
-                for (_, total, text), has_ended in list(zip(options, ends, strict=True))[:group_size]
+                for (total, text), has_ended in list(zip(options, ends, strict=True))[:group_size]
                 if has_ended
             ]
             ended[group] = sorted(ended[group], reverse=True)[:group_size]
-            going = [(text, total) for (_, total, text), has_ended in zip(options, ends, strict=True) if not has_ended]
+            going = [(text, total) for (total, text), has_ended in zip(options, ends, strict=True) if not has_ended]
             going = sorted(going, key=lambda one: -one[1])[:group_size]
             is_full = len(ended[group]) == group_size
             if is_full and going and score(*going[0]) <= ended[group][-1][0]:
