@@ -60,7 +60,7 @@ WAYS: Final = ("forced", "canonical", "unescaped", "draft")
 PEER: Final = "llguidance"
 PUBLISHED: Final = {
     "share": 0.127,
-    "of": "llguidance's fast-forward tokens in all tokens of MaskBench, Llama 3 tokenizer, flexible whitespace",
+    "of": "forced tokens in MaskBench, as llguidance's documentation has it; Llama 3 tokenizer",
     "source": "https://github.com/guidance-ai/llguidance/blob/main/docs/fast_forward.md",
 }
 
