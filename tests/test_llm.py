@@ -211,6 +211,15 @@ def test_a_constraint_that_may_go_on_needs_the_end_token() -> None:
     assert (completion.text, completion.finish_reason, completion.token_ids[-1]) == ("the", "stop", EOS)
 
 
+def test_min_tokens_knows_the_end_of_the_vocabulary() -> None:
+    llm = toy(writes("the"))
+    least = len(ids("the")) + 4
+    assert llm.generate("|").finish_reason == "stop"
+    longer = llm.generate("|", min_tokens=least)
+    assert len(longer.token_ids) == least + 1 and longer.token_ids.index(EOS) == least
+    assert llm.generate("|", strategy=dk.Greedy(min_tokens=least)).token_ids == longer.token_ids
+
+
 def test_regex_and_schema() -> None:
     llm = toy()
     for seed in range(20):
@@ -317,6 +326,9 @@ def test_bad_rows_do_not_stop_the_others() -> None:
         ({"seed": ["x"]}, OptionError, "seed='x'"),
         ({"seed": 3, "strategy": dk.Sample(seed=4)}, OptionError, "which has one"),
         ({"logit_bias": {3: 1.0, V: 1.0}}, OptionError, "token id 160 is outside the vocabulary of 160 ids"),
+        ({"bad_words": [[3, V + 2]]}, OptionError, "token id 162 is outside the vocabulary of 160 ids"),
+        ({"sequence_bias": {(V, 3): 1.0}}, OptionError, "token id 160 is outside"),
+        ({"allowed_tokens": [3, V]}, OptionError, "token id 160 is outside"),
         ({"temperature": 0.7}, UselessOptionError, "temperature=0.7 has no effect with greedy decoding."),
         ({"max_tokens": 5}, OptionError, "no option 'max_tokens'. Did you mean 'max_new_tokens'?"),
         ({"strategy": "specualtive"}, UnknownNameError, "no strategy 'specualtive'"),
