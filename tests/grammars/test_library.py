@@ -21,7 +21,7 @@ from decodekit.constraints.bitmask import allocate_bitmask, ids_from_bitmask
 from decodekit.constraints.compiler import compile
 from decodekit.constraints.grammar import library
 from decodekit.constraints.grammar.grammar import Grammar
-from decodekit.errors import NameNotFoundError, ResourceLimitError
+from decodekit.errors import NameNotFoundError
 from decodekit.testing import check_language
 from tests.grammars.judges import EXACT, JUDGES, roman, run_sql
 from tests.reference.vocabularies import byte_vocabulary
@@ -300,16 +300,7 @@ def test_random_walks(name: str) -> None:
     check_walks(name, 6, num_tokens=8)
 
 
-DEEP = pytest.mark.xfail(
-    raises=ResourceLimitError,
-    strict=False,
-    reason="the search for a shortest end grows with every bracket that may close in several ways",
-)
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=DEEP if name == "python_expression" else ()) for name in NAMES]
-)
+@pytest.mark.parametrize("name", NAMES)
 def test_many_random_walks(name: str) -> None:
     check_walks(name, 150, num_tokens=20)

@@ -153,7 +153,15 @@ def _names(unrolled: Unrolled, heads: tuple[tuple[Head, Rest | None], ...], move
 
 
 def _is_keyword(node: Node) -> bool:
-    """Whether a terminal is one word, or one byte out of a few."""
+    """Whether a terminal is one word, or a few that differ in their case."""
+    while isinstance(node, ir.Concat):
+        if not _is_letter(node.head):
+            return False
+        node = node.tail
+    return _is_letter(node)
+
+
+def _is_letter(node: Node) -> bool:
     return isinstance(node, ir.Literal) or (isinstance(node, ir.Bytes) and node.mask.bit_count() <= 4)
 
 
