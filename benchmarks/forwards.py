@@ -1,9 +1,10 @@
 """Forward passes per token of constrained extraction, with forced tokens and drafts; the texts must stay the same.
 
-    python -m benchmarks.forwards [--model tiny] [--batch-size 8]
+    python -m benchmarks.forwards [--model tiny] [--draft-model tiny-draft] [--batch-size 8]
 
 The sample documents go through the model, greedy, each under the schema of its kind. A pass counts for a row when the
-row takes part in it, prefill included. Nothing is timed, so the figures do not depend on the machine.
+row takes part in it, prefill included; passes of the draft model do not count. Nothing is timed, so the figures do not
+depend on the machine. A corpus begins empty and grows with the documents that are done.
 """
 
 from __future__ import annotations
@@ -19,18 +20,30 @@ from rich.table import Table
 
 import decodekit as dk
 from benchmarks import record
-from decodekit.speculation import GrammarDraft, PromptLookup
+from decodekit.speculation import Adaptive, DraftModel, GrammarDraft, PromptLookup, Suffix, SuffixCorpus
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 MAX_NEW_TOKENS = 320
 
-SETTINGS: dict[str, dict[str, Any]] = {
-    "plain": {"fast_forward": "off"},
-    "forced": {},
-    "forced, GrammarDraft": {"speculate": GrammarDraft()},
-    "forced, PromptLookup": {"speculate": PromptLookup()},
-    "forced, both": {"speculate": (GrammarDraft(), PromptLookup())},
-}
+
+def settings(draft_model: str) -> dict[str, dict[str, Any]]:
+    """Options by their name in the table; a corpus belongs to one setting alone."""
+    grammar, draft = GrammarDraft(), DraftModel(draft_model, num_tokens=8)
+    speculate: dict[str, Any] = {
+        "GrammarDraft": grammar,
+        "PromptLookup": PromptLookup(),
+        "Suffix": Suffix(),
+        "Suffix, corpus": Suffix(corpus=SuffixCorpus()),
+        "DraftModel": draft,
+        "GrammarDraft, PromptLookup": (grammar, PromptLookup()),
+        "GrammarDraft, Suffix": (grammar, Suffix()),
+        "GrammarDraft, Suffix, corpus": (grammar, Suffix(corpus=SuffixCorpus())),
+        "GrammarDraft, DraftModel": (grammar, draft),
+        "Suffix, corpus from 4 tokens on; DraftModel": (Suffix(min_match=4, corpus=SuffixCorpus()), draft),
+        "each adaptive: GrammarDraft, Suffix": (Adaptive(grammar), Adaptive(Suffix())),
+    }
+    forced = {f"forced; {name}": {"speculate": value} for name, value in speculate.items()}
+    return {"plain": {"fast_forward": "off"}, "forced": {}, **forced}
 
 
 def documents() -> dict[str, list[str]]:
@@ -79,6 +92,7 @@ def main() -> None:
     """Count, print the table, write ``results/forwards.json``."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="tiny")
+    parser.add_argument("--draft-model", default="tiny-draft")
     parser.add_argument("--batch-size", type=int, default=8)
     arguments = parser.parse_args()
 
@@ -86,7 +100,7 @@ def main() -> None:
     prompts = documents()
     rows: list[dict[str, object]] = []
     expected: list[Any] = []
-    for name, options in SETTINGS.items():
+    for name, options in settings(arguments.draft_model).items():
         completions = run(llm, prompts, arguments.batch_size, options)
         texts = [completion.token_ids for completion in completions]
         if texts != (expected := expected or texts):
@@ -102,6 +116,7 @@ def main() -> None:
         "forwards",
         rows,
         model=arguments.model,
+        draft_model=arguments.draft_model,
         num_documents=sum(map(len, prompts.values())),
         batch_size=arguments.batch_size,
         max_new_tokens=MAX_NEW_TOKENS,
