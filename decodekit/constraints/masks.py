@@ -5,9 +5,10 @@ string) is walked against the trie once: tokens that stay inside are allowed wha
 are grouped by the place where they leave, and only from there on its surroundings are run. Walks depend on the lexical
 state and the vocabulary, so they are shared by all constraints; a mask depends on the state and is kept with it.
 
-What is deep in the stack matters to few tokens, those that close everything above it. So masks are made for states
-whose stacks are cut after a few frames, and shared by all states that are the same as far as that; the few places of
-the trie where a token comes out below the cut are looked at again with the whole stacks.
+What is deep in the stack matters to few tokens, those that close everything above it. So masks of grammars are made for
+states whose stacks are cut after a few frames, and shared by all states that are the same as far as that; the few
+places of the trie where a token comes out below the cut are looked at again with the whole stacks. Frames that remember
+what was read hardly ever come again with others below: measured on JSON Schemas, cutting costs more than it saves.
 
 A token is allowed exactly when the state has a successor for its bytes. Tokens without bytes (special tokens, padding)
 never are, the end-of-sequence tokens are exactly when the text so far is accepted. Every byte sequence that is alive
@@ -105,7 +106,7 @@ class Masks:
         self._runner = Runner(unfolding)
         self._tokens = all_tokens(vocabulary)
         self._parts = tokens_after(vocabulary)
-        self._leads: dict[tuple[int, int, int], bool] = {}
+        self._leads: dict[int, int] = {}
         self._num_words = num_words(vocabulary.size)
         self._eos_words = bitmask_from_ids(sorted(vocabulary.eos_token_ids), vocabulary.size)
         self._kept: OrderedDict[State, int] = OrderedDict()  # states with their masks' memory, oldest first
@@ -127,7 +128,7 @@ class Masks:
 
     def _make(self, state: State) -> TokenMask:
         """The mask of a state, from that of a state with cut stacks if that is enough."""
-        for num_frames in _CUTS:
+        for num_frames in () if self._unfolding.frames[0].has_registers else _CUTS:
             cut = self._cut(state, num_frames)
             if cut is None:
                 break
@@ -223,8 +224,11 @@ class Masks:
             whole = part.whole
             roots = whole.top
             if part is self._tokens:
-                for byte, after in self._parts:
-                    if any(self._leads_to_dense(lexical, reader, byte) for lexical, reader, *_ in together):
+                leads = 0
+                for lexical, reader, *_ in together:
+                    leads |= self._leads_to_dense(lexical, reader)
+                for number, (byte, after) in enumerate(self._parts):
+                    if leads >> number & 1:
                         roots = self._add_after(byte, after, roots, together, words, returned)
             nodes = self._runner.run(whole.trie, roots, together, words, whole.bytes_above)
             returned += ((whole, node) for node in nodes)
@@ -250,23 +254,34 @@ class Masks:
         others: Int32Array = roots[roots != part.whole.root]
         return others
 
-    def _leads_to_dense(self, lexical: int, reader: int, byte: int) -> bool:
-        """Whether a lexeme that allows many bytes comes with, or right after, a byte of a lexeme."""
-        key = (lexical, reader, byte)
+    def _leads_to_dense(self, lexical: int, reader: int) -> int:
+        """Before which parts a lexeme that allows many bytes comes with, or right after, their first byte: bit i for
+        part i, so that what is kept are numbers, which the garbage collector need not look at.
+        """
+        key = lexical << 32 | reader
         known = self._leads.get(key)
         if known is None:
-            unfolding = self._unfolding
-            automaton = unfolding.automaton
-            target = automaton.step(lexical, byte)
-            known = target != DEAD and unfolding.permitted[reader] < 0 and self._is_dense(target)
-            ending = int(automaton.endings[target])
-            if not known and ending and not unfolding.captures[reader]:
-                known = any(
-                    unfolding.permitted[other] < 0 and not unfolding.captures[other] and self._is_dense(start)
-                    for start, other, _ in unfolding.leave(reader, ending).starts
-                )
+            known = 0
+            if self._unfolding.permitted[reader] < 0:
+                for number, (byte, _) in enumerate(self._parts):
+                    target = self._unfolding.automaton.step(lexical, byte)
+                    if target != DEAD and (self._is_dense(target) or self._ends_before_dense(target, reader)):
+                        known |= 1 << number
             self._leads[key] = known
         return known
+
+    def _ends_before_dense(self, lexical: int, reader: int) -> bool:
+        """Whether a lexeme may end here and one that allows many bytes begin."""
+        unfolding = self._unfolding
+        ending = int(unfolding.automaton.endings[lexical])
+        return (
+            ending > 0
+            and not unfolding.captures[reader]
+            and any(
+                unfolding.permitted[other] < 0 and not unfolding.captures[other] and self._is_dense(start)
+                for start, other, _ in unfolding.leave(reader, ending).starts
+            )
+        )
 
     def _is_dense(self, lexical: int) -> bool:
         is_dense = self._density.get(lexical)

@@ -16,7 +16,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Hashable
 from dataclasses import dataclass, field
-from typing import Final, TypeAlias
+from typing import ClassVar, Final, TypeAlias
 
 from decodekit.constraints.ir import Node
 
@@ -27,6 +27,12 @@ class Frame(ABC):
     """One control state of a structured text. Immutable; equal states compare and hash equal."""
 
     __slots__ = ()
+
+    has_registers: ClassVar[bool] = True
+    """Whether frames remember what was read (the keys of an object), so that few of them come again with others below.
+
+    Masks are shared between stacks that are the same in their upper frames only where this is False.
+    """
 
     @abstractmethod
     def moves(self) -> tuple[Move, ...]:

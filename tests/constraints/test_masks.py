@@ -16,6 +16,7 @@ from decodekit.constraints import token_index
 from decodekit.constraints.bitmask import allocate_bitmask, bitmask_from_ids, forbid, ids_from_bitmask
 from decodekit.constraints.choices import Choices
 from decodekit.constraints.compiler import CompiledGrammar, compile
+from decodekit.constraints.composition import Concat
 from decodekit.constraints.constraint import Constraint
 from decodekit.constraints.json_schema import JsonSchema
 from decodekit.constraints.matcher import GrammarMatcher, Matcher
@@ -488,15 +489,16 @@ def test_matcher_protocol() -> None:
     assert isinstance(matcher, Matcher)
 
 
-def test_tokens_that_close_many_brackets_after_a_key() -> None:
-    """A free key is captured; a token may end it and close more frames than a shared mask keeps."""
+@pytest.mark.parametrize("in_a_grammar", [False, True])
+def test_tokens_that_close_many_brackets_after_a_key(in_a_grammar: bool) -> None:
+    """A free key is captured; a token may end it and close more frames than the shared masks of a grammar keep."""
     node = {"properties": {"v": {"type": "integer"}, "l": {"$ref": "#"}}, "required": ["v"]}
+    value = JsonSchema(node, order="any")
     text = '{"v":1,"l":' * 6 + '{"v":3}' + "}" * 6
     pieces = sorted({text[i:j] for i in range(len(text)) for j in range(i + 2, min(len(text), i + 12) + 1)})
-    vocabulary = Vocabulary(
-        [*(bytes((b,)) for b in range(256)), *(piece.encode() for piece in pieces), None], [256 + len(pieces)]
-    )
-    matcher = compile(JsonSchema(node, order="any"), vocabulary).matcher()
+    tokens = [*(bytes((b,)) for b in range(256)), *(piece.encode() for piece in pieces)]
+    vocabulary = Vocabulary([*tokens, None], [len(tokens)])
+    matcher = compile(Concat(value, ";") if in_a_grammar else value, vocabulary).matcher()
     for byte in text.encode():
         allowed = set(mask_ids(matcher, vocabulary))
         assert allowed == {token for token in range(vocabulary.size) if matcher.validate([token])}

@@ -11,6 +11,7 @@ the same information in a form that is a value: see `Stacks`.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from decodekit.constraints import ir
 from decodekit.constraints.grammar.linear import Head, Rest, Rule, Unrolled, Word
@@ -42,6 +43,7 @@ def root_frame(rules: Rules) -> Frame:
 class Left(Frame):
     """What is left of a rule."""
 
+    has_registers: ClassVar[bool] = False
     unrolled: Unrolled
     rest: Rest
 
