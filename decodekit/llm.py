@@ -37,7 +37,7 @@ from decodekit.generation.settings import FastForward, Settings
 from decodekit.generation.stopping import StopStrings
 from decodekit.models.causal_lm import CausalLM
 from decodekit.sampling import LogitsProcessor, Pipeline, Stage
-from decodekit.speculation import GrammarDraft
+from decodekit.speculation import DraftModel, GrammarDraft
 from decodekit.speculation.canonical import Canonical
 from decodekit.speculation.proposer import each_proposer
 from decodekit.strategy import Processors, Strategy, can_redraw, check_seed, raise_faults, resolve_strategy
@@ -434,6 +434,11 @@ class LLM:
                 at="speculate",
                 hint="no speculate=; forced tokens of a constraint are taken all the same",
             )
+        for draft_model in (proposer for proposer in proposers if isinstance(proposer, DraftModel)):
+            try:
+                draft_model.check_vocabulary(self.vocabulary)
+            except DecodekitError as error:
+                yield error
         if any(isinstance(proposer, GrammarDraft) for proposer in proposers):
             if constraint is None:
                 yield UselessOptionError("GrammarDraft has no effect without a constraint", at="speculate")

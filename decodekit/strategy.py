@@ -48,12 +48,16 @@ from decodekit.sampling import (
 from decodekit.sampling.mirostat import Mirostat as MirostatLaw
 from decodekit.sampling.options import BiasOptions, ShapeOptions
 from decodekit.sampling.orders import ordered
-from decodekit.speculation import GrammarDraft, PromptLookup, Proposer, resolve_proposer
+from decodekit.speculation import GrammarDraft, PromptLookup, Proposer, Suffix, resolve_proposer
 from decodekit.speculation.proposer import Speculate
 
 ENTRY_POINTS = "decodekit.strategies"
 
-PROPOSERS: Mapping[str, Callable[[], Proposer]] = {"prompt-lookup": PromptLookup, "grammar": GrammarDraft}
+PROPOSERS: Mapping[str, Callable[[], Proposer]] = {
+    "prompt-lookup": PromptLookup,
+    "suffix": Suffix,
+    "grammar": GrammarDraft,
+}
 """Names that the option `speculate` takes."""
 
 Processors: TypeAlias = Pipeline | LogitsProcessor | list[LogitsProcessor] | tuple[LogitsProcessor, ...]
@@ -302,6 +306,7 @@ _BUILT_IN: dict[str, Callable[..., Any]] = {
     "greedy": Greedy,
     "sample": Sample,
     "prompt-lookup": partial(Greedy, speculate=PromptLookup()),
+    "suffix": partial(Greedy, speculate=Suffix()),
     "mirostat": Mirostat,
     "beam": Beam,
 }
@@ -352,11 +357,12 @@ def resolve_strategy(strategy: str | Strategy | Beam | Processors, options: Mapp
 def _named(name: str, options: Mapping[str, Any]) -> Strategy:
     factory = _BUILT_IN.get(name) or _installed(name)
     accepted = inspect.signature(factory).parameters
+    is_greedy = factory in (Greedy, _BUILT_IN["prompt-lookup"], _BUILT_IN["suffix"])
     faults: list[DecodekitError] = []
     for option, value in options.items():
         if option in accepted:
             continue
-        if factory in (Greedy, _BUILT_IN["prompt-lookup"]) and option in inspect.signature(Sample).parameters:
+        if is_greedy and option in inspect.signature(Sample).parameters:
             faults.append(_useless(f"{option}={value!r}"))
         else:
             faults.append(unknown_option(option, accepted))

@@ -360,6 +360,7 @@ def test_plug_ins_are_found_by_name_and_loaded_when_asked_for(monkeypatch: pytes
         "greedy",
         "sample",
         "prompt-lookup",
+        "suffix",
         "mirostat",
         "beam",
         "broken",
