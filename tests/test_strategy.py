@@ -374,5 +374,5 @@ def test_plug_ins_are_found_by_name_and_loaded_when_asked_for(monkeypatch: pytes
         resolve_strategy("broken", {})
     with pytest.raises(UnknownNameError, match="no class or function"):
         resolve_strategy("value", {})
-    with pytest.raises(UnknownNameError, match="prompt-lookup, mirostat, beam, broken, last, value"):
+    with pytest.raises(UnknownNameError, match="prompt-lookup, suffix, mirostat, beam, broken, last, value"):
         resolve_strategy("lasd", {})
