@@ -19,6 +19,7 @@ from decodekit.constraints.automaton import Automaton, begin_epoch, shared_autom
 from decodekit.constraints.closing import Completions
 from decodekit.constraints.constraint import Constraint, as_constraint
 from decodekit.constraints.guarded_matcher import GuardedMatcher, Verdicts
+from decodekit.constraints.longest import most_bytes
 from decodekit.constraints.masks import Masks
 from decodekit.constraints.matcher import GrammarMatcher, Matcher
 from decodekit.constraints.memory import Account, has_room, make_room, on_shortage, share
@@ -123,6 +124,14 @@ class CompiledGrammar:
         """
         vocabulary = tokenizer if isinstance(tokenizer, Vocabulary) else Vocabulary.from_tokenizer(tokenizer)
         return compile(saved.load(path, vocabulary), vocabulary)
+
+    def most_tokens(self) -> int | None:
+        """How many tokens a text of the language has at most, every byte a token; None if there is no bound.
+
+        Raises:
+            ResourceLimitError: the search exceeds `longest.MAX_STEPS`.
+        """
+        return most_bytes(self._root)
 
     @property
     def num_bytes(self) -> int:
