@@ -297,22 +297,27 @@ def _at_most(bound: Fraction, strict: bool) -> Node:
 
 def _values(values: Iterable[Fraction]) -> Node:
     """Exactly these numbers, in every comparable spelling."""
-    entries: list[tuple[str, Callable[[], Node]]] = []  # the digits, and what may follow them
-    for value in values:
-        whole, fraction = _split(abs(value))
-        signs = ("", "-") if value == 0 else ("-",) if value < 0 else ("",)
-        for sign in signs:
-            fixed = f"{sign}{whole}.{fraction}" if fraction else f"{sign}{whole}"
-            entries.append((fixed, partial(_more_zeros, fraction)))
-            if value == 0:
-                entries.append((fixed, partial(ir.concat, _NO_FRACTION, _EXPONENT)))
-                continue
-            exponent, first, rest = _scientific_parts(abs(value))
-            mantissa = f"{sign}{first}.{rest}" if rest else f"{sign}{first}"
-            entries.append((mantissa, partial(_more_zeros, rest, exponent)))
+    entries = [entry for value in values for entry in _spellings(value)]
     entries.sort(key=lambda entry: entry[0])
     table = WordTable([word for word, _ in entries], lambda index: entries[index][1](), _spell_ascii)
     return table.node()
+
+
+@lru_cache(maxsize=100_000)  # as many as a schema may list, which is asked again for every one that is left out
+def _spellings(value: Fraction) -> tuple[tuple[str, Callable[[], Node]], ...]:
+    """The digits of a number in its spellings, and what may follow them."""
+    entries: list[tuple[str, Callable[[], Node]]] = []
+    whole, fraction = _split(abs(value))
+    for sign in ("", "-") if value == 0 else ("-",) if value < 0 else ("",):
+        fixed = f"{sign}{whole}.{fraction}" if fraction else f"{sign}{whole}"
+        entries.append((fixed, partial(_more_zeros, fraction)))
+        if value == 0:
+            entries.append((fixed, partial(ir.concat, _NO_FRACTION, _EXPONENT)))
+            continue
+        exponent, first, rest = _scientific_parts(abs(value))
+        mantissa = f"{sign}{first}.{rest}" if rest else f"{sign}{first}"
+        entries.append((mantissa, partial(_more_zeros, rest, exponent)))
+    return tuple(entries)
 
 
 def _more_zeros(fraction: str, exponent: int | None = None) -> Node:
@@ -384,6 +389,15 @@ class NumberSpec:
         )
 
     @cached_property
+    def admitted_values(self) -> frozenset[Fraction]:
+        """Those of `values` that the other conditions admit, `languages` aside."""
+        values = (self.values or frozenset()) - self.no_values
+        is_free = self.low is self.high is self.step is None and not (
+            self.no_multiples or self.is_integer or self.is_plain
+        )
+        return values if is_free else frozenset(value for value in values if self.admits(value))
+
+    @cached_property
     def whole_step(self) -> Fraction | None:
         """What every value is a multiple of; None if there is no such number."""
         return _least_common_multiple(self.step, Fraction(1)) if self.is_integer or self.is_plain else self.step
@@ -396,7 +410,7 @@ class NumberSpec:
         where kS is a least common multiple: always for some, unless a k is 1 or the bounds are narrow.
         """
         if self.values is not None:
-            return not any(map(self.admits, self.values))
+            return not self.admitted_values
         step = self.whole_step
         if step is None:
             if self.low is None or self.high is None or self.low < self.high:
@@ -433,7 +447,7 @@ def _language(spec: NumberSpec) -> Node:
     if spec.is_plain:
         parts.append(_PLAIN_INTEGER)
     if spec.values is not None:
-        parts.append(_values(value for value in spec.values if spec.admits(value)))
+        parts.append(_values(spec.admitted_values))
     elif spec.step is not None or (spec.whole_step is not None and spec.no_multiples):
         parts.append(_multiples(spec))
     else:

@@ -303,7 +303,8 @@ class WordTable:
         self.end = end
         self.spelling = spelling
         self.are_labelled = are_labelled
-        self.is_basic = not any(character > "\uffff" for word in words for character in word)
+        characters = "".join(words)
+        self.is_basic = characters.isascii() or max(characters) <= "\uffff"
         """Whether all characters lie in the basic multilingual plane."""
 
     def node(self, selection: Selection = EVERY_WORD) -> Node:
