@@ -137,8 +137,8 @@ class Unrolled:
         self.bodies: dict[str, Rest | None] = {
             name: self._convert(expression, None, 0) for name, expression in rules.rules.items()
         }
-        self.productive = self._find_productive()
-        self.nullable = self._find_nullable()
+        self.productive = self._find(can_read=True)
+        self.nullable = self._find(can_read=False)
         self.written_out = self._find_written_out()
 
     # -- from expressions to rests
@@ -201,8 +201,8 @@ class Unrolled:
 
     # -- what is known of rules
 
-    def _find_productive(self) -> frozenset[str]:
-        """The rules from which a text can be derived: a least fixed point."""
+    def _find(self, *, can_read: bool) -> frozenset[str]:
+        """The rules that have a text; without `can_read`, the empty text. A least fixed point."""
         found: set[str] = set()
         users: dict[str, set[str]] = {name: set() for name in self.bodies}
         for name, body in self.bodies.items():
@@ -211,22 +211,7 @@ class Unrolled:
         agenda = list(self.bodies)
         while agenda:
             name = agenda.pop()
-            if name not in found and self._holds(self.bodies[name], found, can_read=True):
-                found.add(name)
-                agenda += users[name]
-        return frozenset(found)
-
-    def _find_nullable(self) -> frozenset[str]:
-        """The rules that have the empty text."""
-        found: set[str] = set()
-        users: dict[str, set[str]] = {name: set() for name in self.bodies}
-        for name, body in self.bodies.items():
-            for used in _rules_in(body):
-                users[used].add(name)
-        agenda = list(self.bodies)
-        while agenda:
-            name = agenda.pop()
-            if name not in found and self._holds(self.bodies[name], found, can_read=False):
+            if name not in found and self._holds(self.bodies[name], found, can_read=can_read):
                 found.add(name)
                 agenda += users[name]
         return frozenset(found)
