@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import heapq
 import re
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import count
@@ -136,11 +136,6 @@ class Completions:
         """A shortest text of a frame; None if it has none."""
         return self._least(frame, _Effort())
 
-    @staticmethod
-    def shortest_word(node: Node) -> tuple[bytes, Hashable]:
-        """A shortest word of a regular language that is not empty, with the label of its end."""
-        return next(shortest_words(node))
-
     @cached_property
     def _token_of(self) -> dict[bytes, int]:
         return _token_of(self._vocabulary)
@@ -165,28 +160,37 @@ class Completions:
         if any(nodes[lexical] is None or readers[reader].permitted for lexical, reader, *_ in state.configurations):
             return None
         effort = _Effort()
-        best: bytes | None = None
         with unfolding.automaton.lock:
-            for lexical, reader, stack, text in state.configurations:
-                node, frame = nodes[lexical], unfolding.frames[readers[reader].frame]
-                outside = self._outside(stack, effort)
-                assert node is not None
-                if outside is None:
-                    continue
-                words = (
-                    shortest_words(node, effort.step) if text is None else _captured_words(frame, node, text, effort)
-                )
-                for word, label in words:
-                    if best is not None and len(word) + outside.length > len(best):
-                        break
-                    for after in frame.after(label, b"" if text is None else text + word):
-                        rest = self._least(after, effort)
-                        if rest is None or (best is not None and len(word + rest) + outside.length > len(best)):
-                            continue
-                        whole = word + rest + outside.text()
-                        # Equals by their bytes: the order of the configurations is not a property of the state.
-                        if best is None or (len(whole), whole) < (len(best), best):
-                            best = whole
+            return self._shortest(
+                (
+                    (node, unfolding.frames[readers[reader].frame], text, self._outside(stack, effort))
+                    for lexical, reader, stack, text in state.configurations
+                    if (node := nodes[lexical]) is not None
+                ),
+                effort,
+            )
+
+    def _shortest(
+        self, ways: Iterable[tuple[Node, Frame, bytes | None, _Outside | None]], effort: _Effort
+    ) -> bytes | None:
+        """A shortest word of any of some ways: the lexeme that is read, its reader, what was read of it if it is
+        captured, and what leaves the stack below; None if no way has one.
+        """
+        best: bytes | None = None
+        for node, frame, text, outside in ways:
+            if outside is None:
+                continue
+            for word, label in _readings(frame, node, text, effort):
+                if best is not None and len(word) + outside.length > len(best):
+                    break
+                for after in frame.after(label, b"" if text is None else text + word):
+                    rest = self._least(after, effort)
+                    if rest is None or (best is not None and len(word + rest) + outside.length > len(best)):
+                        continue
+                    whole = word + rest + outside.text()
+                    # Equals by their bytes: the order of the ways is not a property of the state.
+                    if best is None or (len(whole), whole) < (len(best), best):
+                        best = whole
         return best
 
     def _outside(self, stack: int, effort: _Effort) -> _Outside | None:
@@ -292,30 +296,15 @@ class Completions:
     def _least_text(self, threads: tuple[Thread, ...]) -> bytes:
         """A shortest word that leads from one of the threads to the end."""
         effort = _Effort()
-        best: bytes | None = None
-        for node, place, text in threads:
-            outside = self._unwind(place.then, effort)
-            if outside is None:
-                continue
-            words = (
-                shortest_words(node, effort.step) if text is None else _captured_words(place.frame, node, text, effort)
-            )
-            for word, label in words:
-                if best is not None and len(word) + len(outside) > len(best):
-                    break
-                for frame in place.frame.after(label, b"" if text is None else text + word):
-                    rest = self._least(frame, effort)
-                    if rest is not None:
-                        whole = word + rest + outside
-                        # Equals by their bytes: the order of the threads is not a property of the state.
-                        if best is None or (len(whole), whole) < (len(best), best):
-                            best = whole
+        best = self._shortest(
+            ((node, place.frame, text, self._unwind(place.then, effort)) for node, place, text in threads), effort
+        )
         if best is None:
             raise ResourceLimitError("no completion of the text was found")
         return best
 
-    def _unwind(self, place: Place | None, effort: _Effort) -> bytes | None:
-        """A shortest word for all the frames that are to be returned to."""
+    def _unwind(self, place: Place | None, effort: _Effort) -> _Outside | None:
+        """A shortest word for all the frames that are to be returned to; None if there is none."""
         words = []
         while place is not None:
             word = self._least(place.frame, effort)
@@ -323,7 +312,7 @@ class Completions:
                 return None
             words.append(word)
             place = place.then
-        return b"".join(words)
+        return _Outside(b"".join(words), None)
 
     def _least(self, frame: Frame, effort: _Effort) -> bytes | None:
         """A shortest word of a frame; None if there is none."""
@@ -376,11 +365,7 @@ class Completions:
                         heapq.heappush(heap, (length, next(order), word, None))
                     elif isinstance(move, Read):
                         reader = move.reader or item
-                        words = (
-                            _captured_words(reader, move.node, b"", effort)
-                            if move.capture
-                            else shortest_words(move.node, effort.step)
-                        )
+                        words = _readings(reader, move.node, b"" if move.capture else None, effort)
                         _push(heap, order, word, _Reading(reader, words, move.capture, word).advance())
                     else:
                         # After everything else of this length: a call may lead ever deeper, an end is an end.

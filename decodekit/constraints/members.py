@@ -33,6 +33,7 @@ from decodekit.constraints.ir import ByteMask, Node, bytes_of
 from decodekit.constraints.memory import on_shortage
 from decodekit.constraints.network import Call, Frame, Label, Move, Read, Return
 from decodekit.constraints.readings import readings
+from decodekit.constraints.shortest import shortest_words
 from decodekit.constraints.special import with_names
 from decodekit.constraints.tracing import Thread, Trace
 from decodekit.constraints.unfolding import Unfolding
@@ -350,7 +351,7 @@ class _Walk:
                 return bytes(word), self._rng.choice(labels)
             room = self._room - len(word)
             if room <= 0:
-                rest, label = self._completions.shortest_word(node)
+                rest, label = next(shortest_words(node))
                 return bytes(word) + rest, label
             weights = [_weight_of(mask) for mask, _ in edges]
             if labels:
