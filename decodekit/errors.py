@@ -6,6 +6,8 @@ Codes are grouped by hundred: 1xx output cut short, 2xx constraint, 3xx model, t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 class DecodekitError(Exception):
     """Base of all errors that decodekit raises on purpose.
@@ -122,6 +124,18 @@ class OptionError(DecodekitError):
 
     code = "DK305"
     faults: tuple[DecodekitError, ...] = ()
+
+
+def raise_faults(faults: Sequence[DecodekitError], what: str = "options") -> None:
+    """Raise what was found: nothing, the only fault as it is, or all of them in one `OptionError` about `what`."""
+    each = [one for fault in faults for one in (isinstance(fault, OptionError) and fault.faults) or (fault,)]
+    if len(each) == 1:
+        raise each[0]
+    if each:
+        lines = [str(fault).replace("\n", "\n    ") for fault in each]
+        error = OptionError("\n  - ".join([f"{len(each)} {what} cannot be used:", *lines]))
+        error.faults = tuple(each)
+        raise error
 
 
 class UselessOptionError(OptionError):

@@ -24,6 +24,7 @@ from decodekit.errors import (
     LengthError,
     OptionError,
     UselessOptionError,
+    raise_faults,
 )
 from decodekit.generation.batch import Batch, Result, Update
 from decodekit.generation.beam import Beam
@@ -40,7 +41,7 @@ from decodekit.sampling import LogitsProcessor, Pipeline, Stage
 from decodekit.speculation import DraftModel, GrammarDraft
 from decodekit.speculation.canonical import Canonical
 from decodekit.speculation.proposer import each_proposer
-from decodekit.strategy import Processors, Strategy, can_redraw, check_seed, raise_faults, resolve_strategy
+from decodekit.strategy import Processors, Strategy, can_redraw, check_seed, resolve_strategy
 from decodekit.vocabulary import Vocabulary
 
 __all__ = ["LLM", "Chunk", "Completion", "Score", "generate"]

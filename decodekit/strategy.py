@@ -31,7 +31,7 @@ from typing import Any, ClassVar, TypeAlias
 
 from torch import Tensor
 
-from decodekit.errors import DecodekitError, OptionError, UnknownNameError, UselessOptionError
+from decodekit.errors import DecodekitError, OptionError, UnknownNameError, UselessOptionError, raise_faults
 from decodekit.generation.beam import Beam
 from decodekit.generation.settings import NoiseKeys
 from decodekit.sampling import (
@@ -430,18 +430,6 @@ def check_seed(seed: object, faults: list[DecodekitError]) -> None:
     """Add a fault if `seed` is not an integer of 63 bits."""
     if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 1 << 63:
         faults.append(OptionError(f"seed={seed!r} is not an integer from 0 to 2**63 - 1", at="seed"))
-
-
-def raise_faults(faults: Sequence[DecodekitError]) -> None:
-    """Raise what was found: nothing, the only fault as it is, or all of them in one `OptionError`."""
-    each = [one for fault in faults for one in (isinstance(fault, OptionError) and fault.faults) or (fault,)]
-    if len(each) == 1:
-        raise each[0]
-    if each:
-        lines = [str(fault).replace("\n", "\n    ") for fault in each]
-        error = OptionError("\n  - ".join([f"{len(each)} options cannot be used:", *lines]))
-        error.faults = tuple(each)
-        raise error
 
 
 def _listed(given: Processors, faults: list[DecodekitError]) -> list[LogitsProcessor]:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-from decodekit.errors import OptionError, UselessOptionError
+from decodekit.errors import OptionError, UselessOptionError, raise_faults
 from decodekit.generation.stopping import FinishReason
 from decodekit.sampling import LogitsProcessor, Pipeline, Stage, Temperature, greedy
 from decodekit.sampling.checks import is_count, is_number
@@ -89,13 +89,7 @@ class Beam:
                     hint='no speculate=, or strategy="greedy"',
                 )
             )
-        if len(faults) == 1:
-            raise faults[0]
-        if faults:
-            lines = [str(fault).replace("\n", "\n    ") for fault in faults]
-            error = OptionError("\n  - ".join([f"{len(faults)} options cannot be used:", *lines]))
-            error.faults = tuple(faults)
-            raise error
+        raise_faults(faults)
 
     def _faults(self) -> list[OptionError]:
         faults: list[OptionError] = []

@@ -29,6 +29,7 @@ from decodekit.errors import (
     OptionError,
     UnknownNameError,
     UselessOptionError,
+    raise_faults,
 )
 
 Choice: TypeAlias = Literal["auto", "required", "none"]
@@ -211,7 +212,7 @@ def tools(
     if special_tokens not in (None, True, False):
         faults.append(OptionError(f"{special_tokens!r} is neither True nor False", at="special_tokens"))
     max_calls = _read_parallel(parallel, spec, choice, only, faults)
-    _raise(faults)
+    raise_faults(faults, "things about the tools")
     assert spec is not None
     return Tools(tuple(read), spec.name, choice, only, max_calls, special_tokens)
 
@@ -328,14 +329,3 @@ def _unknown(what: str, name: object, known: list[str], at: str) -> UnknownNameE
 
 def _placed(error: ConstraintError, at: str) -> ConstraintError:
     return type(error)(error.cause, at=at, hint=error.hint, code=error.code)
-
-
-def _raise(faults: list[DecodekitError]) -> None:
-    """Raise what was found: nothing, the only fault as it is, or all of them in one `OptionError`."""
-    if len(faults) == 1:
-        raise faults[0]
-    if faults:
-        lines = [str(fault).replace("\n", "\n    ") for fault in faults]
-        error = OptionError("\n  - ".join([f"{len(faults)} things about the tools cannot be used:", *lines]))
-        error.faults = tuple(faults)
-        raise error
