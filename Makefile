@@ -8,7 +8,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint types check-format pytest test-slow test-gpu fuzz bench bench-masks bench-grammars bench-first-use train clean
+.PHONY: help install demo test lint types check-format pytest test-slow test-gpu fuzz bench bench-masks bench-grammars bench-forced bench-forwards bench-first-use train clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -55,6 +55,12 @@ bench-masks: $(STAMP)  ## token masks beside llguidance and XGrammar (pip instal
 
 bench-grammars: $(STAMP)  ## masks under grammars beside llguidance and XGrammar (pip install them); GRAMMARS_ARGS="--tokenizer F"
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.grammars $(GRAMMARS_ARGS)
+
+bench-forced: $(STAMP)  ## tokens without a forward pass of their own on a corpus of schemas; FORCED_ARGS="--tokenizer F"
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.forced $(FORCED_ARGS)
+
+bench-forwards: $(STAMP)  ## forward passes per token of the sample extraction, proposer by proposer
+	$(BIN)/python -m benchmarks.forwards
 
 bench-first-use: $(STAMP)  ## CPU time of a new process up to its first masks, beside llguidance (pip install it)
 	$(BIN)/python -m benchmarks.first_use
