@@ -26,13 +26,13 @@ from decodekit.errors import (
     UselessOptionError,
     raise_faults,
 )
-from decodekit.generation.batch import Batch, Result, Update
+from decodekit.generation.batch import Batch, Result
 from decodekit.generation.beam import Beam
-from decodekit.generation.beam_batch import BeamBatch
 from decodekit.generation.completion import Chunk, Completion, Score
 from decodekit.generation.prompt import Messages, Prompt, encode, encode_plain, is_messages
 from decodekit.generation.retreat import MAX_ROLLBACKS
 from decodekit.generation.scoring import token_logprobs
+from decodekit.generation.search import Search
 from decodekit.generation.sequence import Request
 from decodekit.generation.settings import FastForward, Settings
 from decodekit.generation.stopping import StopStrings
@@ -57,7 +57,7 @@ class _Plan:
     """Checked options of one call."""
 
     settings: Settings
-    beam: Beam | None
+    search: Search | None
     grammar: CompiledGrammar | None
     on_length: OnLength
     on_error: OnError
@@ -351,10 +351,10 @@ class LLM:
             )
         if resolved is not None:
             faults += self._faults_of_speed(resolved, constraint, fast_forward)
-        search: object = resolved  # `Beam` is a strategy by registration, which types do not see
-        beam = search if isinstance(search, Beam) else None
-        if beam is not None:
-            faults += _faults_of_beams(on_length, fast_forward, max_rollbacks)
+        given: object = resolved  # a search may be a strategy by registration, which types do not see
+        search = given if isinstance(given, Search) else None
+        if search is not None:
+            faults += search.refusals(on_length=on_length, fast_forward=fast_forward, max_rollbacks=max_rollbacks)
         if on_error not in ("return", "raise"):
             faults.append(OptionError(f'on_error={on_error!r} is neither "return" nor "raise"', at="on_error"))
         stop = () if stop is None else stop
@@ -417,7 +417,7 @@ class LLM:
                 mirostat=getattr(resolved, "mirostat", None),  # beams have none
                 canonical=None if grammar is None else self._canonical(),
             ),
-            beam,
+            search,
             grammar,
             on_length or ("return" if constraint is None else "error"),
             on_error,
@@ -473,11 +473,10 @@ class LLM:
     def _decode(self, prompts: Iterable[Prompt], plan: _Plan, num_rows: int) -> Iterator[Chunk]:
         texts: dict[int, list[str]] = {}
         requests = self._requests(prompts, plan)
-        updates: Iterator[Update]
-        if plan.beam is None:
+        if plan.search is None:
             updates = Batch(self.model, plan.settings, num_rows, requests).run()
         else:
-            updates = BeamBatch(self.model, plan.settings, plan.beam, num_rows, requests).run()
+            updates = plan.search.decode(self.model, plan.settings, num_rows, requests)
         for update in updates:
             texts.setdefault(update.index, []).append(update.text)
             completion = None
@@ -517,29 +516,6 @@ def generate(model: Any, tokenizer: Any, prompts: Any, **options: Any) -> Any:
         A `Completion`, or a list of them for a list of prompts.
     """
     return LLM(model, tokenizer).generate(prompts, **options)
-
-
-def _faults_of_beams(
-    on_length: OnLength | None, fast_forward: FastForward, max_rollbacks: int | None
-) -> Iterator[DecodekitError]:
-    """Options that a beam search does not have."""
-    if on_length == "close":
-        yield OptionError(
-            'on_length="close" and beam search cannot be combined',
-            at="on_length",
-            hint="bounds on lengths in the constraint; texts that were cut rank behind all whole ones",
-        )
-    if fast_forward == "canonical":
-        yield OptionError(
-            'fast_forward="canonical" and beam search cannot be combined: beams are compared token by token',
-            at="fast_forward",
-            hint='fast_forward="exact"',
-        )
-    if max_rollbacks is not None:
-        yield UselessOptionError(
-            f"max_rollbacks={max_rollbacks} has no effect on beams: what a guard refuses is no candidate",
-            at="max_rollbacks",
-        )
 
 
 def _completion(plan: _Plan, index: int, text: str, result: Result) -> Completion:

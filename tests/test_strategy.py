@@ -14,7 +14,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from decodekit import strategy as module
 from decodekit.errors import OptionError, UnknownNameError, UselessOptionError
 from decodekit.generation.settings import NoiseKeys, Settings
 from decodekit.sampling import (
@@ -46,7 +45,17 @@ from decodekit.sampling import (
     Typical,
     Watermark,
 )
-from decodekit.strategy import GENERATION_OPTIONS, Greedy, Sample, Strategy, available_strategies, resolve_strategy
+from decodekit.strategy import (
+    GENERATION_OPTIONS,
+    Greedy,
+    Sample,
+    Strategy,
+    available_strategies,
+    base,
+    names,
+    resolve_strategy,
+    tokenwise,
+)
 from decodekit.vocabulary import Vocabulary
 
 
@@ -317,12 +326,12 @@ def test_generation_options_are_those_of_generate() -> None:
 
 
 def test_the_example_of_the_docs_runs() -> None:
-    source = textwrap.dedent((module.__doc__ or "").split("::\n")[1].split("and name it")[0])
-    names = {**vars(module), "ClassVar": ClassVar}
-    exec(source, names)
+    source = textwrap.dedent((base.__doc__ or "").split("::\n")[1].split("and name it")[0])
+    scope = {**vars(base), **vars(tokenwise)}
+    exec(source, scope)
     assert len(source.strip().splitlines()) <= 20
     scores = torch.tensor([[0.0, 5.0, 1.0]])
-    coldest = names["Coldest"]()
+    coldest = scope["Coldest"]()
     assert coldest.select(coldest.pipeline(scores), NoiseKeys([0], [0], [0])).tolist() == [1]
 
 
@@ -355,7 +364,7 @@ def test_plug_ins_are_found_by_name_and_loaded_when_asked_for(monkeypatch: pytes
         ]
         return [entry for entry in entries if name in (None, entry.name)]
 
-    monkeypatch.setattr(module.importlib.metadata, "entry_points", entry_points)
+    monkeypatch.setattr(names.importlib.metadata, "entry_points", entry_points)
     assert available_strategies() == [
         "greedy",
         "sample",

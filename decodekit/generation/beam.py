@@ -15,7 +15,7 @@ Beam sampling draws the K without replacement, as the K largest of log p + Gumbe
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import InitVar, dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, TypeAlias
@@ -30,8 +30,11 @@ from decodekit.sampling.checks import is_count, is_number
 
 if TYPE_CHECKING:
     from decodekit.constraints.matcher import Matcher
-    from decodekit.generation.sequence import TokenLogprob
-    from decodekit.generation.settings import NoiseKeys
+    from decodekit.errors import DecodekitError
+    from decodekit.generation.batch import Update
+    from decodekit.generation.sequence import Request, TokenLogprob
+    from decodekit.generation.settings import NoiseKeys, Settings
+    from decodekit.models.causal_lm import CausalLM
     from decodekit.sampling import Candidates
     from decodekit.speculation.proposer import Proposer, Speculate
 
@@ -166,6 +169,36 @@ class Beam:
     def select(self, scores: Tensor | Candidates, keys: NoiseKeys, /) -> Tensor:
         """The likeliest token of each row alone, which is what one hypothesis would take."""
         return greedy(scores if isinstance(scores, Tensor) else scores.dense())
+
+    def decode(
+        self, model: CausalLM, settings: Settings, num_prompts: int, requests: Iterable[Request | DecodekitError]
+    ) -> Iterator[Update]:
+        """Search the prompts of a stream; see `generation.search.Search`."""
+        from decodekit.generation.beam_batch import BeamBatch
+
+        return BeamBatch(model, settings, self, num_prompts, requests).run()
+
+    def refusals(
+        self, *, on_length: str | None, fast_forward: str, max_rollbacks: int | None
+    ) -> Iterator[DecodekitError]:
+        """Options that a beam search does not have."""
+        if on_length == "close":
+            yield OptionError(
+                'on_length="close" and beam search cannot be combined',
+                at="on_length",
+                hint="bounds on lengths in the constraint; texts that were cut rank behind all whole ones",
+            )
+        if fast_forward == "canonical":
+            yield OptionError(
+                'fast_forward="canonical" and beam search cannot be combined: beams are compared token by token',
+                at="fast_forward",
+                hint='fast_forward="exact"',
+            )
+        if max_rollbacks is not None:
+            yield UselessOptionError(
+                f"max_rollbacks={max_rollbacks} has no effect on beams: what a guard refuses is no candidate",
+                at="max_rollbacks",
+            )
 
     def rank(self, hypothesis: Hypothesis) -> tuple[bool, float]:
         """What finished hypotheses are sorted by: whether the constraint accepts them, then their scores."""

@@ -1,38 +1,15 @@
-"""Which token is taken: strategies as frozen values, and the names by which they are found.
-
-A strategy is a pipeline of logits processors and a selector. To write one, subclass `Strategy`::
-
-    @dataclass(frozen=True)
-    class Coldest(Strategy):
-        name: ClassVar[str] = "coldest"
-        temperature: float = 0.1
-
-        @property
-        def pipeline(self) -> Pipeline:
-            return Pipeline((Temperature(self.temperature),))
-
-        def select(self, scores: Tensor | Candidates, keys: NoiseKeys) -> Tensor:
-            return sample(scores, keys.seeds, keys.sequences, keys.positions)
-
-and name it in the entry-point group ``decodekit.strategies`` to find it by name. Entry points are loaded when asked
-for, so that a broken one harms nobody else.
-"""
+"""Strategies that take one token at a time: the likeliest, one drawn from a law, one of a wanted surprise."""
 
 from __future__ import annotations
 
-import difflib
-import importlib.metadata
-import inspect
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import Field, dataclass, field, fields, is_dataclass
-from functools import cached_property, partial
-from typing import Any, ClassVar, TypeAlias
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import ClassVar
 
 from torch import Tensor
 
 from decodekit.errors import DecodekitError, OptionError, UnknownNameError, UselessOptionError, raise_faults
-from decodekit.generation.beam import Beam
 from decodekit.generation.settings import NoiseKeys
 from decodekit.sampling import (
     ORDERS,
@@ -48,61 +25,8 @@ from decodekit.sampling import (
 from decodekit.sampling.mirostat import Mirostat as MirostatLaw
 from decodekit.sampling.options import BiasOptions, ShapeOptions
 from decodekit.sampling.orders import ordered
-from decodekit.speculation import GrammarDraft, PromptLookup, Proposer, Suffix, resolve_proposer
 from decodekit.speculation.proposer import Speculate
-
-ENTRY_POINTS = "decodekit.strategies"
-
-PROPOSERS: Mapping[str, Callable[[], Proposer]] = {
-    "prompt-lookup": PromptLookup,
-    "suffix": Suffix,
-    "grammar": GrammarDraft,
-}
-"""Names that the option `speculate` takes."""
-
-Processors: TypeAlias = Pipeline | LogitsProcessor | list[LogitsProcessor] | tuple[LogitsProcessor, ...]
-"""Logits processors as an option takes them."""
-
-
-class Strategy(ABC):
-    """How a token is taken from logits. A frozen value; equal strategies decode equal texts.
-
-    `speculate` says who guesses ahead: a proposer, its name (see `PROPOSERS`), or several to try in order. It never
-    changes a text, only how many forward passes the text costs.
-    """
-
-    name: ClassVar[str]
-    seed: int | None = None
-    speculate: Speculate = None
-
-    @property
-    @abstractmethod
-    def pipeline(self) -> Pipeline:
-        """What reshapes the logits first. The constraint's mask is applied inside it, before temperature."""
-
-    @abstractmethod
-    def select(self, scores: Tensor | Candidates, keys: NoiseKeys, /) -> Tensor:
-        """Token ids, int64 [N], for processed logits; see `generation.settings.Selector`."""
-
-    @property
-    def mirostat(self) -> MirostatLaw | None:
-        """A truncation that adapts to the text, after the pipeline; None but for `Mirostat`."""
-        return None
-
-    @property
-    def proposer(self) -> Proposer | None:
-        """Who guesses ahead; None without speculation.
-
-        Raises:
-            OptionError, UnknownNameError: `speculate` is nothing that can guess.
-        """
-        return resolve_proposer(self.speculate, PROPOSERS)
-
-    def __repr__(self) -> str:
-        options: tuple[Field[Any], ...] = fields(self) if is_dataclass(self) else ()
-        values = [(option, getattr(self, option.name)) for option in options]
-        given = [f"{option.name}={value!r}" for option, value in values if value != option.default]
-        return f"{type(self).__name__}({', '.join(given)})"
+from decodekit.strategy.base import Processors, Strategy, check_seed
 
 
 @dataclass(frozen=True, repr=False)
@@ -126,7 +50,9 @@ class Greedy(Strategy, BiasOptions):
     def __post_init__(self) -> None:
         faults: list[DecodekitError] = []
         processors = [*self.biases(faults), *_listed(self.processors, faults)]
-        faults += [_useless(repr(processor)) for processor in processors if isinstance(processor, OrderPreserving)]
+        faults += [
+            useless_with_greedy(repr(processor)) for processor in processors if isinstance(processor, OrderPreserving)
+        ]
         _check_speculate(self, faults)
         raise_faults(faults)
 
@@ -300,138 +226,6 @@ def can_redraw(strategy: Strategy) -> bool:
     )
 
 
-Strategy.register(Beam)  # a search of its own, with its options beside it
-
-_BUILT_IN: dict[str, Callable[..., Any]] = {
-    "greedy": Greedy,
-    "sample": Sample,
-    "prompt-lookup": partial(Greedy, speculate=PromptLookup()),
-    "suffix": partial(Greedy, speculate=Suffix()),
-    "mirostat": Mirostat,
-    "beam": Beam,
-}
-
-
-def available_strategies() -> list[str]:
-    """Names of the installed strategies, the built-in ones first."""
-    installed = {entry.name for entry in importlib.metadata.entry_points(group=ENTRY_POINTS)}
-    return [*_BUILT_IN, *sorted(installed - _BUILT_IN.keys())]
-
-
-def resolve_strategy(strategy: str | Strategy | Beam | Processors, options: Mapping[str, Any]) -> Strategy:
-    """The strategy that a caller means.
-
-    Args:
-        strategy: a name, a value, or processors to sample with.
-        options: keyword options for a strategy given by name.
-
-    Raises:
-        UnknownNameError: no strategy of that name is installed, or it cannot be loaded.
-        OptionError: options that the strategy does not have, or that were given beside a value; all of them together.
-    """
-    if isinstance(strategy, str):
-        return _named(strategy, options)
-    faults: list[DecodekitError] = [
-        OptionError(
-            f"{name}={value!r} is given beside strategy={strategy!r}, which is complete",
-            at=name,
-            hint=f"{name} inside the strategy, or the strategy by its name",
-        )
-        if name in all_option_names()
-        else unknown_option(name)
-        for name, value in options.items()
-    ]
-    if isinstance(strategy, Strategy):
-        raise_faults(faults)
-        return strategy
-    raise_faults(faults)
-    if isinstance(strategy, Pipeline | LogitsProcessor | list | tuple):
-        return Sample(processors=strategy)
-    raise OptionError(
-        f"{strategy!r:.60} is no strategy",
-        at="strategy",
-        hint='a name such as "greedy", a value such as Sample(temperature=0.7), or processors joined by |',
-    )
-
-
-def _named(name: str, options: Mapping[str, Any]) -> Strategy:
-    factory = _BUILT_IN.get(name) or _installed(name)
-    accepted = inspect.signature(factory).parameters
-    is_greedy = factory in (Greedy, _BUILT_IN["prompt-lookup"], _BUILT_IN["suffix"])
-    faults: list[DecodekitError] = []
-    for option, value in options.items():
-        if option in accepted:
-            continue
-        if is_greedy and option in inspect.signature(Sample).parameters:
-            faults.append(_useless(f"{option}={value!r}"))
-        else:
-            faults.append(unknown_option(option, accepted))
-    strategy: Strategy | None = None
-    try:
-        strategy = factory(**{option: value for option, value in options.items() if option in accepted})
-    except OptionError as error:
-        faults.append(error)
-    raise_faults(faults)
-    assert strategy is not None
-    return strategy
-
-
-def _installed(name: str) -> Callable[..., Strategy]:
-    for entry in importlib.metadata.entry_points(group=ENTRY_POINTS, name=name):
-        try:
-            factory = entry.load()
-        except Exception as error:  # whatever the plug-in does wrong
-            raise UnknownNameError(
-                f"strategy {name!r} ({entry.value}) cannot be loaded: {type(error).__name__}: {error}", at="strategy"
-            ) from error
-        if not callable(factory):
-            raise UnknownNameError(f"strategy {name!r} ({entry.value}) is no class or function", at="strategy")
-        return factory  # type: ignore[no-any-return]
-    names = available_strategies()
-    raise UnknownNameError(
-        f"no strategy {name!r}.{did_you_mean(name, names)} Installed: {', '.join(names)}.", at="strategy"
-    )
-
-
-def all_option_names() -> set[str]:
-    """Every option of a built-in strategy."""
-    return {option for strategy in _BUILT_IN.values() for option in inspect.signature(strategy).parameters}
-
-
-def unknown_option(name: str, accepted: Iterable[str] = ()) -> OptionError:
-    """The fault of an option that nothing knows."""
-    known = {*all_option_names(), *accepted, *GENERATION_OPTIONS}
-    return OptionError(f"no option {name!r}.{did_you_mean(name, known)}", at=name)
-
-
-GENERATION_OPTIONS = (
-    "strategy",
-    "constraint",
-    "max_new_tokens",
-    "stop",
-    "seed",
-    "logprobs",
-    "on_length",
-    "on_error",
-    "max_rollbacks",
-    "fast_forward",
-    "batch_size",
-)
-"""Options of `LLM.generate` that do not belong to a strategy."""
-
-
-def did_you_mean(name: str, names: Iterable[str]) -> str:
-    """`` Did you mean 'x'?``, or nothing if no name is near."""
-    nearest = difflib.get_close_matches(name, sorted(names), n=1)
-    return f" Did you mean {nearest[0]!r}?" if nearest else ""
-
-
-def check_seed(seed: object, faults: list[DecodekitError]) -> None:
-    """Add a fault if `seed` is not an integer of 63 bits."""
-    if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 1 << 63:
-        faults.append(OptionError(f"seed={seed!r} is not an integer from 0 to 2**63 - 1", at="seed"))
-
-
 def _listed(given: Processors, faults: list[DecodekitError]) -> list[LogitsProcessor]:
     """What the option `processors` holds."""
     try:
@@ -458,7 +252,8 @@ def _check_speculate(strategy: Strategy, faults: list[DecodekitError]) -> None:
         faults.append(error)
 
 
-def _useless(option: str) -> UselessOptionError:
+def useless_with_greedy(option: str) -> UselessOptionError:
+    """The fault of an option that changes no likeliest token."""
     return UselessOptionError(
         f"{option} has no effect with greedy decoding.", at=option.split("=")[0], hint='strategy="sample"'
     )

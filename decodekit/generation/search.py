@@ -1,0 +1,39 @@
+"""Strategies that keep several hypotheses of a prompt, and so decode in a loop of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    from decodekit.errors import DecodekitError
+    from decodekit.generation.batch import Update
+    from decodekit.generation.sequence import Request
+    from decodekit.generation.settings import Settings
+    from decodekit.models.causal_lm import CausalLM
+
+
+@runtime_checkable
+class Search(Protocol):
+    """What a strategy has besides, if `generation.batch.Batch` is not the loop that runs it.
+
+    `generation.beam.Beam` is the model of one. What it finds for a prompt is a function of that prompt, its constraint
+    and its seed alone, whatever else is in the batch.
+    """
+
+    def decode(
+        self, model: CausalLM, settings: Settings, num_prompts: int, requests: Iterable[Request | DecodekitError]
+    ) -> Iterator[Update]:
+        """Decode a stream of requests; at least one update each, the last with the result.
+
+        Args:
+            model: the model.
+            settings: the checked options of the call.
+            num_prompts: most prompts at a time; a prompt may have several rows of the cache.
+            requests: what to continue, as for `Batch`.
+        """
+
+    def refusals(
+        self, *, on_length: str | None, fast_forward: str, max_rollbacks: int | None
+    ) -> Iterator[DecodekitError]:
+        """The faults of options of the call that the search does not have, or that have no effect on it."""

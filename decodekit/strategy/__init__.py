@@ -1,0 +1,29 @@
+"""Which token is taken: strategies as frozen values, and the names by which they are found."""
+
+from decodekit.strategy.base import PROPOSERS, Processors, Strategy, check_seed
+from decodekit.strategy.names import (
+    GENERATION_OPTIONS,
+    all_option_names,
+    available_strategies,
+    did_you_mean,
+    resolve_strategy,
+    unknown_option,
+)
+from decodekit.strategy.tokenwise import Greedy, Mirostat, Sample, can_redraw
+
+__all__ = [
+    "GENERATION_OPTIONS",
+    "PROPOSERS",
+    "Greedy",
+    "Mirostat",
+    "Processors",
+    "Sample",
+    "Strategy",
+    "all_option_names",
+    "available_strategies",
+    "can_redraw",
+    "check_seed",
+    "did_you_mean",
+    "resolve_strategy",
+    "unknown_option",
+]

@@ -1,0 +1,91 @@
+"""What a strategy is: a frozen value that says which token is taken.
+
+A strategy is a pipeline of logits processors and a selector. To write one, subclass `Strategy`::
+
+    @dataclass(frozen=True)
+    class Coldest(Strategy):
+        name: ClassVar[str] = "coldest"
+        temperature: float = 0.1
+
+        @property
+        def pipeline(self) -> Pipeline:
+            return Pipeline((Temperature(self.temperature),))
+
+        def select(self, scores: Tensor | Candidates, keys: NoiseKeys) -> Tensor:
+            return sample(scores, keys.seeds, keys.sequences, keys.positions)
+
+and name it in the entry-point group ``decodekit.strategies`` to find it by name.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import Field, fields, is_dataclass
+from typing import Any, ClassVar, TypeAlias
+
+from torch import Tensor
+
+from decodekit.errors import DecodekitError, OptionError
+from decodekit.generation.settings import NoiseKeys
+from decodekit.sampling import Candidates, LogitsProcessor, Pipeline
+from decodekit.sampling.mirostat import Mirostat as MirostatLaw
+from decodekit.speculation import GrammarDraft, PromptLookup, Proposer, Suffix, resolve_proposer
+from decodekit.speculation.proposer import Speculate
+
+PROPOSERS: Mapping[str, Callable[[], Proposer]] = {
+    "prompt-lookup": PromptLookup,
+    "suffix": Suffix,
+    "grammar": GrammarDraft,
+}
+"""Names that the option `speculate` takes."""
+
+Processors: TypeAlias = Pipeline | LogitsProcessor | list[LogitsProcessor] | tuple[LogitsProcessor, ...]
+"""Logits processors as an option takes them."""
+
+
+class Strategy(ABC):
+    """How a token is taken from logits. A frozen value; equal strategies decode equal texts.
+
+    `speculate` says who guesses ahead: a proposer, its name (see `PROPOSERS`), or several to try in order. It never
+    changes a text, only how many forward passes the text costs.
+    """
+
+    name: ClassVar[str]
+    seed: int | None = None
+    speculate: Speculate = None
+
+    @property
+    @abstractmethod
+    def pipeline(self) -> Pipeline:
+        """What reshapes the logits first. The constraint's mask is applied inside it, before temperature."""
+
+    @abstractmethod
+    def select(self, scores: Tensor | Candidates, keys: NoiseKeys, /) -> Tensor:
+        """Token ids, int64 [N], for processed logits; see `generation.settings.Selector`."""
+
+    @property
+    def mirostat(self) -> MirostatLaw | None:
+        """A truncation that adapts to the text, after the pipeline; None but for `Mirostat`."""
+        return None
+
+    @property
+    def proposer(self) -> Proposer | None:
+        """Who guesses ahead; None without speculation.
+
+        Raises:
+            OptionError, UnknownNameError: `speculate` is nothing that can guess.
+        """
+        return resolve_proposer(self.speculate, PROPOSERS)
+
+    def __repr__(self) -> str:
+        options: tuple[Field[Any], ...] = fields(self) if is_dataclass(self) else ()
+        values = [(option, getattr(self, option.name)) for option in options]
+        given = [f"{option.name}={value!r}" for option, value in values if value != option.default]
+        return f"{type(self).__name__}({', '.join(given)})"
+
+
+def check_seed(seed: object, faults: list[DecodekitError]) -> None:
+    """Add a fault if `seed` is not an integer of 63 bits."""
+    if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 1 << 63:
+        faults.append(OptionError(f"seed={seed!r} is not an integer from 0 to 2**63 - 1", at="seed"))

@@ -1,0 +1,147 @@
+"""The names by which strategies are found, and what a caller means by the option `strategy`.
+
+Entry points of the group ``decodekit.strategies`` are loaded when asked for, so that a broken one harms nobody else.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib.metadata
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any
+
+from decodekit.errors import DecodekitError, OptionError, UnknownNameError, raise_faults
+from decodekit.generation.beam import Beam
+from decodekit.sampling import LogitsProcessor, Pipeline
+from decodekit.speculation import PromptLookup, Suffix
+from decodekit.strategy.base import Processors, Strategy
+from decodekit.strategy.tokenwise import Greedy, Mirostat, Sample, useless_with_greedy
+
+ENTRY_POINTS = "decodekit.strategies"
+
+Strategy.register(Beam)  # a search of its own, with its options beside it
+
+_BUILT_IN: dict[str, Callable[..., Any]] = {
+    "greedy": Greedy,
+    "sample": Sample,
+    "prompt-lookup": partial(Greedy, speculate=PromptLookup()),
+    "suffix": partial(Greedy, speculate=Suffix()),
+    "mirostat": Mirostat,
+    "beam": Beam,
+}
+
+
+def available_strategies() -> list[str]:
+    """Names of the installed strategies, the built-in ones first."""
+    installed = {entry.name for entry in importlib.metadata.entry_points(group=ENTRY_POINTS)}
+    return [*_BUILT_IN, *sorted(installed - _BUILT_IN.keys())]
+
+
+def resolve_strategy(strategy: str | Strategy | Beam | Processors, options: Mapping[str, Any]) -> Strategy:
+    """The strategy that a caller means.
+
+    Args:
+        strategy: a name, a value, or processors to sample with.
+        options: keyword options for a strategy given by name.
+
+    Raises:
+        UnknownNameError: no strategy of that name is installed, or it cannot be loaded.
+        OptionError: options that the strategy does not have, or that were given beside a value; all of them together.
+    """
+    if isinstance(strategy, str):
+        return _named(strategy, options)
+    faults: list[DecodekitError] = [
+        OptionError(
+            f"{name}={value!r} is given beside strategy={strategy!r}, which is complete",
+            at=name,
+            hint=f"{name} inside the strategy, or the strategy by its name",
+        )
+        if name in all_option_names()
+        else unknown_option(name)
+        for name, value in options.items()
+    ]
+    if isinstance(strategy, Strategy):
+        raise_faults(faults)
+        return strategy
+    raise_faults(faults)
+    if isinstance(strategy, Pipeline | LogitsProcessor | list | tuple):
+        return Sample(processors=strategy)
+    raise OptionError(
+        f"{strategy!r:.60} is no strategy",
+        at="strategy",
+        hint='a name such as "greedy", a value such as Sample(temperature=0.7), or processors joined by |',
+    )
+
+
+def _named(name: str, options: Mapping[str, Any]) -> Strategy:
+    factory = _BUILT_IN.get(name) or _installed(name)
+    accepted = inspect.signature(factory).parameters
+    is_greedy = factory in (Greedy, _BUILT_IN["prompt-lookup"], _BUILT_IN["suffix"])
+    faults: list[DecodekitError] = []
+    for option, value in options.items():
+        if option in accepted:
+            continue
+        if is_greedy and option in inspect.signature(Sample).parameters:
+            faults.append(useless_with_greedy(f"{option}={value!r}"))
+        else:
+            faults.append(unknown_option(option, accepted))
+    strategy: Strategy | None = None
+    try:
+        strategy = factory(**{option: value for option, value in options.items() if option in accepted})
+    except OptionError as error:
+        faults.append(error)
+    raise_faults(faults)
+    assert strategy is not None
+    return strategy
+
+
+def _installed(name: str) -> Callable[..., Strategy]:
+    for entry in importlib.metadata.entry_points(group=ENTRY_POINTS, name=name):
+        try:
+            factory = entry.load()
+        except Exception as error:  # whatever the plug-in does wrong
+            raise UnknownNameError(
+                f"strategy {name!r} ({entry.value}) cannot be loaded: {type(error).__name__}: {error}", at="strategy"
+            ) from error
+        if not callable(factory):
+            raise UnknownNameError(f"strategy {name!r} ({entry.value}) is no class or function", at="strategy")
+        return factory  # type: ignore[no-any-return]
+    names = available_strategies()
+    raise UnknownNameError(
+        f"no strategy {name!r}.{did_you_mean(name, names)} Installed: {', '.join(names)}.", at="strategy"
+    )
+
+
+def all_option_names() -> set[str]:
+    """Every option of a built-in strategy."""
+    return {option for strategy in _BUILT_IN.values() for option in inspect.signature(strategy).parameters}
+
+
+def unknown_option(name: str, accepted: Iterable[str] = ()) -> OptionError:
+    """The fault of an option that nothing knows."""
+    known = {*all_option_names(), *accepted, *GENERATION_OPTIONS}
+    return OptionError(f"no option {name!r}.{did_you_mean(name, known)}", at=name)
+
+
+GENERATION_OPTIONS = (
+    "strategy",
+    "constraint",
+    "max_new_tokens",
+    "stop",
+    "seed",
+    "logprobs",
+    "on_length",
+    "on_error",
+    "max_rollbacks",
+    "fast_forward",
+    "batch_size",
+)
+"""Options of `LLM.generate` that do not belong to a strategy."""
+
+
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """`` Did you mean 'x'?``, or nothing if no name is near."""
+    nearest = difflib.get_close_matches(name, sorted(names), n=1)
+    return f" Did you mean {nearest[0]!r}?" if nearest else ""
