@@ -5,6 +5,7 @@ Both are host arrays that are written in place and handed to torch without a cop
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence as Rows
 
 import numpy as np
@@ -55,7 +56,9 @@ class Masks:
             if sequence.matcher is None:
                 words[:] = _ALL
             else:
+                begin = time.perf_counter()
                 drafts[row] = self._fill_along(sequence, drafts[row], words)
+                sequence.mask_s += time.perf_counter() - begin
         return torch.from_numpy(self._words[:num_places])
 
     def _fill_along(self, sequence: Sequence, draft: list[int], words: npt.NDArray[np.int32]) -> list[int]:

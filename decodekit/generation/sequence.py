@@ -89,6 +89,7 @@ class Sequence:
     finish_reason: FinishReason | None = field(init=False, default=None)
     error: DecodekitError | None = field(init=False, default=None)
     num_forwards: int = field(init=False, default=0)
+    mask_s: float = field(init=False, default=0.0)
     started_at: float = field(init=False)
     first_token_at: float | None = field(init=False, default=None)
     has_guard: bool = field(init=False)
@@ -182,4 +183,5 @@ class Sequence:
             num_drafts=self.num_drafts,
             num_draft_tokens=self.num_draft_tokens,
             acceptance_histogram=tuple(self.accepted_at),
+            mask_s=None if self.matcher is None else self.mask_s,
         )

@@ -28,6 +28,8 @@ class Stats:
         num_draft_tokens: tokens of these drafts.
         acceptance_histogram: entry i is the number of drafts whose token at position i was accepted; it ends with the
             last position that was ever accepted.
+        mask_s: time that the bitmasks of this row took to fill, those along its drafts included; None without a
+            constraint, and for a search that fills masks for all its hypotheses together.
     """
 
     num_prompt_tokens: int
@@ -41,6 +43,7 @@ class Stats:
     num_drafts: int = 0
     num_draft_tokens: int = 0
     acceptance_histogram: tuple[int, ...] = ()
+    mask_s: float | None = None
 
     @property
     def tpot_s(self) -> float | None:
