@@ -256,14 +256,13 @@ def main() -> None:
         cells = [row["way"], row["caches"], *figures, *steps.values(), row["peak_memory_mib"]]
         table.add_row(*map(str, cells))
     Console(width=160).print(table)
-    path = record.write(
+    record.write(
         "first_use",
         rows,
         question="CPU seconds of a new process up to the first masks, the reading of the tokenizer not counted",
         tokenizer=f"mistral_common {TEKKEN}" if arguments.tokenizer is None else arguments.tokenizer.name,
         load_average=round(load, 2),
     )
-    print(f"written to {path}")
 
 
 if __name__ == "__main__":

@@ -344,7 +344,7 @@ def main() -> None:
     for values in rows:
         table.add_row(*("" if value is None else str(value) for value in values.values()))
     Console(width=200).print(table, dict(outcomes))
-    path = record.write(
+    record.write(
         "forced",
         rows,
         num_schemas=len(schemas),
@@ -355,7 +355,6 @@ def main() -> None:
         engine_versions={} if peer is None else {PEER: importlib.metadata.version(PEER)},
         published=PUBLISHED,
     )
-    print(f"written to {path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}")
 
 
 if __name__ == "__main__":

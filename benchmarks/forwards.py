@@ -112,7 +112,7 @@ def main() -> None:
     for row in rows:
         table.add_row(*("" if value is None else str(value) for value in row.values()))
     Console().print(table)
-    path = record.write(
+    record.write(
         "forwards",
         rows,
         model=arguments.model,
@@ -122,7 +122,6 @@ def main() -> None:
         max_new_tokens=MAX_NEW_TOKENS,
         strategy="greedy",
     )
-    print(f"written to {path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}")
 
 
 if __name__ == "__main__":

@@ -158,7 +158,7 @@ def main() -> None:
             line = "{}, batch {}: decodekit {} tokens/s, transformers {}, ratio {} ({})"
             bar.console.print(line.format(name, batch_size, *cells), highlight=False, soft_wrap=True)
     Console().print(table)
-    path = record.write(
+    record.write(
         "generation",
         rows,
         model=arguments.model,
@@ -170,7 +170,6 @@ def main() -> None:
         # Above 1 before the run, other work shares the caches; that costs the faster side more, and ratios are low.
         load_average_before=round(load_before, 2),
     )
-    print(f"written to {path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}")
 
 
 if __name__ == "__main__":

@@ -319,7 +319,7 @@ def main() -> None:
             "repeats": options.repeats,
             "clock": "CPU time of the process",
         }
-        print("written to", record.write("grammars", rows, **about))
+        record.write("grammars", rows, **about)
 
 
 if __name__ == "__main__":

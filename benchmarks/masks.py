@@ -231,7 +231,7 @@ def compare_masks(runner: ModuleType, names: Sequence[str], folder: Path, argume
     for one in runs:
         for reason, ids in wrong(runner, one.records).items() if one.name == "decodekit" else ():
             print(f"{one.name}, {reason}: {', '.join(ids[:20])}{' ...' if len(ids) > 20 else ''}")
-    path = record.write(
+    record.write(
         "masks",
         rows,
         **_about(names, arguments),
@@ -241,7 +241,6 @@ def compare_masks(runner: ModuleType, names: Sequence[str], folder: Path, argume
         clock="per step the smaller of wall and process CPU time",
         ratios=factors,
     )
-    print(f"written to {_shown(path)}")
 
 
 # ---------------------------------------------------------------------------------------------------- what is right
@@ -325,8 +324,7 @@ def compare_suite(runner: ModuleType, names: Sequence[str], folder: Path, argume
     for row in rows:
         if row["engine"] == "decodekit" and row["not_right"]:
             print(f"decodekit, {row['suite']}, {row['part']}: {row['not_right']}")
-    path = record.write("masks_suite", rows, **_about(names, arguments), timeout_cpu_s=arguments.timeout)
-    print(f"written to {_shown(path)}")
+    record.write("masks_suite", rows, **_about(names, arguments), timeout_cpu_s=arguments.timeout)
 
 
 def _about(names: Sequence[str], arguments: argparse.Namespace) -> dict[str, object]:
@@ -340,10 +338,6 @@ def _about(names: Sequence[str], arguments: argparse.Namespace) -> dict[str, obj
 
 def _rounded(value: float | None) -> float | None:
     return None if value is None else round(value, 1)
-
-
-def _shown(path: Path) -> Path:
-    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
 def main() -> None:

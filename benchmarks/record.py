@@ -34,24 +34,22 @@ def machine() -> dict[str, object]:
 
 
 def provenance() -> dict[str, object]:
-    """Date, commit (with ``+`` if the tree differs from it), Python and package versions, machine."""
-    commit = _git("rev-parse", "--short=12", "HEAD")
-    is_dirty = bool(_git("status", "--porcelain", "--untracked-files=no"))
+    """Date, commit (with ``+`` if the tree differed from it at the start), Python and package versions, machine."""
     return {
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
-        "commit": commit + ("+" if is_dirty else ""),
+        "commit": COMMIT,
         "python": platform.python_version(),
         "versions": {name: importlib.metadata.version(name) for name in PACKAGES},
         "machine": machine(),
     }
 
 
-def write(name: str, rows: Sequence[Mapping[str, object]], **about: object) -> Path:
-    """Write one run to ``results/<name>.json``: what it was about, where it ran, and its rows."""
+def write(name: str, rows: Sequence[Mapping[str, object]], **about: object) -> None:
+    """Write one run to ``results/<name>.json``: what it was about, where it ran, and its rows; and say so."""
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.json"
     path.write_text(json.dumps({**provenance(), **about, "rows": list(rows)}, indent=1) + "\n")
-    return path
+    print(f"written to {path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}")
 
 
 def _lines(path: str) -> list[str]:
@@ -61,3 +59,13 @@ def _lines(path: str) -> list[str]:
 def _git(*arguments: str) -> str:
     done = subprocess.run(["git", *arguments], capture_output=True, text=True, cwd=Path(__file__).parent, check=False)
     return done.stdout.strip()
+
+
+def _commit() -> str:
+    """The commit, and whether tracked files differ from it, the records of other runs aside."""
+    changed = _git("status", "--porcelain", "--untracked-files=no", "--", ":/", f":(exclude){RESULTS}")
+    return _git("rev-parse", "--short=12", "HEAD") + ("+" if changed else "")
+
+
+COMMIT = _commit()
+"""As of the start of the run: a long one may see later ones come."""

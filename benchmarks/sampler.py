@@ -16,7 +16,6 @@ import os
 import statistics
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -128,7 +127,7 @@ def main() -> None:
         cells = [f"{row['decodekit_us']:,}", f"{row['transformers_us']:,}", f"{row['ratio']}"]
         table.add_row(name, f"{vocab_size:,}", str(batch_size), *cells, f"{row['ratio_p10']} to {row['ratio_p90']}")
     Console(width=140).print(table)
-    path = record.write(
+    record.write(
         "sampler",
         rows,
         num_repeats=arguments.repeats,
@@ -137,7 +136,6 @@ def main() -> None:
         load_average_before=round(load_before, 2),
         note=arguments.note,
     )
-    print(f"written to {path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}")
 
 
 if __name__ == "__main__":
