@@ -156,6 +156,12 @@ class UnknownNameError(DecodekitError):
     code = "DK401"
 
 
+class PluginError(UnknownNameError):
+    """A name is installed and what it stands for cannot be loaded, or is not what it should be."""
+
+    code = "DK402"
+
+
 class JobError(DecodekitError):
     """A job folder or its input cannot be used."""
 

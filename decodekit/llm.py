@@ -17,6 +17,7 @@ from typing import Any, Literal, TypeAlias, overload
 from decodekit.constraints import as_constraint, compile
 from decodekit.constraints.compiler import CompiledGrammar
 from decodekit.constraints.constraint import Constraint
+from decodekit.constraints.named import named_constraint
 from decodekit.errors import (
     ConstraintError,
     ContextLengthError,
@@ -145,7 +146,8 @@ class LLM:
             strategy: ``"greedy"``, ``"sample"``, ``"beam"`` or another installed name; a value such as
                 ``Sample(temperature=0.7)`` or ``Beam(4)``;
                 or logits processors joined by ``|``, to sample with.
-            constraint: what the text must be: a JSON Schema, a Python type, `Regex`, `Choices`, a response format.
+            constraint: what the text must be: a JSON Schema, a Python type, `Regex`, `Choices`, a response format; or
+                the name of a grammar of the library or of an installed constraint.
             max_new_tokens: how many tokens a text may have, its end-of-sequence token included.
             stop: texts that end a completion; the one that ends first counts and is not part of the text.
             seed: key of the noise when sampling, one for all prompts or one for each. Equal prompts with equal seeds
@@ -324,6 +326,11 @@ class LLM:
             resolved = resolve_strategy(strategy, strategy_options)
         except DecodekitError as error:
             faults.append(error)
+        if isinstance(constraint, str):
+            try:
+                constraint = named_constraint(constraint)
+            except DecodekitError as error:
+                faults.append(error)
         for name, count in (("max_new_tokens", max_new_tokens), ("batch_size", batch_size)):
             if not isinstance(count, int) or isinstance(count, bool) or count < 1:
                 faults.append(OptionError(f"{name}={count!r} is not an integer from 1 on", at=name))

@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
-from decodekit.errors import DecodekitError, OptionError, UnknownNameError
+from decodekit import plugins
+from decodekit.errors import DecodekitError, OptionError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -155,18 +156,19 @@ def resolve_proposer(speculate: Any, names: Mapping[str, Callable[[], Proposer]]
 
     Args:
         speculate: a name, a proposer, or a list or tuple of them.
-        names: what the names stand for.
+        names: what the built-in names stand for; others are looked up among the installed ones.
 
     Raises:
-        UnknownNameError: a name is not known.
+        UnknownNameError: a name is not known, or what it stands for cannot be loaded.
         OptionError: something is no proposer, or the list is empty.
     """
     if speculate is None:
         return None
     if isinstance(speculate, str):
-        if speculate not in names:
-            raise UnknownNameError(f"no proposer {speculate!r}. Known: {', '.join(sorted(names))}.", at="speculate")
-        return names[speculate]()
+        proposer: Proposer = plugins.make(
+            "proposer", speculate, lambda made: isinstance(made, Proposer), names, at="speculate"
+        )
+        return proposer
     if isinstance(speculate, list | tuple):
         proposers = [resolve_proposer(one, names) for one in speculate]
         if len(proposers) == 1 and proposers[0] is not None:

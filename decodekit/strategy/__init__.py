@@ -1,11 +1,11 @@
 """Which token is taken: strategies as frozen values, and the names by which they are found."""
 
+from decodekit.plugins import did_you_mean
 from decodekit.strategy.base import PROPOSERS, Processors, Strategy, check_seed
 from decodekit.strategy.names import (
     GENERATION_OPTIONS,
     all_option_names,
     available_strategies,
-    did_you_mean,
     resolve_strategy,
     unknown_option,
 )

@@ -20,7 +20,7 @@ and name it in the entry-point group ``decodekit.strategies`` to find it by name
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field, fields, is_dataclass
 from typing import Any, ClassVar, TypeAlias
 
@@ -38,10 +38,10 @@ PROPOSERS: Mapping[str, Callable[[], Proposer]] = {
     "suffix": Suffix,
     "grammar": GrammarDraft,
 }
-"""Names that the option `speculate` takes."""
+"""Names that the option `speculate` takes, beside those of installed proposers (see `plugins`)."""
 
-Processors: TypeAlias = Pipeline | LogitsProcessor | list[LogitsProcessor] | tuple[LogitsProcessor, ...]
-"""Logits processors as an option takes them."""
+Processors: TypeAlias = Pipeline | LogitsProcessor | str | Sequence[LogitsProcessor | str]
+"""Logits processors as an option takes them: values, or names of installed ones (see `plugins`)."""
 
 
 class Strategy(ABC):

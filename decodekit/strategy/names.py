@@ -1,25 +1,23 @@
 """The names by which strategies are found, and what a caller means by the option `strategy`.
 
-Entry points of the group ``decodekit.strategies`` are loaded when asked for, so that a broken one harms nobody else.
+Those of other packages are found as `plugins` says.
 """
 
 from __future__ import annotations
 
-import difflib
-import importlib.metadata
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
-from decodekit.errors import DecodekitError, OptionError, UnknownNameError, raise_faults
+from decodekit import plugins
+from decodekit.errors import DecodekitError, OptionError, PluginError, raise_faults
 from decodekit.generation.beam import Beam
+from decodekit.plugins import did_you_mean
 from decodekit.sampling import LogitsProcessor, Pipeline
 from decodekit.speculation import PromptLookup, Suffix
 from decodekit.strategy.base import Processors, Strategy
 from decodekit.strategy.tokenwise import Greedy, Mirostat, Sample, useless_with_greedy
-
-ENTRY_POINTS = "decodekit.strategies"
 
 Strategy.register(Beam)  # a search of its own, with its options beside it
 
@@ -35,8 +33,7 @@ _BUILT_IN: dict[str, Callable[..., Any]] = {
 
 def available_strategies() -> list[str]:
     """Names of the installed strategies, the built-in ones first."""
-    installed = {entry.name for entry in importlib.metadata.entry_points(group=ENTRY_POINTS)}
-    return [*_BUILT_IN, *sorted(installed - _BUILT_IN.keys())]
+    return plugins.available("strategy", _BUILT_IN)
 
 
 def resolve_strategy(strategy: str | Strategy | Beam | Processors, options: Mapping[str, Any]) -> Strategy:
@@ -76,7 +73,9 @@ def resolve_strategy(strategy: str | Strategy | Beam | Processors, options: Mapp
 
 
 def _named(name: str, options: Mapping[str, Any]) -> Strategy:
-    factory = _BUILT_IN.get(name) or _installed(name)
+    factory = plugins.find("strategy", name, _BUILT_IN)
+    if not callable(factory):
+        raise PluginError(f"strategy {name!r} is {factory!r:.60}, which is no class or function", at="strategy")
     accepted = inspect.signature(factory).parameters
     is_greedy = factory in (Greedy, _BUILT_IN["prompt-lookup"], _BUILT_IN["suffix"])
     faults: list[DecodekitError] = []
@@ -89,29 +88,13 @@ def _named(name: str, options: Mapping[str, Any]) -> Strategy:
             faults.append(unknown_option(option, accepted))
     strategy: Strategy | None = None
     try:
-        strategy = factory(**{option: value for option, value in options.items() if option in accepted})
+        known = {option: value for option, value in options.items() if option in accepted}
+        strategy = plugins.called("strategy", name, factory, lambda made: isinstance(made, Strategy), known)
     except OptionError as error:
         faults.append(error)
     raise_faults(faults)
     assert strategy is not None
     return strategy
-
-
-def _installed(name: str) -> Callable[..., Strategy]:
-    for entry in importlib.metadata.entry_points(group=ENTRY_POINTS, name=name):
-        try:
-            factory = entry.load()
-        except Exception as error:  # whatever the plug-in does wrong
-            raise UnknownNameError(
-                f"strategy {name!r} ({entry.value}) cannot be loaded: {type(error).__name__}: {error}", at="strategy"
-            ) from error
-        if not callable(factory):
-            raise UnknownNameError(f"strategy {name!r} ({entry.value}) is no class or function", at="strategy")
-        return factory  # type: ignore[no-any-return]
-    names = available_strategies()
-    raise UnknownNameError(
-        f"no strategy {name!r}.{did_you_mean(name, names)} Installed: {', '.join(names)}.", at="strategy"
-    )
 
 
 def all_option_names() -> set[str]:
@@ -139,9 +122,3 @@ GENERATION_OPTIONS = (
     "batch_size",
 )
 """Options of `LLM.generate` that do not belong to a strategy."""
-
-
-def did_you_mean(name: str, names: Iterable[str]) -> str:
-    """`` Did you mean 'x'?``, or nothing if no name is near."""
-    nearest = difflib.get_close_matches(name, sorted(names), n=1)
-    return f" Did you mean {nearest[0]!r}?" if nearest else ""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from torch import Tensor
 
+from decodekit import plugins
 from decodekit.errors import DecodekitError, OptionError, UnknownNameError, UselessOptionError, raise_faults
 from decodekit.generation.settings import NoiseKeys
 from decodekit.sampling import (
@@ -228,11 +229,19 @@ def can_redraw(strategy: Strategy) -> bool:
 
 def _listed(given: Processors, faults: list[DecodekitError]) -> list[LogitsProcessor]:
     """What the option `processors` holds."""
-    try:
-        return list(Pipeline(given if isinstance(given, Pipeline | list | tuple) else [given]))
-    except OptionError as error:
-        faults.append(error)
-        return []
+    processors: list[LogitsProcessor] = []
+    each: Iterable[Any] = given if isinstance(given, Pipeline | list | tuple) else [given]
+    for one in each:
+        try:
+            made = plugins.make("processor", one, _is_processor, at="processors") if isinstance(one, str) else one
+            processors += made if isinstance(made, Pipeline) else Pipeline([made])
+        except (OptionError, UnknownNameError) as error:
+            faults.append(error)
+    return processors
+
+
+def _is_processor(value: object) -> bool:
+    return isinstance(value, LogitsProcessor | Pipeline)
 
 
 def _ordered(

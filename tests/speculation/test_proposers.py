@@ -166,7 +166,7 @@ def test_a_constraint_that_fails_offers_nothing() -> None:
 @pytest.mark.parametrize(
     ("options", "error", "says"),
     [
-        ({"speculate": "promt-lookup"}, UnknownNameError, "no proposer 'promt-lookup'. Known: grammar, prompt-lookup"),
+        ({"speculate": "promt-lookup"}, UnknownNameError, "no proposer 'promt-lookup'. Did you mean 'prompt-lookup'?"),
         ({"speculate": 5}, OptionError, "5 is no proposer"),
         ({"speculate": []}, OptionError, "is no proposer"),
         ({"speculate": PromptLookup}, OptionError, "is no proposer"),

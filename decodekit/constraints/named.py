@@ -1,0 +1,37 @@
+"""What a text means as a constraint: the name of a grammar of the library, or of an installed constraint."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from decodekit import plugins
+from decodekit.constraints.constraint import Constraint
+from decodekit.constraints.grammar import Grammar, library
+from decodekit.errors import PluginError, UnknownNameError
+
+
+def named_constraint(name: str) -> Any:
+    """The constraint of a name, or what `as_constraint` takes as one.
+
+    First the library of grammars is asked, then the entry points of the group ``decodekit.constraints`` (see
+    `plugins`). An entry point is a constraint, a class of constraints or a function, which are called without
+    arguments, or what stands for a constraint, such as a Pydantic model or a JSON Schema.
+
+    Raises:
+        UnknownNameError: nothing has this name; a text is never read as a pattern, a schema or a choice.
+        PluginError: what has it cannot be loaded or made.
+    """
+    built_in = {known: partial(Grammar, known) for known in library.names()}
+    try:
+        found = plugins.find("constraint", name, built_in)
+    except PluginError:
+        raise
+    except UnknownNameError as error:
+        hint = 'Regex("..."), Choices(["..."]) or JsonSchema(json.loads("...")), if the text is no name'
+        raise UnknownNameError(error.cause, at=error.at, hint=hint) from None
+    if isinstance(found, type) and not issubclass(found, Constraint):  # a Pydantic model stands for its JSON texts
+        return found
+    if isinstance(found, Constraint) or not callable(found):
+        return found
+    return plugins.called("constraint", name, found, lambda made: made is not None)

@@ -1,0 +1,150 @@
+"""Plug-ins: what other packages install under a name, found by that name and loaded when asked for.
+
+A package names its things as entry points, in its pyproject.toml::
+
+    [project.entry-points."decodekit.processors"]
+    shy = "my_package:Shy"
+
+Nothing is imported before its name is used, so that a broken plug-in fails only who asks for it. A built-in name always
+means the built-in thing: no package changes the meaning of a program.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib.metadata
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+from typing import Any, Final, Literal, TypeAlias
+
+from decodekit.errors import DecodekitError, PluginError, UnknownNameError
+
+Kind: TypeAlias = Literal["strategy", "processor", "constraint", "proposer"]
+
+GROUPS: Final[Mapping[Kind, str]] = MappingProxyType(
+    {
+        "strategy": "decodekit.strategies",
+        "processor": "decodekit.processors",
+        "constraint": "decodekit.constraints",
+        "proposer": "decodekit.proposers",
+    }
+)
+"""The entry-point group of each kind of thing."""
+
+_MOST_NAMES: Final = 16
+"""So many names an error lists; of more the first ones."""
+
+
+def available(kind: Kind, built_in: Iterable[str] = ()) -> list[str]:
+    """The names of a kind: the built-in ones in their order, then those of installed packages, sorted.
+
+    Loads nothing.
+    """
+    built_in = list(built_in)
+    installed = {entry.name for entry in importlib.metadata.entry_points(group=GROUPS[kind])}
+    return [*built_in, *sorted(installed - set(built_in))]
+
+
+def find(kind: Kind, name: str, built_in: Mapping[str, Any] = MappingProxyType({}), *, at: str | None = None) -> Any:
+    """What a name stands for, as it was installed: a value, or the class or function that makes one.
+
+    Args:
+        kind: of the thing.
+        name: its name.
+        built_in: the names that decodekit itself has for this kind.
+        at: the option to name in errors; the kind if left out.
+
+    Raises:
+        UnknownNameError: nothing has this name; with the nearest name.
+        PluginError: what has it cannot be loaded, or two packages claim it.
+    """
+    at = at or kind
+    if name in built_in:
+        return built_in[name]
+    entries = tuple(importlib.metadata.entry_points(group=GROUPS[kind], name=name))
+    if not entries:
+        names = available(kind, built_in)
+        listed = ", ".join([*names[:_MOST_NAMES], f"... ({len(names)})"] if len(names) > _MOST_NAMES else names)
+        raise UnknownNameError(
+            f"no {kind} {name!r:.60}.{did_you_mean(name, names)} Installed: {listed or 'none'}.", at=at
+        )
+    if len({entry.value for entry in entries}) > 1:
+        raise PluginError(
+            f"{kind} {name!r} is ambiguous: {' and '.join(sorted(map(_origin, entries)))}",
+            at=at,
+            hint="one of these packages alone",
+        )
+    try:
+        return entries[0].load()
+    except Exception as error:  # whatever the plug-in does wrong
+        raise PluginError(
+            f"{kind} {name!r} ({_origin(entries[0])}) cannot be loaded: {type(error).__name__}: {error}",
+            at=at,
+            hint="another version of that package, or without it",
+        ) from error
+
+
+def make(
+    kind: Kind,
+    name: str,
+    is_one: Callable[[object], bool],
+    built_in: Mapping[str, Any] = MappingProxyType({}),
+    *,
+    at: str | None = None,
+) -> Any:
+    """The value that a name stands for; a class or function is called without arguments.
+
+    Args:
+        kind, name, built_in, at: as for `find`.
+        is_one: whether something is a value of this kind.
+
+    Raises:
+        UnknownNameError, PluginError: as `find`; a `PluginError` also where no value of the kind comes out.
+    """
+    found = find(kind, name, built_in, at=at)
+    if not isinstance(found, type) and is_one(found):
+        return found
+    if not callable(found):
+        raise PluginError(f"{kind} {name!r} is {found!r:.60}, no {kind} and nothing that makes one", at=at or kind)
+    return called(kind, name, found, is_one, at=at)
+
+
+def called(
+    kind: Kind,
+    name: str,
+    factory: Callable[..., Any],
+    is_one: Callable[[object], bool],
+    options: Mapping[str, Any] = MappingProxyType({}),
+    *,
+    at: str | None = None,
+) -> Any:
+    """What `factory` makes of the options. Its `DecodekitError` is handed on: that is how it refuses an option.
+
+    Raises:
+        PluginError: it fails otherwise, or makes no value of the kind.
+    """
+    try:
+        made = factory(**options)
+    except DecodekitError:
+        raise
+    except Exception as error:  # whatever the plug-in does wrong
+        raise PluginError(
+            f"{kind} {name!r} cannot be made: {type(error).__name__}: {error}",
+            at=at or kind,
+            hint=f"the value in place of the name, if the {kind} has options that must be given",
+        ) from error
+    if not is_one(made):
+        raise PluginError(f"{kind} {name!r} makes {made!r:.60}, which is no {kind}", at=at or kind)
+    return made
+
+
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """`` Did you mean 'x'?``, or nothing if no name is near."""
+    nearest = difflib.get_close_matches(name, sorted(names), n=1)
+    return f" Did you mean {nearest[0]!r}?" if nearest else ""
+
+
+def _origin(entry: importlib.metadata.EntryPoint) -> str:
+    """Where an entry point comes from: ``module:attr``, and the package that says so where it is known."""
+    package = entry.dist
+    return entry.value if package is None else f"{entry.value} of {package.name} {package.version}"
