@@ -1,0 +1,165 @@
+"""Packages with plug-ins: installed ones are found by name, broken ones fail only who asks for them."""
+
+from __future__ import annotations
+
+import functools
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import decodekit as dk
+from decodekit import plugins
+from decodekit.constraints import as_constraint
+from decodekit.constraints.grammar import library
+from decodekit.constraints.named import named_constraint
+from decodekit.errors import OptionError, PluginError, UnknownNameError
+from decodekit.strategy import available_strategies, resolve_strategy
+
+HERE = Path(__file__).parent
+PACKAGES = ("example_plugin", "broken_plugin")
+MODULES = ("decodekit_example", "decodekit_broken", "decodekit_broken_parts")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder into which pip has installed both packages, without a network."""
+    target, sources = tmp_path_factory.mktemp("site"), tmp_path_factory.mktemp("sources")
+    for name in PACKAGES:
+        shutil.copytree(HERE / name, sources / name, ignore=shutil.ignore_patterns("__pycache__"))
+    options = ["--no-index", "--no-deps", "--no-build-isolation", "--no-compile", "--disable-pip-version-check"]
+    folders = [str(sources / name) for name in PACKAGES]
+    command = [sys.executable, "-m", "pip", "install", *options, "--target", str(target), *folders]
+    subprocess.run(command, check=True, capture_output=True)
+    return target
+
+
+@pytest.fixture
+def installed(site: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.syspath_prepend(str(site))
+    yield
+    for module in MODULES:
+        sys.modules.pop(module, None)
+
+
+@functools.cache
+def tiny() -> dk.LLM:
+    return dk.LLM.load("tiny")
+
+
+@pytest.mark.usefixtures("installed")
+def test_listing_loads_nothing() -> None:
+    assert {"second", "raises", "missing-module"} <= set(available_strategies())
+    assert available_strategies()[0] == "greedy"
+    assert plugins.available("processor") == ["needs-options", "no-double", "no-processor", "warm"]
+    assert plugins.available("constraint", ["sql"])[:2] == ["sql", "no-constraint"]
+    assert not set(MODULES) & sys.modules.keys()
+
+
+@pytest.mark.usefixtures("installed")
+def test_all_four_by_name() -> None:
+    options: dict[str, Any] = {"constraint": "plate", "max_new_tokens": 16}
+    named = tiny().generate("Car: ", strategy="sample", processors=["warm", "no-double"], speculate="again", **options)
+    import decodekit_example as example
+
+    assert named.value == example.Plate().parse(named.text)
+    values = dk.Sample(processors=[*example.WARM, example.NoDouble()], speculate=example.Again())
+    assert tiny().generate("Car: ", strategy=values, **options).text == named.text
+    second = tiny().generate("Car: ", strategy="second", **options)
+    assert second.text == tiny().generate("Car: ", strategy=example.Second(), **options).text != named.text
+    alone = tiny().generate("Car: ", strategy=["warm"], **options)
+    assert alone.text == tiny().generate("Car: ", strategy=example.WARM, **options).text
+
+
+@pytest.mark.usefixtures("installed")
+def test_what_names_stand_for() -> None:
+    shades, point = named_constraint("shades"), named_constraint("point")
+    assert shades == dk.Choices(["light", "middle", "dark"])
+    assert as_constraint(point).parse('{"x":1,"y":2}') == point(x=1, y=2)
+    assert resolve_strategy("second", {"processors": [dk.RepetitionPenalty(1.1)]}).pipeline.needs_history
+    assert len(dk.Sample(processors="warm", temperature=0.5).pipeline) == 3
+    with pytest.raises(OptionError, match=r"no option 'procesors'\. Did you mean 'processors'"):
+        resolve_strategy("second", {"procesors": []})
+
+
+BROKEN = "of decodekit-broken 0.2"
+FAULTS: list[tuple[dict[str, Any], type[Exception], tuple[str, ...]]] = [
+    ({"strategy": "missing-module"}, PluginError, ("no_such_module:Thing", BROKEN, "ModuleNotFoundError")),
+    ({"strategy": "missing-name"}, PluginError, ("'missing-name'", BROKEN, "AttributeError")),
+    ({"strategy": "raises"}, PluginError, (BROKEN, "RuntimeError: this plug-in was written for another version")),
+    ({"strategy": "no-factory"}, PluginError, ("'no plug-in at all', which is no class or function",)),
+    ({"strategy": "no-strategy"}, PluginError, ("makes None, which is no strategy",)),
+    ({"strategy": "fails"}, PluginError, ("cannot be made: ZeroDivisionError: the plug-in divides by zero",)),
+    ({"strategy": "secnd"}, UnknownNameError, ("no strategy 'secnd'. Did you mean 'second'?",)),
+    ({"strategy": ["needs-options"]}, PluginError, ("TypeError", "the value in place of the name")),
+    ({"strategy": "sample", "processors": ["no-processor"]}, PluginError, ("processor 'no-processor' is",)),
+    ({"strategy": "sample", "processors": "no-duble"}, UnknownNameError, ("Did you mean 'no-double'?",)),
+    ({"speculate": "no-proposer"}, PluginError, ("makes None, which is no proposer", "at  speculate")),
+    ({"speculate": "agian"}, UnknownNameError, ("no proposer 'agian'. Did you mean 'again'?",)),
+    ({"constraint": "raises"}, PluginError, ("constraint 'raises'", "RuntimeError")),
+    ({"constraint": "plat"}, UnknownNameError, ("no constraint 'plat'. Did you mean 'plate'?", 'Regex("...")')),
+    ({"constraint": "[a-z]+"}, UnknownNameError, ("no constraint '[a-z]+'.", 'Choices(["..."])')),
+]
+
+
+@pytest.mark.usefixtures("installed")
+@pytest.mark.parametrize(("options", "error", "says"), FAULTS, ids=[str(options) for options, _, _ in FAULTS])
+def test_a_fault_names_what_was_asked_for(
+    options: dict[str, Any], error: type[Exception], says: tuple[str, ...]
+) -> None:
+    with pytest.raises(error) as caught:
+        tiny().generate("x", max_new_tokens=2, **options)
+    for text in says:
+        assert text in str(caught.value)
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_constraint_that_is_none_is_refused_as_a_value_is() -> None:
+    with pytest.raises(dk.DecodekitError, match="it could be a pattern, a schema or a text"):
+        tiny().generate("x", constraint="no-constraint", max_new_tokens=2)
+
+
+def test_faults_of_names_are_told_together() -> None:
+    with pytest.raises(OptionError) as caught:
+        tiny().generate(
+            "x", strategy="sample", processors=["a", "b"], speculate="c", constraint="d", max_new_tokens=0, top_k=0
+        )
+    assert len(caught.value.faults) == 6
+
+
+def test_a_built_in_name_keeps_its_meaning(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A package may say what it likes; one name claimed by two packages is refused, the same claim twice is not."""
+    claims = {"greedy": ["json:dumps"], "twice": ["json:dumps", "json:loads"], "same": ["json:dumps", "json:dumps"]}
+
+    def entry_points(group: str, name: str | None = None) -> list[EntryPoint]:
+        names = claims if name is None else [name]
+        return [EntryPoint(one, value, group) for one in names for value in claims.get(one, [])]
+
+    monkeypatch.setattr(plugins.importlib.metadata, "entry_points", entry_points)
+    assert resolve_strategy("greedy", {}) == dk.Greedy()
+    assert available_strategies().count("greedy") == 1
+    with pytest.raises(PluginError, match="'twice' is ambiguous: json:dumps and json:loads"):
+        plugins.find("strategy", "twice")
+    import json
+
+    assert plugins.find("strategy", "same") is json.dumps
+
+
+def test_every_grammar_of_the_library_by_name() -> None:
+    assert len(library.names()) > 30
+    for name in library.names():
+        assert named_constraint(name) == dk.Grammar(name)
+    assert tiny().generate("On ", constraint="date", max_new_tokens=16).error is None
+
+
+def test_a_long_list_of_names_is_cut() -> None:
+    built_in = dict.fromkeys([f"name-{number}" for number in range(40)])
+    with pytest.raises(UnknownNameError) as caught:
+        plugins.find("constraint", "nmae-7", built_in)
+    assert str(caught.value).splitlines()[0].endswith("name-15, ... (40).")
+    assert "Did you mean 'name-7'?" in str(caught.value)
