@@ -25,6 +25,7 @@ from decodekit.sampling import Candidates
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from decodekit.models.causal_lm import CausalLM
     from decodekit.vocabulary import Vocabulary
 
 
@@ -130,12 +131,13 @@ class LikeTarget:
 
     Args:
         sequences: the rows.
-        settings, table: as in `step`.
+        settings, table, model: as in `step`.
     """
 
     sequences: Rows[Sequence]
     settings: Settings
     table: TokenTable | None = None
+    model: CausalLM | None = None
 
     @property
     def vocabulary(self) -> Vocabulary:

@@ -101,7 +101,7 @@ def step(
         masks: buffers for the constraints' bitmasks.
         table: the prefixes, kept if a processor of the pipeline looks back.
     """
-    guesses = propose(sequences, settings, table)
+    guesses = propose(sequences, model, settings, table)
     drafts = [guess.tokens for guess in guesses]
     is_guessed = any(drafts)
     places = places_along(sequences, drafts)  # P = N + all draft tokens
@@ -123,7 +123,9 @@ def step(
         crop(sequences, cache)
 
 
-def propose(sequences: Rows[Sequence], settings: Settings, table: TokenTable | None) -> list[Guess]:
+def propose(
+    sequences: Rows[Sequence], model: CausalLM, settings: Settings, table: TokenTable | None
+) -> list[Guess]:
     """What may follow each text: what is forced and was not taken unseen, else what the proposer offers.
 
     One token of the budget is left for the target's own, and nothing is guessed beyond an end of the text.
@@ -141,7 +143,7 @@ def propose(sequences: Rows[Sequence], settings: Settings, table: TokenTable | N
     rows = [row for row, limit in enumerate(limits) if limit > 0 and not guesses[row].tokens]
     if settings.proposer is None or not rows:
         return guesses
-    target = LikeTarget(sequences, settings, table)
+    target = LikeTarget(sequences, settings, table, model)
     contexts = [
         Context(one.request.prompt, one.token_ids, one.matcher, settings.canonical, one.memory, target, row)
         for row, one in ((row, sequences[row]) for row in rows)

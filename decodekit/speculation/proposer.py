@@ -7,7 +7,7 @@ wrong, slow or silent, and the text stays the same.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 from decodekit import plugins
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from decodekit.constraints.matcher import Matcher
+    from decodekit.models.causal_lm import CausalLM
     from decodekit.speculation.canonical import Canonical
     from decodekit.vocabulary import Vocabulary
 
@@ -50,6 +51,10 @@ class Target(Protocol):
     """How the target takes its tokens, for proposers that have logits of their own."""
 
     @property
+    def model(self) -> CausalLM | None:
+        """The target itself, for proposers that run a part of it; None if it is not known."""
+
+    @property
     def vocabulary(self) -> Vocabulary:
         """What its tokens are."""
 
@@ -57,8 +62,8 @@ class Target(Protocol):
         """What the target would take if these logits were its own: its processors, its mask, its noise of the place.
 
         Args:
-            rows: [R], `Context.row` of the text of each place.
-            drafts: [R], the tokens between that text and the place.
+            rows: [R], `Context.row` of each place.
+            drafts: [R], the tokens between the row's own text and the place, `Context.guessed` first.
             logits: [R, V].
 
         Returns:
@@ -79,6 +84,7 @@ class Context:
         memory: what proposers keep for this row from call to call, each under a key of its own.
         target: how the target takes its tokens, the same for all contexts of a call; None if it is not known.
         row: which of its rows this is.
+        ahead_of: the context of the row itself, where `text` is its text and a guess behind it; see `ahead`.
     """
 
     prompt: Sequence[int]
@@ -88,6 +94,17 @@ class Context:
     memory: Memory = field(default_factory=dict)
     target: Target | None = None
     row: int = 0
+    ahead_of: Context | None = None
+
+    @property
+    def root(self) -> Context:
+        """The context of the row itself: no part of its text is a guess."""
+        return self.ahead_of or self
+
+    @property
+    def guessed(self) -> Sequence[int]:
+        """The part of `text` that is a guess; mostly none."""
+        return self.text[len(self.root.text) :] if self.ahead_of else ()
 
     def num_legal(self, tokens: Sequence[int]) -> int:
         """How many of the first `tokens` the constraint allows; none where it fails."""
@@ -97,6 +114,19 @@ class Context:
             return self.matcher.validate(tokens)
         except DecodekitError:  # the row will meet the error by itself, if it ever comes there
             return 0
+
+    def ahead(self, tokens: Sequence[int]) -> Context | None:
+        """The context that the row will have if its text goes on with `tokens`; None if the constraint refuses them.
+
+        Whoever learns from texts or keeps the list of one looks at `root`: what is guessed here may never come.
+        """
+        matcher = None if self.matcher is None else self.matcher.fork()
+        try:
+            if matcher is not None and not all(matcher.accept(token) for token in tokens):
+                return None
+        except DecodekitError:  # the row will meet the error by itself, if it ever comes there
+            return None
+        return replace(self, text=[*self.text, *tokens], matcher=matcher, ahead_of=self.root)
 
 
 @runtime_checkable

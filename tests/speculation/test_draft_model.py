@@ -16,7 +16,8 @@ from decodekit.generation import drawing
 from decodekit.generation.sequence import Request
 from decodekit.generation.settings import Settings
 from decodekit.speculation import Context, DraftModel
-from decodekit.speculation.draft_model import _num_common, first_difference
+from decodekit.speculation.draft_engine import num_common
+from decodekit.speculation.draft_model import first_difference
 from decodekit.strategy import Greedy, Sample, Strategy, can_redraw
 from decodekit.vocabulary import Vocabulary
 from tests.generation.test_batch import V
@@ -131,8 +132,8 @@ def test_what_is_common_in_blocks(length: int, place: int) -> None:
     read = [*text[:length]]
     if place < length:
         read[place] = -5
-    assert _num_common(read, text) == min(place, length)
-    assert _num_common([*read, 7, 8], text[: max(1, length)]) <= length
+    assert num_common(read, text) == min(place, length)
+    assert num_common([*read, 7, 8], text[: max(1, length)]) <= length
 
 
 def test_vocabularies_must_be_the_same() -> None:
