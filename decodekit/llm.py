@@ -421,6 +421,7 @@ class LLM:
                 must_close=on_length == "close",
                 fast_forward=fast_forward,
                 proposer=resolved.proposer,
+                verify=getattr(resolved, "verify", "coupled"),  # a search has none
                 mirostat=getattr(resolved, "mirostat", None),  # beams have none
                 canonical=None if grammar is None else self._canonical(),
             ),

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from decodekit.errors import DecodingError
+from decodekit.generation.rejection import verified
 from decodekit.generation.settings import NoiseKeys, Selector
 from decodekit.sampling import Mirostat
 
@@ -35,7 +36,7 @@ def take_along(
         keys: of the noise, one for each place.
     """
     mus, kept = truncate_along(mirostat, places, rows)
-    choices = _select(select, kept, keys)
+    choices = verified(_select(select, kept, keys), places, kept, keys)
     tokens = [choice if isinstance(choice, int) else 0 for choice in choices]
     after = mirostat.advance(mus, rows, kept, torch.tensor(tokens, device=rows.device)).tolist()
     for place, choice, mu in zip(places, choices, after, strict=True):

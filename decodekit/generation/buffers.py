@@ -19,7 +19,8 @@ from decodekit.generation.retreat import checkpoint
 from decodekit.generation.sequence import Sequence
 from decodekit.sampling import History
 
-_ALL = -1  # every bit of a word
+ALL_ALLOWED = -1
+"""A word of a mask with every bit."""
 NONE_ALLOWED = -1
 """Stands for a token where the mask is empty."""
 
@@ -54,7 +55,7 @@ class Masks:
             words = self._words[first : first + len(drafts[row]) + 1]
             first += len(words)
             if sequence.matcher is None:
-                words[:] = _ALL
+                words[:] = ALL_ALLOWED
             else:
                 begin = time.perf_counter()
                 drafts[row] = self._fill_along(sequence, drafts[row], words)
@@ -79,7 +80,7 @@ class Masks:
                 sequence.error = error
                 words[0], num_filled = 0, 1
         matcher.rollback(matcher.num_tokens - begin)
-        words[num_filled:] = _ALL
+        words[num_filled:] = ALL_ALLOWED
         return draft[: num_filled - 1]
 
     def _fill_place(self, sequence: Sequence, draft: Rows[int], words: npt.NDArray[np.int32]) -> None:

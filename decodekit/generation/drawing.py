@@ -17,23 +17,45 @@ from torch import Tensor
 
 from decodekit.errors import DeadEndError, DecodekitError, DecodingError, NonFiniteLogitsError
 from decodekit.generation.adaptive import take_along
-from decodekit.generation.buffers import NONE_ALLOWED, TokenTable, sole_tokens
+from decodekit.generation.buffers import ALL_ALLOWED, NONE_ALLOWED, TokenTable, sole_tokens
+from decodekit.generation.rejection import Drawn, verified
 from decodekit.generation.sequence import Sequence, TokenLogprob
 from decodekit.generation.settings import NoiseKeys, Settings
-from decodekit.sampling import Candidates
+from decodekit.sampling import Candidates, faults, sample
+from decodekit.sampling.noise import Stream
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from decodekit.models.causal_lm import CausalLM
+    from decodekit.speculation.verification import Verify
     from decodekit.vocabulary import Vocabulary
 
 
+@dataclass(frozen=True, slots=True)
+class Guess:
+    """What may follow the text of a row.
+
+    Args:
+        tokens: in order, all legal; empty for plain decoding.
+        num_forced: how many of the first ones are forced; the others come from a proposer.
+        drawn: if they are to be tested, the same tokens, and perhaps one more; see `generation.rejection`.
+    """
+
+    tokens: Rows[int] = ()
+    num_forced: int = 0
+    drawn: tuple[Drawn, ...] = ()
+
+
 class Place(NamedTuple):
-    """Where a token is wanted: after the text of a sequence and some tokens of a draft."""
+    """Where a token is wanted: after the text of a sequence and some tokens of a draft.
+
+    `drawn` is the token that the draft has there, if it is to be tested; see `generation.rejection`.
+    """
 
     sequence: Sequence
     draft: Rows[int] = ()
+    drawn: Drawn | None = None
 
     @property
     def position(self) -> int:
@@ -44,14 +66,12 @@ class Place(NamedTuple):
         return f"prompt {self.sequence.index}, step {self.position}"
 
 
-def places_along(sequences: Rows[Sequence], drafts: Rows[Rows[int]]) -> list[Place]:
-    """The places after the first 0, 1, ..., k tokens of each draft, row by row."""
-    if not any(drafts):
-        return list(map(Place, sequences))
+def places_along(sequences: Rows[Sequence], guesses: Rows[Guess]) -> list[Place]:
+    """The places after the first 0, 1, ..., k tokens of each guess, row by row."""
     return [
-        Place(sequence, draft[:num_tokens])
-        for sequence, draft in zip(sequences, drafts, strict=True)
-        for num_tokens in range(len(draft) + 1)
+        Place(sequence, guess.tokens[:num_tokens], *guess.drawn[num_tokens : num_tokens + 1])
+        for sequence, guess in zip(sequences, guesses, strict=True)
+        for num_tokens in range(len(guess.tokens) + 1)
     ]
 
 
@@ -86,7 +106,8 @@ def draw(
 ) -> list[int | DecodekitError]:
     """Process the logits [P, V] and select one token per place, or the error of the place."""
     try:
-        return [*settings.select(scores(places, logits, bitmask, settings, table), noise_keys(places)).tolist()]
+        rows, keys = scores(places, logits, bitmask, settings, table), noise_keys(places)
+        return verified([*settings.select(rows, keys).tolist()], places, rows, keys)
     except DecodingError as error:
         if len(places) == 1:
             return [_at(places[0], error)]
@@ -144,6 +165,11 @@ class LikeTarget:
         """What its tokens are."""
         return self.settings.vocabulary
 
+    @property
+    def verify(self) -> Verify:
+        """How drafts are verified."""
+        return self.settings.verify
+
     def take(self, rows: Rows[int], drafts: Rows[Rows[int]], logits: Tensor) -> list[int | None]:
         """One token per place. Masks are dear and most tokens are legal: only for those that are not, one is made."""
         places = [Place(self.sequences[row], draft) for row, draft in zip(rows, drafts, strict=True)]
@@ -151,14 +177,34 @@ class LikeTarget:
         illegal = [i for i, (place, token) in enumerate(zip(places, tokens, strict=True)) if not _allows(place, token)]
         if illegal:
             some = [places[i] for i in illegal]
-            words = np.zeros((len(some), self.vocabulary.num_mask_words), dtype=np.int32)
-            for place, row in zip(some, words, strict=True):
-                _fill_ahead(place, row)
             index = torch.tensor(illegal, device=logits.device)
-            redrawn = draw(some, logits[index], torch.from_numpy(words), self.settings, self.table)
+            redrawn = draw(some, logits[index], self._masks(some), self.settings, self.table)
             for i, choice in zip(illegal, redrawn, strict=True):
                 tokens[i] = _token(choice)
         return tokens
+
+    def draw(self, rows: Rows[int], drafts: Rows[Rows[int]], logits: Tensor) -> tuple[list[int | None], Tensor]:
+        """Tokens drawn apart from the target's, and their laws. These need all masks: q is what was drawn from."""
+        places = [Place(self.sequences[row], draft) for row, draft in zip(rows, drafts, strict=True)]
+        has_masks = any(place.sequence.matcher is not None for place in places)
+        processed = scores(places, logits, self._masks(places) if has_masks else None, self.settings, self.table)
+        processed = processed.dense() if isinstance(processed, Candidates) else processed
+        bad = faults(processed.amax(dim=-1))
+        good = [i for i in range(len(places)) if i not in bad]
+        tokens: list[int | None] = [None] * len(places)
+        if good:
+            keys = noise_keys(places).of(good, Stream.DRAFT)
+            drawn = sample(processed[good], keys.seeds, keys.sequences, keys.positions).tolist()
+            for i, token in zip(good, drawn, strict=True):
+                tokens[i] = token
+        return tokens, processed.softmax(dim=-1)
+
+    def _masks(self, places: Rows[Place]) -> Tensor:
+        """The tokens allowed at each place, int32 [P, W]."""
+        words = np.zeros((len(places), self.vocabulary.num_mask_words), dtype=np.int32)
+        for place, row in zip(places, words, strict=True):
+            _fill_ahead(place, row)
+        return torch.from_numpy(words)
 
 
 def _token(choice: int | DecodekitError) -> int | None:
@@ -178,7 +224,9 @@ def _allows(place: Place, token: int | None) -> bool:
 def _fill_ahead(place: Place, words: npt.NDArray[np.int32]) -> None:
     """The tokens allowed at a place, into ``words``, int32 [W]; none where the constraint fails."""
     matcher = place.sequence.matcher
-    assert matcher is not None
+    if matcher is None:
+        words[:] = ALL_ALLOWED
+        return
     begin = matcher.num_tokens
     try:
         if all(matcher.accept(token) for token in place.draft):

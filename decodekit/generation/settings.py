@@ -8,8 +8,12 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 from decodekit.generation.retreat import MAX_ROLLBACKS
 from decodekit.generation.stopping import StopStrings
 from decodekit.sampling import Candidates, Mirostat, Pipeline, Stage
+from decodekit.sampling.noise import Stream
+from decodekit.speculation.verification import Verify
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch import Tensor
 
     from decodekit.speculation.canonical import Canonical
@@ -49,6 +53,11 @@ class NoiseKeys:
     sequences: list[int]
     positions: list[int]
 
+    def of(self, rows: Sequence[int], stream: Stream = Stream.TARGET) -> NoiseKeys:
+        """The keys of some rows, for another of the numbers that a place has."""
+        sequences = stream.of([self.sequences[row] for row in rows])
+        return NoiseKeys([self.seeds[row] for row in rows], sequences, [self.positions[row] for row in rows])
+
 
 class Selector(Protocol):
     """Takes one token per row."""
@@ -82,6 +91,8 @@ class Settings:
         must_close: let no token come after which the constraint cannot be satisfied within `max_new_tokens`.
         fast_forward: what is taken without asking the model.
         proposer: guesses ahead; its drafts are verified.
+        verify: how: see `speculation.verification`. ``"rejection"`` promises that the selector draws from the softmax
+            of its scores.
         mirostat: truncates by the surprise of the text so far, after the pipeline.
         canonical: how the tokenizer divides texts, for `fast_forward` and for proposers.
     """
@@ -97,6 +108,7 @@ class Settings:
     must_close: bool = False
     fast_forward: FastForward = "exact"
     proposer: Proposer | None = None
+    verify: Verify = "coupled"
     mirostat: Mirostat | None = None
     canonical: Canonical | None = None
     can_ban: bool = field(init=False)

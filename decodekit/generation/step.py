@@ -31,9 +31,10 @@ from torch import Tensor
 from decodekit.constraints.bitmask import forbid
 from decodekit.errors import DeadEndError, DecodekitError
 from decodekit.generation.buffers import Masks, TokenTable
-from decodekit.generation.drawing import LikeTarget, Place, choose, measure, places_along
+from decodekit.generation.drawing import Guess, LikeTarget, Place, choose, measure, places_along
 from decodekit.generation.forced import forced_run, take_forced
 from decodekit.generation.padding import right_padded
+from decodekit.generation.rejection import Drawn, drawn_tokens
 from decodekit.generation.retreat import MAX_REDRAWS, checkpoint, destination, failure, give_up
 from decodekit.generation.sequence import Sequence
 from decodekit.generation.settings import FastForward, NoiseKeys, Selector, Settings
@@ -45,19 +46,6 @@ if TYPE_CHECKING:
     from decodekit.models.causal_lm import Cache, CausalLM, LogitsKind
 
 __all__ = ["FastForward", "Guess", "NoiseKeys", "Retreat", "Selector", "Settings", "forward", "step"]
-
-
-@dataclass(frozen=True, slots=True)
-class Guess:
-    """What may follow the text of a row.
-
-    Args:
-        tokens: in order, all legal; empty for plain decoding.
-        num_forced: how many of the first ones are forced; the others come from a proposer.
-    """
-
-    tokens: list[int]
-    num_forced: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +69,6 @@ class Verdict(NamedTuple):
     retreat: Retreat | None
 
 
-_NO_GUESS = Guess([])
-
 Outcome: TypeAlias = int | Retreat | DecodekitError
 """What a place comes to: a token, a way back, or the reason why there is neither."""
 
@@ -102,9 +88,9 @@ def step(
         table: the prefixes, kept if a processor of the pipeline looks back.
     """
     guesses = propose(sequences, model, settings, table)
-    drafts = [guess.tokens for guess in guesses]
+    drafts = [list(guess.tokens) for guess in guesses]
     is_guessed = any(drafts)
-    places = places_along(sequences, drafts)  # P = N + all draft tokens
+    places = places_along(sequences, guesses)  # P = N + all draft tokens
     logits = forward(sequences, model, cache, drafts=drafts)  # [P, V], as the model gives them
     bitmask = masks.fill(sequences, drafts)  # [P, words] or None, on the CPU while a GPU computes
     target = choose(places, logits, bitmask, settings, table)  # the target's own token at every place, or an error
@@ -123,14 +109,12 @@ def step(
         crop(sequences, cache)
 
 
-def propose(
-    sequences: Rows[Sequence], model: CausalLM, settings: Settings, table: TokenTable | None
-) -> list[Guess]:
+def propose(sequences: Rows[Sequence], model: CausalLM, settings: Settings, table: TokenTable | None) -> list[Guess]:
     """What may follow each text: what is forced and was not taken unseen, else what the proposer offers.
 
     One token of the budget is left for the target's own, and nothing is guessed beyond an end of the text.
     """
-    guesses = [_NO_GUESS] * len(sequences)
+    guesses = [Guess()] * len(sequences)
     if settings.proposer is None and (settings.is_forced_unseen or settings.fast_forward == "off"):
         return guesses
     limits = [sequence.max_tokens - len(sequence.token_ids) - 1 for sequence in sequences]
@@ -152,7 +136,11 @@ def propose(
     for row, context, draft in zip(rows, contexts, drafts, strict=True):
         tokens = list(draft.tokens[: limits[row]])
         end = next((i for i, token in enumerate(tokens) if token in settings.vocabulary.eos_token_ids), len(tokens))
-        guesses[row] = Guess(tokens[: context.num_legal(tokens[:end])])
+        tokens = tokens[: context.num_legal(tokens[:end])]
+        drawn: tuple[Drawn, ...] = ()
+        if settings.verify == "rejection":
+            drawn = drawn_tokens(draft, len(tokens), settings.vocabulary.size)[: limits[row]]
+        guesses[row] = Guess(tokens, 0, drawn)
     return guesses
 
 
@@ -226,12 +214,14 @@ def verify(
             break
     sequence.forget_states()
     tokens = sequence.token_ids[num_before:]
-    if draft:
-        num_kept = num_equal(tokens, draft)
+    offered = [one.token for one in guess.drawn] or draft
+    if offered:
+        num_kept = num_equal(tokens, offered)
         num_forced = min(num_kept, guess.num_forced)
         sequence.num_forced_tokens += num_forced
-        if len(guess.tokens) > guess.num_forced:
-            sequence.count_draft(len(guess.tokens) - guess.num_forced, num_kept - num_forced)
+        num_drafted = max(len(offered), len(guess.tokens)) - guess.num_forced
+        if num_drafted:
+            sequence.count_draft(num_drafted, num_kept - num_forced)
     if sequence.first_token_at is None and sequence.token_ids:
         sequence.first_token_at = time.perf_counter()
     return Verdict(first, tokens, retreat)

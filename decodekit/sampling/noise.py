@@ -19,12 +19,16 @@ rounding the values agree but for about one in 10^8, by one unit in the last pla
 Period and collisions. Within a row the 2^64 tokens have distinct bits. For one seed the sequences have distinct
 intermediate keys, and for one sequence the positions distinct keys. Two rows share part of their noise, for other token
 ids, only if their keys lie within V multiples of G: V 2^-63 per pair of rows, about 10^-14 for V = 131,072.
+
+Streams. A place has further numbers, independent of its Gumbel noise, where a draft is drawn and tested: those of the
+sequence stream 2^60 + sequence. Sequences are below 2^60, so all of them are distinct sequences of the seed.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from enum import IntEnum
 
 import numpy as np
 import torch
@@ -39,6 +43,23 @@ _MASK64 = (1 << 64) - 1
 Keys = Tensor | Sequence[int]
 Words = NDArray[np.uint64]
 Floats = NDArray[np.float32]
+
+
+class Stream(IntEnum):
+    """What a number is for; see the module."""
+
+    TARGET = 0
+    """The token of the place."""
+    DRAFT = 1
+    """The token that a draft guesses there, if it is drawn apart from the target's."""
+    TEST = 2
+    """Whether that one is kept."""
+    RESIDUAL = 3
+    """What replaces it."""
+
+    def of(self, sequences: Sequence[int]) -> list[int]:
+        """The sequences as keys of this stream."""
+        return [sequence + (self << 60) for sequence in sequences]
 
 
 def gumbel(
@@ -70,6 +91,12 @@ def gumbel_at(keys: Words, token_ids: NDArray[np.int64]) -> Floats:
         token_ids: int64, of a shape that broadcasts with that of the keys.
     """
     return _host_gumbel(keys + (token_ids.view(np.uint64) + np.uint64(1)) * np.uint64(GOLDEN))
+
+
+def uniforms(seeds: Keys, sequences: Keys, positions: Keys) -> NDArray[np.float64]:
+    """One number of each row, float64 [N], uniform and strictly between 0 and 1: the u of token 0."""
+    bits = mix_uint64(host_keys(seeds, sequences, positions) + np.uint64(GOLDEN)) >> np.uint64(12)
+    return (bits.astype(np.float64) + 0.5) * 2.0**-52
 
 
 def host_keys(seeds: Keys, sequences: Keys, positions: Keys) -> Words:

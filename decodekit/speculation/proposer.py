@@ -19,9 +19,11 @@ if TYPE_CHECKING:
     from decodekit.constraints.matcher import Matcher
     from decodekit.models.causal_lm import CausalLM
     from decodekit.speculation.canonical import Canonical
+    from decodekit.speculation.verification import Verify
     from decodekit.vocabulary import Vocabulary
 
 Memory: TypeAlias = dict[Any, Any]
+Tokens: TypeAlias = list[int | None]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,6 +60,10 @@ class Target(Protocol):
     def vocabulary(self) -> Vocabulary:
         """What its tokens are."""
 
+    @property
+    def verify(self) -> Verify:
+        """How it verifies drafts: "rejection" asks for tokens that `draw` drew, with their probabilities."""
+
     def take(self, rows: Sequence[int], drafts: Sequence[Sequence[int]], logits: Tensor) -> list[int | None]:
         """What the target would take if these logits were its own: its processors, its mask, its noise of the place.
 
@@ -68,6 +74,16 @@ class Target(Protocol):
 
         Returns:
             A token for every place; None where there is none.
+        """
+
+    def draw(self, rows: Sequence[int], drafts: Sequence[Sequence[int]], logits: Tensor) -> tuple[Tokens, Tensor]:
+        """Tokens drawn by its processors and its mask, with noise that it does not use itself, and their laws.
+
+        Args:
+            rows, drafts, logits: as for `take`.
+
+        Returns:
+            A token for every place, None where there is none, and float32 [R, V], the probabilities.
         """
 
 
@@ -172,7 +188,9 @@ class Chain:
                 break
             offers = proposer.propose([contexts[row] for row in open_rows], [limits[row] for row in open_rows])
             for row, draft in zip(open_rows, offers, strict=True):
-                drafts[row] = draft.first(contexts[row].num_legal(draft.tokens))
+                # What was drawn must not be cut for what it is; see `generation.rejection`.
+                is_drawn = draft.probabilities is not None
+                drafts[row] = draft if is_drawn else draft.first(contexts[row].num_legal(draft.tokens))
             open_rows = [row for row in open_rows if not drafts[row]]
         return drafts
 
@@ -211,10 +229,15 @@ def resolve_proposer(speculate: Any, names: Mapping[str, Callable[[], Proposer]]
 
 def each_proposer(proposer: Proposer | None) -> tuple[Proposer, ...]:
     """The proposers of a chain, or the only one. What is made of others names them in `proposers`, as `Chain` does."""
+    return tuple(part for part in every_part(proposer) if not hasattr(part, "proposers"))
+
+
+def every_part(proposer: Proposer | None) -> tuple[Proposer, ...]:
+    """A proposer and, if it is made of others, these and what they are made of."""
     if proposer is None:
         return ()
-    parts: tuple[Proposer, ...] | None = getattr(proposer, "proposers", None)
-    return (proposer,) if parts is None else tuple(one for part in parts for one in each_proposer(part))
+    parts: tuple[Proposer, ...] = getattr(proposer, "proposers", ())
+    return (proposer, *(one for part in parts for one in every_part(part)))
 
 
 def _no_proposer(given: object) -> OptionError:

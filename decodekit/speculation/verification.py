@@ -1,22 +1,39 @@
 """Verification: how much of a draft is kept, and which token comes next.
 
-*Coupled match*, the one there is: the target takes its own token at every place of the draft, with the noise that
-belongs to the place, (seed, sequence, position). The draft is kept while it agrees; where it does not, the target's
-token stands. So every token that comes out is the target's own, taken from the right prefix with the right noise: the
-draft decides how many come out of one forward pass and never which. It needs no probabilities of the draft, and holds
-for every processor, every constraint and every selector that is a function of its row.
+*Coupled match*, the default: the target takes its own token at every place of the draft, with the noise that belongs to
+the place, (seed, sequence, position). The draft is kept while it agrees; where it does not, the target's token stands.
+So every token that comes out is the target's own, taken from the right prefix with the right noise: the draft decides
+how many come out of one forward pass and never which. It needs no probabilities of the draft, and holds for every
+processor, every constraint and every selector that is a function of its row.
 
-A rejection test (Leviathan et al. 2023, Chen et al. 2023: keep with probability min(1, p / q), else draw from what p
-has more than q) accepts at least as much and gives the same law, but other texts for other drafts. It would stand
-beside `coupled_match`, with the processed rows and `Draft.probabilities` as further arguments.
+*Rejection* (Leviathan et al. 2023, Chen et al. 2023), an option of strategies that draw from the softmax p of the
+processed row: a token x that the draft drew from a law q of its own is kept with probability min(1, p(x) / q(x)), else
+one is drawn from what p has more than q. Any token t then comes with
+
+    q(t) min(1, p(t) / q(t)) + (1 - sum over x of min(p(x), q(x))) (p(t) - q(t))+ / (sum over x of (p(x) - q(x))+)
+    = min(p(t), q(t)) + (p(t) - q(t))+ = p(t),
+
+since both sums in the second term are one number. The law is that of coupled match; a draft token is kept at least as
+often (with the sum of min(p, q), which nothing can exceed). But which token comes depends on the draft, so that the
+text is another one where the draft is, and where it ends.
+
+A token that was chosen and not drawn has q = 1: it is kept with probability p(x), else p without x is drawn from. That
+is what coupled match does, whose choice is x with probability p(x). So of such drafts nothing has to be known, and the
+text does not depend on them under either rule.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Literal, TypeAlias, TypeVar
+
+import torch
+from torch import Tensor
 
 T = TypeVar("T")
+
+Verify: TypeAlias = Literal["coupled", "rejection"]
+"""The rules."""
 
 
 def coupled_match(draft: Sequence[int], target: Sequence[T]) -> Sequence[T]:
@@ -31,6 +48,33 @@ def coupled_match(draft: Sequence[int], target: Sequence[T]) -> Sequence[T]:
         At least one and at most k + 1 choices; all but the last are those of the draft.
     """
     return target[: num_equal(draft, target) + 1] if draft else target
+
+
+def is_accepted(p: Tensor, q: Tensor, uniforms: Tensor) -> Tensor:
+    """Whether tokens are kept: with probability min(1, p / q), bool [N].
+
+    Strict, so that a token with p = 0 is never kept.
+
+    Args:
+        p: [N], the probability of each token under the law of its place.
+        q: [N], its probability under the law that it was drawn from, above 0.
+        uniforms: [N], strictly between 0 and 1, independent of the token.
+    """
+    return uniforms * q < p
+
+
+def residual(p: Tensor, q: Tensor) -> Tensor:
+    """The law of what replaces a token that was not kept: (p - q)+ over its sum, [N, V].
+
+    Where p is nowhere above q the two are equal but for rounding, and the law is p.
+
+    Args:
+        p: [N, V], the law of each place.
+        q: [N, V], the law that the token was drawn from.
+    """
+    rest = (p - q).clamp(min=0)
+    mass = rest.sum(dim=-1, keepdim=True)
+    return torch.where(mass > 0, rest / mass, p)
 
 
 def num_equal(draft: Sequence[int], tokens: Sequence[object]) -> int:

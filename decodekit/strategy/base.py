@@ -32,6 +32,7 @@ from decodekit.sampling import Candidates, LogitsProcessor, Pipeline
 from decodekit.sampling.mirostat import Mirostat as MirostatLaw
 from decodekit.speculation import GrammarDraft, PromptLookup, Proposer, Suffix, resolve_proposer
 from decodekit.speculation.proposer import Speculate
+from decodekit.speculation.verification import Verify
 
 PROPOSERS: Mapping[str, Callable[[], Proposer]] = {
     "prompt-lookup": PromptLookup,
@@ -49,11 +50,16 @@ class Strategy(ABC):
 
     `speculate` says who guesses ahead: a proposer, its name (see `PROPOSERS`), or several to try in order. It never
     changes a text, only how many forward passes the text costs.
+
+    `verify` says how guesses are verified: ``"coupled"``, or ``"rejection"`` for strategies whose `select` draws from
+    the softmax of its scores. With the second the law of the texts is the same, and each text is a function of the
+    seed, the proposer and all that decides where a draft ends; see `speculation.verification`.
     """
 
     name: ClassVar[str]
     seed: int | None = None
     speculate: Speculate = None
+    verify: Verify = "coupled"
 
     @property
     @abstractmethod

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_args
 
 from torch import Tensor
 
@@ -26,7 +26,9 @@ from decodekit.sampling import (
 from decodekit.sampling.mirostat import Mirostat as MirostatLaw
 from decodekit.sampling.options import BiasOptions, ShapeOptions
 from decodekit.sampling.orders import ordered
-from decodekit.speculation.proposer import Speculate
+from decodekit.speculation import Adaptive, Proposer, Suffix
+from decodekit.speculation.proposer import Speculate, every_part
+from decodekit.speculation.verification import Verify
 from decodekit.strategy.base import Processors, Strategy, check_seed
 
 
@@ -85,6 +87,7 @@ class Sample(Strategy, ShapeOptions, BiasOptions):
         seed: key of the noise, for every prompt; ``generate(seed=...)`` may give it instead. None is 0.
         processors: further processors.
         speculate: who guesses ahead; see `Strategy`.
+        verify: how guesses are verified, "coupled" or "rejection"; see `Strategy`.
         order: "decodekit", or the order and the meaning that the options have in "hf" (transformers), "vllm",
             "llamacpp" or "mlx"; see `sampling.orders`.
         others: penalties and biases, further truncations and shapes; see `sampling.options`.
@@ -103,6 +106,7 @@ class Sample(Strategy, ShapeOptions, BiasOptions):
     seed: int | None = None
     processors: Processors = ()
     speculate: Speculate = None
+    verify: Verify = field(default="coupled", kw_only=True)
     order: str = field(default="decodekit", kw_only=True)
 
     def __post_init__(self) -> None:
@@ -161,6 +165,7 @@ class Mirostat(Strategy, BiasOptions):
         temperature: divides the logits first; above 0.
         processors: further processors, before the surprise is taken.
         speculate: who guesses ahead; see `Strategy`.
+        verify: how guesses are verified, as in `Sample`.
         others: penalties and biases; see `sampling.options.BiasOptions`.
 
     Raises:
@@ -176,6 +181,7 @@ class Mirostat(Strategy, BiasOptions):
     temperature: float = 1.0
     processors: Processors = ()
     speculate: Speculate = None
+    verify: Verify = field(default="coupled", kw_only=True)
 
     def __post_init__(self) -> None:
         faults: list[DecodekitError] = []
@@ -256,9 +262,33 @@ def _ordered(
 
 def _check_speculate(strategy: Strategy, faults: list[DecodekitError]) -> None:
     try:
-        _ = strategy.proposer
+        proposer = strategy.proposer
     except (OptionError, UnknownNameError) as error:
         faults.append(error)
+        return
+    if strategy.verify not in get_args(Verify):
+        faults.append(OptionError(f'verify={strategy.verify!r} is neither "coupled" nor "rejection"', at="verify"))
+    elif strategy.verify == "rejection" and proposer is None:
+        faults.append(
+            UselessOptionError(
+                'verify="rejection" has no effect without speculate=', at="verify", hint='DraftModel("tiny-draft")'
+            )
+        )
+    elif strategy.verify == "rejection":
+        learning = [part for part in every_part(proposer) if _learns_from_others(part)]
+        if learning:
+            faults.append(
+                OptionError(
+                    f'verify="rejection" and {learning[0]!r:.60} cannot be combined: where its drafts end depends on '
+                    "other rows, and so would the text",
+                    at="verify",
+                    hint='verify="coupled", under which no text depends on a draft',
+                )
+            )
+
+
+def _learns_from_others(proposer: Proposer) -> bool:
+    return isinstance(proposer, Adaptive) or (isinstance(proposer, Suffix) and proposer.corpus is not None)
 
 
 def useless_with_greedy(option: str) -> UselessOptionError:
