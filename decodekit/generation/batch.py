@@ -3,13 +3,17 @@
 New rows are prefilled apart from the rows that decode, in groups of similar length; then all rows decode together, step
 by step, each by as many tokens as come out of its draft. A finished row leaves at once. Requests are taken from the
 stream only when a row is free for them, and while the stream lets wait for one, everything waits.
+
+Several samples of a request are rows like any others, each with a number that keys its noise. They share the reading of
+their prompt (see `generation.sharing`), also where there are fewer rows than samples: a sample that comes later finds
+the prompt in the row of one that came before, as long as no other request has taken it.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -19,6 +23,7 @@ from decodekit.generation.buffers import Masks, TokenTable
 from decodekit.generation.forced import take_forced
 from decodekit.generation.padding import similar_lengths
 from decodekit.generation.sequence import Request, Sequence, TokenLogprob
+from decodekit.generation.sharing import SharedPrompts
 from decodekit.generation.stats import Stats
 from decodekit.generation.step import Settings, forward, step
 from decodekit.generation.stopping import FinishReason
@@ -64,12 +69,14 @@ class Update:
         text: text that became certain; the texts of all updates of a request, concatenated, are its text.
         token_ids: tokens taken since its last update.
         result: the end, with the last update of the request.
+        sequence: number of the sample, as in `Request`; each sample of a request has updates of its own.
     """
 
     index: int
     text: str
     token_ids: tuple[int, ...]
     result: Result | None = None
+    sequence: int = 0
 
 
 class Batch:
@@ -81,10 +88,16 @@ class Batch:
         num_rows: most sequences at a time.
         requests: what to continue. One that is an error already (its prompt could not be read), or that does not fit
             the model, is answered with a result that carries the error.
+        num_samples: how many texts each request has, n. Those of a request with number s are numbered from s n on.
     """
 
     def __init__(
-        self, model: CausalLM, settings: Settings, num_rows: int, requests: Iterable[Request | DecodekitError]
+        self,
+        model: CausalLM,
+        settings: Settings,
+        num_rows: int,
+        requests: Iterable[Request | DecodekitError],
+        num_samples: int = 1,
     ) -> None:
         self._model = model
         self._settings = settings
@@ -92,8 +105,9 @@ class Batch:
         self._running: list[Sequence] = []
         self._free: list[int] = []
         self._cache: Cache | None = None
-        self._queue = enumerate(requests)
+        self._queue = _samples(requests, num_samples)
         self._is_exhausted = False
+        self._shared = SharedPrompts(model.can_rollback) if num_samples > 1 else None
         self._masks = Masks(num_rows, settings.vocabulary.num_mask_words, settings.can_redraw)
         self._table = TokenTable(num_rows) if settings.pipeline.needs_history else None
 
@@ -102,6 +116,8 @@ class Batch:
         while True:
             admitted, answers = self._admit()
             yield from answers
+            if self._shared is not None and admitted:
+                yield from self._read_shared(self._shared, admitted)
             for indices in similar_lengths([len(sequence.pending) for sequence in admitted], PREFILL_TOKENS):
                 group = [admitted[i] for i in indices]
                 yield from self._prefill(group)
@@ -124,10 +140,11 @@ class Batch:
             if entry is None:
                 self._is_exhausted = True
                 break
+            index, number, request = entry
             try:
-                sequence = self._begin(*entry)
+                sequence = self._begin(index, request)
             except DecodekitError as error:
-                answers.append(refused(*entry, error))
+                answers.append(replace(refused(index, request, error), sequence=number))
                 continue
             if sequence.finish_reason is None:
                 admitted.append(sequence)
@@ -173,10 +190,32 @@ class Batch:
             self._free = list(range(num_rows))[::-1]
             self._cache = self._model.new_cache(num_rows, rounded(longest))
         for sequence in admitted:
-            sequence.row = self._free.pop()
+            if self._shared is None:
+                sequence.row = self._free.pop()
+            else:
+                sequence.row = self._shared.take_row(self._free, sequence.request.prompt)
             if self._table is not None:
                 self._table.begin(sequence)
-        self._cache.reset([sequence.row for sequence in admitted])
+        if self._shared is None:
+            self._cache.reset([sequence.row for sequence in admitted])
+
+    def _read_shared(self, shared: SharedPrompts, admitted: list[Sequence]) -> Iterator[Update]:
+        """Bring the rows of new sequences up to the last token of their prompts, reading each prompt once."""
+        assert self._cache is not None
+        readers = shared.begin(admitted, self._cache)
+        for sequence in admitted:
+            del sequence.pending[: len(sequence.request.prompt) - 1]
+        waiting = [sequence.pending for sequence in readers]
+        for sequence in readers:
+            sequence.pending = list(sequence.request.prompt[:-1])
+        for indices in similar_lengths([len(sequence.pending) for sequence in readers], PREFILL_TOKENS):
+            group = [readers[i] for i in indices]
+            yield from self._prefill(group)
+            with torch.inference_mode():
+                forward(group, self._model, self._cache)
+        for sequence, pending in zip(readers, waiting, strict=True):
+            sequence.pending = pending
+        shared.spread(readers, admitted, self._cache)
 
     def _prefill(self, group: list[Sequence]) -> Iterator[Update]:
         """Read long prompts up to their last chunk, which `step` reads; after each chunk the others take a token."""
@@ -250,6 +289,19 @@ def token_budget(index: int, request: Request, model: CausalLM, settings: Settin
     return max_tokens
 
 
+def _samples(
+    requests: Iterable[Request | DecodekitError], num_samples: int
+) -> Iterator[tuple[int, int, Request | DecodekitError]]:
+    """Every request once for each of its samples, with its index and the number of the sample."""
+    for index, request in enumerate(requests):
+        for sample in range(num_samples):
+            if isinstance(request, DecodekitError):
+                yield index, sample, request
+            else:
+                number = request.sequence * num_samples + sample
+                yield index, number, replace(request, sequence=number)
+
+
 def refused(index: int, request: Request | DecodekitError, error: DecodekitError) -> Update:
     """The answer to a request that cannot start."""
     num_prompt_tokens = 0 if isinstance(request, DecodekitError) else len(request.prompt)
@@ -266,7 +318,8 @@ def _update(sequence: Sequence) -> Update:
             tuple(sequence.logprobs),
             sequence.stats(time.perf_counter()),
         )
-    update = Update(sequence.index, sequence.new_text, tuple(sequence.token_ids[sequence.num_reported :]), result)
+    token_ids = tuple(sequence.token_ids[sequence.num_reported :])
+    update = Update(sequence.index, sequence.new_text, token_ids, result, sequence.request.sequence)
     sequence.new_text, sequence.num_reported = "", len(sequence.token_ids)
     return update
 
