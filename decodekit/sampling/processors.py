@@ -41,11 +41,14 @@ class Stage(IntEnum):
 
 
 class LogitsProcessor(ABC):
-    """A pure function of logits and history; a frozen dataclass.
+    """A pure function of logits and history; a frozen dataclass. Composed with ``|`` into a pipeline.
 
-    Laws: the logits given are not changed in place; rows do not influence each other; what is -inf stays -inf; NaN
-    comes only from NaN; a truncation leaves a token where there was one (a ban need not). Composed with ``|`` into a
-    pipeline.
+    Laws, which `testing.check_processor` checks: what is given is not changed, and equal input gives equal output,
+    whatever was processed before. A row depends on its logits and its own prefix alone, which inside a draft goes on
+    with the draft tokens before it. float32 [N, V] goes in and comes out. What is -inf stays -inf; NaN and +inf come of
+    NaN and +inf alone. A bias (and what comes last) gives a token a logit that does not depend on those of the others,
+    so that a mask may come before or after it; a temperature removes nothing and keeps the order; a truncation leaves a
+    token where there was one (a ban need not).
     """
 
     stage: ClassVar[Stage]

@@ -1,7 +1,4 @@
-"""Checks that the author of a constraint or of a matcher runs in a test: languages by example, and laws.
-
-Every check raises `AssertionError` with the text and the place at which a promise was broken, and returns nothing.
-"""
+"""Languages by example, and the laws of `Matcher`."""
 
 from __future__ import annotations
 

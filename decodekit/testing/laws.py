@@ -1,0 +1,87 @@
+"""How the checks of this package say which law was broken, by what and where; and the laws of a value."""
+
+from __future__ import annotations
+
+import math
+import pickle
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import FrozenInstanceError, dataclass, fields, is_dataclass
+from typing import Any, NoReturn, TypeVar
+
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is checked, and the laws that its protocol states.
+
+    Args:
+        value: the processor, strategy or proposer.
+        laws: by name, each in one sentence.
+    """
+
+    value: object
+    laws: Mapping[str, str]
+
+    def require(self, law: str, condition: bool, place: str) -> None:
+        """Raise `AssertionError` with the law and the place unless the condition holds."""
+        if not condition:
+            self.broken(law, place)
+
+    def broken(self, law: str, place: str, cause: Exception | None = None) -> NoReturn:
+        """Raise `AssertionError` with the law and the place."""
+        reason = "" if cause is None else f" ({type(cause).__name__}: {cause})"
+        raise AssertionError(
+            f"{self.value!r:.200} breaks the law {law!r}: {self.laws[law]}\n  at  {place}{reason}"
+        ) from cause
+
+    def run(self, law: str, place: str, call: Callable[[], _Result]) -> _Result:
+        """What a call gives; its exception breaks the law."""
+        try:
+            return call()
+        except Exception as error:  # whatever it does wrong
+            self.broken(law, place, error)
+
+
+def check_value(subject: Subject, *, is_hashable: bool = True) -> None:
+    """The law "value": a frozen dataclass whose copies are equal to it and whose `repr` makes an equal one."""
+    value: Any = subject.value
+    if not is_dataclass(value):
+        subject.broken("value", "it is no dataclass")
+    for field in fields(value):
+        try:
+            setattr(value, field.name, getattr(value, field.name))
+        except FrozenInstanceError:
+            continue
+        subject.broken("value", f"its field {field.name!r} can be set")
+    copy = subject.run("value", "pickling it", lambda: pickle.loads(pickle.dumps(value)))
+    subject.require("value", bool(copy == value), "a pickled copy is not equal")
+    if is_hashable:
+        hashes = subject.run("value", "hashing it", lambda: (hash(value), hash(copy)))
+        subject.require("value", hashes[0] == hashes[1], "a pickled copy has another hash")
+    again = subject.run("value", f"evaluating {value!r:.200}", lambda: eval(repr(value), names_of(value)))
+    subject.require("value", bool(again == value), f"evaluating {value!r:.200} makes {again!r:.200}")
+
+
+def names_of(value: object) -> dict[str, Any]:
+    """What the `repr` of a value may name: the classes of the value and of all that it holds, and their modules."""
+    names: dict[str, Any] = {"inf": math.inf, "nan": math.nan}
+    for part in _parts(value):
+        names |= vars(sys.modules[type(part).__module__])
+        names[type(part).__name__] = type(part)
+    return names
+
+
+def _parts(value: object) -> Iterator[object]:
+    """A value and, before it, the values that it holds."""
+    held: list[object] = []
+    if is_dataclass(value) and not isinstance(value, type):
+        held = [getattr(value, field.name, None) for field in fields(value)]
+    elif isinstance(value, Mapping):
+        held = [*value.keys(), *value.values()]
+    elif isinstance(value, list | tuple | set | frozenset):
+        held = [*value]
+    for part in held:
+        yield from _parts(part)
+    yield value
