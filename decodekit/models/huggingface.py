@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from decodekit.errors import ContextLengthError, ModelError
 from decodekit.models.causal_lm import Cache, LogitsKind
+from decodekit.models.layers import Exit
 from decodekit.models.loading import check_tokenizer, load
 from decodekit.models.ragged import RaggedModel
 from decodekit.models.rowwise import RowwiseModel
@@ -79,6 +80,7 @@ class HuggingFaceLM:
         self._eos_token_ids = _eos_token_ids(model)
         self._runner, self._tier = _choose(model, self._context_length, tier)
         self._vocab_size = _vocab_size(self._runner, model)
+        self._exit: Exit | None = None
 
     def __repr__(self) -> str:
         return f"HuggingFaceLM({self._name!r}, tier={self._tier.name!r}, device={self._device}, dtype={self.dtype})"
@@ -123,6 +125,16 @@ class HuggingFaceLM:
         """Whether taking tokens back is free; not with recurrent state."""
         return self._runner.can_rollback
 
+    @property
+    def num_layers(self) -> int:
+        """How many layers the configuration says there are."""
+        return int(self.model.config.get_text_config().num_hidden_layers)  # type: ignore[operator, union-attr]
+
+    @property
+    def is_tied(self) -> bool:
+        """Whether embeddings and output projection are one matrix."""
+        return bool(self.model.config.get_text_config().tie_word_embeddings)  # type: ignore[operator, union-attr]
+
     def new_cache(self, num_rows: int, capacity: int) -> Cache:
         """An empty cache for `num_rows` sequences of up to `capacity` tokens; it grows when a row needs more."""
         return self._runner.new_cache(num_rows, capacity)
@@ -140,6 +152,50 @@ class HuggingFaceLM:
 
         Runs in inference mode; the result is an inference tensor, which cannot be changed in place outside of it.
         """
+        self._check(tokens, num_tokens, cache, rows, logits)
+        return self._runner.forward(tokens, num_tokens, cache, rows, logits)  # type: ignore[arg-type]
+
+    def forward_hidden(
+        self,
+        tokens: Tensor,
+        num_tokens: Sequence[int],
+        cache: Cache,
+        rows: Sequence[int] | None = None,
+        *,
+        logits: LogitsKind = "last",
+        layers: Sequence[int] = (-1,),
+    ) -> tuple[Tensor, list[Tensor]]:
+        """`forward` with hidden states; see `layers.HiddenStates.forward_hidden`. Steps are not replayed for it."""
+        self._check(tokens, num_tokens, cache, rows, logits)
+        hidden: list[Tensor] = []
+        out = self._runner.forward(tokens, num_tokens, cache, rows, logits, hidden)  # type: ignore[arg-type]
+        if len(hidden) != self.num_layers + 1:
+            raise ModelError(
+                f"{type(self.model).__name__} shows {len(hidden)} hidden states of its {self.num_layers} layers",
+                at=self._name,
+                hint="a strategy that does not read layers",
+            )
+        return out, [hidden[layer] for layer in layers]
+
+    def exit_logits(self, hidden: Tensor, *, final_norm: bool = True) -> Tensor:
+        """Logits of the hidden states of a middle layer; see `layers.EarlyExits.exit_logits`."""
+        if self._exit is None:
+            self._exit = Exit(self.model)
+        if final_norm:
+            return self._exit(hidden)
+        head: Any = self.model.get_output_embeddings()  # type: ignore[operator]
+        with torch.inference_mode():
+            return head(hidden).float()  # type: ignore[no-any-return]
+
+    def _check(
+        self,
+        tokens: Tensor,
+        num_tokens: Sequence[int],
+        cache: Cache,
+        rows: Sequence[int] | None,
+        logits: LogitsKind,
+    ) -> None:
+        """Refuse arguments of `forward` that contradict each other, or exceed the context."""
         lengths = cache.row_lengths  # type: ignore[attr-defined]
         chosen = range(len(lengths)) if rows is None else rows
         if not len(chosen) == len(num_tokens) == tokens.shape[0] > 0:
@@ -162,7 +218,6 @@ class HuggingFaceLM:
                         at=self._name,
                         hint="a shorter prompt or a smaller max_new_tokens",
                     )
-        return self._runner.forward(tokens, num_tokens, cache, rows, logits)  # type: ignore[arg-type]
 
 
 _verdicts: WeakKeyDictionary[nn.Module, tuple[object, int, Tier]] = WeakKeyDictionary()

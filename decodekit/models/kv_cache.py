@@ -45,6 +45,7 @@ class Step:
         "_masks",
         "end",
         "given_mask",
+        "hidden",
         "is_fresh",
         "is_strict",
         "is_uniform",
@@ -85,6 +86,7 @@ class Step:
         self.is_uniform = num_new == 1 and min(row_ends) == self.end  # each query sees exactly the slots [0, end)
         self.is_strict = False  # refuse arguments of attention whose meaning is unknown
         self.windows: set[int] | None = None  # collects the sliding windows of the layers, where somebody asks for them
+        self.hidden: list[Tensor] | None = None  # collects the hidden states of the layers, where somebody asks
         self.given_mask: Tensor | None = None  # the mask of all layers over the slots they are handed; see `replay`
         self._masks: dict[tuple[int | None, int, torch.dtype], tuple[int, int, Tensor]] = {}
 

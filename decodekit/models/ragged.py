@@ -101,7 +101,12 @@ class RaggedModel:
             arguments["position_ids"] = step.positions
         if keep is not None and self._takes_keep:
             arguments["logits_to_keep"] = keep
-        logits: Tensor = (module or self._module)(**arguments).logits
+        if step.hidden is not None:
+            arguments["output_hidden_states"] = True
+        out = (module or self._module)(**arguments)
+        if step.hidden is not None:
+            step.hidden += out.hidden_states or ()
+        logits: Tensor = out.logits
         return logits
 
     def new_cache(self, num_rows: int, capacity: int) -> RaggedCache:
@@ -116,18 +121,23 @@ class RaggedModel:
         cache: RaggedCache,
         rows: Sequence[int] | None,
         logits: LogitsKind,
+        hidden: list[Tensor] | None = None,
     ) -> Tensor:
-        """Append tokens and return logits; see `causal_lm.CausalLM.forward`."""
+        """Append tokens and return logits; see `causal_lm.CausalLM.forward`.
+
+        `hidden` collects what embeddings and layers say of the new tokens, [R, T, D] each.
+        """
         limit = self._longrope_limit
         if limit is not None:
             ends = cache.ends(num_tokens, rows)
             if min(ends) <= limit < max(ends):
-                return self._forward_in_two(tokens, num_tokens, cache, rows, logits, [end > limit for end in ends])
+                is_long = [end > limit for end in ends]
+                return self._forward_in_two(tokens, num_tokens, cache, rows, logits, is_long, hidden)
         width = max(num_tokens)
         if tokens.shape[1] != width:
             tokens = tokens[:, :width]
         step = cache.begin(num_tokens, rows)
-        step.is_strict = self.is_strict
+        step.is_strict, step.hidden = self.is_strict, hidden
         if logits == "all":
             with self._guard:
                 out = self._run(tokens, step, _transformers_cache(cache, step), None)
@@ -144,7 +154,7 @@ class RaggedModel:
         return out.float()
 
     def _can_replay(self, step: Step) -> bool:
-        return self._replays is not None and step.num_new <= MAX_WIDTH and not step.is_fresh
+        return self._replays is not None and step.num_new <= MAX_WIDTH and not step.is_fresh and step.hidden is None
 
     def _replayed(self, wanted: str, tokens: Tensor, step: Step, cache: RaggedCache) -> Tensor:
         assert self._replays is not None
@@ -202,16 +212,30 @@ class RaggedModel:
         rows: Sequence[int] | None,
         logits: LogitsKind,
         is_long: Sequence[bool],
+        hidden: list[Tensor] | None,
     ) -> Tensor:
         """Rows beyond the limit of LongRoPE apart from the others, so that no row depends on its neighbours."""
         all_rows = list(range(cache.num_rows)) if rows is None else list(rows)
         parts: dict[bool, Tensor] = {}
+        states: dict[bool, list[Tensor]] = {}
         members = {side: [i for i, long in enumerate(is_long) if long == side] for side in (False, True)}
         for side, chosen in members.items():
             wanted = logits if isinstance(logits, str) else [logits[i] for i in chosen]
+            states[side] = []
             parts[side] = self.forward(
-                tokens[chosen], [num_tokens[i] for i in chosen], cache, [all_rows[i] for i in chosen], wanted
+                tokens[chosen],
+                [num_tokens[i] for i in chosen],
+                cache,
+                [all_rows[i] for i in chosen],
+                wanted,
+                None if hidden is None else states[side],
             )
+        if hidden is not None:
+            for short, long in zip(states[False], states[True], strict=True):
+                whole = short.new_zeros(len(all_rows), max(num_tokens), short.shape[-1])
+                for side, part in ((False, short), (True, long)):
+                    whole[members[side], : part.shape[1]] = part
+                hidden.append(whole)
         if not isinstance(logits, str):
             places = {side: iter(torch.split(part, [logits[i] for i in members[side]])) for side, part in parts.items()}
             return torch.cat([next(places[long]) for long in is_long])

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
 from decodekit.models.causal_lm import LogitsKind
 from decodekit.models.kv_cache import check_order, shortened
@@ -125,20 +126,29 @@ class RowwiseModel:
         cache: RowCache,
         rows: Sequence[int] | None,
         logits: LogitsKind,
+        hidden: list[Tensor] | None = None,
     ) -> Tensor:
-        """Append tokens and return logits; see `causal_lm.CausalLM.forward`."""
+        """Append tokens and return logits; see `causal_lm.CausalLM.forward`.
+
+        `hidden` collects what embeddings and layers say of the new tokens, [R, T, D] each.
+        """
         wanted = range(cache.num_rows) if rows is None else rows
         before = {row: len(cache.tokens[row]) for row in wanted}
         results: list[Tensor] = []
+        states: list[list[Tensor]] = []  # by row and layer, [T, D]
         try:
             for i, row in enumerate(wanted):
                 num_wanted = num_tokens[i] if logits == "all" else 1 if logits == "last" else int(logits[i])
-                results.append(self._forward_row(tokens[i, : num_tokens[i]], cache, row, num_wanted))
+                states.append([])
+                found = None if hidden is None else states[-1]
+                results.append(self._forward_row(tokens[i, : num_tokens[i]], cache, row, num_wanted, found))
         except BaseException:
             # A state half-way through a pass is worth nothing: drop it, and the next pass starts from the tokens.
             for row, length in before.items():
                 _restore(cache, row, length)
             raise
+        if hidden is not None:
+            hidden += [pad_sequence(list(layer), batch_first=True) for layer in zip(*states, strict=True)]
         if logits == "last":
             return torch.stack([result[-1] for result in results])
         if logits != "all":
@@ -148,8 +158,10 @@ class RowwiseModel:
             out[i, : len(result)] = result
         return out
 
-    def _forward_row(self, new: Tensor, cache: RowCache, row: int, num_wanted: int) -> Tensor:
-        """float32 [num_wanted, V]: logits of the last so many new tokens of one row."""
+    def _forward_row(
+        self, new: Tensor, cache: RowCache, row: int, num_wanted: int, hidden: list[Tensor] | None
+    ) -> Tensor:
+        """float32 [num_wanted, V]: logits of the last so many new tokens of one row; `hidden` collects [T, D] each."""
         added: list[int] = new.tolist()
         if self._state is None or (cache.states[row] is None and cache.tokens[row]):
             new = torch.tensor(cache.tokens[row] + added, device=self._device)
@@ -164,10 +176,17 @@ class RowwiseModel:
         cache.tokens[row].extend(added)
         # Several tokens after a recurrent state: some architectures would start from an empty state, so one by one.
         pieces = torch.split(new, 1) if is_continued else (new,)
-        outs = []
+        if hidden is not None:
+            arguments["output_hidden_states"] = True
+        outs, states = [], []
         for piece in pieces:
             arguments["input_ids"] = piece[None]
-            outs.append(self._module(**arguments).logits[0].float())
+            result = self._module(**arguments)
+            outs.append(result.logits[0].float())
+            if hidden is not None:
+                states.append([layer[0] for layer in result.hidden_states or ()])
+        if hidden is not None:
+            hidden += [torch.cat(layer)[-len(added) :] for layer in zip(*states, strict=True)]
         out = torch.cat(outs) if len(outs) > 1 else outs[0]
         return out[-num_wanted:]
 
