@@ -28,6 +28,7 @@ _HOME: dict[str, str] = {
     # speculation
     "Adaptive": "decodekit.speculation",
     "DraftModel": "decodekit.speculation",
+    "EarlyExit": "decodekit.speculation",
     "GrammarDraft": "decodekit.speculation",
     "PromptLookup": "decodekit.speculation",
     "Suffix": "decodekit.speculation",
@@ -149,6 +150,7 @@ if TYPE_CHECKING:
     from decodekit.sampling import watermark_score as watermark_score
     from decodekit.speculation import Adaptive as Adaptive
     from decodekit.speculation import DraftModel as DraftModel
+    from decodekit.speculation import EarlyExit as EarlyExit
     from decodekit.speculation import GrammarDraft as GrammarDraft
     from decodekit.speculation import PromptLookup as PromptLookup
     from decodekit.speculation import Suffix as Suffix

@@ -39,10 +39,10 @@ from decodekit.generation.settings import FastForward, Settings
 from decodekit.generation.stopping import StopStrings
 from decodekit.models.causal_lm import CausalLM
 from decodekit.sampling import LogitsProcessor, Pipeline, Stage
-from decodekit.speculation import DraftModel, GrammarDraft
+from decodekit.speculation import GrammarDraft
 from decodekit.speculation.canonical import Canonical
-from decodekit.speculation.proposer import each_proposer
-from decodekit.strategy import Processors, Strategy, can_redraw, check_seed, resolve_strategy
+from decodekit.speculation.proposer import ChecksTarget, each_proposer
+from decodekit.strategy import Greedy, Processors, Strategy, can_redraw, check_seed, resolve_strategy
 from decodekit.vocabulary import Vocabulary
 
 __all__ = ["LLM", "Chunk", "Completion", "Score", "generate"]
@@ -443,9 +443,10 @@ class LLM:
                 at="speculate",
                 hint="no speculate=; forced tokens of a constraint are taken all the same",
             )
-        for draft_model in (proposer for proposer in proposers if isinstance(proposer, DraftModel)):
+        is_greedy = type(strategy).select is Greedy.select
+        for proposer in (one for one in proposers if isinstance(one, ChecksTarget)):
             try:
-                draft_model.check_vocabulary(self.vocabulary)
+                proposer.check_target(self.model, self.vocabulary, is_greedy=is_greedy)
             except DecodekitError as error:
                 yield error
         if any(isinstance(proposer, GrammarDraft) for proposer in proposers):

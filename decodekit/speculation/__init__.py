@@ -5,6 +5,7 @@ Read `proposer` for what a proposer is, `verification` for why a draft never cha
 
 from decodekit.speculation.draft_length import Adaptive, measured_costs
 from decodekit.speculation.draft_model import DraftModel
+from decodekit.speculation.early_exit import EarlyExit
 from decodekit.speculation.grammar_draft import GrammarDraft
 from decodekit.speculation.prompt_lookup import PromptLookup
 from decodekit.speculation.proposer import Chain, Context, Draft, Proposer, resolve_proposer
@@ -18,6 +19,7 @@ __all__ = [
     "Context",
     "Draft",
     "DraftModel",
+    "EarlyExit",
     "GrammarDraft",
     "PromptLookup",
     "Proposer",

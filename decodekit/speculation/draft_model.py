@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from decodekit.errors import OptionError, VocabularyMismatchError
+from decodekit.models.causal_lm import CausalLM
 from decodekit.speculation.draft_engine import DraftEngine
 from decodekit.speculation.proposer import Context, Draft
 from decodekit.vocabulary import Vocabulary
@@ -48,7 +49,7 @@ class DraftModel:
                 f"{self.model!r:.60} is no model", at="model", hint='DraftModel(LLM.load("tiny-draft")), or its name'
             )
 
-    def check_vocabulary(self, vocabulary: Vocabulary) -> None:
+    def check_target(self, model: CausalLM, vocabulary: Vocabulary, *, is_greedy: bool) -> None:
         """Load the model if need be, and raise `VocabularyMismatchError` if it cannot draft for `vocabulary`."""
         self._loaded().check(vocabulary)
 

@@ -153,11 +153,27 @@ class Proposer(Protocol):
     `Context.memory`, so rows may advance unequally, come and go.
 
     Laws: one draft per context, none longer than its limit; contexts are not changed, but for their memory.
+
+    One that cannot draft for every target is a `ChecksTarget`, too.
     """
 
     def propose(self, contexts: Sequence[Context], limits: Sequence[int]) -> list[Draft]:
         """A draft for every context, with at most `limits[i]` tokens (0 or more); an empty one where there is no
         guess.
+        """
+
+
+@runtime_checkable
+class ChecksTarget(Protocol):
+    """A proposer that is asked, before anything is decoded, whether it can draft for a target."""
+
+    def check_target(self, model: CausalLM, vocabulary: Vocabulary, *, is_greedy: bool) -> None:
+        """Raise the `DecodekitError` that says why not; loads what is needed for drafts.
+
+        Args:
+            model: the target.
+            vocabulary: its tokens.
+            is_greedy: whether it takes the likeliest token.
         """
 
 

@@ -17,6 +17,19 @@ def plain_logits(model: nn.Module, tokens: Sequence[int]) -> Tensor:
     return logits
 
 
+def exit_logits(model: nn.Module, tokens: Sequence[int], num_layers: int) -> Tensor:
+    """float32 [T, V]: norm and head of the model over the hidden states after its first `num_layers` layers."""
+    decoder = model.get_decoder()  # type: ignore[operator]
+    decoder = model.model if decoder is model else decoder  # Llama 4
+    names = ("norm", "ln_f", "norm_f", "final_layer_norm", "final_layernorm", "embedding_norm")
+    [norm] = [getattr(decoder, name) for name in names if hasattr(decoder, name)]
+    with torch.no_grad():
+        out = decoder(input_ids=torch.tensor([list(tokens)]), output_hidden_states=True, use_cache=False)
+        logits: Tensor = model.get_output_embeddings()(norm(out.hidden_states[num_layers]))[0].float()  # type: ignore[operator]
+    cap = getattr(model.config, "final_logit_softcapping", None)
+    return logits if cap is None else cap * torch.tanh(logits / cap)
+
+
 def plain_attention(
     query: Tensor,
     key: Tensor,

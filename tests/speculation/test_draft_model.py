@@ -144,7 +144,7 @@ def test_vocabularies_must_be_the_same() -> None:
     assert first_difference(Vocabulary([b"a", b"c", b"b", b"d"], []), target) == 1
     assert first_difference(Vocabulary(letters[:3], []), target) == 3
     with pytest.raises(VocabularyMismatchError, match="another vocabulary than the target: token 5"):
-        DraftModel(toy(0, 5)).check_vocabulary(Vocabulary(letters, [], 6))
+        DraftModel(toy(0, 5)).check_target(toy(0), Vocabulary(letters, [], 6), is_greedy=True)
     with pytest.raises(VocabularyMismatchError, match="another vocabulary"):
         llm().generate("x", speculate=DraftModel(toy(0, 5)), max_new_tokens=4)
 
