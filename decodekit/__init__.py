@@ -21,9 +21,11 @@ _HOME: dict[str, str] = {
     "generate": "decodekit.llm",
     # strategies
     "Beam": "decodekit.generation.beam",
+    "BestOf": "decodekit.strategy",
     "Greedy": "decodekit.strategy",
     "Mirostat": "decodekit.strategy",
     "Sample": "decodekit.strategy",
+    "SelfConsistency": "decodekit.strategy",
     "Strategy": "decodekit.strategy",
     # speculation
     "Adaptive": "decodekit.speculation",
@@ -155,9 +157,11 @@ if TYPE_CHECKING:
     from decodekit.speculation import PromptLookup as PromptLookup
     from decodekit.speculation import Suffix as Suffix
     from decodekit.speculation import SuffixCorpus as SuffixCorpus
+    from decodekit.strategy import BestOf as BestOf
     from decodekit.strategy import Greedy as Greedy
     from decodekit.strategy import Mirostat as Mirostat
     from decodekit.strategy import Sample as Sample
+    from decodekit.strategy import SelfConsistency as SelfConsistency
     from decodekit.strategy import Strategy as Strategy
     from decodekit.vocabulary import Vocabulary as Vocabulary
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import repeat
 from typing import Any, Literal, TypeAlias, overload
@@ -27,13 +27,14 @@ from decodekit.errors import (
     UselessOptionError,
     raise_faults,
 )
-from decodekit.generation.batch import Batch, Result
+from decodekit.generation import families
+from decodekit.generation.batch import Result
 from decodekit.generation.beam import Beam
 from decodekit.generation.completion import Chunk, Completion, Score
 from decodekit.generation.prompt import Messages, Prompt, encode, encode_plain, is_messages
 from decodekit.generation.retreat import MAX_ROLLBACKS
 from decodekit.generation.scoring import token_logprobs
-from decodekit.generation.search import Search
+from decodekit.generation.search import Choice, Search
 from decodekit.generation.sequence import Request
 from decodekit.generation.settings import FastForward, Settings
 from decodekit.generation.stopping import StopStrings
@@ -59,6 +60,9 @@ class _Plan:
 
     settings: Settings
     search: Search | None
+    choice: Choice | None
+    num_samples: int
+    has_logprobs: bool
     grammar: CompiledGrammar | None
     on_length: OnLength
     on_error: OnError
@@ -143,7 +147,7 @@ class LLM:
 
         Args:
             prompts: a text, a conversation (list of messages with ``role`` and ``content``), or a list of these.
-            strategy: ``"greedy"``, ``"sample"``, ``"beam"`` or another installed name; a value such as
+            strategy: ``"greedy"``, ``"sample"``, ``"beam"``, ``"best-of"`` or another installed name; a value such as
                 ``Sample(temperature=0.7)`` or ``Beam(4)``;
                 or logits processors joined by ``|``, to sample with.
             constraint: what the text must be: a JSON Schema, a Python type, `Regex`, `Choices`, a response format; or
@@ -360,6 +364,7 @@ class LLM:
             faults += self._faults_of_speed(resolved, constraint, fast_forward)
         given: object = resolved  # a search may be a strategy by registration, which types do not see
         search = given if isinstance(given, Search) else None
+        choice = given if isinstance(given, Choice) else None
         if search is not None:
             faults += search.refusals(on_length=on_length, fast_forward=fast_forward, max_rollbacks=max_rollbacks)
         if on_error not in ("return", "raise"):
@@ -391,7 +396,7 @@ class LLM:
         if seed is None:
             seed = resolved.seed or 0
         if logprobs is False or logprobs == 0:
-            num_alternatives = None
+            num_alternatives = 0 if choice is not None and choice.needs_logprobs else None
         else:
             num_alternatives = 0 if logprobs is True else logprobs
         grammar = None if constraint is None else compile(as_constraint(constraint), self.vocabulary)
@@ -426,6 +431,9 @@ class LLM:
                 canonical=None if grammar is None else self._canonical(),
             ),
             search,
+            choice,
+            getattr(resolved, "num_samples", 1),  # a search has none
+            bool(logprobs),
             grammar,
             on_length or ("return" if constraint is None else "error"),
             on_error,
@@ -483,7 +491,7 @@ class LLM:
         texts: dict[int, list[str]] = {}
         requests = self._requests(prompts, plan)
         if plan.search is None:
-            updates = Batch(self.model, plan.settings, num_rows, requests).run()
+            updates = families.decode(self.model, plan.settings, num_rows, requests, plan.num_samples)
         else:
             updates = plan.search.decode(self.model, plan.settings, num_rows, requests)
         for update in updates:
@@ -491,9 +499,14 @@ class LLM:
             completion = None
             if update.result is not None:
                 completion = _completion(plan, update.index, "".join(texts.pop(update.index)), update.result)
+                if plan.choice is not None:
+                    completion = _chosen(plan, plan.choice, completion)
                 if completion.error is not None and plan.on_error == "raise":
                     raise completion.error
-            yield Chunk(update.index, update.text, update.token_ids, completion)
+            if plan.choice is None:
+                yield Chunk(update.index, update.text, update.token_ids, completion)
+            elif completion is not None:
+                yield Chunk(update.index, completion.text, completion.token_ids, completion)
 
     def _requests(self, prompts: Iterable[Prompt], plan: _Plan) -> Iterator[Request | DecodekitError]:
         seeds = iter(plan.seeds)
@@ -550,6 +563,15 @@ def _completion(plan: _Plan, index: int, text: str, result: Result) -> Completio
     return Completion(
         text, result.token_ids, value, result.finish_reason, error, logprobs, result.stats, result.score, others
     )
+
+
+def _chosen(plan: _Plan, choice: Choice, completion: Completion) -> Completion:
+    """What a strategy makes of all samples of a prompt, without the log-probabilities that it alone asked for."""
+    chosen = choice.choose([replace(completion, others=()), *completion.others])
+    if plan.has_logprobs:
+        return chosen
+    others = tuple(replace(other, logprobs=None) for other in chosen.others)
+    return replace(chosen, logprobs=None, others=others)
 
 
 def _parse(constraint: Constraint, text: str, index: int) -> tuple[Any, DecodekitError | None]:

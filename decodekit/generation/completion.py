@@ -27,8 +27,11 @@ class Completion:
         error: why there is no usable value, None if all is well.
         logprobs: one entry per token if asked for.
         stats: times and counts.
-        score: of a beam search, the log-probability divided by a power of the length, by which it ranks; else None.
-        others: the further texts of a beam search with `num_return_sequences`, best first.
+        score: by what a strategy of several texts ranks it: of a beam search, the log-probability divided by a power
+            of the length; of `BestOf`, what its `rank` says; of `SelfConsistency`, the share of the samples with this
+            answer; else None.
+        others: the further texts of a beam search or of samples with `num_return_sequences`, of `BestOf` and
+            `SelfConsistency`; in the order of their scores, or of the samples.
     """
 
     text: str

@@ -1,13 +1,14 @@
-"""Strategies that keep several hypotheses of a prompt, and so decode in a loop of their own."""
+"""What a strategy of several texts has besides: a loop of its own, or a choice among samples."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from decodekit.errors import DecodekitError
     from decodekit.generation.batch import Update
+    from decodekit.generation.completion import Completion
     from decodekit.generation.sequence import Request
     from decodekit.generation.settings import Settings
     from decodekit.models.causal_lm import CausalLM
@@ -37,3 +38,21 @@ class Search(Protocol):
         self, *, on_length: str | None, fast_forward: str, max_rollbacks: int | None
     ) -> Iterator[DecodekitError]:
         """The faults of options of the call that the search does not have, or that have no effect on it."""
+
+
+@runtime_checkable
+class Choice(Protocol):
+    """What a strategy has besides, if a completion comes of several samples of its prompt (`Strategy.num_samples`).
+
+    `strategy.several` has them. Nothing is streamed before all samples have ended.
+    """
+
+    @property
+    def needs_logprobs(self) -> bool:
+        """Whether samples must have log-probabilities, also where the caller does not ask for them."""
+
+    def choose(self, samples: Sequence[Completion]) -> Completion:
+        """The completion to hand out, with the others and scores, for all samples in the order of their numbers.
+
+        What fails is the `error` of the completion; nothing is raised.
+        """

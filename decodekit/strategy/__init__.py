@@ -9,15 +9,18 @@ from decodekit.strategy.names import (
     resolve_strategy,
     unknown_option,
 )
+from decodekit.strategy.several import BestOf, SelfConsistency
 from decodekit.strategy.tokenwise import Greedy, Mirostat, Sample, can_redraw
 
 __all__ = [
     "GENERATION_OPTIONS",
     "PROPOSERS",
+    "BestOf",
     "Greedy",
     "Mirostat",
     "Processors",
     "Sample",
+    "SelfConsistency",
     "Strategy",
     "all_option_names",
     "available_strategies",

@@ -30,16 +30,26 @@ from decodekit.errors import DecodekitError, OptionError
 from decodekit.generation.settings import NoiseKeys
 from decodekit.sampling import Candidates, LogitsProcessor, Pipeline
 from decodekit.sampling.mirostat import Mirostat as MirostatLaw
-from decodekit.speculation import GrammarDraft, PromptLookup, Proposer, Suffix, resolve_proposer
+from decodekit.speculation import (
+    DraftModel,
+    EarlyExit,
+    GrammarDraft,
+    PromptLookup,
+    Proposer,
+    Suffix,
+    resolve_proposer,
+)
 from decodekit.speculation.proposer import Speculate
 from decodekit.speculation.verification import Verify
 
-PROPOSERS: Mapping[str, Callable[[], Proposer]] = {
+PROPOSERS: Mapping[str, Callable[..., Proposer]] = {
     "prompt-lookup": PromptLookup,
     "suffix": Suffix,
     "grammar": GrammarDraft,
+    "draft-model": DraftModel,
+    "early-exit": EarlyExit.of,
 }
-"""Names that the option `speculate` takes, beside those of installed proposers (see `plugins`)."""
+"""Names that the option `speculate` takes, beside those of installed proposers; see `speculation.names`."""
 
 Processors: TypeAlias = Pipeline | LogitsProcessor | str | Sequence[LogitsProcessor | str]
 """Logits processors as an option takes them: values, or names of installed ones (see `plugins`)."""
@@ -74,6 +84,11 @@ class Strategy(ABC):
     def mirostat(self) -> MirostatLaw | None:
         """A truncation that adapts to the text, after the pipeline; None but for `Mirostat`."""
         return None
+
+    @property
+    def num_samples(self) -> int:
+        """How many texts of a prompt are decoded; see `generation.families`."""
+        return 1
 
     @property
     def proposer(self) -> Proposer | None:

@@ -17,6 +17,7 @@ from decodekit.plugins import did_you_mean
 from decodekit.sampling import LogitsProcessor, Pipeline
 from decodekit.speculation import PromptLookup, Suffix
 from decodekit.strategy.base import Processors, Strategy
+from decodekit.strategy.several import BestOf, SelfConsistency, WithSampleOptions
 from decodekit.strategy.tokenwise import Greedy, Mirostat, Sample, useless_with_greedy
 
 Strategy.register(Beam)  # a search of its own, with its options beside it
@@ -28,6 +29,8 @@ _BUILT_IN: dict[str, Callable[..., Any]] = {
     "suffix": partial(Greedy, speculate=Suffix()),
     "mirostat": Mirostat,
     "beam": Beam,
+    "best-of": WithSampleOptions(BestOf),
+    "self-consistency": WithSampleOptions(SelfConsistency),
 }
 
 

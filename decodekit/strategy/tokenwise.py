@@ -23,6 +23,7 @@ from decodekit.sampling import (
     greedy,
     sample,
 )
+from decodekit.sampling.checks import is_count
 from decodekit.sampling.mirostat import Mirostat as MirostatLaw
 from decodekit.sampling.options import BiasOptions, ShapeOptions
 from decodekit.sampling.orders import ordered
@@ -88,6 +89,8 @@ class Sample(Strategy, ShapeOptions, BiasOptions):
         processors: further processors.
         speculate: who guesses ahead; see `Strategy`.
         verify: how guesses are verified, "coupled" or "rejection"; see `Strategy`.
+        num_return_sequences: how many texts of a prompt; `Completion.others` has those after the first, which alone is
+            streamed. Sample i has the number i, the second key of the noise.
         order: "decodekit", or the order and the meaning that the options have in "hf" (transformers), "vllm",
             "llamacpp" or "mlx"; see `sampling.orders`.
         others: penalties and biases, further truncations and shapes; see `sampling.options`.
@@ -107,6 +110,7 @@ class Sample(Strategy, ShapeOptions, BiasOptions):
     processors: Processors = ()
     speculate: Speculate = None
     verify: Verify = field(default="coupled", kw_only=True)
+    num_return_sequences: int = field(default=1, kw_only=True)
     order: str = field(default="decodekit", kw_only=True)
 
     def __post_init__(self) -> None:
@@ -120,9 +124,15 @@ class Sample(Strategy, ShapeOptions, BiasOptions):
         elif self.order != "decodekit" and not own:
             faults.append(UselessOptionError(f"order={self.order!r} has nothing to put in order", at="order"))
         _check_speculate(self, faults)
+        _check_samples(self.num_return_sequences, faults)
         if self.seed is not None:
             check_seed(self.seed, faults)
         raise_faults(faults)
+
+    @property
+    def num_samples(self) -> int:
+        """`num_return_sequences`."""
+        return self.num_return_sequences
 
     def _own(self, faults: list[DecodekitError]) -> list[LogitsProcessor]:
         return [*self.biases(faults), *self.shapes(self.temperature, self.top_k, self.top_p, self.min_p, faults)]
@@ -166,6 +176,7 @@ class Mirostat(Strategy, BiasOptions):
         processors: further processors, before the surprise is taken.
         speculate: who guesses ahead; see `Strategy`.
         verify: how guesses are verified, as in `Sample`.
+        num_return_sequences: how many texts of a prompt, as in `Sample`.
         others: penalties and biases; see `sampling.options.BiasOptions`.
 
     Raises:
@@ -182,6 +193,7 @@ class Mirostat(Strategy, BiasOptions):
     processors: Processors = ()
     speculate: Speculate = None
     verify: Verify = field(default="coupled", kw_only=True)
+    num_return_sequences: int = field(default=1, kw_only=True)
 
     def __post_init__(self) -> None:
         faults: list[DecodekitError] = []
@@ -193,9 +205,15 @@ class Mirostat(Strategy, BiasOptions):
         _listed(self.processors, faults)
         self._sampled(faults)
         _check_speculate(self, faults)
+        _check_samples(self.num_return_sequences, faults)
         if self.seed is not None:
             check_seed(self.seed, faults)
         raise_faults(faults)
+
+    @property
+    def num_samples(self) -> int:
+        """`num_return_sequences`."""
+        return self.num_return_sequences
 
     def _sampled(self, faults: list[DecodekitError]) -> list[LogitsProcessor]:
         return [*self.biases(faults), *ShapeOptions().shapes(self.temperature, None, None, None, faults)]
@@ -227,6 +245,7 @@ def can_redraw(strategy: Strategy) -> bool:
     So it is for an argmax of scores that each depend on their own token: the argmax over the rest does not depend on
     what else was there. A truncation does: a token that must not come takes the place of another among the k likeliest.
     """
+    strategy = getattr(strategy, "strategy", strategy)  # of several samples, that which draws them
     selects = type(strategy).select in (Greedy.select, Sample.select)
     return selects and all(
         processor.stage is Stage.BIAS or isinstance(processor, Temperature) for processor in strategy.pipeline
@@ -258,6 +277,12 @@ def _ordered(
     except (OptionError, UnknownNameError) as error:
         faults.append(error)
         return ()
+
+
+def _check_samples(count: object, faults: list[DecodekitError]) -> None:
+    if not is_count(count):
+        cause = f"num_return_sequences={count!r} is not an integer from 1 on"
+        faults.append(OptionError(cause, at="num_return_sequences"))
 
 
 def _check_speculate(strategy: Strategy, faults: list[DecodekitError]) -> None:

@@ -1,0 +1,208 @@
+"""Strategies that draw several samples of a prompt and hand out what comes of them all."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from decodekit.errors import DecodekitError, OptionError, UselessOptionError, raise_faults
+from decodekit.generation.best_of import Judge, Rank, best_of
+from decodekit.generation.completion import Completion
+from decodekit.generation.search import Search
+from decodekit.generation.self_consistency import Key, majority
+from decodekit.generation.settings import NoiseKeys
+from decodekit.sampling import Candidates, Pipeline
+from decodekit.sampling.checks import is_count
+from decodekit.sampling.mirostat import Mirostat as MirostatLaw
+from decodekit.speculation import Proposer
+from decodekit.strategy.base import Strategy
+from decodekit.strategy.tokenwise import Greedy, Sample
+
+
+class OverSamples(Strategy):
+    """A strategy over samples of another one, `strategy`, which takes the tokens."""
+
+    strategy: Strategy
+
+    @property
+    def pipeline(self) -> Pipeline:
+        """That of the samples."""
+        return self.strategy.pipeline
+
+    def select(self, scores: Tensor | Candidates, keys: NoiseKeys, /) -> Tensor:
+        """What the strategy of the samples takes."""
+        return self.strategy.select(scores, keys)
+
+    @property
+    def mirostat(self) -> MirostatLaw | None:
+        """That of the samples."""
+        return self.strategy.mirostat
+
+    @property
+    def proposer(self) -> Proposer | None:
+        """Who guesses ahead for every sample."""
+        return self.strategy.proposer
+
+    @property
+    def seed(self) -> int | None:  # type: ignore[override]
+        """That of the samples."""
+        return self.strategy.seed
+
+    @property
+    def verify(self) -> Any:  # type: ignore[override]
+        """How guesses for the samples are verified."""
+        return self.strategy.verify
+
+    def _check(self, number: str, faults: list[DecodekitError]) -> None:
+        """Add what speaks against the strategy, and against the number of samples, which the option `number` has."""
+        count = getattr(self, number)
+        if not is_count(count, 2):
+            hint = '"sample" for one text'
+            faults.append(OptionError(f"{number}={count!r} is not an integer from 2 on", at=number, hint=hint))
+        given: object = self.strategy
+        if not isinstance(given, Strategy):
+            cause = f"strategy={given!r:.60} is no strategy"
+            faults.append(OptionError(cause, at="strategy", hint="Sample(temperature=0.7)"))
+        elif isinstance(given, Search | OverSamples):
+            cause = f"{type(self).__name__} needs single samples, and {given!r:.60} has several texts of its own"
+            faults.append(OptionError(cause, at="strategy", hint="Sample(temperature=0.7)"))
+        elif isinstance(given, Greedy):
+            cause = "all samples of greedy decoding are the same"
+            faults.append(UselessOptionError(cause, at="strategy", hint="Sample(temperature=0.7)"))
+        elif given.num_samples > 1:
+            cause = f"num_return_sequences={given.num_samples} is given beside {number}={count!r}"
+            faults.append(OptionError(cause, at="num_return_sequences", hint=f"{number} alone"))
+
+
+@dataclass(frozen=True, repr=False)
+class BestOf(OverSamples):
+    """The best of n samples; the other ones are `Completion.others`, best first, each with its `score`.
+
+    Samples that failed come last, without a score. Nothing is streamed before all have ended.
+
+    Args:
+        n: how many samples.
+        strategy: draws them.
+        rank: what is best: ``"logprob"``, the largest log-probability under the model's own law (before processors,
+            temperature and constraint); ``"mean_logprob"``, the largest mean of it over the tokens; a function of the
+            `Completion` of a sample, the largest number; or another `LLM`, the least perplexity of the text alone.
+
+    Raises:
+        OptionError: with all options that are out of range or in conflict.
+    """
+
+    name: ClassVar[str] = "best-of"
+
+    n: int = 4
+    strategy: Strategy = Sample()
+    rank: Rank = "logprob"
+
+    def __post_init__(self) -> None:
+        faults: list[DecodekitError] = []
+        self._check("n", faults)
+        if (
+            self.rank not in ("logprob", "mean_logprob")
+            and not callable(self.rank)
+            and not isinstance(self.rank, Judge)
+        ):
+            cause = f'rank={self.rank!r:.60} is none of "logprob", "mean_logprob", a function and an LLM'
+            faults.append(OptionError(cause, at="rank"))
+        raise_faults(faults)
+
+    @property
+    def num_samples(self) -> int:
+        """n."""
+        return self.n
+
+    @property
+    def needs_logprobs(self) -> bool:
+        """Whether it ranks by log-probabilities."""
+        return self.rank in ("logprob", "mean_logprob")
+
+    def choose(self, samples: Sequence[Completion]) -> Completion:
+        """The best one, with the others."""
+        return best_of(samples, self.rank)
+
+
+@dataclass(frozen=True, repr=False)
+class SelfConsistency(OverSamples):
+    """The answer that most of n samples give (Wang et al. 2022); `Completion.score` is the share of them.
+
+    An answer is the value of a text under its constraint; without one, the text without regard to case and blanks.
+    `Completion.others` has one sample of each other answer, with its share; see `generation.self_consistency`. Nothing
+    is streamed before all have ended.
+
+    Args:
+        n: how many samples.
+        strategy: draws them.
+        key: the answer of a sample, as a function of its `Completion`: equal results are one answer, None is none.
+
+    Raises:
+        OptionError: with all options that are out of range or in conflict.
+    """
+
+    name: ClassVar[str] = "self-consistency"
+    needs_logprobs: ClassVar[bool] = True
+
+    n: int = 8
+    strategy: Strategy = Sample()
+    key: Key | None = None
+
+    def __post_init__(self) -> None:
+        faults: list[DecodekitError] = []
+        self._check("n", faults)
+        key: object = self.key
+        if key is not None and not callable(key):
+            faults.append(OptionError(f"key={key!r:.60} is no function of a completion", at="key"))
+        raise_faults(faults)
+
+    @property
+    def num_samples(self) -> int:
+        """n."""
+        return self.n
+
+    def choose(self, samples: Sequence[Completion]) -> Completion:
+        """The answer of most of them, with the others."""
+        return majority(samples, self.key)
+
+
+class WithSampleOptions:
+    """Makes a strategy over samples from its own options and those of `Sample`, side by side: what its name stands for.
+
+    Args:
+        kind: the strategy.
+    """
+
+    def __init__(self, kind: Callable[..., OverSamples]) -> None:
+        self._kind = kind
+        own = dict(inspect.signature(kind).parameters)
+        del own["strategy"]
+        sample = dict(inspect.signature(Sample).parameters)
+        del sample["num_return_sequences"]
+        self._own = own.keys()
+        parameters = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in {**sample, **own}.values()]
+        self.__signature__ = inspect.Signature(parameters)
+
+    def __call__(self, **options: Any) -> OverSamples:
+        """The strategy.
+
+        Raises:
+            OptionError: with the faults of both.
+        """
+        own = {name: value for name, value in options.items() if name in self._own}
+        faults: list[DecodekitError] = []
+        sample = Sample()
+        try:
+            sample = Sample(**{name: value for name, value in options.items() if name not in own})
+        except DecodekitError as error:
+            faults.append(error)
+        try:
+            made = self._kind(strategy=sample, **own)
+        except DecodekitError as error:
+            faults.append(error)
+        raise_faults(faults)
+        return made
