@@ -22,6 +22,7 @@ from decodekit.errors import ContextLengthError, DecodekitError, LengthError, Op
 from decodekit.generation.buffers import Masks, TokenTable
 from decodekit.generation.forced import take_forced
 from decodekit.generation.padding import similar_lengths
+from decodekit.generation.rows import begin_rows
 from decodekit.generation.sequence import Request, Sequence, TokenLogprob
 from decodekit.generation.sharing import SharedPrompts
 from decodekit.generation.stats import Stats
@@ -197,7 +198,7 @@ class Batch:
             if self._table is not None:
                 self._table.begin(sequence)
         if self._shared is None:
-            self._cache.reset([sequence.row for sequence in admitted])
+            begin_rows(self._cache, {sequence.row: sequence.request for sequence in admitted})
 
     def _read_shared(self, shared: SharedPrompts, admitted: list[Sequence]) -> Iterator[Update]:
         """Bring the rows of new sequences up to the last token of their prompts, reading each prompt once."""
@@ -285,7 +286,14 @@ def token_budget(index: int, request: Request, model: CausalLM, settings: Settin
                 at=f"prompt {index}",
                 hint="a shorter prompt, or a model with a longer context",
             )
-        max_tokens = min(max_tokens, context_length - num_prompt_tokens)
+        if len(request.negative_prompt) >= context_length:
+            raise ContextLengthError(
+                f"the negative prompt has {len(request.negative_prompt):,} tokens, the context of the model "
+                f"{context_length:,}: there is no room for an answer",
+                at=f"prompt {index}",
+                hint="a shorter negative prompt",
+            )
+        max_tokens = min(max_tokens, context_length - max(num_prompt_tokens, len(request.negative_prompt)))
     return max_tokens
 
 

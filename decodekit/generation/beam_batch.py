@@ -22,6 +22,7 @@ from decodekit.generation.batch import PREFILL_TOKENS, Result, Update, refused, 
 from decodekit.generation.beam import Beam, Beams, Candidate, Hypothesis, hamming_penalty
 from decodekit.generation.drawing import measure
 from decodekit.generation.padding import right_padded, similar_lengths
+from decodekit.generation.rows import begin_rows
 from decodekit.generation.stats import Stats
 from decodekit.generation.stopping import FinishReason, finish_reason
 from decodekit.generation.streaming import TextStream
@@ -150,7 +151,7 @@ class BeamBatch:
                 search.rows = self._free.pop()
                 for beams in search.groups:
                     beams.live = [replace(beams.live[0], row=search.rows[0])]
-            self._cache.reset([row for search in admitted for row in search.rows])
+            begin_rows(self._cache, {row: search.request for search in admitted for row in search.rows})
         return admitted, answers
 
     def _begin(self, index: int, request: Request | DecodekitError) -> Search:

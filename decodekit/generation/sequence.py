@@ -26,12 +26,14 @@ class Request:
         matcher: the constraint's state at the beginning of the new text; None for free text.
         seed: key of the noise with which tokens are sampled.
         sequence: number of this sample among several samples of one prompt, the second key of the noise.
+        negative_prompt: token ids of what guidance contrasts the prompt with; empty without.
     """
 
     prompt: Tokens[int]
     matcher: Matcher | None = None
     seed: int = 0
     sequence: int = 0
+    negative_prompt: Tokens[int] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from decodekit.generation.rows import begin_rows
+
 if TYPE_CHECKING:
     from decodekit.generation.sequence import Sequence
     from decodekit.models.causal_lm import Cache
@@ -47,7 +49,7 @@ class SharedPrompts:
         unknown = [sequence for sequence in sequences if id(sequence.request.prompt) not in sources]
         # Copies first, for a row that is about to be emptied may be the source of one.
         copy_rows(cache, [(sources[id(sequence.request.prompt)], sequence.row) for sequence in known])
-        cache.reset([sequence.row for sequence in unknown])
+        begin_rows(cache, {sequence.row: sequence.request for sequence in unknown})
         if known:
             lengths: list[int] = cache.lengths.tolist()
             for sequence in known:

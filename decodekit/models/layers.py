@@ -102,7 +102,9 @@ class Exit:
             result = self._module(input_ids=tokens, use_cache=False, output_hidden_states=True)
         handle.remove()
         before, out = seen
-        after, shown = out[0] if isinstance(out, tuple) else out, result.hidden_states or ()
+        is_tuple = isinstance(out, tuple)
+        after: Tensor = out[0] if is_tuple else out
+        shown: Sequence[Tensor] = result.hidden_states or ()
         # Of one layer: what it is given, and what comes after the norm. Some architectures leave out the first.
         if len(shown) != 2 or not torch.equal(shown[0], before):
             raise ModelError(
@@ -111,7 +113,7 @@ class Exit:
             )
 
         def give(*args: Any, **kwargs: Any) -> Any:
-            return (self._given.hidden,) if isinstance(out, tuple) else self._given.hidden
+            return (self._given.hidden,) if is_tuple else self._given.hidden
 
         layers[0].forward = give
         expected: Tensor = result.logits[0]

@@ -35,11 +35,44 @@ def _hand_on(module: nn.Module, args: Any, kwargs: Any, out: Any) -> Any:
     return (given, *out[1:]) if isinstance(out, tuple) else given
 
 
-def guided_row(conditional: Tensor, unconditional: Tensor, scale: float) -> list[float]:
-    """Sanchez et al. 2023, equation 7, over logits [V] of one place."""
-    c, u = _law(conditional), _law(unconditional)
-    return [math.log(u[v]) + scale * (math.log(c[v]) - math.log(u[v])) for v in range(len(c))]
+def guided_row(conditional: Tensor, unconditional: Tensor, scale: float) -> Tensor:
+    """Sanchez et al. 2023, equation 7, token by token, over logits [V] of one place."""
+    c, u = law(conditional), law(unconditional)
+    return torch.tensor([math.log(u[v]) + scale * (math.log(c[v]) - math.log(u[v])) for v in range(len(c))])
 
 
-def _law(logits: Tensor) -> list[float]:
+def amateurish_row(expert: Tensor, amateur: Tensor, alpha: float, beta: float) -> Tensor:
+    """O'Brien & Lewis 2023, section 2: over logits [V] and [V'], -inf for what is implausible."""
+    e, a = law(expert), law(amateur[: len(expert)])
+    a += e[len(a) :]  # unknown to the amateur
+    return torch.tensor(
+        [
+            (1 + beta) * math.log(e[v]) - beta * math.log(a[v]) if e[v] >= alpha * max(e) else -math.inf
+            for v in range(len(e))
+        ]
+    )
+
+
+def layered_row(final: Tensor, early: Sequence[Tensor], relative_top: float) -> Tensor:
+    """Chuang et al. 2023, equations 1 to 5: over logits [V] of the last and the candidate layers."""
+    f = law(final)
+    candidates = [law(logits) for logits in early]
+    premature = max(candidates, key=lambda q: divergence(f, q))
+    return torch.tensor(
+        [math.log(f[v]) - math.log(premature[v]) if f[v] >= relative_top * max(f) else -math.inf for v in range(len(f))]
+    )
+
+
+def divergence(p: Sequence[float], q: Sequence[float]) -> float:
+    """Jensen-Shannon, in nats."""
+    m = [(x + y) / 2 for x, y in zip(p, q, strict=True)]
+    return (kullback_leibler(p, m) + kullback_leibler(q, m)) / 2
+
+
+def kullback_leibler(p: Sequence[float], q: Sequence[float]) -> float:
+    return math.fsum(x * math.log(x / y) for x, y in zip(p, q, strict=True) if x > 0)
+
+
+def law(logits: Tensor) -> list[float]:
+    """Probabilities, as float64."""
     return torch.softmax(logits.double(), dim=-1).tolist()  # type: ignore[no-any-return]

@@ -1,0 +1,165 @@
+"""Laws made of two laws of the same token: what a model says, less what is said by something that knows less.
+
+Every function takes logits and gives logits of another law; the models in `guidance`, `amateur` and `dola` get them
+from their two sources. Such a model is a `CausalLM` like any other, because the new law of a token is a function of the
+text before it: drafts, constraints, batches, beams and log-probabilities need not know of it.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from typing import Final, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from decodekit.models.causal_lm import Cache, CausalLM, LogitsKind
+
+IMPLAUSIBLE: Final = -1000.0
+"""What implausible tokens have on top of their log-probability.
+
+Their probability is 0 in float32 wherever a plausible token may come. The papers give them minus infinity, which is the
+same there, and no token at all where a constraint allows implausible ones only: here the model's own law decides then.
+"""
+
+_LEAST: Final = -1e4
+"""Log-probabilities that something is subtracted from end here: infinity less infinity is no number."""
+
+
+def guided(conditional: Tensor, unconditional: Tensor, scale: float) -> Tensor:
+    """u + scale (c - u) for log-probabilities c, u: Sanchez et al. 2023, equation 7. Logits float32 [..., V]."""
+    c = torch.log_softmax(conditional, dim=-1)
+    u = torch.log_softmax(unconditional, dim=-1).clamp_min(_LEAST)
+    return torch.where(c == -math.inf, c, u + scale * (c - u))
+
+
+def amateurish(expert: Tensor, amateur: Tensor, alpha: float, beta: float) -> Tensor:
+    """(1 + beta) e - beta a for log-probabilities e, a, where e >= max e + log alpha.
+
+    The scores of O'Brien & Lewis 2023, section 2; with a large beta those of Li et al. 2023, equation 3, times beta.
+
+    Args:
+        expert: logits float32 [..., V].
+        amateur: logits [..., V'] of the same tokens. What it does not have, if V' < V, keeps the expert's score.
+        alpha: how much less likely than the likeliest a plausible token may be.
+        beta: how much of the amateur is subtracted.
+    """
+    e = torch.log_softmax(expert, dim=-1)
+    width = min(e.shape[-1], amateur.shape[-1])
+    a = torch.log_softmax(amateur[..., :width].float(), dim=-1).clamp_min(_LEAST)
+    scores = (1 + beta) * e - beta * torch.cat([a, e[..., width:].clamp_min(_LEAST)], dim=-1)
+    return _plausible(e, scores, alpha, (1 + beta) * IMPLAUSIBLE)
+
+
+def layered(final: Tensor, early: Iterable[Tensor], relative_top: float) -> Tensor:
+    """f - q_M for log-probabilities f, q_j, where f >= max f + log relative_top: Chuang et al. 2023, equations 1 to 5.
+
+    Args:
+        final: logits float32 [P, V] of the last layer.
+        early: logits [P, V] of the candidate layers, one after the other; at least one. M is the one whose law has the
+            largest Jensen-Shannon divergence from that of the last, for each place by itself; of equals the first.
+        relative_top: how much less likely than the likeliest a plausible token may be.
+    """
+    f = torch.log_softmax(final, dim=-1)
+    chosen, largest = torch.zeros_like(f), f.new_full(f.shape[:-1], -math.inf)
+    for logits in early:
+        q = torch.log_softmax(logits, dim=-1)
+        divergence = jensen_shannon(f, q)
+        is_larger = divergence > largest
+        chosen = torch.where(is_larger[..., None], q, chosen)
+        largest = torch.where(is_larger, divergence, largest)
+    return _plausible(f, f - chosen.clamp_min(_LEAST), relative_top, IMPLAUSIBLE)
+
+
+def jensen_shannon(log_p: Tensor, log_q: Tensor) -> Tensor:
+    """(KL(p || m) + KL(q || m)) / 2 in nats for m = (p + q) / 2 and log-probabilities [..., V]; float32 [...]."""
+    p, q = log_p.exp(), log_q.exp()
+    log_m = torch.logaddexp(log_p, log_q) - math.log(2)
+    terms = torch.where(p > 0, p * (log_p - log_m), 0.0) + torch.where(q > 0, q * (log_q - log_m), 0.0)
+    return terms.sum(dim=-1) / 2
+
+
+def _plausible(law: Tensor, scores: Tensor, share: float, distance: float) -> Tensor:
+    """The scores of tokens at least `share` times as likely as the likeliest; others keep their order far below."""
+    is_plausible = law >= law.amax(dim=-1, keepdim=True) + math.log(share)
+    return torch.where(is_plausible, scores, law + distance)
+
+
+@runtime_checkable
+class KnowsPrompts(Protocol):
+    """A cache of a model that treats a prompt and what follows it differently, and so must be told where it ends."""
+
+    def set_prompt(self, row: int, prompt: Sequence[int], negative_prompt: Sequence[int]) -> None:
+        """An empty row begins with this prompt, which is contrasted with `negative_prompt` (empty: not given)."""
+        ...
+
+
+class ContrastLM(ABC):
+    """What all models made of another model have of it.
+
+    Args:
+        model: whose logits are changed.
+    """
+
+    def __init__(self, model: CausalLM) -> None:
+        self.model = model
+
+    @property
+    def name(self) -> str:
+        """That of the model."""
+        return self.model.name
+
+    @property
+    def vocab_size(self) -> int:
+        """Width of a row of logits."""
+        return self.model.vocab_size
+
+    @property
+    def eos_token_ids(self) -> frozenset[int]:
+        """Those of the model."""
+        return self.model.eos_token_ids
+
+    @property
+    def context_length(self) -> int | None:
+        """The most tokens a row may hold, or None without a limit."""
+        return self.model.context_length
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return self.model.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of the model's weights."""
+        return self.model.dtype
+
+    @property
+    def can_rollback(self) -> bool:
+        """Whether taking tokens back is free."""
+        return self.model.can_rollback
+
+    def new_cache(self, num_rows: int, capacity: int) -> Cache:
+        """An empty cache; see `causal_lm.CausalLM.new_cache`."""
+        return self.model.new_cache(num_rows, capacity)
+
+    @abstractmethod
+    def forward(
+        self,
+        tokens: Tensor,
+        num_tokens: Sequence[int],
+        cache: Cache,
+        rows: Sequence[int] | None = None,
+        *,
+        logits: LogitsKind = "last",
+    ) -> Tensor:
+        """Append tokens to rows of the cache; logits of the contrasted law. See `causal_lm.CausalLM.forward`."""
+
+
+def wanted_counts(logits: LogitsKind, num_tokens: Sequence[int]) -> list[int]:
+    """At how many of the last tokens of each row logits are wanted, [R]."""
+    if isinstance(logits, str):
+        return [1] * len(num_tokens) if logits == "last" else list(num_tokens)
+    return list(logits)
