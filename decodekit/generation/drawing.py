@@ -21,7 +21,7 @@ from decodekit.generation.buffers import ALL_ALLOWED, NONE_ALLOWED, TokenTable, 
 from decodekit.generation.rejection import Drawn, verified
 from decodekit.generation.sequence import Sequence, TokenLogprob
 from decodekit.generation.settings import NoiseKeys, Settings
-from decodekit.sampling import Candidates, faults, sample
+from decodekit.sampling import Candidates, apply_bitmask, faults, sample
 from decodekit.sampling.noise import Stream
 
 if TYPE_CHECKING:
@@ -243,15 +243,27 @@ def noise_keys(places: Rows[Place]) -> NoiseKeys:
     return NoiseKeys([one.seed for one in requests], [one.sequence for one in requests], positions)
 
 
-def measure(logits: Tensor, tokens: Rows[int], num_alternatives: int) -> list[TokenLogprob]:
-    """Log-probabilities of taken tokens under the model's own law, logits [N, V]."""
+def measure(
+    logits: Tensor, tokens: Rows[int], num_alternatives: int, bitmask: Tensor | None = None
+) -> list[TokenLogprob]:
+    """Log-probabilities of taken tokens under the model's own law, logits [N, V], masks int32 [N, W] if there are."""
     law = torch.log_softmax(logits, dim=-1)
     taken = law.gather(1, torch.tensor(tokens, device=logits.device)[:, None])[:, 0].tolist()
     top = law.topk(min(num_alternatives, law.shape[-1]), dim=-1)
+    masses = [0.0] * len(tokens) if bitmask is None else log_mass(law, bitmask).tolist()
     return [
-        TokenLogprob(token, logprob, tuple(zip(ids, values, strict=True)))
-        for token, logprob, ids, values in zip(tokens, taken, top.indices.tolist(), top.values.tolist(), strict=True)
+        TokenLogprob(token, logprob, tuple(zip(ids, values, strict=True)), log_z)
+        for token, logprob, ids, values, log_z in zip(
+            tokens, taken, top.indices.tolist(), top.values.tolist(), masses, strict=True
+        )
     ]
+
+
+def log_mass(law: Tensor, bitmask: Tensor) -> Tensor:
+    """The logarithm of what the masks leave of each row of log-probabilities [N, V], [N]; 0 where they leave all."""
+    is_free = (bitmask == ALL_ALLOWED).all(dim=-1).to(law.device)
+    mass = apply_bitmask(law, bitmask.to(law.device)).logsumexp(dim=-1).clamp(max=0)
+    return mass.masked_fill(is_free, 0.0)
 
 
 def _dead_end(place: Place) -> DeadEndError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence as Tokens
 from dataclasses import dataclass, field
@@ -47,11 +48,14 @@ class TokenLogprob:
         logprob: its natural logarithm of probability.
         alternatives: the likeliest tokens at this position with theirs, likeliest first; the taken one may be among
             them.
+        log_z: logarithm of what the constraint's mask leaves of the model's law here, the sum of exp(log-probability)
+            over the tokens that may come; 0 without a constraint. See `generation.stats.Stats`.
     """
 
     token_id: int
     logprob: float
     alternatives: tuple[tuple[int, float], ...] = ()
+    log_z: float = 0.0
 
 
 @dataclass(slots=True, eq=False)
@@ -186,4 +190,5 @@ class Sequence:
             num_draft_tokens=self.num_draft_tokens,
             acceptance_histogram=tuple(self.accepted_at),
             mask_s=None if self.matcher is None else self.mask_s,
+            log_z=math.fsum(entry.log_z for entry in self.logprobs) if self.logprobs else None,
         )

@@ -2,6 +2,13 @@
 
 Times are wall-clock seconds. They start when the row is admitted to the batch (its prompt is known and a cache row is
 free), so waiting in a queue is not counted, and prefilling is.
+
+Masking locally is not conditioning. A mask divides by the mass Z_t that it leaves of the model's law p at every token,
+so that a text x comes with probability q(x) = product of p(x_t) / Z_t, and not with that of the model given that the
+constraint holds, p(x) / sum of p over the texts that it accepts: texts whose beginnings are likely and whose ends the
+model did not want come too often. Between the two stands Z = product of Z_t, for p(x) = q(x) Z; `Stats.log_z` has its
+logarithm. So Z weighs a text that was drawn (with the mask, at temperature 1, with no other processor) as a draw from
+the model given the constraint, and its mean over such draws is the probability that the model by itself satisfies it.
 """
 
 from __future__ import annotations
@@ -30,6 +37,11 @@ class Stats:
             last position that was ever accepted.
         mask_s: time that the bitmasks of this row took to fill, those along its drafts included; None without a
             constraint, and for a search that fills masks for all its hypotheses together.
+        log_z: sum over the tokens of the text of the logarithm of the mass that the constraint's mask leaves under the
+            model's own law at their places, the softmax of the logits as they come: 0 without a constraint, else at
+            most 0, with forced tokens, whose mass is their probability. What a guard, or the budget of
+            ``on_length="close"``, had refused at a place before its token was taken is not in its mask. None unless
+            log-probabilities were asked for, and for a search with several hypotheses.
     """
 
     num_prompt_tokens: int
@@ -44,6 +56,7 @@ class Stats:
     num_draft_tokens: int = 0
     acceptance_histogram: tuple[int, ...] = ()
     mask_s: float | None = None
+    log_z: float | None = None
 
     @property
     def tpot_s(self) -> float | None:

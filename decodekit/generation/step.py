@@ -99,7 +99,7 @@ def step(
         verify(sequence, guess, draft, first, target, logits, bitmask, settings, table)
         for sequence, guess, draft, first in zip(sequences, guesses, drafts, firsts, strict=False)
     ]
-    record(sequences, verdicts, logits, settings)
+    record(sequences, verdicts, logits, bitmask, settings)
     for sequence, verdict in zip(sequences, verdicts, strict=True):
         if verdict.retreat is not None:
             go_back(sequence, verdict.retreat, table)
@@ -273,8 +273,10 @@ def judge(sequence: Sequence, choice: int | DecodekitError, settings: Settings) 
     return give_up(sequence, refusal) if len(banned) > MAX_REDRAWS else None
 
 
-def record(sequences: Rows[Sequence], verdicts: Rows[Verdict], logits: Tensor, settings: Settings) -> None:
-    """Note the log-probabilities of the tokens that were taken, if they are wanted; logits [P, V]."""
+def record(
+    sequences: Rows[Sequence], verdicts: Rows[Verdict], logits: Tensor, bitmask: Tensor | None, settings: Settings
+) -> None:
+    """Note the log-probabilities of the tokens that were taken, if they are wanted; logits [P, V], masks [P, W]."""
     if settings.num_alternatives is None:
         return
     places = [place for verdict in verdicts for place in range(verdict.first, verdict.first + len(verdict.tokens))]
@@ -282,7 +284,8 @@ def record(sequences: Rows[Sequence], verdicts: Rows[Verdict], logits: Tensor, s
     if not tokens:
         return
     rows = logits if len(places) == len(logits) else logits[torch.tensor(places, device=logits.device)]
-    entries = iter(measure(rows, tokens, settings.num_alternatives))
+    masks = None if bitmask is None else bitmask[torch.tensor(places)]
+    entries = iter(measure(rows, tokens, settings.num_alternatives, masks))
     for sequence, verdict in zip(sequences, verdicts, strict=True):
         sequence.logprobs += islice(entries, len(verdict.tokens))
 
