@@ -65,7 +65,8 @@ class Selector(Protocol):
     def __call__(self, scores: Tensor | Candidates, keys: NoiseKeys, /) -> Tensor:
         """Token ids, int64 [N], for processed logits: float32 [N, V], or the survivors of a top-k that stand for them.
 
-        Deterministic, and per row: the token of a row depends on its scores and its keys alone.
+        Laws: deterministic, and per row: the token of a row depends on its scores and its keys alone, and is the same
+        for candidates; a token whose score is -inf is never taken.
 
         Raises:
             DeadEndError: a row has no finite score.

@@ -58,6 +58,10 @@ Processors: TypeAlias = Pipeline | LogitsProcessor | str | Sequence[LogitsProces
 class Strategy(ABC):
     """How a token is taken from logits. A frozen value; equal strategies decode equal texts.
 
+    Laws, which `testing.check_strategy` checks: those of `select` (see `generation.settings.Selector`); a text depends
+    on its prompt, its constraint and its seed alone; wrong values of options are refused when the strategy is made; its
+    `repr` makes an equal one.
+
     `speculate` says who guesses ahead: a proposer, its name (see `PROPOSERS`), or several to try in order. It never
     changes a text, only how many forward passes the text costs.
 

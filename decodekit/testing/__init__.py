@@ -1,9 +1,23 @@
 """Checks that the author of a constraint, matcher, processor, strategy or proposer runs in a test: examples and laws.
 
-Every check raises `AssertionError` with the law that was broken and the place, and returns nothing.
+Every check raises `AssertionError` with the law that was broken and the place, and returns nothing. `toy_llm` is a
+model that needs no weights.
 """
 
 from decodekit.testing.matcher import check_language, check_matcher
 from decodekit.testing.processor import PROCESSOR_LAWS, check_processor
+from decodekit.testing.proposer import PROPOSER_LAWS, check_proposer
+from decodekit.testing.strategy import STRATEGY_LAWS, check_strategy
+from decodekit.testing.toy import toy_llm
 
-__all__ = ["PROCESSOR_LAWS", "check_language", "check_matcher", "check_processor"]
+__all__ = [
+    "PROCESSOR_LAWS",
+    "PROPOSER_LAWS",
+    "STRATEGY_LAWS",
+    "check_language",
+    "check_matcher",
+    "check_processor",
+    "check_proposer",
+    "check_strategy",
+    "toy_llm",
+]

@@ -81,10 +81,10 @@ def test_what_names_stand_for() -> None:
     shades, point = named_constraint("shades"), named_constraint("point")
     assert shades == dk.Choices(["light", "middle", "dark"])
     assert as_constraint(point).parse('{"x":1,"y":2}') == point(x=1, y=2)
-    assert resolve_strategy("second", {"processors": [dk.RepetitionPenalty(1.1)]}).pipeline.needs_history
+    assert resolve_strategy("second", {"speculate": "suffix"}).proposer == dk.Suffix()
     assert len(dk.Sample(processors="warm", temperature=0.5).pipeline) == 3
-    with pytest.raises(OptionError, match=r"no option 'procesors'\. Did you mean 'processors'"):
-        resolve_strategy("second", {"procesors": []})
+    with pytest.raises(OptionError, match=r"no option 'specluate'\. Did you mean 'speculate'"):
+        resolve_strategy("second", {"specluate": "again"})
 
 
 BROKEN = "of decodekit-broken 0.2"

@@ -17,6 +17,7 @@ from decodekit.generation.settings import NoiseKeys
 from decodekit.sampling import Candidates, History, LogitsProcessor, Stage, greedy
 from decodekit.sampling.processors import with_history
 from decodekit.speculation import Context, Draft
+from decodekit.speculation.proposer import Speculate
 
 WARM = dk.Temperature(1.5) | dk.TopK(20)
 
@@ -69,11 +70,14 @@ class Second(dk.Strategy):
     """The token second in likelihood; the likeliest where it is the only one."""
 
     name: ClassVar[str] = "second"
-    processors: Sequence[LogitsProcessor] = ()
+    speculate: Speculate = None
+
+    def __post_init__(self) -> None:
+        _ = self.proposer  # raises where nobody of that name can guess
 
     @property
     def pipeline(self) -> dk.Pipeline:
-        return dk.Pipeline(self.processors)
+        return dk.Pipeline()
 
     def select(self, scores: Tensor | Candidates, keys: NoiseKeys, /) -> Tensor:
         scores = scores.dense() if isinstance(scores, Candidates) else scores
