@@ -32,6 +32,7 @@ _HOME: dict[str, str] = {
     "DraftModel": "decodekit.speculation",
     "EarlyExit": "decodekit.speculation",
     "GrammarDraft": "decodekit.speculation",
+    "Joined": "decodekit.speculation",
     "PromptLookup": "decodekit.speculation",
     "Suffix": "decodekit.speculation",
     "SuffixCorpus": "decodekit.speculation",
@@ -154,6 +155,7 @@ if TYPE_CHECKING:
     from decodekit.speculation import DraftModel as DraftModel
     from decodekit.speculation import EarlyExit as EarlyExit
     from decodekit.speculation import GrammarDraft as GrammarDraft
+    from decodekit.speculation import Joined as Joined
     from decodekit.speculation import PromptLookup as PromptLookup
     from decodekit.speculation import Suffix as Suffix
     from decodekit.speculation import SuffixCorpus as SuffixCorpus

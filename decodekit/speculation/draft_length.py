@@ -103,9 +103,12 @@ class Adaptive:
         """Drafts of the best length; see `Proposer.propose`."""
         experience = self._experience
         for context in contexts:
-            offered = context.memory.pop(experience, None)
-            if offered is not None:
-                experience.learn(offered, context.text)
+            text = context.root.text
+            offers = context.memory.get(experience, ())
+            for offered in offers:
+                if offered.begin < len(text):
+                    experience.learn(offered, text)
+            context.memory[experience] = [offered for offered in offers if offered.begin == len(text)]
         most = self.num_tokens
         if most == 0:
             experience.num_calls_idle += 1
@@ -116,15 +119,16 @@ class Adaptive:
         drafts = self.proposer.propose(contexts, [min(limit, most) for limit in limits])
         for context, draft in zip(contexts, drafts, strict=True):
             if draft:
-                context.memory[experience] = _Offered(len(context.text), draft.tokens)
+                context.memory[experience].append(_Offered(len(context.root.text), context.guessed, draft.tokens))
         return drafts
 
 
 @dataclass(frozen=True, slots=True)
 class _Offered:
-    """A draft, and the length of the text that it was for."""
+    """A draft, the length of the text that it was for, and what was guessed between the two."""
 
     begin: int
+    guessed: Sequence[int]
     tokens: Sequence[int]
 
 
@@ -141,8 +145,13 @@ class _Experience:
         self._accepted = [_GUESS_WEIGHT * FIRST_GUESS, *[0.0] * (num_positions - 1)]
 
     def learn(self, offered: _Offered, text: Sequence[int]) -> None:
-        """Compare a draft with the text that came. What was cut off, or taken back since, tells nothing."""
-        came = text[offered.begin : offered.begin + len(offered.tokens)]
+        """Compare a draft with the text that came. What was cut off, or taken back since, tells nothing; nor does a
+        draft behind a guess that was wrong.
+        """
+        begin = offered.begin + len(offered.guessed)
+        if num_equal(offered.guessed, text[offered.begin : begin]) < len(offered.guessed):
+            return
+        came = text[begin : begin + len(offered.tokens)]
         num_accepted = num_equal(offered.tokens, came)
         for position in range(min(num_accepted + 1, len(came))):
             self._tried[position] = self._decay * self._tried[position] + 1

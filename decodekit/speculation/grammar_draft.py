@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from decodekit.errors import DecodekitError, OptionError
@@ -44,28 +44,24 @@ class GrammarDraft:
         limit = min(limit, self.max_tokens)
         if limit < 1 or context.matcher is None or context.canonical is None:
             return Draft()
-        gaps = context.memory.get(GrammarDraft)
-        if gaps is None or gaps.num_tokens > len(context.text):
-            gaps = context.memory[GrammarDraft] = _Gaps()
-        gaps.extend(context)
         try:
-            text = context.matcher.forced_text(gaps.after)
+            text = context.matcher.forced_text(_gaps_of(context).after)
         except DecodekitError:  # the row will meet the error by itself
             return Draft()
         tokens = context.canonical.after(context.text, text) or context.canonical.after((), text)
         return Draft(tokens[:limit])
 
 
+@dataclass(slots=True)
 class _Gaps:
     """The blanks that a text wrote last after each byte that is not one. After a text was taken back it may be wrong,
     which costs a guess.
     """
 
-    def __init__(self) -> None:
-        self.num_tokens = 0
-        self.after: dict[int, bytes] = {}
-        self._last = -1
-        self._blanks = b""
+    num_tokens: int = 0
+    after: dict[int, bytes] = field(default_factory=dict)
+    _last: int = -1
+    _blanks: bytes = b""
 
     def extend(self, context: Context) -> None:
         assert context.canonical is not None
@@ -78,3 +74,16 @@ class _Gaps:
                     self.after[self._last] = self._blanks
                 self._last, self._blanks = byte, b""
         self.num_tokens = len(context.text)
+
+
+def _gaps_of(context: Context) -> _Gaps:
+    """Those of the row's own text are kept for the next call, those of a guess are not."""
+    if context.ahead_of is not None:
+        own = _gaps_of(context.root)
+        gaps = replace(own, after=dict(own.after))
+    else:
+        gaps = context.memory.setdefault(GrammarDraft, _Gaps())
+        if gaps.num_tokens > len(context.text):
+            gaps = context.memory[GrammarDraft] = _Gaps()
+    gaps.extend(context)
+    return gaps

@@ -46,11 +46,12 @@ class PromptLookup:
         limit = min(limit, self.num_tokens)
         if limit < 1:
             return Draft()
+        text = context.root.text  # what is guessed behind it is looked up and not indexed
         index = context.memory.get(self)
-        if index is None or not index.goes_on(context.text):
+        if index is None or not index.goes_on(text):
             index = context.memory[self] = _Index(self.min_ngram, self.max_ngram, list(context.prompt))
-        index.extend(context.text)
-        return Draft(index.continuation(limit))
+        index.extend(text)
+        return Draft(index.continuation(context.guessed, limit))
 
 
 @dataclass(slots=True, eq=False)
@@ -79,9 +80,10 @@ class _Index:
                 self.ends[tuple(self.tokens[end - length : end])] = end
             self.num_indexed = end
 
-    def continuation(self, num_tokens: int) -> tuple[int, ...]:
-        for length in range(min(self.max_ngram, len(self.tokens)), self.min_ngram - 1, -1):
-            end = self.ends.get(tuple(self.tokens[-length:]))
+    def continuation(self, guessed: Sequence[int], num_tokens: int) -> tuple[int, ...]:
+        latest = (*self.tokens[-self.max_ngram :], *guessed)
+        for length in range(min(self.max_ngram, len(latest)), self.min_ngram - 1, -1):
+            end = self.ends.get(latest[-length:])
             if end is not None:
                 return tuple(self.tokens[end : end + num_tokens])
         return ()

@@ -6,11 +6,10 @@ wrong, slow or silent, and the text stays the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
-from decodekit import plugins
 from decodekit.errors import DecodekitError, OptionError
 
 if TYPE_CHECKING:
@@ -34,10 +33,12 @@ class Draft:
         tokens: k of them, in order; none where there is no guess.
         probabilities: float32 [k, V], the law that each token was drawn from, given the tokens before it; None if they
             were chosen and not drawn, so that the law is all on the token.
+        source: who of several proposers offers it, for the statistics; a `Chain` says it.
     """
 
     tokens: Sequence[int] = ()
     probabilities: Tensor | None = None
+    source: str = ""
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -46,7 +47,8 @@ class Draft:
         """The first `num_tokens` of it."""
         if num_tokens >= len(self.tokens):
             return self
-        return Draft(self.tokens[:num_tokens], None if self.probabilities is None else self.probabilities[:num_tokens])
+        laws = None if self.probabilities is None else self.probabilities[:num_tokens]
+        return Draft(self.tokens[:num_tokens], laws, self.source)
 
 
 class Target(Protocol):
@@ -149,10 +151,12 @@ class Context:
 class Proposer(Protocol):
     """Guesses ahead, for all rows of a batch at once, since a model that drafts runs them in one pass.
 
-    A frozen value that several batches may share. What a row needs from call to call is kept in its
-    `Context.memory`, so rows may advance unequally, come and go.
+    A value that several batches may share. What a row needs from call to call is kept in its `Context.memory`, so rows
+    may advance unequally, come and go.
 
-    Laws: one draft per context, none longer than its limit; contexts are not changed, but for their memory.
+    Laws, which `testing.check_proposer` checks: one draft per context, of token ids of the target, none longer than its
+    limit; contexts are not changed, but for their memory; rows come, go and are left out in any order, and their texts
+    are taken back; it can be pickled.
 
     One that cannot draft for every target is a `ChecksTarget`, too.
     """
@@ -193,17 +197,18 @@ class Chain:
     def __post_init__(self) -> None:
         for proposer in self.proposers or (None,):
             if not isinstance(proposer, Proposer):
-                raise _no_proposer(proposer)
+                raise no_proposer(proposer)
 
     def propose(self, contexts: Sequence[Context], limits: Sequence[int]) -> list[Draft]:
         """For each context the first draft that offers anything."""
         drafts = [Draft()] * len(contexts)
         open_rows = [row for row, limit in enumerate(limits) if limit > 0]
-        for proposer in self.proposers:
+        for source, proposer in zip(source_names(self.proposers), self.proposers, strict=True):
             if not open_rows:
                 break
             offers = proposer.propose([contexts[row] for row in open_rows], [limits[row] for row in open_rows])
-            for row, draft in zip(open_rows, offers, strict=True):
+            for row, offer in zip(open_rows, offers, strict=True):
+                draft = offer if offer.source or not offer else replace(offer, source=source)
                 # What was drawn must not be cut for what it is; see `generation.rejection`.
                 is_drawn = draft.probabilities is not None
                 drafts[row] = draft if is_drawn else draft.first(contexts[row].num_legal(draft.tokens))
@@ -211,36 +216,18 @@ class Chain:
         return drafts
 
 
+def source_names(proposers: Sequence[Proposer]) -> list[str]:
+    """What each is called in statistics: its class, or that of the only one inside; a second one has a number."""
+    leaves = [each_proposer(proposer) for proposer in proposers]
+    names = [
+        type(inner[0] if len(inner) == 1 else outer).__name__ for inner, outer in zip(leaves, proposers, strict=True)
+    ]
+    counts = [names[: place + 1].count(name) for place, name in enumerate(names)]
+    return [name if count == 1 else f"{name} {count}" for name, count in zip(names, counts, strict=True)]
+
+
 Speculate: TypeAlias = "str | Proposer | Sequence[str | Proposer] | None"
-"""Proposers as an option takes them: a name, a value, or several to try in order."""
-
-
-def resolve_proposer(speculate: Any, names: Mapping[str, Callable[[], Proposer]]) -> Proposer | None:
-    """The proposer that a caller means; None if no guesses are wanted.
-
-    Args:
-        speculate: a name, a proposer, or a list or tuple of them.
-        names: what the built-in names stand for; others are looked up among the installed ones.
-
-    Raises:
-        UnknownNameError: a name is not known, or what it stands for cannot be loaded.
-        OptionError: something is no proposer, or the list is empty.
-    """
-    if speculate is None:
-        return None
-    if isinstance(speculate, str):
-        proposer: Proposer = plugins.make(
-            "proposer", speculate, lambda made: isinstance(made, Proposer), names, at="speculate"
-        )
-        return proposer
-    if isinstance(speculate, list | tuple):
-        proposers = [resolve_proposer(one, names) for one in speculate]
-        if len(proposers) == 1 and proposers[0] is not None:
-            return proposers[0]
-        return Chain(tuple(proposers))  # type: ignore[arg-type]  # it refuses None
-    if isinstance(speculate, type) or not isinstance(speculate, Proposer):
-        raise _no_proposer(speculate)
-    return speculate
+"""Proposers as an option takes them: a name (see `names`), a value, or several to try in order."""
 
 
 def each_proposer(proposer: Proposer | None) -> tuple[Proposer, ...]:
@@ -256,7 +243,8 @@ def every_part(proposer: Proposer | None) -> tuple[Proposer, ...]:
     return (proposer, *(one for part in parts for one in every_part(part)))
 
 
-def _no_proposer(given: object) -> OptionError:
+def no_proposer(given: object) -> OptionError:
+    """The fault of something that is given as a proposer."""
     return OptionError(
         f"{given!r:.60} is no proposer", at="speculate", hint='"prompt-lookup", PromptLookup(num_tokens=10)'
     )

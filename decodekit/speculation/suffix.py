@@ -84,7 +84,7 @@ class Suffix:
             row = context.memory[self] = _Row(context)
             if self.corpus is not None:
                 # The list grows on with its row, so that the end of the text is in it when the row has gone.
-                weakref.finalize(row, self.corpus.add, context.text).atexit = False
+                weakref.finalize(row, self.corpus.add, context.root.text).atexit = False
         own = row.update(context.text)
         best, best_rank = [], (0, 0.0)
         for tokens in (own,) if self.corpus is None else (own, self.corpus.tokens):
