@@ -20,9 +20,12 @@ _HOME: dict[str, str] = {
     "Score": "decodekit.llm",
     "generate": "decodekit.llm",
     # strategies
+    "Amateur": "decodekit.strategy",
     "Beam": "decodekit.generation.beam",
     "BestOf": "decodekit.strategy",
+    "DoLa": "decodekit.strategy",
     "Greedy": "decodekit.strategy",
+    "Guidance": "decodekit.strategy",
     "Mirostat": "decodekit.strategy",
     "Sample": "decodekit.strategy",
     "SelfConsistency": "decodekit.strategy",
@@ -160,8 +163,11 @@ if TYPE_CHECKING:
     from decodekit.speculation import Suffix as Suffix
     from decodekit.speculation import SuffixCorpus as SuffixCorpus
     from decodekit.strategy import BestOf as BestOf
+    from decodekit.strategy import Amateur as Amateur
     from decodekit.strategy import Greedy as Greedy
+    from decodekit.strategy import DoLa as DoLa
     from decodekit.strategy import Mirostat as Mirostat
+    from decodekit.strategy import Guidance as Guidance
     from decodekit.strategy import Sample as Sample
     from decodekit.strategy import SelfConsistency as SelfConsistency
     from decodekit.strategy import Strategy as Strategy

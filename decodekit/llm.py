@@ -39,11 +39,12 @@ from decodekit.generation.sequence import Request
 from decodekit.generation.settings import FastForward, Settings
 from decodekit.generation.stopping import StopStrings
 from decodekit.models.causal_lm import CausalLM
+from decodekit.models.contrast import Contrast
 from decodekit.sampling import LogitsProcessor, Pipeline, Stage
 from decodekit.speculation import GrammarDraft
 from decodekit.speculation.canonical import Canonical
 from decodekit.speculation.proposer import ChecksTarget, each_proposer
-from decodekit.strategy import Greedy, Processors, Strategy, can_redraw, check_seed, resolve_strategy
+from decodekit.strategy import Greedy, Guidance, Processors, Strategy, can_redraw, check_seed, resolve_strategy
 from decodekit.vocabulary import Vocabulary
 
 __all__ = ["LLM", "Chunk", "Completion", "Score", "generate"]
@@ -58,6 +59,8 @@ Seeds: TypeAlias = int | Iterable[int] | None
 class _Plan:
     """Checked options of one call."""
 
+    model: CausalLM
+    contrast: Contrast | None
     settings: Settings
     search: Search | None
     choice: Choice | None
@@ -157,7 +160,8 @@ class LLM:
             seed: key of the noise when sampling, one for all prompts or one for each. Equal prompts with equal seeds
                 give equal texts, whatever else is in the batch.
             logprobs: record the log-probability of every token under the model's own law (before penalties,
-                temperature, truncation and constraint); an integer k > 0 records the k likeliest alternatives too.
+                temperature, truncation and constraint), with ``contrast=`` under that of the contrast; an integer
+                k > 0 records the k likeliest alternatives too.
             on_length: a text that is cut by `max_new_tokens` carries a `LengthError` (``"error"``, the default with a
                 constraint) or not (``"return"``, the default without). ``"close"`` lets no token come after which the
                 constraint could not be satisfied within `max_new_tokens`, so that its text is whole in time.
@@ -238,6 +242,10 @@ class LLM:
             batch_size=batch_size,
             strategy_options=strategy_options,
         )
+        if isinstance(plan.contrast, Guidance) and plan.contrast.num_prompts not in (None, len(listed)):
+            raise OptionError(
+                f"{plan.contrast.num_prompts} negative prompts for {len(listed)} prompts", at="negative_prompt"
+            )
         return self._decode(listed, plan, min(batch_size, max(1, len(listed))))
 
     def as_completed(
@@ -360,6 +368,12 @@ class LLM:
                     f"fast_forward={fast_forward!r} has no effect without a constraint", at="fast_forward"
                 )
             )
+        model, contrast = self.model, getattr(resolved, "contrast", None)
+        if contrast is not None:
+            try:
+                model = contrast.applied_to(self.model, self.vocabulary)
+            except DecodekitError as error:
+                faults.append(error)
         if resolved is not None:
             faults += self._faults_of_speed(resolved, constraint, fast_forward)
         given: object = resolved  # a search may be a strategy by registration, which types do not see
@@ -414,6 +428,8 @@ class LLM:
                     hint=f"max_new_tokens={least} or more",
                 )
         return _Plan(
+            model,
+            contrast,
             Settings(
                 vocabulary=self.vocabulary,
                 pipeline=Pipeline(pipeline),
@@ -491,9 +507,9 @@ class LLM:
         texts: dict[int, list[str]] = {}
         requests = self._requests(prompts, plan)
         if plan.search is None:
-            updates = families.decode(self.model, plan.settings, num_rows, requests, plan.num_samples)
+            updates = families.decode(plan.model, plan.settings, num_rows, requests, plan.num_samples)
         else:
-            updates = plan.search.decode(self.model, plan.settings, num_rows, requests)
+            updates = plan.search.decode(plan.model, plan.settings, num_rows, requests)
         for update in updates:
             texts.setdefault(update.index, []).append(update.text)
             completion = None
@@ -516,10 +532,15 @@ class LLM:
                 seed = _next_seed(seeds, index)  # first: a prompt that cannot be read uses its seed up, too
                 token_ids = encode(self.tokenizer, prompt, f"prompt {index}")
                 matcher = None if plan.grammar is None else plan.grammar.matcher()
-                request = Request(token_ids, matcher, seed)
+                request = Request(token_ids, matcher, seed, negative_prompt=self._negative_prompt(plan, index))
             except DecodekitError as error:
                 request = error
             yield request
+
+    def _negative_prompt(self, plan: _Plan, index: int) -> list[int]:
+        """What guidance contrasts a prompt with; empty for its last token, or without guidance."""
+        given = plan.contrast.negative_prompt_of(index) if isinstance(plan.contrast, Guidance) else None
+        return [] if given is None else encode(self.tokenizer, given, f"negative prompt {index}")
 
 
 def generate(model: Any, tokenizer: Any, prompts: Any, **options: Any) -> Any:

@@ -25,6 +25,7 @@ from torch import Tensor
 
 from decodekit.errors import OptionError, UselessOptionError, raise_faults
 from decodekit.generation.stopping import FinishReason
+from decodekit.models.contrast import Contrast
 from decodekit.sampling import LogitsProcessor, Pipeline, Stage, Temperature, greedy
 from decodekit.sampling.checks import is_count, is_number
 
@@ -62,6 +63,7 @@ class Beam:
         temperature: divides the log-probabilities; only with `do_sample`.
         seed: key of the noise; only with `do_sample`. None is 0.
         processors: further processors, in the order of `Sample`.
+        contrast: search the texts of another law than the model's own: `Guidance`, `DoLa` or `Amateur`.
         speculate: None. Drafts are verified along one text, and a beam search has several.
 
     Raises:
@@ -81,6 +83,7 @@ class Beam:
     seed: int | None = None
     processors: Pipeline | LogitsProcessor | list[LogitsProcessor] | tuple[LogitsProcessor, ...] = ()
     speculate: InitVar[Speculate] = None
+    contrast: Contrast | None = field(default=None, kw_only=True)
 
     def __post_init__(self, speculate: Speculate) -> None:
         faults = self._faults()
@@ -136,6 +139,8 @@ class Beam:
         if self.do_sample and is_count(groups, 2):
             faults.append(OptionError("groups of beams cannot sample", at="do_sample", hint="num_beam_groups=1"))
         need("temperature", is_number(self.temperature) and self.temperature > 0, "a number above 0")
+        is_contrast = self.contrast is None or isinstance(self.contrast, Contrast)
+        need("contrast", is_contrast, "Guidance(...), DoLa(...) or Amateur(...)")
         need("seed", self.seed is None or (is_count(self.seed, 0) and self.seed < 1 << 63), "an integer of 63 bits")
         if not self.do_sample:
             for option, is_given in (("temperature", self.temperature != 1.0), ("seed", self.seed is not None)):

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from decodekit.models.causal_lm import Cache, CausalLM, LogitsKind
+from decodekit.vocabulary import Vocabulary
 
 IMPLAUSIBLE: Final = -1000.0
 """What implausible tokens have on top of their log-probability.
@@ -88,6 +89,23 @@ def _plausible(law: Tensor, scores: Tensor, share: float, distance: float) -> Te
 
 
 @runtime_checkable
+class Contrast(Protocol):
+    """A value that says how the law of a model is to be changed; the option `contrast` of strategies."""
+
+    def applied_to(self, model: CausalLM, vocabulary: Vocabulary) -> CausalLM:
+        """A model with the changed law; of one cache row for each row of the given one.
+
+        Args:
+            model: the given one; it is not changed.
+            vocabulary: what its tokens are.
+
+        Raises:
+            DecodekitError: it cannot be applied to this model.
+        """
+        ...
+
+
+@runtime_checkable
 class KnowsPrompts(Protocol):
     """A cache of a model that treats a prompt and what follows it differently, and so must be told where it ends."""
 
@@ -156,6 +174,13 @@ class ContrastLM(ABC):
         logits: LogitsKind = "last",
     ) -> Tensor:
         """Append tokens to rows of the cache; logits of the contrasted law. See `causal_lm.CausalLM.forward`."""
+
+
+def uncontrasted(model: CausalLM) -> CausalLM:
+    """The model that a contrast was made of, or the model itself."""
+    while isinstance(model, ContrastLM):
+        model = model.model
+    return model
 
 
 def wanted_counts(logits: LogitsKind, num_tokens: Sequence[int]) -> list[int]:

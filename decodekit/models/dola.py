@@ -59,11 +59,12 @@ class DoLaLM(ContrastLM):
 
     Raises:
         OptionError: the model has no such layer.
-        ModelError: (at the first pass) its layers cannot be read.
+        ModelError: its layers cannot be read.
     """
 
     def __init__(self, model: EarlyExits, layers: Layers, relative_top: float = 0.1, final_norm: bool = True) -> None:
         super().__init__(model)
+        model.check_layers()
         self._exits = model
         self.layers = candidate_layers(layers, model.num_layers, model.is_tied)
         self.relative_top = relative_top

@@ -177,12 +177,20 @@ class HuggingFaceLM:
             )
         return out, [hidden[layer] for layer in layers]
 
-    def exit_logits(self, hidden: Tensor, *, final_norm: bool = True) -> Tensor:
-        """Logits of the hidden states of a middle layer; see `layers.EarlyExits.exit_logits`."""
+    def check_layers(self) -> None:
+        """Raise `ModelError` if the model cannot be left after a layer; see `layers.EarlyExits.check_layers`."""
+        self._way_out()
+
+    def _way_out(self) -> Exit:
         if self._exit is None:
             self._exit = Exit(self.model)
+        return self._exit
+
+    def exit_logits(self, hidden: Tensor, *, final_norm: bool = True) -> Tensor:
+        """Logits of the hidden states of a middle layer; see `layers.EarlyExits.exit_logits`."""
+        way_out = self._way_out()
         if final_norm:
-            return self._exit(hidden)
+            return way_out(hidden)
         head: Any = self.model.get_output_embeddings()  # type: ignore[operator]
         with torch.inference_mode():
             return head(hidden).float()  # type: ignore[no-any-return]

@@ -61,6 +61,10 @@ class EarlyExits(HiddenStates, Protocol):
         """Whether embeddings and output projection are one matrix."""
         ...
 
+    def check_layers(self) -> None:
+        """Raise `ModelError` if the layers of the architecture cannot be told apart."""
+        ...
+
     def exit_logits(self, hidden: Tensor, *, final_norm: bool = True) -> Tensor:
         """Logits float32 [P, V] of hidden states [P, D] before the final norm.
 

@@ -2,6 +2,7 @@
 
 from decodekit.plugins import did_you_mean
 from decodekit.strategy.base import PROPOSERS, Processors, Strategy, check_seed
+from decodekit.strategy.contrast import Amateur, DoLa, Guidance
 from decodekit.strategy.names import (
     GENERATION_OPTIONS,
     all_option_names,
@@ -16,8 +17,11 @@ __all__ = [
     "GENERATION_OPTIONS",
     "PROPOSERS",
     "BestOf",
+    "Amateur",
     "Greedy",
+    "DoLa",
     "Mirostat",
+    "Guidance",
     "Processors",
     "Sample",
     "SelfConsistency",

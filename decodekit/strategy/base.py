@@ -28,6 +28,7 @@ from torch import Tensor
 
 from decodekit.errors import DecodekitError, OptionError
 from decodekit.generation.settings import NoiseKeys
+from decodekit.models.contrast import Contrast
 from decodekit.sampling import Candidates, LogitsProcessor, Pipeline
 from decodekit.sampling.mirostat import Mirostat as MirostatLaw
 from decodekit.speculation import (
@@ -68,12 +69,15 @@ class Strategy(ABC):
     `verify` says how guesses are verified: ``"coupled"``, or ``"rejection"`` for strategies whose `select` draws from
     the softmax of its scores. With the second the law of the texts is the same, and each text is a function of the
     seed, the proposer and all that decides where a draft ends; see `speculation.verification`.
+
+    `contrast` changes the law of the model before anything else: `Guidance`, `DoLa` or `Amateur`.
     """
 
     name: ClassVar[str]
     seed: int | None = None
     speculate: Speculate = None
     verify: Verify = "coupled"
+    contrast: Contrast | None = None
 
     @property
     @abstractmethod
@@ -108,6 +112,13 @@ class Strategy(ABC):
         values = [(option, getattr(self, option.name)) for option in options]
         given = [f"{option.name}={value!r}" for option, value in values if value != option.default]
         return f"{type(self).__name__}({', '.join(given)})"
+
+
+def check_contrast(contrast: object, faults: list[DecodekitError]) -> None:
+    """Add a fault if `contrast` is neither None nor a value that changes a law."""
+    if contrast is not None and not isinstance(contrast, Contrast):
+        cause = f"contrast={contrast!r:.60} is no contrast"
+        faults.append(OptionError(cause, at="contrast", hint="Guidance(scale=1.5), DoLa(), Amateur(llm)"))
 
 
 def check_seed(seed: object, faults: list[DecodekitError]) -> None:

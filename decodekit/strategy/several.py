@@ -15,6 +15,7 @@ from decodekit.generation.completion import Completion
 from decodekit.generation.search import Search
 from decodekit.generation.self_consistency import Key, majority
 from decodekit.generation.settings import NoiseKeys
+from decodekit.models.contrast import Contrast
 from decodekit.sampling import Candidates, Pipeline
 from decodekit.sampling.checks import is_count
 from decodekit.sampling.mirostat import Mirostat as MirostatLaw
@@ -56,6 +57,11 @@ class OverSamples(Strategy):
     def verify(self) -> Any:  # type: ignore[override]
         """How guesses for the samples are verified."""
         return self.strategy.verify
+
+    @property
+    def contrast(self) -> Contrast | None:  # type: ignore[override]
+        """What the samples are drawn from."""
+        return self.strategy.contrast
 
     def _check(self, number: str, faults: list[DecodekitError]) -> None:
         """Add what speaks against the strategy, and against the number of samples, which the option `number` has."""

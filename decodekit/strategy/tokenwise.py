@@ -12,6 +12,7 @@ from torch import Tensor
 from decodekit import plugins
 from decodekit.errors import DecodekitError, OptionError, UnknownNameError, UselessOptionError, raise_faults
 from decodekit.generation.settings import NoiseKeys
+from decodekit.models.contrast import Contrast
 from decodekit.sampling import (
     ORDERS,
     Candidates,
@@ -30,7 +31,7 @@ from decodekit.sampling.orders import ordered
 from decodekit.speculation import Adaptive, Proposer, Suffix
 from decodekit.speculation.proposer import Speculate, every_part
 from decodekit.speculation.verification import Verify
-from decodekit.strategy.base import Processors, Strategy, check_seed
+from decodekit.strategy.base import Processors, Strategy, check_contrast, check_seed
 
 
 @dataclass(frozen=True, repr=False)
@@ -40,6 +41,7 @@ class Greedy(Strategy, BiasOptions):
     Args:
         processors: further processors that change which token is the likeliest.
         speculate: who guesses ahead; see `Strategy`.
+        contrast: whose likeliest token, if not the model's own; see `Strategy`.
         others: penalties and biases; see `sampling.options.BiasOptions`.
 
     Raises:
@@ -50,6 +52,7 @@ class Greedy(Strategy, BiasOptions):
 
     processors: Processors = ()
     speculate: Speculate = None
+    contrast: Contrast | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         faults: list[DecodekitError] = []
@@ -58,6 +61,7 @@ class Greedy(Strategy, BiasOptions):
             useless_with_greedy(repr(processor)) for processor in processors if isinstance(processor, OrderPreserving)
         ]
         _check_speculate(self, faults)
+        check_contrast(self.contrast, faults)
         raise_faults(faults)
 
     @cached_property
@@ -91,6 +95,7 @@ class Sample(Strategy, ShapeOptions, BiasOptions):
         verify: how guesses are verified, "coupled" or "rejection"; see `Strategy`.
         num_return_sequences: how many texts of a prompt; `Completion.others` has those after the first, which alone is
             streamed. Sample i has the number i, the second key of the noise.
+        contrast: draw from another law than the model's own; see `Strategy`.
         order: "decodekit", or the order and the meaning that the options have in "hf" (transformers), "vllm",
             "llamacpp" or "mlx"; see `sampling.orders`.
         others: penalties and biases, further truncations and shapes; see `sampling.options`.
@@ -111,6 +116,7 @@ class Sample(Strategy, ShapeOptions, BiasOptions):
     speculate: Speculate = None
     verify: Verify = field(default="coupled", kw_only=True)
     num_return_sequences: int = field(default=1, kw_only=True)
+    contrast: Contrast | None = field(default=None, kw_only=True)
     order: str = field(default="decodekit", kw_only=True)
 
     def __post_init__(self) -> None:
@@ -124,6 +130,7 @@ class Sample(Strategy, ShapeOptions, BiasOptions):
         elif self.order != "decodekit" and not own:
             faults.append(UselessOptionError(f"order={self.order!r} has nothing to put in order", at="order"))
         _check_speculate(self, faults)
+        check_contrast(self.contrast, faults)
         _check_samples(self.num_return_sequences, faults)
         if self.seed is not None:
             check_seed(self.seed, faults)
@@ -177,6 +184,7 @@ class Mirostat(Strategy, BiasOptions):
         speculate: who guesses ahead; see `Strategy`.
         verify: how guesses are verified, as in `Sample`.
         num_return_sequences: how many texts of a prompt, as in `Sample`.
+        contrast: as in `Sample`.
         others: penalties and biases; see `sampling.options.BiasOptions`.
 
     Raises:
@@ -194,6 +202,7 @@ class Mirostat(Strategy, BiasOptions):
     speculate: Speculate = None
     verify: Verify = field(default="coupled", kw_only=True)
     num_return_sequences: int = field(default=1, kw_only=True)
+    contrast: Contrast | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         faults: list[DecodekitError] = []
@@ -205,6 +214,7 @@ class Mirostat(Strategy, BiasOptions):
         _listed(self.processors, faults)
         self._sampled(faults)
         _check_speculate(self, faults)
+        check_contrast(self.contrast, faults)
         _check_samples(self.num_return_sequences, faults)
         if self.seed is not None:
             check_seed(self.seed, faults)

@@ -1,0 +1,209 @@
+"""The option `contrast`: the law that tokens are taken from is that of the model against another one.
+
+Each value makes a model of a model (`models.guidance`, `models.dola`, `models.amateur`), so that everything else goes
+on as before: penalties, constraint, temperature and truncation see the logits of the contrast, and so do `logprobs=`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from decodekit.errors import (
+    DecodekitError,
+    ModelError,
+    OptionError,
+    UselessOptionError,
+    VocabularyMismatchError,
+    raise_faults,
+)
+from decodekit.generation.prompt import Prompt, is_messages
+from decodekit.sampling.checks import is_count, is_number
+
+if TYPE_CHECKING:
+    from decodekit.models.causal_lm import CausalLM
+    from decodekit.models.dola import Layers
+    from decodekit.vocabulary import Vocabulary
+
+
+@dataclass(frozen=True)
+class Guidance:
+    """Classifier-free guidance (Sanchez et al. 2023): away from what would follow another prompt.
+
+    The law is u + scale (c - u), with log-probabilities c after the prompt and u after the negative one. Both are read
+    in one forward pass, which has twice the rows. As in transformers (`guidance_scale`, `negative_prompt_ids`).
+
+    Args:
+        scale: above 1 the prompt is followed more closely; 0 follows the negative prompt.
+        negative_prompt: a text or messages for all prompts, or a list with one for each; encoded as a prompt is. None:
+            the last token of the prompt.
+
+    Raises:
+        OptionError: with all options that are out of range or have no effect.
+    """
+
+    scale: float = 1.5
+    negative_prompt: Prompt | Sequence[Prompt] | None = None
+
+    def __post_init__(self) -> None:
+        faults: list[DecodekitError] = []
+        if not is_number(self.scale):
+            faults.append(OptionError(f"scale={self.scale!r} is not a number", at="scale"))
+        elif self.scale == 1:
+            faults.append(UselessOptionError("scale=1 has no effect", at="scale", hint="scale=1.5, or no contrast="))
+        given = self.negative_prompt
+        every = [given] if isinstance(given, str) or is_messages(given) else given
+        if every is not None and (
+            not isinstance(every, Sequence)
+            or not every
+            or not all((isinstance(one, str) and one) or is_messages(one) for one in every)
+        ):
+            faults.append(
+                OptionError(
+                    f"negative_prompt={given!r:.60} is neither a text or messages nor a list of these",
+                    at="negative_prompt",
+                    hint="negative_prompt=None for the last token of the prompt",
+                )
+            )
+        raise_faults(faults)
+
+    def applied_to(self, model: CausalLM, vocabulary: Vocabulary) -> CausalLM:
+        """The guided model; see `models.contrast.Contrast`."""
+        from decodekit.models.guidance import GuidedLM
+
+        return GuidedLM(model, float(self.scale))
+
+    @property
+    def num_prompts(self) -> int | None:
+        """How many prompts have negative ones; None if all have the same."""
+        given = self.negative_prompt
+        return None if given is None or isinstance(given, str) or is_messages(given) else len(given)
+
+    def negative_prompt_of(self, index: int) -> Prompt | None:
+        """What the prompt with this number is contrasted with; None for its last token.
+
+        Raises:
+            OptionError: there are fewer negative prompts.
+        """
+        given: Any = self.negative_prompt
+        if self.num_prompts is None:
+            return given  # type: ignore[no-any-return]
+        if index >= len(given):
+            raise OptionError(f"there are prompts but only {len(given)} negative prompts", at=f"prompt {index}")
+        return given[index]  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True)
+class DoLa:
+    """Decoding by contrasting layers (Chuang et al. 2023): the last layer against an earlier one.
+
+    Of the tokens that the last layer finds plausible, those that became likelier on the way are preferred; see
+    `models.dola`. The paper recommends ``repetition_penalty=1.2`` with it, and ``layers="high"`` for short answers that
+    must be true, ``"low"`` for reasoning at length. Steps are not replayed on a CPU, and each candidate layer costs an
+    output projection.
+
+    Args:
+        layers: the candidates: "high" or "low", the even layers of the upper or the lower half, or their numbers from 0
+            (the embeddings) to that before the last.
+        relative_top: a token is plausible if the last layer finds it at least this many times as likely as the
+            likeliest; from above 0 to 1.
+        final_norm: apply the final norm to early layers. False as in the authors' code and transformers 4.
+
+    Raises:
+        OptionError: with all options that are out of range.
+    """
+
+    layers: Layers = "high"
+    relative_top: float = 0.1
+    final_norm: bool = True
+
+    def __post_init__(self) -> None:
+        faults: list[DecodekitError] = []
+        given: Any = self.layers
+        if given not in ("low", "high") and (
+            isinstance(given, str)
+            or not isinstance(given, Sequence)
+            or not given
+            or not all(is_count(layer, 0) for layer in given)
+        ):
+            cause = f'layers={given!r} is neither "low" nor "high" nor a list of layers'
+            faults.append(OptionError(cause, at="layers"))
+        faults += _faults_of_share("relative_top", self.relative_top)
+        if not isinstance(self.final_norm, bool):
+            faults.append(OptionError(f"final_norm={self.final_norm!r} is neither True nor False", at="final_norm"))
+        raise_faults(faults)
+
+    def applied_to(self, model: CausalLM, vocabulary: Vocabulary) -> CausalLM:
+        """The model against its layers; see `models.contrast.Contrast`."""
+        from decodekit.models.dola import DoLaLM
+        from decodekit.models.layers import EarlyExits
+
+        if not isinstance(model, EarlyExits):
+            raise ModelError(
+                f"{type(model).__name__} does not show its layers, which DoLa contrasts",
+                at="contrast",
+                hint="a model of transformers, or models.layers.EarlyExits implemented for it",
+            )
+        return DoLaLM(model, self.layers, float(self.relative_top), self.final_norm)
+
+
+@dataclass(frozen=True)
+class Amateur:
+    """Contrastive decoding (Li et al. 2023): against a weaker model, whose habits are subtracted.
+
+    The law is (1 + beta) e - beta a of the tokens that the expert finds plausible, with log-probabilities e and a
+    (O'Brien & Lewis 2023; with a large beta the original of Li et al.). Both models read every token.
+
+    Args:
+        model: the amateur, an `LLM` of the same vocabulary; or a `CausalLM`, whose tokens must be those of the expert.
+        alpha: a token is plausible if the expert finds it at least this many times as likely as the likeliest; from
+            above 0 to 1.
+        beta: how much of the amateur is subtracted; above 0.
+
+    Raises:
+        OptionError: with all options that are out of range.
+    """
+
+    model: Any
+    alpha: float = 0.1
+    beta: float = 0.5
+
+    def __post_init__(self) -> None:
+        faults: list[DecodekitError] = []
+        if not hasattr(self._causal_lm, "new_cache"):
+            cause = f"model={self.model!r:.60} is no model"
+            faults.append(OptionError(cause, at="model", hint='Amateur(LLM.load("tiny-draft"))'))
+        faults += _faults_of_share("alpha", self.alpha)
+        if not is_number(self.beta) or self.beta < 0:
+            faults.append(OptionError(f"beta={self.beta!r} is not a number above 0", at="beta"))
+        elif self.beta == 0:
+            cause = "beta=0 leaves the amateur without effect"
+            faults.append(UselessOptionError(cause, at="beta", hint="beta=0.5, or no contrast="))
+        raise_faults(faults)
+
+    @property
+    def _causal_lm(self) -> Any:
+        return getattr(self.model, "model", self.model) if hasattr(self.model, "vocabulary") else self.model
+
+    def applied_to(self, model: CausalLM, vocabulary: Vocabulary) -> CausalLM:
+        """The model against the amateur; see `models.contrast.Contrast`."""
+        from decodekit.models.amateur import AmateurLM
+        from decodekit.speculation.draft_model import first_difference
+
+        theirs = getattr(self.model, "vocabulary", None)
+        different = None if theirs is None else first_difference(theirs, vocabulary)
+        if different is not None:
+            raise VocabularyMismatchError(
+                f"the amateur {self._causal_lm.name} has another vocabulary than the model: "
+                f"token {different} is not the same",
+                at="contrast",
+                hint="an amateur with the tokenizer of the model, from the same family",
+            )
+        return AmateurLM(model, self._causal_lm, float(self.alpha), float(self.beta))
+
+
+def _faults_of_share(name: str, value: object) -> list[DecodekitError]:
+    if is_number(value) and 0 < value <= 1:
+        return []
+    return [OptionError(f"{name}={value!r} is not a number above 0 and up to 1", at=name)]
