@@ -40,11 +40,13 @@ class Guess:
         tokens: in order, all legal; empty for plain decoding.
         num_forced: how many of the first ones are forced; the others come from a proposer.
         drawn: if they are to be tested, the same tokens, and perhaps one more; see `generation.rejection`.
+        source: who of several proposers offers them.
     """
 
     tokens: Rows[int] = ()
     num_forced: int = 0
     drawn: tuple[Drawn, ...] = ()
+    source: str = ""
 
 
 class Place(NamedTuple):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from decodekit.errors import DecodekitError
-from decodekit.generation.stats import Stats
+from decodekit.generation.stats import ProposerStats, Stats
 from decodekit.generation.stopping import FinishReason, StopStrings
 from decodekit.generation.streaming import TextStream
 
@@ -56,6 +56,23 @@ class TokenLogprob:
     logprob: float
     alternatives: tuple[tuple[int, float], ...] = ()
     log_z: float = 0.0
+
+
+@dataclass(slots=True, eq=False)
+class DraftCounts:
+    """Drafts that were verified: how many, their tokens, and how many had their token at each position accepted."""
+
+    num_drafts: int = 0
+    num_tokens: int = 0
+    accepted_at: list[int] = field(default_factory=list)
+
+    def add(self, num_tokens: int, num_accepted: int) -> None:
+        """Count one more draft."""
+        self.num_drafts += 1
+        self.num_tokens += num_tokens
+        self.accepted_at += [0] * (num_accepted - len(self.accepted_at))
+        for position in range(num_accepted):
+            self.accepted_at[position] += 1
 
 
 @dataclass(slots=True, eq=False)
@@ -106,9 +123,8 @@ class Sequence:
     num_guard_refusals: int = field(init=False, default=0)
     num_rollbacks: int = field(init=False, default=0)
     num_forced_tokens: int = field(init=False, default=0)
-    num_drafts: int = field(init=False, default=0)
-    num_draft_tokens: int = field(init=False, default=0)
-    accepted_at: list[int] = field(init=False, default_factory=list)
+    drafts: DraftCounts = field(init=False, default_factory=DraftCounts)
+    drafts_by: dict[str, DraftCounts] = field(init=False, default_factory=dict)
     memory: dict[Any, Any] = field(init=False, default_factory=dict)
     states: dict[int, float] = field(init=False, default_factory=dict)
 
@@ -162,13 +178,11 @@ class Sequence:
             latest = max(self.states)
             self.states = {latest: self.states[latest]}
 
-    def count_draft(self, num_tokens: int, num_accepted: int) -> None:
-        """Note that a draft of so many tokens was verified, and how many were accepted."""
-        self.num_drafts += 1
-        self.num_draft_tokens += num_tokens
-        self.accepted_at += [0] * (num_accepted - len(self.accepted_at))
-        for position in range(num_accepted):
-            self.accepted_at[position] += 1
+    def count_draft(self, num_tokens: int, num_accepted: int, source: str = "") -> None:
+        """Note that a draft of so many tokens was verified, how many were accepted, and who of several offered it."""
+        self.drafts.add(num_tokens, num_accepted)
+        if source:
+            self.drafts_by.setdefault(source, DraftCounts()).add(num_tokens, num_accepted)
 
     def finish(self, reason: FinishReason, error: DecodekitError | None = None) -> None:
         """End the sequence: the text that was held back is released."""
@@ -186,9 +200,13 @@ class Sequence:
             num_guard_refusals=self.num_guard_refusals,
             num_rollbacks=self.num_rollbacks,
             num_forced_tokens=self.num_forced_tokens,
-            num_drafts=self.num_drafts,
-            num_draft_tokens=self.num_draft_tokens,
-            acceptance_histogram=tuple(self.accepted_at),
+            num_drafts=self.drafts.num_drafts,
+            num_draft_tokens=self.drafts.num_tokens,
+            acceptance_histogram=tuple(self.drafts.accepted_at),
             mask_s=None if self.matcher is None else self.mask_s,
             log_z=math.fsum(entry.log_z for entry in self.logprobs) if self.logprobs else None,
+            by_proposer=tuple(
+                ProposerStats(name, counts.num_drafts, counts.num_tokens, tuple(counts.accepted_at))
+                for name, counts in self.drafts_by.items()
+            ),
         )

@@ -17,6 +17,44 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
+class ProposerStats:
+    """The drafts of one proposer of several; see `Stats`.
+
+    Args:
+        proposer: its class, with a number where the chain has several of the class.
+        num_drafts, num_draft_tokens, acceptance_histogram: as in `Stats`.
+    """
+
+    proposer: str
+    num_drafts: int
+    num_draft_tokens: int
+    acceptance_histogram: tuple[int, ...]
+
+    @property
+    def draft_acceptance_rate(self) -> float:
+        """Share of the draft tokens that were accepted."""
+        return sum(self.acceptance_histogram) / self.num_draft_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class ParticleStats:
+    """What became of the particles of one prompt; see `generation.particles`.
+
+    Args:
+        log_evidence: logarithm of the estimate of Z, the probability under the processed law that the constraint holds.
+            The estimate itself, not its logarithm, is unbiased.
+        effective_sample_size: of the weights at the end, from 1 to the number of particles; 0 if no text is legal.
+        num_resamplings: how often the particles were drawn anew.
+        num_asked: tokens that the constraint or predicate was asked about one by one; 0 with masks.
+    """
+
+    log_evidence: float
+    effective_sample_size: float
+    num_resamplings: int
+    num_asked: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Stats:
     """Figures of one completion.
 
@@ -37,11 +75,14 @@ class Stats:
             last position that was ever accepted.
         mask_s: time that the bitmasks of this row took to fill, those along its drafts included; None without a
             constraint, and for a search that fills masks for all its hypotheses together.
+        particles: of a prompt that was continued by particles, what became of them.
         log_z: sum over the tokens of the text of the logarithm of the mass that the constraint's mask leaves under the
             model's own law at their places, the softmax of the logits as they come: 0 without a constraint, else at
             most 0, with forced tokens, whose mass is their probability. What a guard, or the budget of
             ``on_length="close"``, had refused at a place before its token was taken is not in its mask. None unless
             log-probabilities were asked for, and for a search with several hypotheses.
+        by_proposer: the same three figures of drafts for each proposer of a chain that offered any; empty if there is
+            only one.
     """
 
     num_prompt_tokens: int
@@ -56,7 +97,9 @@ class Stats:
     num_draft_tokens: int = 0
     acceptance_histogram: tuple[int, ...] = ()
     mask_s: float | None = None
+    particles: ParticleStats | None = None
     log_z: float | None = None
+    by_proposer: tuple[ProposerStats, ...] = ()
 
     @property
     def tpot_s(self) -> float | None:

@@ -140,7 +140,7 @@ def propose(sequences: Rows[Sequence], model: CausalLM, settings: Settings, tabl
         drawn: tuple[Drawn, ...] = ()
         if settings.verify == "rejection":
             drawn = drawn_tokens(draft, len(tokens), settings.vocabulary.size)[: limits[row]]
-        guesses[row] = Guess(tokens, 0, drawn)
+        guesses[row] = Guess(tokens, 0, drawn, draft.source)
     return guesses
 
 
@@ -221,7 +221,7 @@ def verify(
         sequence.num_forced_tokens += num_forced
         num_drafted = max(len(offered), len(guess.tokens)) - guess.num_forced
         if num_drafted:
-            sequence.count_draft(num_drafted, num_kept - num_forced)
+            sequence.count_draft(num_drafted, num_kept - num_forced, guess.source)
     if sequence.first_token_at is None and sequence.token_ids:
         sequence.first_token_at = time.perf_counter()
     return Verdict(first, tokens, retreat)
