@@ -24,7 +24,7 @@ from typing import Final, Literal, TypeAlias
 
 from decodekit.constraints import ir
 from decodekit.constraints.ir import Node
-from decodekit.constraints.json_schema import hostnames, regex_texts, spelled, text
+from decodekit.constraints.json_schema import characters, hostnames, regex_texts, text
 from decodekit.constraints.json_schema.patterns import full_language
 from decodekit.errors import UnsupportedSchemaError
 
@@ -212,7 +212,7 @@ def denial(name: str, mode: Formats, *, at: str) -> Node | None:
 @lru_cache(maxsize=256)
 def _language(name: str, mode: Formats) -> Node | None:
     if mode == "assert" and name in _BUILT:
-        return spelled.trust(_BUILT[name]())  # from sets of characters in every spelling
+        return characters.trust(_BUILT[name]())  # from sets of characters in every spelling
     pattern = (_PYTHON_PATTERNS if mode == "python" else _PATTERNS).get(name)
     if pattern is None:
         return None

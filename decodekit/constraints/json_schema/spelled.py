@@ -1,46 +1,49 @@
 """Whether a language of JSON strings has a word, decided character by character instead of byte by byte.
 
-A body language holds every spelling of a text or none (see `text`), so one spelling of each character is enough to look
-at: the raw one where there is one. And where several languages meet, or are left out, nothing has to be built but the
-sets of places at which they are together: a breadth-first search over the product of their derivatives, which finds a
-shortest common text. Bounds on the length are kept apart as the number of characters read.
+Where several languages meet, or are left out, nothing has to be built but the places at which they are together: a
+search over the product of their derivatives by characters (see `characters`). It goes on where the fewest conditions
+and bytes seem to be left and the most alternatives stay open, and without bounds on the length it ends when all places
+are known. A bounded length is kept apart as the number of characters read, and decided breadth first where that search
+finds none.
 
-Source: J. Brzozowski, Derivatives of Regular Expressions (1964), for the product of derivatives.
+Sources: J. Brzozowski, Derivatives of Regular Expressions (1964), for the product of derivatives; J. Pearl, Heuristics
+(1984), for the best-first search.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import math
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from itertools import count
 from typing import Final, TypeAlias
-from weakref import WeakKeyDictionary
 
 from decodekit.constraints import ir
-from decodekit.constraints.ir import ByteMask, Node
+from decodekit.constraints.ir import Node
 from decodekit.constraints.json_schema import text
-from decodekit.constraints.regex import Loop
+from decodekit.constraints.json_schema.characters import Row, is_spelled, row, trust
 from decodekit.errors import ResourceLimitError
 
 MAX_STATES: Final = 20_000
 """Bound on the places of the product that one question may look at."""
-MAX_DIVES: Final = 100
-"""Places that a depth-first search looks at before the breadth-first one begins: most languages have many words."""
+MAX_PARTS: Final = 100_000
+"""Bound on the conditions of these places, each counted with its alternatives: the time that they take."""
+MAX_DIVES: Final = 500
+"""Places that are looked at best first before the breadth-first search of texts with a bounded length begins."""
+MAX_LENGTHY: Final = 50_000
+"""Places of a long text, one for each character that it has to have, that one question may look at beside these."""
 _MAX_COMPARED: Final = 16
 MAX_REMEMBERED: Final = 20_000
 """Bound on the places whose answer is kept."""
 
-Row: TypeAlias = tuple[tuple[int, int, Node], ...]
-"""First and last code point, ascending and disjoint, with what follows them. What is left out leads nowhere."""
 _Place: TypeAlias = tuple[frozenset[Node], frozenset[Node]]
 """What the rest of a text belongs to, and what it does not belong to."""
 _Targets: TypeAlias = tuple["Node | None", ...]
 _Piece: TypeAlias = tuple[int, int, _Targets]
 
-_HEX: Final = b"0123456789abcdef"
-
-_spelled: WeakKeyDictionary[Node, bool] = WeakKeyDictionary()
-_rows: WeakKeyDictionary[Node, Row] = WeakKeyDictionary()
-_known: dict[_Place, bool] = {}
-_inhabited: tuple[_Place, ...] = ()  # the last places from which a text was found
+_text_lengths: dict[_Place, int] = {}  # of some text that leads from a place to an end
+_barren: set[_Place] = set()  # no text does
+_inhabited: tuple[_Place, ...] = ()  # the last places that were asked for and have a text
 _ANY_TEXT: Final[_Place] = (frozenset({text.BODY}), frozenset())
 
 
@@ -57,160 +60,7 @@ def is_empty(node: Node) -> bool | None:
         return True
     if not place[0]:
         return None  # only complements: the language has words that are no texts
-    return not _has_word(place, least, most)
-
-
-# -- which nodes are body languages
-
-
-def is_spelled(node: Node) -> bool:
-    """Whether a node is made of whole characters, each with all its spellings."""
-    known = _spelled.get(node)
-    if known is None:
-        known = _spelled[node] = _is_spelled(node)
-    return known
-
-
-def trust(node: Node) -> Node:
-    """The node, which is made of whole characters, though its form may not show it."""
-    _spelled[node] = True
-    return node
-
-
-def _is_spelled(node: Node) -> bool:
-    while isinstance(node, ir.Concat) and not isinstance(node.head, ir.Bytes):
-        if not is_spelled(node.head):
-            return False
-        node = node.tail
-    if _begins_with_byte(node):  # characters without a raw spelling: the backslash, then what it may escape
-        return _is_whole(node)
-    if isinstance(node, ir.Accept):
-        return node.label is None
-    if isinstance(node, ir.Choice):
-        characters = [option for option in node.options if _begins_with_byte(option)]
-        return (not characters or _is_whole(ir.choice(*characters))) and all(
-            is_spelled(option) for option in node.options if not _begins_with_byte(option)
-        )
-    if isinstance(node, ir.Repeat):
-        return is_spelled(node.body)
-    if isinstance(node, ir.Both):
-        return all(map(is_spelled, node.operands))
-    if isinstance(node, ir.Complement):
-        return is_spelled(node.operand)
-    if isinstance(node, Loop):
-        return node.lowering.encode is text.encode
-    return node is ir.EMPTY or text.first_characters(node) is not None
-
-
-def _begins_with_byte(node: Node) -> bool:
-    return isinstance(node, ir.Bytes | ir.Literal) or (
-        isinstance(node, ir.Concat) and isinstance(node.head, ir.Bytes | ir.Literal)
-    )
-
-
-def _is_whole(node: Node) -> bool:
-    """Whether a node that begins with bytes is what its characters and what follows them give with all spellings."""
-    followed: dict[Node, list[tuple[int, int]]] = {}
-    for low, high, target in _row(node):
-        followed.setdefault(target, []).append((low, high))
-    whole = ir.choice(*(ir.concat(text.encode(tuple(points)), target) for target, points in followed.items()))
-    return whole is node and all(map(is_spelled, followed))
-
-
-# -- derivatives by characters
-
-
-def _row(node: Node) -> Row:
-    """What follows each character."""
-    row = _rows.get(node)
-    if row is None:
-        words = text.first_characters(node)
-        ways = _ways(node) if words is None else [(ord(character), ord(character), rest) for character, rest in words]
-        row = _rows[node] = _joined(ways)
-    return row
-
-
-def _joined(ways: Iterable[tuple[int, int, Node]]) -> Row:
-    joined: list[tuple[int, int, Node]] = []
-    for low, high, target in sorted(ways, key=lambda way: way[0]):
-        if joined and joined[-1][1] + 1 == low and joined[-1][2] is target:
-            joined[-1] = (joined[-1][0], high, target)
-        else:
-            joined.append((low, high, target))
-    return tuple(joined)
-
-
-def _ways(node: Node) -> Iterator[tuple[int, int, Node]]:
-    inside: dict[tuple[Node, int], list[tuple[int, int, Node]]] = {}
-    for mask, target in node.transitions():
-        for low, high in _runs(mask & _RAW):
-            yield low, high, target
-        if mask >> 0x5C & 1:
-            yield from _escaped(target)
-        for size, leads in enumerate(_LEADS, 1):
-            for low, high in _runs(mask & leads):
-                for lead in range(low, high + 1):
-                    base = (lead & (0x3F >> size)) << 6 * size
-                    for first, last, rest in _continued(target, size, inside):
-                        yield base + first, base + last, rest
-
-
-_RAW: Final = sum(1 << byte for byte in range(0x20, 0x80) if byte not in b'"\\')
-_LEADS: Final = tuple(
-    sum(1 << byte for byte in range(low, high)) for low, high in ((0xC0, 0xE0), (0xE0, 0xF0), (0xF0, 0xF8))
-)
-_CONTINUATION: Final = sum(1 << byte for byte in range(0x80, 0xC0))
-
-
-def _runs(mask: ByteMask) -> Iterator[tuple[int, int]]:
-    """The members of a byte set, as ranges."""
-    start = 0
-    while mask:
-        zeros = (mask & -mask).bit_length() - 1
-        mask >>= zeros
-        ones = (~mask & mask + 1).bit_length() - 1
-        mask >>= ones
-        start += zeros
-        yield start, start + ones - 1
-        start += ones
-
-
-def _continued(
-    node: Node, size: int, inside: dict[tuple[Node, int], list[tuple[int, int, Node]]]
-) -> list[tuple[int, int, Node]]:
-    """What follows the last `size` bytes of a character in UTF-8, by the number that they hold."""
-    found = inside.get((node, size))
-    if found is None:
-        found = []
-        for mask, target in node.transitions():
-            for low, high in _runs(mask & _CONTINUATION):
-                if size == 1:
-                    found.append((low & 0x3F, high & 0x3F, target))
-                    continue
-                for byte in range(low, high + 1):
-                    base = (byte & 0x3F) << 6 * (size - 1)
-                    found += [(base + a, base + b, rest) for a, b, rest in _continued(target, size - 1, inside)]
-        found = inside[node, size] = list(_joined(found))
-    return found
-
-
-def _escaped(node: Node) -> Iterator[tuple[int, int, Node]]:
-    """What follows the characters that are never raw: the quote, the backslash and control characters."""
-    for byte in b'"\\':
-        rest = node.derivative(byte)
-        if rest is not ir.EMPTY:
-            yield byte, byte, rest
-    for byte in b"u00":
-        node = node.derivative(byte)
-    for tens, digit in enumerate(b"01"):
-        row = node.derivative(digit)
-        for ones, last in enumerate(_HEX):
-            rest = row.derivative(last)
-            if rest is not ir.EMPTY:
-                yield 16 * tens + ones, 16 * tens + ones, rest
-
-
-# -- the product
+    return not _has_word(place, least, most, _Work(least))
 
 
 def _start(node: Node) -> tuple[_Place | None, int, int | None]:
@@ -281,16 +131,16 @@ def _followed(place: _Place) -> dict[_Targets, int]:
     """What follows each condition of a place, in its order, with the number of the characters that lead there."""
     pieces: list[_Piece] | None = None
     for node in place[0]:
-        row = _row(node)
-        pieces = [(low, high, (target,)) for low, high, target in row] if pieces is None else _met(pieces, row)
+        ways = row(node)
+        pieces = [(low, high, (target,)) for low, high, target in ways] if pieces is None else _met(pieces, ways)
     assert pieces is not None  # some language is always asked for
     for node in place[1]:
-        pieces = _marked(pieces, _row(node))
+        pieces = _marked(pieces, row(node))
     found: dict[_Targets, int] = {}
     for low, high, targets in pieces:
         found[targets] = found.get(targets, 0) + high - low + 1
     for target in {target for targets in found for target in targets if target is not None}:
-        _spelled[target] = True  # what follows a whole character
+        trust(target)  # what follows a whole character
     return found
 
 
@@ -300,30 +150,30 @@ def _after(place: _Place, targets: _Targets) -> _Place | None:
     return _place([(node, index < num_asked) for index, node in enumerate(targets) if node is not None])
 
 
-def _met(pieces: list[_Piece], row: Row) -> list[_Piece]:
+def _met(pieces: list[_Piece], ways: Row) -> list[_Piece]:
     """The characters of both."""
     found = []
     index = 0
     for low, high, targets in pieces:
-        while index < len(row) and row[index][1] < low:
+        while index < len(ways) and ways[index][1] < low:
             index += 1
         at = index
-        while at < len(row) and row[at][0] <= high:
-            found.append((max(low, row[at][0]), min(high, row[at][1]), (*targets, row[at][2])))
+        while at < len(ways) and ways[at][0] <= high:
+            found.append((max(low, ways[at][0]), min(high, ways[at][1]), (*targets, ways[at][2])))
             at += 1
     return found
 
 
-def _marked(pieces: list[_Piece], row: Row) -> list[_Piece]:
+def _marked(pieces: list[_Piece], ways: Row) -> list[_Piece]:
     """All characters of the first, with what follows them in the second where something does."""
     found: list[_Piece] = []
     index = 0
     for low, high, targets in pieces:
-        while index < len(row) and row[index][1] < low:
+        while index < len(ways) and ways[index][1] < low:
             index += 1
         at = index
-        while at < len(row) and row[at][0] <= high:
-            first, last, target = row[at]
+        while at < len(ways) and ways[at][0] <= high:
+            first, last, target = ways[at]
             if low < first:
                 found.append((low, first - 1, (*targets, None)))
             found.append((max(low, first), min(high, last), (*targets, target)))
@@ -334,94 +184,169 @@ def _marked(pieces: list[_Piece], row: Row) -> list[_Piece]:
     return found
 
 
-def _has_word(start: _Place, least: int, most: int | None) -> bool:
+class _Work:
+    """What one question may still cost: a number of places, and of the conditions and alternatives in them."""
+
+    def __init__(self, least: int) -> None:
+        self.num_lengthy = min(least, MAX_LENGTHY)
+        self.num_places = self.max_places = MAX_STATES + self.num_lengthy
+        self.num_parts = MAX_PARTS + self.num_lengthy
+
+    def look(self, place: _Place) -> None:
+        """Count a place whose successors are made.
+
+        Raises:
+            ResourceLimitError: it is one too many.
+        """
+        self.num_places -= 1
+        self.num_parts -= sum(map(_num_parts, place[0])) + sum(map(_num_parts, place[1]))
+        if self.num_places < 0 or self.num_parts < 0:
+            raise ResourceLimitError(
+                f"more than {self.max_places - self.num_places - 1:,} states are needed to tell whether an "
+                "intersection is empty",
+                hint="use fewer or simpler patterns together",
+            )
+
+
+def _num_parts(node: Node) -> int:
+    """Number of alternatives that are followed at once."""
+    return len(node.options) if isinstance(node, ir.Choice) else 1
+
+
+def _has_word(start: _Place, least: int, most: int | None, work: _Work) -> bool:
     """Whether a text of some length between the bounds leads from a place to an end."""
     if start == _ANY_TEXT:
         return True
+    if start in _barren:
+        return False
+    if start in _text_lengths and _is_between(_text_lengths[start], least, most):
+        return True
     if not least and most is None:
-        if start in _known:
-            return _known[start]
         # With fewer conditions than a place that has a text: every successor of an intersection that lost an operand.
         if len(start[0]) > 1 and any(start[0] <= other[0] and start[1] <= other[1] for other in _inhabited):
             return True
-    if _dive(start, least, most):
-        if not least and most is None:
-            _learn([(start, True)])
-        return True
-    came_from: dict[_Place, _Place | None] = {start: None}
-    frontier = [start]
-    length = num_looked = 0
+        return _dive(start, 0, None, work, math.inf)
+    return _dive(start, least, most, work, MAX_DIVES + work.num_lengthy) or _search(start, least, most, work)
+
+
+def _is_between(length: int, least: int, most: int | None) -> bool:
+    return length >= least and (most is None or length <= most)
+
+
+@dataclass(slots=True)
+class _Step:
+    """A place on the way of a text."""
+
+    place: _Place
+    length: int  # characters read
+    before: _Step | None
+    mark: _Step | None  # an earlier step, or itself: Brent's cycle detection compares with it alone
+
+
+def _dive(start: _Place, least: int, most: int | None, work: _Work, max_places: float) -> bool:
+    """Whether a text is found best first, within so many places; exact if they do not bound it, nor does the length."""
+    order = count(step=-1)  # of equal ones the last first: deeper and deeper
+    queue = [(0, 0, 0, next(order), _Step(start, 0, None, None))]
+    seen = {(start, 0)}
+    num_places = 0
+    while queue and num_places < max_places:
+        step = heappop(queue)[-1]
+        place, length = step.place, step.length
+        num_places += 1
+        left = 0 if _is_end(place) and length >= least else _text_lengths.get(place)
+        if left is not None and _is_between(length + left, least, most):
+            _learn_way(step, length + left)
+            return True
+        if length == most or place in _barren:
+            continue
+        work.look(place)
+        for after in _following(place):
+            following = _next_step(after, step, least)
+            key = (after, min(following.length, least))
+            if key not in seen:
+                seen.add(key)
+                heappush(queue, (*_rank(after, following.length, least), next(order), following))
+    if not queue and not least and most is None:
+        if len(_barren) > MAX_REMEMBERED:
+            _barren.clear()
+        _barren.update(place for place, _ in seen)
+    return False
+
+
+def _next_step(place: _Place, before: _Step, least: int) -> _Step:
+    """The step to a place; if it was marked before, all rounds at once up to the least length."""
+    length = before.length + 1
+    step = _Step(place, length, before, before.mark)
+    mark = before.mark
+    if length < least:
+        if mark is not None and mark.place == place:
+            period = length - mark.length
+            step.length += (least - length) // period * period
+            step.mark = step
+        elif mark is None or length >= 2 * mark.length:
+            step.mark = step
+    return step
+
+
+def _learn_way(end: _Step, length: int) -> None:
+    """Keep that a text of so many characters passes through a step."""
+    global _inhabited
+    if len(_text_lengths) > MAX_REMEMBERED:
+        _text_lengths.clear()
+    step = end
+    _text_lengths[step.place] = length - step.length
+    while step.before is not None:
+        step = step.before
+        _text_lengths[step.place] = length - step.length
+    _inhabited = (step.place, *_inhabited)[:_MAX_COMPARED]
+
+
+def _search(start: _Place, least: int, most: int | None, work: _Work) -> bool:
+    """Whether there is a text of a bounded length, breadth first: each place is looked at once beyond the least."""
+    frontier = {start}
+    frontiers: dict[frozenset[_Place], int] = {}  # shorter than the least length, with the length
+    seen: set[_Place] = set()
+    length = 0
     while frontier:
         if length >= least:
-            for place in frontier:
-                if _is_end(place) or (most is None and _known.get(place)):
-                    _remember(came_from, place, least, most)
-                    return True
+            if any(_is_end(place) or (most is None and place in _text_lengths) for place in frontier):
+                return True
+            # A place that was reached with fewer characters says nothing new, once there are enough of them.
+            seen |= frontier
         if length == most:
             return False
-        following: dict[_Place, _Place] = {}
+        following: set[_Place] = set()
         for place in frontier:
-            if length >= least and _known.get(place) is False:
-                continue
-            for after in _following(place):
-                following.setdefault(after, place)
-            num_looked += 1
-            if num_looked > MAX_STATES:
-                raise ResourceLimitError(
-                    f"more than {MAX_STATES:,} states are needed to tell whether an intersection is empty",
-                    hint="use fewer or simpler patterns together",
-                )
+            if place not in _barren:
+                work.look(place)
+                following |= _following(place)
+        frontier = following - seen
         length += 1
-        if length < least and following.keys() == set(frontier):
-            length = least  # it goes round
-        # A place that was reached with fewer characters says nothing new, once there are enough of them.
-        frontier = [place for place in following if length <= least or place not in came_from]
-        if length >= least:
-            if length == least:
-                came_from = dict.fromkeys(frontier)
-            came_from.update((place, following[place] if length > least else None) for place in frontier)
-    if not least and most is None:
-        _learn((place, False) for place in came_from)
+        if length < least:
+            period = length - frontiers.setdefault(frozenset(frontier), length)
+            if period:  # it goes round
+                length += (least - length) // period * period
+                frontiers.clear()
     return False
 
 
-def _dive(start: _Place, least: int, most: int | None) -> bool:
-    """Whether a text is found by going ahead."""
-    stack = [(start, 0)]
-    seen = {start}
-    num_left = MAX_DIVES + least
-    while stack and num_left:
-        place, length = stack.pop()
-        num_left -= 1
-        if length >= least and (_is_end(place) or (most is None and _known.get(place))):
-            return True
-        if length == most or _known.get(place) is False:
-            continue
-        for after in _following(place):
-            if length < least or after not in seen:
-                seen.add(after)
-                stack.append((after, length + 1))
-    return False
+def _rank(place: _Place, length: int, least: int) -> tuple[int, int, int]:
+    """What seems best comes first: few conditions left, then few bytes over all of them, then many open ways."""
+    num_bytes = num_ways = 0
+    for node in place[0]:
+        bounds = node.bounds()
+        num_bytes += 0 if bounds is None else bounds[0]
+        num_ways += _num_ways(node)
+    return len(place[0]), max(length + num_bytes, least), len(place[1]) - num_ways
 
 
-def _remember(came_from: dict[_Place, _Place | None], end: _Place, least: int, most: int | None) -> None:
-    """A text leads from all places on the way to the end."""
-    way: list[_Place] = []
-    place: _Place | None = end
-    while place is not None:
-        way.append(place)
-        place = came_from.get(place)
-    _learn((place, True) for place in way)
-
-
-def _learn(answers: Iterable[tuple[_Place, bool]]) -> None:
-    global _inhabited
-    if len(_known) > MAX_REMEMBERED:
-        _known.clear()
-    learned = dict(answers)
-    _known.update(learned)
-    inhabited = [place for place, has_word in learned.items() if has_word]
-    _inhabited = (*inhabited, *_inhabited)[:_MAX_COMPARED]
+def _num_ways(node: Node) -> int:
+    """The alternatives of a node, where X{2,5} is four."""
+    ways = 0
+    for option in node.options if isinstance(node, ir.Choice) else (node,):
+        part = option.head if isinstance(option, ir.Concat) else option
+        ways += part.max - part.min + 1 if isinstance(part, ir.Repeat) and part.max is not None else 1
+    return ways
 
 
 # -- counting
@@ -443,7 +368,8 @@ def num_texts(node: Node, limit: int) -> int | None:
     if not start[0]:
         return None
     total = length = 0
-    frontier = {start: 1} if _has_word(start, least, most) else {}
+    work = _Work(least)
+    frontier = {start: 1} if _has_word(start, least, most, work) else {}
     while frontier and total + sum(frontier.values()) < limit:  # each of these ways goes on to a text of its own
         following: dict[_Place, int] = {}
         least_left = max(0, least - length - 1)
@@ -453,9 +379,12 @@ def num_texts(node: Node, limit: int) -> int | None:
                 total += num_ways
             if most_left is not None and most_left < 0:
                 continue
+            work.look(place)
             for targets, num_characters in _followed(place).items():
                 after = _after(place, targets)
-                if after is not None and (after in following or _has_word(after, least_left, most_left)):
+                if after == place and most is None:  # round and round, before a text: without end
+                    return limit
+                if after is not None and (after in following or _has_word(after, least_left, most_left, work)):
                     following[after] = following.get(after, 0) + num_ways * num_characters
         frontier = following
         length += 1

@@ -297,6 +297,30 @@ EITHER: dict[str, Callable[[], Any]] = {
         "type": "string",
         "allOf": [{"pattern": f"^(a|b)*a(a|b){{{n}}}$"} for n in range(5, 18)],
     },
+    "patterns that leave no text": lambda: {
+        "type": "string",
+        "allOf": [{"pattern": "^(a|b)*a(a|b){16}$"}, {"pattern": "^(a|b)*b(a|b){16}$"}],
+    },
+    "patterns that leave one text": lambda: {
+        "type": "string",
+        "maxLength": 38,
+        "allOf": [{"pattern": f"^(a|b)*{'aab'[n * n % 3]}(a|b){{{n}}}$"} for n in range(37)],
+    },
+    "a billion letters": lambda: text("^[a-z]*$") | {"minLength": 10**9},
+    "a billion letters in pairs": lambda: text("^(a|bc)*$") | {"minLength": 10**9 + 1, "maxLength": 10**9 + 1},
+    "a billion letters in threes and fives": lambda: {
+        "type": "string",
+        "minLength": 10**9,
+        "maxLength": 10**9,
+        "allOf": [{"pattern": "^(...)*$"}, {"pattern": "^(.{5})*$"}],
+    },
+    "20,000 letters": lambda: text("^[a-z]{20000}$") | {"minLength": 20_000},
+    "names against longer patterns": lambda: {
+        "type": "object",
+        "propertyNames": {"pattern": "^(a|b)*a(a|b){16}$"},
+        "patternProperties": {f"b(a|b){{{n}}}$": {"minimum": n} for n in range(14, 19)},
+        "minProperties": 3,
+    },
     "names against patterns": lambda: {
         "type": "object",
         "propertyNames": {"pattern": "^(a|b)*a(a|b){12}$"},

@@ -6,7 +6,7 @@ import pytest
 
 from decodekit.constraints import emptiness, ir
 from decodekit.constraints.ir import Node
-from decodekit.constraints.json_schema import formats, patterns, spelled, text
+from decodekit.constraints.json_schema import patterns, spelled, text
 from decodekit.errors import ResourceLimitError
 
 PATTERNS = [
@@ -129,12 +129,57 @@ def test_what_lost_a_condition_needs_no_search(monkeypatch: pytest.MonkeyPatch) 
         spelled.is_empty(text.meet(node, patterns.search_language("q", at="#")))
 
 
-@pytest.mark.slow
-def test_most_formats_are_read_by_characters() -> None:
-    known = [
-        name for name in formats.names() if spelled.is_spelled(formats.language(name, "assert", at="#") or ir.EMPTY)
-    ]
-    assert {"date", "time", "date-time", "uri", "uuid", "ipv4", "hostname"} <= set(known)
+def lengths(steps: tuple[int, ...], most: int) -> set[int]:
+    """Sums of the steps, up to a bound."""
+    found = {0}
+    for length in range(1, most + 1):
+        if any(length - step in found for step in steps):
+            found.add(length)
+    return found
+
+
+def test_long_texts() -> None:
+    """Lengths that are sums of steps, in common to several patterns: against the sums themselves."""
+    rng = random.Random(11)
+    answers: list[bool] = []
+    for _ in range(120):
+        many = [tuple(rng.sample(range(2, 9), rng.randint(1, 2))) for _ in range(rng.randint(1, 3))]
+        least = rng.choice([3, 40, 700, 3000])
+        most = least + rng.choice([0, 1, 2, 5])
+        node = text.length(least, most)
+        for steps in many:
+            body = "|".join(f"[a-c]{{{step}}}" for step in steps)
+            node = text.meet(node, patterns.search_language(f"^({body})*$", at="#"))
+        expected = not any(all(length in lengths(steps, most) for steps in many) for length in range(least, most + 1))
+        assert spelled.is_empty(node) == expected, (many, least, most)
+        answers.append(expected)
+    assert answers.count(True) > 20 and answers.count(False) > 20
+
+
+@pytest.mark.parametrize(
+    ("pattern", "least", "most", "empty"),
+    [
+        ("^a*$", 10**12, None, False),
+        ("^(aa)*$", 10**12 + 1, None, False),
+        ("^(aa)*$", 10**12 + 1, 10**12 + 1, True),
+        ("^(aa)*$", 10**12 + 1, 10**12 + 2, False),
+        ("^b?(a{7})*$", 10**9 + 3, 10**9 + 7, True),  # 10**9 + 1 is a multiple of 7
+        ("^b?(a{7})*$", 10**9 + 3, 10**9 + 8, False),
+        ("^a{0,1000}$", 1001, None, True),
+        ("^(a|b){900}(c{50})*$", 10**9, 10**9, False),
+    ],
+)
+def test_texts_that_go_round(pattern: str, least: int, most: int | None, empty: bool) -> None:
+    assert spelled.is_empty(text.meet(patterns.search_language(pattern, at="#"), text.length(least, most))) is empty
+
+
+def test_patterns_against_each_other() -> None:
+    """Sets of 2**n remainders, but a text is near: the first letter that all patterns can use is taken at once."""
+    asked = [patterns.search_language(f"^(a|b)*a(a|b){{{n}}}$", at="#") for n in range(5, 18)]
+    work = spelled._Work(0)
+    place, least, most = spelled._start(text.meet(*asked))
+    assert place is not None and spelled._has_word(place, least, most, work)
+    assert work.max_places - work.num_places < 100
 
 
 def test_too_many_states(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,3 +189,9 @@ def test_too_many_states(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     with pytest.raises(ResourceLimitError, match="50 states"):
         spelled.is_empty(node)
+    monkeypatch.setattr(spelled, "MAX_STATES", 10_000)
+    monkeypatch.setattr(spelled, "MAX_PARTS", 500)
+    with pytest.raises(ResourceLimitError, match="states are needed"):
+        spelled.is_empty(node)
+    monkeypatch.setattr(spelled, "MAX_PARTS", 10_000)
+    assert spelled.is_empty(node)
