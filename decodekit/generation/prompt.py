@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias, TypeGuard
 
-from decodekit.errors import ChatTemplateError, OptionError, TokenizerError
+from decodekit.errors import ChatTemplateError, OptionError
+from decodekit.models.encoding import encode_plain as encode_plain
+from decodekit.models.encoding import encode_text
 
 Messages: TypeAlias = Sequence[Mapping[str, Any]]
 """A conversation: dictionaries with ``role`` and ``content``, and whatever else the chat template reads."""
@@ -40,46 +42,14 @@ def encode(tokenizer: Any, prompt: Prompt, at: str) -> list[int]:
         TokenizerError: the tokenizer offers no way to encode a text.
     """
     if isinstance(prompt, str):
-        return _encode_text(tokenizer, prompt, at, add_special_tokens=True)
+        return encode_text(tokenizer, prompt, at, add_special_tokens=True)
     if is_messages(prompt):
-        return _encode_text(tokenizer, _apply_chat_template(tokenizer, prompt, at), at, add_special_tokens=False)
+        return encode_text(tokenizer, _apply_chat_template(tokenizer, prompt, at), at, add_special_tokens=False)
     raise OptionError(
         f"a prompt is a text or a list of messages, not a {type(prompt).__name__}",
         at=at,
         hint='"some text" or [{"role": "user", "content": "some text"}]',
     )
-
-
-def encode_plain(tokenizer: Any, text: str) -> list[int]:
-    """Token ids of a text without special tokens.
-
-    Raises:
-        TokenizerError: the tokenizer offers no way to encode a text.
-    """
-    return _encode_text(tokenizer, text, "text", add_special_tokens=False)
-
-
-def _encode_text(tokenizer: Any, text: str, at: str, *, add_special_tokens: bool) -> list[int]:
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise OptionError(
-            f"the prompt is no valid Unicode: half of a surrogate pair at character {error.start}",
-            at=at,
-            hint='text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")',
-        ) from error
-    if hasattr(tokenizer, "instruct_tokenizer"):  # MistralTokenizer of mistral-common, around the one that encodes
-        return _encode_text(tokenizer.instruct_tokenizer.tokenizer, text, at, add_special_tokens=add_special_tokens)
-    if callable(tokenizer):  # transformers
-        # Not verbose: a text that is too long is answered with an error that says more than the tokenizer's warning.
-        ids = tokenizer(text, add_special_tokens=add_special_tokens, verbose=False)["input_ids"]
-    elif hasattr(tokenizer, "encode_batch"):  # tokenizers
-        ids = tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
-    elif hasattr(tokenizer, "encode"):  # mistral-common
-        ids = tokenizer.encode(text, bos=add_special_tokens, eos=False)
-    else:
-        raise TokenizerError(f"a {type(tokenizer).__name__} cannot encode a text", at=at)
-    return [int(token) for token in ids]
 
 
 def _apply_chat_template(tokenizer: Any, messages: Messages, at: str) -> str:
