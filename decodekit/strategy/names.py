@@ -18,6 +18,7 @@ from decodekit.sampling import LogitsProcessor, Pipeline
 from decodekit.speculation import PromptLookup, Suffix
 from decodekit.strategy.base import Processors, Strategy
 from decodekit.strategy.several import BestOf, SelfConsistency, WithSampleOptions
+from decodekit.strategy.speculative import Speculative
 from decodekit.strategy.tokenwise import Greedy, Mirostat, Sample, useless_with_greedy
 
 Strategy.register(Beam)  # a search of its own, with its options beside it
@@ -27,6 +28,7 @@ _BUILT_IN: dict[str, Callable[..., Any]] = {
     "sample": Sample,
     "prompt-lookup": partial(Greedy, speculate=PromptLookup()),
     "suffix": partial(Greedy, speculate=Suffix()),
+    "speculative": Speculative(),
     "mirostat": Mirostat,
     "beam": Beam,
     "best-of": WithSampleOptions(BestOf),

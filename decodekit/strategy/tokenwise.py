@@ -326,8 +326,6 @@ def _learns_from_others(proposer: Proposer) -> bool:
     return isinstance(proposer, Adaptive) or (isinstance(proposer, Suffix) and proposer.corpus is not None)
 
 
-def useless_with_greedy(option: str) -> UselessOptionError:
+def useless_with_greedy(option: str, hint: str = 'strategy="sample"') -> UselessOptionError:
     """The fault of an option that changes no likeliest token."""
-    return UselessOptionError(
-        f"{option} has no effect with greedy decoding.", at=option.split("=")[0], hint='strategy="sample"'
-    )
+    return UselessOptionError(f"{option} has no effect with greedy decoding.", at=option.split("=")[0], hint=hint)
