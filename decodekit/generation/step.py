@@ -39,6 +39,7 @@ from decodekit.generation.retreat import MAX_REDRAWS, checkpoint, destination, f
 from decodekit.generation.sequence import Sequence
 from decodekit.generation.settings import FastForward, NoiseKeys, Selector, Settings
 from decodekit.generation.taking import ends_in_time, must_close, take
+from decodekit.models.contrast import uncontrasted
 from decodekit.speculation.proposer import Context
 from decodekit.speculation.verification import coupled_match, num_equal
 
@@ -127,7 +128,7 @@ def propose(sequences: Rows[Sequence], model: CausalLM, settings: Settings, tabl
     rows = [row for row, limit in enumerate(limits) if limit > 0 and not guesses[row].tokens]
     if settings.proposer is None or not rows:
         return guesses
-    target = LikeTarget(sequences, settings, table, model)
+    target = LikeTarget(sequences, settings, table, uncontrasted(model))
     contexts = [
         Context(one.request.prompt, one.token_ids, one.matcher, settings.canonical, one.memory, target, row)
         for row, one in ((row, sequences[row]) for row in rows)
