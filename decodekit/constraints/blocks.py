@@ -81,6 +81,11 @@ class Block:
         self.end_state = np.array(ended, np.int32)
         self.low, self.high = np.array(low, np.int32), np.array(high, np.int32)
 
+    def closed(self) -> Block:
+        """This block, with no edge left open."""
+        self.open_state, self.open_byte = _columns([], 2)
+        return self
+
     def open_node(self, state: int) -> Node:
         """What follows the open edge of a state."""
         return self._resolve(int(self.low[state]), int(self.high[state]), self._depths[state])

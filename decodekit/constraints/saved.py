@@ -188,6 +188,7 @@ def _schema_arguments(constraint: JsonSchema) -> dict[str, Any]:
         "format": constraint.format,
         "whitespace": constraint.whitespace,
         "order": constraint.order,
+        "escapes": constraint.escapes,
         "registry": {uri: json.loads(text) for uri, text in constraint.registry},
     }
 

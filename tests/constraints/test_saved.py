@@ -39,6 +39,7 @@ CONSTRAINTS: list[Constraint] = [
     Choices(["yes", "no", "\u2028"]),
     JsonSchema(SCHEMA, "assert", 2, "any", {"https://example.org/b": {"type": "null"}}),
     JsonSchema({"type": "string"}, whitespace="compact"),
+    JsonSchema({"type": "string"}, escapes="needed"),
     Grammar('start: "a" [start] "b"\n'),
     Grammar('root ::= "a" root? "b"\n', start="root"),
     Concat("Answer: ", Regex(r"\d+"), Optional("!")),

@@ -19,6 +19,7 @@ from decodekit.constraints.json_schema import describing, scalars, text
 from decodekit.constraints.json_schema.arrays import SOME_TEXT, ArrayPlan, ArrayState, Item
 from decodekit.constraints.json_schema.drafts import JsonValue
 from decodekit.constraints.json_schema.emptiness import Ask, Emptiness
+from decodekit.constraints.json_schema.escapes import Escapes, spelled
 from decodekit.constraints.json_schema.formats import Formats
 from decodekit.constraints.json_schema.layout import Punctuation, Whitespace, punctuation
 from decodekit.constraints.json_schema.loader import Library
@@ -51,7 +52,7 @@ class SchemaNetwork:
     Args:
         schema: the JSON value of the schema.
         registry: documents that references may name, by URI.
-        formats, whitespace, order: see `JsonSchema`.
+        formats, whitespace, order, escapes: see `JsonSchema`.
     """
 
     def __init__(
@@ -61,12 +62,15 @@ class SchemaNetwork:
         formats: Formats,
         whitespace: Whitespace,
         order: Order,
+        escapes: Escapes = "any",
     ) -> None:
         self.library = Library(schema, registry)
         self.semantics = Semantics(self.library, formats)
         self.emptiness = Emptiness(self._has_value)
         self.whitespace = whitespace
         self.order = order
+        self.escapes = escapes
+        self.any_name = Read(self.lexeme(_ANY_NAME), capture=True)
         self.root_goal = self.semantics.goal(self.library.root)
         self._objects: dict[ObjectSpec, ObjectPlan] = {}
         self._arrays: dict[ArraySpec, ArrayPlan] = {}
@@ -84,6 +88,10 @@ class SchemaNetwork:
     def inner(self, depth: int) -> int:
         """The depth of what lies inside; the same everywhere unless white space depends on it."""
         return depth + 1 if isinstance(self.whitespace, int) else 0
+
+    def lexeme(self, node: Node) -> Node:
+        """The texts of a lexeme that are generated: those with the escapes that are wanted."""
+        return spelled(node, self.escapes)
 
     def is_inhabited(self, goal: Goal) -> bool:
         """Whether some value satisfies a goal."""
@@ -133,9 +141,9 @@ class SchemaNetwork:
             opens = [_OPEN_OBJECT] if self.objects(goal) else []
             opens += [_OPEN_ARRAY] if self.arrays(goal) else []
             if opens:
-                move = Read(ir.choice(ir.concat(scalar, ir.accept(_SCALAR)), *opens))
+                move = Read(self.lexeme(ir.choice(ir.concat(scalar, ir.accept(_SCALAR)), *opens)))
             else:
-                move = Read(scalar, reader=END)
+                move = Read(self.lexeme(scalar), reader=END)
             self._values[goal] = move
         return move
 
@@ -237,11 +245,11 @@ class _Permitted:
         return 1 in self.names[start:stop]
 
 
-def _read_word(table: WordTable, permitted: bytes) -> Read:
+def _read_word(network: SchemaNetwork, table: WordTable, permitted: bytes) -> Read:
     """One of the permitted words of a table, whose lexical states are the same whatever is permitted."""
     # Behind half of a surrogate pair the words of a range would have gaps.
-    within = Within(table.node(), permitted) if table.is_basic else None
-    return Read(table.node(_Permitted(permitted)), within=within)
+    within = Within(network.lexeme(table.node()), permitted) if table.is_basic else None
+    return Read(network.lexeme(table.node(_Permitted(permitted))), within=within)
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,13 +284,13 @@ class ObjectFrame(Frame):
     def _keys(self) -> tuple[Move, ...]:
         plan, state = self.plan, self.state
         if plan.is_free(state):
-            return (Read(_ANY_NAME, capture=True),)
+            return (self.network.any_name,)
         moves: list[Move] = []
         permitted = plan.permitted(state)
         if 1 in permitted:
-            moves.append(_read_word(self.network.keys(plan), permitted))
+            moves.append(_read_word(self.network, self.network.keys(plan), permitted))
         moves += [
-            Read(ir.concat(keys, text.QUOTE, ir.accept((number, witnesses))), capture=True)
+            Read(self.network.lexeme(ir.concat(keys, text.QUOTE, ir.accept((number, witnesses)))), capture=True)
             for number, witnesses, keys in plan.others(state)
         ]
         return tuple(moves)
@@ -383,7 +391,7 @@ class ArrayFrame(Frame):
         """The items with which the array can still be finished, or what leads to them, or the closing bracket."""
         network, plan, state = self.network, self.plan, self.state
         if self.place == "text":
-            return (Read(_ANY_NAME, capture=True),)
+            return (network.any_name,)
         items = plan.items(state, network.is_inhabited)
         if self.place == "next":
             return self._items(items)
@@ -407,7 +415,8 @@ class ArrayFrame(Frame):
             if item.listed is not None and 1 in item.listed[1]:
                 moves.append(Call(_QUOTE, ListedFrame(self, number)))
             if item.scalars is not ir.EMPTY:
-                moves.append(Read(ir.concat(item.scalars, ir.accept(number)), capture=item.is_remembered))
+                language = self.network.lexeme(ir.concat(item.scalars, ir.accept(number)))
+                moves.append(Read(language, capture=item.is_remembered))
         return tuple(moves)
 
     def after(self, label: Label, text: bytes) -> tuple[Frame, ...]:
@@ -465,7 +474,7 @@ class ListedFrame(Frame):
         """One word of the list."""
         listed = self._item().listed
         assert listed is not None
-        return (_read_word(*listed),)
+        return (_read_word(self.array.network, *listed),)
 
     def after(self, label: Label, text: bytes) -> tuple[Frame, ...]:
         """The array, where the word is gone."""

@@ -11,6 +11,7 @@ from decodekit.constraints.constraint import Constraint
 from decodekit.constraints.guards import Guard
 from decodekit.constraints.json_schema import layout, support
 from decodekit.constraints.json_schema.drafts import JsonValue
+from decodekit.constraints.json_schema.escapes import Escapes
 from decodekit.constraints.json_schema.formats import Formats
 from decodekit.constraints.json_schema.frames import SchemaNetwork
 from decodekit.constraints.json_schema.layout import Whitespace
@@ -19,7 +20,7 @@ from decodekit.constraints.memory import on_shortage
 from decodekit.constraints.network import Frame
 from decodekit.errors import InvalidConstraintError, OptionError, ResourceLimitError
 
-_Key: TypeAlias = tuple[str, Formats, Whitespace, Order, tuple[tuple[str, str], ...]]
+_Key: TypeAlias = tuple[str, Formats, Whitespace, Order, tuple[tuple[str, str], ...], Escapes]
 
 
 class JsonSchema(Constraint):
@@ -36,6 +37,8 @@ class JsonSchema(Constraint):
             ``"any"``: in every order.
         registry: schemas that references may name, by absolute URI: a mapping or a `referencing.Registry`. Nothing
             is ever fetched.
+        escapes: ``"any"``: every character may be an escape, as in JSON; ``"needed"``: those that JSON can write as
+            themselves are, so that more bytes are forced. It narrows what is generated, not what `parse` takes.
 
     Duplicate keys are never generated, nor is a number in a form that could not be compared with its bounds (see the
     module `numbers`). Constraints of equal content are equal.
@@ -46,12 +49,13 @@ class JsonSchema(Constraint):
         ResourceLimitError: nested too deeply.
     """
 
-    __slots__ = ("_key", "_python_type", "_text", "format", "order", "registry", "whitespace")
+    __slots__ = ("_key", "_python_type", "_text", "escapes", "format", "order", "registry", "whitespace")
 
     format: Formats
     whitespace: Whitespace
     order: Order
     registry: tuple[tuple[str, str], ...]
+    escapes: Escapes
     _python_type: object
     _text: str
     _key: _Key
@@ -63,11 +67,14 @@ class JsonSchema(Constraint):
         whitespace: Whitespace = "any",
         order: Order = "declared",
         registry: object = None,
+        escapes: Escapes = "any",
     ) -> None:
         if format not in ("annotate", "assert"):
             raise OptionError(f"{format!r} is no treatment of formats", at="format", hint='"annotate" or "assert"')
         if order not in ("declared", "any"):
             raise OptionError(f"{order!r} is no order of properties", at="order", hint='"declared" or "any"')
+        if escapes not in ("any", "needed"):
+            raise OptionError(f"{escapes!r} are no escapes", at="escapes", hint='"any" or "needed"')
         layout.check(whitespace)
         set_ = object.__setattr__
         is_schema = isinstance(schema_or_type, (Mapping, bool))
@@ -84,7 +91,8 @@ class JsonSchema(Constraint):
         set_(self, "whitespace", whitespace)
         set_(self, "order", order)
         set_(self, "registry", _registry_texts(registry))
-        set_(self, "_key", (self._text, self.format, whitespace, order, self.registry))
+        set_(self, "escapes", escapes)
+        set_(self, "_key", (self._text, self.format, whitespace, order, self.registry, escapes))
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"a JsonSchema does not change; make a new one with another {name}")
@@ -152,7 +160,7 @@ class JsonSchema(Constraint):
         source = self.schema if self._python_type is None else self._python_type
         registry = {uri: json.loads(text) for uri, text in self.registry} or None
         format_ = "annotate" if self._python_type is not None else self.format
-        return JsonSchema, (source, format_, self.whitespace, self.order, registry)
+        return JsonSchema, (source, format_, self.whitespace, self.order, registry, self.escapes)
 
 
 _NUM_NETWORKS: Final = 64  # as many as grammars are kept
@@ -188,9 +196,9 @@ def _release_networks() -> None:
 
 
 def _load(key: _Key) -> SchemaNetwork:
-    text, formats, whitespace, order, registry = key
+    text, formats, whitespace, order, registry, escapes = key
     documents = {uri: json.loads(document) for uri, document in registry}
-    return SchemaNetwork(json.loads(text), documents, formats, whitespace, order)
+    return SchemaNetwork(json.loads(text), documents, formats, whitespace, order, escapes)
 
 
 def _to_text(schema: object) -> str:

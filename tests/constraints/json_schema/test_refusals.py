@@ -122,7 +122,14 @@ def test_refusals_are_those_of_the_full_account() -> None:
 
 
 def test_options() -> None:
-    for options in ({"format": "x"}, {"order": "x"}, {"whitespace": "x"}, {"whitespace": -1}, {"registry": 3}):
+    for options in (
+        {"format": "x"},
+        {"order": "x"},
+        {"whitespace": "x"},
+        {"whitespace": -1},
+        {"registry": 3},
+        {"escapes": 1},
+    ):
         with pytest.raises(OptionError):
             JsonSchema({}, **options)  # type: ignore[arg-type]
     with pytest.raises(InvalidConstraintError):
