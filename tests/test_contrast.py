@@ -100,6 +100,17 @@ def test_constraints_hold_and_speed_options_change_no_text(kind: str) -> None:
     assert [one.text for one in drafted] == [one.text for one in expected]
 
 
+@pytest.mark.parametrize("kind", ["dola", "amateur"])
+def test_without_an_order_of_implausible_tokens_constraints_would_fail(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Negative control: minus infinity, as in the papers, leaves no token where a constraint allows no plausible one."""
+    monkeypatch.setattr("decodekit.models.contrast.IMPLAUSIBLE", -torch.inf)
+    strategy = dk.Greedy(contrast=contrasts()[kind])
+    found = llm().generate(PROMPTS, strategy=strategy, constraint=dk.Regex(PATTERN), max_new_tokens=60)
+    assert any(one.finish_reason == "dead_end" for one in found)
+
+
 def test_texts_of_other_strategies() -> None:
     """Samples of one prompt share its reading; Mirostat and best-of draw from the contrast as well."""
     contrast = dk.Guidance(2.0, ["a", "x other", "né né né né né né"])
