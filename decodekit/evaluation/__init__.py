@@ -1,0 +1,29 @@
+"""Comparing strategies: quality and speed side by side, on the same prompts and seeds.
+
+`compare` runs, a `Comparison` holds what came out. `texts`, `values` and `intervals` are functions of numbers and texts
+alone.
+"""
+
+from decodekit.evaluation.compare import compare
+from decodekit.evaluation.comparison import Comparison, Outcome, Row
+from decodekit.evaluation.intervals import Estimate
+from decodekit.evaluation.metrics import METRICS
+from decodekit.evaluation.spelling import parse_strategy, split_strategies
+from decodekit.evaluation.summary import Summary
+from decodekit.evaluation.task import Example, Task, load_task, shipped_tasks
+
+__all__ = [
+    "METRICS",
+    "Comparison",
+    "Estimate",
+    "Example",
+    "Outcome",
+    "Row",
+    "Summary",
+    "Task",
+    "compare",
+    "load_task",
+    "parse_strategy",
+    "shipped_tasks",
+    "split_strategies",
+]

@@ -1,0 +1,339 @@
+"""Comparing decoding strategies: the same prompts, the same seeds, in turn; quality beside speed.
+
+comparison = dk.compare(llm, ["greedy", "sample:temperature=0.7", "greedy+suffix"], ["extraction"])
+print(comparison.table())
+comparison.to_html("bench.html")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from decodekit.errors import DecodekitError, OptionError, UnknownNameError, raise_faults
+from decodekit.evaluation.comparison import Comparison, Outcome, Row, pooled
+from decodekit.evaluation.intervals import MIN_SAMPLES
+from decodekit.evaluation.judging import Judge
+from decodekit.evaluation.machine import provenance
+from decodekit.evaluation.measuring import Measurement, MeteredModel, decode, metered
+from decodekit.evaluation.metrics import Answer, Metric, measure_example, measure_run, metrics_of, missing_packages
+from decodekit.evaluation.speed import speed_of
+from decodekit.evaluation.spelling import Strategies, named_strategies
+from decodekit.evaluation.task import Example, Task, named_tasks
+from decodekit.generation.prompt import Prompt
+from decodekit.llm import LLM, StrategyLike
+from decodekit.models.loading import BUNDLED
+from decodekit.plugins import did_you_mean
+from decodekit.strategy import Strategy, check_seed
+
+Progress: TypeAlias = Callable[[int, int, str], None]
+"""Called with how many decodings are done, how many there are, and what comes next."""
+
+
+def compare(
+    llm: LLM,
+    strategies: Strategies | StrategyLike,
+    tasks: Sequence[str | Path | Task] | str | Path | Task,
+    *,
+    seeds: Iterable[int] = (0, 1, 2),
+    repeats: int = 1,
+    batch_size: int = 1,
+    judge: LLM | None = None,
+    baseline: str | None = None,
+    max_new_tokens: int | None = None,
+    progress: Progress | None = None,
+) -> Comparison:
+    """Run strategies on tasks and compare what they write with what it costs.
+
+    All strategies decode an example (with `batch_size` above 1: as many of one constraint) before any goes on to the
+    next, and take turns in going first, so that pairs meet the same machine. Before anything is timed, the first
+    strategy decodes all examples and the others one, so that models, masks and kernels are warm. A strategy that fails
+    on an example has a row with the error.
+
+    Args:
+        llm: the model.
+        strategies: by names of one's own, or in a list: values, names, or texts such as
+            ``"sample:temperature=0.7+suffix"`` (see `spelling`). The same strategy with `speculate` is another entry.
+        tasks: names of shipped tasks (``extraction``, ``extraction-free``, ``copying``, ``summarising``,
+            ``open-ended``), JSONL files, or `Task` values.
+        seeds: at each, every example is decoded; example i has the noise of ``seed_of(seed, i)``. At least 3 for
+            intervals.
+        repeats: how often each is decoded at each seed: the same text again, another time.
+        batch_size: examples that are decoded together. Times to first token and per token are those of a row.
+        judge: the model for perplexity; None is `llm` itself.
+        baseline: the strategy that differences and ratios are to; None is the first.
+        max_new_tokens: for all tasks, in place of their own.
+        progress: called before each decoding.
+
+    Raises:
+        OptionError, UnknownNameError: strategies, tasks or options that cannot be used; all of them together.
+        ConstraintError: the schema of a task is none.
+    """
+    faults: list[DecodekitError] = []
+    chosen = _collected(lambda: named_strategies(strategies), faults) or {}
+    found = _collected(lambda: named_tasks(tasks), faults) or []
+    measures = {task.name: _collected(partial(metrics_of, task), faults) or [] for task in found}
+    numbers = list(seeds)
+    _check(numbers, repeats, batch_size, max_new_tokens, faults)
+    if baseline is not None and chosen and baseline not in chosen:
+        faults.append(
+            UnknownNameError(
+                f"no strategy {baseline!r} in this comparison.{did_you_mean(baseline, chosen)}", at="baseline"
+            )
+        )
+    raise_faults(faults)
+    if max_new_tokens is not None:
+        found = [replace(task, max_new_tokens=max_new_tokens) for task in found]
+    watched, meter = metered(llm)
+    bench = _Bench(
+        watched, meter, chosen, numbers, repeats, batch_size, Judge(judge or llm), progress or _silent, len(found)
+    )
+    rows = [row for task in found for row in bench.rows(task, measures[task.name])]
+    shown = {
+        task.name: tuple(
+            metric.name
+            for metric in measures[task.name]
+            if any(metric.name in row.quality for row in rows if row.task == task.name)
+        )
+        for task in found
+    }
+    return Comparison(
+        rows=tuple(rows),
+        strategies=chosen,
+        tasks=tuple(found),
+        metrics=shown,
+        baseline=baseline or next(iter(chosen)),
+        settings={
+            "model": _name(llm),
+            "dtype": str(llm.model.dtype).removeprefix("torch."),
+            "device": str(llm.model.device),
+            "judge": _name(judge or llm),
+            "seeds": numbers,
+            "repeats": repeats,
+            "batch_size": batch_size,
+            "max_new_tokens": {task.name: task.max_new_tokens for task in found},
+        },
+        provenance=provenance(),
+        notes=tuple(_notes(rows, chosen, found, measures, shown, numbers, repeats)),
+    )
+
+
+def seed_of(seed: int, number: int) -> int:
+    """The key of the noise of example `number`, counted from 0, at a seed below 2**32: other noise for each."""
+    return seed + (number << 32)
+
+
+@dataclass(frozen=True, slots=True)
+class _Unit:
+    """Examples that are decoded in one call: their numbers in the task, and what that call is given."""
+
+    numbers: tuple[int, ...]
+    prompts: list[Prompt]
+    constraint: Any
+
+
+@dataclass
+class _Bench:
+    """Runs the strategies of a comparison, task by task.
+
+    Args:
+        llm: decodes, under the eyes of `meter`.
+        meter: watches the caches.
+        strategies, seeds, repeats, batch_size, progress: as in `compare`.
+        judge: says how likely texts are.
+        num_tasks: how many tasks there will be.
+    """
+
+    llm: LLM
+    meter: MeteredModel
+    strategies: Mapping[str, Strategy]
+    seeds: Sequence[int]
+    repeats: int
+    batch_size: int
+    judge: Judge
+    progress: Progress
+    num_tasks: int
+    num_tasks_done: int = 0
+
+    def rows(self, task: Task, metrics: Sequence[Metric]) -> list[Row]:
+        """The rows of one task, by strategy and seed."""
+        prompts = [self._prompt(task, example) for example in task.examples]
+        units = list(_units(task, prompts, self.batch_size))
+        self._warm_up(task, units)
+        measured = self._measure(task, units)
+        self.num_tasks_done += 1
+        return [
+            self._row(task, metrics, prompts, name, seed, measured[name, seed])
+            for name in self.strategies
+            for seed in self.seeds
+        ]
+
+    def _prompt(self, task: Task, example: Example) -> Prompt:
+        return task.prompt_of(
+            example,
+            is_bundled=_name(self.llm) in BUNDLED,
+            has_chat_template=bool(getattr(self.llm.tokenizer, "chat_template", None)),
+        )
+
+    def _warm_up(self, task: Task, units: Sequence[_Unit]) -> None:
+        for number, name in enumerate(self.strategies):
+            for unit in units if number == 0 else units[:1]:
+                self._decode(task, unit, name, self.seeds[0])
+
+    def _measure(self, task: Task, units: Sequence[_Unit]) -> dict[tuple[str, int], list[list[Measurement]]]:
+        """By strategy and seed, the repeats of each example."""
+        names = list(self.strategies)
+        measured: dict[tuple[str, int], list[list[Measurement]]] = {
+            (name, seed): [[] for _ in task.examples] for name in names for seed in self.seeds
+        }
+        num_calls = len(self.seeds) * self.repeats * len(units) * len(names)
+        num_done, turn = num_calls * self.num_tasks_done, 0
+        for seed in self.seeds:
+            for _ in range(self.repeats):
+                for unit in units:
+                    first = turn % len(names)
+                    turn += 1
+                    for name in names[first:] + names[:first]:
+                        self.progress(num_done, num_calls * self.num_tasks, f"{task.name}, seed {seed}, {name}")
+                        for number, one in zip(unit.numbers, self._decode(task, unit, name, seed), strict=True):
+                            measured[name, seed][number].append(one)
+                        num_done += 1
+        return measured
+
+    def _decode(self, task: Task, unit: _Unit, name: str, seed: int) -> list[Measurement]:
+        return decode(
+            self.llm,
+            self.meter,
+            unit.prompts,
+            strategy=self.strategies[name],
+            constraint=unit.constraint if task.is_constrained else None,
+            max_new_tokens=task.max_new_tokens,
+            seed=[seed_of(seed, number) for number in unit.numbers],
+            batch_size=self.batch_size,
+        )
+
+    def _row(
+        self,
+        task: Task,
+        metrics: Sequence[Metric],
+        prompts: Sequence[Prompt],
+        name: str,
+        seed: int,
+        measured: Sequence[Sequence[Measurement]],
+    ) -> Row:
+        answers = [
+            Answer(example, prompt, task.constraint_of(example), repeats[0].text, repeats[0].stats)
+            for example, prompt, repeats in zip(task.examples, prompts, measured, strict=True)
+        ]
+        values = {metric.name: [measure_example(metric, answer) for answer in answers] for metric in metrics}
+        outcomes = tuple(
+            Outcome(
+                example.id,
+                seed_of(seed, number),
+                {name: value for name, each in values.items() if (value := each[number]) is not None},
+                tuple(measured[number]),
+            )
+            for number, example in enumerate(task.examples)
+        )
+        quality = {metric.name: measure_run(metric, answers, values[metric.name], self.judge) for metric in metrics}
+        return Row(
+            name,
+            task.name,
+            seed,
+            outcomes,
+            {metric: value for metric, value in quality.items() if value is not None},
+            tuple(speed_of([repeats[number] for repeats in measured]) for number in range(self.repeats)),
+        )
+
+
+def _silent(num_done: int, num_calls: int, label: str) -> None:
+    """Nobody looks."""
+
+
+def _units(task: Task, prompts: Sequence[Prompt], batch_size: int) -> Iterator[_Unit]:
+    """Examples under one constraint, so many at a time."""
+    by_constraint: dict[Any, list[int]] = {}
+    for number, example in enumerate(task.examples):
+        by_constraint.setdefault(task.constraint_of(example), []).append(number)
+    for constraint, numbers in by_constraint.items():
+        for first in range(0, len(numbers), batch_size):
+            some = tuple(numbers[first : first + batch_size])
+            yield _Unit(some, [prompts[number] for number in some], constraint)
+
+
+def _check(
+    seeds: list[int], repeats: int, batch_size: int, max_new_tokens: int | None, faults: list[DecodekitError]
+) -> None:
+    for name, count in (("repeats", repeats), ("batch_size", batch_size), ("max_new_tokens", max_new_tokens)):
+        is_left_out = name == "max_new_tokens" and count is None
+        if not is_left_out and (not isinstance(count, int) or isinstance(count, bool) or count < 1):
+            faults.append(OptionError(f"{name}={count!r} is not an integer from 1 on", at=name))
+    if not seeds:
+        faults.append(OptionError("there is no seed", at="seeds", hint="seeds=(0, 1, 2)"))
+    if len(set(seeds)) < len(seeds):
+        faults.append(OptionError(f"a seed is there twice: {seeds}", at="seeds", hint="repeats=2 to time it again"))
+    for seed in seeds:
+        check_seed(seed, faults)
+        if isinstance(seed, int) and seed >= 1 << 32:
+            faults.append(OptionError(f"seed={seed} is not below 2**32", at="seeds"))
+
+
+def _collected(read: Callable[[], Any], faults: list[DecodekitError]) -> Any:
+    try:
+        return read()
+    except DecodekitError as error:
+        faults.append(error)
+        return None
+
+
+def _name(llm: LLM) -> str:
+    """Of a bundled model its name, not the folder of this machine."""
+    name = llm.model.name
+    folder = Path(name)
+    is_bundled = folder.name in BUNDLED and folder.parent.name == "models" and folder.is_dir()
+    return folder.name if is_bundled else name
+
+
+def _notes(
+    rows: Sequence[Row],
+    strategies: Iterable[str],
+    tasks: Sequence[Task],
+    measures: dict[str, list[Metric]],
+    shown: dict[str, tuple[str, ...]],
+    seeds: Sequence[int],
+    repeats: int,
+) -> Iterator[str]:
+    if len(seeds) < MIN_SAMPLES:
+        yield f"no intervals over seeds: {len(seeds)} of at least {MIN_SAMPLES} seeds"
+    if len(seeds) * repeats < MIN_SAMPLES:
+        yield f"no intervals of times: {len(seeds) * repeats} of at least {MIN_SAMPLES} runs"
+    for task in tasks:
+        missing = missing_packages(measures[task.name])
+        yield from (f"{task.name}: {note}" for note in missing)
+        known = {*shown[task.name], *(["mauve"] if missing else [])}
+        absent = [name for name in task.metrics or () if name not in known]
+        if absent:
+            yield f"{task.name}: {', '.join(absent)} left out: no example has what it needs"
+        if all(example.reference is None for example in task.examples):
+            yield f"{task.name} has no references, so nothing is said about what is right"
+    settled = [name for name in strategies if _is_settled([row for row in rows if row.strategy == name])]
+    if settled and len(seeds) > 1:
+        yield f"the same texts at every seed, so that intervals over seeds are 0: {', '.join(settled)}"
+    unstable = {row.strategy for row in rows if not all(outcome.is_repeatable for outcome in row.outcomes)}
+    if unstable:
+        yield f"texts differ from repeat to repeat at the same seed: {', '.join(sorted(unstable))}"
+    failed = sum(outcome.error is not None for outcome in pooled(rows))
+    if failed:
+        yield f"{failed} of {len(pooled(rows))} texts have an error; quality counts what is missing as wrong"
+
+
+def _is_settled(rows: Sequence[Row]) -> bool:
+    """Whether every example of these rows has one text, whatever the seed."""
+    texts: dict[tuple[str, str], set[tuple[int, ...]]] = {}
+    for row in rows:
+        for outcome in row.outcomes:
+            texts.setdefault((row.task, outcome.example), set()).add(outcome.repeats[0].token_ids)
+    return any(next(iter(each)) for each in texts.values()) and all(len(each) == 1 for each in texts.values())

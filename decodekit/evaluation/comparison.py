@@ -1,0 +1,206 @@
+"""What a comparison found: a row for each strategy, task and seed, with all that it holds, as data and as text."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from decodekit.errors import OptionError, OutputError
+from decodekit.evaluation.measuring import Measurement
+from decodekit.evaluation.speed import Speed
+from decodekit.evaluation.task import Task
+
+if TYPE_CHECKING:
+    from decodekit.evaluation.summary import Summary
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one example, at one seed, under one strategy.
+
+    Args:
+        example: its id.
+        seed: key of the noise it was decoded with; see `compare.seed_of`.
+        quality: its figures by metric; those that do not apply are left out.
+        repeats: one measurement per repeat.
+    """
+
+    example: str
+    seed: int
+    quality: Mapping[str, float]
+    repeats: tuple[Measurement, ...]
+
+    @property
+    def text(self) -> str | None:
+        """The decoded text, that of the first repeat; None if there is none."""
+        return self.repeats[0].text
+
+    @property
+    def error(self) -> str | None:
+        """What went wrong first, in any repeat."""
+        return next((one.error for one in self.repeats if one.error is not None), None)
+
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether all repeats gave the same tokens, as the same seed promises."""
+        return all(one.token_ids == self.repeats[0].token_ids for one in self.repeats)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One strategy on one task at one seed.
+
+    Args:
+        strategy: its name in the comparison.
+        task: name of the task.
+        seed: of the row.
+        outcomes: one per example, in the order of the task.
+        quality: figures by metric: of the texts together, or means over the examples.
+        speeds: one per repeat.
+    """
+
+    strategy: str
+    task: str
+    seed: int
+    outcomes: tuple[Outcome, ...]
+    quality: Mapping[str, float]
+    speeds: tuple[Speed, ...]
+
+    @property
+    def num_failed(self) -> int:
+        """Examples with an error in some repeat; their rows are kept."""
+        return sum(outcome.error is not None for outcome in self.outcomes)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What `compare` found.
+
+    Args:
+        rows: by task, then strategy, then seed, in the order they were given.
+        strategies: what each name stands for.
+        tasks: the tasks.
+        metrics: names of the measures of each task that gave a figure, the most important first.
+        baseline: name of the strategy that others are compared with.
+        settings: model, judge, seeds, repeats, batch size.
+        provenance: machine, versions, commit, date.
+        notes: what a reader should know: measures that were left out, intervals that are missing, texts that differ
+            from repeat to repeat.
+    """
+
+    rows: tuple[Row, ...]
+    strategies: Mapping[str, Any]
+    tasks: tuple[Task, ...]
+    metrics: Mapping[str, tuple[str, ...]]
+    baseline: str
+    settings: Mapping[str, Any]
+    provenance: Mapping[str, Any]
+    notes: tuple[str, ...] = ()
+
+    def rows_of(self, strategy: str, task: str) -> tuple[Row, ...]:
+        """The rows of one strategy on one task, seed by seed.
+
+        Raises:
+            OptionError: there are none.
+        """
+        found = tuple(row for row in self.rows if (row.strategy, row.task) == (strategy, task))
+        if not found:
+            raise OptionError(f"there are no rows of strategy {strategy!r} on task {task!r}", at="comparison")
+        return found
+
+    @cached_property
+    def summaries(self) -> tuple[Summary, ...]:
+        """Every strategy on every task, over all seeds and repeats."""
+        from decodekit.evaluation.summary import summarise
+
+        return tuple(summarise(self, strategy, task.name) for task in self.tasks for strategy in self.strategies)
+
+    def summary(self, strategy: str, task: str) -> Summary:
+        """One strategy on one task.
+
+        Raises:
+            OptionError: it is not part of the comparison.
+        """
+        self.rows_of(strategy, task)
+        return next(one for one in self.summaries if (one.strategy, one.task) == (strategy, task))
+
+    def records(self) -> list[dict[str, Any]]:
+        """The rows as JSON values, each with all that is needed to read it alone."""
+        return [self._record(row) for row in self.rows]
+
+    def table(self) -> str:
+        """Quality beside speed, as plain text: two tables for each task, and the notes."""
+        from decodekit.evaluation.tables import table
+
+        return table(self)
+
+    def __str__(self) -> str:
+        return self.table()
+
+    def to_jsonl(self, path: str | Path) -> None:
+        """Write `records`, one on a line.
+
+        Raises:
+            OutputError: the file cannot be written.
+        """
+        _write(Path(path), "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in self.records()))
+
+    def to_html(self, path: str | Path) -> None:
+        """Write one page without scripts: tables, the front of quality against time, acceptance, passes saved.
+
+        Raises:
+            OutputError: the file cannot be written.
+        """
+        from decodekit.evaluation.report import report_html
+
+        _write(Path(path), report_html(self))
+
+    def _record(self, row: Row) -> dict[str, Any]:
+        return {
+            "strategy": row.strategy,
+            "value": repr(self.strategies[row.strategy]),
+            "task": row.task,
+            "seed": row.seed,
+            "baseline": self.baseline,
+            "num_examples": len(row.outcomes),
+            "num_failed": row.num_failed,
+            "quality": dict(row.quality),
+            "speed": [asdict(speed) for speed in row.speeds],
+            "examples": [_outcome_record(outcome) for outcome in row.outcomes],
+            **self.settings,
+            **self.provenance,
+        }
+
+
+def _outcome_record(outcome: Outcome) -> dict[str, Any]:
+    first = outcome.repeats[0]
+    return {
+        "id": outcome.example,
+        "seed": outcome.seed,
+        "text": first.text,
+        "finish_reason": first.finish_reason,
+        "error": outcome.error,
+        "num_tokens": len(first.token_ids),
+        "quality": dict(outcome.quality),
+        "s_per_token": [one.s_per_token for one in outcome.repeats],
+        "ttft_s": [None if one.stats is None else one.stats.ttft_s for one in outcome.repeats],
+        "num_forwards": [None if one.stats is None else one.stats.num_forwards for one in outcome.repeats],
+        "is_repeatable": outcome.is_repeatable,
+    }
+
+
+def pooled(rows: Sequence[Row]) -> list[Outcome]:
+    """The outcomes of several rows, in order."""
+    return [outcome for row in rows for outcome in row.outcomes]
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise OutputError(f"the file cannot be written: {error.strerror or error}", at=str(path)) from error

@@ -1,0 +1,211 @@
+"""Inline SVG pictures of a comparison: the front of quality against time, acceptance of drafts, passes saved.
+
+Colours and sizes stand in the elements, so that a picture survives where style sheets do not reach into SVG; the page's
+style sheet overrides them for dark screens. Points carry numbers, which a list beside the picture explains.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+
+from decodekit.evaluation.intervals import Estimate
+
+_WIDTH, _HEIGHT = 560, 320
+_LEFT, _RIGHT, _TOP, _BOTTOM = 62, 16, 14, 42
+_INK, _SOFT, _LINE, _BAR = "#1c2330", "#5b6678", "#d9dee7", "#3b6fd4"
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A strategy in the picture of quality against time.
+
+    Args:
+        name: of the strategy.
+        cost: how long a token takes; less is better.
+        quality: how good the texts are.
+    """
+
+    name: str
+    cost: Estimate
+    quality: Estimate
+
+
+def front(points: Sequence[Point], is_higher_better: bool) -> list[Point]:
+    """The points that no other one beats: at least as fast and as good, and better in one of them (the Pareto front).
+
+    Returns:
+        The points in the order of their cost.
+    """
+    sign = 1 if is_higher_better else -1
+
+    def beats(one: Point, other: Point) -> bool:
+        faster, better = other.cost.value - one.cost.value, sign * (one.quality.value - other.quality.value)
+        return faster >= 0 and better >= 0 and (faster > 0 or better > 0)
+
+    best = [point for point in points if not any(beats(other, point) for other in points)]
+    return sorted(best, key=lambda point: point.cost.value)
+
+
+def pareto(points: Sequence[Point], *, cost: str, quality: str, is_higher_better: bool | None) -> str:
+    """Quality against cost as SVG, with error bars and the front as a line.
+
+    Args:
+        points: numbered from 1 in this order.
+        cost: name and unit of the horizontal axis.
+        quality: name of the vertical axis.
+        is_higher_better: which way is better; None draws no front.
+    """
+    if not points:
+        return '<p class="none">nothing to show</p>'
+    across = _Axis.over([end for point in points for end in _ends(point.cost)], _LEFT, _WIDTH - _RIGHT, from_zero=True)
+    up = _Axis.over([end for point in points for end in _ends(point.quality)], _HEIGHT - _BOTTOM, _TOP)
+    parts = [_frame(across, up, cost, quality)]
+    if is_higher_better is not None:
+        best = " ".join(
+            f"{across.at(point.cost.value):.1f},{up.at(point.quality.value):.1f}"
+            for point in front(points, is_higher_better)
+        )
+        parts.append(f'<polyline class="front" points="{best}" fill="none" stroke="{_BAR}" stroke-dasharray="5 4"/>')
+    for number, point in enumerate(points, 1):
+        parts.append(_point(number, point, across, up, cost, quality))
+    label = f"{quality} against {cost}"
+    return f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{escape(label)}">{"".join(parts)}</svg>'
+
+
+def shares(values: Sequence[float], *, label: str, name: str) -> str:
+    """Shares from 0 to 1 by position, counted from 1, as upright bars.
+
+    Args:
+        values: at least one.
+        label: what a share is.
+        name: what is counted along the axis.
+    """
+    width, height, left, base = 420, 150, 34, 128
+    bar = min(40.0, (width - left - 6) / len(values))
+    parts = [
+        f'<rect x="{left + number * bar + 1:.1f}" y="{base - value * (base - 14):.1f}" '
+        f'width="{max(bar - 2, 1):.1f}" height="{value * (base - 14):.1f}" rx="1" fill="{_BAR}">'
+        f"<title>{escape(name)} {number + 1}: {value:.1%}</title></rect>"
+        for number, value in enumerate(values)
+    ]
+    every = max(1, len(values) // 10)
+    marks = [
+        f'<text x="{left + (number + 0.5) * bar:.1f}" y="{base + 14}" text-anchor="middle">{number + 1}</text>'
+        for number in range(0, len(values), every)
+    ]
+    return (
+        f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{escape(label)}">'
+        f'<g font-size="11" fill="{_SOFT}"><text x="{left - 5}" y="22" text-anchor="end">100 %</text>'
+        f'<text x="{left - 5}" y="{base}" text-anchor="end">0</text>{"".join(marks)}</g>'
+        f'<line x1="{left}" y1="{base}" x2="{width}" y2="{base}" stroke="{_LINE}" class="axis"/>{"".join(parts)}</svg>'
+    )
+
+
+def saved(rows: Sequence[tuple[str, float]]) -> str:
+    """Shares saved as bars from a middle line: to the right what was saved, to the left what came on top.
+
+    Args:
+        rows: names, and shares of at most 1.
+    """
+    width, line, left = 560, 26, 250
+    most = max(0.05, *(abs(share) for _, share in rows))
+    least = min(0.0, *(share for _, share in rows))
+    scale = (width - left - 70) / (most - least)
+    middle = left - least * scale
+    parts = []
+    for number, (name, share) in enumerate(rows):
+        top = number * line + 4
+        start, length = (middle, share * scale) if share >= 0 else (middle + share * scale, -share * scale)
+        fill = _BAR if share >= 0 else "#b3261e"
+        parts.append(
+            f'<text x="{left - 8}" y="{top + 13}" text-anchor="end">{escape(_short(name))}<title>{escape(name)}</title>'
+            f'</text><rect x="{start:.1f}" y="{top}" width="{max(length, 1):.1f}" height="18" rx="1" fill="{fill}"/>'
+            f'<text x="{max(start + length, middle) + 5:.1f}" y="{top + 13}">{share:.1%}</text>'
+        )
+    height = len(rows) * line + 4
+    return (
+        f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="forward passes saved">'
+        f'<line x1="{middle:.1f}" y1="0" x2="{middle:.1f}" y2="{height}" stroke="{_LINE}" class="axis"/>'
+        f'<g font-size="11" fill="{_SOFT}">{"".join(parts)}</g></svg>'
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Axis:
+    """A scale from values to places, with round numbers marked.
+
+    Args:
+        marks: the round values, the first and last ones being its ends.
+        begin, end: where these ends are.
+    """
+
+    marks: tuple[float, ...]
+    begin: float
+    end: float
+
+    @classmethod
+    def over(cls, values: Sequence[float], begin: float, end: float, *, from_zero: bool = False) -> _Axis:
+        low, high = min(values), max(values)
+        if from_zero:
+            low = min(low, 0.0)
+        if high - low < 1e-9 * max(abs(high), abs(low), 1e-9):
+            low, high = low - 0.05 * max(abs(low), 1.0), high + 0.05 * max(abs(high), 1.0)
+        raw = (high - low) / 6
+        power = 10.0 ** math.floor(math.log10(raw))
+        step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= raw * (1 - 1e-9))
+        first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+        return cls(tuple(number * step for number in range(first, last + 1)), begin, end)
+
+    def at(self, value: float) -> float:
+        share = (value - self.marks[0]) / (self.marks[-1] - self.marks[0])
+        return self.begin + share * (self.end - self.begin)
+
+
+def _frame(across: _Axis, up: _Axis, cost: str, quality: str) -> str:
+    base = _HEIGHT - _BOTTOM
+    lines = [
+        f'<line x1="{_LEFT}" y1="{up.at(mark):.1f}" x2="{_WIDTH - _RIGHT}" y2="{up.at(mark):.1f}" stroke="{_LINE}" '
+        f'class="axis"/><text x="{_LEFT - 6}" y="{up.at(mark) + 4:.1f}" text-anchor="end">{mark:,.6g}</text>'
+        for mark in up.marks
+    ]
+    lines += [
+        f'<text x="{across.at(mark):.1f}" y="{base + 15}" text-anchor="middle">{mark:,.6g}</text>'
+        for mark in across.marks
+    ]
+    middle = (_TOP + base) / 2
+    return (
+        f'<g font-size="11" fill="{_SOFT}">{"".join(lines)}'
+        f'<text x="{(_LEFT + _WIDTH - _RIGHT) / 2}" y="{_HEIGHT - 8}" text-anchor="middle">{escape(cost)}</text>'
+        f'<text x="12" y="{middle}" text-anchor="middle" transform="rotate(-90 12 {middle})">{escape(quality)}</text>'
+        "</g>"
+    )
+
+
+def _point(number: int, point: Point, across: _Axis, up: _Axis, cost: str, quality: str) -> str:
+    x, y = across.at(point.cost.value), up.at(point.quality.value)
+    bars = ""
+    if point.cost.low is not None and point.cost.high is not None:
+        low, high = across.at(max(point.cost.low, across.marks[0])), across.at(point.cost.high)
+        bars += f'<line x1="{low:.1f}" y1="{y:.1f}" x2="{high:.1f}" y2="{y:.1f}" stroke="{_SOFT}"/>'
+    if point.quality.low is not None and point.quality.high is not None:
+        low, high = up.at(point.quality.low), up.at(point.quality.high)
+        bars += f'<line x1="{x:.1f}" y1="{low:.1f}" x2="{x:.1f}" y2="{high:.1f}" stroke="{_SOFT}"/>'
+    told = f"{point.name}: {quality} {point.quality.text()}, {cost} {point.cost.text()}"
+    return (
+        f'<g class="point">{bars}<circle cx="{x:.1f}" cy="{y:.1f}" r="8" fill="{_BAR}"><title>{escape(told)}</title>'
+        f'</circle><text x="{x:.1f}" y="{y + 4:.1f}" font-size="11" fill="#ffffff" text-anchor="middle" '
+        f'pointer-events="none">{number}</text></g>'
+    )
+
+
+def _ends(estimate: Estimate) -> tuple[float, ...]:
+    """The figure and its interval; times below zero are not drawn."""
+    known = (estimate.low, estimate.high)
+    return (estimate.value, *(end for end in known if end is not None))
+
+
+def _short(name: str, length: int = 38) -> str:
+    return name if len(name) <= length else f"{name[: length - 1]}…"

@@ -1,0 +1,83 @@
+"""Where a comparison ran: the machine, the versions, the commit."""
+
+from __future__ import annotations
+
+import datetime
+import importlib.metadata
+import os
+import platform
+import subprocess
+from pathlib import Path
+
+PACKAGES = ("torch", "transformers", "numpy", "numba")
+
+
+def provenance() -> dict[str, object]:
+    """Date, version and commit of decodekit, Python, versions of packages, and the machine.
+
+    The commit is that of the repository that decodekit runs from, with ``+`` if its files differ from it; None for an
+    installed package.
+    """
+    from decodekit import __version__
+
+    return {
+        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
+        "decodekit": __version__,
+        "commit": _commit(),
+        "python": platform.python_version(),
+        "versions": {name: _version(name) for name in PACKAGES},
+        "machine": machine(),
+    }
+
+
+def machine() -> dict[str, object]:
+    """Processor, cores that may be used, threads of torch, memory in GiB and, where there is one, the GPU."""
+    import torch
+
+    return {
+        "processor": _processor(),
+        "num_cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "num_threads": torch.get_num_threads(),
+        "memory_gib": _memory_gib(),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+    }
+
+
+def _processor() -> str:
+    path = Path("/proc/cpuinfo")
+    for line in path.read_text().splitlines() if path.exists() else ():
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()
+
+
+def _memory_gib() -> float | None:
+    try:
+        return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)
+    except (AttributeError, ValueError, OSError):  # not on every system
+        return None
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _commit() -> str | None:
+    import decodekit
+
+    folder = Path(decodekit.__file__).resolve().parents[1]
+    if not (folder / ".git").exists():
+        return None
+    commit = _git(folder, "rev-parse", "--short=12", "HEAD")
+    return commit and commit + ("+" if _git(folder, "status", "--porcelain", "--untracked-files=no") else "")
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    try:
+        done = subprocess.run(["git", *arguments], capture_output=True, text=True, cwd=folder, check=False, timeout=20)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None

@@ -1,0 +1,168 @@
+"""Decoding with a watch: the times between the pieces of a stream, and the memory that keys and values take.
+
+The loop itself is not touched: times come from the stream and from `Stats`, memory from a model that looks on.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+import weakref
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, cast
+
+from torch import Tensor
+
+from decodekit.errors import DecodekitError
+from decodekit.generation.prompt import Prompt
+from decodekit.generation.stats import Stats
+from decodekit.llm import LLM
+from decodekit.models.causal_lm import Cache, CausalLM, LogitsKind
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """One example, decoded once.
+
+    Args:
+        text: what was decoded; None if there is nothing.
+        token_ids: its tokens.
+        finish_reason: why it ended; ``error`` if decoding failed.
+        error: what went wrong, in words; None if nothing.
+        stats: times and counts; None if decoding failed.
+        gaps: between the pieces of the stream after the first: seconds, and the tokens that came at its end.
+        wall_s: seconds of the call that decoded the example, shared among the examples of the call.
+        kv_bytes: largest size of the cache of the call; None if the model does not tell.
+    """
+
+    text: str | None
+    token_ids: tuple[int, ...]
+    finish_reason: str
+    error: str | None
+    stats: Stats | None
+    gaps: tuple[tuple[float, int], ...]
+    wall_s: float
+    kv_bytes: int | None
+
+    @property
+    def s_per_token(self) -> float | None:
+        """Seconds of the row over its tokens, prefill included; None without tokens."""
+        if self.stats is None or self.stats.num_generated_tokens == 0:
+            return None
+        return self.stats.duration_s / self.stats.num_generated_tokens
+
+
+class MeteredModel:
+    """A model that notes how large its caches become; all else it leaves to the model it stands for.
+
+    Args:
+        model: does the work.
+    """
+
+    def __init__(self, model: CausalLM) -> None:
+        self._model = model
+        self._caches: list[weakref.ref[Any]] = []
+        self._sizes: dict[int, tuple[int, int]] = {}
+        self.peak_bytes: int | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+    def begin(self) -> None:
+        """Forget what was seen."""
+        self._caches, self._sizes, self.peak_bytes = [], {}, None
+
+    def new_cache(self, num_rows: int, capacity: int) -> Cache:
+        """A cache of the model; see `CausalLM`."""
+        cache = self._model.new_cache(num_rows, capacity)
+        self._caches.append(weakref.ref(cache))
+        self._look()
+        return cache
+
+    def forward(
+        self,
+        tokens: Tensor,
+        num_tokens: Sequence[int],
+        cache: Cache,
+        rows: Sequence[int] | None = None,
+        *,
+        logits: LogitsKind = "last",
+    ) -> Tensor:
+        """The forward pass of the model; see `CausalLM`."""
+        result = self._model.forward(tokens, num_tokens, cache, rows, logits=logits)
+        size = (cache.num_rows, cache.capacity)
+        if self._sizes.get(id(cache)) != size:  # it has grown, or lost rows; else there is nothing to see
+            self._sizes[id(cache)] = size
+            self._look()
+        return result
+
+    def _look(self) -> None:
+        caches = [cache for reference in self._caches if (cache := reference()) is not None]
+        sizes = [getattr(cache, "num_bytes", None) for cache in caches]
+        if sizes and None not in sizes:
+            self.peak_bytes = max(self.peak_bytes or 0, sum(cast("list[int]", sizes)))
+
+
+def metered(llm: LLM) -> tuple[LLM, MeteredModel]:
+    """An `LLM` beside the given one whose caches are watched."""
+    twin, meter = copy.copy(llm), MeteredModel(llm.model)
+    twin.model = cast(CausalLM, meter)
+    return twin, meter
+
+
+def decode(llm: LLM, meter: MeteredModel, prompts: Sequence[Prompt], **options: Any) -> list[Measurement]:
+    """Decode prompts together and measure each.
+
+    What a strategy raises is the error of the prompts that were not done by then, whatever it is: one that fails must
+    not end a comparison.
+
+    Args:
+        llm: decodes; `metered` gives it.
+        meter: its watch.
+        prompts: decoded in one call.
+        options: of `LLM.stream`.
+    """
+    pieces: list[list[tuple[float, int]]] = [[] for _ in prompts]
+    completions: list[Any] = [None] * len(prompts)
+    failure: str | None = None
+    meter.begin()
+    begin = time.perf_counter()
+    try:
+        for chunk in llm.stream(list(prompts), **options):
+            if chunk.token_ids:
+                pieces[chunk.index].append((time.perf_counter(), len(chunk.token_ids)))
+            if chunk.completion is not None:
+                completions[chunk.index] = chunk.completion
+    except DecodekitError as error:
+        failure = str(error)
+    except Exception as error:
+        failure = f"{type(error).__name__}: {error}"
+    wall_s = (time.perf_counter() - begin) / len(prompts)
+    measured = []
+    for completion, arrivals in zip(completions, pieces, strict=True):
+        if completion is None:
+            fault = failure or "no text came"
+            measured.append(Measurement(None, (), "error", fault, None, (), wall_s, meter.peak_bytes))
+            continue
+        # A row that failed before its first token has no text that could be judged.
+        text = None if completion.finish_reason == "error" and not completion.token_ids else completion.text
+        measured.append(
+            Measurement(
+                text,
+                completion.token_ids,
+                completion.finish_reason,
+                None if completion.error is None else str(completion.error),
+                completion.stats,
+                tuple(_gaps(arrivals)),
+                wall_s,
+                meter.peak_bytes,
+            )
+        )
+    return measured
+
+
+def _gaps(arrivals: Sequence[tuple[float, int]]) -> Iterator[tuple[float, int]]:
+    for (before, _), (now, num_tokens) in pairwise(arrivals):
+        yield now - before, num_tokens

@@ -1,0 +1,185 @@
+"""The measures of quality by name: which figure of an example or of all texts a table shows, and which way is better.
+
+A measure speaks of one example (exact match) or of the texts of a run together (perplexity, self-BLEU). One that does
+not apply, such as exact match without a reference, is None and left out. An answer that is missing because decoding
+failed is wrong, not absent: it counts as 0 where there is something to be right about.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeAlias
+
+from decodekit.errors import UnknownNameError
+from decodekit.evaluation.judging import Judge, has_mauve, mauve
+from decodekit.evaluation.task import Example, Task
+from decodekit.evaluation.texts import distinct, repetition, self_bleu, words_of
+from decodekit.evaluation.values import exact_match, field_f1, is_valid
+from decodekit.generation.prompt import Prompt
+from decodekit.generation.stats import Stats
+from decodekit.plugins import did_you_mean
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What is judged.
+
+    Args:
+        example: the example.
+        prompt: what the model read for it.
+        constraint: what the text should be; None for free text.
+        text: what was decoded; None if decoding failed without a text.
+        stats: counts of the decoding; None if it failed.
+    """
+
+    example: Example
+    prompt: Prompt
+    constraint: Any
+    text: str | None
+    stats: Stats | None
+
+
+OfExample: TypeAlias = Callable[[Answer], float | None]
+OfTexts: TypeAlias = Callable[[Sequence[Answer], Judge], float | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A measure of quality.
+
+    Args:
+        name: by which it is asked for and shown.
+        is_higher_better: which way is better; None if neither is, as for variety.
+        of_example: the figure of one example, from which that of a run is the mean.
+        of_texts: the figure of all answers of a run, where there is none of a single one.
+    """
+
+    name: str
+    is_higher_better: bool | None
+    of_example: OfExample | None = None
+    of_texts: OfTexts | None = None
+
+
+def fitting_metrics(task: Task) -> tuple[str, ...]:
+    """The measures that a task without a list of its own is judged by."""
+    references = [example.reference for example in task.examples if example.reference is not None]
+    names = []
+    if any(isinstance(reference, dict | list) for reference in references):
+        names.append("field-f1")
+    if references:
+        names.append("exact-match")
+    if any(task.constraint_of(example) is not None for example in task.examples):
+        names.append("valid")
+    if not references:
+        names += ["perplexity", "distinct-2", "rep-2", "self-bleu"]
+    return tuple(names)
+
+
+def metrics_of(task: Task) -> list[Metric]:
+    """The measures of a task in order, with log Z for strategies that estimate it.
+
+    Raises:
+        UnknownNameError: the task names one that does not exist.
+    """
+    names = task.metrics or fitting_metrics(task)
+    for name in names:
+        if name not in METRICS:
+            raise UnknownNameError(
+                f"no metric {name!r}.{did_you_mean(name, METRICS)} There are: {', '.join(METRICS)}.",
+                at=f"task {task.name!r}",
+            )
+    return [METRICS[name] for name in dict.fromkeys((*names, "log-z"))]
+
+
+def missing_packages(metrics: Sequence[Metric]) -> list[str]:
+    """What is said about measures that this installation cannot compute."""
+    if has_mauve() or not any(metric.name == "mauve" for metric in metrics):
+        return []
+    return ["mauve is left out: the package mauve-text is not installed"]
+
+
+def measure_example(metric: Metric, answer: Answer) -> float | None:
+    """The figure of one example; None where there is none."""
+    return None if metric.of_example is None else metric.of_example(answer)
+
+
+def measure_run(
+    metric: Metric, answers: Sequence[Answer], values: Sequence[float | None], judge: Judge
+) -> float | None:
+    """The figure of a run: of its texts together, or the mean of those of its examples.
+
+    Args:
+        metric: the measure.
+        answers: of the run.
+        values: the figures of the examples, as `measure_example` gives them.
+        judge: says how likely texts are.
+    """
+    if metric.of_texts is not None:
+        return metric.of_texts([answer for answer in answers if answer.text is not None], judge)
+    known = [value for value in values if value is not None]
+    return math.fsum(known) / len(known) if known else None
+
+
+def _exact_match(answer: Answer) -> float | None:
+    if answer.example.reference is None:
+        return None
+    return float(answer.text is not None and exact_match(answer.text, answer.example.reference))
+
+
+def _field_f1(answer: Answer) -> float | None:
+    if not isinstance(answer.example.reference, dict | list):
+        return None
+    return 0.0 if answer.text is None else field_f1(answer.text, answer.example.reference)
+
+
+def _valid(answer: Answer) -> float | None:
+    if answer.constraint is None:
+        return None
+    return float(answer.text is not None and is_valid(answer.text, answer.constraint))
+
+
+def _repetition(n: int, answer: Answer) -> float | None:
+    return None if answer.text is None else repetition(words_of(answer.text), n)
+
+
+def _log_z(answer: Answer) -> float | None:
+    return getattr(answer.stats, "log_z", None)
+
+
+def _perplexity(answers: Sequence[Answer], judge: Judge) -> float | None:
+    return judge.perplexity([(answer.prompt, answer.text or "") for answer in answers])
+
+
+def _distinct(n: int, answers: Sequence[Answer], judge: Judge) -> float | None:
+    return distinct([words_of(answer.text or "") for answer in answers], n)
+
+
+def _self_bleu(answers: Sequence[Answer], judge: Judge) -> float | None:
+    return self_bleu([words_of(answer.text or "") for answer in answers])
+
+
+def _mauve(answers: Sequence[Answer], judge: Judge) -> float | None:
+    pairs = [(answer.text, answer.example.reference) for answer in answers if isinstance(answer.example.reference, str)]
+    if not has_mauve() or len(pairs) < 2:
+        return None
+    return mauve([text or "" for text, _ in pairs], [reference for _, reference in pairs])
+
+
+METRICS: dict[str, Metric] = {
+    metric.name: metric
+    for metric in (
+        Metric("exact-match", True, of_example=_exact_match),
+        Metric("field-f1", True, of_example=_field_f1),
+        Metric("valid", True, of_example=_valid),
+        Metric("perplexity", False, of_texts=_perplexity),
+        *(Metric(f"distinct-{n}", True, of_texts=partial(_distinct, n)) for n in (1, 2, 3)),
+        *(Metric(f"rep-{n}", False, of_example=partial(_repetition, n)) for n in (1, 2, 3, 4)),
+        Metric("self-bleu", False, of_texts=_self_bleu),
+        Metric("mauve", True, of_texts=_mauve),
+        Metric("log-z", None, of_example=_log_z),
+    )
+}
+"""Every measure by its name."""

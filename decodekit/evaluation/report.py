@@ -1,0 +1,152 @@
+"""`bench.html`: one file without scripts that shows a comparison, quality beside speed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from html import escape
+from importlib.resources import files
+
+from decodekit.evaluation.comparison import Comparison
+from decodekit.evaluation.figures import Point, pareto, saved, shares
+from decodekit.evaluation.intervals import Estimate
+from decodekit.evaluation.metrics import METRICS
+from decodekit.evaluation.summary import Summary
+from decodekit.evaluation.tables import Grid, failures, grids, shown
+from decodekit.evaluation.task import Task
+
+MAX_EXAMPLES = 5
+"""So many examples of a task are shown with what each strategy wrote."""
+
+
+def report_html(comparison: Comparison) -> str:
+    """The page.
+
+    Args:
+        comparison: what to show.
+    """
+    title = f"{len(comparison.strategies)} strategies on {comparison.settings['model']}"
+    parts = [f"<h1>{escape(title)}</h1>", f'<p class="soft">{escape(_about(comparison))}</p>', *_notes(comparison)]
+    for task in comparison.tasks:
+        parts += _task(comparison, task)
+    parts.append(_settings(comparison))
+    style = files("decodekit.evaluation").joinpath("report.css").read_text(encoding="utf-8")
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{escape(title)}</title><style>\n{style}</style></head>\n<body>\n"
+        + "\n".join(parts)
+        + "\n</body></html>\n"
+    )
+
+
+def points(comparison: Comparison, task: str) -> list[Point]:
+    """The strategies of a task that have a quality and a time, in milliseconds per token."""
+    metric = next(iter(comparison.metrics[task]), "")
+    found = []
+    for one in (one for one in comparison.summaries if one.task == task):
+        cost = one.speed.get("s_per_token")
+        if metric in one.quality and cost is not None:
+            found.append(Point(one.strategy, _scaled(cost, 1e3), one.quality[metric]))
+    return found
+
+
+def _task(comparison: Comparison, task: Task) -> Iterator[str]:
+    summaries = [one for one in comparison.summaries if one.task == task.name]
+    yield f"<h2>{escape(task.name)}</h2>"
+    if task.description:
+        yield f'<p class="soft">{escape(task.description)} {len(task.examples)} examples.</p>'
+    pictures = list(_pictures(comparison, task.name, summaries))
+    if pictures:
+        yield f'<div class="pictures">{"".join(pictures)}</div>'
+    yield from (_table(grid) for grid in grids(comparison, task.name))
+    over_examples = _over_examples(comparison, task.name, summaries)
+    if over_examples.rows:
+        yield _table(over_examples)
+    yield _texts(comparison, task)
+
+
+def _pictures(comparison: Comparison, task: str, summaries: list[Summary]) -> Iterator[str]:
+    placed = points(comparison, task)
+    if placed:
+        metric = comparison.metrics[task][0]
+        picture = pareto(placed, cost="ms per token", quality=metric, is_higher_better=METRICS[metric].is_higher_better)
+        names = "".join(f"<li>{escape(point.name)}</li>" for point in placed)
+        yield _figure("Quality against time: 95 % intervals, the front dashed", f"{picture}<ol>{names}</ol>")
+    savings = [(one.strategy, one.forwards_saved) for one in summaries if one.forwards_saved is not None]
+    if savings:
+        caption = f"Forward passes per token saved, beside {comparison.baseline}"
+        yield _figure(caption, saved([(name, share) for name, share in savings if share is not None]))
+    for one in summaries:
+        if one.acceptance:
+            picture = shares(one.acceptance, label="accepted by position", name="position")
+            yield _figure(f"Drafts of {one.strategy}: accepted by position", picture)
+
+
+def _over_examples(comparison: Comparison, task: str, summaries: list[Summary]) -> Grid:
+    names = [name for name in comparison.metrics[task] if any(name in one.over_examples for one in summaries)]
+    rows = [(one.strategy, *(shown(one.over_examples.get(name)) for name in names)) for one in summaries]
+    title = f"{task}: quality, mean ± 95 % interval over examples, each averaged over its seeds"
+    return Grid(title, ("strategy", *names), tuple(rows) if names else ())
+
+
+def _texts(comparison: Comparison, task: Task) -> str:
+    """What the strategies wrote for the first examples at the first seed."""
+    blocks = []
+    for number, example in enumerate(task.examples[:MAX_EXAMPLES]):
+        prompt = example.prompt if isinstance(example.prompt, str) else json.dumps(example.prompt, ensure_ascii=False)
+        lines = [f"<p>{escape(example.id)}</p><pre>{escape(prompt)}</pre>"]
+        if example.reference is not None:
+            lines.append(f"<p>reference</p><pre>{escape(_plain(example.reference))}</pre>")
+        for name in comparison.strategies:
+            outcome = comparison.rows_of(name, task.name)[0].outcomes[number]
+            fault = f' <span class="fault">{escape(outcome.error.splitlines()[0])}</span>' if outcome.error else ""
+            lines.append(f"<p>{escape(name)}{fault}</p><pre>{escape(outcome.text or '')}</pre>")
+        blocks.append("".join(lines))
+    shown_of = f"{len(blocks)} of {len(task.examples)}"
+    seed = comparison.settings["seeds"][0]
+    return f"<details><summary><b>Texts</b>, {shown_of} examples at seed {seed}</summary>{''.join(blocks)}</details>"
+
+
+def _table(grid: Grid) -> str:
+    heading = "".join(f"<th>{escape(name)}</th>" for name in grid.heading)
+    rows = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in grid.rows)
+    return _figure(grid.title, f"<table><tr>{heading}</tr>{rows}</table>")
+
+
+def _figure(caption: str, content: str) -> str:
+    return f"<figure><figcaption>{escape(caption)}</figcaption>{content}</figure>"
+
+
+def _notes(comparison: Comparison) -> Iterator[str]:
+    yield from (f'<p class="fault">{escape(line)}</p>' for line in failures(comparison))
+    yield from (f'<p class="soft">{escape(note)}</p>' for note in comparison.notes)
+
+
+def _about(comparison: Comparison) -> str:
+    facts, settings = comparison.provenance, comparison.settings
+    machine = facts["machine"]
+    commit = f", commit {facts['commit']}" if facts["commit"] else ""
+    return (
+        f"{settings['model']}, {settings['dtype']} on {settings['device']}; {machine['gpu'] or machine['processor']}, "
+        f"{machine['num_threads']} threads; seeds {', '.join(map(str, settings['seeds']))}, "
+        f"{settings['repeats']} repeats, batches of {settings['batch_size']}; decodekit {facts['decodekit']}{commit}, {facts['date']}"
+    )
+
+
+def _settings(comparison: Comparison) -> str:
+    strategies = "".join(
+        f"<tr><td>{escape(name)}</td><td>{escape(repr(value))}</td></tr>"
+        for name, value in comparison.strategies.items()
+    )
+    facts = json.dumps({**comparison.settings, **comparison.provenance}, indent=2, ensure_ascii=False)
+    return f"<details><summary><b>Settings</b></summary><table>{strategies}</table><pre>{escape(facts)}</pre></details>"
+
+
+def _plain(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _scaled(estimate: Estimate, scale: float) -> Estimate:
+    low, high = (None if end is None else end * scale for end in (estimate.low, estimate.high))
+    return Estimate(estimate.value * scale, low, high, estimate.num_samples)

@@ -1,0 +1,189 @@
+"""One strategy on one task over all seeds and repeats: figures with intervals, beside a baseline.
+
+What varies with what: a text depends on seed and example, so quality has an interval over seeds and one over examples,
+and repeats add nothing to either. Times depend on the machine too, so theirs are over seeds and repeats.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any
+
+from decodekit.evaluation.comparison import Comparison, Row, pooled
+from decodekit.evaluation.intervals import Estimate, mean_interval, median_ratio, paired_difference
+from decodekit.evaluation.speed import Speed
+
+SPEED_FIGURES = tuple(field.name for field in fields(Speed) if field.name != "acceptance")
+
+
+@dataclass(frozen=True, slots=True)
+class SameText:
+    """Whether a strategy writes what another one writes that differs from it by speed options alone.
+
+    Args:
+        strategy: the other one.
+        num_same: examples at seeds with the same tokens.
+        num_texts: of how many that both decoded.
+    """
+
+    strategy: str
+    num_same: int
+    num_texts: int
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """One strategy on one task.
+
+    Args:
+        strategy, task: which.
+        num_texts: examples times seeds.
+        num_failed: of them, those with an error.
+        errors: how often each, by its first line.
+        quality: by metric, over seeds.
+        over_examples: by metric, over examples (each averaged over its seeds); those of texts together are left out.
+        difference: by metric, to the baseline: over pairs of example and seed where examples have figures, else over
+            seeds; empty for the baseline.
+        speed: by figure of `Speed`, over seeds and repeats.
+        times_faster: median time per token of the baseline over that of the strategy; None for the baseline.
+        acceptance: share of the drafts of which position i was accepted, over seeds.
+        forwards_saved: share of the baseline's forward passes per token that the strategy does without; None for it.
+        same_text: None if no other strategy differs by speed options alone.
+    """
+
+    strategy: str
+    task: str
+    num_texts: int
+    num_failed: int
+    errors: Mapping[str, int]
+    quality: Mapping[str, Estimate]
+    over_examples: Mapping[str, Estimate]
+    difference: Mapping[str, Estimate]
+    speed: Mapping[str, Estimate]
+    times_faster: Estimate | None
+    acceptance: tuple[float, ...]
+    forwards_saved: float | None
+    same_text: SameText | None
+
+
+def summarise(comparison: Comparison, strategy: str, task: str) -> Summary:
+    """The figures of one strategy on one task."""
+    rows, base = comparison.rows_of(strategy, task), comparison.rows_of(comparison.baseline, task)
+    is_baseline = strategy == comparison.baseline
+    metrics = comparison.metrics[task]
+    outcomes = pooled(rows)
+    speeds = [speed for row in rows for speed in row.speeds]
+    own, others = _mean_of(speeds, "forwards_per_token"), _mean_of(_speeds(base), "forwards_per_token")
+    return Summary(
+        strategy=strategy,
+        task=task,
+        num_texts=len(outcomes),
+        num_failed=sum(row.num_failed for row in rows),
+        errors=Counter(outcome.error.splitlines()[0] for outcome in outcomes if outcome.error),
+        quality=_known((name, mean_interval(_of_seeds(rows, name))) for name in metrics),
+        over_examples=_known((name, mean_interval(_of_examples(rows, name))) for name in metrics),
+        difference={} if is_baseline else _known((name, _difference(rows, base, name)) for name in metrics),
+        speed=_known((name, mean_interval(_figures(speeds, name))) for name in SPEED_FIGURES),
+        times_faster=None if is_baseline else _times_faster(rows, base),
+        acceptance=_acceptance(speeds),
+        forwards_saved=None if is_baseline or own is None or others is None else 1 - own / others,
+        same_text=_same_text(comparison, strategy, rows, task),
+    )
+
+
+def without_speed_options(strategy: Any) -> Any:
+    """What decides the text of a strategy, for comparison: the strategy without a proposer.
+
+    None if that cannot be told, or if drafts are verified so that they have a say in the text.
+    """
+    if not is_dataclass(strategy) or isinstance(strategy, type) or getattr(strategy, "verify", "coupled") != "coupled":
+        return None
+    if "speculate" not in {field.name for field in fields(strategy)}:
+        return strategy
+    return replace(strategy, speculate=None)
+
+
+def _same_text(comparison: Comparison, strategy: str, rows: Sequence[Row], task: str) -> SameText | None:
+    """Beside the first strategy of the comparison with the same law; the one without a proposer goes first."""
+    own = without_speed_options(comparison.strategies[strategy])
+    if own is None:
+        return None
+    twins = [name for name, value in comparison.strategies.items() if without_speed_options(value) == own]
+    twins.sort(key=lambda name: getattr(comparison.strategies[name], "speculate", None) is not None)
+    if twins[0] == strategy:
+        return None
+    theirs = pooled(comparison.rows_of(twins[0], task))
+    pairs = list(zip(pooled(rows), theirs, strict=True))
+    whole = [(one.repeats[0], other.repeats[0]) for one, other in pairs if None not in (one.text, other.text)]
+    if not whole:
+        return None
+    return SameText(twins[0], sum(one.token_ids == other.token_ids for one, other in whole), len(whole))
+
+
+def _of_seeds(rows: Sequence[Row], metric: str) -> list[float]:
+    return [row.quality[metric] for row in rows if metric in row.quality]
+
+
+def _of_examples(rows: Sequence[Row], metric: str) -> list[float]:
+    values: dict[str, list[float]] = {}
+    for outcome in pooled(rows):
+        if metric in outcome.quality:
+            values.setdefault(outcome.example, []).append(outcome.quality[metric])
+    return [sum(one) / len(one) for one in values.values()]
+
+
+def _difference(rows: Sequence[Row], base: Sequence[Row], metric: str) -> Estimate | None:
+    ours, theirs = _by_pair(rows, metric), _by_pair(base, metric)
+    if ours or theirs:
+        return paired_difference(ours, theirs)
+    by_seed = [{row.seed: row.quality[metric] for row in side if metric in row.quality} for side in (rows, base)]
+    return mean_interval([by_seed[0][seed] - by_seed[1][seed] for seed in by_seed[0] if seed in by_seed[1]])
+
+
+def _by_pair(rows: Sequence[Row], metric: str) -> dict[tuple[str, int], float]:
+    return {
+        (outcome.example, row.seed): outcome.quality[metric]
+        for row in rows
+        for outcome in row.outcomes
+        if metric in outcome.quality
+    }
+
+
+def _times_faster(rows: Sequence[Row], base: Sequence[Row]) -> Estimate | None:
+    """Pairs are an example at a seed and repeat, measured by both."""
+    ours: dict[str, list[float]] = {}
+    theirs: dict[str, list[float]] = {}
+    for one, other in zip(pooled(rows), pooled(base), strict=True):
+        for own, baseline in zip(one.repeats, other.repeats, strict=True):
+            if own.s_per_token is not None and baseline.s_per_token is not None:
+                ours.setdefault(one.example, []).append(own.s_per_token)
+                theirs.setdefault(one.example, []).append(baseline.s_per_token)
+    return median_ratio(theirs, ours)
+
+
+def _speeds(rows: Sequence[Row]) -> list[Speed]:
+    return [speed for row in rows for speed in row.speeds]
+
+
+def _figures(speeds: Sequence[Speed], name: str) -> list[float]:
+    return [float(value) for speed in speeds if (value := getattr(speed, name)) is not None]
+
+
+def _mean_of(speeds: Sequence[Speed], name: str) -> float | None:
+    values = _figures(speeds, name)
+    return sum(values) / len(values) if values else None
+
+
+def _acceptance(speeds: Sequence[Speed]) -> tuple[float, ...]:
+    histograms = [speed.acceptance for speed in speeds if speed.mean_acceptance_length is not None]
+    longest = max(map(len, histograms), default=0)
+    return tuple(
+        sum(one[position] if position < len(one) else 0.0 for one in histograms) / len(histograms)
+        for position in range(longest)
+    )
+
+
+def _known(pairs: Iterator[tuple[str, Estimate | None]]) -> dict[str, Estimate]:
+    return {name: estimate for name, estimate in pairs if estimate is not None}

@@ -1,0 +1,166 @@
+"""A comparison as tables: the cells, for the terminal and for the page alike, and the plain text."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from decodekit.evaluation.comparison import Comparison
+from decodekit.evaluation.intervals import Estimate
+from decodekit.evaluation.summary import Summary
+
+_WIDTH = 240
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """A table.
+
+    Args:
+        title: above it.
+        heading: names of the columns, the first one that of the rows.
+        rows: as many cells each; an empty one where there is nothing to say.
+    """
+
+    title: str
+    heading: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+def grids(comparison: Comparison, task: str) -> Iterator[Grid]:
+    """The tables of one task: quality, times, and what the times come from. Columns without a figure are left out."""
+    summaries = [one for one in comparison.summaries if one.task == task]
+    metrics, base = comparison.metrics[task], comparison.baseline
+    yield _grid(
+        f"{task}: quality, mean ± 95 % interval over {len(comparison.settings['seeds'])} seeds",
+        ("strategy", "failed", *metrics, *(f"{name} - {base}" for name in metrics[:1]), "same text as"),
+        [
+            (
+                one.strategy,
+                f"{one.num_failed}/{one.num_texts}",
+                *(shown(one.quality.get(name)) for name in metrics),
+                *(_signed(one.difference.get(name)) for name in metrics[:1]),
+                same_text(one),
+            )
+            for one in summaries
+        ],
+    )
+    yield _grid(
+        f"{task}: time",
+        (
+            "strategy",
+            "ms/token",
+            f"times faster than {base}",
+            "TTFT ms",
+            "TPOT ms",
+            "p50",
+            "p95",
+            "p99",
+            "ITL p50",
+            "p95 ",
+            "p99 ",
+        ),
+        [
+            (
+                one.strategy,
+                shown(one.speed.get("s_per_token"), 1e3, 2),
+                shown(one.times_faster, 1, 2),
+                shown(one.speed.get("ttft_s"), 1e3, 2),
+                shown(one.speed.get("tpot_s"), 1e3, 2),
+                *(_value(one, f"token_p{percent}_s", 1e3, 2) for percent in (50, 95, 99)),
+                *(_value(one, f"itl_p{percent}_s", 1e3, 2) for percent in (50, 95, 99)),
+            )
+            for one in summaries
+        ],
+    )
+    yield _grid(
+        f"{task}: rates and costs",
+        (
+            "strategy",
+            "prefill tokens/s",
+            "decode tokens/s",
+            "output tokens/s",
+            "requests/s",
+            "forwards/token",
+            "forwards saved",
+            "acceptance length",
+            "mask µs/token",
+            "KV MiB",
+        ),
+        [
+            (
+                one.strategy,
+                _value(one, "prefill_tokens_per_s", 1, 0),
+                _value(one, "decode_tokens_per_s", 1, 0),
+                _value(one, "output_tokens_per_s", 1, 0),
+                _value(one, "requests_per_s", 1, 2),
+                _value(one, "forwards_per_token", 1, 3),
+                "" if one.forwards_saved is None else f"{one.forwards_saved:.1%}",
+                _value(one, "mean_acceptance_length", 1, 2),
+                _value(one, "mask_s_per_token", 1e6, 1),
+                _value(one, "kv_bytes", 2**-20, 2),
+            )
+            for one in summaries
+        ],
+    )
+
+
+def shown(estimate: Estimate | None, scale: float = 1.0, digits: int = 3) -> str:
+    """A figure with its interval; nothing where there is none."""
+    return "" if estimate is None else estimate.text(scale, digits)
+
+
+def same_text(summary: Summary) -> str:
+    """``greedy: 36/36``, or nothing if no other strategy should write the same."""
+    same = summary.same_text
+    return "" if same is None else f"{same.strategy}: {same.num_same}/{same.num_texts}"
+
+
+def failures(comparison: Comparison) -> Iterator[str]:
+    """The errors of each strategy and task, the most frequent first."""
+    for one in comparison.summaries:
+        for error, count in sorted(one.errors.items(), key=lambda item: -item[1]):
+            yield f"{one.task}, {one.strategy}: {count} times {error}"
+
+
+def table(comparison: Comparison) -> str:
+    """All tables, the errors and the notes, as plain text."""
+    from rich.box import SIMPLE
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    page = io.StringIO()
+    console = Console(file=page, width=_WIDTH, color_system=None, highlight=False)
+    for task in comparison.tasks:
+        for grid in grids(comparison, task.name):
+            drawn = Table(title=Text(grid.title), title_justify="left", box=SIMPLE, title_style="")
+            for number, name in enumerate(grid.heading):
+                drawn.add_column(Text(name.strip()), justify="left" if number == 0 else "right", no_wrap=True)
+            for row in grid.rows:
+                drawn.add_row(*map(Text, row))
+            console.print(drawn)
+    lines = [f"failed: {line}" for line in failures(comparison)] + [f"note: {note}" for note in comparison.notes]
+    return "\n".join([*(line.rstrip() for line in page.getvalue().splitlines()), *lines]).strip("\n") + "\n"
+
+
+def _grid(title: str, heading: tuple[str, ...], rows: list[tuple[str, ...]]) -> Grid:
+    kept = [column for column in range(len(heading)) if column == 0 or any(row[column] for row in rows)]
+    return Grid(title, _take(heading, kept), tuple(_take(row, kept) for row in rows))
+
+
+def _take(cells: tuple[str, ...], columns: list[int]) -> tuple[str, ...]:
+    return tuple(cells[column] for column in columns)
+
+
+def _value(summary: Summary, name: str, scale: float, digits: int) -> str:
+    """The figure without its interval."""
+    estimate = summary.speed.get(name)
+    return "" if estimate is None else f"{estimate.value * scale:,.{digits}f}"
+
+
+def _signed(estimate: Estimate | None) -> str:
+    if estimate is None:
+        return ""
+    return estimate.text() if estimate.value < 0 else f"+{estimate.text()}"

@@ -1,0 +1,340 @@
+"""What decoding methods are compared on: prompts, what is right, and what the text must be.
+
+A task is a value, or a JSONL file: an example on each line, and before them, if wanted, a line about all of them::
+
+    {"task": {"name": "invoices", "schema": "invoice.schema.json", "max_new_tokens": 300}}
+    {"id": "a-1", "prompt": "Invoice A-17, total 40.20 EUR.\\n", "reference": {"number": "A-17", "total": 40.2}}
+
+Fields of the first line: those of `Task`, with `schema` (a JSON Schema, or the name of a file beside this one), `regex`
+or `choices` for its constraint, and `schemas`, which gives names to schemas that examples may ask for. Fields of an
+example: `id`, `prompt` or `messages`, `reference`, `schema`. Fields of other names are refused.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from decodekit.constraints import as_constraint
+from decodekit.constraints.constraint import Constraint
+from decodekit.errors import DecodekitError, OptionError, UnknownNameError, raise_faults
+from decodekit.generation.prompt import Prompt, is_messages
+from decodekit.plugins import did_you_mean
+
+_MAX_FAULTS = 10
+
+
+@dataclass(frozen=True)
+class Example:
+    """One prompt of a task.
+
+    Args:
+        id: its name, one of its own within the task.
+        prompt: a text or messages.
+        reference: what is right: a text, or any other JSON value; None if nobody knows.
+        constraint: what its text must be, if that differs from the task's.
+    """
+
+    id: str
+    prompt: Prompt
+    reference: Any = None
+    constraint: Any = None
+
+    def __post_init__(self) -> None:
+        if self.constraint is not None:
+            object.__setattr__(self, "constraint", as_constraint(self.constraint))
+
+
+@dataclass(frozen=True)
+class Task:
+    """Examples, and how they are decoded and judged.
+
+    Args:
+        name: its name in tables.
+        examples: at least one.
+        constraint: what every text must be; anything that `LLM.generate` takes as a constraint.
+        is_constrained: whether the constraint is enforced while decoding; otherwise it is only what texts are checked
+            against.
+        metrics: names of measures (see `metrics.METRICS`), the most important first; None takes those that fit.
+        max_new_tokens: how many tokens a text may have.
+        instruction: what a model that follows instructions is told before the prompt; ``{schema}`` stands for the JSON
+            Schema of the example. The bundled models read the bare prompt.
+        description: a sentence for people.
+
+    Raises:
+        OptionError: no examples, an id twice, or an option that is out of range; all of them together.
+        InvalidConstraintError: the constraint is none.
+    """
+
+    name: str
+    examples: tuple[Example, ...]
+    constraint: Any = None
+    is_constrained: bool = True
+    metrics: tuple[str, ...] | None = None
+    max_new_tokens: int = 256
+    instruction: str | None = None
+    description: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "examples", tuple(self.examples))
+        if self.metrics is not None:
+            object.__setattr__(self, "metrics", tuple(self.metrics))
+        if self.constraint is not None:
+            object.__setattr__(self, "constraint", as_constraint(self.constraint))
+        faults: list[DecodekitError] = []
+        if not self.examples:
+            faults.append(OptionError(f"task {self.name!r} has no examples", at="examples"))
+        seen: set[str] = set()
+        for example in self.examples:
+            if example.id in seen:
+                faults.append(OptionError(f"task {self.name!r} has two examples {example.id!r}", at="examples"))
+            seen.add(example.id)
+        count = self.max_new_tokens
+        if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+            faults.append(OptionError(f"max_new_tokens={count!r} is not an integer from 1 on", at="max_new_tokens"))
+        raise_faults(faults[:_MAX_FAULTS], "parts of a task")
+
+    def constraint_of(self, example: Example) -> Constraint | None:
+        """What the text of an example must be; None for free text."""
+        constraint: Constraint | None = self.constraint if example.constraint is None else example.constraint
+        return constraint
+
+    def first(self, num_examples: int) -> Task:
+        """The task with its first examples only."""
+        return replace(self, examples=self.examples[:num_examples])
+
+    def prompt_of(self, example: Example, *, is_bundled: bool, has_chat_template: bool) -> Prompt:
+        """What a model reads for an example: the prompt, behind the instruction if the model may know what that is.
+
+        Args:
+            example: of this task.
+            is_bundled: whether the model is one of those that were trained on bare documents.
+            has_chat_template: whether the tokenizer has one, so that the instruction is a user's message.
+        """
+        if self.instruction is None or is_bundled or not isinstance(example.prompt, str):
+            return example.prompt
+        schema = getattr(self.constraint_of(example), "schema", None)
+        shown = "" if schema is None else json.dumps(schema, ensure_ascii=False, separators=(",", ":"))
+        text = f"{self.instruction.replace('{schema}', shown)}\n\n{example.prompt}"
+        return [{"role": "user", "content": text}] if has_chat_template else text
+
+
+def load_task(source: str | Path | Task, constraint: Any = None) -> Task:
+    """A task by its name, its file, or as it is.
+
+    Args:
+        source: the name of a shipped task (`shipped_tasks`), the path of a JSONL file, or a `Task`.
+        constraint: what its texts must be; only for a file that does not say it.
+
+    Raises:
+        UnknownNameError: neither a name nor a file.
+        OptionError: the file cannot be used; its first faults together, each with its line.
+        ConstraintError: a schema of the file is none.
+    """
+    if isinstance(source, Task):
+        task = source
+    elif isinstance(source, str) and source in _SHIPPED:
+        task = _SHIPPED[source]()
+    else:
+        task = read_task(Path(source))
+    if constraint is None:
+        return task
+    if task.constraint is not None or any(example.constraint is not None for example in task.examples):
+        raise OptionError(
+            f"task {task.name!r} says by itself what its texts must be", at=str(source), hint="no further schema"
+        )
+    return replace(task, constraint=constraint)
+
+
+def shipped_tasks() -> dict[str, str]:
+    """The names of the shipped tasks with a sentence about each."""
+    return {name: load_task(name).description for name in _SHIPPED}
+
+
+def read_task(path: Path) -> Task:
+    """Read a JSONL file; see the module for its fields, `load_task` for errors."""
+    if not path.is_file():
+        near = did_you_mean(str(path), _SHIPPED)
+        raise UnknownNameError(
+            f"no task {str(path)!r}: neither a shipped one nor a file.{near} Shipped: {', '.join(_SHIPPED)}.",
+            at="tasks",
+        )
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise OptionError(f"the file cannot be read: {error}", at=str(path)) from error
+    return _Reader(path.name.removesuffix(".jsonl"), str(path), path.parent).task(text)
+
+
+class _Reader:
+    """Reads a file and collects what is wrong with it.
+
+    Args:
+        name: of the task, unless the file gives one.
+        at: the file as errors name it.
+        folder: where the schemas are that it names; None where there is no folder.
+    """
+
+    def __init__(self, name: str, at: str, folder: Path | None) -> None:
+        self._name, self._at, self._folder = name, at, folder
+        self._faults: list[DecodekitError] = []
+        self._schemas: dict[str, Constraint] = {}
+
+    def task(self, text: str) -> Task:
+        """The task that a file holds."""
+        lines = list(self._lines(text))
+        options: dict[str, Any] = {}
+        if lines and "task" in lines[0][1]:
+            number, line = lines.pop(0)
+            options = self._try(number, lambda: self._options(line)) or {}
+        examples = [self._try(number, partial(self._example, line, number)) for number, line in lines]
+        if not examples and not self._faults:
+            self._fault("the file has no examples", None, 'lines such as {"prompt": "...", "reference": "..."}')
+        raise_faults(self._faults[:_MAX_FAULTS], "lines")
+        found = tuple(example for example in examples if example is not None)
+        try:
+            return Task(**{"name": self._name, **options, "examples": found})
+        except DecodekitError as error:
+            error.at = f"{self._at}, {error.at}"
+            raise
+
+    def _lines(self, text: str) -> Iterator[tuple[int, dict[str, Any]]]:
+        for number, line in enumerate(text.splitlines(), 1):
+            if not line.strip():
+                continue
+            try:
+                value = json.loads(line)
+            except ValueError as error:
+                self._fault(f"not JSON: {error}", number)
+                continue
+            if isinstance(value, dict):
+                yield number, value
+            else:
+                self._fault(f"not a JSON object but {line.strip()!r:.40}", number)
+
+    def _options(self, line: Mapping[str, Any]) -> dict[str, Any]:
+        given = line["task"]
+        if len(line) > 1 or not isinstance(given, dict):
+            raise OptionError('the line about the task is {"task": {...}} and nothing else')
+        own = {field.name for field in fields(Task)} - {"examples", "constraint"}
+        _refuse_unknown(given, {*own, "schema", "schemas", "regex", "choices"})
+        if not isinstance(given.get("schemas", {}), dict):
+            raise OptionError('"schemas" is an object of schemas by their names')
+        self._schemas = {name: self._schema(schema) for name, schema in given.get("schemas", {}).items()}
+        options = {name: value for name, value in given.items() if name in own}
+        constraint = self._constraint(given)
+        return options if constraint is None else {**options, "constraint": constraint}
+
+    def _constraint(self, given: Mapping[str, Any]) -> Constraint | None:
+        kinds = [kind for kind in ("schema", "regex", "choices") if kind in given]
+        if len(kinds) > 1:
+            raise OptionError(f"{' and '.join(kinds)} cannot be combined: a text has one constraint")
+        if "regex" in given:
+            from decodekit.constraints import Regex
+
+            return Regex(given["regex"])
+        if "choices" in given:
+            from decodekit.constraints import Choices
+
+            return Choices(given["choices"])
+        return self._schema(given["schema"]) if "schema" in given else None
+
+    def _schema(self, given: Any) -> Constraint:
+        """A schema as it stands, by its name, or in a file."""
+        if not isinstance(given, str):
+            return as_constraint(given)
+        if given in self._schemas:
+            return self._schemas[given]
+        path = None if self._folder is None else self._folder / given
+        if path is None or not path.is_file():
+            near = did_you_mean(given, self._schemas)
+            raise OptionError(f'no schema {given!r}: neither one of "schemas" nor a file beside this one.{near}')
+        try:
+            return as_constraint(json.loads(path.read_text(encoding="utf-8")))
+        except ValueError as error:
+            raise OptionError(f"the schema file {given!r} is not JSON: {error}") from error
+
+    def _example(self, line: Mapping[str, Any], number: int) -> Example:
+        _refuse_unknown(line, {"id", "prompt", "messages", "reference", "schema"})
+        if ("prompt" in line) == ("messages" in line):
+            raise OptionError('an example has either "prompt" or "messages"')
+        prompt = line["prompt"] if "prompt" in line else line["messages"]
+        is_right = isinstance(prompt, str) and prompt if "prompt" in line else is_messages(prompt)
+        if not is_right:
+            raise OptionError(
+                '"prompt" is a text that is not empty, "messages" a list of objects with role and content'
+            )
+        constraint = self._schema(line["schema"]) if "schema" in line else None
+        return Example(str(line.get("id", number)), prompt, line.get("reference"), constraint)
+
+    def _try(self, number: int, read: Callable[[], Any]) -> Any:
+        """What `read` returns; None, and a fault at the line, if it raises."""
+        try:
+            return read()
+        except DecodekitError as error:
+            error.at = f"{self._at}, line {number}" + (f", {error.at}" if error.at else "")
+            self._faults.append(error)
+            return None
+
+    def _fault(self, cause: str, number: int | None, hint: str | None = None) -> None:
+        self._faults.append(OptionError(cause, at=self._at + (f", line {number}" if number else ""), hint=hint))
+
+
+def _refuse_unknown(given: Mapping[str, Any], known: set[str]) -> None:
+    unknown = [name for name in given if name not in known]
+    if unknown:
+        raise OptionError(
+            f"no field {unknown[0]!r}.{did_you_mean(unknown[0], known)}", hint=f"fields are {', '.join(sorted(known))}"
+        )
+
+
+def _packaged(name: str) -> Task:
+    source = files("decodekit.evaluation").joinpath("tasks", f"{name}.jsonl")
+    return _Reader(name, f"the shipped task {name}", None).task(source.read_text(encoding="utf-8"))
+
+
+def _free_extraction() -> Task:
+    return replace(
+        _packaged("extraction"),
+        name="extraction-free",
+        is_constrained=False,
+        description="The documents of extraction, decoded without the schema and checked against it.",
+    )
+
+
+_SHIPPED: dict[str, Callable[[], Task]] = {
+    "extraction": lambda: _packaged("extraction"),
+    "extraction-free": _free_extraction,
+    "copying": lambda: _packaged("copying"),
+    "summarising": lambda: _packaged("summarising"),
+    "open-ended": lambda: _packaged("open-ended"),
+}
+
+
+def named_tasks(tasks: Sequence[str | Path | Task] | str | Path | Task) -> list[Task]:
+    """Tasks as `compare` takes them: one, or several.
+
+    Raises:
+        OptionError, UnknownNameError: as `load_task`; all faults together, two tasks of one name among them.
+    """
+    listed = [tasks] if isinstance(tasks, str | Path | Task) else list(tasks)
+    faults: list[DecodekitError] = []
+    found: list[Task] = []
+    for source in listed:
+        try:
+            task = load_task(source)
+        except DecodekitError as error:
+            faults.append(error)
+            continue
+        if any(task.name == other.name for other in found):
+            faults.append(OptionError(f"two tasks have the name {task.name!r}", at="tasks"))
+        found.append(task)
+    if not listed:
+        faults.append(OptionError("there is no task", at="tasks", hint=f"tasks=[{next(iter(_SHIPPED))!r}]"))
+    raise_faults(faults, "tasks")
+    return found

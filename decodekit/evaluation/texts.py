@@ -1,0 +1,147 @@
+"""How much texts repeat themselves and each other: distinct-n, rep-n, BLEU and self-BLEU, as functions of words.
+
+Words are runs of letters, and single digits and marks, so that figures of models with different tokenizers compare, and
+a number that goes on for ever is repetition.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+Words: TypeAlias = Sequence[str]
+NGram: TypeAlias = tuple[str, ...]
+Limit: TypeAlias = Callable[[NGram], int]
+"""How often an n-gram counts at most."""
+
+MAX_ORDER = 4
+"""Longest n-grams of BLEU."""
+
+_WORD = re.compile(r"[^\W\d_]+|[^\s]")
+
+
+def words_of(text: str) -> list[str]:
+    """The words of a text, in order."""
+    return _WORD.findall(text)
+
+
+def ngrams(words: Words, n: int) -> list[NGram]:
+    """The n-grams of one text, in order: len(words) - n + 1 of them, none of a shorter text."""
+    return [tuple(words[i : i + n]) for i in range(len(words) - n + 1)]
+
+
+def distinct(texts: Sequence[Words], n: int) -> float | None:
+    """Different n-grams of all texts over their number, from 0 (all repeated) to 1; None if no text has n words.
+
+    Source: distinct-n of Li et al. 2016, "A Diversity-Promoting Objective Function for Neural Conversation Models".
+    """
+    grams = [gram for words in texts for gram in ngrams(words, n)]
+    return len(set(grams)) / len(grams) if grams else None
+
+
+def repetition(words: Words, n: int) -> float | None:
+    """The share of n-grams of one text that occurred in it before: 1 - different / all; None with fewer than n words.
+
+    Source: seq-rep-n of Welleck et al. 2020, "Neural Text Generation with Unlikelihood Training".
+    """
+    grams = ngrams(words, n)
+    return 1 - len(set(grams)) / len(grams) if grams else None
+
+
+def bleu(hypothesis: Words, references: Sequence[Words]) -> float:
+    """BLEU of one text, from 0 to 1: brevity penalty times the geometric mean of the smoothed precisions.
+
+    The precision of order n is the share of n-grams that a reference has, each counted at most as often as in the
+    reference that has it most (Papineni et al. 2002). Orders above 1 have one added to both counts, so that one missing
+    order does not make all zero (Lin and Och 2004; method 2 of Chen and Cherry 2014). Orders go up to `MAX_ORDER`, or
+    to the length of the hypothesis if that is less. The brevity penalty, exp(1 - r / c), takes for r the length of the
+    reference nearest to c, the shorter of two.
+
+    Args:
+        hypothesis: the text.
+        references: at least one.
+
+    Raises:
+        ValueError: there is no reference.
+    """
+    if not references:
+        raise ValueError("BLEU needs at least one reference")
+    most = [_maxima([Counter(ngrams(words, n)) for words in references]) for n in range(1, MAX_ORDER + 1)]
+    return _bleu(hypothesis, most, [len(words) for words in references])
+
+
+def self_bleu(texts: Sequence[Words]) -> float | None:
+    """The mean BLEU of each text against all others: 1 where all are alike; None with fewer than two texts.
+
+    Source: Zhu et al. 2018, "Texygen: A Benchmarking Platform for Text Generation Models".
+    """
+    if len(texts) < 2:
+        return None
+    counts = [[Counter(ngrams(words, n)) for words in texts] for n in range(1, MAX_ORDER + 1)]
+    peaks = [_Peaks.of(order) for order in counts]
+    lengths = [len(words) for words in texts]
+    scores = [
+        _bleu(words, [peak.without(number) for peak in peaks], lengths[:number] + lengths[number + 1 :])
+        for number, words in enumerate(texts)
+    ]
+    return math.fsum(scores) / len(scores)
+
+
+@dataclass(slots=True)
+class _Peaks:
+    """Of every n-gram the largest count in one text, whose it is, and the largest count in another text.
+
+    So the largest count among all texts but one is at hand for each of them, and self-BLEU of N texts costs N passes.
+    """
+
+    first: dict[NGram, tuple[int, int]] = field(default_factory=dict)  # count, number of the text
+    second: dict[NGram, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, texts: Sequence[Counter[NGram]]) -> _Peaks:
+        peaks = cls()
+        for number, counts in enumerate(texts):
+            for gram, count in counts.items():
+                best, _ = peaks.first.get(gram, (0, -1))
+                if count > best:
+                    peaks.first[gram], count = (count, number), best
+                peaks.second[gram] = max(peaks.second.get(gram, 0), count)
+        return peaks
+
+    def without(self, number: int) -> Limit:
+        """The largest count among all texts but this one."""
+
+        def limit(gram: NGram) -> int:
+            count, owner = self.first.get(gram, (0, -1))
+            return self.second[gram] if owner == number else count
+
+        return limit
+
+
+def _maxima(texts: Sequence[Counter[NGram]]) -> Limit:
+    most: Counter[NGram] = Counter()
+    for counts in texts:
+        most |= counts
+    return most.__getitem__
+
+
+def _bleu(hypothesis: Words, limits: Sequence[Limit], lengths: Sequence[int]) -> float:
+    """BLEU, with how often the n-grams of each order count and the lengths of the references."""
+    if not hypothesis:
+        return 0.0
+    logs = []
+    for n in range(1, min(MAX_ORDER, len(hypothesis)) + 1):
+        counts = Counter(ngrams(hypothesis, n))
+        matched = sum(min(count, limits[n - 1](gram)) for gram, count in counts.items())
+        added = int(n > 1)
+        precision = (matched + added) / (counts.total() + added)
+        if precision == 0:
+            return 0.0
+        logs.append(math.log(precision))
+    c = len(hypothesis)
+    r = min(lengths, key=lambda length: (abs(length - c), length))
+    return min(1.0, math.exp(1 - r / c)) * math.exp(math.fsum(logs) / len(logs))
