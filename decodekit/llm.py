@@ -444,7 +444,7 @@ class LLM:
                 proposer=resolved.proposer,
                 verify=getattr(resolved, "verify", "coupled"),  # a search has none
                 mirostat=getattr(resolved, "mirostat", None),  # beams have none
-                canonical=None if grammar is None else self._canonical(),
+                canonical=self._canonical(),
             ),
             search,
             choice,

@@ -16,6 +16,7 @@ from decodekit.errors import OptionError, VocabularyMismatchError
 from decodekit.models.causal_lm import CausalLM
 from decodekit.speculation.draft_engine import DraftEngine
 from decodekit.speculation.proposer import Context, Draft
+from decodekit.speculation.text_draft import TextDrafts
 from decodekit.vocabulary import Vocabulary
 
 
@@ -26,14 +27,18 @@ class DraftModel:
     It has a cache of its own, in which every row keeps what it has read of the row's text; what was rejected or taken
     back is cut. Where its token is illegal under the constraint, it draws again among the legal ones.
 
+    If its vocabulary is not that of the target, it reads and writes the text instead, for greedy targets; see
+    `text_draft`. It then knows nothing of the constraint and of processors.
+
     Args:
         model: an `LLM`, or the name of a model, which is loaded when first used; or a `CausalLM`, whose tokens must be
-            those of the target (of an `LLM` this is checked).
-        num_tokens: most tokens of a draft.
+            those of the target.
+        num_tokens: most tokens of a draft, of its own vocabulary and of the target's.
 
     Raises:
         OptionError: the number is out of range, or the model is none.
-        VocabularyMismatchError: (when first used) the vocabularies differ.
+        VocabularyMismatchError: (when first used) the vocabularies differ, and the target draws its tokens, or the
+            tokenizer of the draft model is not known.
     """
 
     model: Any
@@ -44,14 +49,14 @@ class DraftModel:
         value = self.num_tokens
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise OptionError(f"num_tokens={value!r} is not an integer from 1 on", at="num_tokens")
-        if not isinstance(self.model, str) and not _is_causal_lm(getattr(self.model, "model", self.model)):
+        if not isinstance(self.model, str) and not _is_causal_lm(_inner(self.model)):
             raise OptionError(
                 f"{self.model!r:.60} is no model", at="model", hint='DraftModel(LLM.load("tiny-draft")), or its name'
             )
 
     def check_target(self, model: CausalLM, vocabulary: Vocabulary, *, is_greedy: bool) -> None:
         """Load the model if need be, and raise `VocabularyMismatchError` if it cannot draft for `vocabulary`."""
-        self._loaded().check(vocabulary)
+        self._loaded().check(vocabulary, is_greedy)
 
     def propose(self, contexts: Sequence[Context], limits: Sequence[int]) -> list[Draft]:
         """What the model would write; see `Proposer.propose`."""
@@ -78,37 +83,49 @@ class _Loaded:
     Args:
         engine: runs it.
         vocabulary: of its tokenizer; None if it is not known.
+        tokenizer: None if it is not known.
     """
 
-    def __init__(self, engine: DraftEngine, vocabulary: Vocabulary | None) -> None:
+    def __init__(self, engine: DraftEngine, vocabulary: Vocabulary | None, tokenizer: Any) -> None:
         self._engine = engine
         self._vocabulary = vocabulary
-        self._checked: Vocabulary | None = None
+        self._by_text = None if vocabulary is None or tokenizer is None else TextDrafts(engine, tokenizer, vocabulary)
+        self._compared: tuple[Vocabulary, int | None] | None = None  # the target's, and where the two differ
 
-    def check(self, vocabulary: Vocabulary) -> None:
-        """Raise `VocabularyMismatchError` if the tokens of the target are others."""
-        if vocabulary is self._checked:
+    def check(self, target: Vocabulary, is_greedy: bool) -> None:
+        """Raise `VocabularyMismatchError` if the tokens of the target are others and text does not help."""
+        different = self._difference(target)
+        if different is None or (self._by_text is not None and is_greedy):
             return
-        model = self._engine.model
-        if self._vocabulary is None:
-            different = None if model.vocab_size == vocabulary.size else min(model.vocab_size, vocabulary.size)
-        else:
-            different = first_difference(self._vocabulary, vocabulary)
-        if different is not None:
-            raise VocabularyMismatchError(
-                f"the draft model {model.name} has another vocabulary than the target: "
-                f"token {different} is not the same",
-                at="speculate",
-                hint="a draft model with the tokenizer of the target, from the same family",
-            )
-        self._checked = vocabulary
+        raise VocabularyMismatchError(
+            f"the draft model {self._engine.model.name} has another vocabulary than the target: "
+            f"token {different} is not the same"
+            + ("" if self._by_text is None else ", and the noise of a drawn token is a function of its number"),
+            at="speculate",
+            hint="a draft model with the tokenizer of the target, from the same family"
+            + ("" if is_greedy else '; or strategy="greedy", for which an LLM of any vocabulary drafts'),
+        )
 
     def drafts(self, contexts: Sequence[Context], limits: Sequence[int]) -> list[Draft]:
         """A draft of at most `limits[i]` tokens for every context."""
         target = contexts[0].target if contexts else None
-        if target is not None:
-            self.check(target.vocabulary)
-        return self._engine.like_target(contexts, limits)
+        if target is None or self._difference(target.vocabulary) is None:
+            return self._engine.like_target(contexts, limits)
+        if self._by_text is None:
+            self.check(target.vocabulary, is_greedy=True)
+        assert self._by_text is not None
+        return self._by_text.drafts(contexts, limits)
+
+    def _difference(self, target: Vocabulary) -> int | None:
+        """The first token that is another one in the two vocabularies; without one of its own, their sizes count."""
+        if self._compared is None or self._compared[0] is not target:
+            size = self._engine.model.vocab_size
+            if self._vocabulary is not None:
+                different = first_difference(self._vocabulary, target)
+            else:
+                different = None if size == target.size else min(size, target.size)
+            self._compared = target, different
+        return self._compared[1]
 
 
 def first_difference(draft: Vocabulary, target: Vocabulary) -> int | None:
@@ -134,8 +151,14 @@ def _load(model: Any) -> _Loaded:
         vocabulary = Vocabulary.from_tokenizer(
             tokenizer, logits_width=loaded.vocab_size, eos_token_ids=loaded.eos_token_ids
         )
-        return _Loaded(DraftEngine(loaded), vocabulary)
-    return _Loaded(DraftEngine(getattr(model, "model", model)), getattr(model, "vocabulary", None))
+        return _Loaded(DraftEngine(loaded), vocabulary, tokenizer)
+    engine = DraftEngine(_inner(model))
+    return _Loaded(engine, getattr(model, "vocabulary", None), getattr(model, "tokenizer", None))
+
+
+def _inner(model: Any) -> Any:
+    """The `CausalLM` of an `LLM`; one that is given itself may have a module by the name `model`, too."""
+    return model if _is_causal_lm(model) else getattr(model, "model", model)
 
 
 def _is_causal_lm(model: Any) -> bool:
