@@ -10,9 +10,9 @@ import pytest
 from decodekit.generation.batch import Batch, Result
 from decodekit.generation.sequence import Request
 from decodekit.generation.settings import Settings
-from decodekit.speculation import PromptLookup, Proposer
+from decodekit.speculation import Chain, DraftModel, EarlyExit, Joined, PromptLookup, Proposer, Suffix
 from decodekit.strategy import Greedy, Sample, Strategy
-from tests.generation.test_on_models import NO_TEXT, generated, model
+from tests.generation.test_on_models import NO_TEXT, TWELVE, generated, model
 from tests.models.architectures import VOCAB_SIZE, tokens
 from tests.speculation.test_same_text import Prophet
 
@@ -21,9 +21,14 @@ PROMPTS = [tokens(i, length) for i, length in enumerate((3, 17, 9, 1, 30, 5, 12,
 
 
 def decode(
-    name: str, prompts: Sequence[Sequence[int]], strategy: Strategy, num_rows: int, proposer: Proposer | None
+    name: str,
+    prompts: Sequence[Sequence[int]],
+    strategy: Strategy,
+    num_rows: int,
+    proposer: Proposer | None,
+    num_tokens: int = NUM_TOKENS,
 ) -> list[Result]:
-    settings = Settings(NO_TEXT, strategy.pipeline, strategy.select, max_new_tokens=NUM_TOKENS, proposer=proposer)
+    settings = Settings(NO_TEXT, strategy.pipeline, strategy.select, max_new_tokens=num_tokens, proposer=proposer)
     requests = [Request(prompt, seed=index) for index, prompt in enumerate(prompts)]
     updates = Batch(model(name), settings, num_rows, requests).run()
     results = {update.index: update.result for update in updates if update.result is not None}
@@ -47,6 +52,55 @@ def test_greedy_tokens_equal_generate(name: str, num_tokens: int) -> None:
     assert alone.token_ids == own(name)[1]
     [alone] = decode(name, PROMPTS[2:3], Greedy(), 1, PromptLookup(num_tokens=num_tokens))
     assert alone.token_ids == own(name)[2]
+
+
+SHORT = 20
+
+
+@functools.cache
+def plain(name: str) -> list[tuple[int, ...]]:
+    """The text without guesses, which is that of `generate`."""
+    texts = [result.token_ids for result in decode(name, PROMPTS, Greedy(), 8, None, SHORT)]
+    assert [generated(name, prompt)[:SHORT] for prompt in PROMPTS[1:3]] == texts[1:3]
+    return texts
+
+
+def proposers(name: str, num_tokens: int) -> list[Proposer]:
+    """All there are: right, wrong, and right for a while."""
+    known = dict(zip(map(tuple, PROMPTS), plain(name), strict=True))
+    other = model("gpt2" if name != "gpt2" else "llama")
+    return [
+        Prophet(known, 0.15, num_tokens, VOCAB_SIZE),
+        PromptLookup(num_tokens=num_tokens),
+        Suffix(max_tokens=num_tokens),
+        DraftModel(model(name), num_tokens),
+        DraftModel(other, num_tokens),
+        EarlyExit(2, num_tokens),
+        Chain((Suffix(min_match=2, max_tokens=num_tokens), DraftModel(model(name), num_tokens))),
+        Joined((PromptLookup(num_tokens=num_tokens), DraftModel(model(name), 1)), max_tokens=num_tokens),
+    ]
+
+
+def assert_every_proposer_keeps_the_text(name: str, num_tokens: int) -> None:
+    for proposer in proposers(name, num_tokens):
+        together = decode(name, PROMPTS, Greedy(), 8, proposer, SHORT)
+        assert [result.token_ids for result in together] == plain(name), proposer
+        [alone] = decode(name, PROMPTS[1:2], Greedy(), 1, proposer, SHORT)
+        assert alone.token_ids == plain(name)[1], proposer
+
+
+@pytest.mark.parametrize("name", TWELVE)
+def test_every_proposer_on_twelve_architectures(name: str) -> None:
+    """E5 at k = 4, batches of 1 and 8."""
+    assert_every_proposer_keeps_the_text(name, 4)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", TWELVE)
+@pytest.mark.parametrize("num_tokens", [1, 2, 8, 16])
+def test_every_length_on_twelve_architectures(name: str, num_tokens: int) -> None:
+    assert_every_proposer_keeps_the_text(name, num_tokens)
 
 
 def test_sampled_tokens_do_not_depend_on_drafts() -> None:
