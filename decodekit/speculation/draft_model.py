@@ -161,10 +161,5 @@ def _inner(model: Any) -> Any:
     return model if _is_causal_lm(model) else getattr(model, "model", model)
 
 
-def _inner(model: Any) -> Any:
-    """The `CausalLM` of an `LLM`; one that is given itself may have a module by the name `model`, too."""
-    return model if _is_causal_lm(model) else getattr(model, "model", model)
-
-
 def _is_causal_lm(model: Any) -> bool:
     return hasattr(model, "new_cache") and hasattr(model, "forward")
