@@ -143,45 +143,17 @@ class Batch:
                 break
             index, number, request = entry
             try:
-                sequence = self._begin(index, request)
+                sequence = begin(index, request, self._model, self._settings)
             except DecodekitError as error:
                 answers.append(replace(refused(index, request, error), sequence=number))
                 continue
             if sequence.finish_reason is None:
                 admitted.append(sequence)
             else:
-                answers.append(_update(sequence))
+                answers.append(update_of(sequence))
         if admitted:
             self._assign_rows(admitted)
         return admitted, answers
-
-    def _begin(self, index: int, request: Request | DecodekitError) -> Sequence:
-        """A sequence at its start; it may be finished already.
-
-        Raises:
-            DecodekitError: the request is one, has no tokens, does not fit the model, or its constraint fails.
-        """
-        if isinstance(request, DecodekitError):
-            raise request
-        max_tokens = token_budget(index, request, self._model, self._settings)
-        sequence = Sequence(index, request, max_tokens, self._settings.stop)
-        if self._settings.must_close and sequence.matcher is not None:
-            least = len(sequence.matcher.completion())
-            if least > max_tokens:
-                raise LengthError(
-                    f"no text of the constraint fits into {max_tokens:,} tokens: the least known has {least:,}",
-                    at=f"prompt {index}",
-                    hint="a larger max_new_tokens"
-                    if max_tokens == self._settings.max_new_tokens
-                    else "a shorter prompt",
-                )
-        if sequence.matcher is not None and sequence.matcher.is_accepting and not sequence.matcher.can_continue:
-            sequence.finish("complete")  # the empty text is the only one
-        else:
-            take_forced(sequence, self._settings, None)
-            if sequence.finish_reason is not None:  # all of the text is forced
-                sequence.first_token_at = time.perf_counter()
-        return sequence
 
     def _assign_rows(self, admitted: list[Sequence]) -> None:
         """Give every new sequence an empty cache row; the first ones decide how large the cache is."""
@@ -233,7 +205,7 @@ class Batch:
         assert self._cache is not None
         step(sequences, self._model, self._cache, self._settings, self._masks, self._table)
         updates = [
-            _update(sequence)
+            update_of(sequence)
             for sequence in sequences
             if sequence.finish_reason or (sequence.new_text and not sequence.is_provisional)
         ]
@@ -261,6 +233,33 @@ class Batch:
         for row, sequence in enumerate(self._running):
             sequence.row = row
         self._free = []
+
+
+def begin(index: int, request: Request | DecodekitError, model: CausalLM, settings: Settings) -> Sequence:
+    """A sequence at its start; it may be finished already.
+
+    Raises:
+        DecodekitError: the request is one, has no tokens, does not fit the model, or its constraint fails.
+    """
+    if isinstance(request, DecodekitError):
+        raise request
+    max_tokens = token_budget(index, request, model, settings)
+    sequence = Sequence(index, request, max_tokens, settings.stop)
+    if settings.must_close and sequence.matcher is not None:
+        least = len(sequence.matcher.completion())
+        if least > max_tokens:
+            raise LengthError(
+                f"no text of the constraint fits into {max_tokens:,} tokens: the least known has {least:,}",
+                at=f"prompt {index}",
+                hint="a larger max_new_tokens" if max_tokens == settings.max_new_tokens else "a shorter prompt",
+            )
+    if sequence.matcher is not None and sequence.matcher.is_accepting and not sequence.matcher.can_continue:
+        sequence.finish("complete")  # the empty text is the only one
+    else:
+        take_forced(sequence, settings, None)
+        if sequence.finish_reason is not None:  # all of the text is forced
+            sequence.first_token_at = time.perf_counter()
+    return sequence
 
 
 def token_budget(index: int, request: Request, model: CausalLM, settings: Settings) -> int:
@@ -316,7 +315,8 @@ def refused(index: int, request: Request | DecodekitError, error: DecodekitError
     return Update(index, "", (), Result((), "error", error, (), Stats(num_prompt_tokens, 0, 0, None, 0.0)))
 
 
-def _update(sequence: Sequence) -> Update:
+def update_of(sequence: Sequence) -> Update:
+    """What is new of a sequence since the last update."""
     result = None
     if sequence.finish_reason is not None:
         result = Result(
