@@ -104,7 +104,7 @@ def test_constraints_hold_and_speed_options_change_no_text(kind: str) -> None:
 def test_without_an_order_of_implausible_tokens_constraints_would_fail(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Negative control: minus infinity, as in the papers, leaves no token where a constraint allows no plausible one."""
+    """Negative control: with the minus infinity of the papers, some places have no token left."""
     monkeypatch.setattr("decodekit.models.contrast.IMPLAUSIBLE", -torch.inf)
     strategy = dk.Greedy(contrast=contrasts()[kind])
     found = llm().generate(PROMPTS, strategy=strategy, constraint=dk.Regex(PATTERN), max_new_tokens=60)
