@@ -8,7 +8,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint types check-format pytest test-slow test-gpu fuzz bench bench-masks bench-grammars bench-forced bench-forwards bench-first-use train clean
+.PHONY: help install demo test lint types check-format pytest test-slow test-gpu fuzz bench bench-masks bench-grammars bench-forced bench-forwards bench-first-use notebooks train clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -64,6 +64,13 @@ bench-forwards: $(STAMP)  ## forward passes per token of the sample extraction, 
 
 bench-first-use: $(STAMP)  ## CPU time of a new process up to its first masks, beside llguidance (pip install it)
 	$(BIN)/python -m benchmarks.first_use
+
+notebooks: $(STAMP)  ## notebooks/*.py as .ipynb with their outputs, in notebooks/executed/
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[notebooks]'
+	mkdir -p notebooks/executed
+	for notebook in notebooks/*.py; do \
+		$(BIN)/jupytext --to ipynb --set-kernel python3 --execute --output notebooks/executed/$$(basename $$notebook .py).ipynb $$notebook || exit 1; \
+	done
 
 train: $(STAMP)  ## go on training the bundled model, or train it anew (hours on two cores)
 	$(BIN)/python -m training.train tiny
