@@ -6,6 +6,11 @@ draw of its own would be, and `speculation.verification.coupled_match` says how 
 A drawn token must not be dropped for what it is, or the tokens that remain follow another law than q. So one that the
 constraint forbids, or that ends the text, ends its draft, but is tested like the others: the model need not read it for
 that. Lengths and limits cut a draft wherever they like.
+
+Where a text was taken back, the noise of the draft would give the token once more that is banned there now; so such a
+draft is not tested but matched, as one that was chosen. Two laws are not those of coupled match: that of a text after
+it was taken back (see `retreat`), where the noise of a position serves more than one prefix; and, with a truncation and
+``on_length="close"``, that of a token that is drawn again because the one before came too late.
 """
 
 from __future__ import annotations
@@ -17,7 +22,7 @@ import torch
 from torch import Tensor
 
 from decodekit.errors import OptionError
-from decodekit.generation.settings import NoiseKeys
+from decodekit.generation.settings import NoiseKeys, Settings
 from decodekit.sampling import Candidates, sample
 from decodekit.sampling.noise import Stream, uniforms
 from decodekit.speculation.verification import is_accepted, residual
@@ -25,6 +30,7 @@ from decodekit.speculation.verification import is_accepted, residual
 if TYPE_CHECKING:
     from decodekit.errors import DecodekitError
     from decodekit.generation.drawing import Place
+    from decodekit.generation.sequence import Sequence
     from decodekit.speculation.proposer import Draft
 
     Error = TypeVar("Error", bound=DecodekitError)
@@ -35,6 +41,11 @@ class Drawn(NamedTuple):
 
     token: int
     law: Tensor
+
+
+def may_test(sequence: Sequence, settings: Settings) -> bool:
+    """Whether the drawn tokens of a draft for this text are tested."""
+    return settings.verify == "rejection" and not sequence.banned
 
 
 def drawn_tokens(draft: Draft, num_read: int, vocab_size: int) -> tuple[Drawn, ...]:

@@ -34,7 +34,7 @@ from decodekit.generation.buffers import Masks, TokenTable
 from decodekit.generation.drawing import Guess, LikeTarget, Place, choose, measure, places_along
 from decodekit.generation.forced import forced_run, take_forced
 from decodekit.generation.padding import right_padded
-from decodekit.generation.rejection import Drawn, drawn_tokens
+from decodekit.generation.rejection import Drawn, drawn_tokens, may_test
 from decodekit.generation.retreat import MAX_REDRAWS, checkpoint, destination, failure, give_up
 from decodekit.generation.sequence import Sequence
 from decodekit.generation.settings import FastForward, NoiseKeys, Selector, Settings
@@ -139,7 +139,7 @@ def propose(sequences: Rows[Sequence], model: CausalLM, settings: Settings, tabl
         end = next((i for i, token in enumerate(tokens) if token in settings.vocabulary.eos_token_ids), len(tokens))
         tokens = tokens[: context.num_legal(tokens[:end])]
         drawn: tuple[Drawn, ...] = ()
-        if settings.verify == "rejection":
+        if may_test(sequences[row], settings):
             drawn = drawn_tokens(draft, len(tokens), settings.vocabulary.size)[: limits[row]]
         guesses[row] = Guess(tokens, 0, drawn, draft.source)
     return guesses

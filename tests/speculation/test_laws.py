@@ -31,6 +31,7 @@ from decodekit.speculation import (
     Draft,
     DraftModel,
     GrammarDraft,
+    Joined,
     PromptLookup,
     Proposer,
     Suffix,
@@ -178,6 +179,7 @@ PROPOSERS: dict[str, Callable[[], Proposer | None]] = {
     "same": lambda: DraftModel(TableLM(TARGET), 2),
     "short": lambda: DraftModel(TableLM(OTHER), 1),
     "chain": lambda: Chain((PromptLookup(min_ngram=2), DraftModel(TableLM(OTHER), 2))),
+    "joined": lambda: Joined((PromptLookup(min_ngram=2, num_tokens=1), DraftModel(TableLM(OTHER), 1))),
     "drawing": lambda: Drawing(OTHER.softmax(-1)),
 }
 VERIFIERS: list[Verify] = ["coupled", "rejection"]

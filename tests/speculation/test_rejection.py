@@ -117,7 +117,7 @@ def test_no_two_streams_share_a_key() -> None:
         for sequence in (0, 1, 2, 1000)
         for position in range(20)
     ]
-    assert len(set(keys)) == len(keys) == 3 * 4 * 4 * 20
+    assert len(set(keys)) == len(keys) == 3 * len(Stream) * 4 * 20
     assert Stream.TARGET.of([0, 5]) == [0, 5]
 
 
@@ -244,6 +244,39 @@ def test_a_guard_leaves_the_exact_conditional_law() -> None:
                 num_refusals += update.result.stats.num_guard_refusals
         assert num_refusals > 100
         assert p_value(found.numpy(), law.numpy()) > THRESHOLD
+
+
+def test_a_text_that_goes_back_has_the_law_without_what_is_banned_there() -> None:
+    """No text with an "a" in front passes, so that the first token is drawn again among the others; N = 4,000.
+
+    The control tests the draft's token once more, which is known to be banned: what replaces it is no draw of the law.
+    """
+    matcher = compile(Guarded(Regex("[a-d]{2}"), lambda text: text[0] != "a"), LETTERS).matcher()
+    strategy, size, num_samples = Sample(), 8, 4000
+    target, other = torch.randn(2, size, size, generator=torch.Generator().manual_seed(4))
+    target[7, :4], other[7, :4] = torch.tensor([1.0, 0, 0, 0]), torch.tensor([1.0, 1, 0, -1])
+    first = target[7, :4].double()
+    first[0] = -torch.inf
+    law = (first.softmax(-1)[:, None] * target[:4, :4].double().softmax(-1)).numpy()
+
+    def p_of_texts() -> float:
+        draft = DraftModel(TableLM(other), 2)
+        given = Settings(
+            LETTERS, strategy.pipeline, strategy.select, 3, can_redraw=True, proposer=draft, verify="rejection"
+        )
+        found, num_rollbacks = np.zeros((4, 4)), 0
+        requests = (Request([7], matcher, seed=seed) for seed in range(num_samples))
+        for update in Batch(TableLM(target), given, 500, requests).run():
+            if update.result is not None:
+                found[update.result.token_ids] += 1
+                num_rollbacks += update.result.stats.num_rollbacks
+        assert num_rollbacks > 100
+        return p_value(found, law)
+
+    assert p_of_texts() > THRESHOLD
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("decodekit.generation.step.may_test", lambda sequence, settings: True)
+        assert p_of_texts() < THRESHOLD
 
 
 def test_probabilities_of_another_shape() -> None:
