@@ -27,6 +27,7 @@ _HOME: dict[str, str] = {
     "Greedy": "decodekit.strategy",
     "Guidance": "decodekit.strategy",
     "Mirostat": "decodekit.strategy",
+    "Particles": "decodekit.strategy",
     "Sample": "decodekit.strategy",
     "SelfConsistency": "decodekit.strategy",
     "Strategy": "decodekit.strategy",
@@ -168,6 +169,7 @@ if TYPE_CHECKING:
     from decodekit.strategy import DoLa as DoLa
     from decodekit.strategy import Mirostat as Mirostat
     from decodekit.strategy import Guidance as Guidance
+    from decodekit.strategy import Particles as Particles
     from decodekit.strategy import Sample as Sample
     from decodekit.strategy import SelfConsistency as SelfConsistency
     from decodekit.strategy import Strategy as Strategy

@@ -20,8 +20,9 @@ Period and collisions. Within a row the 2^64 tokens have distinct bits. For one 
 intermediate keys, and for one sequence the positions distinct keys. Two rows share part of their noise, for other token
 ids, only if their keys lie within V multiples of G: V 2^-63 per pair of rows, about 10^-14 for V = 131,072.
 
-Streams. A place has further numbers, independent of its Gumbel noise, where a draft is drawn and tested: those of the
-sequence stream 2^60 + sequence. Sequences are below 2^60, so all of them are distinct sequences of the seed.
+Streams. A place has further numbers, independent of its Gumbel noise, where a draft is drawn and tested, and where
+particles are drawn anew: those of the sequence stream 2^60 + sequence. Sequences are below 2^60, so all of them are
+distinct sequences of the seed.
 """
 
 from __future__ import annotations
@@ -56,6 +57,10 @@ class Stream(IntEnum):
     """Whether that one is kept."""
     RESIDUAL = 3
     """What replaces it."""
+    RESAMPLING = 4
+    """Which particles are drawn anew."""
+    CHOICE = 5
+    """Which particle is handed out."""
 
     def of(self, sequences: Sequence[int]) -> list[int]:
         """The sequences as keys of this stream."""

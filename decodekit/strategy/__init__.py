@@ -10,6 +10,7 @@ from decodekit.strategy.names import (
     resolve_strategy,
     unknown_option,
 )
+from decodekit.strategy.particles import Particles
 from decodekit.strategy.several import BestOf, SelfConsistency
 from decodekit.strategy.tokenwise import Greedy, Mirostat, Sample, can_redraw
 
@@ -21,6 +22,7 @@ __all__ = [
     "Greedy",
     "DoLa",
     "Mirostat",
+    "Particles",
     "Guidance",
     "Processors",
     "Sample",

@@ -17,6 +17,7 @@ from decodekit.plugins import did_you_mean
 from decodekit.sampling import LogitsProcessor, Pipeline
 from decodekit.speculation import PromptLookup, Suffix
 from decodekit.strategy.base import Processors, Strategy
+from decodekit.strategy.particles import Particles
 from decodekit.strategy.several import BestOf, SelfConsistency, WithSampleOptions
 from decodekit.strategy.speculative import Speculative
 from decodekit.strategy.tokenwise import Greedy, Mirostat, Sample, useless_with_greedy
@@ -33,6 +34,7 @@ _BUILT_IN: dict[str, Callable[..., Any]] = {
     "beam": Beam,
     "best-of": WithSampleOptions(BestOf),
     "self-consistency": WithSampleOptions(SelfConsistency),
+    "particles": WithSampleOptions(Particles),
 }
 
 

@@ -1,0 +1,91 @@
+"""Particles as a strategy: sequential Monte Carlo under a constraint or a predicate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from decodekit.errors import DecodekitError, OptionError, UselessOptionError, raise_faults
+from decodekit.generation.particles import ParticleOptions
+from decodekit.strategy.several import OverSamples
+from decodekit.strategy.tokenwise import Sample
+
+if TYPE_CHECKING:
+    from decodekit.generation.batch import Update
+    from decodekit.generation.sequence import Request
+    from decodekit.generation.settings import Settings
+    from decodekit.models.causal_lm import CausalLM
+    from decodekit.strategy.base import Strategy
+
+
+@dataclass(frozen=True, repr=False)
+class Particles(OverSamples, ParticleOptions):
+    """A text from the law of the model given that the constraint holds, which masking alone does not give.
+
+    What law that is, and how weights and draws come to it, is said in `generation.particles`. `Completion.score` is the
+    share of the weight that the text has; `Completion.others` has the other texts of the particles, by their shares;
+    `Stats.particles` has the estimate of the probability that the constraint holds. Nothing is streamed before the end.
+    A text that a guard refuses, or that `max_new_tokens` cuts before its constraint is satisfied, has no weight.
+
+    Args:
+        num_particles: how many, at least 2; each is a row of the cache. The law is exact as they become many.
+        method: ``"smc"`` draws tokens from the masked law and weighs by the mass that the mask leaves; ``"awrs"`` draws
+            by rejection, asking the constraint about single tokens, with an unbiased estimate of that mass as weight.
+        resample: how particles are drawn anew; see `generation.particles.ancestors`.
+        threshold: they are when the effective sample size falls below this share of their number; 0 is never.
+        returns: the text that is handed out: ``"draw"``, one drawn by weight; ``"best"``, that with most weight.
+        predicate: with ``"awrs"``, a function of the bytes of the text so far and whether it ends there, which says
+            whether it is legal; instead of a constraint or beside it. It must refuse every text whose beginnings it
+            refuses. Under a predicate alone, a text that `max_new_tokens` cuts keeps its weight.
+        strategy: the law of a token without the mask: a `Sample`, without speculation.
+
+    Raises:
+        OptionError: with all options that are out of range or in conflict.
+    """
+
+    name: ClassVar[str] = "particles"
+
+    strategy: Strategy = Sample()
+
+    def __post_init__(self) -> None:
+        faults: list[DecodekitError] = []
+        self._check("num_particles", faults)
+        faults += self._option_faults()
+        if not faults and not isinstance(self.strategy, Sample):
+            cause = f"particles weigh the draws of a Sample, and {self.strategy!r:.60} may take others"
+            faults.append(OptionError(cause, at="strategy", hint="Sample(temperature=0.7)"))
+        if isinstance(self.strategy, Sample) and self.strategy.speculate is not None:
+            cause = "particles cannot speculate: their weights need the law at every token"
+            faults.append(OptionError(cause, at="speculate", hint="no speculate="))
+        raise_faults(faults)
+
+    def decode(
+        self, model: CausalLM, settings: Settings, num_prompts: int, requests: Iterable[Request | DecodekitError]
+    ) -> Iterator[Update]:
+        """Continue the prompts of a stream; see `generation.search.Search`."""
+        from decodekit.generation.particle_batch import ParticleBatch
+
+        return ParticleBatch(model, settings, self, num_prompts, requests).run()
+
+    def refusals(
+        self, *, on_length: str | None, fast_forward: str, max_rollbacks: int | None
+    ) -> Iterator[DecodekitError]:
+        """Options that particles do not have."""
+        if on_length == "close":
+            yield OptionError(
+                'on_length="close" and particles cannot be combined: it masks by the budget, which is no constraint',
+                at="on_length",
+                hint="bounds on lengths in the constraint; texts that were cut have no weight",
+            )
+        if fast_forward == "canonical":
+            yield OptionError(
+                'fast_forward="canonical" and particles cannot be combined: weights need the law of every token',
+                at="fast_forward",
+                hint='fast_forward="exact"',
+            )
+        if max_rollbacks is not None:
+            yield UselessOptionError(
+                f"max_rollbacks={max_rollbacks} has no effect on particles: a text that a guard refuses has no weight",
+                at="max_rollbacks",
+            )
