@@ -2,8 +2,11 @@
 
 With t(k) the time of a step that verifies k draft tokens, and a_i the odds that the i-th is accepted given that those
 before it were, a step of length k brings 1 + a_1 + a_1 a_2 + ... + a_1 ... a_k tokens on average (Leviathan et al.
-2023), and the best k maximises that over t(k). k = 0 is a length like any other: a proposer that does not pay is not
-asked, but for a probe now and then.
+2023), and the best k maximises that over t(k). k = 0 is a length like any other: guesses that do not pay are not
+verified, and a proposer that brings nothing is not asked, but for a probe now and then.
+
+A guess that goes on from a long match is likelier than one from a short match, so that the odds are kept by
+`Draft.match`: in a text that copies here and there, long matches pay while single tokens do not.
 
 The length is the proposer's own affair: no text depends on it, so acceptance may be learned from all rows together, in
 whatever order they come.
@@ -30,11 +33,17 @@ if TYPE_CHECKING:
 DEFAULT_COSTS: Final = tuple(1 + 0.05 * k for k in range(17))
 """Where reading the weights takes most of a step, a token more is cheap; measure where it may not be so."""
 
-FIRST_GUESS: Final = 0.8
-"""Acceptance before there is any experience. High, so that a new proposer is tried."""
+FIRST_GUESSES: Final = (0.8, 0.5, 0.7, 0.8, 0.9)
+"""Acceptance before there is any experience, by class of match: none told, 1, 2 to 3, 4 to 7, and 8 tokens or more.
+High, so that what is new is tried."""
 
-_GUESS_WEIGHT: Final = 2.0
-_PROBE_TOKENS: Final = 4
+PROBE_TOKENS: Final = 4
+PROBE_CALLS: Final = 4
+MAX_REST: Final = 4
+"""What brings nothing is probed ever more seldom, in the end after so many times `probe_every`."""
+
+_GUESS_WEIGHT: Final = 1.0
+_NEIGHBOUR_WEIGHT: Final = 2.0
 
 
 def best_length(acceptance: Sequence[float], costs: Sequence[float]) -> int:
@@ -58,7 +67,8 @@ class Adaptive:
         costs: t(0), t(1), ..., t(K), the time of a step with 0 to K draft tokens, in any unit; no draft is longer than
             K. `measured_costs` measures it.
         decay: what an earlier experience counts for, at every later one at the same position.
-        probe_every: while the length is 0, one in so many calls asks the proposer all the same.
+        probe_every: a proposer that brings nothing in so many calls is left alone for as many, then for twice as many,
+            and so on up to `MAX_REST` times as many; so are guesses of a kind that does not pay.
 
     Raises:
         OptionError: numbers out of range, or `proposer` is none.
@@ -82,89 +92,151 @@ class Adaptive:
         if not isinstance(every, int) or isinstance(every, bool) or every < 1:
             raise OptionError(f"probe_every={every!r} is not an integer from 1 on", at="probe_every")
         object.__setattr__(self, "costs", costs)
-        object.__setattr__(self, "_experience", _Experience(len(costs) - 1, self.decay))
+        object.__setattr__(self, "_experience", _Experience(costs, self.decay, every))
 
     @property
     def proposers(self) -> tuple[Proposer, ...]:
         """The proposer inside."""
         return (self.proposer,)
 
-    @property
-    def acceptance(self) -> list[float]:
-        """The present estimates of a_1 ... a_K."""
-        return self._experience.acceptance()
+    def acceptance(self, match: int = 0) -> list[float]:
+        """The present estimates of a_1 ... a_K for guesses from a match of so many tokens; 0 where none is told."""
+        return self._experience.kind(match).acceptance()
 
-    @property
-    def num_tokens(self) -> int:
+    def num_tokens(self, match: int = 0) -> int:
         """The length that is best by them."""
-        return best_length(self.acceptance, self.costs)
+        return self._experience.kind(match).length
 
     def propose(self, contexts: Sequence[Context], limits: Sequence[int]) -> list[Draft]:
         """Drafts of the best length; see `Proposer.propose`."""
         experience = self._experience
         for context in contexts:
-            text = context.root.text
-            offers = context.memory.get(experience, ())
-            for offered in offers:
-                if offered.begin < len(text):
-                    experience.learn(offered, text)
-            context.memory[experience] = [offered for offered in offers if offered.begin == len(text)]
-        most = self.num_tokens
-        if most == 0:
-            experience.num_calls_idle += 1
-            if experience.num_calls_idle < self.probe_every:
-                return [Draft()] * len(contexts)
-            most = min(_PROBE_TOKENS, len(self.costs) - 1)
-        experience.num_calls_idle = 0
-        drafts = self.proposer.propose(contexts, [min(limit, most) for limit in limits])
-        for context, draft in zip(contexts, drafts, strict=True):
-            if draft:
-                context.memory[experience].append(_Offered(len(context.root.text), context.guessed, draft.tokens))
-        return drafts
+            offered = context.memory.get(experience)
+            if offered is not None and len(context.root.text) != offered.begin:  # else it is part of a longer draft
+                del context.memory[experience]
+                experience.learn(offered, context.root.text)
+        if experience.rest.is_over():
+            most = experience.longest()
+            drafts = self.proposer.propose(contexts, [min(limit, most) for limit in limits])
+            return [self._cut(context, draft) for context, draft in zip(contexts, drafts, strict=True)]
+        return [Draft()] * len(contexts)
+
+    def _cut(self, context: Context, draft: Draft) -> Draft:
+        """As much of a draft as pays; it is remembered, to be compared with the text that comes."""
+        if not draft:
+            return draft
+        kind = self._experience.kind(draft.match)
+        length = kind.length
+        if length == 0:
+            if not kind.rest.is_over():
+                return Draft()
+            length = PROBE_TOKENS
+        draft = draft.first(length)
+        offered = _Offered(len(context.root.text), tuple(context.guessed), draft.tokens, kind)
+        context.memory.setdefault(self._experience, offered)
+        return draft
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Offered:
-    """A draft, the length of the text that it was for, and what was guessed between the two."""
+    """A draft, the length of the text that it was for, what was guessed between them, and its kind."""
 
     begin: int
     guessed: Sequence[int]
     tokens: Sequence[int]
+    kind: _Kind
 
 
-class _Experience:
-    """How often a draft token was tried and accepted, by its position, the latest counting most.
+class _Rest:
+    """When somebody who brings nothing is left alone: after some calls in vain, each time for longer.
 
-    Threads may lose an update to one another, which makes an estimate a little older and no text another.
+    Args:
+        patience: calls in vain before the first rest; `PROBE_CALLS` of them, at most, before each later one.
+        length: calls of the first rest; each later one is twice as long, up to `MAX_REST` times as long.
     """
 
-    def __init__(self, num_positions: int, decay: float) -> None:
-        self.num_calls_idle = 0
-        self._decay = decay
-        self._tried = [_GUESS_WEIGHT, *[0.0] * (num_positions - 1)]  # a guess that is forgotten like any experience
-        self._accepted = [_GUESS_WEIGHT * FIRST_GUESS, *[0.0] * (num_positions - 1)]
+    def __init__(self, patience: int, length: int) -> None:
+        self._patience = patience
+        self._first_length = length
+        self.end()
 
-    def learn(self, offered: _Offered, text: Sequence[int]) -> None:
-        """Compare a draft with the text that came. What was cut off, or taken back since, tells nothing; nor does a
-        draft behind a guess that was wrong.
-        """
-        begin = offered.begin + len(offered.guessed)
-        if num_equal(offered.guessed, text[offered.begin : begin]) < len(offered.guessed):
-            return
-        came = text[begin : begin + len(offered.tokens)]
-        num_accepted = num_equal(offered.tokens, came)
-        for position in range(min(num_accepted + 1, len(came))):
+    def end(self) -> None:
+        """Something was brought."""
+        self._length = self._first_length
+        self._num_in_vain = 0
+        self._num_left = 0
+
+    def is_over(self) -> bool:
+        """Count one more call; whether it should be made."""
+        if self._num_left:
+            self._num_left -= 1
+            return False
+        self._num_in_vain += 1
+        if self._num_in_vain >= self._patience:
+            self._num_left = self._length
+            self._length = min(2 * self._length, MAX_REST * self._first_length)
+            self._num_in_vain = max(0, self._patience - PROBE_CALLS)
+        return True
+
+
+class _Kind:
+    """How often a draft token was tried and accepted, by its position, the latest counting most."""
+
+    def __init__(self, first_guess: float, costs: Sequence[float], decay: float, probe_every: int) -> None:
+        self._costs = costs
+        self._decay = decay
+        self._tried = [_GUESS_WEIGHT, *[0.0] * (len(costs) - 2)]  # a guess that is forgotten like any experience
+        self._accepted = [_GUESS_WEIGHT * first_guess, *[0.0] * (len(costs) - 2)]
+        self.rest = _Rest(1, probe_every)
+        self.length = best_length(self.acceptance(), costs)
+
+    def learn(self, num_accepted: int, num_came: int) -> None:
+        """The first `num_accepted` tokens of a draft came, and `num_came` of them could be compared."""
+        for position in range(min(num_accepted + 1, num_came, len(self._tried))):
             self._tried[position] = self._decay * self._tried[position] + 1
             self._accepted[position] = self._decay * self._accepted[position] + (position < num_accepted)
+        self.length = best_length(self.acceptance(), self._costs)
+        if self.length:
+            self.rest.end()
 
     def acceptance(self) -> list[float]:
         """Estimates; where a position was hardly tried, that of the one before it."""
         rate = self._accepted[0] / self._tried[0]
         rates = [rate]
         for tried, accepted in zip(self._tried[1:], self._accepted[1:], strict=True):
-            rate = (accepted + _GUESS_WEIGHT * rate) / (tried + _GUESS_WEIGHT)
+            rate = (accepted + _NEIGHBOUR_WEIGHT * rate) / (tried + _NEIGHBOUR_WEIGHT)
             rates.append(rate)
         return rates
+
+
+class _Experience:
+    """What is known of each kind of guess, and how long the proposer has brought nothing.
+
+    Threads may lose an update to one another, which makes an estimate a little older and no text another.
+    """
+
+    def __init__(self, costs: Sequence[float], decay: float, probe_every: int) -> None:
+        self.rest = _Rest(probe_every, probe_every)
+        self._kinds = [_Kind(guess, costs, decay, probe_every) for guess in FIRST_GUESSES]
+
+    def kind(self, match: int) -> _Kind:
+        """The kind of a guess from a match of so many tokens."""
+        return self._kinds[min(match.bit_length(), len(self._kinds) - 1)]
+
+    def longest(self) -> int:
+        """The most tokens that any kind is worth; a probe's if none is."""
+        return max(kind.length for kind in self._kinds) or PROBE_TOKENS
+
+    def learn(self, offered: _Offered, text: Sequence[int]) -> None:
+        """Compare a draft with the text that came. What was cut off, or taken back since, tells nothing."""
+        begin = offered.begin + len(offered.guessed)
+        if list(text[offered.begin : begin]) != list(offered.guessed):
+            return
+        came = text[begin : begin + len(offered.tokens)]
+        num_accepted = num_equal(offered.tokens, came)
+        offered.kind.learn(num_accepted, len(came))
+        if num_accepted:
+            self.rest.end()
 
 
 @torch.inference_mode()

@@ -51,7 +51,8 @@ class PromptLookup:
         if index is None or not index.goes_on(text):
             index = context.memory[self] = _Index(self.min_ngram, self.max_ngram, list(context.prompt))
         index.extend(text)
-        return Draft(index.continuation(context.guessed, limit))
+        tokens, match = index.continuation(context.guessed, limit)
+        return Draft(tokens, match=match)
 
 
 @dataclass(slots=True, eq=False)
@@ -80,10 +81,11 @@ class _Index:
                 self.ends[tuple(self.tokens[end - length : end])] = end
             self.num_indexed = end
 
-    def continuation(self, guessed: Sequence[int], num_tokens: int) -> tuple[int, ...]:
+    def continuation(self, guessed: Sequence[int], num_tokens: int) -> tuple[tuple[int, ...], int]:
+        """What followed the longest match, and its length."""
         latest = (*self.tokens[-self.max_ngram :], *guessed)
         for length in range(min(self.max_ngram, len(latest)), self.min_ngram - 1, -1):
             end = self.ends.get(latest[-length:])
             if end is not None:
-                return tuple(self.tokens[end : end + num_tokens])
-        return ()
+                return tuple(self.tokens[end : end + num_tokens]), length
+        return (), 0

@@ -34,11 +34,13 @@ class Draft:
         probabilities: float32 [k, V], the law that each token was drawn from, given the tokens before it; None if they
             were chosen and not drawn, so that the law is all on the token.
         source: who of several proposers offers it, for the statistics; a `Chain` says it.
+        match: how many tokens of the text the guess goes on from, where it was found by a match; 0 if nothing is told.
     """
 
     tokens: Sequence[int] = ()
     probabilities: Tensor | None = None
     source: str = ""
+    match: int = 0
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -48,7 +50,7 @@ class Draft:
         if num_tokens >= len(self.tokens):
             return self
         laws = None if self.probabilities is None else self.probabilities[:num_tokens]
-        return Draft(self.tokens[:num_tokens], laws, self.source)
+        return Draft(self.tokens[:num_tokens], laws, self.source, self.match)
 
 
 class Target(Protocol):

@@ -95,7 +95,7 @@ class Suffix:
             drafted, expected = likeliest_path(tokens, places, most, self.min_probability)
             if (length, expected) > best_rank and drafted:
                 best, best_rank = drafted, (length, expected)
-        return Draft(best)
+        return Draft(best, match=best_rank[0])
 
 
 def longest_match(tokens: Tokens, text: Tokens, max_match: int) -> tuple[Places, int]:

@@ -32,6 +32,7 @@ from decodekit.models.contrast import Contrast
 from decodekit.sampling import Candidates, LogitsProcessor, Pipeline
 from decodekit.sampling.mirostat import Mirostat as MirostatLaw
 from decodekit.speculation import (
+    Adaptive,
     DraftModel,
     EarlyExit,
     GrammarDraft,
@@ -44,13 +45,16 @@ from decodekit.speculation.proposer import Speculate
 from decodekit.speculation.verification import Verify
 
 PROPOSERS: Mapping[str, Callable[..., Proposer]] = {
-    "prompt-lookup": PromptLookup,
-    "suffix": Suffix,
+    "prompt-lookup": lambda: Adaptive(PromptLookup()),
+    "suffix": lambda: Adaptive(Suffix()),
     "grammar": GrammarDraft,
     "draft-model": DraftModel,
     "early-exit": EarlyExit.of,
 }
-"""Names that the option `speculate` takes, beside those of installed proposers; see `speculation.names`."""
+"""Names that the option `speculate` takes, beside those of installed proposers; see `speculation.names`.
+
+What is looked up is worth as much as the text repeats itself, so that by name it comes with `Adaptive`.
+"""
 
 Processors: TypeAlias = Pipeline | LogitsProcessor | str | Sequence[LogitsProcessor | str]
 """Logits processors as an option takes them: values, or names of installed ones (see `plugins`)."""

@@ -13,9 +13,9 @@ from typing import Any
 from decodekit import plugins
 from decodekit.errors import DecodekitError, OptionError, PluginError, raise_faults
 from decodekit.generation.beam import Beam
+from decodekit.generation.contrastive import ContrastiveSearch
 from decodekit.plugins import did_you_mean
 from decodekit.sampling import LogitsProcessor, Pipeline
-from decodekit.speculation import PromptLookup, Suffix
 from decodekit.strategy.base import Processors, Strategy
 from decodekit.strategy.particles import Particles
 from decodekit.strategy.several import BestOf, SelfConsistency, WithSampleOptions
@@ -23,15 +23,17 @@ from decodekit.strategy.speculative import Speculative
 from decodekit.strategy.tokenwise import Greedy, Mirostat, Sample, useless_with_greedy
 
 Strategy.register(Beam)  # a search of its own, with its options beside it
+Strategy.register(ContrastiveSearch)
 
 _BUILT_IN: dict[str, Callable[..., Any]] = {
     "greedy": Greedy,
     "sample": Sample,
-    "prompt-lookup": partial(Greedy, speculate=PromptLookup()),
-    "suffix": partial(Greedy, speculate=Suffix()),
+    "prompt-lookup": partial(Greedy, speculate="prompt-lookup"),
+    "suffix": partial(Greedy, speculate="suffix"),
     "speculative": Speculative(),
     "mirostat": Mirostat,
     "beam": Beam,
+    "contrastive": ContrastiveSearch,
     "best-of": WithSampleOptions(BestOf),
     "self-consistency": WithSampleOptions(SelfConsistency),
     "particles": WithSampleOptions(Particles),
@@ -79,10 +81,21 @@ def resolve_strategy(strategy: str | Strategy | Beam | Processors, options: Mapp
     )
 
 
-def _named(name: str, options: Mapping[str, Any]) -> Strategy:
+def strategy_factory(name: str) -> Callable[..., Any]:
+    """What makes the strategies of a name; its signature says which options they have.
+
+    Raises:
+        UnknownNameError: no strategy of that name is installed.
+        PluginError: it cannot be loaded, or makes nothing.
+    """
     factory = plugins.find("strategy", name, _BUILT_IN)
     if not callable(factory):
         raise PluginError(f"strategy {name!r} is {factory!r:.60}, which is no class or function", at="strategy")
+    return factory  # type: ignore[no-any-return]
+
+
+def _named(name: str, options: Mapping[str, Any]) -> Strategy:
+    factory = strategy_factory(name)
     accepted = inspect.signature(factory).parameters
     is_greedy = factory in (Greedy, _BUILT_IN["prompt-lookup"], _BUILT_IN["suffix"])
     faults: list[DecodekitError] = []

@@ -7,7 +7,7 @@ from typing import Any
 
 from decodekit.errors import DecodekitError, OptionError, raise_faults
 from decodekit.sampling.checks import is_count
-from decodekit.speculation import DraftModel, Proposer, Suffix
+from decodekit.speculation import Adaptive, DraftModel, Proposer, Suffix
 from decodekit.strategy.base import Strategy
 from decodekit.strategy.tokenwise import Greedy, Sample, useless_with_greedy
 
@@ -21,7 +21,7 @@ class Speculative:
     - ``draft_model``: an `LLM`, or the name of a model, as `DraftModel` takes it. Without one the guess is what mostly
       followed the longest ending of the text that came before (`Suffix`; a prompt look-up behind it in a chain is never
       asked, for where it finds anything, so does `Suffix`).
-    - ``num_draft_tokens``: most tokens of a draft; None leaves it to the proposers.
+    - ``num_draft_tokens``: most tokens of a draft; None is as many as pay (`Adaptive`), or the draft model's default.
     """
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ def _proposer(draft_model: Any, num_tokens: int | None) -> Proposer:
     if num_tokens is not None and not is_count(num_tokens):
         raise OptionError(f"num_draft_tokens={num_tokens!r} is not an integer from 1 on", at="num_draft_tokens")
     if draft_model is None:
-        return Suffix() if num_tokens is None else Suffix(max_tokens=num_tokens)
+        return Adaptive(Suffix()) if num_tokens is None else Suffix(max_tokens=num_tokens)
     try:
         return DraftModel(draft_model) if num_tokens is None else DraftModel(draft_model, num_tokens)
     except OptionError as error:

@@ -64,35 +64,70 @@ def run(adaptive: Adaptive, num_steps: int, num_rows: int = 2) -> None:
 def test_the_length_is_learned(odds: float, least: int, most: int) -> None:
     adaptive = Adaptive(Guesser(odds), decay=0.98)
     run(adaptive, 400)
-    assert least <= adaptive.num_tokens <= most
-    assert adaptive.acceptance[0] == pytest.approx(odds, abs=0.25)
+    assert least <= adaptive.num_tokens() <= most
+    assert adaptive.acceptance()[0] == pytest.approx(odds, abs=0.25)
 
 
 def test_what_does_not_pay_is_left_alone_and_tried_again() -> None:
     guesser = Guesser(0.0)
     adaptive = Adaptive(guesser, probe_every=16)
-    run(adaptive, 20)
+    run(adaptive, 40)
+    assert adaptive.num_tokens() == 0
     guesser.offered.clear()
-    run(adaptive, 160)
-    assert guesser.offered == [4] * 20  # two rows, every 16th call
+    run(adaptive, 680)  # rests of 64 calls, each followed by 4 in which it is asked; nothing is kept of most of these
+    assert len(guesser.offered) == 2 * 4 * 10
     guesser.odds = 1.0
     run(adaptive, 400)
-    assert adaptive.num_tokens == 16
+    assert adaptive.num_tokens() == 16
+
+
+def test_guesses_are_told_apart_by_their_match() -> None:
+    adaptive = Adaptive(Matched())
+    contexts = [Context([1], [], row=row) for row in range(2)]
+    for _ in range(60):
+        drafts = adaptive.propose(contexts, [100, 100])
+        for context, draft in zip(contexts, drafts, strict=True):
+            context.text.extend([0] * (len(draft) + 1 if context.row else 1))  # type: ignore[attr-defined]
+    assert adaptive.num_tokens(match=1) == 0 and adaptive.num_tokens(match=9) == adaptive.num_tokens(match=8) == 16
+    assert [len(draft) for draft in adaptive.propose(contexts, [100, 100])] == [0, 16]
+
+
+class Matched:
+    """Wrong after a match of one token, right after one of nine."""
+
+    def propose(self, contexts: Sequence[Context], limits: Sequence[int]) -> list[Draft]:
+        return [
+            Draft([1 - one.row] * limit, match=1 + 8 * one.row) for one, limit in zip(contexts, limits, strict=True)
+        ]
+
+
+def test_a_guess_behind_a_wrong_one_tells_nothing() -> None:
+    adaptive = Adaptive(Guesser(1.0))
+    before = adaptive.acceptance()
+    for guess, is_told in ((5, False), (7, True)):
+        context = Context([1], [7])
+        ahead = context.ahead([guess])
+        assert ahead is not None
+        [draft] = adaptive.propose([ahead], [2])
+        assert draft.tokens == [0, 0]
+        context.text.extend([7, 1])  # type: ignore[attr-defined]
+        adaptive.propose([context], [0])
+        assert (adaptive.acceptance() != before) == is_told
 
 
 def test_texts_that_were_taken_back_tell_nothing() -> None:
     adaptive = Adaptive(Guesser(1.0))
-    before = adaptive.acceptance
+    before = adaptive.acceptance()
     context = Context([1], [0, 0, 0])
     adaptive.propose([context], [2])
     del context.text[2:]  # type: ignore[attr-defined]
     adaptive.propose([context], [0])
-    assert adaptive.acceptance == before
+    assert adaptive.acceptance() == before
     adaptive.propose([context], [2])
     context.text.append(0)  # type: ignore[attr-defined]
     adaptive.propose([context], [0])  # the second token of the draft was never compared
-    assert adaptive.acceptance[0] > before[0]
-    assert adaptive._experience._tried[:2] == [pytest.approx(0.95 * 2 + 1), 0.0]
+    assert adaptive.acceptance()[0] > before[0]
+    assert adaptive._experience.kind(0)._tried[:2] == [pytest.approx(0.95 + 1), 0.0]
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=range(len(STRATEGIES)))
@@ -115,7 +150,7 @@ def test_copies_remember() -> None:
     context.text.append(7)  # type: ignore[attr-defined]
     adaptive.propose([context], [0])
     copy = pickle.loads(pickle.dumps(adaptive))
-    assert copy == adaptive and copy.acceptance == adaptive.acceptance != Adaptive(PromptLookup()).acceptance
+    assert copy == adaptive and copy.acceptance(2) == adaptive.acceptance(2) != Adaptive(PromptLookup()).acceptance(2)
     assert each_proposer(Chain((Adaptive(GrammarDraft()), Suffix()))) == (GrammarDraft(), Suffix())
 
 

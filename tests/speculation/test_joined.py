@@ -29,6 +29,8 @@ from decodekit.speculation import (
     resolve_proposer,
 )
 from decodekit.strategy import PROPOSERS, Greedy, Sample
+from decodekit.testing import check_proposer
+from decodekit.testing.toy import toy_llm
 from tests.speculation.test_draft_model import acceptance, toy
 from tests.speculation.test_extraction import documents, schema_of
 from tests.speculation.test_proposers import BYTES, context, looked_up
@@ -137,9 +139,9 @@ def test_experience_behind_a_guess_counts_if_the_guess_came() -> None:
         Joined((Says(lambda text: b"\3\4"), adaptive)).propose([row], [9])
         row.text.extend(came)  # type: ignore[attr-defined]
         adaptive.propose([row], [0])
-        return adaptive.acceptance
+        return adaptive.acceptance()
 
-    fresh = Adaptive(PromptLookup()).acceptance
+    fresh = Adaptive(PromptLookup()).acceptance()
     assert learned(3, 9) == learned(9, 4, 5) == fresh
     assert learned(3, 4, 5)[0] > fresh[0] > learned(3, 4, 6)[0]
 
@@ -206,9 +208,9 @@ def test_extraction_takes_fewer_passes_than_a_chain(temperature: float | None) -
 
 
 def test_by_name() -> None:
-    assert resolve_proposer("grammar+prompt-lookup", PROPOSERS) == Joined((GrammarDraft(), PromptLookup()))
+    assert resolve_proposer("grammar+prompt-lookup", PROPOSERS) == Joined((GrammarDraft(), Adaptive(PromptLookup())))
     assert resolve_proposer(["grammar + suffix", "suffix"], PROPOSERS) == Chain(
-        (Joined((GrammarDraft(), Suffix())), Suffix())
+        (Joined((GrammarDraft(), Adaptive(Suffix()))), Adaptive(Suffix()))
     )
     assert resolve_proposer("early-exit:-2", PROPOSERS) == EarlyExit(-2)
     assert resolve_proposer("early-exit:0.5+grammar", PROPOSERS) == Joined((EarlyExit(0.5), GrammarDraft()))
@@ -235,3 +237,9 @@ def test_what_cannot_be_joined() -> None:
         Joined((PromptLookup(), Suffix()), 0)
     with pytest.raises(OptionError, match="GrammarDraft has no effect"):
         tiny().generate("x", speculate="grammar+prompt-lookup", max_new_tokens=2)
+
+
+@pytest.mark.parametrize("rest", [PromptLookup(), Suffix(corpus=SuffixCorpus()), DraftModel(toy_llm(1), 2)])
+def test_the_laws_of_proposers(rest: Any) -> None:
+    check_proposer(Joined((GrammarDraft(), rest), 8), max_new_tokens=12)
+    check_proposer(Joined((PromptLookup(num_tokens=2), Adaptive(rest)), 8), max_new_tokens=8)

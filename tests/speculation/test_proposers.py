@@ -14,7 +14,16 @@ from hypothesis import strategies as st
 import decodekit as dk
 from decodekit.constraints import Choices, Guarded, JsonSchema, Regex, compile
 from decodekit.errors import DecodekitError, OptionError, ResourceLimitError, UnknownNameError, UselessOptionError
-from decodekit.speculation import Chain, Context, Draft, GrammarDraft, PromptLookup, coupled_match, resolve_proposer
+from decodekit.speculation import (
+    Adaptive,
+    Chain,
+    Context,
+    Draft,
+    GrammarDraft,
+    PromptLookup,
+    coupled_match,
+    resolve_proposer,
+)
 from decodekit.strategy import PROPOSERS, resolve_strategy
 from decodekit.vocabulary import Vocabulary
 from tests.models import architectures
@@ -201,7 +210,7 @@ def test_numbers_out_of_range() -> None:
 
 
 def test_by_name() -> None:
-    assert resolve_strategy("prompt-lookup", {"repetition_penalty": 1.2}).proposer == PromptLookup()
+    assert resolve_strategy("prompt-lookup", {"repetition_penalty": 1.2}).proposer == Adaptive(PromptLookup())
     assert resolve_strategy("sample", {"speculate": "grammar"}).proposer == GrammarDraft()
     assert resolve_strategy("greedy", {}).proposer is None
     with pytest.raises(UselessOptionError, match="no effect with greedy"):

@@ -9,7 +9,7 @@ import pytest
 
 import decodekit as dk
 from decodekit.errors import OptionError, UselessOptionError
-from decodekit.speculation import DraftModel, Suffix
+from decodekit.speculation import Adaptive, DraftModel, Suffix
 from decodekit.strategy import Greedy, Sample, resolve_strategy
 from tests.speculation.test_extraction import documents, schema_of
 
@@ -22,7 +22,7 @@ def llm() -> Any:
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({}, Greedy(speculate=Suffix())),
+        ({}, Greedy(speculate=Adaptive(Suffix()))),
         ({"num_draft_tokens": 3}, Greedy(speculate=Suffix(max_tokens=3))),
         ({"draft_model": "tiny-draft"}, Greedy(speculate=DraftModel("tiny-draft"))),
         (
@@ -33,7 +33,7 @@ def llm() -> Any:
             {"draft_model": "tiny-draft", "temperature": 0.7, "top_p": 0.9, "verify": "rejection"},
             Sample(0.7, top_p=0.9, speculate=DraftModel("tiny-draft"), verify="rejection"),
         ),
-        ({"temperature": 1.0}, Sample(speculate=Suffix())),
+        ({"temperature": 1.0}, Sample(speculate=Adaptive(Suffix()))),
     ],
 )
 def test_what_it_stands_for(options: dict[str, Any], expected: Any) -> None:
