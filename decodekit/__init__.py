@@ -23,6 +23,7 @@ _HOME: dict[str, str] = {
     "Amateur": "decodekit.strategy",
     "Beam": "decodekit.generation.beam",
     "BestOf": "decodekit.strategy",
+    "ContrastiveSearch": "decodekit.generation.contrastive",
     "DoLa": "decodekit.strategy",
     "Greedy": "decodekit.strategy",
     "Guidance": "decodekit.strategy",
@@ -124,6 +125,7 @@ if TYPE_CHECKING:
     from decodekit.constraints import tools as tools
     from decodekit.errors import DecodekitError as DecodekitError
     from decodekit.generation.beam import Beam as Beam
+    from decodekit.generation.contrastive import ContrastiveSearch as ContrastiveSearch
     from decodekit.llm import LLM as LLM
     from decodekit.llm import Chunk as Chunk
     from decodekit.llm import Completion as Completion

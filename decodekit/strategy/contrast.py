@@ -121,6 +121,7 @@ class DoLa:
     def __post_init__(self) -> None:
         faults: list[DecodekitError] = []
         given: Any = self.layers
+        final_norm: Any = self.final_norm
         if given not in ("low", "high") and (
             isinstance(given, str)
             or not isinstance(given, Sequence)
@@ -130,8 +131,8 @@ class DoLa:
             cause = f'layers={given!r} is neither "low" nor "high" nor a list of layers'
             faults.append(OptionError(cause, at="layers"))
         faults += _faults_of_share("relative_top", self.relative_top)
-        if not isinstance(self.final_norm, bool):
-            faults.append(OptionError(f"final_norm={self.final_norm!r} is neither True nor False", at="final_norm"))
+        if not isinstance(final_norm, bool):
+            faults.append(OptionError(f"final_norm={final_norm!r} is neither True nor False", at="final_norm"))
         raise_faults(faults)
 
     def applied_to(self, model: CausalLM, vocabulary: Vocabulary) -> CausalLM:
@@ -203,7 +204,7 @@ class Amateur:
         return AmateurLM(model, self._causal_lm, float(self.alpha), float(self.beta))
 
 
-def _faults_of_share(name: str, value: object) -> list[DecodekitError]:
+def _faults_of_share(name: str, value: Any) -> list[DecodekitError]:
     if is_number(value) and 0 < value <= 1:
         return []
     return [OptionError(f"{name}={value!r} is not a number above 0 and up to 1", at=name)]

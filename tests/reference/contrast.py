@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -33,6 +33,47 @@ def exit_logits(model: nn.Module, tokens: Sequence[int], layer: int) -> Tensor:
 def _hand_on(module: nn.Module, args: Any, kwargs: Any, out: Any) -> Any:
     given = args[0] if args else kwargs["hidden_states"]
     return (given, *out[1:]) if isinstance(out, tuple) else given
+
+
+def contrastive_search(
+    model: nn.Module,
+    prompt: Sequence[int],
+    top_k: int,
+    penalty_alpha: float,
+    num_tokens: int,
+    process: Callable[[Tensor, list[int]], Tensor] = lambda logits, prefix: logits,
+    matcher: Any = None,
+) -> list[int]:
+    """Su et al. 2022, equation 5, with a pass of the model for every candidate of every token.
+
+    Args:
+        model: of transformers.
+        prompt: token ids.
+        top_k, penalty_alpha: the options.
+        num_tokens: most tokens; fewer where the constraint is complete.
+        process: logits [V] and prefix to processed logits.
+        matcher: the constraint; asked about one token at a time.
+    """
+    text = list(prompt)
+    while len(text) < len(prompt) + num_tokens and (matcher is None or matcher.can_continue):
+        with torch.no_grad():
+            logits = model(input_ids=torch.tensor([text]), use_cache=False).logits[0, -1].float()
+        logits = process(logits, text)
+        if matcher is not None:
+            logits = torch.tensor([x if matcher.validate([v]) else -math.inf for v, x in enumerate(logits.tolist())])
+        p = law(logits)
+        candidates = sorted((v for v in range(len(p)) if p[v] > 0), key=lambda v: -p[v])[:top_k]
+        before = hidden_states(model, text)[-1]
+
+        def score(v: int, p: Sequence[float] = p, before: Tensor = before) -> float:
+            after = hidden_states(model, [*text, v])[-1][-1]
+            similar = max(float(torch.cosine_similarity(after, state, dim=0)) for state in before)
+            return (1 - penalty_alpha) * p[v] - penalty_alpha * similar
+
+        text.append(max(candidates, key=score))
+        if matcher is not None:
+            assert matcher.accept(text[-1])
+    return text[len(prompt) :]
 
 
 def guided_row(conditional: Tensor, unconditional: Tensor, scale: float) -> Tensor:
