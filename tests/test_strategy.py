@@ -174,7 +174,8 @@ def test_every_option_is_a_processor() -> None:
     everything = {**EVERY_BIAS, **EVERY_SHAPE}
     assert list(Sample(**everything).pipeline) == [*BIASES, *SHAPES]
     missing = set(inspect.signature(Sample).parameters) - everything.keys()
-    assert missing == {"temperature", "seed", "processors", "speculate", "verify", "num_return_sequences", "order"}
+    others = {"temperature", "seed", "processors", "speculate", "verify", "num_return_sequences", "contrast", "order"}
+    assert missing == others
     assert Sample(dynamic_temperature=(0.5, 1.5)).pipeline == Pipeline([DynamicTemperature(0.5, 1.5)])
     assert repr(Sample(temperature=0.7, seed=1)) == "Sample(temperature=0.7, seed=1)"
     assert pickle.loads(pickle.dumps(Sample(**everything))) == Sample(**everything)
