@@ -16,7 +16,7 @@ from torch import Tensor
 
 import decodekit as dk
 from decodekit.constraints import Guarded, Regex, compile
-from decodekit.errors import OptionError, UselessOptionError
+from decodekit.errors import OptionError, ResourceLimitError, UselessOptionError
 from decodekit.generation.batch import Batch, Result
 from decodekit.generation.sequence import Request
 from decodekit.generation.settings import Settings
@@ -277,6 +277,40 @@ def test_a_text_that_goes_back_has_the_law_without_what_is_banned_there() -> Non
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("decodekit.generation.step.may_test", lambda sequence, settings: True)
         assert p_of_texts() < THRESHOLD
+
+
+class Outgrown(TextsMatcher):
+    """A constraint that outgrows its bounds where "b" comes second."""
+
+    def accept(self, token: int) -> bool:
+        if len(self.tokens) == 1 and token == 1:
+            raise ResourceLimitError("too many states")
+        return super().accept(token)
+
+    def fork(self) -> TextsMatcher:
+        return Outgrown(self.texts, self.vocabulary, self.tokens)
+
+
+def test_a_constraint_that_fails_inside_a_draft_moves_no_law() -> None:
+    """The row fails as often as it would come there; N = 1,500, odds of 1 in 10,000 to fail by chance."""
+    letters = [bytes((byte,)) for byte in b"abc"]
+    matcher = Outgrown([x + y + z for x in letters for y in letters for z in letters], LETTERS)
+    size, num_samples = 8, 1500
+    target, other = torch.randn(2, size, size, generator=torch.Generator().manual_seed(5)) * 1.5
+    p = target[:, :3].double().softmax(-1).numpy()
+    law = p[7][:, None, None] * p[:3, :, None] * p[None, :3, :]  # the failed texts, whose second token is "b", are one
+    law[:, 1, 0], law[:, 1, 1:] = law[:, 1].sum(-1), 0
+    for draft in (DraftModel(TableLM(other), 2), DraftModel(TableLM(target), 1)):
+        given = Settings(LETTERS, Sample().pipeline, Sample().select, 3, proposer=draft, verify="rejection")
+        found, num_accepted = np.zeros((3, 3, 3)), 0
+        requests = (Request([7], matcher, seed=seed) for seed in range(num_samples))
+        for update in Batch(TableLM(target), given, 500, requests).run():
+            if update.result is not None:
+                tokens = update.result.token_ids
+                assert (len(tokens) == 1) == isinstance(update.result.error, ResourceLimitError)
+                found[tokens if len(tokens) == 3 else (tokens[0], 1, 0)] += 1
+                num_accepted += sum(update.result.stats.acceptance_histogram)
+        assert num_accepted > 250 and p_value(found, law) > THRESHOLD
 
 
 def test_probabilities_of_another_shape() -> None:
