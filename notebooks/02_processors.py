@@ -90,8 +90,8 @@ assert all((after[after > 0] >= law[after > 0]).all() for after in laws)  # what
 # %% [markdown]
 # ### Where the law is flat, they differ most
 #
-# How many tokens are left as the temperature rises. A fixed number ignores the shape; a share of the mass follows
-# it; min-p stays between.
+# How many tokens are left as the temperature rises. A fixed number ignores the shape. A share of the mass follows
+# it, up to hundreds of tokens that hardly ever come; min-p follows it, too, and stays far below.
 
 # %%
 temperatures = [0.25 * step for step in range(1, 13)]

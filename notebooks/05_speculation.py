@@ -47,7 +47,7 @@ guessers = {
     "prompt lookup": (dk.PromptLookup(), {}),
     "suffix": (dk.Suffix(), {}),
     "grammar, then prompt lookup": ([dk.GrammarDraft(), dk.PromptLookup()], {}),
-    "draft model": (dk.DraftModel("tiny-draft", num_tokens=6), {}),
+    "draft model": (dk.DraftModel("tiny-draft", num_tokens=8), {}),
 }
 found = {name: run(speculate, **options) for name, (speculate, options) in guessers.items()}
 texts = [one.text for one in found["nobody"]]
