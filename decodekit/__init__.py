@@ -92,6 +92,8 @@ _HOME: dict[str, str] = {
     "complete": "decodekit.constraints",
     "sample_text": "decodekit.constraints",
     "tools": "decodekit.constraints",
+    # evaluation
+    "compare": "decodekit.evaluation",
     # the rest
     "DecodekitError": "decodekit.errors",
     "Vocabulary": "decodekit.vocabulary",
@@ -124,6 +126,7 @@ if TYPE_CHECKING:
     from decodekit.constraints import sample_text as sample_text
     from decodekit.constraints import tools as tools
     from decodekit.errors import DecodekitError as DecodekitError
+    from decodekit.evaluation import compare as compare
     from decodekit.generation.beam import Beam as Beam
     from decodekit.generation.contrastive import ContrastiveSearch as ContrastiveSearch
     from decodekit.llm import LLM as LLM
@@ -165,12 +168,12 @@ if TYPE_CHECKING:
     from decodekit.speculation import PromptLookup as PromptLookup
     from decodekit.speculation import Suffix as Suffix
     from decodekit.speculation import SuffixCorpus as SuffixCorpus
-    from decodekit.strategy import BestOf as BestOf
     from decodekit.strategy import Amateur as Amateur
-    from decodekit.strategy import Greedy as Greedy
+    from decodekit.strategy import BestOf as BestOf
     from decodekit.strategy import DoLa as DoLa
-    from decodekit.strategy import Mirostat as Mirostat
+    from decodekit.strategy import Greedy as Greedy
     from decodekit.strategy import Guidance as Guidance
+    from decodekit.strategy import Mirostat as Mirostat
     from decodekit.strategy import Particles as Particles
     from decodekit.strategy import Sample as Sample
     from decodekit.strategy import SelfConsistency as SelfConsistency

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from decodekit import __version__
-from decodekit.cli import demo, doctor, extract, folder, generate, grammar, schema
+from decodekit.cli import bench, demo, doctor, extract, folder, generate, grammar, schema, strategies
 from decodekit.cli.console import EXIT_CODES_HELP
 
 app = typer.Typer(
@@ -30,6 +30,8 @@ for function in (
     generate.generate,
     demo.demo,
     doctor.doctor,
+    bench.bench,
+    strategies.strategies,
 ):
     app.command()(function)
 app.add_typer(schema.app, name="schema")

@@ -13,6 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from decodekit.constraints import compile
+from decodekit.constraints.constraint import Constraint
 from decodekit.errors import DecodekitError, OptionError, UnknownNameError, raise_faults
 from decodekit.evaluation.comparison import Comparison, Outcome, Row, pooled
 from decodekit.evaluation.intervals import MIN_SAMPLES
@@ -23,6 +25,7 @@ from decodekit.evaluation.metrics import Answer, Metric, measure_example, measur
 from decodekit.evaluation.speed import speed_of
 from decodekit.evaluation.spelling import Strategies, named_strategies
 from decodekit.evaluation.task import Example, Task, named_tasks
+from decodekit.evaluation.values import is_valid
 from decodekit.generation.prompt import Prompt
 from decodekit.llm import LLM, StrategyLike
 from decodekit.models.loading import BUNDLED
@@ -70,7 +73,7 @@ def compare(
 
     Raises:
         OptionError, UnknownNameError: strategies, tasks or options that cannot be used; all of them together.
-        ConstraintError: the schema of a task is none.
+        ConstraintError: the constraint of a task cannot be used.
     """
     faults: list[DecodekitError] = []
     chosen = _collected(lambda: named_strategies(strategies), faults) or {}
@@ -84,6 +87,9 @@ def compare(
                 f"no strategy {baseline!r} in this comparison.{did_you_mean(baseline, chosen)}", at="baseline"
             )
         )
+    for task in found:
+        for constraint in {task.constraint_of(example) for example in task.examples} - {None}:
+            _collected(partial(_check_constraint, llm, task, constraint), faults)
     raise_faults(faults)
     if max_new_tokens is not None:
         found = [replace(task, max_new_tokens=max_new_tokens) for task in found]
@@ -279,6 +285,17 @@ def _check(
         check_seed(seed, faults)
         if isinstance(seed, int) and seed >= 1 << 32:
             faults.append(OptionError(f"seed={seed} is not below 2**32", at="seeds"))
+
+
+def _check_constraint(llm: LLM, task: Task, constraint: Constraint) -> None:
+    """Refuse what cannot be used before anything is decoded; compiled grammars are kept."""
+    try:
+        if task.is_constrained:
+            compile(constraint, llm.vocabulary)
+        is_valid("null", constraint)
+    except DecodekitError as error:
+        error.at = f"task {task.name!r}" + (f", {error.at}" if error.at else "")
+        raise
 
 
 def _collected(read: Callable[[], Any], faults: list[DecodekitError]) -> Any:

@@ -126,12 +126,15 @@ def _notes(comparison: Comparison) -> Iterator[str]:
 def _about(comparison: Comparison) -> str:
     facts, settings = comparison.provenance, comparison.settings
     machine = facts["machine"]
-    commit = f", commit {facts['commit']}" if facts["commit"] else ""
-    return (
-        f"{settings['model']}, {settings['dtype']} on {settings['device']}; {machine['gpu'] or machine['processor']}, "
-        f"{machine['num_threads']} threads; seeds {', '.join(map(str, settings['seeds']))}, "
-        f"{settings['repeats']} repeats, batches of {settings['batch_size']}; decodekit {facts['decodekit']}{commit}, {facts['date']}"
-    )
+    parts = [
+        f"{settings['model']}, {settings['dtype']} on {settings['device']}",
+        f"{machine['gpu'] or machine['processor']}, {machine['num_threads']} threads",
+        f"seeds {', '.join(map(str, settings['seeds']))}, repeats {settings['repeats']}, "
+        f"batches of {settings['batch_size']}",
+        f"decodekit {facts['decodekit']}" + (f", commit {facts['commit']}" if facts["commit"] else ""),
+        str(facts["date"]),
+    ]
+    return "; ".join(parts)
 
 
 def _settings(comparison: Comparison) -> str:

@@ -10,6 +10,7 @@ from typing import Any, NoReturn, TypeAlias
 
 from decodekit.constraints import as_constraint, explain
 from decodekit.constraints.constraint import Constraint
+from decodekit.errors import InvalidConstraintError
 
 Path: TypeAlias = tuple[str | int, ...]
 """Where a value stands in a JSON value: property names and array indices."""
@@ -97,6 +98,7 @@ def is_valid(text: str, constraint: Any) -> bool:
 
 @lru_cache(maxsize=64)
 def _validator(constraint: Constraint, schema: str) -> Any:
+    from jsonschema import FormatChecker, SchemaError
     from jsonschema.validators import Draft202012Validator, validator_for
     from jsonschema_specifications import REGISTRY  # type: ignore[import-untyped]
     from referencing.jsonschema import DRAFT202012
@@ -104,7 +106,13 @@ def _validator(constraint: Constraint, schema: str) -> Any:
     value = json.loads(schema)
     # Without a registry, jsonschema would fetch references from the network.
     named = [(uri, DRAFT202012.create_resource(json.loads(text))) for uri, text in getattr(constraint, "registry", ())]
-    return validator_for(value, default=Draft202012Validator)(value, registry=REGISTRY.with_resources(named))
+    draft = validator_for(value, default=Draft202012Validator)
+    try:
+        # Without formats: patterns are ECMAScript's, which Python's `re` does not read in all cases.
+        draft.check_schema(value, format_checker=FormatChecker(formats=()))
+    except SchemaError as error:
+        raise InvalidConstraintError(f"not a JSON Schema: {error.message}", at=error.json_path) from error
+    return draft(value, registry=REGISTRY.with_resources(named))
 
 
 def _refuse(name: str) -> NoReturn:

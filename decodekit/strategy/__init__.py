@@ -8,6 +8,7 @@ from decodekit.strategy.names import (
     all_option_names,
     available_strategies,
     resolve_strategy,
+    strategy_factory,
     unknown_option,
 )
 from decodekit.strategy.particles import Particles
@@ -17,13 +18,13 @@ from decodekit.strategy.tokenwise import Greedy, Mirostat, Sample, can_redraw
 __all__ = [
     "GENERATION_OPTIONS",
     "PROPOSERS",
-    "BestOf",
     "Amateur",
-    "Greedy",
+    "BestOf",
     "DoLa",
+    "Greedy",
+    "Guidance",
     "Mirostat",
     "Particles",
-    "Guidance",
     "Processors",
     "Sample",
     "SelfConsistency",
@@ -34,5 +35,6 @@ __all__ = [
     "check_seed",
     "did_you_mean",
     "resolve_strategy",
+    "strategy_factory",
     "unknown_option",
 ]

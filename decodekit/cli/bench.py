@@ -1,0 +1,138 @@
+"""`bench`: decoding strategies side by side, quality and speed."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from decodekit.cli import options as o
+from decodekit.cli.console import DONE, SOME_FAILED, command, note, print_json
+from decodekit.errors import OptionError
+
+JSONL, HTML = "bench.jsonl", "bench.html"
+_LINE_INTERVAL_S = 10.0
+
+
+@command
+def bench(
+    strategies: Annotated[
+        list[str],
+        typer.Option(
+            metavar="LIST",
+            help="Names between commas, each with options and with who guesses ahead: "
+            "greedy,sample:temperature=0.7,top_p=0.9,greedy+prompt-lookup. `decodekit strategies` lists them.",
+            show_default=False,
+        ),
+    ],
+    tasks: Annotated[
+        list[str],
+        typer.Option(
+            metavar="LIST",
+            help="Shipped tasks (extraction, extraction-free, copying, summarising, open-ended) or JSONL files with "
+            "prompt and reference, between commas.",
+        ),
+    ] = ["extraction"],  # noqa: B006  # typer copies it
+    output: Annotated[
+        Path, typer.Option("-o", "--output", metavar="DIR", help="Where bench.jsonl and bench.html go.")
+    ] = Path("out/bench"),
+    model: o.Model = "tiny",
+    dtype: o.Dtype = "auto",
+    device_map: o.DeviceMap = None,
+    judge: Annotated[
+        str | None,
+        typer.Option(
+            help="Model for perplexity; left out, the model itself.", rich_help_panel=o.MODEL, show_default=False
+        ),
+    ] = None,
+    seeds: Annotated[str, typer.Option(metavar="LIST", help="Each decodes every example; 3 for intervals.")] = "0,1,2",
+    repeats: Annotated[int, typer.Option(min=1, help="How often each text is decoded again, for its time.")] = 1,
+    baseline: Annotated[
+        str | None, typer.Option(help="What the others are compared with; left out, the first.", show_default=False)
+    ] = None,
+    batch_size: Annotated[int, typer.Option(min=1, help="Examples decoded at a time.")] = 1,
+    max_new_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Budget per text, in place of the tasks' own.", show_default=False)
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Only the first examples of each task.", show_default=False)
+    ] = None,
+    schema: Annotated[
+        str | None,
+        typer.Option(help=f"For a JSONL file that names none. {o.SCHEMA_HELP}", show_default=False),
+    ] = None,
+    as_json: o.Json = False,
+) -> int:
+    """Compare strategies on the same prompts and seeds: what they write, and what it costs.
+
+    Prints a table and writes bench.jsonl (one line per strategy, task and seed) and bench.html. Exit code 7 if a text
+    has an error; its row is kept.
+    """
+    from decodekit.evaluation.compare import compare
+    from decodekit.evaluation.spelling import named_strategies, split_strategies
+    from decodekit.evaluation.task import load_task
+
+    # Before a model is loaded, so that faults are told at once.
+    chosen = named_strategies([one for text in strategies for one in split_strategies(text)])
+    constraint = None
+    if schema is not None:
+        from decodekit.jobs.schema import load_schema
+
+        constraint = load_schema(schema).constraint
+    found = [load_task(name.strip(), constraint) for text in tasks for name in text.split(",")]
+    numbers = _seeds(seeds)
+
+    from decodekit.cli.extract import load_model
+
+    llm = load_model(model, dtype, device_map)
+    comparison = compare(
+        llm,
+        chosen,
+        [task if limit is None else task.first(limit) for task in found],
+        seeds=numbers,
+        repeats=repeats,
+        batch_size=batch_size,
+        judge=None if judge is None else load_model(judge, dtype, device_map),
+        baseline=baseline,
+        max_new_tokens=max_new_tokens,
+        progress=_Watch(),
+    )
+    comparison.to_jsonl(output / JSONL)
+    comparison.to_html(output / HTML)
+    if as_json:
+        print_json(comparison.records())
+    else:
+        print(comparison.table(), end="")
+    note(f"{output / HTML}, {output / JSONL}")
+    return SOME_FAILED if any(row.num_failed for row in comparison.rows) else DONE
+
+
+def _seeds(text: str) -> list[int]:
+    """``"0,1,2"`` as numbers."""
+    pieces = [piece.strip() for piece in text.split(",")]
+    if not all(piece.isascii() and piece.isdigit() for piece in pieces):
+        raise OptionError(f"--seeds is numbers between commas, not {text!r}.", at="--seeds", hint="--seeds 0,1,2")
+    return [int(piece) for piece in pieces]
+
+
+class _Watch:
+    """Tells on stderr how far a comparison is: on one line of a terminal, elsewhere every ten seconds."""
+
+    def __init__(self) -> None:
+        self._begun = self._told = time.monotonic()
+        self._is_terminal = sys.stderr.isatty()
+
+    def __call__(self, num_done: int, num_calls: int, label: str) -> None:
+        """Called before each decoding; see `evaluation.compare.Progress`."""
+        now = time.monotonic()
+        left = f", {(now - self._begun) / num_done * (num_calls - num_done):.0f} s left" if num_done else ""
+        line = f"{num_done}/{num_calls}{left}: {label}"
+        if self._is_terminal:
+            end = "\r" if num_done + 1 < num_calls else "\r\n"
+            print(f"\r\x1b[K{line[:100]}", end=end, file=sys.stderr, flush=True)
+        elif now - self._told >= _LINE_INTERVAL_S:
+            self._told = now
+            note(line)
