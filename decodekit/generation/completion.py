@@ -29,9 +29,9 @@ class Completion:
         stats: times and counts.
         score: by what a strategy of several texts ranks it: of a beam search, the log-probability divided by a power
             of the length; of `BestOf`, what its `rank` says; of `SelfConsistency`, the share of the samples with this
-            answer; else None.
-        others: the further texts of a beam search or of samples with `num_return_sequences`, of `BestOf` and
-            `SelfConsistency`; in the order of their scores, or of the samples.
+            answer; of `Particles`, the share of the weight; else None.
+        others: the further texts of a beam search, of samples with `num_return_sequences`, of `BestOf`,
+            `SelfConsistency` and `Particles`; in the order of their scores, or of the samples.
     """
 
     text: str
