@@ -11,8 +11,19 @@ import pytest
 import torch
 
 import decodekit as dk
+from decodekit.cli.options import parse_speculate
 from decodekit.errors import DecodekitError, ModelError, OptionError
-from decodekit.speculation import Adaptive, Context, EarlyExit, GrammarDraft
+from decodekit.speculation import (
+    Adaptive,
+    Chain,
+    Context,
+    EarlyExit,
+    GrammarDraft,
+    Joined,
+    resolve_proposer,
+)
+from decodekit.strategy import PROPOSERS
+from decodekit.testing import check_proposer
 from tests.models import architectures
 from tests.reference.generation_tokenizer import EOS, small_tokenizer
 from tests.speculation.test_extraction import documents, schema_of
@@ -118,3 +129,12 @@ def test_it_is_a_value() -> None:
     copy = pickle.loads(pickle.dumps(early))
     assert copy == early == EarlyExit(-1, 2) != EarlyExit(-2, 2)
     assert len(early._engines) == 1 and len(copy._engines) == 0
+
+
+def test_the_laws_of_proposers() -> None:
+    check_proposer(EarlyExit(2, 3), llm=shallow("llama"), max_new_tokens=8)
+
+
+def test_by_name_on_the_command_line() -> None:
+    names = parse_speculate("early-exit:-1, grammar+early-exit:0.5")
+    assert resolve_proposer(names, PROPOSERS) == Chain((EarlyExit(-1), Joined((GrammarDraft(), EarlyExit(0.5)))))
