@@ -240,6 +240,7 @@ def test_prompts_without_a_negative_one() -> None:
         (lambda: dk.Amateur(llm(), beta=0), ["beta"]),
         (lambda: dk.Greedy(contrast=2), ["contrast"]),
         (lambda: dk.Sample(contrast="dola"), ["contrast"]),
+        (lambda: dk.Sample(contrast=dk.DoLa), ["contrast"]),
         (lambda: dk.Mirostat(contrast=2), ["contrast"]),
         (lambda: dk.Beam(contrast=2), ["contrast"]),
     ],

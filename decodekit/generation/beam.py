@@ -25,7 +25,7 @@ from torch import Tensor
 
 from decodekit.errors import OptionError, UselessOptionError, raise_faults
 from decodekit.generation.stopping import FinishReason
-from decodekit.models.contrast import Contrast
+from decodekit.models.contrast import Contrast, is_contrast
 from decodekit.sampling import LogitsProcessor, Pipeline, Stage, Temperature, greedy
 from decodekit.sampling.checks import is_count, is_number
 
@@ -139,8 +139,9 @@ class Beam:
         if self.do_sample and is_count(groups, 2):
             faults.append(OptionError("groups of beams cannot sample", at="do_sample", hint="num_beam_groups=1"))
         need("temperature", is_number(self.temperature) and self.temperature > 0, "a number above 0")
-        is_contrast = self.contrast is None or isinstance(self.contrast, Contrast)
-        need("contrast", is_contrast, "Guidance(...), DoLa(...) or Amateur(...)")
+        need(
+            "contrast", self.contrast is None or is_contrast(self.contrast), "Guidance(...), DoLa(...) or Amateur(...)"
+        )
         need("seed", self.seed is None or (is_count(self.seed, 0) and self.seed < 1 << 63), "an integer of 63 bits")
         if not self.do_sample:
             for option, is_given in (("temperature", self.temperature != 1.0), ("seed", self.seed is not None)):

@@ -23,6 +23,7 @@ IMPLAUSIBLE: Final = -1000.0
 
 Their probability is 0 in float32 wherever a plausible token may come. The papers give them minus infinity, which is the
 same there, and no token at all where a constraint allows implausible ones only: here the model's own law decides then.
+What looks at the spread or the number of finite logits (top-nσ, dynamic temperature) sees them as well.
 """
 
 _LEAST: Final = -1e4
@@ -103,6 +104,11 @@ class Contrast(Protocol):
             DecodekitError: it cannot be applied to this model.
         """
         ...
+
+
+def is_contrast(value: object) -> bool:
+    """Whether this is a value that can be applied to a model; a class of such values is none."""
+    return isinstance(value, Contrast) and not isinstance(value, type)
 
 
 @runtime_checkable

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from decodekit.errors import DecodekitError, OptionError
 from decodekit.generation.settings import NoiseKeys
-from decodekit.models.contrast import Contrast
+from decodekit.models.contrast import Contrast, is_contrast
 from decodekit.sampling import Candidates, LogitsProcessor, Pipeline
 from decodekit.sampling.mirostat import Mirostat as MirostatLaw
 from decodekit.speculation import (
@@ -120,7 +120,7 @@ class Strategy(ABC):
 
 def check_contrast(contrast: object, faults: list[DecodekitError]) -> None:
     """Add a fault if `contrast` is neither None nor a value that changes a law."""
-    if contrast is not None and not isinstance(contrast, Contrast):
+    if contrast is not None and not is_contrast(contrast):
         cause = f"contrast={contrast!r:.60} is no contrast"
         faults.append(OptionError(cause, at="contrast", hint="Guidance(scale=1.5), DoLa(), Amateur(llm)"))
 
