@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import heapq
 import re
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import count
@@ -36,6 +36,8 @@ MAX_REMEMBERED: Final = 20_000
 """States whose completions are remembered, per grammar."""
 
 _CALLS_LAST: Final = 1 << 40
+_ANSWER_BYTES: Final = 100  # of what is kept of a frame, a stack or a state, measured on the grammars of the library
+_THREADS_BYTES: Final = 500
 _FILLERS: Final = (b" ", b"-", b"=", b"_", b"0", b".", b"*")
 
 
@@ -107,17 +109,17 @@ class Completions:
         self._tokens: dict[State, tuple[int, ...]] = {}
         self.root = root
 
-    def text(self, state: State, path: bytes) -> bytes:
-        """A shortest completion in bytes of `state`, which the text `path` leads to."""
+    def text(self, state: State, path: Callable[[], bytes]) -> bytes:
+        """A shortest completion in bytes of `state`; `path` gives a text that leads there, and is rarely called."""
         known = self._texts.get(state)
         if known is None:
             known = b"" if state.is_accepting else self._of_configurations(state)
             if known is None:
-                known = self._least_text(self._threads_of(state, path))
+                known = self._least_text(self._threads_of(state, path()))
             _remember(self._texts, state, known)
         return known
 
-    def tokens(self, state: State, path: bytes) -> tuple[int, ...]:
+    def tokens(self, state: State, path: Callable[[], bytes]) -> tuple[int, ...]:
         """A completion in few tokens."""
         known = self._tokens.get(state)
         if known is None:
@@ -125,7 +127,7 @@ class Completions:
             _remember(self._tokens, state, known)
         return known
 
-    def are_enough(self, num_tokens: int, state: State, path: bytes) -> bool:
+    def are_enough(self, num_tokens: int, state: State, path: Callable[[], bytes]) -> bool:
         """Whether `tokens` has at most so many; cheaper where every byte is a token and there are plenty."""
         text = self.text(state, path)
         if len(text) <= num_tokens and self._has_all_bytes:
@@ -135,6 +137,12 @@ class Completions:
     def least(self, frame: Frame) -> bytes | None:
         """A shortest text of a frame; None if it has none."""
         return self._least(frame, _Effort())
+
+    @property
+    def num_bytes(self) -> int:
+        """About how much memory the answers take that are kept."""
+        num_answers = len(self._frames) + len(self._outsides) + len(self._texts) + len(self._tokens)
+        return _ANSWER_BYTES * num_answers + _THREADS_BYTES * (len(self._threads) + len(self._places))
 
     @cached_property
     def _token_of(self) -> dict[bytes, int]:

@@ -145,7 +145,8 @@ class CompiledGrammar:
         """Account for what has grown since the last time."""
         unfolding = self._unfolding
         arrays = map(_array_bytes, (unfolding, unfolding.rows, unfolding.stacks))
-        self._account.set(sum(arrays) + unfolding.num_states * _STATE_BYTES)
+        answers = unfolding.num_answer_bytes + self._completions.num_bytes
+        self._account.set(sum(arrays) + unfolding.num_states * _STATE_BYTES + answers)
         _measure_automaton(unfolding.automaton)
 
     def _start(self) -> None:

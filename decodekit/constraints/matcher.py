@@ -269,16 +269,17 @@ class GrammarMatcher:
         Raises:
             ResourceLimitError: none was found within bounds.
         """
-        return () if self.is_terminated else self._completions.tokens(self._path[-1], self.text)
+        return () if self.is_terminated else self._completions.tokens(self._path[-1], lambda: self.text)
 
     def can_end_within(self, num_tokens: int, token: int) -> bool:
         """Whether `token` is allowed and the `completion` of the text after it has at most so many tokens."""
-        target = self.after(self._path[-1], token)
+        state = self._path[-1]
+        target = self.after(state, token)
         if target is None or num_tokens < 0:
             return False
         if target.is_accepting or target is self._unfolding.ended:
             return True
-        return self._completions.are_enough(num_tokens, target, self.text + self._read_as(self._path[-1], token))
+        return self._completions.are_enough(num_tokens, target, lambda: self.text + self._read_as(state, token))
 
     def forced_tokens(self) -> list[int]:
         """The run of tokens each of which is the only one allowed; changes nothing."""

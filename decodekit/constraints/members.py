@@ -19,7 +19,7 @@ import math
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import count
 from typing import Final, TypeVar
 
@@ -93,7 +93,7 @@ def complete(constraint: object, prefix: str = "") -> str:
     if not ways[0].is_whole:
         raise OptionError(f"no text begins so: {ways[0].explain(root, unfolding)}", at="prefix")
     paths = [way.path for way in ways]
-    wholes = [path + completions.text(way.state, path) for path, way in zip(paths, ways, strict=True)]
+    wholes = [path + completions.text(way.state, partial(bytes, path)) for path, way in zip(paths, ways, strict=True)]
     shortest = min(range(len(wholes)), key=lambda number: len(wholes[number]))
     text = with_names(wholes[shortest])
     refusal = _refusal(rule, text)

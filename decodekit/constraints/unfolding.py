@@ -34,6 +34,7 @@ MAX_CONFIGURATIONS: Final = 20_000
 """Bound on the alternatives that one state may hold, and on the frames that one step may enter."""
 _MANY_STACKS: Final = 4  # so many on which the same is read are bundled
 _FEW_BYTES: Final = 64  # so many are tried one by one
+_ANSWER_BYTES: Final = 500  # of what is kept of a stack or a state, measured on the grammars of the library
 
 
 class Unfolding:
@@ -80,6 +81,11 @@ class Unfolding:
     def num_states(self) -> int:
         """Number of states reached."""
         return len(self._states)
+
+    @property
+    def num_answer_bytes(self) -> int:
+        """About how much memory the answers take that are kept beside states, arrays and stacks."""
+        return _ANSWER_BYTES * (len(self._returned) + len(self._following_bytes))
 
     def step(self, state: State, byte: int) -> State | None:
         """The state after one more byte, or None if no text continues so."""

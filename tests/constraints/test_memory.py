@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 from decodekit.constraints import (
+    CompiledGrammar,
     JsonSchema,
     Matcher,
+    as_constraint,
     compile,
     compiler,
     memory,
@@ -155,6 +157,24 @@ def test_threads_write_the_same_under_a_small_limit() -> None:
     with ThreadPoolExecutor(6) as pool:
         for _ in range(2):
             assert list(pool.map(texts, range(6))) == expected
+
+
+def test_answers_are_accounted_for() -> None:
+    """What is asked of states that exist, and is kept: forced bytes, completions, what follows a stack."""
+    grammar = CompiledGrammar(as_constraint({"type": "array", "items": {"type": "array"}}), VOCABULARY)
+    matcher = grammar.matcher()
+    places = []
+    for byte in b'[[1, [true], "abc"], [[[[2]]]]]':
+        assert matcher.accept(VOCABULARY.token_bytes.index(bytes([byte])))
+        places.append(matcher.fork())
+    grammar.matcher()
+    before, states = grammar.num_bytes, grammar._unfolding.num_states
+    for place in places:
+        place.forced_text()
+        place.completion()
+    grammar.matcher()
+    assert grammar.num_bytes >= before + 300 * len(set(grammar._unfolding._following_bytes)) > before
+    assert grammar.num_bytes - before > 1300 * (grammar._unfolding.num_states - states)
 
 
 def test_accounts() -> None:

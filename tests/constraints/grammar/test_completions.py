@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 
 import pytest
 
@@ -46,7 +47,7 @@ def test_completions_are_shortest() -> None:
         completions = Completions(root, unfolding, BYTES)
         state, path = unfolding.root, b""
         for _ in range(8):
-            word = completions.text(state, path)
+            word = completions.text(state, partial(bytes, path))
             end = unfolding.read(state, word)
             assert end is not None and end.is_accepting
             assert len(word) == fewest(unfolding, state, b"abc"), (seed, rules, path)
