@@ -20,7 +20,16 @@ from rich.table import Table
 
 import decodekit as dk
 from benchmarks import record
-from decodekit.speculation import Adaptive, DraftModel, GrammarDraft, PromptLookup, Suffix, SuffixCorpus
+from decodekit.speculation import (
+    Adaptive,
+    DraftModel,
+    EarlyExit,
+    GrammarDraft,
+    Joined,
+    PromptLookup,
+    Suffix,
+    SuffixCorpus,
+)
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 MAX_NEW_TOKENS = 320
@@ -28,7 +37,7 @@ MAX_NEW_TOKENS = 320
 
 def settings(draft_model: str) -> dict[str, dict[str, Any]]:
     """Options by their name in the table; a corpus belongs to one setting alone."""
-    grammar, draft = GrammarDraft(), DraftModel(draft_model, num_tokens=8)
+    grammar, draft, early = GrammarDraft(), DraftModel(draft_model, num_tokens=8), EarlyExit(0.6)
     speculate: dict[str, Any] = {
         "GrammarDraft": grammar,
         "PromptLookup": PromptLookup(),
@@ -41,6 +50,11 @@ def settings(draft_model: str) -> dict[str, dict[str, Any]]:
         "GrammarDraft, DraftModel": (grammar, draft),
         "Suffix, corpus from 4 tokens on; DraftModel": (Suffix(min_match=4, corpus=SuffixCorpus()), draft),
         "each adaptive: GrammarDraft, Suffix": (Adaptive(grammar), Adaptive(Suffix())),
+        "EarlyExit, 60 % of the layers": early,
+        "joined: GrammarDraft, PromptLookup": Joined((grammar, PromptLookup())),
+        "joined: GrammarDraft, adaptive PromptLookup": Joined((grammar, Adaptive(PromptLookup()))),
+        "joined: GrammarDraft, DraftModel": Joined((grammar, draft)),
+        "joined: GrammarDraft, EarlyExit": Joined((grammar, early)),
     }
     forced = {f"forced; {name}": {"speculate": value} for name, value in speculate.items()}
     return {"plain": {"fast_forward": "off"}, "forced": {}, **forced}

@@ -68,7 +68,8 @@ Speculate = Annotated[
     str | None,
     typer.Option(
         metavar="NAMES",
-        help="Who guesses ahead: grammar, prompt-lookup, several between commas, or none. The text stays the same.",
+        help="Who guesses ahead: grammar, prompt-lookup, suffix, draft-model:NAME, early-exit:LAYERS; joined by "
+        "+ in one draft, or several to try in order between commas; or none. The text stays the same.",
         rich_help_panel=SPEED,
         show_default=False,
     ),
