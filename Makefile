@@ -62,6 +62,18 @@ bench-forced: $(STAMP)  ## tokens without a forward pass of their own on a corpu
 bench-forwards: $(STAMP)  ## forward passes per token of the sample extraction, proposer by proposer
 	$(BIN)/python -m benchmarks.forwards
 
+bench-speculation: $(STAMP)  ## tokens per second with guesses ahead, beside transformers' assisted decoding
+	$(BIN)/python -m benchmarks.speculation
+
+bench-beams: $(STAMP)  ## beam search after a long prompt, beside transformers'
+	$(BIN)/python -m benchmarks.beams
+
+bench-attention: $(STAMP)  ## attention of a verify block with packed queries, beside the masked call
+	$(BIN)/python -m benchmarks.attention
+
+bench-sampler: $(STAMP)  ## one draw from logits, beside transformers' processors
+	$(BIN)/python -m benchmarks.sampler
+
 bench-first-use: $(STAMP)  ## CPU time of a new process up to its first masks, beside llguidance (pip install it)
 	$(BIN)/python -m benchmarks.first_use
 
