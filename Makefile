@@ -8,10 +8,10 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint types check-format pytest test-slow test-gpu fuzz bench bench-masks bench-grammars bench-forced bench-forwards bench-first-use notebooks train clean
+.PHONY: help install demo test lint types check-format pytest test-slow test-gpu fuzz bench bench-masks bench-grammars bench-forced bench-forwards bench-first-use bench-speculation bench-beams bench-attention bench-sampler notebooks train clean
 
 help:  ## list the targets
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
 $(STAMP): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
