@@ -71,7 +71,7 @@ def bench(
     Prints a table and writes bench.jsonl (one line per strategy, task and seed) and bench.html. Exit code 7 if a text
     has an error; its row is kept.
     """
-    from decodekit.evaluation.compare import compare
+    from decodekit.evaluation.comparing import compare
     from decodekit.evaluation.spelling import named_strategies, split_strategies
     from decodekit.evaluation.task import load_task
 
@@ -126,7 +126,7 @@ class _Watch:
         self._is_terminal = sys.stderr.isatty()
 
     def __call__(self, num_done: int, num_calls: int, label: str) -> None:
-        """Called before each decoding; see `evaluation.compare.Progress`."""
+        """Called before each decoding; see `evaluation.comparing.Progress`."""
         now = time.monotonic()
         left = f", {(now - self._begun) / num_done * (num_calls - num_done):.0f} s left" if num_done else ""
         line = f"{num_done}/{num_calls}{left}: {label}"

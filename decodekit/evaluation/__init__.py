@@ -4,7 +4,7 @@
 alone.
 """
 
-from decodekit.evaluation.compare import compare
+from decodekit.evaluation.comparing import compare
 from decodekit.evaluation.comparison import Comparison, Outcome, Row
 from decodekit.evaluation.intervals import Estimate
 from decodekit.evaluation.metrics import METRICS

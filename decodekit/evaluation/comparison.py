@@ -24,7 +24,7 @@ class Outcome:
 
     Args:
         example: its id.
-        seed: key of the noise it was decoded with; see `compare.seed_of`.
+        seed: key of the noise it was decoded with; see `comparing.seed_of`.
         quality: its figures by metric; those that do not apply are left out.
         repeats: one measurement per repeat.
     """
