@@ -60,10 +60,9 @@ def gathered(updates: Iterable[Update], num_samples: int) -> Iterator[Update]:
         number = update.sequence % num_samples
         samples[number].text.append(update.text)
         samples[number].result = update.result
-        if number == 0 and update.token_ids:
+        if number == 0 and (update.text or update.token_ids):
             yield replace(update, result=None)
-        ended = [sample for sample in samples if sample.result is not None]
-        if len(ended) == num_samples:
+        if update.result is not None and all(sample.result is not None for sample in samples):
             del families[update.index]
             first, *others = (
                 Update(update.index, "".join(sample.text), sample.result.token_ids, sample.result, i)

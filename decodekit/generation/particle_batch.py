@@ -259,6 +259,7 @@ class ParticleBatch:
         return masked_draws(rows, bitmask.to(rows.device), keys)
 
     def _draw_by_rejection(self, live: list[tuple[Population, int]], rows: Tensor, keys: NoiseKeys) -> list[Draw]:
+        rows = rows.cpu()  # tokens are looked at one by one
         noise = gumbel(keys.seeds, keys.sequences, keys.positions, rows.shape[-1], rows.device)
         draws: list[Draw] = []
         for (population, place), row, own_noise in zip(live, rows, noise, strict=True):

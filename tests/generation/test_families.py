@@ -13,10 +13,11 @@ from decodekit.constraints import Guarded, Regex, compile
 from decodekit.errors import OptionError
 from decodekit.generation import batch as batch_module
 from decodekit.generation import families as families_module
-from decodekit.generation.batch import Batch, Result
-from decodekit.generation.families import decode
+from decodekit.generation.batch import Batch, Result, Update
+from decodekit.generation.families import decode, gathered
 from decodekit.generation.sequence import Request
 from decodekit.generation.settings import Settings
+from decodekit.generation.stats import Stats
 from decodekit.generation.stopping import StopStrings
 from decodekit.models.huggingface import HuggingFaceLM
 from decodekit.strategy import Mirostat, Sample, Strategy
@@ -179,6 +180,23 @@ def test_what_cannot_start_has_as_many_results() -> None:
     assert [[result.finish_reason for _, result in family] for family in found[:2]] == [["error"] * 3] * 2
     assert found[1][2][1].error is error
     assert all(result.error is None for _, result in found[2])
+
+
+def test_text_that_is_released_at_the_end_is_handed_out() -> None:
+    """The first sample of two ends in the middle of a character, without a token more."""
+    stats = Stats(1, 1, 1, None, 0.0)
+    whole, broken = Result((5,), "stop", None, (), stats), Result((4,), "dead_end", None, (), stats)
+    parts = [
+        Update(0, "", (4,), None, 0),
+        Update(0, "ab", (5,), None, 1),
+        Update(0, "\ufffd", (), broken, 0),
+        Update(0, "", (), whole, 1),
+    ]
+    first, second, last = gathered(parts, 2)
+    assert (first.text, first.token_ids, second.text, second.token_ids) == ("", (4,), "\ufffd", ())
+    assert (first.result, second.result) == (None, None)
+    assert last.text == "" and last.result is not None and last.result.token_ids == (4,)
+    assert [(other.text, other.token_ids, other.result) for other in last.result.others] == [("ab", (5,), whole)]
 
 
 def test_samples_differ_and_the_first_streams() -> None:
