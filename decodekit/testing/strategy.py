@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from decodekit.constraints import Regex
-from decodekit.errors import DeadEndError, DecodekitError, NonFiniteLogitsError
+from decodekit.errors import DeadEndError, DecodekitError, NonFiniteLogitsError, UselessOptionError
 from decodekit.generation.prompt import encode
 from decodekit.generation.settings import NoiseKeys
 from decodekit.llm import LLM, Completion
@@ -28,7 +28,7 @@ from decodekit.vocabulary import Vocabulary
 STRATEGY_LAWS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "value": "it is a frozen dataclass; copies are equal, and its repr makes an equal one",
-        "options": "wrong values of `seed`, `processors` and `speculate` are refused when it is made",
+        "options": "wrong values of `seed`, `processors`, `speculate` and `contrast` are refused when it is made",
         "select": "`select` gives an int64 [N] of token ids, the same for the same scores and keys",
         "rows": "the token of a row depends on its scores and its keys alone",
         "allowed": "no token is taken whose score is -inf",
@@ -73,7 +73,7 @@ def check_strategy(strategy: Strategy, *, llm: LLM | None = None, max_new_tokens
 def _check_options(subject: Subject, strategy: Any) -> None:
     """A wrong value of each common option that the strategy has is refused by name."""
     options = {field.name for field in dataclasses.fields(strategy) if field.init}
-    for option, wrong in (("seed", -1), ("processors", 7), ("speculate", "no such proposer")):
+    for option, wrong in (("seed", -1), ("processors", 7), ("speculate", "no such proposer"), ("contrast", 7)):
         if option not in options:
             continue
         try:
@@ -155,6 +155,8 @@ class _Texts:
         """The same texts alone, in batches, and with drafts."""
         under = "" if constraint is None else f" under {constraint!r}"
         alone = self._texts("batch", f"batch_size=1{under}", strategy, constraint, batch_size=1)
+        if all(isinstance(completion.error, UselessOptionError) for completion in alone):
+            return  # it says that it has no effect here
         for prompt, completion in zip(PROMPTS, alone, strict=True):
             if completion.error is not None:
                 self.subject.broken("constraint", f"the prompt {prompt!r}{under}", completion.error)

@@ -104,6 +104,7 @@ class ToyLM:
     device = torch.device("cpu")
     dtype = torch.float32
     can_rollback = True
+    num_layers = 1
 
     def __init__(self, seed: int = 0) -> None:
         self.seed = seed
@@ -150,6 +151,22 @@ class ToyLM:
         if logits == "all":
             return found
         return torch.cat([row[end - n : end] for row, end, n in zip(found, num_tokens, wanted, strict=True)])
+
+    def forward_hidden(
+        self,
+        tokens: Tensor,
+        num_tokens: Sequence[int],
+        cache: Cache,
+        rows: Sequence[int] | None = None,
+        *,
+        logits: LogitsKind = "last",
+        layers: Sequence[int] = (-1,),
+    ) -> tuple[Tensor, list[Tensor]]:
+        """See `models.layers.HiddenStates.forward_hidden`; all layers say the same, 16 numbers for every token."""
+        found = self.forward(tokens, num_tokens, cache, rows, logits=logits)
+        keys = tokens.flatten().tolist()
+        hidden = gumbel([self.seed] * len(keys), [1] * len(keys), keys, 16, self.device).view(*tokens.shape, 16)
+        return found, [hidden] * len(layers)
 
 
 def toy_llm(seed: int = 0) -> LLM:
