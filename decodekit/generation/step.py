@@ -215,7 +215,9 @@ def verify(
             break
     sequence.forget_states()
     tokens = sequence.token_ids[num_before:]
-    offered = [one.token for one in guess.drawn] or draft
+    offered = draft
+    if guess.drawn and len(tokens) > len(draft):  # the last place was reached, and what was drawn there tested
+        offered = [one.token for one in guess.drawn[: len(tokens)]]
     if offered:
         num_kept = num_equal(tokens, offered)
         num_forced = min(num_kept, guess.num_forced)
