@@ -26,8 +26,9 @@ from torch import Tensor
 from decodekit.errors import OptionError, UselessOptionError, raise_faults
 from decodekit.generation.stopping import FinishReason
 from decodekit.models.contrast import Contrast, is_contrast
-from decodekit.sampling import LogitsProcessor, Pipeline, Stage, Temperature, greedy
+from decodekit.sampling import Pipeline, Stage, Temperature, greedy
 from decodekit.sampling.checks import is_count, is_number
+from decodekit.sampling.named import Processors, listed
 
 if TYPE_CHECKING:
     from decodekit.constraints.matcher import Matcher
@@ -81,7 +82,7 @@ class Beam:
     do_sample: bool = False
     temperature: float = 1.0
     seed: int | None = None
-    processors: Pipeline | LogitsProcessor | list[LogitsProcessor] | tuple[LogitsProcessor, ...] = ()
+    processors: Processors = ()
     speculate: InitVar[Speculate] = None
     contrast: Contrast | None = field(default=None, kw_only=True)
 
@@ -97,8 +98,8 @@ class Beam:
             )
         raise_faults(faults)
 
-    def _faults(self) -> list[OptionError]:
-        faults: list[OptionError] = []
+    def _faults(self) -> list[DecodekitError]:
+        faults: list[DecodekitError] = []
 
         def need(name: str, condition: bool, expected: str, hint: str | None = None) -> None:
             if not condition:
@@ -148,20 +149,13 @@ class Beam:
                 if is_given:
                     cause = f"{option} has no effect on beams that take the likeliest"
                     faults.append(UselessOptionError(cause, at=option, hint="do_sample=True"))
-        try:
-            self._extra()
-        except OptionError as error:
-            faults.append(error)
+        listed(self.processors, faults)
         return faults
-
-    def _extra(self) -> tuple[LogitsProcessor, ...]:
-        given = self.processors
-        return Pipeline(given if isinstance(given, Pipeline | list | tuple) else [given]).processors
 
     @cached_property
     def pipeline(self) -> Pipeline:
         """Biases, temperature, the rest: what log-probabilities go through."""
-        extra = self._extra()
+        extra = listed(self.processors, [])
         if self.temperature == 1.0:
             return Pipeline(extra)
         biases = [processor for processor in extra if processor.stage is Stage.BIAS]

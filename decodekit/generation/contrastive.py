@@ -21,8 +21,9 @@ from torch import Tensor
 
 from decodekit.errors import DecodekitError, ModelError, OptionError, UselessOptionError, raise_faults
 from decodekit.models.layers import HiddenStates
-from decodekit.sampling import LogitsProcessor, Pipeline, greedy
+from decodekit.sampling import Pipeline, greedy
 from decodekit.sampling.checks import is_count, is_number
+from decodekit.sampling.named import Processors, listed
 
 if TYPE_CHECKING:
     from decodekit.generation.batch import Update
@@ -57,7 +58,7 @@ class ContrastiveSearch:
 
     top_k: int = 4
     penalty_alpha: float = 0.6
-    processors: Pipeline | LogitsProcessor | list[LogitsProcessor] | tuple[LogitsProcessor, ...] = ()
+    processors: Processors = ()
     speculate: InitVar[Speculate] = None
 
     def __post_init__(self, speculate: Speculate) -> None:
@@ -67,10 +68,7 @@ class ContrastiveSearch:
         if not is_number(self.penalty_alpha) or not 0 <= self.penalty_alpha <= 1:
             cause = f"penalty_alpha={self.penalty_alpha!r} is not a number from 0 to 1"
             faults.append(OptionError(cause, at="penalty_alpha"))
-        try:
-            _ = self.pipeline
-        except OptionError as error:
-            faults.append(error)
+        listed(self.processors, faults)
         if speculate is not None:
             faults.append(
                 OptionError(
@@ -84,8 +82,7 @@ class ContrastiveSearch:
     @cached_property
     def pipeline(self) -> Pipeline:
         """The processors."""
-        given = self.processors
-        return Pipeline(given if isinstance(given, Pipeline | list | tuple) else [given])
+        return Pipeline(listed(self.processors, []))
 
     @property
     def proposer(self) -> Proposer | None:

@@ -1,7 +1,8 @@
 """Which token is taken: strategies as frozen values, and the names by which they are found."""
 
 from decodekit.plugins import did_you_mean
-from decodekit.strategy.base import PROPOSERS, Processors, Strategy, check_seed
+from decodekit.sampling.named import Processors
+from decodekit.strategy.base import PROPOSERS, Strategy, check_seed
 from decodekit.strategy.contrast import Amateur, DoLa, Guidance
 from decodekit.strategy.names import (
     GENERATION_OPTIONS,

@@ -20,16 +20,16 @@ and name it in the entry-point group ``decodekit.strategies`` to find it by name
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import Field, fields, is_dataclass
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar
 
 from torch import Tensor
 
 from decodekit.errors import DecodekitError, OptionError
 from decodekit.generation.settings import NoiseKeys
 from decodekit.models.contrast import Contrast, is_contrast
-from decodekit.sampling import Candidates, LogitsProcessor, Pipeline
+from decodekit.sampling import Candidates, Pipeline
 from decodekit.sampling.mirostat import Mirostat as MirostatLaw
 from decodekit.speculation import (
     Adaptive,
@@ -55,9 +55,6 @@ PROPOSERS: Mapping[str, Callable[..., Proposer]] = {
 
 What is looked up is worth as much as the text repeats itself, so that by name it comes with `Adaptive`.
 """
-
-Processors: TypeAlias = Pipeline | LogitsProcessor | str | Sequence[LogitsProcessor | str]
-"""Logits processors as an option takes them: values, or names of installed ones (see `plugins`)."""
 
 
 class Strategy(ABC):

@@ -16,7 +16,8 @@ from decodekit.generation.beam import Beam
 from decodekit.generation.contrastive import ContrastiveSearch
 from decodekit.plugins import did_you_mean
 from decodekit.sampling import LogitsProcessor, Pipeline
-from decodekit.strategy.base import Processors, Strategy
+from decodekit.sampling.named import Processors
+from decodekit.strategy.base import Strategy
 from decodekit.strategy.particles import Particles
 from decodekit.strategy.several import BestOf, SelfConsistency, WithSampleOptions
 from decodekit.strategy.speculative import Speculative

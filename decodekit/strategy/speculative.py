@@ -19,8 +19,8 @@ class Speculative:
     It takes the options of these but ``speculate``, and two of its own:
 
     - ``draft_model``: an `LLM`, or the name of a model, as `DraftModel` takes it. Without one the guess is what mostly
-      followed the longest ending of the text that came before (`Suffix`; a prompt look-up behind it in a chain is never
-      asked, for where it finds anything, so does `Suffix`).
+      followed the longest ending of the text that came before, as long as that pays: `Adaptive` `Suffix`. (A prompt
+      look-up behind it in a chain is never asked, for where it finds anything, so does `Suffix`.)
     - ``num_draft_tokens``: most tokens of a draft; None is as many as pay (`Adaptive`), or the draft model's default.
     """
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar, get_args
+from typing import ClassVar, get_args
 
 from torch import Tensor
 
-from decodekit import plugins
 from decodekit.errors import DecodekitError, OptionError, UnknownNameError, UselessOptionError, raise_faults
 from decodekit.generation.settings import NoiseKeys
 from decodekit.models.contrast import Contrast
@@ -26,12 +25,13 @@ from decodekit.sampling import (
 )
 from decodekit.sampling.checks import is_count
 from decodekit.sampling.mirostat import Mirostat as MirostatLaw
+from decodekit.sampling.named import Processors, listed
 from decodekit.sampling.options import BiasOptions, ShapeOptions
 from decodekit.sampling.orders import ordered
-from decodekit.speculation import Adaptive, Proposer, Suffix
-from decodekit.speculation.proposer import Speculate, every_part
+from decodekit.speculation import Adaptive, GrammarDraft, PromptLookup, Proposer, Suffix
+from decodekit.speculation.proposer import Speculate, each_proposer, every_part
 from decodekit.speculation.verification import Verify
-from decodekit.strategy.base import Processors, Strategy, check_contrast, check_seed
+from decodekit.strategy.base import Strategy, check_contrast, check_seed
 
 
 @dataclass(frozen=True, repr=False)
@@ -56,7 +56,7 @@ class Greedy(Strategy, BiasOptions):
 
     def __post_init__(self) -> None:
         faults: list[DecodekitError] = []
-        processors = [*self.biases(faults), *_listed(self.processors, faults)]
+        processors = [*self.biases(faults), *listed(self.processors, faults)]
         faults += [
             useless_with_greedy(repr(processor)) for processor in processors if isinstance(processor, OrderPreserving)
         ]
@@ -67,7 +67,7 @@ class Greedy(Strategy, BiasOptions):
     @cached_property
     def pipeline(self) -> Pipeline:
         """Penalties and biases."""
-        return Pipeline([*self.biases([]), *_listed(self.processors, [])])
+        return Pipeline([*self.biases([]), *listed(self.processors, [])])
 
     def select(self, scores: Tensor | Candidates, keys: NoiseKeys, /) -> Tensor:
         """The index of the largest score."""
@@ -122,7 +122,7 @@ class Sample(Strategy, ShapeOptions, BiasOptions):
     def __post_init__(self) -> None:
         faults: list[DecodekitError] = []
         own = self._own(faults)
-        _listed(self.processors, faults)
+        listed(self.processors, faults)
         for processor in own if self.order in ORDERS else own[:1]:
             _ordered([processor], self.order, faults)
         if self.order not in ORDERS and not own:
@@ -147,7 +147,7 @@ class Sample(Strategy, ShapeOptions, BiasOptions):
     @cached_property
     def pipeline(self) -> Pipeline:
         """Penalties and biases, temperature, truncation."""
-        own, extra = _ordered(self._own([]), self.order, []), _listed(self.processors, [])
+        own, extra = _ordered(self._own([]), self.order, []), listed(self.processors, [])
         biases = [processor for processor in own if processor.stage is Stage.BIAS]
         if len(biases) == len(own):  # the order in which the caller composed them has a meaning: it is kept
             return Pipeline([*own, *extra])
@@ -211,7 +211,7 @@ class Mirostat(Strategy, BiasOptions):
                 MirostatLaw(**{option: getattr(self, option)})
             except OptionError as error:
                 faults.append(error)
-        _listed(self.processors, faults)
+        listed(self.processors, faults)
         self._sampled(faults)
         _check_speculate(self, faults)
         check_contrast(self.contrast, faults)
@@ -236,7 +236,7 @@ class Mirostat(Strategy, BiasOptions):
     @cached_property
     def pipeline(self) -> Pipeline:
         """Penalties and biases, temperature, further processors."""
-        own, extra = self._sampled([]), _listed(self.processors, [])
+        own, extra = self._sampled([]), listed(self.processors, [])
         if all(processor.stage is Stage.BIAS for processor in own):
             return Pipeline([*own, *extra])
         biases = [processor for processor in extra if processor.stage is Stage.BIAS]
@@ -260,23 +260,6 @@ def can_redraw(strategy: Strategy) -> bool:
     return selects and all(
         processor.stage is Stage.BIAS or isinstance(processor, Temperature) for processor in strategy.pipeline
     )
-
-
-def _listed(given: Processors, faults: list[DecodekitError]) -> list[LogitsProcessor]:
-    """What the option `processors` holds."""
-    processors: list[LogitsProcessor] = []
-    each: Iterable[Any] = given if isinstance(given, Pipeline | list | tuple) else [given]
-    for one in each:
-        try:
-            made = plugins.make("processor", one, _is_processor, at="processors") if isinstance(one, str) else one
-            processors += made if isinstance(made, Pipeline) else Pipeline([made])
-        except (OptionError, UnknownNameError) as error:
-            faults.append(error)
-    return processors
-
-
-def _is_processor(value: object) -> bool:
-    return isinstance(value, LogitsProcessor | Pipeline)
 
 
 def _ordered(
@@ -309,17 +292,22 @@ def _check_speculate(strategy: Strategy, faults: list[DecodekitError]) -> None:
                 'verify="rejection" has no effect without speculate=', at="verify", hint='DraftModel("tiny-draft")'
             )
         )
-    elif strategy.verify == "rejection":
+    elif strategy.verify == "rejection" and not all(isinstance(one, _CHOOSING) for one in each_proposer(proposer)):
         learning = [part for part in every_part(proposer) if _learns_from_others(part)]
         if learning:
             faults.append(
                 OptionError(
-                    f'verify="rejection" and {learning[0]!r:.60} cannot be combined: where its drafts end depends on '
-                    "other rows, and so would the text",
+                    f'verify="rejection" and {learning[0]!r:.60} beside drafts that are drawn cannot be combined: where '
+                    "its drafts end depends on other rows, and so would the text",
                     at="verify",
-                    hint='verify="coupled", under which no text depends on a draft',
+                    hint='Suffix() for "suffix", which is adaptive; or verify="coupled", where no text depends on a '
+                    "draft",
                 )
             )
+
+
+_CHOOSING = (PromptLookup, Suffix, GrammarDraft)
+"""Proposers that draw nothing, so that no text depends on their drafts under either rule."""
 
 
 def _learns_from_others(proposer: Proposer) -> bool:

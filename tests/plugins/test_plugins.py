@@ -163,3 +163,12 @@ def test_a_long_list_of_names_is_cut() -> None:
         plugins.find("constraint", "nmae-7", built_in)
     assert str(caught.value).splitlines()[0].endswith("name-15, ... (40).")
     assert "Did you mean 'name-7'?" in str(caught.value)
+
+
+@pytest.mark.usefixtures("installed")
+@pytest.mark.parametrize("strategy", ["sample", "greedy", "mirostat", "beam", "contrastive"])
+def test_every_strategy_takes_processors_by_name(strategy: str) -> None:
+    [processor] = resolve_strategy(strategy, {"processors": ["no-double"]}).pipeline
+    assert type(processor).__name__ == "NoDouble"
+    with pytest.raises(UnknownNameError, match="no processor 'no-doble'. Did you mean 'no-double'"):
+        resolve_strategy(strategy, {"processors": "no-doble"})
