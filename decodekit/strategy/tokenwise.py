@@ -297,8 +297,8 @@ def _check_speculate(strategy: Strategy, faults: list[DecodekitError]) -> None:
         if learning:
             faults.append(
                 OptionError(
-                    f'verify="rejection" and {learning[0]!r:.60} beside drafts that are drawn cannot be combined: where '
-                    "its drafts end depends on other rows, and so would the text",
+                    f'verify="rejection" and {learning[0]!r:.60} beside drafts that are drawn cannot be combined: '
+                    "where its drafts end depends on other rows, and so would the text",
                     at="verify",
                     hint='Suffix() for "suffix", which is adaptive; or verify="coupled", where no text depends on a '
                     "draft",

@@ -337,6 +337,11 @@ def test_probabilities_of_another_shape() -> None:
             "Adaptive.* cannot be combined: where its drafts end depends on other rows",
         ),
         (
+            lambda: Sample(verify="rejection", speculate=["suffix", DraftModel("tiny-draft")]),
+            OptionError,
+            r'(?s)cannot be combined.*Suffix\(\) for "suffix"',
+        ),
+        (
             lambda: Sample(verify="rejection", speculate=[Suffix(corpus=SuffixCorpus()), DraftModel("tiny-draft")]),
             OptionError,
             "Suffix.* cannot be combined",
@@ -351,6 +356,12 @@ def test_probabilities_of_another_shape() -> None:
 def test_options_that_cannot_be(make: Callable[[], Any], error: type[Exception], says: str) -> None:
     with pytest.raises(error, match=says):
         make()
+
+
+def test_drafts_that_nobody_draws_may_end_where_they_like() -> None:
+    """Nothing of them is tested, so that other rows may say how long they are."""
+    for speculate in ("suffix", Adaptive(PromptLookup()), Suffix(corpus=SuffixCorpus())):
+        assert Sample(verify="rejection", speculate=speculate).proposer is not None
 
 
 @functools.cache
