@@ -383,16 +383,20 @@ class ParticleBatch:
             longest = max(particles, key=lambda one: len(one.token_ids))
             longest.finish_reason, longest.error = "dead_end" if isinstance(error, DeadEndError) else "error", error
             return self._answer(population, longest, None)
-        texts: dict[tuple[int, ...], tuple[Sequence, float]] = {}
+        # The same text may have come in several divisions into tokens: its weight is theirs together.
+        texts: dict[str, float] = {}
         for particle, share in zip(particles, shares(weights).tolist(), strict=True):
-            known, before = texts.get(tuple(particle.token_ids), (particle, 0.0))
-            texts[tuple(particle.token_ids)] = known, before + share
-        found = sorted((one for one in texts.values() if one[1] > 0), key=lambda one: -one[1])
+            texts[particle.new_text] = texts.get(particle.new_text, 0.0) + share
+        order = sorted(range(len(particles)), key=lambda i: (-texts[particles[i].new_text], -weights[i]))
         if self._options.returns == "draw":
             numbers = population.uniforms(Stream.CHOICE, 0)
-            drawn = particles[ancestors(shares(weights), numbers, "multinomial")[0]]
-            found.sort(key=lambda one: one[0].token_ids != drawn.token_ids)  # stable
-        first, *others = (self._answer(population, particle, share) for particle, share in found)
+            drawn = ancestors(shares(weights), numbers, "multinomial")[0]
+            order.sort(key=lambda i: i != drawn)  # stable
+        found: dict[str, Sequence] = {}
+        for i in order:
+            if weights[i] > -math.inf:
+                found.setdefault(particles[i].new_text, particles[i])
+        first, *others = (self._answer(population, particle, texts[text]) for text, particle in found.items())
         assert first.result is not None
         return replace(first, result=replace(first.result, others=tuple(others)))
 

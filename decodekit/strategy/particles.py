@@ -24,7 +24,7 @@ class Particles(OverSamples, ParticleOptions):
     """A text from the law of the model given that the constraint holds, which masking alone does not give.
 
     What law that is, and how weights and draws come to it, is said in `generation.particles`. `Completion.score` is the
-    share of the weight that the text has; `Completion.others` has the other texts of the particles, by their shares;
+    share of the weight that the text has, in all its divisions into tokens; `Completion.others` has the other texts;
     `Stats.particles` has the estimate of the probability that the constraint holds. Nothing is streamed before the end.
     A text that a guard refuses, or that `max_new_tokens` cuts before its constraint is satisfied, has no weight.
 

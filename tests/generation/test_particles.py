@@ -47,7 +47,7 @@ from decodekit.vocabulary import Vocabulary
 from tests.models import architectures
 from tests.models.architectures import VOCAB_SIZE, tokens
 from tests.reference.generation import TableLM, TextsMatcher, ToyLM, hashed_law
-from tests.reference.particles import Text, legal_texts, log, orders, population, rejection
+from tests.reference.particles import legal_texts, log, orders, population, rejection
 from tests.reference.sampling import gumbel, repetition_penalty, softmax, temperature, top_k
 
 THRESHOLD = 1e-4
@@ -63,13 +63,13 @@ def settings_of(strategy: Particles, vocabulary: Vocabulary = VOCABULARY, **kw: 
 
 def run(
     model: Any, strategy: Particles, requests: Sequence[Any], num_prompts: int = 3, **kw: Any
-) -> list[tuple[Result, dict[Text, float]]]:
-    """The result of each request, and the share of each of its texts."""
-    done: dict[int, tuple[Result, dict[Text, float]]] = {}
+) -> list[tuple[Result, dict[str, float]]]:
+    """The result of each request, and the share of each of its texts, in the order of the answers."""
+    done: dict[int, tuple[Result, dict[str, float]]] = {}
     for update in ParticleBatch(model, settings_of(strategy, **kw), strategy, num_prompts, requests).run():
         assert update.result is not None and update.index not in done
-        every = [update.result, *(other.result for other in update.result.others if other.result is not None)]
-        found = {one.token_ids: one.score for one in every if one.score is not None}
+        every = [update, *update.result.others]
+        found = {one.text: one.result.score for one in every if one.result is not None and one.result.score is not None}
         assert len(found) == len(every) or update.result.score is None
         done[update.index] = update.result, found
     return [done[index] for index in range(len(requests))]
@@ -243,10 +243,11 @@ def test_equals_the_slow_population(
         if evidence == 0:
             assert not shares and result.finish_reason in ("dead_end", "length")
             continue
-        expected: dict[Text, float] = {}
+        expected: dict[str, float] = {}
         for text, weight in zip(texts, weights, strict=True):
             if weight > 0:
-                expected[text] = expected.get(text, 0.0) + weight / sum(weights)
+                spelled = VOCABULARY.decode(text).decode()
+                expected[spelled] = expected.get(spelled, 0.0) + weight / sum(weights)
         assert shares == pytest.approx(expected, abs=1e-4)
 
 
@@ -276,7 +277,8 @@ def test_processors_that_look_back_see_the_text_of_the_ancestor() -> None:
         assert result.stats.particles is not None
         num_resamplings += result.stats.particles.num_resamplings
         assert result.stats.particles.log_evidence == pytest.approx(log(evidence), abs=1e-4)
-        assert set(shares) == {text for text, weight in zip(texts, weights, strict=True) if weight > 0}
+        alive = [text for text, weight in zip(texts, weights, strict=True) if weight > 0]
+        assert set(shares) == {VOCABULARY.decode(text).decode() for text in alive}
     assert num_resamplings > 20
 
 
@@ -312,15 +314,15 @@ LEGAL = ["ca", "cbc", "ce", "g", "ebh", "ec", "chb", "ac", "ab", "ba", "bc"]
 START = 7
 
 
-def legal_law() -> tuple[dict[Text, float], float]:
+def legal_law() -> tuple[dict[str, float], float]:
     """The law of a text given that it is legal, and the probability that it is."""
     matcher = compile(Choices(LEGAL), SMALL).matcher()
     every = dict(legal_texts(lambda prefix: TABLE[prefix[-1]], [START], matcher, lambda row: row, frozenset()))
     total = sum(every.values())
-    return {text: p / total for text, p in every.items()}, total
+    return {SMALL.decode(text).decode(): p / total for text, p in every.items()}, total
 
 
-def drawn_texts(strategy: Particles, num_runs: int) -> list[tuple[Result, dict[Text, float]]]:
+def drawn_texts(strategy: Particles, num_runs: int) -> list[tuple[Result, dict[str, float]]]:
     grammar = compile(Choices(LEGAL), SMALL)
     requests = [Request([START], grammar.matcher(), seed=i) for i in range(num_runs)]
     return run(TableLM(TABLE), strategy, requests, 100, vocabulary=SMALL, max_new_tokens=3)
@@ -349,7 +351,7 @@ def test_the_mean_weight_is_the_probability_of_the_constraint(strategy: Particle
         assert abs(values.mean() - p * total) < 5 * error
 
 
-def p_value(drawn: Counter[Text], law: dict[Text, float]) -> float:
+def p_value(drawn: Counter[str], law: dict[str, float]) -> float:
     """χ² of the drawn texts; cells with fewer than five expected are joined."""
     total = sum(drawn.values())
     large = [text for text, p in law.items() if p * total >= 5]
@@ -365,7 +367,7 @@ def p_value(drawn: Counter[Text], law: dict[Text, float]) -> float:
 def test_the_returned_text_follows_the_conditional_law(method: Any) -> None:
     """The bias of order 1/N is far below the noise of 700 draws."""
     law, _ = legal_law()
-    drawn = Counter(result.token_ids for result, _ in drawn_texts(Particles(24, method), 700))
+    drawn = Counter(next(iter(shares)) for _, shares in drawn_texts(Particles(24, method), 700))
     assert set(drawn) <= set(law)
     assert p_value(drawn, law) > THRESHOLD
 
@@ -377,7 +379,7 @@ def test_masked_sampling_is_rejected() -> None:
     settings = Settings(SMALL, Sample().pipeline, Sample().select, max_new_tokens=3)
     requests = [Request([START], grammar.matcher(), seed=i) for i in range(700)]
     updates = Batch(TableLM(TABLE), settings, 500, requests).run()
-    drawn = Counter(update.result.token_ids for update in updates if update.result is not None)
+    drawn = Counter(SMALL.decode(one.result.token_ids).decode() for one in updates if one.result is not None)
     assert set(drawn) <= set(law)
     assert p_value(drawn, law) < THRESHOLD
 
@@ -385,7 +387,7 @@ def test_masked_sampling_is_rejected() -> None:
 def test_two_particles_are_not_enough_for_the_law() -> None:
     """Another control: the bias is there, and the test sees it where particles are few."""
     law, _ = legal_law()
-    drawn = Counter(result.token_ids for result, _ in drawn_texts(Particles(2), 4000))
+    drawn = Counter(next(iter(shares)) for _, shares in drawn_texts(Particles(2), 4000))
     assert p_value(drawn, law) < THRESHOLD
 
 
@@ -397,11 +399,20 @@ def test_where_nothing_is_masked_particles_are_samples() -> None:
     )
     settings = Settings(SMALL, Sample().pipeline, Sample().select, max_new_tokens=4)
     updates = list(Batch(TableLM(TABLE), settings, 6, [Request([3], None, 8)], 6).run())
-    samples = Counter(update.result.token_ids for update in updates if update.result is not None)
+    samples = Counter(SMALL.decode(one.result.token_ids).decode() for one in updates if one.result is not None)
     assert shares == pytest.approx({text: count / 6 for text, count in samples.items()})
     assert result.stats.particles is not None
     assert result.stats.particles.log_evidence == 0 and result.stats.particles.effective_sample_size == 6
     assert result.stats.particles.num_resamplings == 0
+
+
+def test_a_text_has_the_weight_of_all_its_divisions() -> None:
+    """ "ab" in one token or in two is one answer."""
+    matcher = TextsMatcher([b"ab", b"dd"], VOCABULARY)
+    ways = list(legal_texts(hashed_law(V), [1], matcher, lambda row: row, EOS))
+    assert len(ways) == 4
+    [(_, shares)] = run(ToyLM(hashed_law(V), V), Particles(64, threshold=0.0), [Request([1], matcher, 3)])
+    assert sorted(shares) == ["ab", "dd"] and sum(shares.values()) == pytest.approx(1)
 
 
 def test_the_best_has_most_weight() -> None:
@@ -423,11 +434,10 @@ def test_refused_texts_have_no_weight(method: Any) -> None:
     strategy = Particles(8, method)
     found = run(TableLM(TABLE), strategy, requests, 50, vocabulary=SMALL, max_new_tokens=3)
     law, total = legal_law()
-    spelled = {text: bytes(b"abcdefgh"[token] for token in text).decode() for text in law}
-    legal = sum(p for text, p in law.items() if spelled[text] in accepted) * total
+    legal = sum(p for text, p in law.items() if text in accepted) * total
     evidence = [math.exp(result.stats.particles.log_evidence) for result, _ in found if result.stats.particles]
     assert np.mean(evidence) == pytest.approx(legal, abs=5 * np.std(evidence) / math.sqrt(800))
-    assert all({spelled[text] for text in shares} <= set(accepted) for _, shares in found)
+    assert all(set(shares) <= set(accepted) for _, shares in found)
     dead = [result for result, shares in found if not shares]
     assert all(isinstance(result.error, DeadEndError) for result in dead)
 
@@ -441,7 +451,7 @@ def test_truncation_comes_before_the_mask() -> None:
         grammar = compile(Choices(texts), SMALL)
         [(result, shares)] = run(TableLM(TABLE), strategy, [Request([START], grammar.matcher())], vocabulary=SMALL)
         assert (result.finish_reason == "dead_end") is is_dead
-        assert is_dead or shares == {(likeliest,): 1.0}
+        assert is_dead or shares == {"abcdefgh"[likeliest]: 1.0}
         assert not is_dead or "no mask" in str(result.error)
 
 
@@ -475,10 +485,10 @@ def test_a_predicate_is_a_constraint() -> None:
     )
     found = run(ToyLM(law, V), by_predicate, [Request([1], None, i) for i in range(12)], max_new_tokens=60)
     assert [shares for _, shares in found] == [pytest.approx(shares) for _, shares in expected]
-    assert len({text for _, shares in found for text in shares}) > 10
+    assert len({text for _, shares in found for text in shares}) > 8
     requests = [Request([1], TextsMatcher(TEXTS, VOCABULARY), seed) for seed in range(12)]
     both = run(ToyLM(law, V), Particles(6, "awrs", predicate=lambda text, _: b"cd" not in text), requests)
-    assert all(b"cd" not in VOCABULARY.decode(text) for _, shares in both for text in shares)
+    assert all("cd" not in text for _, shares in both for text in shares)
 
 
 # The front door
