@@ -17,7 +17,7 @@ PACKAGE = Path(decodekit.__file__).parent
 # From the ground up; rooms on one line do not import each other.
 LEVELS: list[set[str]] = [
     {"errors"},
-    {"plugins", "vocabulary"},
+    {"first_use", "plugins", "vocabulary"},
     {"sampling", "constraints", "models"},
     {"speculation"},
     {"generation"},

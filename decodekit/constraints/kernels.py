@@ -15,7 +15,7 @@ import numba
 from numba.core.caching import FunctionCache
 from numba.core.runtime import rtsys
 
-from decodekit.constraints.first_use import announcer
+from decodekit.first_use import AnnouncedCache
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -32,37 +32,12 @@ class _QuickCache(FunctionCache):  # type: ignore[misc]
             return self._load_overload(signature, target)
 
 
-class _Cache:
-    """What a dispatcher of numba asks for compiled code; says so when there is none and compiling takes a while."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        try:
-            self._on_disk: FunctionCache | None = _QuickCache(function)
-        except RuntimeError:  # no folder can be written
-            self._on_disk = None
-
-    @property
-    def cache_path(self) -> str | None:
-        """The folder."""
-        return None if self._on_disk is None else self._on_disk.cache_path
-
-    def load_overload(self, signature: Any, target: Any) -> Any:
-        """The compiled code for the types of some arguments; None if numba has to compile."""
-        found = None if self._on_disk is None else self._on_disk.load_overload(signature, target)
-        if found is None:
-            announcer.begin("compiling")
-        return found
-
-    def save_overload(self, signature: Any, compiled: Any) -> None:
-        """Keep what numba compiled."""
-        announcer.end()
-        if self._on_disk is not None:
-            self._on_disk.save_overload(signature, compiled)
-
-
 def compiled(function: _Function) -> _Function:
     """The function, compiled on its first call for the types of its arguments, and kept on disk."""
     dispatcher: Any = numba.njit(nogil=True)(function)
-    dispatcher._cache = _Cache(function)
+    try:
+        dispatcher._cache = AnnouncedCache(_QuickCache(function))
+    except RuntimeError:  # no folder can be written
+        dispatcher._cache = AnnouncedCache(None)
     kernel: _Function = dispatcher
     return kernel

@@ -20,7 +20,6 @@ import numpy as np
 from decodekit.constraints import automaton, ir, special, trie, walk
 from decodekit.constraints.automaton import Automaton, Int32Array, UInt8Array
 from decodekit.constraints.bitmask import num_words
-from decodekit.constraints.first_use import announcer
 from decodekit.constraints.ir import accept
 from decodekit.constraints.languages import named
 from decodekit.constraints.memory import Account, on_shortage, share
@@ -28,6 +27,7 @@ from decodekit.constraints.network import Fresh
 from decodekit.constraints.store import Store, version_of
 from decodekit.constraints.trie import TokenTrie
 from decodekit.constraints.walk import EXIT_AT, EXIT_BEFORE, walk_kernel
+from decodekit.first_use import announcer
 from decodekit.vocabulary import Vocabulary
 
 WALK_CACHE_BYTES: Final = 64 << 20

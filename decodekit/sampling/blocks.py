@@ -13,6 +13,8 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from decodekit.first_use import AnnouncedCache
+
 BLOCK = 64
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -21,14 +23,19 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 def compiled(function: _Function) -> _Function:
     """The function, compiled on its first call for the types of its arguments, and kept on disk where one can write.
 
+    A long wait is announced, see `first_use`.
+
     A compiled function calls only such as are in its own module: numba notices that a file has changed, not that
     another one has.
     """
-    kernel: _Function
+    dispatcher: Any
     try:
-        kernel = numba.njit(nogil=True, cache=True, error_model="numpy")(function)
+        dispatcher = numba.njit(nogil=True, cache=True, error_model="numpy")(function)
+        dispatcher._cache = AnnouncedCache(dispatcher._cache)
     except RuntimeError:  # no folder can be written: each process compiles for itself
-        kernel = numba.njit(nogil=True, error_model="numpy")(function)
+        dispatcher = numba.njit(nogil=True, error_model="numpy")(function)
+        dispatcher._cache = AnnouncedCache(None)
+    kernel: _Function = dispatcher
     return kernel
 
 

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final
 
 PATIENCE_S: Final = 1.0
 """So much waiting is not worth a line."""
@@ -70,3 +70,32 @@ class Announcer:
 
 announcer: Final = Announcer()
 """The one of the process."""
+
+
+class AnnouncedCache:
+    """What a dispatcher of numba asks for compiled code; says so when there is none and compiling takes a while.
+
+    Args:
+        on_disk: a cache of numba, or None where no folder can be written.
+    """
+
+    def __init__(self, on_disk: Any) -> None:
+        self._on_disk = on_disk
+
+    @property
+    def cache_path(self) -> str | None:
+        """The folder."""
+        return None if self._on_disk is None else self._on_disk.cache_path
+
+    def load_overload(self, signature: Any, target: Any) -> Any:
+        """The compiled code for the types of some arguments; None if numba has to compile."""
+        found = None if self._on_disk is None else self._on_disk.load_overload(signature, target)
+        if found is None:
+            announcer.begin("compiling")
+        return found
+
+    def save_overload(self, signature: Any, compiled: Any) -> None:
+        """Keep what numba compiled."""
+        announcer.end()
+        if self._on_disk is not None:
+            self._on_disk.save_overload(signature, compiled)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import first_use
-from decodekit.constraints.first_use import Announcer
+from decodekit.first_use import AnnouncedCache, Announcer, announcer
 from tests.reference.vocabularies import tekken_vocabulary
 
 
@@ -56,6 +56,46 @@ def test_quick_steps_are_not_announced(caplog: pytest.LogCaptureFixture) -> None
             pass
     time.sleep(0.35)
     assert messages(caplog) == []
+
+
+@pytest.mark.parametrize("has_folder", [True, False])
+def test_compiling_is_a_slow_step_unless_the_code_is_found(has_folder: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: dict[str, str] = {}
+
+    class Kept:
+        cache_path = "somewhere"
+
+        def load_overload(self, signature: str, target: object) -> str | None:
+            return kept.get(signature)
+
+        def save_overload(self, signature: str, compiled: str) -> None:
+            kept[signature] = compiled
+
+    steps: list[str] = []
+    monkeypatch.setattr(announcer, "begin", lambda what: steps.append(what))
+    monkeypatch.setattr(announcer, "end", lambda: steps.append("end"))
+    cache = AnnouncedCache(Kept() if has_folder else None)
+    assert cache.cache_path == ("somewhere" if has_folder else None)
+    for _ in range(2):
+        if cache.load_overload("int", None) is None:
+            cache.save_overload("int", "code")
+    assert steps == ["compiling", "end"] * (1 if has_folder else 2)
+
+
+WIDE = """
+import numpy as np
+from decodekit.sampling.blocks import find_block_peaks
+print(find_block_peaks(np.ones((1, 128), np.float32).view(np.int32), np.zeros((1, 2), np.int32)))
+"""
+
+
+@pytest.mark.slow
+def test_the_first_use_of_wide_rows_is_announced_where_it_is_slow(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", f"import decodekit.first_use as f; f.announcer._patience_s = 0.01\n{WIDE}"]
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+    for said in (1, 0):
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        assert done.stdout.strip() == "True" and done.stderr.count("first use here: compiling") == said
 
 
 CALL = """
