@@ -99,9 +99,10 @@ _HOME: dict[str, str] = {
     "Vocabulary": "decodekit.vocabulary",
 }
 
-__all__ = ["__version__", *_HOME]
+__all__ = ["__version__", *_HOME, "testing"]
 
 if TYPE_CHECKING:
+    from decodekit import testing as testing
     from decodekit.constraints import Choices as Choices
     from decodekit.constraints import CompiledGrammar as CompiledGrammar
     from decodekit.constraints import Concat as Concat
@@ -182,6 +183,8 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
+    if name == "testing":  # the checks of authors, a module
+        return importlib.import_module("decodekit.testing")
     if name not in _HOME:
         raise AttributeError(f"module 'decodekit' has no attribute {name!r}")
     value = getattr(importlib.import_module(_HOME[name]), name)

@@ -122,6 +122,9 @@ class LLM:
         )
         return cls(model, tokenizer)
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_division": None}  # what it remembers holds functions
+
     def __repr__(self) -> str:
         return f"LLM({self.model.name!r}, {self.model.dtype}, {self.model.device})"
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import inspect
 import itertools
 import math
+import subprocess
+import sys
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -449,3 +451,9 @@ def test_what_the_controls_are_made_of_breaks_nothing() -> None:
     check_processor(Bias())
     check_processor(Cut())
     check_processor(Normalises(is_safe=True))
+
+
+def test_the_checks_are_at_hand() -> None:
+    code = "import decodekit as dk, sys; light = 'torch' not in sys.modules; print(light, dk.testing.check_processor.__name__)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", "check_processor"]

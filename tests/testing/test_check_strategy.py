@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 import decodekit as dk
+from decodekit import testing
 from decodekit.errors import DecodekitError
 from decodekit.generation.batch import Batch, Update
 from decodekit.generation.sequence import Request
@@ -46,6 +47,13 @@ def test_built_in_strategies_keep_the_laws(name: str) -> None:
 )
 def test_with_options(strategy: Any) -> None:
     check_strategy(strategy, max_new_tokens=12)
+
+
+def test_what_holds_a_model_is_checked_but_for_equality() -> None:
+    llm = testing.toy_llm(1)
+    llm.generate("a", constraint=dk.Regex("ab"))  # and it can be copied after it was used
+    check_strategy(dk.Greedy(speculate=dk.DraftModel(llm)), max_new_tokens=8)
+    check_strategy(dk.Sample(contrast=dk.Amateur(llm)), max_new_tokens=8)
 
 
 # --- strategies that break a law ------------------------------------------------------------------------------------
