@@ -160,7 +160,8 @@ class Proposer(Protocol):
     limit; contexts are not changed, but for their memory; rows come, go and are left out in any order, and their texts
     are taken back; it can be pickled.
 
-    One that cannot draft for every target is a `ChecksTarget`, too.
+    It may be asked ahead of what others have guessed (`Joined`): then `text` ends in tokens that may never come, and
+    `Context.root` has the text that did. One that cannot draft for every target is a `ChecksTarget`, too.
     """
 
     def propose(self, contexts: Sequence[Context], limits: Sequence[int]) -> list[Draft]:
