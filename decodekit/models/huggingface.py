@@ -133,7 +133,8 @@ class HuggingFaceLM:
     @property
     def is_tied(self) -> bool:
         """Whether embeddings and output projection are one matrix."""
-        return bool(self.model.config.get_text_config().tie_word_embeddings)  # type: ignore[operator, union-attr]
+        config: Any = self.model.config.get_text_config()  # type: ignore[operator, union-attr]
+        return bool(getattr(config, "tie_word_embeddings", False))
 
     def new_cache(self, num_rows: int, capacity: int) -> Cache:
         """An empty cache for `num_rows` sequences of up to `capacity` tokens; it grows when a row needs more."""
