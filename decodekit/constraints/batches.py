@@ -3,7 +3,7 @@
 A mask that is known is a copy of 16 kB (131k tokens), 1.7 microseconds a row with all that Python does around it; 64
 rows took 106 microseconds in a loop and 149 on two threads. A mask that is new is computed under the lock of the
 lexical automaton, which all grammars of a process share, so that threads take turns there too. Without that lock they
-would not be faster either: half of a mask is Python (``docs/mask-cost.md`` has the figures). Rows are therefore filled
+would hardly be faster: half of a mask is Python (``docs/mask-cost.md`` has the figures). Rows are therefore filled
 one after the other unless threads are asked for: they help only where guards wait for something else than Python. (Two
 cores, 2026.)
 """

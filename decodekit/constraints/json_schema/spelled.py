@@ -51,7 +51,7 @@ def is_empty(node: Node) -> bool | None:
     """Whether a body language has no word; None if the node is no body language, or begins inside a character.
 
     Raises:
-        ResourceLimitError: the search exceeds `MAX_STATES`.
+        ResourceLimitError: the search exceeds `MAX_STATES` or `MAX_PARTS`.
     """
     if not is_spelled(node):
         return None
@@ -219,7 +219,8 @@ def _has_word(start: _Place, least: int, most: int | None, work: _Work) -> bool:
         return True
     if start in _barren:
         return False
-    if start in _text_lengths and _is_between(_text_lengths[start], least, most):
+    known = _text_lengths.get(start)
+    if known is not None and _is_between(known, least, most):
         return True
     if not least and most is None:
         # With fewer conditions than a place that has a text: every successor of an intersection that lost an operand.
@@ -309,7 +310,8 @@ def _search(start: _Place, least: int, most: int | None, work: _Work) -> bool:
     length = 0
     while frontier:
         if length >= least:
-            if any(_is_end(place) or (most is None and place in _text_lengths) for place in frontier):
+            if any(map(_is_end, frontier)):
+                _text_lengths[start] = length
                 return True
             # A place that was reached with fewer characters says nothing new, once there are enough of them.
             seen |= frontier
