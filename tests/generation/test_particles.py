@@ -6,6 +6,7 @@ been drawn with odds of 1 in 10,000 per case, and a mean five standard errors aw
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import Counter
 from collections.abc import Sequence
@@ -38,6 +39,7 @@ from decodekit.generation.particles import (
     rejection_draw,
     settled,
 )
+from decodekit.generation.prompt import encode
 from decodekit.generation.sequence import Request
 from decodekit.generation.settings import Settings
 from decodekit.llm import LLM
@@ -513,6 +515,38 @@ def test_front_door(llm: LLM) -> None:
         assert one.logprobs is not None and [entry.token_id for entry in one.logprobs] == list(one.token_ids)
     [chunk] = llm.stream(PROMPT, constraint=constraint, strategy="particles", **options)
     assert chunk.completion is not None and chunk.text == chunk.completion.text == found[0].text
+
+
+def test_the_law_of_the_bundled_model(llm: LLM) -> None:
+    """Every way to write three numbers in tokens, against the shares of 40 populations, weighted by their evidence.
+
+    Under the mask alone "B-17" has 20 %; the tolerance is five standard errors.
+    """
+    prompt, seeds = encode(llm.tokenizer, PROMPT, "test"), range(40)
+    choices = dk.Choices(["A-17", "A-18", "B-17"])
+
+    @functools.cache
+    def law(prefix: tuple[int, ...]) -> torch.Tensor:
+        return llm.model.forward(torch.tensor([prefix]), [len(prefix)], llm.model.new_cache(1, len(prefix)))[0]
+
+    exact: dict[str, float] = {}
+    matcher = compile(choices, llm.vocabulary).matcher()
+    every = legal_texts(
+        lambda prefix: law(tuple(prefix)), prompt, matcher, lambda row: temperature(row, 3.0), frozenset()
+    )
+    for text, p in every:
+        exact[llm.vocabulary.decode(text).decode()] = exact.get(llm.vocabulary.decode(text).decode(), 0.0) + p
+    total = sum(exact.values())
+    assert exact["B-17"] / total < 0.05
+    strategy = Particles(16, strategy=Sample(temperature=3.0))
+    found = llm.generate([PROMPT] * len(seeds), constraint=choices, strategy=strategy, seed=list(seeds))
+    evidence = np.array([one.stats.particles.log_evidence for one in found if one.stats.particles is not None])
+    relative = np.exp(evidence - math.log(total))
+    assert relative.mean() == pytest.approx(1, abs=5 * relative.std() / math.sqrt(len(seeds)))
+    for text, p in exact.items():
+        shares = [sum(one.score or 0 for one in (first, *first.others) if one.text == text) for first in found]
+        values = relative * np.array(shares)
+        assert values.mean() == pytest.approx(p / total, abs=5 * values.std() / math.sqrt(len(seeds)))
 
 
 def test_texts_that_were_cut_have_no_weight(llm: LLM) -> None:
