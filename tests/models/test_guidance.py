@@ -95,6 +95,8 @@ def test_rows_equal_those_of_transformers(name: str) -> None:
         with torch.no_grad():
             theirs = processor(torch.tensor([prefix]), plain_logits(lm.model, prefix)[-1:])[0]
         torch.testing.assert_close(ours, theirs, atol=2e-4, rtol=1e-5)
+        both = [plain_logits(lm.model, [*start, *text[:step]])[-1] for start in (PROMPTS[2], negative)]
+        torch.testing.assert_close(guided(*both, 2.5), theirs, atol=2e-5, rtol=1e-5)  # the law alone
         reading = [token]
 
 
