@@ -11,7 +11,6 @@ must be those of the whole model, run as its authors wrote it, whose last layer 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
@@ -21,6 +20,7 @@ from torch import Tensor, nn
 from decodekit.errors import ModelError
 from decodekit.models.causal_lm import CausalLM
 from decodekit.models.huggingface import HuggingFaceLM
+from decodekit.models.layers import decoder_layers
 from decodekit.models.self_check import TOLERANCES, small_windows
 from decodekit.models.shared_copy import shared_copy
 
@@ -36,7 +36,7 @@ def num_layers(model: CausalLM) -> int:
     Raises:
         ModelError: it is no model of transformers, or has no one list of as many layers as its configuration says.
     """
-    return len(_layers(_module(model), model.name))
+    return len(decoder_layers(_module(model)))
 
 
 def first_layers(model: CausalLM, num_kept: int) -> HuggingFaceLM:
@@ -60,11 +60,12 @@ def _cut(model: CausalLM, num_kept: int) -> HuggingFaceLM:
     module = _module(model)
     place = f"the first {num_kept} layers of {model.name}"
     tolerance = TOLERANCES.get(module.dtype, TOLERANCES[torch.bfloat16])  # type: ignore[call-overload]
+    num_tokens = min(_NUM_TOKENS, model.context_length or _NUM_TOKENS)
     for whole in (module, small_windows(module)):  # with windows so small that they are reached, too
         if whole is None:
             continue
         try:
-            error = _error(whole, _truncated(whole, num_kept, model.name), num_kept, model.name)
+            error = _error(whole, _truncated(whole, num_kept), num_kept, num_tokens)
         except ModelError:
             raise
         except Exception as problem:  # whatever the model raises when it is run with fewer layers
@@ -77,7 +78,7 @@ def _cut(model: CausalLM, num_kept: int) -> HuggingFaceLM:
                 at=place,
                 hint="another draft: the layers of this architecture depend on more than the layer before",
             )
-    return HuggingFaceLM(_truncated(module, num_kept, model.name))
+    return HuggingFaceLM(_truncated(module, num_kept))
 
 
 def _module(model: CausalLM) -> nn.Module:
@@ -88,32 +89,10 @@ def _module(model: CausalLM) -> nn.Module:
     return model.model
 
 
-def _layers(module: nn.Module, name: str) -> nn.ModuleList:
-    """The layers of the decoder: the one outermost list of as many modules as its configuration says."""
-    count = module.config.get_text_config().num_hidden_layers  # type: ignore[operator, union-attr]
-    decoder: nn.Module = module.get_decoder() if hasattr(module, "get_decoder") else module  # type: ignore[operator]
-    found = list(_outermost(decoder, count))
-    if len(found) != 1:
-        raise ModelError(
-            f"{type(module).__name__} has {len(found) or 'no'} lists of {count} layers, and the one is needed "
-            "whose beginning is a smaller model",
-            at=name,
-        )
-    return found[0]
-
-
-def _outermost(module: nn.Module, count: int) -> Iterator[nn.ModuleList]:
-    for child in module.children():
-        if isinstance(child, nn.ModuleList) and len(child) == count:
-            yield child
-        else:
-            yield from _outermost(child, count)
-
-
-def _truncated(module: nn.Module, num_kept: int, name: str) -> nn.Module:
+def _truncated(module: nn.Module, num_kept: int) -> nn.Module:
     """A copy of the model that shares its weights, without the later layers and their entries in the configuration."""
     twin = shared_copy(module)
-    layers = _layers(twin, name)
+    layers = decoder_layers(twin)
     num_before = len(layers)
     del layers[num_kept:]
     configs: dict[int, Any] = {}
@@ -132,21 +111,21 @@ def _truncated(module: nn.Module, num_kept: int, name: str) -> nn.Module:
 
 
 @torch.inference_mode()
-def _error(module: nn.Module, part: nn.Module, num_kept: int, name: str) -> float:
+def _error(module: nn.Module, part: nn.Module, num_kept: int, num_tokens: int) -> float:
     """Root mean square of the difference of the logits over the deviation of those of the whole model.
 
     Args:
         module: the whole model.
         part: its first layers.
         num_kept: how many.
-        name: of the model.
+        num_tokens: of the row that both read.
     """
     embedding: Tensor = module.get_input_embeddings().weight  # type: ignore[operator]
     low = min(8, embedding.shape[0] // 2)  # low ids are often special
-    tokens = low + (torch.arange(_NUM_TOKENS) * 61 + 37) % (embedding.shape[0] - low)
+    tokens = low + (torch.arange(num_tokens) * 61 + 37) % (embedding.shape[0] - low)
     tokens = tokens[None].to(embedding.device)
     whole = shared_copy(module)
-    layers = _layers(whole, name)
+    layers = decoder_layers(whole)
     given: list[Any] = []
     layers[num_kept - 1].register_forward_hook(lambda layer, inputs, output: given.append(_kept(output)))
     layers[-1].register_forward_hook(lambda layer, inputs, output: given[0])

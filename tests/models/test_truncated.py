@@ -14,6 +14,7 @@ from torch import nn
 from decodekit.errors import ModelError
 from decodekit.models import truncated
 from decodekit.models.huggingface import HuggingFaceLM
+from decodekit.models.layers import decoder_layers
 from decodekit.models.truncated import first_layers, num_layers
 from tests.models import architectures
 from tests.models.architectures import tokens
@@ -38,6 +39,13 @@ def test_logits_are_those_of_the_hidden_states(name: str) -> None:
         assert torch.allclose(torch.cat([first, rest]), expected, atol=2e-4)
         assert not torch.allclose(expected, own_logits, atol=0.1)
     assert num_layers(whole) == count and torch.equal(plain_logits(own, TEXT), own_logits)  # nothing was changed
+
+
+def test_a_short_context_is_enough() -> None:
+    config = architectures.RAGGED["gpt2"]()
+    config.n_positions = 6  # as many rows has the table of positions
+    part = first_layers(HuggingFaceLM(transformers.AutoModelForCausalLM.from_config(config).eval()), 1)
+    assert (part.context_length, num_layers(part)) == (6, 1)
 
 
 def test_weights_are_shared_and_it_is_made_once() -> None:
@@ -80,9 +88,9 @@ def test_a_model_whose_end_depends_on_its_depth_is_refused() -> None:
 def test_other_layers_than_the_first_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     own = truncated._truncated
 
-    def last(module: nn.Module, num_kept: int, name: str) -> nn.Module:
-        part = own(module, num_kept, name)
-        layers, kept = truncated._layers(part, name), truncated._layers(module, name)
+    def last(module: nn.Module, num_kept: int) -> nn.Module:
+        part = own(module, num_kept)
+        layers, kept = decoder_layers(part), decoder_layers(module)
         for index, layer in enumerate([*kept][-num_kept:]):
             layers[index] = layer
         return part
