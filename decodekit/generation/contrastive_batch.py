@@ -216,7 +216,6 @@ class ContrastiveBatch:
         if search.choices is None:
             return [search.sequence.pending]
         text = search.text
-        text = search.text
         return [[*text[read:], token] for read, token in zip(search.num_read, search.choices.tokens, strict=False)]
 
     def _catch_up(self, searches: list[Search]) -> None:
@@ -250,28 +249,49 @@ class ContrastiveBatch:
             right_padded(tokens, self._model.device), counts, self._cache, None if every else rows
         )
         place_of = {row: place for place, row in enumerate(rows)}
-        lengths: list[int] | None = None
+        compared = [search for search, _ in readings if search.choices is not None]
         for search, parts in readings:
-            search.sequence.num_forwards += 1
             places = [place_of[row] for row in search.rows[: len(parts)]]
-            is_compared = search.choices is not None
-            num_new = len(parts[0]) - is_compared
-            states = normalize(hidden[places[0], :num_new].float(), dim=-1)
-            search.context = states if search.context is None else torch.cat([search.context, states])
-            for number, part in enumerate(parts):
-                search.num_read[number] += len(part) - is_compared
-            search.sequence.pending = search.sequence.pending[num_new:]
+            self._learn(search, parts, hidden[places[0]])
             if search.choices is None:
                 search.logits = None if search.sequence.pending else logits[places[0]][None]
-                continue
-            last = torch.tensor([counts[place] - 1 for place in places], device=hidden.device)
-            candidates = normalize(hidden[torch.tensor(places, device=hidden.device), last].float(), dim=-1)
-            best = most_contrastive(search.choices, candidates, search.context, self._options.penalty_alpha)
-            self._take(search, search.choices.tokens[best])
-            if len(search.sequence.pending) == 1:  # nothing was forced: what follows is known
-                search.logits = logits[places[best]][None]
-            lengths = lengths or self._cache.lengths.tolist()
-            for number in range(len(parts)):
-                lengths[search.rows[number]] = search.num_read[number]
-        if lengths is not None:
+            else:
+                self._compare(search, logits[places], hidden[places, [counts[place] - 1 for place in places]])
+        if compared:
+            lengths: list[int] = self._cache.lengths.tolist()
+            for search in compared:
+                for row, num_read in zip(search.rows, search.num_read, strict=True):
+                    lengths[row] = num_read
             self._cache.truncate(lengths)
+
+    def _learn(self, search: Search, parts: Sequence[Sequence[int]], hidden: Tensor) -> None:
+        """Note what was read of the text, candidates aside.
+
+        Args:
+            search: whose rows have read.
+            parts: what each of its first rows has read.
+            hidden: [T, D], the hidden states of what the first row has read.
+        """
+        num_candidates = 0 if search.choices is None else 1  # of each row
+        num_new = len(parts[0]) - num_candidates
+        states = normalize(hidden[:num_new].float(), dim=-1)
+        search.context = states if search.context is None else torch.cat([search.context, states])
+        search.sequence.pending = search.sequence.pending[num_new:]
+        search.sequence.num_forwards += 1
+        for number, part in enumerate(parts):
+            search.num_read[number] += len(part) - num_candidates
+
+    def _compare(self, search: Search, logits: Tensor, hidden: Tensor) -> None:
+        """Take one of the candidates.
+
+        Args:
+            search: whose candidates were read.
+            logits: [c, V], what follows each.
+            hidden: [c, D], the hidden state after each.
+        """
+        assert search.choices is not None and search.context is not None
+        states = normalize(hidden.float(), dim=-1)
+        best = most_contrastive(search.choices, states, search.context, self._options.penalty_alpha)
+        self._take(search, search.choices.tokens[best])
+        if len(search.sequence.pending) == 1:  # nothing was forced: what follows is known
+            search.logits = logits[best : best + 1]
