@@ -20,7 +20,7 @@ from decodekit.evaluation.comparison import Comparison, Outcome, Row, pooled
 from decodekit.evaluation.intervals import MIN_SAMPLES
 from decodekit.evaluation.judging import Judge
 from decodekit.evaluation.machine import provenance
-from decodekit.evaluation.measuring import Measurement, MeteredModel, decode, metered
+from decodekit.evaluation.measuring import Measurement, Meter, decode, metered
 from decodekit.evaluation.metrics import Answer, Metric, measure_example, measure_run, metrics_of, missing_packages
 from decodekit.evaluation.speed import speed_of
 from decodekit.evaluation.spelling import Strategies, named_strategies
@@ -154,7 +154,7 @@ class _Bench:
     """
 
     llm: LLM
-    meter: MeteredModel
+    meter: Meter
     strategies: Mapping[str, Strategy]
     seeds: Sequence[int]
     repeats: int

@@ -60,17 +60,18 @@ def pareto(points: Sequence[Point], *, cost: str, quality: str, is_higher_better
     """
     if not points:
         return '<p class="none">nothing to show</p>'
-    across = _Axis.over([end for point in points for end in _ends(point.cost)], _LEFT, _WIDTH - _RIGHT, from_zero=True)
+    times = [max(0.0, end) for point in points for end in _ends(point.cost)]
+    across = _Axis.over([0.0, *times], _LEFT, _WIDTH - _RIGHT)
     up = _Axis.over([end for point in points for end in _ends(point.quality)], _HEIGHT - _BOTTOM, _TOP)
     parts = [_frame(across, up, cost, quality)]
     if is_higher_better is not None:
-        best = " ".join(
-            f"{across.at(point.cost.value):.1f},{up.at(point.quality.value):.1f}"
-            for point in front(points, is_higher_better)
-        )
-        parts.append(f'<polyline class="front" points="{best}" fill="none" stroke="{_BAR}" stroke-dasharray="5 4"/>')
-    for number, point in enumerate(points, 1):
-        parts.append(_point(number, point, across, up, cost, quality))
+        stairs = _stairs(front(points, is_higher_better), across, up, is_higher_better)
+        parts.append(f'<polyline class="front" points="{stairs}" fill="none" stroke="{_BAR}" stroke-dasharray="5 4"/>')
+    parts += [_error_bars(point, across, up) for point in points]
+    places = [(across.at(point.cost.value), up.at(point.quality.value)) for point in points]
+    for number, (point, place, lift) in enumerate(zip(points, places, _lifts(places), strict=True), 1):
+        told = f"{point.name}: {quality} {point.quality.text()}, {cost} {point.cost.text()}"
+        parts.append(_point(number, place, lift, told))
     label = f"{quality} against {cost}"
     return f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{escape(label)}">{"".join(parts)}</svg>'
 
@@ -147,10 +148,8 @@ class _Axis:
     end: float
 
     @classmethod
-    def over(cls, values: Sequence[float], begin: float, end: float, *, from_zero: bool = False) -> _Axis:
+    def over(cls, values: Sequence[float], begin: float, end: float) -> _Axis:
         low, high = min(values), max(values)
-        if from_zero:
-            low = min(low, 0.0)
         if high - low < 1e-9 * max(abs(high), abs(low), 1e-9):
             low, high = low - 0.05 * max(abs(low), 1.0), high + 0.05 * max(abs(high), 1.0)
         raw = (high - low) / 6
@@ -184,25 +183,53 @@ def _frame(across: _Axis, up: _Axis, cost: str, quality: str) -> str:
     )
 
 
-def _point(number: int, point: Point, across: _Axis, up: _Axis, cost: str, quality: str) -> str:
+def _stairs(best: Sequence[Point], across: _Axis, up: _Axis, is_higher_better: bool) -> str:
+    """What is best at every time, as the corners of stairs: from the worst quality at the fastest to the right end."""
+    x, y = across.at(best[0].cost.value), up.begin if is_higher_better else up.end
+    corners = [(x, y)]
+    for point in best:
+        x, y = across.at(point.cost.value), up.at(point.quality.value)
+        corners += [(x, corners[-1][1]), (x, y)]
+    corners.append((across.end, y))
+    return " ".join(f"{x:.1f},{y:.1f}" for x, y in corners)
+
+
+def _error_bars(point: Point, across: _Axis, up: _Axis) -> str:
+    """The intervals of a point, drawn below all points; times below zero are not drawn."""
     x, y = across.at(point.cost.value), up.at(point.quality.value)
     bars = ""
     if point.cost.low is not None and point.cost.high is not None:
-        low, high = across.at(max(point.cost.low, across.marks[0])), across.at(point.cost.high)
+        low, high = across.at(max(point.cost.low, 0.0)), across.at(point.cost.high)
         bars += f'<line x1="{low:.1f}" y1="{y:.1f}" x2="{high:.1f}" y2="{y:.1f}" stroke="{_SOFT}"/>'
     if point.quality.low is not None and point.quality.high is not None:
         low, high = up.at(point.quality.low), up.at(point.quality.high)
         bars += f'<line x1="{x:.1f}" y1="{low:.1f}" x2="{x:.1f}" y2="{high:.1f}" stroke="{_SOFT}"/>'
-    told = f"{point.name}: {quality} {point.quality.text()}, {cost} {point.cost.text()}"
+    return f'<g class="spread">{bars}</g>'
+
+
+def _point(number: int, place: tuple[float, float], lift: int, told: str) -> str:
+    x, y = place
+    right, above = x + 6, y - 6 - 12 * lift
     return (
-        f'<g class="point">{bars}<circle cx="{x:.1f}" cy="{y:.1f}" r="8" fill="{_BAR}"><title>{escape(told)}</title>'
-        f'</circle><text x="{x:.1f}" y="{y + 4:.1f}" font-size="11" fill="#ffffff" text-anchor="middle" '
-        f'pointer-events="none">{number}</text></g>'
+        f'<g class="point"><circle cx="{x:.1f}" cy="{y:.1f}" r="4.5" fill="{_BAR}"><title>{escape(told)}</title>'
+        f'</circle><text x="{right:.1f}" y="{above:.1f}" font-size="11" fill="{_INK}">{number}</text></g>'
     )
 
 
+def _lifts(places: Sequence[tuple[float, float]]) -> list[int]:
+    """How many lines to lift the number of each point, so that the numbers of near points stand above each other."""
+    taken: list[tuple[float, float]] = []
+    lifts = [0] * len(places)
+    for index in sorted(range(len(places)), key=lambda number: places[number]):
+        x, y = places[index]
+        while any(abs(x - left) < 15 and abs(y - 12 * lifts[index] - top) < 12 for left, top in taken):
+            lifts[index] += 1
+        taken.append((x, y - 12 * lifts[index]))
+    return lifts
+
+
 def _ends(estimate: Estimate) -> tuple[float, ...]:
-    """The figure and its interval; times below zero are not drawn."""
+    """The figure and the ends of its interval."""
     known = (estimate.low, estimate.high)
     return (estimate.value, *(end for end in known if end is not None))
 

@@ -1,6 +1,7 @@
 """Decoding with a watch: the times between the pieces of a stream, and the memory that keys and values take.
 
-The loop itself is not touched: times come from the stream and from `Stats`, memory from a model that looks on.
+The loop itself is not touched: times come from the stream and from `Stats`, memory from a copy of the model that looks
+on.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from decodekit.errors import DecodekitError
 from decodekit.generation.prompt import Prompt
 from decodekit.generation.stats import Stats
 from decodekit.llm import LLM
-from decodekit.models.causal_lm import Cache, CausalLM, LogitsKind
+from decodekit.models.causal_lm import Cache, CausalLM
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,49 +55,44 @@ class Measurement:
         return self.stats.duration_s / self.stats.num_generated_tokens
 
 
-class MeteredModel:
-    """A model that notes how large its caches become; all else it leaves to the model it stands for.
+class Meter:
+    """Notes how large the caches of a model become."""
 
-    Args:
-        model: does the work.
-    """
-
-    def __init__(self, model: CausalLM) -> None:
-        self._model = model
-        self._caches: list[weakref.ref[Any]] = []
-        self._sizes: dict[int, tuple[int, int]] = {}
+    def __init__(self) -> None:
         self.peak_bytes: int | None = None
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._model, name)
+        self._caches: list[weakref.ref[Any]] = []
+        self._shapes: dict[int, tuple[int, int]] = {}
 
     def begin(self) -> None:
         """Forget what was seen."""
-        self._caches, self._sizes, self.peak_bytes = [], {}, None
+        self.peak_bytes, self._caches, self._shapes = None, [], {}
 
-    def new_cache(self, num_rows: int, capacity: int) -> Cache:
-        """A cache of the model; see `CausalLM`."""
-        cache = self._model.new_cache(num_rows, capacity)
-        self._caches.append(weakref.ref(cache))
-        self._look()
-        return cache
+    def watch(self, model: CausalLM) -> CausalLM:
+        """A copy of the model, with its weights shared, that tells the meter of its caches.
 
-    def forward(
-        self,
-        tokens: Tensor,
-        num_tokens: Sequence[int],
-        cache: Cache,
-        rows: Sequence[int] | None = None,
-        *,
-        logits: LogitsKind = "last",
-    ) -> Tensor:
-        """The forward pass of the model; see `CausalLM`."""
-        result = self._model.forward(tokens, num_tokens, cache, rows, logits=logits)
-        size = (cache.num_rows, cache.capacity)
-        if self._sizes.get(id(cache)) != size:  # it has grown, or lost rows; else there is nothing to see
-            self._sizes[id(cache)] = size
+        A copy of the same class, for there are proposers that ask what kind of model they draft for. A model that has
+        no attributes of its own to be copied is not watched.
+        """
+        if not hasattr(model, "__dict__"):
+            return model
+        twin: CausalLM = object.__new__(type(model))
+
+        def new_cache(num_rows: int, capacity: int) -> Cache:
+            cache = model.new_cache(num_rows, capacity)
+            self._caches.append(weakref.ref(cache))
             self._look()
-        return result
+            return cache
+
+        def forward(tokens: Tensor, num_tokens: Sequence[int], cache: Cache, *rest: Any, **options: Any) -> Tensor:
+            result = model.forward(tokens, num_tokens, cache, *rest, **options)
+            shape = (cache.num_rows, cache.capacity)
+            if self._shapes.get(id(cache)) != shape:  # it has grown, or lost rows; else there is nothing to see
+                self._shapes[id(cache)] = shape
+                self._look()
+            return result
+
+        vars(twin).update(vars(model), new_cache=new_cache, forward=forward)
+        return twin
 
     def _look(self) -> None:
         caches = [cache for reference in self._caches if (cache := reference()) is not None]
@@ -105,14 +101,14 @@ class MeteredModel:
             self.peak_bytes = max(self.peak_bytes or 0, sum(cast("list[int]", sizes)))
 
 
-def metered(llm: LLM) -> tuple[LLM, MeteredModel]:
+def metered(llm: LLM) -> tuple[LLM, Meter]:
     """An `LLM` beside the given one whose caches are watched."""
-    twin, meter = copy.copy(llm), MeteredModel(llm.model)
-    twin.model = cast(CausalLM, meter)
+    twin, meter = copy.copy(llm), Meter()
+    twin.model = meter.watch(llm.model)
     return twin, meter
 
 
-def decode(llm: LLM, meter: MeteredModel, prompts: Sequence[Prompt], **options: Any) -> list[Measurement]:
+def decode(llm: LLM, meter: Meter, prompts: Sequence[Prompt], **options: Any) -> list[Measurement]:
     """Decode prompts together and measure each.
 
     What a strategy raises is the error of the prompts that were not done by then, whatever it is: one that fails must

@@ -79,7 +79,7 @@ def fitting_metrics(task: Task) -> tuple[str, ...]:
 
 
 def metrics_of(task: Task) -> list[Metric]:
-    """The measures of a task in order, with log Z for strategies that estimate it.
+    """The measures of a task in order, and those that come by themselves with strategies that record them.
 
     Raises:
         UnknownNameError: the task names one that does not exist.
@@ -91,7 +91,7 @@ def metrics_of(task: Task) -> list[Metric]:
                 f"no metric {name!r}.{did_you_mean(name, METRICS)} There are: {', '.join(METRICS)}.",
                 at=f"task {task.name!r}",
             )
-    return [METRICS[name] for name in dict.fromkeys((*names, "log-z"))]
+    return [METRICS[name] for name in dict.fromkeys((*names, *RECORDED))]
 
 
 def missing_packages(metrics: Sequence[Metric]) -> list[str]:
@@ -146,7 +146,13 @@ def _repetition(n: int, answer: Answer) -> float | None:
 
 
 def _log_z(answer: Answer) -> float | None:
-    return getattr(answer.stats, "log_z", None)
+    """What `Stats` recorded of a text that was decoded under a mask; else there is nothing that Z could be of."""
+    return None if answer.stats is None or answer.stats.mask_s is None else answer.stats.log_z
+
+
+def _log_evidence(answer: Answer) -> float | None:
+    particles = None if answer.stats is None else answer.stats.particles
+    return None if particles is None else particles.log_evidence
 
 
 def _perplexity(answers: Sequence[Answer], judge: Judge) -> float | None:
@@ -168,6 +174,10 @@ def _mauve(answers: Sequence[Answer], judge: Judge) -> float | None:
     return mauve([text or "" for text, _ in pairs], [reference for _, reference in pairs])
 
 
+RECORDED = ("log-z", "log-evidence")
+"""Measures that some strategies record while decoding: log Z of the masks along a text, and what particles estimate of
+the logarithm of the probability that the constraint holds; see `generation.stats`."""
+
 METRICS: dict[str, Metric] = {
     metric.name: metric
     for metric in (
@@ -180,6 +190,7 @@ METRICS: dict[str, Metric] = {
         Metric("self-bleu", False, of_texts=_self_bleu),
         Metric("mauve", True, of_texts=_mauve),
         Metric("log-z", None, of_example=_log_z),
+        Metric("log-evidence", None, of_example=_log_evidence),
     )
 }
 """Every measure by its name."""

@@ -28,7 +28,7 @@ class Speed:
         decode_tokens_per_s: tokens after the first over the times that followed; per row, so that rows decoded together
             do not add up.
         output_tokens_per_s: all tokens over the time of all calls.
-        requests_per_s: examples over the time of all calls.
+        requests_per_s: examples with a text over the time of all calls.
         forwards_per_token: forward passes over generated tokens.
         mean_acceptance_length: tokens that came of a draft and its verification; see `Stats`.
         acceptance: share of the drafts of which position i was accepted.
@@ -93,7 +93,7 @@ def speed_of(measurements: Sequence[Measurement]) -> Speed:
             sum(one.num_generated_tokens - 1 for one in timed), math.fsum(one.duration_s for one in timed) - first_s
         ),
         output_tokens_per_s=ratio(num_tokens, wall_s),
-        requests_per_s=ratio(len(stats), wall_s),
+        requests_per_s=ratio(sum(one.num_generated_tokens > 0 for one in stats), wall_s),
         forwards_per_token=ratio(num_forwards, num_tokens),
         mean_acceptance_length=1 + sum(accepted) / num_drafts if num_drafts else None,
         acceptance=tuple(count / num_drafts for count in accepted) if num_drafts else (),

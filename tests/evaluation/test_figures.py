@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+from itertools import pairwise
+from xml.dom import minidom
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from decodekit.evaluation.figures import Point, front, pareto, saved, shares
+from decodekit.evaluation.intervals import Estimate
+
+
+def point(name: str, cost: float, quality: float, spread: float | None = None) -> Point:
+    def estimate(value: float) -> Estimate:
+        return Estimate(
+            value, None if spread is None else value - spread, None if spread is None else value + spread, 3
+        )
+
+    return Point(name, estimate(cost), estimate(quality))
+
+
+def test_the_front_by_hand() -> None:
+    points = [point("slow, good", 9, 0.9), point("beaten", 8, 0.5), point("fast", 1, 0.6), point("middle", 5, 0.7)]
+    assert [one.name for one in front(points, True)] == ["fast", "middle", "slow, good"]
+    assert [one.name for one in front(points, False)] == ["fast", "beaten"]
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=8))
+def test_who_is_not_on_the_front_is_beaten_by_somebody_who_is(values: list[tuple[int, int]]) -> None:
+    points = [point(str(number), cost, quality) for number, (cost, quality) in enumerate(values)]
+    best = front(points, True)
+    places = [(one.cost.value, one.quality.value) for one in best]
+    assert best
+    for cost, quality in values:
+        if (cost, quality) in places:
+            assert not any(c <= cost and q >= quality and (c, q) != (cost, quality) for c, q in values)
+        else:
+            assert any(c <= cost and q >= quality for c, q in places)
+
+
+def test_a_picture_has_a_point_for_each_with_its_error_bars() -> None:
+    points = [point("a & b", 1.0, 0.5, 0.1), point("c", 2.0, 0.7, 0.1), point("alone", 3.0, 0.1)]
+    picture = pareto(points, cost="ms", quality="f1", is_higher_better=True)
+    root = minidom.parseString(picture).documentElement
+    assert root is not None
+    drawn = root.getElementsByTagName("g")
+    groups = [group for group in drawn if group.getAttribute("class") == "point"]
+    spreads = [group for group in drawn if group.getAttribute("class") == "spread"]
+    assert [len(group.getElementsByTagName("line")) for group in spreads] == [2, 2, 0]
+    assert [group.getElementsByTagName("text")[0].firstChild.data for group in groups] == ["1", "2", "3"]  # type: ignore[union-attr]
+    [line] = root.getElementsByTagName("polyline")
+    corners = [tuple(map(float, corner.split(","))) for corner in line.getAttribute("points").split()]
+    assert len(corners) == 2 + 2 * 2  # the bottom, two points with a step to each, the right end
+    circles = [circle for group in groups for circle in group.getElementsByTagName("circle")]
+    across = [float(circle.getAttribute("cx")) for circle in circles]
+    up = [float(circle.getAttribute("cy")) for circle in circles]
+    assert across == sorted(across)
+    assert set(zip(across[:2], up[:2], strict=True)) <= set(corners)
+    assert up[2] > up[0] > up[1]  # the better, the higher on the page
+    assert all(0 < x < 560 for x in across) and all(0 < y < 320 for y in up)
+
+
+def test_numbers_of_near_points_stand_above_each_other() -> None:
+    picture = pareto([point(str(i), 1.0, 0.5) for i in range(4)], cost="ms", quality="f1", is_higher_better=True)
+    root = minidom.parseString(picture).documentElement
+    assert root is not None
+    groups = [group for group in root.getElementsByTagName("g") if group.getAttribute("class") == "point"]
+    heights = sorted(float(group.getElementsByTagName("text")[0].getAttribute("y")) for group in groups)
+    assert [round(high - low) for low, high in pairwise(heights)] == [12, 12, 12]
+
+
+def test_times_below_zero_are_not_drawn() -> None:
+    picture = pareto([point("a", 1.0, 0.5, 3.0)], cost="ms", quality="f1", is_higher_better=True)
+    root = minidom.parseString(picture).documentElement
+    assert root is not None
+    assert min(float(line.getAttribute("x1")) for line in root.getElementsByTagName("line")) == 62
+
+
+@pytest.mark.parametrize("values", [[(0.0, 0.0)], [(1.0, 1.0), (1.0, 1.0)], [(1e-9, 1e9)], [(5.0, -2.0), (0.1, 3.0)]])
+def test_pictures_of_strange_values(values: list[tuple[float, float]]) -> None:
+    points = [point("x", cost, quality, 0.5) for cost, quality in values]
+    picture = pareto(points, cost="ms", quality="f1", is_higher_better=None)
+    minidom.parseString(picture)
+    assert "nan" not in picture and "inf" not in picture and "polyline" not in picture
+    assert "nothing to show" in pareto([], cost="ms", quality="f1", is_higher_better=True)
+
+
+def test_bars_are_as_long_as_their_shares() -> None:
+    root = minidom.parseString(shares([1.0, 0.5, 0.0], label="accepted", name="position")).documentElement
+    assert root is not None
+    heights = [float(bar.getAttribute("height")) for bar in root.getElementsByTagName("rect")]
+    assert heights[1] == pytest.approx(heights[0] / 2) and heights[2] == 0
+    root = minidom.parseString(saved([("a", 0.5), ("b<", 0.25), ("worse", -0.1)])).documentElement
+    assert root is not None
+    bars = root.getElementsByTagName("rect")
+    widths = [float(bar.getAttribute("width")) for bar in bars]
+    assert widths[0] == pytest.approx(2 * widths[1], abs=0.2) and widths[2] == pytest.approx(widths[0] / 5, abs=0.2)
+    assert float(bars[2].getAttribute("x")) + widths[2] == pytest.approx(float(bars[0].getAttribute("x")), abs=0.2)
+    minidom.parseString(saved([("nothing", 0.0)]))
