@@ -257,26 +257,27 @@ def test_scaffolding() -> None:
         assert p > THRESHOLD
 
 
-def test_one_position() -> None:
-    """E2 for the rejection test: V = 8, N = 30,000 pairs of laws with zeros, at once."""
+@pytest.mark.parametrize(("width", "num_samples"), [(8, 30_000), (5000, 2000)])
+def test_one_position(width: int, num_samples: int) -> None:
+    """E2 for the rejection test: eight tokens, two laws with zeros; also in rows so wide that compiled code draws."""
     generator = torch.Generator().manual_seed(0)
-    scores, other = torch.randn(2, 8, generator=generator) * 1.5
+    scores, other = torch.full((2, width), -torch.inf)
+    scores[:8], other[:8] = torch.randn(2, 8, generator=generator) * 1.5
     scores[[1, 5]], other[[2, 5]] = -torch.inf, -torch.inf
-    num_samples = 30_000
-    keys = drawing.NoiseKeys([*range(num_samples)], [0] * num_samples, [3] * num_samples)
-    draft_keys = keys.of(range(num_samples), Stream.DRAFT)
     law = other.softmax(-1)
-    drafted = rejection.sample(
-        other.expand(num_samples, 8), draft_keys.seeds, draft_keys.sequences, draft_keys.positions
-    )
     sequence: Any = None
-    places = [drawing.Place(sequence, (), rejection.Drawn(token, law)) for token in drafted.tolist()]
-    found = rejection.verified([0] * num_samples, places, scores.expand(num_samples, 8), keys)
-    counted = np.bincount(found, minlength=8).astype(float)
-    p = scores.double().softmax(-1).numpy()
+    counted, num_kept = np.zeros(8), 0
+    for start in range(0, num_samples, 1000):
+        keys = drawing.NoiseKeys([*range(start, start + 1000)], [0] * 1000, [3] * 1000)
+        own = keys.of(range(1000), Stream.DRAFT)
+        drafted = rejection.sample(other.expand(1000, width).clone(), own.seeds, own.sequences, own.positions).tolist()
+        places = [drawing.Place(sequence, (), rejection.Drawn(token, law)) for token in drafted]
+        found = rejection.verified([0] * 1000, places, scores.expand(1000, width), keys)
+        counted += np.bincount(found, minlength=8)
+        num_kept += sum(one == other for one, other in zip(found, drafted, strict=True))
+    p = scores[:8].double().softmax(-1).numpy()
     assert p_value(counted, p) > THRESHOLD
-    num_kept = sum(one == other for one, other in zip(found, drafted.tolist(), strict=True))
-    share = np.minimum(p, law.numpy()).sum()  # of the tokens that are kept
+    share = np.minimum(p, law[:8].numpy()).sum()  # of the tokens that are kept
     assert abs(num_kept / num_samples - share) < 4.5 * (share * (1 - share) / num_samples) ** 0.5  # odds 1 in 10^5
 
 
