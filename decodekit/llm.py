@@ -175,7 +175,8 @@ class LLM:
                 the tokens that are the only ones allowed; ``"off"``, nothing; ``"canonical"``, besides, bytes that are
                 the only ones allowed, in the tokenizer's own tokens. The first two give the same text, the third
                 changes the law; see `generation.settings.FastForward` for how and why.
-            batch_size: most prompts that are decoded at a time.
+            batch_size: most prompts that are decoded at a time; each text of several that a prompt has, and each
+                hypothesis of a search, is a row of the cache.
             strategy_options: options of a strategy that is given by name, such as ``temperature=0.7``.
 
         Raises:

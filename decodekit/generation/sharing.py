@@ -48,7 +48,8 @@ class SharedPrompts:
         known = [sequence for sequence in sequences if id(sequence.request.prompt) in sources]
         unknown = [sequence for sequence in sequences if id(sequence.request.prompt) not in sources]
         # Copies first, for a row that is about to be emptied may be the source of one.
-        copy_rows(cache, [(sources[id(sequence.request.prompt)], sequence.row) for sequence in known])
+        elsewhere = [one for one in known if self._prompts.get(one.row) is not one.request.prompt]
+        copy_rows(cache, [(sources[id(one.request.prompt)], one.row) for one in elsewhere])
         begin_rows(cache, {sequence.row: sequence.request for sequence in unknown})
         if known:
             lengths: list[int] = cache.lengths.tolist()

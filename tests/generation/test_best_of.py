@@ -135,10 +135,10 @@ def test_num_return_sequences(llm: LLM) -> None:
     assert [[sample.text for sample in every(one)[:2]] for one in found] == [
         [sample.text for sample in every(one)] for one in fewer
     ]
-    drafting = dk.Sample(temperature=2.5, seed=3, num_return_sequences=4, speculate="prompt-lookup")
-    assert [[s.text for s in every(one)] for one in llm.generate(PROMPTS, strategy=drafting, max_new_tokens=9)] == [
-        [s.text for s in every(one)] for one in found
-    ]
+    for guesses in ("prompt-lookup", dk.DraftModel("tiny-draft")):
+        drafting = dk.Sample(temperature=2.5, seed=3, num_return_sequences=4, speculate=guesses)
+        guessed = llm.generate(PROMPTS, strategy=drafting, max_new_tokens=9)
+        assert [[s.text for s in every(one)] for one in guessed] == [[s.text for s in every(one)] for one in found]
 
 
 def test_streams(llm: LLM) -> None:

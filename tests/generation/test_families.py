@@ -154,6 +154,7 @@ def test_samples_in_turns_find_the_prompt_in_a_row() -> None:
         families(model, given, [Request([1] * 50)], 7, 1)
     assert tokens_read(model) == 49 + 7 * 3
     assert model.caches[0].num_rows == 2
+    assert model.caches[0].num_reorders == 1  # the first two; later ones have the prompt in their own row
 
 
 def test_with_recurrent_state_those_that_begin_together_share() -> None:

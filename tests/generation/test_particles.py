@@ -567,6 +567,15 @@ def test_a_predicate_on_free_text(llm: LLM) -> None:
     assert found.stats.particles.num_asked > 24
 
 
+def test_stop_strings_under_a_predicate(llm: LLM) -> None:
+    """A text ends before its stop string, in a particle that was copied, too."""
+    strategy = Particles(6, "awrs", threshold=1.0, predicate=lambda text, _: b"a" not in text, strategy=Sample(2.5))
+    found = llm.generate([PROMPT] * 4, strategy=strategy, max_new_tokens=60, stop=["e", "o"], seed=[1, 2, 3, 4])
+    assert sum(one.stats.particles.num_resamplings for one in found if one.stats.particles is not None) > 0
+    for one in (sample for first in found for sample in (first, *first.others)):
+        assert one.finish_reason == "stop" and not set("eoa") & set(one.text)
+
+
 def test_names_and_faults(llm: LLM) -> None:
     assert resolve_strategy("particles", {"num_particles": 4, "temperature": 0.7}) == Particles(4, strategy=Sample(0.7))
     with pytest.raises(OptionError, match="5 options cannot be used") as caught:
