@@ -37,7 +37,7 @@ def run(speculate: object, **options: object) -> list[dk.Completion]:
 # - `PromptLookup` and `Suffix` copy what followed the last tokens when they came before.
 # - `DraftModel` is a smaller model of the same vocabulary; here one of 0.8 million parameters for one of 2.5
 #   million.
-# - A list tries them in order.
+# - A list tries them in order; names between `+` are joined in one draft, each going on where another one ends.
 
 # %%
 guessers = {
@@ -47,6 +47,7 @@ guessers = {
     "prompt lookup": (dk.PromptLookup(), {}),
     "suffix": (dk.Suffix(), {}),
     "grammar, then prompt lookup": ([dk.GrammarDraft(), dk.PromptLookup()], {}),
+    "grammar with prompt lookup": ("grammar+prompt-lookup", {}),
     "draft model": (dk.DraftModel("tiny-draft", num_tokens=8), {}),
 }
 found = {name: run(speculate, **options) for name, (speculate, options) in guessers.items()}
@@ -60,6 +61,7 @@ for name, completions in found.items():
     print(f"{name:28} {num_forwards:4} passes for {num_tokens} tokens: {per_token[name]:.2f} per token")
 assert per_token["nobody, nothing forced"] == 1.0
 assert per_token["grammar, then prompt lookup"] < per_token["grammar"] < per_token["nobody"]
+assert per_token["grammar with prompt lookup"] < per_token["grammar, then prompt lookup"]
 assert per_token["draft model"] < 0.5
 
 # %%

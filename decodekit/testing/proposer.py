@@ -13,7 +13,7 @@ from typing import Any, Final
 import torch
 
 from decodekit.constraints import Guarded, JsonSchema, Regex
-from decodekit.errors import OptionError, UselessOptionError
+from decodekit.errors import DecodekitError, OptionError
 from decodekit.llm import LLM, Completion
 from decodekit.speculation import Context, Draft, Proposer
 from decodekit.strategy import Greedy, Sample
@@ -40,8 +40,9 @@ def check_proposer(proposer: Proposer, *, llm: LLM | None = None, max_new_tokens
     """The laws of `Proposer` (`PROPOSER_LAWS`), while a model decodes with its drafts.
 
     Greedy and sampled, in free text, under a pattern, a JSON Schema and a guard that takes texts back. At every step
-    the rows are asked for in parts, in a random order and with random limits; some are left out. A proposer that the
-    front door refuses as useless (a `GrammarDraft` in free text) is not asked there.
+    the rows are asked for in parts, in a random order and with random limits; some are left out. Where the front door
+    refuses the proposer (a `GrammarDraft` in free text, a draft model of another vocabulary when sampling), it is not
+    asked.
 
     Args:
         proposer: what is checked.
@@ -51,21 +52,24 @@ def check_proposer(proposer: Proposer, *, llm: LLM | None = None, max_new_tokens
 
     Raises:
         AssertionError: a law is broken; with its name and the place.
+        DecodekitError: the front door refuses it everywhere.
     """
     subject = Subject(proposer, PROPOSER_LAWS)
     target = toy_llm() if llm is None else llm
     copy: Any = subject.run("pickle", "pickling it", lambda: pickle.loads(pickle.dumps(proposer)))
     case = _Case(subject, target, Greedy(), Regex("[a-d]{4,12}"), max_new_tokens, "pickle")
-    case.check(copy, 2, seed)
+    refusals = [case.check(copy, 2, seed)]
     for number, constraint in enumerate(_constraints()):
         for strategy in (Greedy(), Sample(seed=seed)):
             case = _Case(subject, target, strategy, constraint, max_new_tokens)
             wanted = case.texts(len(PROMPTS))
-            for batch_size in (1, 3):  # fewer rows than prompts: rows are used again
-                case.check(proposer, batch_size, seed + number, wanted)
+            # Fewer rows than prompts: rows are used again.
+            refusals += [case.check(proposer, batch_size, seed + number, wanted) for batch_size in (1, 3)]
         with suppress(OptionError):  # not everything can be verified so
             drawn = Sample(seed=seed, speculate=proposer, verify="rejection")  # asks for probabilities; another text
             _Case(subject, target, drawn, constraint, max_new_tokens).check(proposer, 3, seed + number)
+    if refusals[0] is not None and all(refusals):
+        raise refusals[0]
 
 
 def _constraints() -> list[Any]:
@@ -97,18 +101,21 @@ class _Case:
             on_length="return",
         )
 
-    def check(self, proposer: Proposer, batch_size: int, seed: int, wanted: Sequence[Completion] | None = None) -> None:
-        """The laws while a proposer guesses; its texts are the wanted ones, if any are."""
+    def check(
+        self, proposer: Proposer, batch_size: int, seed: int, wanted: Sequence[Completion] | None = None
+    ) -> DecodekitError | None:
+        """The laws while a proposer guesses; its texts are the wanted ones, if any are. The refusal if it may not."""
         watched = _Watched(self.subject, proposer, self.llm.vocabulary.size, seed, self.law)
         try:
             found = replace(self, strategy=replace(self.strategy, speculate=watched)).texts(batch_size)
-        except UselessOptionError:
-            return
+        except DecodekitError as refusal:  # at the front door: what a proposer raises breaks a law
+            return refusal
         for prompt, one, other in zip(PROMPTS, found, wanted or found, strict=True):
             is_equal = (one.token_ids, one.finish_reason) == (other.token_ids, other.finish_reason)
             place = f"{self.strategy!r}, batch_size={batch_size}, constraint={self.constraint!r:.80}"
             texts = f"{one.text!r} after {prompt!r}, without drafts {other.text!r}"
             self.subject.require("same text", is_equal, f"{place}: {texts}")
+        return None
 
 
 class _Watched:

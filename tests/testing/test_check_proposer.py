@@ -23,12 +23,26 @@ from decodekit.testing import PROPOSER_LAWS, check_proposer, toy_llm
         dk.GrammarDraft(),
         dk.DraftModel(toy_llm(1), num_tokens=2),
         Chain((dk.GrammarDraft(), dk.PromptLookup())),
+        dk.Joined((dk.GrammarDraft(), dk.PromptLookup())),
         dk.Adaptive(dk.Suffix()),
     ],
     ids=lambda proposer: type(proposer).__name__,
 )
 def test_built_in_proposers_keep_the_laws(proposer: Proposer) -> None:
-    check_proposer(proposer, max_new_tokens=12)
+    check_proposer(proposer, max_new_tokens=10)
+
+
+def test_what_is_refused_for_some_strategies_is_checked_for_the_others() -> None:
+    """A draft model of other tokens guesses for greedy targets alone."""
+    check_proposer(dk.DraftModel(dk.LLM.load("tiny-draft"), num_tokens=2), max_new_tokens=4)
+    with pytest.raises(dk.DecodekitError, match="cannot be cropped"):
+        check_proposer(dk.PromptLookup(), llm=_without_rollback(), max_new_tokens=4)
+
+
+def _without_rollback() -> dk.LLM:
+    llm = toy_llm()
+    llm.model.can_rollback = False  # type: ignore[misc]
+    return llm
 
 
 VOCAB_SIZE = toy_llm().vocabulary.size
