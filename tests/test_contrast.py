@@ -133,6 +133,31 @@ def test_texts_of_other_strategies() -> None:
         assert guided != plain
 
 
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        lambda contrast: dk.Particles(6, strategy=dk.Sample(contrast=contrast, seed=2)),
+        lambda contrast: dk.BestOf(3, strategy=dk.Sample(contrast=contrast, seed=2)),
+        lambda contrast: dk.Mirostat(contrast=contrast, seed=1),
+        lambda contrast: dk.Beam(3, contrast=contrast),
+        lambda contrast: dk.Sample(contrast=contrast, speculate=dk.DraftModel(llm("qwen2"), 3), verify="rejection"),
+    ],
+)
+def test_guidance_of_almost_1_changes_no_text_of_any_loop(strategy: Any) -> None:
+    """Every loop keeps the second rows in step, whatever they have read: copies, cuts, several texts."""
+    contrast = dk.Guidance(1 + 1e-7, ["a x", "the", "né né né né", "x"])
+    plain, guided = (
+        [
+            [text.text for text in (one, *one.others)]
+            for one in llm().generate(
+                PROMPTS, strategy=strategy(given), constraint=dk.Regex(PATTERN), max_new_tokens=40, batch_size=3
+            )
+        ]
+        for given in (None, contrast)
+    )
+    assert plain == guided and any(texts[0] for texts in plain)
+
+
 @pytest.mark.parametrize("kind", ["guidance", "negative prompt", "dola", "amateur"])
 def test_logprobs_are_those_of_the_contrast(kind: str) -> None:
     contrast = contrasts()[kind]
