@@ -227,17 +227,31 @@ class ParticleBatch:
         ]
         sequences = [population.particles[place] for population, place in live]
         logits = forward(sequences, self._model, self._cache)  # [L, V]
-        draws = self._draw(live, logits)
+        bitmask = self._allowed(live)
+        draws = self._draw(live, logits, bitmask)
         for (population, place), draw in zip(live, draws, strict=True):
             try:
                 self._take(population, place, draw)
             except DecodekitError as error:  # the guard is a program of the user's
                 population.error = error
-        self._record(sequences, logits)
+        self._record(sequences, logits, bitmask)
         pairs = [pair for population in populations if not population.is_done for pair in self._resampled(population)]
         copy_rows(self._cache, pairs)
 
-    def _draw(self, live: list[tuple[Population, int]], logits: Tensor) -> list[Draw]:
+    def _allowed(self, live: list[tuple[Population, int]]) -> Tensor | None:
+        """The masks of the particles, int32 [L, W], where weights or log-probabilities need them.
+
+        A constraint that outgrows its bounds is the error of its population.
+        """
+        if self._options.method == "awrs" and self._settings.num_alternatives is None:
+            return None
+        sequences = [population.particles[place] for population, place in live]
+        bitmask = self._masks.fill(sequences, [[] for _ in sequences])
+        for (population, _), sequence in zip(live, sequences, strict=True):
+            population.error = population.error or sequence.error
+        return bitmask
+
+    def _draw(self, live: list[tuple[Population, int]], logits: Tensor, bitmask: Tensor | None) -> list[Draw]:
         """A legal token of each particle with its weight; an error of one is that of its population."""
         places = [Place(population.particles[place]) for population, place in live]
         for (population, _), place, peak in zip(live, places, logits.amax(dim=-1).tolist(), strict=True):
@@ -252,10 +266,7 @@ class ParticleBatch:
         keys = noise_keys(places)
         if self._options.method == "awrs":
             return self._draw_by_rejection(live, rows, keys)
-        bitmask = self._masks.fill([place.sequence for place in places], [[] for _ in places])
         assert bitmask is not None
-        for (population, _), place in zip(live, places, strict=True):
-            population.error = population.error or place.sequence.error  # a constraint may outgrow its bounds
         return masked_draws(rows, bitmask.to(rows.device), keys)
 
     def _draw_by_rejection(self, live: list[tuple[Population, int]], rows: Tensor, keys: NoiseKeys) -> list[Draw]:
@@ -317,14 +328,16 @@ class ParticleBatch:
         if particle.finish_reason == "length" and particle.matcher is not None:
             population.kill(place)  # cut before the constraint was satisfied
 
-    def _record(self, sequences: list[Sequence], logits: Tensor) -> None:
-        """Note the log-probabilities of the tokens that were taken, if they are wanted; logits [L, V]."""
+    def _record(self, sequences: list[Sequence], logits: Tensor, bitmask: Tensor | None) -> None:
+        """Note the log-probabilities of the tokens that were taken, if they are wanted; logits [L, V], masks [L, W]."""
         num_alternatives = self._settings.num_alternatives
         rows = [row for row, one in enumerate(sequences) if len(one.logprobs) < len(one.token_ids)]
         if num_alternatives is None or not rows:
             return
         tokens = [sequences[row].token_ids[-1] for row in rows]
-        entries = measure(logits[torch.tensor(rows, device=logits.device)], tokens, num_alternatives)
+        index = torch.tensor(rows)
+        masks = None if bitmask is None else bitmask[index]
+        entries = measure(logits[index.to(logits.device)], tokens, num_alternatives, masks)
         for row, entry in zip(rows, entries, strict=True):
             sequences[row].logprobs.append(entry)
 
@@ -401,8 +414,8 @@ class ParticleBatch:
         return replace(first, result=replace(first.result, others=tuple(others)))
 
     def _answer(self, population: Population, particle: Sequence, share: float | None) -> Update:
-        # Nothing is known before the end; what the masks leave is in the weights.
-        stats = replace(particle.stats(time.perf_counter()), ttft_s=None, log_z=None, particles=population.stats())
+        # Nothing is known before the end.
+        stats = replace(particle.stats(time.perf_counter()), ttft_s=None, particles=population.stats())
         assert particle.finish_reason is not None
         tokens = tuple(particle.token_ids)
         result = Result(tokens, particle.finish_reason, particle.error, tuple(particle.logprobs), stats, share)

@@ -301,6 +301,22 @@ def test_neighbours_change_nothing(method: Any) -> None:
             assert its_shares == pytest.approx(shares, abs=1e-3)
 
 
+@pytest.mark.parametrize("method", ["smc", "awrs"])
+def test_log_probabilities_tell_what_masks_leave(method: Any) -> None:
+    """Without resampling and with no processor, the weight of a particle is the product of what its masks left."""
+    options = Particles(2, method, threshold=0.0)
+    requests, num_weighed = [Request([seed % V], TextsMatcher(TEXTS, VOCABULARY), seed) for seed in range(10)], 0
+    for result, shares in run(ToyLM(hashed_law(V), V), options, requests, num_alternatives=0):
+        assert result.stats.particles is not None and result.stats.log_z is not None
+        assert [entry.token_id for entry in result.logprobs] == list(result.token_ids)
+        assert result.stats.log_z == pytest.approx(sum(entry.log_z for entry in result.logprobs))
+        if method == "smc" and len(shares) == 2:
+            weight = math.log(2 * next(iter(shares.values()))) + result.stats.particles.log_evidence
+            assert result.stats.log_z == pytest.approx(weight, abs=1e-4)
+            num_weighed += 1
+    assert (num_weighed > 3) is (method == "smc")
+
+
 def test_a_prompt_is_read_once_and_copied() -> None:
     model = ToyLM(hashed_law(V), V)
     run(model, Particles(6, threshold=0.0), [Request([1] * 40, TextsMatcher([b"abcd", b"abda"], VOCABULARY))])
