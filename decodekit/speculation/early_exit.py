@@ -52,8 +52,8 @@ class EarlyExit:
             raise OptionError(f"num_tokens={count!r} is not an integer from 1 on", at="num_tokens")
 
     @classmethod
-    def of(cls, layer: str) -> EarlyExit:
-        """From the text of a number: ``"8"``, ``"-4"``, ``"0.5"``.
+    def of(cls, layer: str = "0.5") -> EarlyExit:
+        """From the text of a number: ``"8"``, ``"-4"``, ``"0.5"``; half of the layers if nothing is said.
 
         Raises:
             OptionError: the text is no number.

@@ -213,13 +213,14 @@ def test_by_name() -> None:
         (Joined((GrammarDraft(), Adaptive(Suffix()))), Adaptive(Suffix()))
     )
     assert resolve_proposer("early-exit:-2", PROPOSERS) == EarlyExit(-2)
+    assert resolve_proposer("early-exit", PROPOSERS) == EarlyExit(0.5)
     assert resolve_proposer("early-exit:0.5+grammar", PROPOSERS) == Joined((EarlyExit(0.5), GrammarDraft()))
     assert resolve_proposer("draft-model:tiny-draft", PROPOSERS) == DraftModel("tiny-draft")
     for text, error, says in (
         ("grammar+", UnknownNameError, "no proposer ''"),
         ("grammar:x", OptionError, "max_tokens='x'"),
         ("early-exit:x", OptionError, "'x' is no number of layers"),
-        ("early-exit", PluginError, "layer"),
+        ("draft-model", PluginError, "model"),
         ("none-such:1", UnknownNameError, "no proposer 'none-such'"),
     ):
         with pytest.raises(error, match=says):
