@@ -65,17 +65,17 @@ def test_speed_options_and_batches_change_no_text(name: str, kind: str) -> None:
     if name == "falcon":
         drafts = drafts[:2]
     for strategy in (dk.Greedy, functools.partial(dk.Sample, temperature=1.3, top_p=0.9, seed=5)):
-        expected = llm(name).generate(PROMPTS, strategy=strategy(contrast=contrast), max_new_tokens=24)
+        expected = llm(name).generate(PROMPTS, strategy=strategy(contrast=contrast), max_new_tokens=14)
         texts = [one.token_ids for one in expected]
-        plain = llm(name).generate(PROMPTS, strategy=strategy(), max_new_tokens=24)
+        plain = llm(name).generate(PROMPTS, strategy=strategy(), max_new_tokens=14)
         assert texts != [one.token_ids for one in plain]  # a contrast is not without effect
-        one_by_one = llm(name).generate(PROMPTS, strategy=strategy(contrast=contrast), max_new_tokens=24, batch_size=1)
+        one_by_one = llm(name).generate(PROMPTS, strategy=strategy(contrast=contrast), max_new_tokens=14, batch_size=1)
         assert [one.token_ids for one in one_by_one] == texts
         for draft, batch_size in zip(drafts, itertools.cycle((3, 1)), strict=False):
             drafted = llm(name).generate(
                 PROMPTS,
                 strategy=strategy(contrast=contrast, speculate=draft),
-                max_new_tokens=24,
+                max_new_tokens=14,
                 batch_size=batch_size,
             )
             assert [one.token_ids for one in drafted] == texts, draft
