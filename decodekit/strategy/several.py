@@ -139,8 +139,8 @@ class SelfConsistency(OverSamples):
     """The answer that most of n samples give (Wang et al. 2022); `Completion.score` is the share of them.
 
     An answer is the value of a text under its constraint; without one, the text without regard to case and blanks.
-    `Completion.others` has one sample of each other answer, with its share; see `generation.self_consistency`. Nothing
-    is streamed before all have ended.
+    `Completion.others` has one sample of each other answer, with its share, and at the end those that failed, with 0;
+    see `generation.self_consistency`. Nothing is streamed before all have ended.
 
     Args:
         n: how many samples.

@@ -285,6 +285,47 @@ def test_processors_that_look_back_see_the_text_of_the_ancestor() -> None:
 
 
 @pytest.mark.parametrize("method", ["smc", "awrs"])
+@pytest.mark.parametrize(
+    ("strategy", "process"),
+    [
+        (Sample(temperature=2.0), lambda row: temperature(row, 2.0)),
+        (Sample(temperature=2.0, top_k=900), lambda row: top_k(temperature(row, 2.0), 900)),
+    ],
+    ids=["temperature", "top-k"],
+)
+def test_wide_rows(method: Any, strategy: Sample, process: Any) -> None:
+    """A vocabulary for which sampling has ways of its own, and of which few tokens are legal."""
+    width = 1500
+    spelled: list[bytes | None] = [f"{number:04}".encode() for number in range(width)]
+    vocabulary = Vocabulary(spelled, ())
+    rng = np.random.default_rng(2)
+    legal = [f"{a:04}{b:04}".encode() for a in rng.integers(0, width, 40) for b in rng.integers(0, width, 4)]
+    matcher, law = (
+        compile(Choices([text.decode() for text in dict.fromkeys(legal)]), vocabulary).matcher(),
+        hashed_law(width),
+    )
+    options = Particles(4, method, threshold=1.0, strategy=strategy)
+    for result, shares in run(ToyLM(law, width), options, [Request([7], matcher, 5)], vocabulary=vocabulary):
+        texts, weights, evidence, num_resamplings = population(
+            law,
+            [7],
+            matcher,
+            process,
+            frozenset(),
+            num_particles=4,
+            method=method,
+            resample="systematic",
+            threshold=1.0,
+            seed=5,
+            max_tokens=9,
+        )
+        assert result.stats.particles is not None
+        assert result.stats.particles.num_resamplings == num_resamplings
+        assert result.stats.particles.log_evidence == pytest.approx(log(evidence), abs=1e-3)
+        assert set(shares) == {vocabulary.decode(t).decode() for t, w in zip(texts, weights, strict=True) if w > 0}
+
+
+@pytest.mark.parametrize("method", ["smc", "awrs"])
 def test_neighbours_change_nothing(method: Any) -> None:
     """Real caches: unequal prompts in a batch, whose particles are drawn anew at different times, and each alone."""
     grammar = compile(dk.Regex("[!-_]{1,3}(ab|[c-z]{4})?"), Vocabulary([bytes([i]) for i in range(VOCAB_SIZE)], EOS))
