@@ -86,15 +86,17 @@ def _check_options(subject: Subject, strategy: Any) -> None:
 
 
 def _check_select(subject: Subject, strategy: Strategy, vocabulary: Vocabulary, seed: int) -> None:
-    """The selector, on rows as the pipeline leaves them."""
-    rng, num_rows = random.Random(seed), 24
-    logits = _logits(num_rows, vocabulary.size, seed)
-    keys = NoiseKeys(*([rng.randrange(1 << most) for _ in range(num_rows)] for most in (62, 8, 20)))
-    prompts = [[rng.randrange(8) for _ in range(6)] for _ in range(num_rows)]
-    history = History.from_lists(prompts, [[1, 2, 1]] * num_rows)
+    """The selector, on rows as the pipeline leaves them, where it leaves a token."""
+    rng = random.Random(seed)
+    history = History.from_lists([[rng.randrange(8) for _ in range(6)] for _ in range(24)], [[1, 2, 1]] * 24)
     processors = [one.for_vocabulary(vocabulary.size, vocabulary.eos_token_ids) for one in strategy.pipeline]
     pipeline = Pipeline(processors)
+    logits = _logits(24, vocabulary.size, seed)
+    is_alive = (pipeline(logits, history) > -math.inf).any(dim=-1)
+    logits, history = logits[is_alive], _rows_of(history, is_alive)
     scores = pipeline(logits, history)
+    num_rows = len(scores)
+    keys = NoiseKeys(*([rng.randrange(1 << most) for _ in range(num_rows)] for most in (62, 8, 20)))
     case = _Selection(subject, strategy)
     tokens = case.take(scores, keys, "rows of scores")
     subject.require("select", case.take(scores, keys, "a second call") == tokens, "a second call, which takes others")
@@ -107,7 +109,7 @@ def _check_select(subject: Subject, strategy: Strategy, vocabulary: Vocabulary, 
         subject.require("rows", token == tokens[row], f"row {row} alone: token {token}, among others {tokens[row]}")
         is_allowed = scores[row, token] > -math.inf
         subject.require("allowed", bool(is_allowed), f"row {row}: token {token}")
-        candidates = pipeline.narrow(logits[row : row + 1], _of_row(history, row))
+        candidates = pipeline.narrow(logits[row : row + 1], _rows_of(history, [row]))
         if isinstance(candidates, Candidates):
             [found] = case.take(candidates, _some(keys, [row]), f"candidates of row {row}")
             subject.require("candidates", found == token, f"row {row}: token {found}, of the whole row {token}")
@@ -117,7 +119,7 @@ def _check_select(subject: Subject, strategy: Strategy, vocabulary: Vocabulary, 
         ("+inf", math.inf, NonFiniteLogitsError),
     ):
         broken = scores.clone()
-        broken[2] = value
+        broken[0] = value
         case.check_refusal(broken, keys, f"a row of {name}", error)
 
 
@@ -141,7 +143,7 @@ class _Selection:
             return
         except Exception as error:  # whatever it does wrong
             self.subject.broken("dead end", place, error)
-        self.subject.broken("dead end", f"{place}, from which token {int(tokens[2])} is taken")
+        self.subject.broken("dead end", f"{place}, from which token {int(tokens[0])} is taken")
 
 
 @dataclass(frozen=True)
@@ -157,7 +159,10 @@ class _Texts:
         alone = self._texts("batch", f"batch_size=1{under}", strategy, constraint, batch_size=1)
         if all(isinstance(completion.error, UselessOptionError) for completion in alone):
             return  # it says that it has no effect here
+        can_forbid = any(processor.can_forbid for processor in getattr(strategy, "pipeline", ()))
         for prompt, completion in zip(PROMPTS, alone, strict=True):
+            if isinstance(completion.error, DeadEndError) and can_forbid:
+                continue
             if completion.error is not None:
                 self.subject.broken("constraint", f"the prompt {prompt!r}{under}", completion.error)
             if constraint is not None and completion.finish_reason in ("stop", "complete"):
@@ -197,8 +202,9 @@ class _Texts:
 
     def _require_equal(self, law: str, place: str, found: Sequence[Completion], wanted: Sequence[Completion]) -> None:
         for prompt, one, other in zip(PROMPTS, found, wanted, strict=True):
-            is_equal = (one.token_ids, one.finish_reason) == (other.token_ids, other.finish_reason)
-            self.subject.require(law, is_equal, f"{place}: {one.text!r} after {prompt!r}, alone {other.text!r}")
+            ends = [[(text.token_ids, text.finish_reason) for text in (each, *each.others)] for each in (one, other)]
+            texts = f"{one.text!r} after {prompt!r}, alone {other.text!r}"
+            self.subject.require(law, ends[0] == ends[1], f"{place}: {texts}")
 
 
 class _Noisy:
@@ -237,6 +243,5 @@ def _some(keys: NoiseKeys, rows: Sequence[int]) -> NoiseKeys:
     return NoiseKeys(*([given[row] for row in rows] for given in (keys.seeds, keys.sequences, keys.positions)))
 
 
-def _of_row(history: History, row: int) -> History:
-    here = slice(row, row + 1)
-    return History(history.token_ids[here], history.prompt_lengths[here], history.lengths[here])
+def _rows_of(history: History, rows: Tensor | list[int]) -> History:
+    return History(history.token_ids[rows], history.prompt_lengths[rows], history.lengths[rows])

@@ -40,7 +40,9 @@ def test_built_in_strategies_keep_the_laws(name: str) -> None:
         dk.Sample(speculate=dk.Suffix(), verify="rejection"),
         dk.Sample(contrast=dk.Guidance(1.5, negative_prompt="the ab"), seed=1),
         dk.Mirostat(tau=2.0, version=1),
-        dk.Beam(3, do_sample=True, seed=3),
+        dk.Sample(allowed_tokens=[*b"ab,. "]),  # leaves some rows without a token
+        dk.Sample(bad_words=[[97], [98], [99], [100]], num_return_sequences=2),  # leaves no text of the constraint
+        dk.Beam(3, do_sample=True, seed=3, num_return_sequences=2),
         dk.Beam(4, num_beam_groups=2, diversity_penalty=0.5),
     ],
     ids=repr,
