@@ -156,7 +156,7 @@ NO_DRAW = Draw(None, -math.inf)
 
 
 def rejection_draw(scores: Tensor, noise: Tensor, is_legal: Callable[[int], bool]) -> Draw:
-    """A legal token and an unbiased estimate of the mass of all legal ones, asking about as few tokens as possible.
+    """A legal token and an unbiased estimate of the mass of all legal ones, by asking about few tokens.
 
     This is adaptive weighted rejection sampling in its recursive form (Lipkin et al. 2025, "Fast controlled generation
     from language models with adaptive weighted rejection sampling"). Tokens come in the order of p without replacement:
@@ -171,8 +171,8 @@ def rejection_draw(scores: Tensor, noise: Tensor, is_legal: Callable[[int], bool
     Des Raj 1956 for sampling without replacement.) So w is an unbiased estimate of Z given the token, which is all that
     a particle needs, and it is never 0.
 
-    The order is that of log p + Gumbel noise (Kool et al. 2019): its first legal token is
-    the one that a draw from the masked law takes with the same noise.
+    The order is that of log p + Gumbel noise (Kool et al. 2019): its first legal token is the one that a draw from the
+    masked law takes with the same noise.
 
     Args:
         scores: [V], processed logits, -inf for what has no probability.
@@ -200,7 +200,7 @@ def _descending(keys: Tensor) -> Iterator[int]:
     while num_known < len(keys):
         top = keys.topk(min(num_wanted, len(keys)))
         for key, index in zip(top.values[num_known:].tolist(), top.indices[num_known:].tolist(), strict=True):
-            if key == -math.inf:
+            if not key > -math.inf:  # a row without any probability has NaN
                 return
             yield index
         num_known, num_wanted = num_wanted, 8 * num_wanted

@@ -514,6 +514,16 @@ def test_truncation_comes_before_the_mask() -> None:
         assert not is_dead or "no mask" in str(result.error)
 
 
+@pytest.mark.parametrize("method", ["smc", "awrs"])
+@pytest.mark.parametrize("banned", [range(4), range(V)], ids=["all legal ones", "all"])
+def test_where_biases_forbid_all_particles_die(method: Any, banned: range) -> None:
+    options = Particles(3, method, strategy=Sample(logit_bias=dict.fromkeys(banned, -math.inf)))
+    matcher = TextsMatcher([b"bc", b"cb", b"ad"], VOCABULARY)
+    [(result, shares)] = run(ToyLM(hashed_law(V), V), options, [Request([1], matcher)])
+    assert isinstance(result.error, DeadEndError) and result.finish_reason == "dead_end" and not shares
+    assert result.stats.particles is not None and result.stats.particles.log_evidence == -math.inf
+
+
 def test_nan_and_broken_predicates_are_errors_of_their_prompt() -> None:
     def law(prefix: Sequence[int]) -> torch.Tensor:
         return torch.full((V,), math.nan) if prefix[0] == 2 and len(prefix) > 2 else hashed_law(V)(prefix)
