@@ -217,6 +217,7 @@ class _Bench:
             strategy=self.strategies[name],
             constraint=unit.constraint if task.is_constrained else None,
             max_new_tokens=task.max_new_tokens,
+            logprobs="log-z" in (task.metrics or ()),  # what the masks leave is recorded with log-probabilities
             seed=[seed_of(seed, number) for number in unit.numbers],
             batch_size=self.batch_size,
         )

@@ -176,7 +176,8 @@ def _mauve(answers: Sequence[Answer], judge: Judge) -> float | None:
 
 RECORDED = ("log-z", "log-evidence")
 """Measures that some strategies record while decoding: log Z of the masks along a text, and what particles estimate of
-the logarithm of the probability that the constraint holds; see `generation.stats`."""
+the logarithm of the probability that the constraint holds; see `generation.stats`. A task that names log Z among its
+metrics has it recorded by every strategy; that costs time, of all alike."""
 
 METRICS: dict[str, Metric] = {
     metric.name: metric

@@ -217,6 +217,37 @@ def test_text_of_documents_is_escaped(llm: dk.LLM) -> None:
     }
 
 
+def test_what_the_masks_leave_is_recorded_where_a_task_asks_for_it(llm: dk.LLM) -> None:
+    asking = replace(TASK.first(1), metrics=("log-z", "valid"))
+    found = compare(llm, ["greedy", "sample:temperature=2.0"], asking, seeds=(0,))
+    [outcome] = found.rows_of("greedy", "bills")[0].outcomes
+    again = llm.generate(TASK.examples[0].prompt, constraint=SCHEMA, max_new_tokens=60, logprobs=True)
+    assert outcome.quality["log-z"] == pytest.approx(again.stats.log_z)
+    assert found.metrics["bills"] == ("log-z", "valid")
+    assert found.summary("sample:temperature=2.0", "bills").quality["log-z"].value < 0
+    free = compare(llm, ["greedy"], replace(asking, is_constrained=False), seeds=(0,))
+    assert free.metrics["bills"] == ("valid",)  # there was no mask
+    assert "bills: log-z left out: no example has what it needs" in free.notes
+
+
+def test_messages_and_particles(llm: dk.LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    template = "{% for message in messages %}{{ message.content }}\n{% endfor %}"
+    monkeypatch.setattr(llm.tokenizer, "chat_template", template)
+    text = str(TASK.examples[0].prompt)
+    spoken = replace(TASK.examples[0], prompt=[{"role": "user", "content": text.strip()}])
+    task = replace(TASK, examples=(spoken,), metrics=("exact-match", "perplexity"))
+    found = compare(llm, ["greedy", "particles:num_particles=2"], task, seeds=(0,))
+    written = replace(task, name="written", examples=TASK.examples[:1])
+    plain = compare(llm, "greedy", written, seeds=(0,))
+    assert found.rows[0].outcomes[0].text == plain.rows[0].outcomes[0].text
+    assert found.rows[0].quality["perplexity"] == pytest.approx(plain.rows[0].quality["perplexity"])
+    [outcome] = found.rows_of("particles:num_particles=2", "bills")[0].outcomes
+    stats = outcome.repeats[0].stats
+    assert stats is not None and stats.particles is not None
+    assert outcome.quality["log-evidence"] == stats.particles.log_evidence < 0
+    assert found.metrics["bills"] == ("exact-match", "perplexity", "log-evidence")
+
+
 # --- how measurements are interleaved ---------------------------------------------------------------------------------
 
 
