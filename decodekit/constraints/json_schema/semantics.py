@@ -310,24 +310,33 @@ class Semantics:
     def _settle(self, spec: _Spec) -> tuple[_Spec, ...]:
         if not spec.excluding:
             return (spec,)
-        done: set[Literal] = set()
         specs = [replace(spec, excluding=frozenset())]
         left = sorted(spec.excluding)
         while left:
-            literal = left.pop(0)
-            done.add(literal)
-            following: list[_Spec] = []
-            for one in specs:
-                if self._is_apart(one, literal):
-                    following.append(one)
-                    continue
-                for denied in self._denied(one, literal):
-                    both = one.meet(denied)
-                    if not self._is_contradictory(both):
-                        # What the denial excludes in its turn holds for this alternative only.
-                        following += self._settle(both)
-            specs = list(limited(_largest(following)))
+            # What leaves no more alternatives than there are comes first: it may tell them apart from the others.
+            found: dict[Literal, list[_Spec]] = {}
+            for literal in left:
+                found[literal] = self._without(specs, literal)
+                if len(found[literal]) <= len(specs):
+                    break
+            literal = min(found, key=lambda literal: len(found[literal]))
+            specs = list(limited(found[literal]))
+            left.remove(literal)
         return tuple(specs)
+
+    def _without(self, specs: list[_Spec], literal: Literal) -> list[_Spec]:
+        """The alternatives of some specs that do not satisfy a literal."""
+        following: list[_Spec] = []
+        for one in specs:
+            if self._is_apart(one, literal):
+                following.append(one)
+                continue
+            for denied in self._denied(one, literal):
+                both = one.meet(denied)
+                if not self._is_contradictory(both):
+                    # What the denial excludes in its turn holds for this alternative only.
+                    following += self._settle(both)
+        return _largest(following)
 
     def _specs_like(self, spec: _Spec, literal: Literal) -> tuple[_Spec, ...]:
         """The alternatives of a literal of the same type."""

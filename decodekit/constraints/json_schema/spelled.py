@@ -339,7 +339,7 @@ def _rank(place: _Place, length: int, least: int) -> tuple[int, int, int]:
         bounds = node.bounds()
         num_bytes += 0 if bounds is None else bounds[0]
         num_ways += _num_ways(node)
-    return len(place[0]), max(length + num_bytes, least), len(place[1]) - num_ways
+    return len(place[0]), max(num_bytes, least - length), len(place[1]) - num_ways
 
 
 def _num_ways(node: Node) -> int:

@@ -7,6 +7,7 @@ import pytest
 from decodekit.constraints import emptiness, ir
 from decodekit.constraints.ir import Node
 from decodekit.constraints.json_schema import patterns, spelled, text
+from decodekit.constraints.json_schema.characters import row
 from decodekit.errors import ResourceLimitError
 
 PATTERNS = [
@@ -178,8 +179,16 @@ def test_patterns_against_each_other() -> None:
     asked = [patterns.search_language(f"^(a|b)*a(a|b){{{n}}}$", at="#") for n in range(5, 18)]
     work = spelled._Work(0)
     place, least, most = spelled._start(text.meet(*asked))
-    assert place is not None and spelled._has_word(place, least, most, work)
-    assert work.max_places - work.num_places < 100
+    for letter in "abbabaaabbbbabababba":  # and from wherever one stands
+        assert place is not None and spelled._has_word(place, least, most, work)
+        place = after_letter(place, letter)
+    assert work.max_places - work.num_places < 600
+
+
+def after_letter(place: spelled._Place, letter: str) -> spelled._Place | None:
+    """Where a place leads by one letter, each condition by itself."""
+    targets = [next((t for low, high, t in row(node) if low <= ord(letter) <= high), None) for node in [*place[0]]]
+    return spelled._after(place, tuple(targets))
 
 
 def test_too_many_states(monkeypatch: pytest.MonkeyPatch) -> None:
