@@ -122,12 +122,14 @@ class _Watch:
     """Tells on stderr how far a comparison is: on one line of a terminal, elsewhere every ten seconds."""
 
     def __init__(self) -> None:
-        self._begun = self._told = time.monotonic()
+        self._begun: float | None = None  # the first decoding: what comes before it is no measure of those to come
+        self._told = time.monotonic()
         self._is_terminal = sys.stderr.isatty()
 
     def __call__(self, num_done: int, num_calls: int, label: str) -> None:
         """Called before each decoding; see `evaluation.comparing.Progress`."""
         now = time.monotonic()
+        self._begun = self._begun or now
         left = f", {(now - self._begun) / num_done * (num_calls - num_done):.0f} s left" if num_done else ""
         line = f"{num_done}/{num_calls}{left}: {label}"
         if self._is_terminal:

@@ -8,7 +8,7 @@ comparison.to_html("bench.html")
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -94,10 +94,8 @@ def compare(
     if max_new_tokens is not None:
         found = [replace(task, max_new_tokens=max_new_tokens) for task in found]
     watched, meter = metered(llm)
-    bench = _Bench(
-        watched, meter, chosen, numbers, repeats, batch_size, Judge(judge or llm), progress or _silent, len(found)
-    )
-    rows = [row for task in found for row in bench.rows(task, measures[task.name])]
+    bench = _Bench(watched, meter, chosen, numbers, repeats, batch_size, Judge(judge or llm), progress or _silent)
+    rows = bench.run(found, measures)
     shown = {
         task.name: tuple(
             metric.name
@@ -150,7 +148,6 @@ class _Bench:
         meter: watches the caches.
         strategies, seeds, repeats, batch_size, progress: as in `compare`.
         judge: says how likely texts are.
-        num_tasks: how many tasks there will be.
     """
 
     llm: LLM
@@ -161,21 +158,25 @@ class _Bench:
     batch_size: int
     judge: Judge
     progress: Progress
-    num_tasks: int
-    num_tasks_done: int = 0
+    num_done: int = field(default=0, init=False)
+    num_calls: int = field(default=0, init=False)
 
-    def rows(self, task: Task, metrics: Sequence[Metric]) -> list[Row]:
-        """The rows of one task, by strategy and seed."""
-        prompts = [self._prompt(task, example) for example in task.examples]
-        units = list(_units(task, prompts, self.batch_size))
-        self._warm_up(task, units)
-        measured = self._measure(task, units)
-        self.num_tasks_done += 1
-        return [
-            self._row(task, metrics, prompts, name, seed, measured[name, seed])
-            for name in self.strategies
-            for seed in self.seeds
-        ]
+    def run(self, tasks: Sequence[Task], measures: Mapping[str, Sequence[Metric]]) -> list[Row]:
+        """The rows of all tasks, by task, strategy and seed."""
+        prompts = {task.name: [self._prompt(task, example) for example in task.examples] for task in tasks}
+        units = {task.name: list(_units(task, prompts[task.name], self.batch_size)) for task in tasks}
+        num_turns = len(self.strategies) * len(self.seeds) * self.repeats
+        self.num_calls = num_turns * sum(map(len, units.values()))
+        rows = []
+        for task in tasks:
+            self._warm_up(task, units[task.name])
+            measured = self._measure(task, units[task.name])
+            rows += [
+                self._row(task, measures[task.name], prompts[task.name], name, seed, measured[name, seed])
+                for name in self.strategies
+                for seed in self.seeds
+            ]
+        return rows
 
     def _prompt(self, task: Task, example: Example) -> Prompt:
         return task.prompt_of(
@@ -195,18 +196,17 @@ class _Bench:
         measured: dict[tuple[str, int], list[list[Measurement]]] = {
             (name, seed): [[] for _ in task.examples] for name in names for seed in self.seeds
         }
-        num_calls = len(self.seeds) * self.repeats * len(units) * len(names)
-        num_done, turn = num_calls * self.num_tasks_done, 0
+        turn = 0
         for seed in self.seeds:
             for _ in range(self.repeats):
                 for unit in units:
                     first = turn % len(names)
                     turn += 1
                     for name in names[first:] + names[:first]:
-                        self.progress(num_done, num_calls * self.num_tasks, f"{task.name}, seed {seed}, {name}")
+                        self.progress(self.num_done, self.num_calls, f"{task.name}, seed {seed}, {name}")
                         for number, one in zip(unit.numbers, self._decode(task, unit, name, seed), strict=True):
                             measured[name, seed][number].append(one)
-                        num_done += 1
+                        self.num_done += 1
         return measured
 
     def _decode(self, task: Task, unit: _Unit, name: str, seed: int) -> list[Measurement]:

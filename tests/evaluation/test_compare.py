@@ -262,6 +262,9 @@ def test_strategies_take_turns_on_the_same_prompts(llm: dk.LLM, monkeypatch: pyt
     told: list[tuple[int, int, str]] = []
     compare(llm, ["greedy", "sample"], TASK, seeds=(5, 6), repeats=2, progress=lambda *args: told.append(args))
     warm, timed = calls[:4], calls[4:]
+    longer: list[tuple[int, int, str]] = []
+    compare(llm, "greedy", [TASK, FREE], seeds=(5,), progress=lambda *args: longer.append(args))
+    assert [(done, total) for done, total, _ in longer] == [(i, 5) for i in range(5)]  # three examples, then two
     assert [name for name, _, _ in warm] == ["greedy"] * 3 + ["sample"]
     assert len(timed) == 2 * 2 * 2 * 3 == len(told)
     pairs = [timed[i : i + 2] for i in range(0, len(timed), 2)]
