@@ -10,6 +10,7 @@ import copy
 import time
 import weakref
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, cast
@@ -79,7 +80,8 @@ class Meter:
 
         def new_cache(num_rows: int, capacity: int) -> Cache:
             cache = model.new_cache(num_rows, capacity)
-            self._caches.append(weakref.ref(cache))
+            with suppress(TypeError):  # a cache without weak references is not watched: the meter must not keep it
+                self._caches.append(weakref.ref(cache))
             self._look()
             return cache
 

@@ -65,6 +65,37 @@ def test_memory_is_that_of_the_largest_cache(llm: dk.LLM) -> None:
     assert small.kv_bytes is not None and small.kv_bytes < max(sizes)
 
 
+def test_a_cache_that_cannot_be_watched_is_decoded_with_all_the_same(llm: dk.LLM) -> None:
+    class Shy:
+        """A cache without weak references, around another one."""
+
+        __slots__ = ("cache",)
+
+        def __init__(self, cache: Any) -> None:
+            self.cache = cache
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.cache, name)
+
+    class Model:
+        def __init__(self, model: Any) -> None:
+            self.model = model
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.model, name)
+
+        def new_cache(self, num_rows: int, capacity: int) -> Any:
+            return Shy(self.model.new_cache(num_rows, capacity))
+
+        def forward(self, tokens: Any, num_tokens: Any, cache: Any, rows: Any = None, **options: Any) -> Any:
+            return self.model.forward(tokens, num_tokens, cache.cache, rows, **options)
+
+    watched, meter = metered(dk.LLM(Model(llm.model), llm.tokenizer))
+    [one] = decode(watched, meter, PROMPTS[:1], max_new_tokens=5)
+    assert one.error is None and one.kv_bytes is None
+    assert one.text == llm.generate(PROMPTS[0], max_new_tokens=5).text
+
+
 def test_masks_are_timed_where_there_is_a_constraint(llm: dk.LLM) -> None:
     watched, meter = metered(llm)
     [free] = decode(watched, meter, PROMPTS[:1], max_new_tokens=5)
