@@ -19,11 +19,11 @@ from typer.testing import CliRunner
 import decodekit
 from decodekit.cli import app, console
 from decodekit.cli import extract as extract_module
-from decodekit.errors import DecodekitError
+from decodekit.errors import DecodekitError, OptionError
 from decodekit.jobs.extraction import SPECULATE, ExtractionOptions, with_guesses
 from decodekit.jobs.schema import load_schema
 from decodekit.jobs.settings import Settings
-from decodekit.strategy import Greedy, Sample, Strategy
+from decodekit.strategy import BestOf, Greedy, Sample, Strategy
 from tests.jobs.fakes import SCHEMA, FakeLLM, read_jsonl, words, write_jsonl
 from training.documents import make_document
 from training.kinds import KINDS
@@ -313,6 +313,16 @@ def test_who_guesses_in_a_job() -> None:
 
     plain = Plain()
     assert with_guesses(plain, "exact") is plain
+    guessing = BestOf(2, Sample(top_k=3, speculate=SPECULATE))
+    assert with_guesses(BestOf(2, Sample(top_k=3)), "exact") == guessing
+
+
+def test_a_job_keeps_one_value_of_each_document() -> None:
+    schema = load_schema("name")
+    for strategy, options in (("sample", {"num_return_sequences": 2}), ("beam", {"num_return_sequences": 2})):
+        with pytest.raises(OptionError, match="num_return_sequences=2, and a job keeps one value"):
+            ExtractionOptions(schema, strategy=strategy, strategy_options=options).check()
+    assert ExtractionOptions(schema, strategy="best-of", strategy_options={"n": 2}).check()[0] == BestOf(2)
     shape = load_schema("name")
     assert ExtractionOptions(shape, speculate=("grammar",)).check()[0] == Greedy(speculate=("grammar",))
     assert ExtractionOptions(shape, speculate=()).check()[0] == Greedy()

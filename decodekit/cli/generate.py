@@ -99,6 +99,8 @@ def generate(
                 "num_forwards": stats.num_forwards,
                 "num_forced_tokens": stats.num_forced_tokens,
                 "draft_acceptance_rate": stats.draft_acceptance_rate,
+                "score": completion.score,
+                "others": [{"text": other.text, "score": other.score} for other in completion.others],
             }
         )
     else:

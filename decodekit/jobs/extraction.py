@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from decodekit import __version__
+from decodekit.errors import OptionError
 from decodekit.jobs.documents import Entry
 from decodekit.jobs.executors import LocalExecutor, automatic_batch_size
 from decodekit.jobs.prompt import Prompt, choose_prompt
@@ -86,6 +87,13 @@ class ExtractionOptions:
 
         guesses = {"speculate": self.speculate} if self.speculate else {}
         strategy = resolve_strategy(self.strategy, {**self.strategy_options, **guesses})
+        num_texts = getattr(strategy, "num_return_sequences", 1)
+        if num_texts > 1:
+            raise OptionError(
+                f"num_return_sequences={num_texts}, and a job keeps one value of each document",
+                at="strategy",
+                hint='num_return_sequences=1, or strategy="best-of", which chooses one',
+            )
         constraint = as_constraint(self.schema.constraint)
         constraint.root()
         return strategy, constraint, OutputValidator(self.schema.schema)
@@ -212,7 +220,11 @@ class Extraction:
 
 
 def with_guesses(strategy: Strategy, fast_forward: FastForward) -> Strategy:
-    """The strategy with the proposers of `SPECULATE`, if it takes proposers and has none."""
+    """The strategy with the proposers of `SPECULATE`, if it or that of its samples takes proposers and has none."""
+    from decodekit.strategy.several import OverSamples
+
+    if isinstance(strategy, OverSamples):
+        return replace(strategy, strategy=with_guesses(strategy.strategy, fast_forward))  # type: ignore[type-var]
     takes_proposers = "speculate" in getattr(strategy, "__dataclass_fields__", {})
     if not takes_proposers or strategy.speculate is not None:
         return strategy
