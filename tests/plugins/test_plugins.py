@@ -170,5 +170,5 @@ def test_a_long_list_of_names_is_cut() -> None:
 def test_every_strategy_takes_processors_by_name(strategy: str) -> None:
     [processor] = resolve_strategy(strategy, {"processors": ["no-double"]}).pipeline
     assert type(processor).__name__ == "NoDouble"
-    with pytest.raises(UnknownNameError, match="no processor 'no-doble'. Did you mean 'no-double'"):
+    with pytest.raises(UnknownNameError, match=r"no processor 'no-doble'\. Did you mean 'no-double'"):
         resolve_strategy(strategy, {"processors": "no-doble"})
