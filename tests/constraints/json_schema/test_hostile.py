@@ -18,11 +18,11 @@ from tests.constraints.json_schema.hostile import EITHER, MAX_MEGABYTES, REFUSED
 MAX_SECONDS = 10.0
 LONG = {
     "100,000 decimals", "100,000 names", "100,000 numbers", "2,000 branches without a name for them",
-    "300 overlapping patterns", "5 megabytes of definitions", "5 megabytes of properties", "50,000 items in a const",
+    "5 megabytes of definitions", "5 megabytes of properties", "50,000 items in a const",
     "50,000 items, each with a schema", "50,000 keys but these", "50,000 keys in a const",
     "50,000 properties", "50,000 properties and no other", "50,000 properties, all required", "all letters somewhere",
     "distinct items of 50,000", "more distinct items than there are", "names against longer patterns",
-    "names against patterns", "nearly all of 50,000", "no letter twice", "patterns against each other",
+    "names against patterns", "nearly all of 50,000", "no letter twice",
     "patterns that leave no text", "patterns that leave one text", "1,000 patterns",
     "10,000 references one after the other through items",
 }  # fmt: skip
