@@ -34,8 +34,11 @@ lint: $(STAMP)
 types: $(STAMP)
 	$(BIN)/mypy
 
+# Each worker runs torch on one thread: two that share two cores with all their threads wait for one another.
+PYTEST_WORKERS ?= 2
+PYTEST_ARGS    ?=
 pytest: $(STAMP)
-	$(BIN)/python -m pytest -q
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(PYTEST_WORKERS) --dist loadfile $(PYTEST_ARGS)
 
 test-slow: $(STAMP)  ## the long checks as well: corpora, many documents, large vocabularies
 	$(BIN)/python -m pytest -q -m 'slow and not gpu' --timeout 3600
