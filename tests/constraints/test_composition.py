@@ -470,7 +470,6 @@ def test_structural_tags_that_cannot_be_read(change: dict[str, object], message:
         (lambda: Reasoned(3.5), "float is no constraint"),
         (lambda: Reasoned(Text(), max_chars=-1), "max_chars=-1"),
     ],
-    ids=str,
 )
 def test_refusals(make: type[Composed], message: str) -> None:
     with pytest.raises(InvalidConstraintError, match=message):

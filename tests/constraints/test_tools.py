@@ -585,7 +585,6 @@ def any_number(*values: int) -> None:
         ({"tools": [{"name": "a[ARGS]"}], "format": "mistral-v13"}, "it holds '['", "a[ARGS]"),
         ({"tools": [{"name": "\ud800"}]}, "surrogate", "ud800"),
     ],
-    ids=str,
 )
 def test_refusals(options: dict[str, Any], message: str, at: str) -> None:
     with pytest.raises(DecodekitError) as caught:

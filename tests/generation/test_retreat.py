@@ -160,7 +160,7 @@ def test_texts_with_special_tokens_are_taken_back_as_far(constraint: Constraint,
     assert num_rollbacks > 0 and num_finished > 0
 
 
-@pytest.mark.parametrize("constraint", CONSTRAINTS, ids=repr)
+@pytest.mark.parametrize("constraint", CONSTRAINTS, ids=range(len(CONSTRAINTS)))
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=repr)
 def test_drawing_again_is_drawing_from_the_exact_mask(constraint: Constraint, strategy: Strategy) -> None:
     assert can_redraw(strategy)
@@ -181,7 +181,7 @@ def test_under_a_truncation_it_is_not() -> None:
     assert [r.token_ids for _, r in drawn] != [r.token_ids for _, r in masked]
 
 
-@pytest.mark.parametrize("constraint", CONSTRAINTS, ids=repr)
+@pytest.mark.parametrize("constraint", CONSTRAINTS, ids=range(len(CONSTRAINTS)))
 def test_finished_texts_pass_and_do_not_depend_on_their_neighbours(constraint: Constraint) -> None:
     guard = constraint.guard()
     assert guard is not None
