@@ -153,6 +153,7 @@ class RaggedCache:
         self._lengths = [0] * num_rows
         self._written = [0] * num_rows  # slots that may hold something, padding and forgotten tokens included
         self._lengths_on_device: Tensor | None = None
+        self._common: dict[tuple[int, int], int] = {}  # (row, row) -> first slots that both hold, of rows once copied
         self._allocate()
 
     def _allocate(self) -> None:
@@ -282,6 +283,8 @@ class RaggedCache:
     def truncate(self, row_lengths: Sequence[int] | Tensor) -> None:
         """Lower the lengths of the rows; see `causal_lm.Cache.truncate`."""
         self._lengths = shortened(self._lengths, row_lengths)
+        for (row, other), num_slots in self._common.items():
+            self._common[row, other] = min(num_slots, self._lengths[row], self._lengths[other])
         self._lengths_on_device = None
 
     @torch.inference_mode()
@@ -296,6 +299,7 @@ class RaggedCache:
                 for plane in planes:
                     plane[row, :, : self._written[row]].zero_()
             self._lengths[row] = self._written[row] = 0
+        self._common = {pair: num_slots for pair, num_slots in self._common.items() if not {*pair} & {*rows}}
         self._lengths_on_device = None
 
     @torch.inference_mode()
@@ -309,6 +313,7 @@ class RaggedCache:
         old, index = self._planes, torch.tensor(order, dtype=torch.int64)
         self._lengths = [self._lengths[row] for row in order]
         self._written = [self._written[row] for row in order]
+        self._common = {}
         self._lengths_on_device = None
         self._copy_from(old, index)
 
@@ -322,22 +327,34 @@ class RaggedCache:
         self._copy_from(old, torch.arange(self.num_rows))
 
     def _copy_rows(self, pairs: Sequence[tuple[int, int]]) -> None:
-        """Make every first row of the pairs what the second was; the others are not touched."""
+        """Make every first row of the pairs what the second was; the others are not touched.
+
+        The slots that both rows hold already are not copied: hypotheses of one prompt differ behind it.
+        """
         if not pairs:
             return
-        targets, sources = [target for target, _ in pairs], [source for _, source in pairs]
-        used = max(self._written[source] for source in sources)
+        sources = {source for _, source in pairs}
+        # Rows may change places: then they are read before one of them is written.
+        is_exchange = any(target in sources for target, _ in pairs)
+        parts = [
+            (target, source, self._common.get((target, source), 0), self._written[source]) for target, source in pairs
+        ]
         for planes in self._planes.values():
             for plane in planes:
-                into = torch.tensor(targets, device=plane.device)
-                # Rows may change places: all are read before one is written.
-                copies = plane[:, :, :used].index_select(0, torch.tensor(sources, device=plane.device))
-                plane[:, :, :used].index_copy_(0, into, copies)
-                for target in targets:  # as in `reset`: nothing of the old row may be left
-                    plane[target, :, used : self._written[target]].zero_()
-        lengths = [self._lengths[source] for source in sources]
-        for target, length in zip(targets, lengths, strict=True):
-            self._lengths[target], self._written[target] = length, used
+                copies = [plane[source, :, first:used] for _, source, first, used in parts]
+                if is_exchange:
+                    copies = [copy.clone() for copy in copies]
+                for copy, (target, _, first, used) in zip(copies, parts, strict=True):
+                    plane[target, :, first:used].copy_(copy)
+                    plane[target, :, used : self._written[target]].zero_()  # as in `reset`: nothing of the old row
+        origin = {row: row for row in range(self.num_rows)} | dict(pairs)
+        known, lengths, written = dict(self._common), list(self._lengths), list(self._written)
+        for target, source in pairs:
+            self._lengths[target], self._written[target] = lengths[source], written[source]
+            for row, was in origin.items():
+                if row != target:
+                    num_slots = lengths[source] if was == source else known.get((source, was), 0)
+                    self._common[target, row] = self._common[row, target] = num_slots
         self._lengths_on_device = None
 
     def _copy_from(self, old: dict[int, list[Tensor]], index: Tensor) -> None:

@@ -145,6 +145,36 @@ def test_an_order_of_all_rows_is_copied_in_place() -> None:
 
 
 @torch.inference_mode()
+def test_what_two_rows_share_is_not_copied_again() -> None:
+    """Rows are copied from the first slot on in which they differ: what is overwritten by hand before it stays."""
+    pair = Pair(3, 8)
+    pair.append([4, 1, 1], None)
+
+    def copied_slots(order: list[int], row: int) -> list[int]:
+        """Slots that are written when `row` becomes row `order[row]`."""
+        keys = pair.cache._planes[0][0]
+        before = keys.clone()
+        keys[row, :, : pair.cache.row_lengths[row]] = -1.0
+        pair.cache.reorder(torch.tensor(order))
+        slots = [slot for slot in range(pair.cache.row_lengths[row]) if keys[row, 0, slot, 0] != -1.0]
+        keys[row] = before[order[row]]
+        return slots
+
+    assert copied_slots([0, 0, 2], 1) == copied_slots([0, 1, 0], 2) == [0, 1, 2, 3]
+    for twin in pair.twins.values():
+        twin.reorder([0, 0, 0])
+    pair.append([1, 1, 1], None)
+    assert copied_slots([0, 2, 2], 1) == [4]  # they never met, but both began as row 0
+    for twin in pair.twins.values():
+        twin.reorder([0, 2, 2])
+    pair.cache.truncate([5, 5, 2])
+    for twin in pair.twins.values():
+        twin.truncate([5, 5, 2])
+    pair.append([1, 1, 2], None)
+    assert copied_slots([0, 1, 1], 2) == [2, 3, 4, 5]  # two slots are common still
+
+
+@torch.inference_mode()
 def test_consecutive_rows_are_read_without_a_copy() -> None:
     cache = RaggedCache(LAYERS, 3, 8, CPU)
     cache.commit(cache.begin([1, 2, 3], None), None)
