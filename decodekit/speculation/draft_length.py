@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 DEFAULT_COSTS: Final = tuple(1 + 0.05 * k for k in range(17))
 """Where reading the weights takes most of a step, a token more is cheap; measure where it may not be so."""
 
-FIRST_GUESSES: Final = (0.8, 0.5, 0.7, 0.8, 0.9)
+FIRST_GUESSES: Final = (0.8, 0.25, 0.6, 0.8, 0.9)
 """Acceptance before there is any experience, by class of match: none told, 1, 2 to 3, 4 to 7, and 8 tokens or more.
-High, so that what is new is tried."""
+High, so that what is new is tried; a single token, which repeats in any text, is tried a few times only."""
 
 PROBE_TOKENS: Final = 4
 PROBE_CALLS: Final = 4
-MAX_REST: Final = 4
+MAX_REST: Final = 16
 """What brings nothing is probed ever more seldom, in the end after so many times `probe_every`."""
 
 _GUESS_WEIGHT: Final = 1.0
@@ -188,14 +188,17 @@ class _Kind:
         self._tried = [_GUESS_WEIGHT, *[0.0] * (len(costs) - 2)]  # a guess that is forgotten like any experience
         self._accepted = [_GUESS_WEIGHT * first_guess, *[0.0] * (len(costs) - 2)]
         self.rest = _Rest(1, probe_every)
-        self.length = best_length(self.acceptance(), costs)
+        self._is_proven = False  # until something was accepted, no draft is longer than a probe
+        self.length = min(PROBE_TOKENS, best_length(self.acceptance(), costs))
 
     def learn(self, num_accepted: int, num_came: int) -> None:
         """The first `num_accepted` tokens of a draft came, and `num_came` of them could be compared."""
         for position in range(min(num_accepted + 1, num_came, len(self._tried))):
             self._tried[position] = self._decay * self._tried[position] + 1
             self._accepted[position] = self._decay * self._accepted[position] + (position < num_accepted)
-        self.length = best_length(self.acceptance(), self._costs)
+        self._is_proven = self._is_proven or num_accepted > 0
+        best = best_length(self.acceptance(), self._costs)
+        self.length = best if self._is_proven else min(PROBE_TOKENS, best)
         if self.length:
             self.rest.end()
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from decodekit.errors import OptionError
 from decodekit.speculation import Adaptive, Chain, Context, Draft, GrammarDraft, PromptLookup, Suffix, measured_costs
-from decodekit.speculation.draft_length import DEFAULT_COSTS, best_length
+from decodekit.speculation.draft_length import DEFAULT_COSTS, MAX_REST, PROBE_CALLS, best_length
 from decodekit.speculation.proposer import each_proposer
 from tests.generation.test_batch import V
 from tests.reference.generation import ToyLM, hashed_law
@@ -71,13 +71,13 @@ def test_the_length_is_learned(odds: float, least: int, most: int) -> None:
 def test_what_does_not_pay_is_left_alone_and_tried_again() -> None:
     guesser = Guesser(0.0)
     adaptive = Adaptive(guesser, probe_every=16)
-    run(adaptive, 40)
+    run(adaptive, 1000)
     assert adaptive.num_tokens() == 0
     guesser.offered.clear()
-    run(adaptive, 680)  # rests of 64 calls, each followed by 4 in which it is asked; nothing is kept of most of these
-    assert len(guesser.offered) == 2 * 4 * 10
+    run(adaptive, 10 * (16 * MAX_REST + PROBE_CALLS))  # long rests, each followed by some calls in which it is asked
+    assert len(guesser.offered) == 2 * 10 * PROBE_CALLS
     guesser.odds = 1.0
-    run(adaptive, 400)
+    run(adaptive, 4000)
     assert adaptive.num_tokens() == 16
 
 
