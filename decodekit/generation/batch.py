@@ -12,9 +12,10 @@ the prompt in the row of one that came before, as long as no other request has t
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from itertools import islice
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 
@@ -31,6 +32,8 @@ from decodekit.generation.stopping import FinishReason
 
 if TYPE_CHECKING:
     from decodekit.models.causal_lm import Cache, CausalLM
+
+T = TypeVar("T")
 
 PREFILL_TOKENS = 2048
 """Most tokens, padding included, of one prefill forward: bounds its activations; longer prompts are read in chunks."""
@@ -307,6 +310,39 @@ def _samples(
             else:
                 number = request.sequence * num_samples + sample
                 yield index, number, replace(request, sequence=number)
+
+
+def admit(
+    queue: Iterator[tuple[int, Request | DecodekitError]],
+    num_free: int,
+    begin: Callable[[int, Request | DecodekitError], T],
+    answer: Callable[[T], Update | None],
+) -> tuple[list[T], list[Update]]:
+    """Take requests as long as there is room; those that fail, or need no model, are answered at once.
+
+    Args:
+        queue: the requests with their numbers.
+        num_free: how many may come.
+        begin: makes what decodes a request; it raises a `DecodekitError` for one that cannot start.
+        answer: the update of one that is done already, None of one that is not.
+
+    Returns:
+        What is to be decoded, and the answers; as many as `num_free` in all, or fewer at the end of the queue.
+    """
+    admitted: list[T] = []
+    answers: list[Update] = []
+    for entry in islice(queue, num_free):
+        try:
+            begun = begin(*entry)
+        except DecodekitError as error:
+            answers.append(refused(*entry, error))
+            continue
+        update = answer(begun)
+        if update is None:
+            admitted.append(begun)
+        else:
+            answers.append(update)
+    return admitted, answers
 
 
 def refused(index: int, request: Request | DecodekitError, error: DecodekitError) -> Update:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from decodekit.errors import DeadEndError, DecodekitError, NonFiniteLogitsError
-from decodekit.generation.batch import PREFILL_TOKENS, Result, Update, refused, rounded, token_budget
+from decodekit.generation.batch import PREFILL_TOKENS, Result, Update, admit, rounded, token_budget
 from decodekit.generation.beam import Beam, Beams, Candidate, Hypothesis, hamming_penalty
 from decodekit.generation.drawing import measure
 from decodekit.generation.padding import right_padded, similar_lengths
@@ -128,21 +128,9 @@ class BeamBatch:
 
     def _admit(self, num_free: int) -> tuple[list[Search], list[Update]]:
         """Take requests as long as there are rows; those that need no model are answered at once."""
-        admitted: list[Search] = []
-        answers: list[Update] = []
-        while len(admitted) + len(answers) < num_free:
-            entry = next(self._queue, None)
-            if entry is None:
-                break
-            try:
-                search = self._begin(*entry)
-            except DecodekitError as error:
-                answers.append(refused(*entry, error))
-                continue
-            if search.is_done:
-                answers.append(self._update(search))
-            else:
-                admitted.append(search)
+        admitted, answers = admit(
+            self._queue, num_free, self._begin, lambda search: self._update(search) if search.is_done else None
+        )
         if admitted:
             if self._cache is None:
                 longest = max(len(s.request.prompt) + min(s.groups[0].max_tokens, 256) for s in admitted)

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from decodekit.errors import DeadEndError, DecodekitError
-from decodekit.generation.batch import PREFILL_TOKENS, Update, begin, refused, rounded, update_of
+from decodekit.generation.batch import PREFILL_TOKENS, Update, admit, begin, rounded, update_of
 from decodekit.generation.buffers import Masks, TokenTable
 from decodekit.generation.contrastive import Choices, ContrastiveSearch, likeliest, most_contrastive
 from decodekit.generation.drawing import Place, choose, measure, scores
@@ -119,21 +119,9 @@ class ContrastiveBatch:
 
     def _admit(self, num_free: int) -> tuple[list[Search], list[Update]]:
         """Take requests as long as there are rows; those that need no model are answered at once."""
-        admitted: list[Search] = []
-        answers: list[Update] = []
-        while len(admitted) + len(answers) < num_free:
-            entry = next(self._queue, None)
-            if entry is None:
-                break
-            try:
-                search = Search(begin(*entry, self._model, self._settings))
-            except DecodekitError as error:
-                answers.append(refused(*entry, error))
-                continue
-            if search.is_done:
-                answers.append(update_of(search.sequence))
-            else:
-                admitted.append(search)
+        admitted, answers = admit(
+            self._queue, num_free, self._begin, lambda one: update_of(one.sequence) if one.is_done else None
+        )
         if admitted and self._cache is None:
             longest = max(len(one.sequence.request.prompt) + min(one.sequence.max_tokens, 256) for one in admitted)
             self._cache = self._model.new_cache(self._num_prompts * self._options.num_candidates, rounded(longest))
@@ -146,6 +134,10 @@ class ContrastiveBatch:
         if self._cache is not None and admitted:
             begin_rows(self._cache, {row: search.sequence.request for search in admitted for row in search.rows})
         return admitted, answers
+
+    def _begin(self, index: int, request: Request | DecodekitError) -> Search:
+        """A search at its start; see `batch.begin`."""
+        return Search(begin(index, request, self._model, self._settings))
 
     @torch.inference_mode()
     def _prefill(self, searches: list[Search]) -> None:

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from decodekit.errors import ConstraintError, DeadEndError, DecodekitError, NonFiniteLogitsError, UselessOptionError
-from decodekit.generation.batch import PREFILL_TOKENS, Result, Update, refused, rounded, token_budget
+from decodekit.generation.batch import PREFILL_TOKENS, Result, Update, admit, rounded, token_budget
 from decodekit.generation.buffers import Masks, TokenTable
 from decodekit.generation.drawing import Place, measure, noise_keys, scores
 from decodekit.generation.particles import (
@@ -148,21 +148,9 @@ class ParticleBatch:
 
     def _admit(self, num_free: int) -> tuple[list[Population], list[Update]]:
         """Take requests as long as there are rows, and read their prompts; what needs no model is answered at once."""
-        admitted: list[Population] = []
-        answers: list[Update] = []
-        while len(admitted) + len(answers) < num_free:
-            entry = next(self._queue, None)
-            if entry is None:
-                break
-            try:
-                population = self._begin(*entry)
-            except DecodekitError as error:
-                answers.append(refused(*entry, error))
-                continue
-            if population.is_done:
-                answers.append(self._update(population))
-            else:
-                admitted.append(population)
+        admitted, answers = admit(
+            self._queue, num_free, self._begin, lambda one: self._update(one) if one.is_done else None
+        )
         if admitted:
             self._read_prompts(admitted)
         return admitted, answers
