@@ -12,18 +12,21 @@ from pathlib import Path
 PACKAGES = ("torch", "transformers", "numpy", "numba")
 
 
-def provenance() -> dict[str, object]:
+def provenance(besides: Path | None = None) -> dict[str, object]:
     """Date, version and commit of decodekit, Python, versions of packages, and the machine.
 
     The commit is that of the repository that decodekit runs from, with ``+`` if its files differ from it; None for an
     installed package.
+
+    Args:
+        besides: a folder of the repository whose files may differ.
     """
     from decodekit import __version__
 
     return {
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
         "decodekit": __version__,
-        "commit": _commit(),
+        "commit": _commit(besides),
         "python": platform.python_version(),
         "versions": {name: _version(name) for name in PACKAGES},
         "machine": machine(),
@@ -65,14 +68,16 @@ def _version(name: str) -> str | None:
         return None
 
 
-def _commit() -> str | None:
+def _commit(besides: Path | None) -> str | None:
     import decodekit
 
     folder = Path(decodekit.__file__).resolve().parents[1]
     if not (folder / ".git").exists():
         return None
     commit = _git(folder, "rev-parse", "--short=12", "HEAD")
-    return commit and commit + ("+" if _git(folder, "status", "--porcelain", "--untracked-files=no") else "")
+    excluded = [] if besides is None else ["--", ":/", f":(exclude){besides}"]
+    changed = _git(folder, "status", "--porcelain", "--untracked-files=no", *excluded)
+    return commit and commit + ("+" if changed else "")
 
 
 def _git(folder: Path, *arguments: str) -> str | None:
