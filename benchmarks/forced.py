@@ -14,8 +14,8 @@ stands in the text is a run that the tokenizer would not have written: there mus
 installed, its own fast-forward tokens (`compute_ff_tokens`) go the same way.
 
 JSON forces few bytes: every character of a key may be an escape (``"\\u006eame"`` is the key ``name``), and a
-constraint allows what JSON does. ``unescaped`` is no mode of the library. It says what ``canonical`` would save if what
-needs no escape might have none, as under llguidance.
+constraint allows what JSON does. Ways with ``needed`` walk under ``JsonSchema(escapes="needed")``, which allows none
+where JSON needs none, as llguidance does.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import gc
 import importlib
 import importlib.metadata
 import importlib.util
+import itertools
 import json
 import multiprocessing
 import signal
@@ -32,7 +33,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -56,7 +57,8 @@ Examined = dict[str, list[Count | None]]  # by way, for each text what the walk 
 
 SEPARATORS: Final = {"compact": (",", ":"), "any": (", ", ": ")}
 ORDERS: Final = ("any", "declared")
-WAYS: Final = ("forced", "canonical", "unescaped", "draft")
+ESCAPES: Final = ("any", "needed")
+WAYS: Final = ("forced", "canonical", "draft")
 PEER: Final = "llguidance"
 PUBLISHED: Final = {
     "share": 0.127,
@@ -114,39 +116,13 @@ def walk(
     return count
 
 
-class Unescaped:
-    """A matcher for `canonical_run` in whose forced text a backslash is no choice, while blanks are one.
-
-    Args:
-        matcher: moved along.
-        byte_tokens: the token of every single byte.
-    """
-
-    def __init__(self, matcher: Matcher, byte_tokens: Mapping[int, int]) -> None:
-        self.accept, self.validate, self.forced_tokens = matcher.accept, matcher.validate, matcher.forced_tokens
-        self._matcher, self._byte_tokens = matcher, byte_tokens
-
-    def forced_text(self) -> bytes:
-        """Bytes that are the only ones allowed but for a backslash."""
-        guess = self._matcher.forced_text({})  # neither blanks nor backslashes are a choice
-        place = self._matcher.fork()
-        for length, byte in enumerate(guess):
-            if any(place.validate([self._byte_tokens[blank]]) for blank in b" \n\t\r" if blank != byte):
-                return guess[:length]
-            place.accept(self._byte_tokens[byte])
-        return guess
-
-
-def walk_matcher(
-    way: str, matcher: Matcher, tokens: Sequence[int], canonical: Canonical, byte_tokens: Mapping[int, int]
-) -> Count | None:
+def walk_matcher(way: str, matcher: Matcher, tokens: Sequence[int], canonical: Canonical) -> Count | None:
     """`walk` in one of the `WAYS`; None if the constraint refuses the text."""
 
     def run_after(text: Sequence[int]) -> Sequence[int]:
-        if way not in ("canonical", "unescaped"):
+        if way != "canonical":
             return matcher.forced_tokens()
-        moved: Any = matcher.fork() if way == "canonical" else Unescaped(matcher.fork(), byte_tokens)
-        return canonical_run(moved, list(text), canonical, limit=len(tokens) - len(text))
+        return canonical_run(matcher.fork(), list(text), canonical, limit=len(tokens) - len(text))
 
     memory: dict[Any, Any] = {}
 
@@ -199,12 +175,6 @@ class Division:
     vocabulary: Vocabulary
     canonical: Canonical
 
-    @cached_property
-    def byte_tokens(self) -> dict[int, int]:
-        """The token of every single byte that has one."""
-        data = enumerate(self.vocabulary.token_bytes)
-        return {piece[0]: token for token, piece in data if piece is not None and len(piece) == 1}
-
 
 def instances(tests: Sequence[Mapping[str, Any]], whitespace: str) -> Iterator[str]:
     """The texts of the valid instances, but for those that are no Unicode."""
@@ -219,16 +189,16 @@ def examine(row: Mapping[str, Any], division: Division, peer: Peer | None, timeo
     examined: Examined = {}
     for whitespace in SEPARATORS:
         texts = [division.encode(text) for text in instances(row["tests"], whitespace)]
-        for order in ORDERS:
+        for order, escapes in itertools.product(ORDERS, ESCAPES):
             signal.setitimer(signal.ITIMER_PROF, timeout_s)
             try:
-                constraint = JsonSchema(row["schema"], format="annotate", whitespace=whitespace, order=order)  # type: ignore[arg-type]
-                grammar = compile(constraint, division.vocabulary)
+                options: Any = {"whitespace": whitespace, "order": order, "escapes": escapes}
+                grammar = compile(JsonSchema(row["schema"], format="annotate", **options), division.vocabulary)
                 signal.setitimer(signal.ITIMER_PROF, 10 * timeout_s)
                 for way in WAYS:
-                    examined[f"{whitespace} {order} {way}"] = [
-                        walk_matcher(way, grammar.matcher(), tokens, division.canonical, division.byte_tokens)
-                        for tokens in texts
+                    name = " ".join([whitespace, order, way, *(["needed"] if escapes == "needed" else [])])
+                    examined[name] = [
+                        walk_matcher(way, grammar.matcher(), tokens, division.canonical) for tokens in texts
                     ]
             except DecodekitError:
                 return None

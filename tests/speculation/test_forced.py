@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import decodekit as dk
-from benchmarks.forced import Unescaped, instances, walk, walk_matcher
+from benchmarks.forced import ESCAPES, instances, walk, walk_matcher
 from decodekit.constraints import Regex, compile
 from decodekit.errors import DecodekitError
 from decodekit.generation import forced
@@ -177,7 +177,7 @@ def test_walks_by_hand() -> None:
     division = Canonical(longest_first(pieces), vocabulary)
 
     def counts(way: str, tokens: list[int], division: Canonical = division) -> dict[str, int]:
-        count = walk_matcher(way, grammar.matcher(), tokens, division, {})
+        count = walk_matcher(way, grammar.matcher(), tokens, division)
         return {} if count is None else {name.removeprefix("num_"): number for name, number in count.items() if number}
 
     a, x, y, c = (1 + byte for byte in b"axyc")
@@ -210,12 +210,19 @@ def test_what_escapes_cost() -> None:
     }
     vocabulary = tiny().vocabulary
     byte_tokens = {data[0]: token for token, data in enumerate(vocabulary.token_bytes) if data and len(data) == 1}
-    for whitespace, following in (("compact", b'total":"EUR"}'), ("any", b'total"')):
-        matcher = compile(dk.JsonSchema(schema, whitespace=whitespace), vocabulary).matcher()  # type: ignore[arg-type]
+    needless = [byte_tokens[byte] for byte in b"\\u0074otal"]
+    following = {
+        ("compact", "any"): b"",
+        ("compact", "needed"): b'total":"EUR"}',
+        ("any", "any"): b"",
+        ("any", "needed"): b'total"',
+    }
+    for (whitespace, escapes), forced_text in following.items():
+        options: Any = {"whitespace": whitespace, "escapes": escapes}
+        matcher = compile(dk.JsonSchema(schema, **options), vocabulary).matcher()
         assert all(matcher.accept(byte_tokens[byte]) for byte in b'{"')
-        assert matcher.forced_text() == b""
-        assert matcher.validate([byte_tokens[byte] for byte in b"\\u0074otal"]) == 10
-        assert Unescaped(matcher, byte_tokens).forced_text() == following
+        assert matcher.forced_text() == forced_text
+        assert matcher.validate(needless) == (len(needless) if escapes == "any" else 0)
 
 
 class Hasty(Canonical):
@@ -230,10 +237,9 @@ class Hasty(Canonical):
 @needs_corpus
 @pytest.mark.parametrize("kind", ["tiny", "gpt4"])
 def test_no_run_is_noncanonical_on_real_schemas(kind: str) -> None:
-    """100 schemas; escapes left aside, so that there are many runs. Without holding back there are wrong ones."""
+    """100 schemas, without needless escapes too, so that there are many runs. Without holding back some are wrong."""
     own, encode = canonical(kind)
     vocabulary = Vocabulary(own.token_bytes, ())
-    byte_tokens = {data[0]: token for token, data in enumerate(own.token_bytes) if data and len(data) == 1}
     hasty = Hasty(encode, vocabulary)
     total: Counter[str] = Counter()
     num_schemas = num_wrong = 0
@@ -241,12 +247,18 @@ def test_no_run_is_noncanonical_on_real_schemas(kind: str) -> None:
         if row["id"].startswith("Handwritten") or num_schemas == 100:  # made to be hard, minutes each
             continue
         try:
-            grammar = compile(dk.JsonSchema(row["schema"], order="any", whitespace="compact"), vocabulary)
+            grammars = [
+                compile(
+                    dk.JsonSchema(row["schema"], order="any", whitespace="compact", escapes=escapes),  # type: ignore[arg-type]
+                    vocabulary,
+                )
+                for escapes in ESCAPES
+            ]
             texts = [encode(text) for text in itertools.islice(instances(row["tests"], "compact"), 3)]
-            for way, tokens in itertools.product(("canonical", "unescaped"), texts):
-                total.update(walk_matcher(way, grammar.matcher(), tokens, own, byte_tokens) or {})
+            for grammar, tokens in itertools.product(grammars, texts):
+                total.update(walk_matcher("canonical", grammar.matcher(), tokens, own) or {})
             for tokens in texts:
-                found = walk_matcher("unescaped", grammar.matcher(), tokens, hasty, byte_tokens) or {}
+                found = walk_matcher("canonical", grammars[-1].matcher(), tokens, hasty) or {}
                 num_wrong += found.get("num_noncanonical_runs", 0)
         except DecodekitError:
             continue
