@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-import difflib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from decodekit.constraints.compiler import compile
+from decodekit.constraints.constraint import Constraint, as_constraint
+from decodekit.constraints.grammar import Grammar
+from decodekit.constraints.grammar.rules import Inline
 from decodekit.constraints.json_schema import guarding, support
-from decodekit.constraints.json_schema.drafts import KEYWORDS, keyword
 from decodekit.constraints.json_schema.formats import Formats
+from decodekit.constraints.json_schema.reporting import report
 from decodekit.constraints.json_schema.schema import JsonSchema
 from decodekit.constraints.json_schema.support import Status
-from decodekit.constraints.json_schema.unsatisfiable import contradiction
+from decodekit.constraints.json_schema.surprises import surprises
+from decodekit.constraints.json_schema.unsatisfiable import Reasons
 from decodekit.constraints.longest import most_bytes
-from decodekit.errors import ConstraintError, ResourceLimitError, UnsatisfiableError
+from decodekit.errors import ConstraintError, InvalidConstraintError, ResourceLimitError
 
 MAX_QUESTIONS: Final = 2_000
 """Sub-schemas that `check` asks whether a value fits; `Coverage.is_complete` tells whether there were more."""
@@ -79,21 +83,7 @@ class Coverage:
         return sum(entry.status == status for entry in self.keywords)
 
     def __str__(self) -> str:
-        lines = [f"{self.draft}: {self.num_keywords('mask')} keywords enforced at every token"]
-        if num_guarded := self.num_keywords("guard"):
-            lines[0] += f", {num_guarded} by a guard"
-        lines[0] += f", {self.num_keywords('annotation')} annotations, {len(self.refused)} refused"
-        lines += [f"  {entry.status:<10} {entry.pointer}" for entry in self.keywords]
-        reasons = self.reasons or ("",) * len(self.impossible)
-        for pointer, reason in zip(self.impossible, reasons, strict=True):
-            lines.append(f"  no value fits {pointer}" + (f": {reason}" if reason else ""))
-        if self.least_tokens is not None:
-            most = "no bound above" if self.most_tokens is None else f"at most {self.most_tokens:,}"
-            lines.append(f"tokens: {self.least_tokens:,} for the smallest value, {most}")
-        lines += [f"warning: {warning}" for warning in self.warnings]
-        if self.error is not None:
-            lines.append(str(self.error))
-        return "\n".join(lines)
+        return report(self)
 
 
 def check(
@@ -102,18 +92,15 @@ def check(
     """What of a schema, or of a Python type, decoding enforces, and how many tokens its texts have.
 
     Args:
-        schema_or_type, format, registry: as for `JsonSchema`; a `JsonSchema` is taken with its own options.
+        schema_or_type, format, registry: as for `JsonSchema`; a `JsonSchema` is taken with its own options. Also the
+            name of an installed constraint or of a schema of the library, an OpenAI ``response_format``.
         tokenizer: a tokenizer or a `Vocabulary`, to count tokens with.
 
     Raises:
-        InvalidConstraintError: it is no schema at all: malformed keywords, not JSON.
+        InvalidConstraintError: it is no schema at all: malformed keywords, not JSON, another kind of constraint.
         UnresolvableReferenceError: a reference names nothing that is here.
     """
-    constraint = (
-        schema_or_type
-        if isinstance(schema_or_type, JsonSchema)
-        else JsonSchema(schema_or_type, format=format, registry=registry)
-    )
+    constraint = _json_schema(schema_or_type, format, registry)
     network = constraint.unchecked_network()
     found = list(support.findings(network.library, constraint.format))
     by_guard = guarding.guarded_locations(network.semantics)
@@ -131,23 +118,19 @@ def check(
     reasons: list[str] = []
     places = list(dict.fromkeys(finding.location for finding in found))
     if error is None:
-        for place in places[:MAX_QUESTIONS]:
-            try:
+        why = Reasons(network)
+        try:
+            for place in places[:MAX_QUESTIONS]:
                 if not network.is_inhabited(network.semantics.goal(place)):
                     impossible.append(place.pointer)
-                    reasons.append(contradiction(place) or "its keywords, or those it refers to, exclude each other")
-            except ResourceLimitError as limit:
-                error = limit
-                break
-            except ConstraintError as refusal:  # a schema that refers to itself in place
-                error = refusal
-                break
-    if error is None:
-        try:
+                    reasons.append(why.of(place))
             constraint.root()
-        except (UnsatisfiableError, ResourceLimitError) as refusal:
+        except ConstraintError as refusal:  # no value fits, a limit, a schema that refers to itself in place
             error = refusal
-    warnings = _warnings(keywords, found, constraint)
+    warnings = surprises(found, constraint.format)
+    guarded = [entry.pointer for entry in keywords if entry.status == "guard"]
+    if guarded:
+        warnings.append(f"{', '.join(guarded[:3])}: enforced by a guard when the text may end; texts may be taken back")
     least = most = None
     if error is None and tokenizer is not None:
         least, most, doubts = _budgets(constraint, tokenizer)
@@ -165,20 +148,21 @@ def check(
     )
 
 
-def _warnings(keywords: tuple[KeywordCoverage, ...], found: list[support.Finding], constraint: JsonSchema) -> list[str]:
-    warnings = []
-    for finding in found:
-        name, place = finding.keyword, finding.location
-        if keyword(name, place.draft) is None and not name.startswith(("x-", "$")):
-            nearest = difflib.get_close_matches(name, sorted(KEYWORDS), n=1, cutoff=0.8)
-            meant = f"; did you mean {nearest[0]!r}?" if nearest else ""
-            warnings.append(f"{place.at(name)} is no keyword of {place.draft.label}: it is an annotation{meant}")
-        elif name == "format" and finding.status == "annotation" and constraint.format == "annotate":
-            warnings.append(f'{place.at(name)} is an annotation; JsonSchema(..., format="assert") enforces it')
-    guarded = [entry.pointer for entry in keywords if entry.status == "guard"]
-    if guarded:
-        warnings.append(f"{', '.join(guarded[:3])}: enforced by a guard when the text may end; texts may be taken back")
-    return warnings
+def _json_schema(value: object, format: Formats, registry: object) -> JsonSchema:
+    """What is to be checked, with the options of `check` where it has none of its own."""
+    if not isinstance(value, str | Mapping | Constraint):
+        return JsonSchema(value, format=format, registry=registry)
+    found = as_constraint(value)
+    if isinstance(found, Grammar) and found.syntax == "schema":  # of the library
+        (rule,) = found.rules.rules.values()
+        found = rule.constraint if isinstance(rule, Inline) else found
+    if not isinstance(found, JsonSchema):
+        name = f"the constraint {value!r:.60}" if isinstance(value, str) else f"a {type(found).__name__}"
+        raise InvalidConstraintError(
+            f"{name} is no JSON Schema, and only of these it is told what is enforced",
+            hint="compile(...), or explain(...) with one of its texts",
+        )
+    return JsonSchema(found.schema, format=format, registry=registry) if isinstance(value, Mapping) else found
 
 
 def _budgets(constraint: JsonSchema, tokenizer: object) -> tuple[int | None, int | None, list[str]]:

@@ -73,6 +73,8 @@ class Keyword:
         place: where its sub-schemas are.
         first, last: the drafts that know it.
         is_assertion: whether it takes part in what is valid; the others are annotations or only hold definitions.
+        is_former: the drafts have dropped it: it is read for the sub-schemas in it only, which references may name.
+        before, after: how the drafts before `first` say the same, and how those after `last`; empty if they cannot.
     """
 
     must_be: str
@@ -81,6 +83,9 @@ class Keyword:
     first: Draft = Draft.DRAFT4
     last: Draft = Draft.DRAFT2020
     is_assertion: bool = True
+    is_former: bool = False
+    before: str = ""
+    after: str = ""
 
     def is_known(self, draft: Draft) -> bool:
         """Whether `draft` has the keyword."""
@@ -99,6 +104,10 @@ _INFINITY: Final = float("inf")
 
 def _is_count(value: JsonValue) -> bool:
     return is_number(value) and value >= 0 and value == int(value)  # type: ignore[operator, call-overload]
+
+
+def _is_anything(value: JsonValue) -> bool:
+    return True
 
 
 def _is_schema(value: JsonValue) -> bool:
@@ -141,42 +150,57 @@ def _is_type(value: JsonValue) -> bool:
     return bool(names) and all(isinstance(name, str) and name in TYPES for name in names)
 
 
-_D6, _D7, _D19, _D20 = Draft.DRAFT6, Draft.DRAFT7, Draft.DRAFT2019, Draft.DRAFT2020
+_D4, _D6, _D7, _D19, _D20 = Draft
 _COUNT: Final = "an integer that is not negative"
 _SCHEMA: Final = "a schema: an object or a boolean"
 _SCHEMAS: Final = "a list of schemas that is not empty"
 _SCHEMA_MAP: Final = "an object of schemas"
 
+
+def _annotation(first: Draft) -> Keyword:
+    return Keyword("a value", _is_anything, first=first, is_assertion=False)
+
+
 # A keyword may have several readings, each for its own drafts.
 KEYWORDS: Final[dict[str, tuple[Keyword, ...]]] = {
     "$schema": (Keyword("a string", _is_text, is_assertion=False),),
     "$ref": (Keyword("a string", _is_text),),
-    "$id": (Keyword("a string", _is_text, first=_D6, is_assertion=False),),
+    "$id": (Keyword("a string", _is_text, first=_D6, is_assertion=False, before='"id"'),),
     # Other values are taken as what they are meant to be: a property "id" that its author did not put below properties.
-    "id": (Keyword("a string", lambda value: True, last=Draft.DRAFT4, is_assertion=False),),
-    "$anchor": (Keyword("a string", _is_text, first=_D19, is_assertion=False),),
+    "id": (Keyword("a string", _is_anything, last=_D4, is_assertion=False, after='"$id"'),),
+    "$anchor": (Keyword("a string", _is_text, first=_D19, is_assertion=False, before='an id such as "#name"'),),
     "$dynamicAnchor": (Keyword("a string", _is_text, first=_D20, is_assertion=False),),
-    "$recursiveAnchor": (Keyword("a boolean", _is_boolean, first=_D19, last=_D19, is_assertion=False),),
+    "$recursiveAnchor": (
+        Keyword("a boolean", _is_boolean, first=_D19, last=_D19, is_assertion=False, after='"$dynamicAnchor"'),
+    ),
     "$dynamicRef": (Keyword("a string", _is_text, first=_D20),),
-    "$recursiveRef": (Keyword("a string", _is_text, first=_D19, last=_D19),),
+    "$recursiveRef": (Keyword("a string", _is_text, first=_D19, last=_D19, after='"$dynamicRef"'),),
     "$vocabulary": (Keyword("an object of booleans", _is_map, first=_D19, is_assertion=False),),
     "contentEncoding": (Keyword("a string", _is_text, first=_D7, is_assertion=False),),
     "contentMediaType": (Keyword("a string", _is_text, first=_D7, is_assertion=False),),
     "contentSchema": (Keyword(_SCHEMA, _is_schema, Place.SELF, first=_D19, is_assertion=False),),
-    "$defs": (Keyword(_SCHEMA_MAP, _is_map, Place.MAP, first=_D19, is_assertion=False),),
-    "definitions": (Keyword(_SCHEMA_MAP, _is_map, Place.MAP, is_assertion=False),),
+    "$defs": (Keyword(_SCHEMA_MAP, _is_map, Place.MAP, first=_D19, is_assertion=False, before='"definitions"'),),
+    "definitions": (
+        Keyword(_SCHEMA_MAP, _is_map, Place.MAP, last=_D7, is_assertion=False, after='"$defs"'),
+        Keyword(_SCHEMA_MAP, _is_map, Place.MAP, first=_D19, is_assertion=False, is_former=True),
+    ),
+    # The meta-data limit nothing, so whatever they hold is taken: their form is no reason to refuse a schema.
+    **{name: (_annotation(_D4),) for name in ("title", "description", "default")},
+    "examples": (_annotation(_D6),),
+    **{name: (_annotation(_D7),) for name in ("$comment", "readOnly", "writeOnly")},
+    "deprecated": (_annotation(_D19),),
     "type": (Keyword(f"one or several of {', '.join(TYPES)}", _is_type),),
     "enum": (Keyword("a list", _is_list),),
-    "const": (Keyword("a value", lambda value: True, first=_D6),),
+    "const": (Keyword("a value", _is_anything, first=_D6, before='"enum" with one value'),),
     "multipleOf": (Keyword("a number above 0", lambda value: is_number(value) and value > 0),),  # type: ignore[operator]
     "minimum": (Keyword("a number", is_number),),
     "maximum": (Keyword("a number", is_number),),
     "exclusiveMinimum": (
-        Keyword("a boolean (in draft 4)", _is_boolean, last=Draft.DRAFT4),
+        Keyword("a boolean (in draft 4)", _is_boolean, last=_D4),
         Keyword("a number", is_number, first=_D6),
     ),
     "exclusiveMaximum": (
-        Keyword("a boolean (in draft 4)", _is_boolean, last=Draft.DRAFT4),
+        Keyword("a boolean (in draft 4)", _is_boolean, last=_D4),
         Keyword("a number", is_number, first=_D6),
     ),
     "minLength": (Keyword(_COUNT, _is_count),),
@@ -187,8 +211,8 @@ KEYWORDS: Final[dict[str, tuple[Keyword, ...]]] = {
         Keyword("a schema or a list of schemas", lambda v: _is_schema(v) or _is_list(v), Place.SELF_OR_LIST, last=_D19),
         Keyword(f"{_SCHEMA} (a list of schemas is prefixItems)", _is_schema, Place.SELF, first=_D20),
     ),
-    "additionalItems": (Keyword(_SCHEMA, _is_schema, Place.SELF, last=_D19),),
-    "prefixItems": (Keyword(_SCHEMAS, _is_full_list, Place.LIST, first=_D20),),
+    "additionalItems": (Keyword(_SCHEMA, _is_schema, Place.SELF, last=_D19, after='"items" beside "prefixItems"'),),
+    "prefixItems": (Keyword(_SCHEMAS, _is_full_list, Place.LIST, first=_D20, before='"items" with a list of schemas'),),
     "minItems": (Keyword(_COUNT, _is_count),),
     "maxItems": (Keyword(_COUNT, _is_count),),
     "uniqueItems": (Keyword("a boolean", _is_boolean),),
@@ -204,12 +228,19 @@ KEYWORDS: Final[dict[str, tuple[Keyword, ...]]] = {
     "minProperties": (Keyword(_COUNT, _is_count),),
     "maxProperties": (Keyword(_COUNT, _is_count),),
     "dependencies": (
-        Keyword("an object of schemas or lists of strings", _is_map, Place.MAP_OR_NAMES, last=_D7),
-        # Kept in the vocabulary of later drafts for the walk over sub-schemas only: they no longer assert it.
-        Keyword("an object", _is_map, Place.MAP_OR_NAMES, first=_D19, is_assertion=False),
+        Keyword(
+            "an object of schemas or lists of strings",
+            _is_map,
+            Place.MAP_OR_NAMES,
+            last=_D7,
+            after='"dependentRequired" or "dependentSchemas"',
+        ),
+        Keyword("an object", _is_map, Place.MAP_OR_NAMES, first=_D19, is_assertion=False, is_former=True),
     ),
-    "dependentRequired": (Keyword("an object of lists of strings", _is_names_map, first=_D19),),
-    "dependentSchemas": (Keyword(_SCHEMA_MAP, _is_map, Place.MAP, first=_D19),),
+    "dependentRequired": (
+        Keyword("an object of lists of strings", _is_names_map, first=_D19, before='"dependencies"'),
+    ),
+    "dependentSchemas": (Keyword(_SCHEMA_MAP, _is_map, Place.MAP, first=_D19, before='"dependencies"'),),
     "unevaluatedProperties": (Keyword(_SCHEMA, _is_schema, Place.SELF, first=_D19),),
     "allOf": (Keyword(_SCHEMAS, _is_full_list, Place.LIST),),
     "anyOf": (Keyword(_SCHEMAS, _is_full_list, Place.LIST),),

@@ -32,6 +32,11 @@ class Emptiness:
         self._evaluate = evaluate
         self._known: dict[Goal, bool] = {TRUE: True, FALSE: False}
 
+    @property
+    def num_known(self) -> int:
+        """Of how many goals the answer is known."""
+        return len(self._known)
+
     def is_inhabited(self, goal: Goal) -> bool:
         """Whether some value satisfies the goal.
 

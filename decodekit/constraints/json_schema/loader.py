@@ -119,6 +119,7 @@ def show(value: JsonValue) -> str:
         text = json.dumps(value, ensure_ascii=False)
     except (TypeError, ValueError, RecursionError):
         text = repr(value)
+    text = text.encode("utf-8", "backslashreplace").decode()  # a lone surrogate could not be printed
     return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
 
 

@@ -172,9 +172,9 @@ def _network(key: _Key) -> SchemaNetwork:
     network = _load(key)
     support.refuse_unsupported(network.library, key[1])
     if not network.is_inhabited(network.root_goal):
-        from decodekit.constraints.json_schema.unsatisfiable import reason
+        from decodekit.constraints.json_schema.unsatisfiable import Reasons
 
-        raise reason(network)
+        raise Reasons(network).error()
     network.explore()
     return network
 

@@ -40,18 +40,125 @@ def test_without_a_tokenizer_nothing_is_counted() -> None:
     assert coverage.least_tokens is None and coverage.most_tokens is None
 
 
-def test_reasons_and_warnings() -> None:
-    coverage = dk.check(
-        {
-            "type": "object",
-            "properties": {"age": {"minimum": 5, "maximum": 3, "type": "integer"}, "at": {"format": "date"}},
-            "requird": ["age"],
-        }
+def test_the_report() -> None:
+    """Each fact once: the keywords schema by schema, the parts that no value fits, the tokens, the warnings."""
+    schema = {
+        "title": "T",
+        "type": "object",
+        "properties": {
+            "age": {"type": "integer", "minimum": 5, "maximum": 3},
+            "at": {"type": "string", "format": "date"},
+            "tags": {"$ref": "#/$defs/tags"},
+        },
+        "requird": ["at"],
+        "$defs": {"tags": {"type": "array", "items": {"type": "object"}, "uniqueItems": True}},
+    }
+    assert str(dk.check(dk.JsonSchema(schema, whitespace="compact"), tokenizer=BYTES)).split("\n") == [
+        "draft 2020-12: 10 keywords in the mask of every token, 1 by a guard when the text may end, 4 annotations",
+        "  #                  mask type, properties; annotation title, requird, $defs",
+        "    properties/age   mask type, minimum, maximum",
+        "    properties/at    mask type; annotation format",
+        "    properties/tags  mask $ref",
+        "    $defs/tags       mask type, items; guard uniqueItems",
+        "      items          mask type",
+        "no value fits #/properties/age: minimum 5 > maximum 3",
+        "tokens: 2 for the smallest value, no bound above",
+        'warning: #/requird: "requird" is no keyword of draft 2020-12: it is an annotation; did you mean "required"?',
+        'warning: #/properties/at/format: the format "date" is an annotation; '
+        'JsonSchema(..., format="assert") enforces it',
+        "warning: #/$defs/tags/uniqueItems: enforced by a guard when the text may end; texts may be taken back",
+    ]
+    impossible = {**schema, "required": ["age"]}
+    lines = str(dk.check(impossible, tokenizer=BYTES)).split("\n")
+    assert lines[0] == "refused (DK202): no value fits"
+    assert lines[8:10] == [
+        'no value fits #: the required property "age" is impossible',
+        "no value fits #/properties/age: minimum 5 > maximum 3",
+    ]
+    assert not any(line.startswith("tokens") for line in lines) and "DK202" not in "\n".join(lines[1:])
+
+
+def test_the_report_of_what_is_not_supported() -> None:
+    lines = str(dk.check({"items": {"pattern": "(a)\\1"}, "properties": {"b": {"pattern": "(b)\\1"}}})).split("\n")
+    assert lines[0] == "refused (DK201): 2 keywords"
+    assert sum(line.startswith("DK201 back-references") for line in lines) == 2
+    assert any("at  #/properties/b/pattern" in line for line in lines)
+    deep = str(dk.check({"$ref": "#"}))
+    assert deep.startswith("refused (DK201): the schema refers to itself") and "  at  #" in deep
+
+
+def _warnings(schema: Any, draft: str = "", **options: Any) -> str:
+    uri = {"": {}, "4": {"$schema": "http://json-schema.org/draft-04/schema#"}}.get(
+        draft, {"$schema": f"http://json-schema.org/draft-0{draft}/schema#"}
     )
-    assert coverage.impossible == ("#/properties/age",) and "minimum 5 > maximum 3" in coverage.reasons[0]
-    assert any("requird" in warning and "'required'" in warning for warning in coverage.warnings)
-    assert any("#/properties/at/format" in warning for warning in coverage.warnings)
-    assert "no value fits #/properties/age: minimum 5 > maximum 3" in str(coverage)
+    if draft.startswith("20"):
+        uri = {"$schema": f"https://json-schema.org/draft/{draft}/schema"}
+    return "\n".join(dk.check(dk.JsonSchema({**uri, **schema}, **options)).warnings)
+
+
+SINCE = {"examples": 6, "$comment": 7, "readOnly": 7, "writeOnly": 7, "contentMediaType": 7, "deprecated": 2019}
+
+
+@pytest.mark.parametrize("draft", ["4", "6", "7", "2019-09", "2020-12"])
+def test_the_keywords_of_each_draft_are_no_surprise(draft: str) -> None:
+    number = int(draft.partition("-")[0])
+    every = {
+        "title": "T",
+        "description": "d",
+        "default": 1,
+        "x-note": 1,
+        "type": "string",
+        "id" if number == 4 else "$id": "u:a",
+    }
+    known = {name: "x" for name, first in SINCE.items() if first <= number}
+    assert _warnings({**every, **known}, draft) == ""
+    for name in SINCE.keys() - known.keys():
+        first = {2019: "2019-09"}.get(SINCE[name], SINCE[name])
+        said = f'#/{name}: "{name}" is a keyword since draft {first}, in draft {draft} it is an annotation'
+        assert _warnings({**every, name: "x"}, draft) == said
+
+
+@pytest.mark.parametrize(
+    ("schema", "draft", "said"),
+    [
+        ({"prefixItems": [{}]}, "7", 'in draft 7 it is an annotation; draft 7 has "items" with a list'),
+        ({"$defs": {}}, "7", 'since draft 2019-09, in draft 7 it is an annotation, and references'),
+        ({"definitions": {}}, "2020-12", 'up to draft 7, in draft 2020-12 it is an annotation, and references into it'),
+        ({"definitions": {}}, "", 'draft 2020-12 has "$defs"'),
+        ({"id": "x"}, "2020-12", 'of draft 4, in draft 2020-12 it is an annotation; draft 2020-12 has "$id"'),
+        ({"$id": "u:x"}, "4", 'since draft 6, in draft 4 it is an annotation; draft 4 has "id"'),
+        ({"dependencies": {}}, "2020-12", 'draft 2020-12 has "dependentRequired" or "dependentSchemas"'),
+        ({"dependentRequired": {}}, "7", 'draft 7 has "dependencies"'),
+        ({"additionalItems": {}}, "2020-12", 'up to draft 2019-09, in draft 2020-12 it is an annotation'),
+        ({"const": 1}, "4", 'since draft 6, in draft 4 it is an annotation; draft 4 has "enum" with one value'),
+        ({"$recursiveRef": "#"}, "2020-12", 'of draft 2019-09, in draft 2020-12 it is an annotation; draft'),
+        ({"if": {}}, "6", 'since draft 7, in draft 6 it is an annotation'),
+        ({"maxLenght": 3}, "", 'no keyword of draft 2020-12: it is an annotation; did you mean "maxLength"?'),
+        ({"$comments": "x"}, "", 'did you mean "$comment"?'),
+        ({"zzz": 3}, "", '#/zzz: "zzz" is no keyword of draft 2020-12: it is an annotation'),
+        ({"$ref": "#/definitions/a", "definitions": {"a": {}}, "maximum": 2}, "7", '"maximum" is ignored beside'),
+        ({"format": "dat"}, "", 'the format "dat" is not known: it is an annotation'),
+        ({"format": "date"}, "", 'the format "date" is an annotation; JsonSchema(..., format="assert") enforces it'),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_warnings_by_name(schema: Any, draft: str, said: str) -> None:
+    warnings = _warnings(schema, draft)
+    assert said in warnings and warnings.count("\n") == 0
+
+
+def test_what_is_enforced_gets_no_warning() -> None:
+    assert _warnings({"format": "date"}, format="assert") == ""
+    assert _warnings({"$ref": "#/$defs/a", "$defs": {"a": {}}, "minLength": 2}) == ""
+    assert _warnings({"prefixItems": [{}], "$defs": {}, "const": 1, "$id": "u:x", "dependentRequired": {}}) == ""
+    assert dk.check(list[int]).warnings == ()
+
+
+def test_equal_warnings_are_one() -> None:
+    schema = {"properties": {name: {"nullable": True} for name in "abcde"}}
+    assert _warnings(schema).startswith(
+        "#/properties/a/nullable, #/properties/b/nullable, #/properties/c/nullable, … (5 places): "
+    )
 
 
 def test_guards_are_named() -> None:
