@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from decodekit.constraints.network import Frame
-from decodekit.errors import InvalidConstraintError
+from decodekit.errors import InvalidConstraintError, PluginError, UnknownNameError
 
 if TYPE_CHECKING:
     from decodekit.constraints.guards import Guard
+
+
+_MEANT: Final = 'Regex("..."), JsonSchema(json.loads("...")) or Choices(["..."])'
 
 
 class Constraint(ABC):
@@ -58,27 +61,30 @@ class Constraint(ABC):
 def as_constraint(value: object) -> Constraint:
     """Take a value as a constraint.
 
-    A `Constraint` is itself. A dict or a bool is a JSON Schema; OpenAI's ``response_format`` if its ``"type"`` is
-    ``"json_schema"`` or ``"json_object"``; a structural tag if it is ``"structural_tag"`` (see `Tagged.from_mapping`);
-    OpenAI's tools if it has a list of ``"tools"`` (see `tools_of_request`). Pydantic models, dataclasses, TypedDicts,
-    enums, ``Literal`` and the other typing forms are the JSON texts that validate as them.
+    A `Constraint` is itself. A str is the name of a grammar of the library or of an installed constraint (see
+    `named_constraint`), and never a pattern, a schema, a text or an expression. A dict or a bool is a JSON Schema;
+    OpenAI's ``response_format`` if its ``"type"`` is ``"json_schema"`` or ``"json_object"``; a structural tag if it is
+    ``"structural_tag"`` (see `Tagged.from_mapping`); OpenAI's tools if it has a list of ``"tools"`` (see
+    `tools_of_request`). Pydantic models, dataclasses, TypedDicts, enums, ``Literal`` and the other typing forms are the
+    JSON texts that validate as them.
 
     Raises:
         InvalidConstraintError: the value is none of these; with the class of constraint that may be meant.
+        PluginError: a name is installed, and what it stands for cannot be loaded or is no constraint.
     """
     if isinstance(value, Constraint):
         return value
-    if isinstance(value, str | bytes):
-        raise InvalidConstraintError(
-            f"a {type(value).__name__} is no constraint, it could be a pattern, a schema or a text",
-            hint='Regex("..."), JsonSchema(json.loads("...")) or Choices(["..."])',
-        )
+    if isinstance(value, str):
+        return _named(value)
+    if isinstance(value, bytes):
+        raise InvalidConstraintError("a bytes is no constraint, it could be a pattern, a schema or a text", hint=_MEANT)
     if isinstance(value, list | set | frozenset):
         raise InvalidConstraintError(
             f"a {type(value).__name__} is no constraint", hint="Choices([...]) for one of several texts"
         )
     # The front ends import this module, and not every user needs them.
     from decodekit.constraints.json_schema import JsonSchema
+    from decodekit.constraints.python_types import is_type
 
     if isinstance(value, Mapping):
         if value.get("type") == "structural_tag":
@@ -90,13 +96,26 @@ def as_constraint(value: object) -> Constraint:
 
             return tools_of_request(value)
         return JsonSchema(_response_format(value))
-    is_form = hasattr(value, "__origin__") or type(value).__module__ in ("typing", "typing_extensions", "types")
-    if isinstance(value, bool | type) or value is None or is_form:
+    if isinstance(value, bool) or is_type(value):
         return JsonSchema(value)
     raise InvalidConstraintError(
         f"{type(value).__name__} is no constraint",
         hint="a JSON Schema as a dict, a Pydantic model, or one of Regex, Choices, JsonSchema",
     )
+
+
+def _named(name: str) -> Constraint:
+    from decodekit.constraints.named import named_constraint
+
+    try:
+        return as_constraint(named_constraint(name))
+    except PluginError:
+        raise
+    except UnknownNameError as error:
+        raise InvalidConstraintError(
+            f"a str is the name of a constraint, this one could be a pattern, a schema or a text: {error.cause}",
+            hint=_MEANT,
+        ) from error
 
 
 def _response_format(value: Mapping[str, object]) -> Mapping[str, object]:

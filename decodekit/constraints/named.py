@@ -32,6 +32,15 @@ def named_constraint(name: str) -> Any:
         raise UnknownNameError(error.cause, at=error.at, hint=hint) from None
     if isinstance(found, type) and not issubclass(found, Constraint):  # a Pydantic model stands for its JSON texts
         return found
-    if isinstance(found, Constraint) or not callable(found):
-        return found
-    return plugins.called("constraint", name, found, lambda made: made is not None)
+    if not isinstance(found, Constraint) and callable(found):
+        return plugins.called("constraint", name, found, _may_stand_for_one)
+    if not _may_stand_for_one(found):
+        raise PluginError(
+            f"constraint {name!r} is {found!r:.60}, no constraint and nothing that makes one", at="constraint"
+        )
+    return found
+
+
+def _may_stand_for_one(value: object) -> bool:
+    """Whether `as_constraint` may take a value; a text is not looked up a second time."""
+    return value is not None and not isinstance(value, str | bytes)

@@ -6,14 +6,19 @@ for, with its validators.
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import typing
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
+from decodekit.constraints.constraint import Constraint
 from decodekit.errors import InvalidConstraintError, UnsupportedSchemaError
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
+
+_TYPES: Final = "a Pydantic model, a dataclass, a TypedDict, an Enum, a Literal or a typing form"
 
 
 def _adapter(python_type: object) -> TypeAdapter[Any]:
@@ -25,15 +30,8 @@ def _adapter(python_type: object) -> TypeAdapter[Any]:
 
 def _new_adapter(python_type: object) -> TypeAdapter[Any]:
     from pydantic import TypeAdapter
-    from pydantic.errors import PydanticUserError
 
-    try:
-        return TypeAdapter(python_type)  # type: ignore[arg-type]
-    except PydanticUserError as error:
-        raise InvalidConstraintError(
-            f"{python_type!r:.200} is no type that a JSON text can be read as: {_first_line(error)}",
-            hint="a Pydantic model, a dataclass, a TypedDict, an Enum, a Literal or a typing form",
-        ) from error
+    return TypeAdapter(python_type)  # type: ignore[arg-type]
 
 
 @lru_cache(maxsize=256)
@@ -73,19 +71,23 @@ def json_schema_of(python_type: object) -> dict[str, object]:
     """The JSON Schema (draft 2020-12) of the texts to write for a type: its fields by alias, and no other keys.
 
     Raises:
-        InvalidConstraintError: Pydantic cannot read this type from JSON.
+        InvalidConstraintError: it is no type, has a name in quotes in it, or Pydantic cannot read it from JSON.
+        UnsupportedSchemaError: its values have no form in JSON.
     """
-    from pydantic.errors import PydanticInvalidForJsonSchema
+    from pydantic.errors import PydanticInvalidForJsonSchema, PydanticUndefinedAnnotation, PydanticUserError
 
+    _check_type(python_type)
     try:
         schema: dict[str, object] = _adapter(python_type).json_schema(
             by_alias=True, mode="validation", schema_generator=_generator()
         )
     except PydanticInvalidForJsonSchema as error:
         raise UnsupportedSchemaError(
-            f"{python_type!r:.200} has no JSON Schema: {_first_line(error)}",
+            f"{_shown(python_type)} has no JSON Schema: {_first_line(error)}",
             hint="a field type that JSON can hold",
         ) from error
+    except (PydanticUserError, PydanticUndefinedAnnotation) as error:
+        raise InvalidConstraintError(_unreadable(python_type, error), hint=_TYPES) from error
     try:
         # Python's json writes defaults that are no JSON (NaN, say) too; they are annotations.
         json.dumps(schema, allow_nan=False)
@@ -107,6 +109,70 @@ def validate_json(python_type: object, text: str) -> object:
         ValueError: the text does not validate (a `pydantic.ValidationError`).
     """
     return _adapter(python_type).validate_json(text)
+
+
+def is_type(value: object) -> bool:
+    """Whether a value is a type or a typing form, as an annotation without quotes."""
+    is_form = hasattr(value, "__origin__") or type(value).__module__ in ("typing", "typing_extensions", "types")
+    return value is None or isinstance(value, type) or is_form
+
+
+def _check_type(value: object) -> None:
+    """Refuse what is no type before Pydantic sees it: it would evaluate a str as an expression.
+
+    Raises:
+        InvalidConstraintError: it is none, or a name in quotes is part of it.
+    """
+    if not is_type(value):
+        raise InvalidConstraintError(f"{value!r:.60} is no schema and no type", hint=_meant(value))
+    quoted = _quoted(value)
+    if quoted is not None:
+        raise InvalidConstraintError(
+            f"{_shown(value)} has a name in quotes, {quoted!r:.60}, and names are not looked up",
+            hint="the class itself in its place",
+        )
+
+
+def _meant(value: object) -> str:
+    if isinstance(value, str):
+        return 'JsonSchema(json.loads("...")) if it is the text of a schema'
+    if isinstance(value, Constraint):
+        return "the constraint itself in place of JsonSchema(...)"
+    if dataclasses.is_dataclass(value) or hasattr(type(value), "model_fields"):
+        return f"the class {type(value).__name__} in place of one of its values"
+    return f"a schema as a dict, or {_TYPES}"
+
+
+def _quoted(form: object) -> str | None:
+    """A name in quotes inside of a typing form."""
+    stack = [form]
+    while stack:
+        one = stack.pop()
+        if isinstance(one, str):
+            return one
+        if isinstance(one, typing.ForwardRef):
+            return one.__forward_arg__
+        origin, inner = typing.get_origin(one), typing.get_args(one)
+        if origin is not Literal:  # whose strings are values
+            stack += inner[:1] if origin is Annotated else inner
+    return None
+
+
+def _unreadable(python_type: object, error: Exception) -> str:
+    """Why Pydantic cannot read a type, without its advice to people who write for Pydantic."""
+    shown, message = _shown(python_type), _first_line(error)
+    if getattr(error, "code", None) == "class-not-fully-defined":
+        return f"{shown} refers to a class that is not defined"
+    if getattr(error, "code", None) == "schema-for-unknown-type":
+        inner = message.removeprefix("Unable to generate pydantic-core schema for ").partition(". Set `")[0]
+        if inner != repr(python_type):
+            return f"{shown} cannot be read from JSON: nothing says how {inner} is"
+        return f"{shown} cannot be read from JSON: nothing says how"
+    return f"{shown} cannot be read from JSON: {message}"
+
+
+def _shown(value: object) -> str:
+    return value.__qualname__ if isinstance(value, type) and not typing.get_args(value) else f"{value!r:.200}"
 
 
 def _first_line(error: Exception) -> str:

@@ -18,10 +18,12 @@ from decodekit import plugins
 from decodekit.constraints import as_constraint
 from decodekit.constraints.grammar import library
 from decodekit.constraints.named import named_constraint
-from decodekit.errors import OptionError, PluginError, UnknownNameError
+from decodekit.errors import InvalidConstraintError, OptionError, PluginError, UnknownNameError
 from decodekit.strategy import available_strategies, resolve_strategy
+from tests.reference.vocabularies import byte_vocabulary
 
 HERE = Path(__file__).parent
+BYTES = byte_vocabulary()
 PACKAGES = ("example_plugin", "broken_plugin")
 MODULES = ("decodekit_example", "decodekit_broken", "decodekit_broken_parts")
 
@@ -119,9 +121,29 @@ def test_a_fault_names_what_was_asked_for(
 
 
 @pytest.mark.usefixtures("installed")
-def test_a_constraint_that_is_none_is_refused_as_a_value_is() -> None:
-    with pytest.raises(dk.DecodekitError, match="it could be a pattern, a schema or a text"):
+def test_a_text_in_place_of_a_constraint_is_no_name_of_another_one() -> None:
+    with pytest.raises(PluginError, match="'no-constraint' is 'no plug-in at all', no constraint"):
         tiny().generate("x", constraint="no-constraint", max_new_tokens=2)
+
+
+@pytest.mark.usefixtures("installed")
+def test_names_wherever_a_constraint_is_taken() -> None:
+    import decodekit_example as example
+
+    assert dk.compile("plate", BYTES) is dk.compile(example.Plate(), BYTES)
+    assert as_constraint("point") == dk.JsonSchema(example.Point)
+    assert dk.complete("plate", "HB-K").startswith("HB-K")
+    point, error = dk.check("point", tokenizer=BYTES), dk.check("json_rpc_request")
+    assert point == dk.check(example.Point, tokenizer=BYTES) and point.least_tokens is not None
+    assert error.is_supported and error.num_keywords("mask") > 5
+    for name in ("plate", "json"):  # the grammar of the library, not the module
+        with pytest.raises(InvalidConstraintError, match=f"the constraint '{name}' is no JSON Schema"):
+            dk.check(name)
+    for take in (as_constraint, dk.check, lambda name: dk.compile(name, BYTES)):
+        with pytest.raises(InvalidConstraintError, match=r"no constraint 'plat'\. Did you mean 'plate'"):
+            take("plat")
+        with pytest.raises(PluginError, match="RuntimeError"):
+            take("raises")
 
 
 def test_faults_of_names_are_told_together() -> None:

@@ -4,15 +4,17 @@ import dataclasses
 import datetime
 import enum
 import pickle
+import typing
 import uuid
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 import typing_extensions
 from pydantic import BaseModel, Field, HttpUrl
 
-from decodekit.constraints import as_constraint
+from decodekit.constraints import Regex, as_constraint
 from decodekit.constraints.json_schema import JsonSchema
 from decodekit.errors import InvalidConstraintError, UnsupportedSchemaError
 from tests.reference.json_network import accepts
@@ -40,6 +42,10 @@ class Pair:
 
 
 class Point(typing_extensions.TypedDict, total=False):
+    x: int
+
+
+class Closed(BaseModel):
     x: int
 
 
@@ -96,11 +102,69 @@ def test_formats_of_python_types_are_enforced_whatever_the_option() -> None:
         assert not accepts(JsonSchema(datetime.date, format=format), b'"today"')  # type: ignore[arg-type]
 
 
+@dataclasses.dataclass
+class Holder:
+    inside: Opaque
+
+
+class Unfinished(BaseModel):
+    part: "Missing"  # type: ignore[name-defined]  # noqa: F821
+
+
 def test_types_without_json() -> None:
-    with pytest.raises(InvalidConstraintError):
+    with pytest.raises(InvalidConstraintError, match=r"^DK203 Opaque cannot be read from JSON: nothing says how\n"):
         JsonSchema(Opaque)
+    with pytest.raises(
+        InvalidConstraintError, match=r"Holder cannot be read from JSON: nothing says how <class .*Opaque"
+    ):
+        JsonSchema(Holder)
+    with pytest.raises(InvalidConstraintError, match="Unfinished refers to a class that is not defined"):
+        JsonSchema(Unfinished)
     with pytest.raises(UnsupportedSchemaError):
         JsonSchema(Callable)
+
+
+@pytest.mark.parametrize(
+    ("value", "hint"),
+    [
+        ("json", 'JsonSchema(json.loads("..."))'),
+        ("__import__('os').mkdir('evaluated')", 'JsonSchema(json.loads("..."))'),
+        (b"{}", "a schema as a dict"),
+        (3, "a schema as a dict"),
+        ([{}], "a schema as a dict"),
+        (..., "a schema as a dict"),
+        (len, "a schema as a dict"),
+        (lambda text: text, "a schema as a dict"),
+        (Pair(1, (2, "x")), "the class Pair"),
+        (Closed(x=1), "the class Closed"),
+        (Regex("a"), "the constraint itself"),
+        (JsonSchema({}), "the constraint itself"),
+    ],
+    ids=lambda value: repr(value)[:30],
+)
+def test_what_is_no_type_never_reaches_pydantic(
+    value: Any, hint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InvalidConstraintError, match="is no schema and no type") as caught:
+        JsonSchema(value)
+    assert hint in str(caught.value) and "pydantic-core" not in str(caught.value)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "form",
+    [list["Pair"], typing.Optional["Pair"], dict[str, tuple["Pair", int]], typing.ForwardRef("Pair")],
+    ids=str,
+)
+def test_names_in_quotes_are_not_looked_up(form: Any) -> None:
+    with pytest.raises(InvalidConstraintError, match="has a name in quotes, 'Pair'"):
+        JsonSchema(form)
+
+
+def test_quotes_that_are_no_names() -> None:
+    assert accepts(JsonSchema(list[Literal["json"]]), b'["json"]')
+    assert accepts(JsonSchema(typing_extensions.Annotated[int, "json"]), b"1")
 
 
 def test_sets_with_a_least_size_have_different_items() -> None:
@@ -114,10 +178,6 @@ def test_equality_pickling_and_defaults_that_are_no_json() -> None:
     assert pickle.loads(pickle.dumps(JsonSchema(Item))) == JsonSchema(Item)
     assert pickle.loads(pickle.dumps(JsonSchema({"a": 1}, order="any"))) == JsonSchema({"a": 1}, order="any")
     assert accepts(JsonSchema(Default), b'{"ratio":1.5}')
-
-
-class Closed(BaseModel):
-    x: int
 
 
 class Open(BaseModel, extra="allow"):
