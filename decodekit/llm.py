@@ -384,7 +384,13 @@ class LLM:
         search = given if isinstance(given, Search) else None
         choice = given if isinstance(given, Choice) else None
         if search is not None:
-            faults += search.refusals(on_length=on_length, fast_forward=fast_forward, max_rollbacks=max_rollbacks)
+            faults += search.refusals(
+                model=model,
+                is_constrained=constraint is not None,
+                on_length=on_length,
+                fast_forward=fast_forward,
+                max_rollbacks=max_rollbacks,
+            )
         if on_error not in ("return", "raise"):
             faults.append(OptionError(f'on_error={on_error!r} is neither "return" nor "raise"', at="on_error"))
         stop = () if stop is None else stop

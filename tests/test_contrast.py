@@ -261,7 +261,7 @@ def test_prompts_without_a_negative_one() -> None:
         (lambda: dk.DoLa("middle"), ["layers"]),
         (lambda: dk.DoLa([], relative_top=0.0, final_norm=1), ["layers", "relative_top", "final_norm"]),
         (lambda: dk.DoLa([-1]), ["layers"]),
-        (lambda: dk.Amateur("tiny-draft", alpha=2, beta=-1), ["model", "alpha", "beta"]),
+        (lambda: dk.Amateur(3, alpha=2, beta=-1), ["model", "alpha", "beta"]),
         (lambda: dk.Amateur(llm(), beta=0), ["beta"]),
         (lambda: dk.Greedy(contrast=2), ["contrast"]),
         (lambda: dk.Sample(contrast="dola"), ["contrast"]),

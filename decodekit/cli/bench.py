@@ -72,11 +72,12 @@ def bench(
     has an error; its row is kept.
     """
     from decodekit.evaluation.comparing import compare
-    from decodekit.evaluation.spelling import named_strategies, split_strategies
+    from decodekit.evaluation.strategies import named_strategies
     from decodekit.evaluation.task import load_task
+    from decodekit.spelling import split_calls
 
     # Before a model is loaded, so that faults are told at once.
-    chosen = named_strategies([one for text in strategies for one in split_strategies(text)])
+    chosen = named_strategies([one for text in strategies for one in split_calls(text)])
     constraint = None
     if schema is not None:
         from decodekit.jobs.schema import load_schema

@@ -8,7 +8,6 @@ from decodekit.evaluation.comparing import compare
 from decodekit.evaluation.comparison import Comparison, Outcome, Row
 from decodekit.evaluation.intervals import Estimate
 from decodekit.evaluation.metrics import METRICS
-from decodekit.evaluation.spelling import parse_strategy, split_strategies
 from decodekit.evaluation.summary import Summary
 from decodekit.evaluation.task import Example, Task, load_task, shipped_tasks
 
@@ -23,7 +22,5 @@ __all__ = [
     "Task",
     "compare",
     "load_task",
-    "parse_strategy",
     "shipped_tasks",
-    "split_strategies",
 ]

@@ -23,7 +23,7 @@ from decodekit.evaluation.machine import provenance
 from decodekit.evaluation.measuring import Measurement, Meter, decode, metered
 from decodekit.evaluation.metrics import Answer, Metric, measure_example, measure_run, metrics_of, missing_packages
 from decodekit.evaluation.speed import speed_of
-from decodekit.evaluation.spelling import Strategies, named_strategies
+from decodekit.evaluation.strategies import Strategies, named_strategies
 from decodekit.evaluation.task import Example, Task, named_tasks
 from decodekit.evaluation.values import is_valid
 from decodekit.generation.prompt import Prompt

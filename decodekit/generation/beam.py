@@ -179,7 +179,13 @@ class Beam:
         return BeamBatch(model, settings, self, num_prompts, requests).run()
 
     def refusals(
-        self, *, on_length: str | None, fast_forward: str, max_rollbacks: int | None
+        self,
+        *,
+        model: CausalLM,
+        is_constrained: bool,
+        on_length: str | None,
+        fast_forward: str,
+        max_rollbacks: int | None,
     ) -> Iterator[DecodekitError]:
         """Options that a beam search does not have."""
         if on_length == "close":

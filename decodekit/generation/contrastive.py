@@ -109,17 +109,21 @@ class ContrastiveSearch:
         from decodekit.generation.contrastive_batch import ContrastiveBatch
 
         if not isinstance(model, HiddenStates):
-            raise ModelError(
-                f"{type(model).__name__} does not show its hidden states, which contrastive search compares",
-                at="strategy",
-                hint="a model of transformers, or models.layers.HiddenStates implemented for it",
-            )
+            raise _without_states(model)
         return ContrastiveBatch(model, settings, self, num_prompts, requests).run()
 
     def refusals(
-        self, *, on_length: str | None, fast_forward: str, max_rollbacks: int | None
+        self,
+        *,
+        model: CausalLM,
+        is_constrained: bool,
+        on_length: str | None,
+        fast_forward: str,
+        max_rollbacks: int | None,
     ) -> Iterator[DecodekitError]:
-        """Options that contrastive search does not have."""
+        """Options that contrastive search does not have, and models that it cannot use."""
+        if not isinstance(model, HiddenStates):
+            yield _without_states(model)
         if on_length == "close":
             yield OptionError(
                 'on_length="close" and contrastive search cannot be combined',
@@ -137,6 +141,14 @@ class ContrastiveSearch:
                 f"max_rollbacks={max_rollbacks} has no effect here: what a guard refuses is no candidate",
                 at="max_rollbacks",
             )
+
+
+def _without_states(model: CausalLM) -> ModelError:
+    return ModelError(
+        f"{type(model).__name__} does not show its hidden states, which contrastive search compares",
+        at="strategy",
+        hint="a model of transformers, or models.layers.HiddenStates implemented for it",
+    )
 
 
 class Choices(NamedTuple):

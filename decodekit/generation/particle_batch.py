@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from decodekit.errors import ConstraintError, DeadEndError, DecodekitError, NonFiniteLogitsError, UselessOptionError
+from decodekit.errors import ConstraintError, DeadEndError, DecodekitError, NonFiniteLogitsError
 from decodekit.generation.batch import PREFILL_TOKENS, Result, Update, admit, rounded, token_budget
 from decodekit.generation.buffers import Masks, TokenTable
 from decodekit.generation.drawing import Place, measure, noise_keys, scores
@@ -160,12 +160,6 @@ class ParticleBatch:
         if isinstance(request, DecodekitError):
             raise request
         matcher = request.matcher
-        if matcher is None and self._options.predicate is None:
-            raise UselessOptionError(
-                "particles have no effect without a constraint or a predicate: all weights are the same",
-                at="strategy",
-                hint='constraint=, or strategy="sample"',
-            )
         max_tokens = token_budget(index, request, self._model, self._settings)
         num_particles = self._options.num_particles
         particles = [

@@ -35,9 +35,17 @@ class Search(Protocol):
         """
 
     def refusals(
-        self, *, on_length: str | None, fast_forward: str, max_rollbacks: int | None
+        self,
+        *,
+        model: CausalLM,
+        is_constrained: bool,
+        on_length: str | None,
+        fast_forward: str,
+        max_rollbacks: int | None,
     ) -> Iterator[DecodekitError]:
-        """The faults of options of the call that the search does not have, or that have no effect on it."""
+        """What speaks against the search before anything is decoded: options of the call that it does not have, or
+        that have no effect on it; a model that it cannot use; a constraint that it needs.
+        """
 
 
 @runtime_checkable

@@ -1,11 +1,13 @@
 """What a caller means by the option `speculate`: names, values, and several of them.
 
-``"grammar"`` is a proposer by its name, ``"early-exit:8"`` one that is made of a text, and ``"grammar+prompt-lookup"``
-are two joined in one draft. Those of other packages are found as `plugins` says.
+``"grammar"`` is a proposer by its name, ``"draft-model:tiny-draft,num_tokens=6"`` one with an argument and options (see
+`spelling`), and ``"grammar+prompt-lookup"`` are two joined in one draft. Those of other packages are found as `plugins`
+says.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -13,6 +15,28 @@ from typing import Any
 from decodekit import plugins
 from decodekit.speculation.joined import Joined
 from decodekit.speculation.proposer import Chain, Proposer, no_proposer
+from decodekit.spelling import arguments, read_call, split
+
+
+class ByOptions:
+    """Makes a proposer of its options, all by their names.
+
+    Args:
+        kind: its class, or what makes it.
+        wrap: what becomes of it.
+    """
+
+    def __init__(self, kind: Callable[..., Proposer], wrap: Callable[[Proposer], Proposer] | None = None) -> None:
+        self._kind, self._wrap = kind, wrap
+        parameters = inspect.signature(kind).parameters.values()
+        self.__name__ = getattr(kind, "__name__", "proposer")
+        self.__doc__ = kind.__doc__
+        self.__signature__ = inspect.Signature([one.replace(kind=one.KEYWORD_ONLY) for one in parameters])
+
+    def __call__(self, **options: Any) -> Proposer:
+        """The proposer; raises what its class raises."""
+        made = self._kind(**options)
+        return made if self._wrap is None else self._wrap(made)
 
 
 def resolve_proposer(speculate: Any, names: Mapping[str, Callable[..., Proposer]]) -> Proposer | None:
@@ -20,13 +44,13 @@ def resolve_proposer(speculate: Any, names: Mapping[str, Callable[..., Proposer]
 
     Args:
         speculate: a name, a proposer, or a list or tuple of them.
-        names: what makes the proposers of the built-in names, without arguments, or of the text behind a colon; others
-            are looked up among the installed ones.
+        names: what makes the proposers of the built-in names; others are looked up among the installed ones.
 
     Raises:
         UnknownNameError: a name is not known.
         PluginError: what it stands for cannot be loaded or made.
-        OptionError: something is no proposer, or the list is empty.
+        OptionError: something is no proposer, the list is empty, or a proposer is given what it does not take, or not
+            what it needs.
     """
     if speculate is None:
         return None
@@ -43,16 +67,17 @@ def resolve_proposer(speculate: Any, names: Mapping[str, Callable[..., Proposer]
 
 
 def _named(text: str, names: Mapping[str, Callable[..., Proposer]]) -> Proposer:
-    if "+" in text:
-        return Joined(tuple(_named(part.strip(), names) for part in text.split("+")))
-    name, colon, argument = text.partition(":")
-    proposer: Proposer
-    if colon:
-        factory = partial(plugins.find("proposer", name, names, at="speculate"), argument)
-        proposer = plugins.called("proposer", text, factory, _is_proposer, at="speculate")
-    else:
-        proposer = plugins.make("proposer", text, _is_proposer, names, at="speculate")
-    return proposer
+    parts = split(text, "+")
+    if len(parts) > 1:
+        return Joined(tuple(_named(part, names) for part in parts))
+    call = read_call(text)
+    found = plugins.find("proposer", call.name, names, at="speculate")
+    if callable(found) and (isinstance(found, type) or not _is_proposer(found)):
+        given = arguments("proposer", found, call, at="speculate")
+        made: Proposer = plugins.called("proposer", call.name, partial(found, **given), _is_proposer, at="speculate")
+        return made
+    value: Proposer = plugins.make("proposer", text, _is_proposer, names, at="speculate")
+    return value
 
 
 def _is_proposer(made: object) -> bool:

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import Field, fields, is_dataclass
+from dataclasses import Field, fields, is_dataclass, replace
 from typing import Any, ClassVar
 
 from torch import Tensor
@@ -41,15 +41,22 @@ from decodekit.speculation import (
     Suffix,
     resolve_proposer,
 )
+from decodekit.speculation.names import ByOptions
 from decodekit.speculation.proposer import Speculate
 from decodekit.speculation.verification import Verify
 
+
+def _early_exit(layer: str = "0.5", num_tokens: int = 4) -> EarlyExit:
+    """The first layers of the model itself, so many of them or such a share."""
+    return replace(EarlyExit.of(str(layer)), num_tokens=num_tokens)
+
+
 PROPOSERS: Mapping[str, Callable[..., Proposer]] = {
-    "prompt-lookup": lambda: Adaptive(PromptLookup()),
-    "suffix": lambda: Adaptive(Suffix()),
-    "grammar": GrammarDraft,
+    "prompt-lookup": ByOptions(PromptLookup, Adaptive),
+    "suffix": ByOptions(Suffix, Adaptive),
+    "grammar": ByOptions(GrammarDraft),
     "draft-model": DraftModel,
-    "early-exit": EarlyExit.of,
+    "early-exit": _early_exit,
 }
 """Names that the option `speculate` takes, beside those of installed proposers; see `speculation.names`.
 

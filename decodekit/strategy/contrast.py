@@ -7,7 +7,7 @@ on as before: penalties, constraint, temperature and truncation see the logits o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from decodekit.errors import (
@@ -157,7 +157,8 @@ class Amateur:
     (O'Brien & Lewis 2023; with a large beta the original of Li et al.). Both models read every token.
 
     Args:
-        model: the amateur, an `LLM` of the same vocabulary; or a `CausalLM`, whose tokens must be those of the expert.
+        model: the amateur, an `LLM` of the same vocabulary, or the name of a model, which is loaded when it is first
+            used; or a `CausalLM`, whose tokens must be those of the expert.
         alpha: a token is plausible if the expert finds it at least this many times as likely as the likeliest; from
             above 0 to 1.
         beta: how much of the amateur is subtracted; above 0.
@@ -169,12 +170,13 @@ class Amateur:
     model: Any
     alpha: float = 0.1
     beta: float = 0.5
+    _loaded: Any = field(init=False, repr=False, compare=False, default=None)
 
     def __post_init__(self) -> None:
         faults: list[DecodekitError] = []
-        if not hasattr(self._causal_lm, "new_cache"):
+        if not isinstance(self.model, str) and not hasattr(_causal_lm(self.model), "new_cache"):
             cause = f"model={self.model!r:.60} is no model"
-            faults.append(OptionError(cause, at="model", hint='Amateur(LLM.load("tiny-draft"))'))
+            faults.append(OptionError(cause, at="model", hint='Amateur(LLM.load("tiny-draft")), or its name'))
         faults += _faults_of_share("alpha", self.alpha)
         if not is_number(self.beta) or self.beta < 0:
             faults.append(OptionError(f"beta={self.beta!r} is not a number above 0", at="beta"))
@@ -183,25 +185,43 @@ class Amateur:
             faults.append(UselessOptionError(cause, at="beta", hint="beta=0.5, or no contrast="))
         raise_faults(faults)
 
-    @property
-    def _causal_lm(self) -> Any:
-        return getattr(self.model, "model", self.model) if hasattr(self.model, "vocabulary") else self.model
-
     def applied_to(self, model: CausalLM, vocabulary: Vocabulary) -> CausalLM:
-        """The model against the amateur; see `models.contrast.Contrast`."""
+        """The model against the amateur, which is loaded if need be; see `models.contrast.Contrast`."""
         from decodekit.models.amateur import AmateurLM
         from decodekit.speculation.draft_model import first_difference
 
-        theirs = getattr(self.model, "vocabulary", None)
+        if self._loaded is None:
+            object.__setattr__(self, "_loaded", _load(self.model))
+        amateur, theirs = self._loaded
         different = None if theirs is None else first_difference(theirs, vocabulary)
         if different is not None:
             raise VocabularyMismatchError(
-                f"the amateur {self._causal_lm.name} has another vocabulary than the model: "
-                f"token {different} is not the same",
+                f"the amateur {amateur.name} has another vocabulary than the model: token {different} is not the same",
                 at="contrast",
                 hint="an amateur with the tokenizer of the model, from the same family",
             )
-        return AmateurLM(model, self._causal_lm, float(self.alpha), float(self.beta))
+        return AmateurLM(model, amateur, float(self.alpha), float(self.beta))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_loaded": None}
+
+
+def _load(model: Any) -> tuple[CausalLM, Vocabulary | None]:
+    """An amateur and its vocabulary, which is None if it is not known."""
+    if not isinstance(model, str):
+        return _causal_lm(model), getattr(model, "vocabulary", None)
+    from decodekit.models import load
+    from decodekit.vocabulary import Vocabulary
+
+    loaded, tokenizer = load(model)
+    return loaded, Vocabulary.from_tokenizer(
+        tokenizer, logits_width=loaded.vocab_size, eos_token_ids=loaded.eos_token_ids
+    )
+
+
+def _causal_lm(model: Any) -> Any:
+    """The `CausalLM` of an `LLM`; one that is given itself may have a module by the name `model`, too."""
+    return getattr(model, "model", model) if hasattr(model, "vocabulary") else model
 
 
 def _faults_of_share(name: str, value: Any) -> list[DecodekitError]:

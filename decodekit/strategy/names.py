@@ -21,6 +21,7 @@ from decodekit.strategy.base import Strategy
 from decodekit.strategy.particles import Particles
 from decodekit.strategy.several import BestOf, SelfConsistency, WithSampleOptions
 from decodekit.strategy.speculative import Speculative
+from decodekit.strategy.spelled import read_options, spelled_strategy
 from decodekit.strategy.tokenwise import Greedy, Mirostat, Sample, useless_with_greedy
 
 Strategy.register(Beam)  # a search of its own, with its options beside it
@@ -41,6 +42,10 @@ _BUILT_IN: dict[str, Callable[..., Any]] = {
 }
 
 
+_GUESSING = ("prompt-lookup", "suffix", "speculative")
+"""Names of strategies that bring their proposer along."""
+
+
 def available_strategies() -> list[str]:
     """Names of the installed strategies, the built-in ones first."""
     return plugins.available("strategy", _BUILT_IN)
@@ -50,7 +55,8 @@ def resolve_strategy(strategy: str | Strategy | Beam | Processors, options: Mapp
     """The strategy that a caller means.
 
     Args:
-        strategy: a name, a value, or processors to sample with.
+        strategy: a name, possibly with options and who guesses ahead (``"sample:temperature=0.7+suffix"``, see
+            `spelled`), a value, or processors to sample with.
         options: keyword options for a strategy given by name.
 
     Raises:
@@ -58,7 +64,10 @@ def resolve_strategy(strategy: str | Strategy | Beam | Processors, options: Mapp
         OptionError: options that the strategy does not have, or that were given beside a value; all of them together.
     """
     if isinstance(strategy, str):
-        return _named(strategy, options)
+        name, given = spelled_strategy(strategy)
+        twice = [option for option in options if option in given]
+        raise_faults([OptionError(f"{option} is given twice", at=strategy) for option in twice])
+        return _named(name, {**given, **options})
     faults: list[DecodekitError] = [
         OptionError(
             f"{name}={value!r} is given beside strategy={strategy!r}, which is complete",
@@ -101,6 +110,10 @@ def _named(name: str, options: Mapping[str, Any]) -> Strategy:
     is_greedy = factory in (Greedy, _BUILT_IN["prompt-lookup"], _BUILT_IN["suffix"])
     faults: list[DecodekitError] = []
     for option, value in options.items():
+        if option == "speculate" and name in _GUESSING:
+            cause = f"strategy {name!r} has a proposer already, {value!r:.60} would be a second one"
+            faults.append(OptionError(cause, at=option, hint='strategy="greedy" or "sample" with this proposer'))
+            continue
         if option in accepted:
             continue
         if is_greedy and option in inspect.signature(Sample).parameters:
@@ -110,6 +123,7 @@ def _named(name: str, options: Mapping[str, Any]) -> Strategy:
     strategy: Strategy | None = None
     try:
         known = {option: value for option, value in options.items() if option in accepted}
+        known = read_options(known, faults)
         strategy = plugins.called("strategy", name, factory, lambda made: isinstance(made, Strategy), known)
     except OptionError as error:
         faults.append(error)

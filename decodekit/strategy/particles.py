@@ -69,9 +69,21 @@ class Particles(OverSamples, ParticleOptions):
         return ParticleBatch(model, settings, self, num_prompts, requests).run()
 
     def refusals(
-        self, *, on_length: str | None, fast_forward: str, max_rollbacks: int | None
+        self,
+        *,
+        model: CausalLM,
+        is_constrained: bool,
+        on_length: str | None,
+        fast_forward: str,
+        max_rollbacks: int | None,
     ) -> Iterator[DecodekitError]:
-        """Options that particles do not have."""
+        """Options that particles do not have, and texts that may be anything."""
+        if not is_constrained and self.predicate is None:
+            yield UselessOptionError(
+                "particles have no effect without a constraint or a predicate: all weights are the same",
+                at="strategy",
+                hint='constraint=, or strategy="sample"',
+            )
         if on_length == "close":
             yield OptionError(
                 'on_length="close" and particles cannot be combined: it masks by the budget, which is no constraint',

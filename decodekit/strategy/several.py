@@ -179,6 +179,8 @@ class SelfConsistency(OverSamples):
 class WithSampleOptions:
     """Makes a strategy over samples from its own options and those of `Sample`, side by side: what its name stands for.
 
+    Samples of another strategy are asked for by ``strategy=``, with its name in place of the options of `Sample`.
+
     Args:
         kind: the strategy.
     """
@@ -186,7 +188,6 @@ class WithSampleOptions:
     def __init__(self, kind: Callable[..., OverSamples]) -> None:
         self._kind = kind
         own = dict(inspect.signature(kind).parameters)
-        del own["strategy"]
         sample = dict(inspect.signature(Sample).parameters)
         del sample["num_return_sequences"]
         self._own = own.keys()
@@ -200,10 +201,13 @@ class WithSampleOptions:
             OptionError: with the faults of both.
         """
         own = {name: value for name, value in options.items() if name in self._own}
+        from decodekit.strategy.names import resolve_strategy
+
+        rest = {name: value for name, value in options.items() if name not in own}
         faults: list[DecodekitError] = []
-        sample = Sample()
+        sample: Strategy = Sample()
         try:
-            sample = Sample(**{name: value for name, value in options.items() if name not in own})
+            sample = resolve_strategy(own.pop("strategy"), rest) if "strategy" in own else Sample(**rest)
         except DecodekitError as error:
             faults.append(error)
         try:

@@ -318,4 +318,4 @@ def test_options_of_a_call_that_cannot_be_used(options: dict[str, Any], faulty: 
 def test_models_without_hidden_states_are_refused() -> None:
     toy = LLM(ToyLM(hashed_law(VOCAB_SIZE), VOCAB_SIZE), small_tokenizer())
     with pytest.raises(ModelError, match="ToyLM does not show its hidden states"):
-        toy.generate("a", strategy="contrastive")
+        toy.stream("a", strategy="contrastive")

@@ -535,8 +535,6 @@ def test_nan_and_broken_predicates_are_errors_of_their_prompt() -> None:
     broken = Particles(3, "awrs", predicate=lambda text, is_whole: 1 // 0 > 0)
     [(result, _)] = run(ToyLM(hashed_law(V), V), broken, [Request([1])])
     assert isinstance(result.error, ConstraintError) and "the predicate failed: ZeroDivisionError" in str(result.error)
-    [(result, _)] = run(ToyLM(hashed_law(V), V), Particles(3), [Request([1])])
-    assert isinstance(result.error, UselessOptionError)
 
 
 def test_a_predicate_is_a_constraint() -> None:
@@ -668,3 +666,14 @@ def test_names_and_faults(llm: LLM) -> None:
     for options in ({"on_length": "close"}, {"fast_forward": "canonical"}, {"max_rollbacks": 3}):
         with pytest.raises(OptionError, match=next(iter(options))):
             llm.generate("x", constraint=dk.Regex("[a-z]+"), strategy=Particles(), **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("strategy", ["particles", Particles(3), Particles(3, "awrs")])
+def test_particles_without_a_constraint_are_one_fault_of_the_call(llm: LLM, strategy: Any) -> None:
+    """It is known from the options alone, and is told with their other faults before anything is decoded."""
+    with pytest.raises(OptionError) as caught:
+        llm.stream(["x", "y"], strategy=strategy, max_new_tokens=0)
+    assert [fault.at for fault in caught.value.faults] == ["max_new_tokens", "strategy"]
+    assert isinstance(caught.value.faults[1], UselessOptionError)
+    free = llm.generate("x", strategy=Particles(3, "awrs", predicate=lambda text, is_whole: True), max_new_tokens=2)
+    assert free.error is None

@@ -218,9 +218,10 @@ def test_by_name() -> None:
     assert resolve_proposer("draft-model:tiny-draft", PROPOSERS) == DraftModel("tiny-draft")
     for text, error, says in (
         ("grammar+", UnknownNameError, "no proposer ''"),
-        ("grammar:x", OptionError, "max_tokens='x'"),
+        ("grammar:x", OptionError, "proposer 'grammar' takes no 'x' without a name"),
+        ("grammar:max_token=3", OptionError, "no option 'max_token'. Did you mean 'max_tokens'"),
         ("early-exit:x", OptionError, "'x' is no number of layers"),
-        ("draft-model", PluginError, "model"),
+        ("draft-model", OptionError, "proposer 'draft-model' needs model"),
         ("none-such:1", UnknownNameError, "no proposer 'none-such'"),
     ):
         with pytest.raises(error, match=says):
