@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 import decodekit
 from decodekit.cli import app, console
 from decodekit.cli import extract as extract_module
+from decodekit.constraints import explain
 from decodekit.errors import DecodekitError, OptionError
 from decodekit.jobs.extraction import SPECULATE, ExtractionOptions, with_guesses
 from decodekit.jobs.schema import load_schema
@@ -390,6 +391,8 @@ def test_generate_with_a_constraint_streams_to_stdout() -> None:
     assert "tokens/s" in done.err
     done = Result("generate", "-", "--regex", "[0-9]{3}", "--strategy", "sample", "--json", stdin="A number:")
     assert len(json.loads(done.out)["text"]) == 3
+    done = Result("generate", "On", "--constraint", "date", "--json")
+    assert explain("date", json.loads(done.out)["text"]).is_allowed, done.err
     fast = Result("generate", "a b a b", "--schema", "name", "--speculate", "grammar,prompt-lookup", "--json")
     plain = Result("generate", "a b a b", "--schema", "name", "--fast-forward", "off", "--json")
     fast_row, plain_row = json.loads(fast.out), json.loads(plain.out)
@@ -404,6 +407,8 @@ def test_generate_takes_one_constraint() -> None:
     done = Result("generate", "x", "--regex", "a", "--choices", "a,b")
     assert done.code == console.USAGE
     assert "--regex and --choices cannot be combined" in done.err
+    done = Result("generate", "x", "--schema", "a", "--constraint", "date")
+    assert done.code == console.USAGE and "--schema and --constraint" in done.err
 
 
 def test_an_unknown_model(tmp_path: Path, documents: Path) -> None:
@@ -520,7 +525,7 @@ def test_a_thousand_documents_killed_ten_times_end_as_undisturbed(tmp_path: Path
 def test_schema_check_lists_what_is_enforced(tmp_path: Path, schema: Path) -> None:
     done = Result("schema", "check", schema)
     assert (done.code, done.err) == (0, "")
-    assert "mask" in done.out and "#/properties/words/minimum" in done.out
+    assert "    properties/words  mask type, minimum\n" in done.out
     (tmp_path / "types.py").write_text("from dataclasses import dataclass\n@dataclass\nclass Point:\n    x: int\n")
     found = json.loads(Result("schema", "check", f"{tmp_path / 'types.py'}:Point", "--json").out)
     assert found["is_supported"] and found["error"] is None
@@ -543,6 +548,31 @@ def test_schema_check_refuses_with_the_place(source: str, said: str) -> None:
     done = Result("schema", "check", source)
     assert done.code == console.SCHEMA_REFUSED
     assert said in done.out
+
+
+def test_schema_check_prints_the_report_of_check(schema: Path, tmp_path: Path) -> None:
+    assert Result("schema", "check", schema).out == f"{decodekit.check(SCHEMA)}\n"
+    impossible = {"type": "array", "items": False, "minItems": 1}
+    done = Result("schema", "check", json.dumps(impossible))
+    assert done.out.splitlines()[0] == "refused (DK202): no value fits" and done.out.count("no value fits") == 2
+    found = json.loads(Result("schema", "check", json.dumps(impossible), "--json").out)
+    assert found["impossible"] == ["#"] and not found["is_supported"]
+    assert found["reasons"] == ['for type "array", items false and minItems 1 exclude each other']
+
+
+def test_schemas_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file goes before a name, a name before a field; what is none of them says where it was looked for."""
+    monkeypatch.chdir(tmp_path)
+    done = Result("schema", "check", "json_rpc_request")
+    assert done.code == console.DONE and "#/properties/jsonrpc/const" not in done.out and "jsonrpc" in done.out
+    assert "properties/json_rpc_request  mask type" in Result("schema", "check", "json_rpc_request string").out
+    assert "properties/date  mask type" in Result("schema", "check", "date").out  # a grammar of the library, no schema
+    (tmp_path / "json_rpc_request").write_text('{"type": "null"}')
+    assert "#  mask type" in Result("schema", "check", "json_rpc_request").out
+    done = Result("schema", "check", "json.rpc_request")
+    assert done.code == console.SCHEMA_REFUSED
+    for said in ("DK204", str(tmp_path / "json.rpc_request"), "try one of json_rpc_request;"):
+        assert said in done.err, said
 
 
 def test_schema_check_of_what_is_no_schema() -> None:
@@ -614,6 +644,9 @@ def test_grammar_check_of_schemas_and_of_the_library(tmp_path: Path, schema: Pat
     assert "kind        JsonSchema" in Result("grammar", "check", schema).out
     assert Result("grammar", "check", "arithmetic", "1 + 2").code == console.DONE
     assert Result("grammar", "check", schema, "--start", "x").code == console.USAGE
+    done = Result("grammar", "check", "arithmetik")
+    assert done.code == console.SCHEMA_REFUSED
+    assert str(Path("arithmetik").absolute()) in done.err and "try one of arithmetic" in done.err
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,16 @@ from decodekit.errors import OptionError
 def generate(
     prompt: Annotated[str, typer.Argument(metavar="PROMPT", help="The prompt, or - for stdin.", show_default=False)],
     schema: Annotated[
-        str | None, typer.Option(help="JSON of this schema: a file, module.py:Class, or fields.", show_default=False)
+        str | None,
+        typer.Option(help="JSON of this schema: a file, module.py:Class, a name, or fields.", show_default=False),
+    ] = None,
+    constraint: Annotated[
+        str | None,
+        typer.Option(
+            help="A text of this grammar: a .lark, .gbnf or .regex file, or the name of a grammar of the library or of "
+            "an installed constraint.",
+            show_default=False,
+        ),
     ] = None,
     regex: Annotated[
         str | None, typer.Option(help="A text that matches this pattern as a whole.", show_default=False)
@@ -52,7 +61,7 @@ def generate(
     """Complete a prompt and stream the text to stdout."""
     from decodekit.cli.extract import load_model
 
-    constraint = _constraint(schema, regex, choices)
+    rule = _constraint(schema, constraint, regex, choices)
     guesses = o.parse_speculate(speculate)
     text = sys.stdin.read() if prompt == "-" else prompt
     llm = load_model(model, dtype, device_map)
@@ -60,7 +69,7 @@ def generate(
     completion = None
     for chunk in llm.stream(
         [{"role": "user", "content": text}] if is_chat else text,
-        constraint=constraint,
+        constraint=rule,
         strategy=strategy,
         seed=seed,
         max_new_tokens=max_new_tokens,
@@ -114,14 +123,19 @@ def generate(
     return 0
 
 
-def _constraint(schema: str | None, regex: str | None, choices: str | None) -> Any:
-    given = [name for name, value in (("--schema", schema), ("--regex", regex), ("--choices", choices)) if value]
+def _constraint(schema: str | None, constraint: str | None, regex: str | None, choices: str | None) -> Any:
+    options = {"--schema": schema, "--constraint": constraint, "--regex": regex, "--choices": choices}
+    given = [name for name, value in options.items() if value]
     if len(given) > 1:
         raise OptionError(f"{' and '.join(given)} cannot be combined: a text has one constraint.", at=given[-1])
     if schema:
         from decodekit.jobs.schema import load_schema
 
         return load_schema(schema).constraint
+    if constraint:
+        from decodekit.cli.grammar import load
+
+        return load(constraint)
     if regex:
         from decodekit.constraints import Regex
 

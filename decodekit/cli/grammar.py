@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -25,7 +26,8 @@ File = Annotated[
     str,
     typer.Argument(
         metavar="FILE",
-        help="A .lark, .gbnf or .regex file, a JSON Schema (.json), or the name of a grammar of the library.",
+        help="A .lark, .gbnf or .regex file, a JSON Schema (.json), or the name of a grammar of the library or of an "
+        "installed constraint.",
         show_default=False,
     ),
 ]
@@ -70,14 +72,16 @@ def check(
 @app.command("list")
 @command
 def list_(as_json: o.Json = False) -> int:
-    """List the grammars of the library."""
+    """List the grammars of the library, and the constraints that packages have installed."""
     from decodekit.constraints.grammar import library
+    from decodekit.constraints.named import available_constraints
 
-    kinds = [(name, library.path_of(name).name.removeprefix(f"{name}.")) for name in library.names()]
+    kinds = {name: library.path_of(name).name.removeprefix(f"{name}.") for name in library.names()}
+    rows = [(name, kinds.get(name, "installed")) for name in available_constraints()]
     if as_json:
-        print_json([{"name": name, "kind": kind} for name, kind in kinds])
+        print_json([{"name": name, "kind": kind} for name, kind in rows])
     else:
-        print_table(kinds)
+        print_table(rows)
     return DONE
 
 
@@ -103,29 +107,41 @@ def sample(
 
 
 def load(source: str, start: str | None = None) -> Constraint:
-    """The constraint that a file, or a name of the library, holds.
+    """The constraint that a file holds, or that has a name: of the library or of an installed package.
 
     Raises:
         ConstraintError: there is none, or it is malformed.
+        PluginError: what has the name cannot be loaded.
         OptionError: `start` for what has no rules.
     """
     from decodekit.constraints import as_constraint
-    from decodekit.constraints.grammar.grammar import Grammar
-    from decodekit.errors import OptionError
+    from decodekit.constraints.grammar import Grammar, library
+    from decodekit.constraints.named import available_constraints
+    from decodekit.errors import NameNotFoundError, OptionError
 
-    if source.endswith(".json") and Path(source).is_file():
-        from decodekit.jobs.schema import load_schema
-
-        if start is not None:
-            raise OptionError(f"{start!r} is no start: a schema has no rules", at="--start", hint="no --start")
-        return as_constraint(load_schema(source).constraint)
     # What is no file is a name; the text of a grammar is not meant here.
     path = Path(source)
-    if path.is_file() or path.suffix in (".lark", ".gbnf", ".regex") or "/" in source:
-        return Grammar(path, start=start)
-    from decodekit.constraints.grammar import library
+    is_schema = source.endswith(".json") and path.is_file()
+    names = available_constraints()
+    if not is_schema:
+        if path.is_file() or path.suffix in (".lark", ".gbnf", ".regex") or "/" in source:
+            return Grammar(path, start=start)
+        if source in library.names():
+            return Grammar(library.path_of(source), start=start)
+        if source not in names:
+            near = difflib.get_close_matches(source, names, n=3) or names[:8]
+            raise NameNotFoundError(
+                f"there is no constraint {source!r}: no file {str(path.absolute())!r}, no such name",
+                hint="one of " + ", ".join(near),
+            )
+    if start is not None:
+        what = "a schema" if is_schema else "an installed constraint"
+        raise OptionError(f"{start!r} is no start: {what} has no rules", at="--start", hint="no --start")
+    if is_schema:
+        from decodekit.jobs.schema import load_schema
 
-    return Grammar(library.path_of(source), start=start)
+        return as_constraint(load_schema(source).constraint)
+    return as_constraint(source)
 
 
 def _print_outline(found: Outline, *, as_json: bool) -> None:

@@ -12,7 +12,8 @@ import typer
 from decodekit.errors import OptionError
 
 SCHEMA_HELP = (
-    "What to extract: a JSON Schema file, module.py:Class (Pydantic, dataclass, TypedDict), or fields such as "
+    "What to extract: a JSON Schema file, module.py:Class (Pydantic, dataclass, TypedDict), the name of an installed "
+    "constraint or of a schema of the library, or fields such as "
     "'name, total float, due date?, tags string[], kind invoice|receipt' "
     "(name, type, string if left out; [] a list, | choices, ? may be null)."
 )

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from decodekit import plugins
 from decodekit.constraints.constraint import Constraint
 from decodekit.constraints.grammar import Grammar, library
 from decodekit.errors import PluginError, UnknownNameError
+
+if TYPE_CHECKING:
+    from decodekit.constraints.json_schema import JsonSchema
 
 
 def named_constraint(name: str) -> Any:
@@ -39,6 +42,31 @@ def named_constraint(name: str) -> Any:
             f"constraint {name!r} is {found!r:.60}, no constraint and nothing that makes one", at="constraint"
         )
     return found
+
+
+def available_constraints() -> list[str]:
+    """The names of all constraints: the library's grammars, then those of installed packages. Loads nothing."""
+    return plugins.available("constraint", library.names())
+
+
+def available_schemas() -> list[str]:
+    """The names that a JSON Schema may have: the library's schemas, then all constraints of installed packages.
+
+    Loads nothing, so that the latter may turn out to be something else.
+    """
+    is_schema = {name: library.path_of(name).name.endswith(".schema.json") for name in library.names()}
+    return [name for name in available_constraints() if is_schema.get(name, True)]
+
+
+def json_schema_in(constraint: Constraint) -> JsonSchema | None:
+    """The JSON Schema that a constraint is, a schema of the library among them; None if it is something else."""
+    from decodekit.constraints.grammar.rules import Inline
+    from decodekit.constraints.json_schema import JsonSchema
+
+    if isinstance(constraint, Grammar) and constraint.syntax == "schema":
+        (rule,) = constraint.rules.rules.values()
+        constraint = rule.constraint if isinstance(rule, Inline) else constraint
+    return constraint if isinstance(constraint, JsonSchema) else None
 
 
 def _may_stand_for_one(value: object) -> bool:

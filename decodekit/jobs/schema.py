@@ -55,11 +55,14 @@ def load_schema(source: str) -> JobSchema:
 
     Args:
         source: a JSON file; ``module.py:Class`` or ``package.module:Class`` (Pydantic model, dataclass, TypedDict, Enum
-            or another type); or fields such as ``"name, total float, tags string[], kind invoice|receipt, due date?"``.
+            or another type); the name of an installed constraint or of a schema of the library; or fields such as
+            ``"name, total float, tags string[], kind invoice|receipt, due date?"``. A file goes before a name, and a
+            name before the field of that name, which is written with its type.
 
     Raises:
-        NameNotFoundError: the file or the class does not exist.
-        InvalidConstraintError: the file holds no JSON Schema, or the fields cannot be read.
+        NameNotFoundError: the file, the class or the name does not exist.
+        InvalidConstraintError: the file or the name holds no JSON Schema, or the fields cannot be read.
+        PluginError: what has the name cannot be loaded.
     """
     source = source.strip()
     if source.startswith(("{", "[")):
@@ -69,13 +72,43 @@ def load_schema(source: str) -> JobSchema:
     path = Path(source)
     if path.suffix.lower() == ".json" or path.is_file():
         return _from_dictionary(source, _parse(_read(path), source))
-    return _from_fields(source)
+    return _from_name(source) if source in _names() else _from_fields(source)
+
+
+def _names() -> list[str]:
+    from decodekit.constraints.named import available_schemas
+
+    return available_schemas()
+
+
+def _from_name(source: str) -> JobSchema:
+    from decodekit.constraints.constraint import as_constraint
+    from decodekit.constraints.named import json_schema_in
+
+    constraint = json_schema_in(as_constraint(source))
+    if constraint is None:
+        raise InvalidConstraintError(
+            f"the constraint {source!r} is no JSON Schema",
+            at="--schema",
+            hint=f"generate --constraint {source}, or {source + ' string'!r} for a field of that name",
+        )
+    return JobSchema(source, constraint.schema, constraint)  # type: ignore[arg-type]
 
 
 def _from_fields(source: str) -> JobSchema:
     from decodekit.constraints import JsonSchema
 
-    schema = fields_schema(source)
+    try:
+        schema = fields_schema(source)
+    except InvalidConstraintError as error:
+        if re.search(r"[\s,|]", source):
+            raise
+        names = _names()
+        raise NameNotFoundError(
+            f"there is no schema {source!r}: no file {str(Path(source).absolute())!r}, no name of a schema, no field.",
+            at="--schema",
+            hint="one of " + ", ".join(difflib.get_close_matches(source, names, n=3) or names[:8]) + f"; {FIELDS_HELP}",
+        ) from error
     # Who writes "due date" wants a date, so formats are enforced here; in a schema file they are annotations.
     return JobSchema(source, schema, JsonSchema(schema, format="assert"))
 
@@ -103,7 +136,11 @@ def reload_schema(source: str, schema: Mapping[str, Any] | bool) -> JobSchema:
         is_fields = fields_schema(source) == schema
     except InvalidConstraintError:
         is_fields = False
-    return _from_fields(source) if is_fields else JobSchema(source, schema, schema)
+    if is_fields:
+        return _from_fields(source)
+    if source in _names() and (named := _from_name(source)).schema == schema:
+        return named  # a class may check more than its schema says
+    return JobSchema(source, schema, schema)
 
 
 def _read(path: Path) -> str:

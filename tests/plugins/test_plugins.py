@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import shutil
 import subprocess
 import sys
@@ -12,13 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 import decodekit as dk
 from decodekit import plugins
-from decodekit.constraints import as_constraint
+from decodekit.cli import app, console
+from decodekit.constraints import as_constraint, explain
 from decodekit.constraints.grammar import library
 from decodekit.constraints.named import named_constraint
 from decodekit.errors import InvalidConstraintError, OptionError, PluginError, UnknownNameError
+from decodekit.jobs.schema import load_schema, reload_schema
 from decodekit.strategy import available_strategies, resolve_strategy
 from tests.reference.vocabularies import byte_vocabulary
 
@@ -146,6 +150,43 @@ def test_names_wherever_a_constraint_is_taken() -> None:
             take("raises")
 
 
+@pytest.mark.usefixtures("installed")
+def test_names_on_the_command_line() -> None:
+    def run(*arguments: str) -> tuple[int, str]:
+        done = CliRunner().invoke(app, list(arguments))
+        return done.exit_code, done.stdout or done.stderr
+
+    code, said = run("schema", "check", "point", "--json")
+    assert (
+        code == 0
+        and {"pointer": "#/properties/x/type", "status": "mask", "error": None} in json.loads(said)["keywords"]
+    )
+    code, said = run("schema", "check", "plate")
+    assert code == console.SCHEMA_REFUSED
+    assert "'plate' is no JSON Schema" in said and "generate --constraint plate, or 'plate string' for a field" in said
+    assert "properties/plate" in run("schema", "check", "plate string")[1]
+    assert run("schema", "check", "raises")[0] == console.USAGE  # a plug-in that fails
+    assert run("grammar", "check", "plate", "HB-KX 417")[0] == console.DONE
+    assert run("grammar", "check", "plate", "HB-KX 0")[0] == console.SOME_FAILED
+    assert run("grammar", "check", "plate", "--start", "x")[0] == console.USAGE
+    listed = [row["name"] for row in json.loads(run("grammar", "list", "--json")[1]) if row["kind"] == "installed"]
+    assert {"plate", "point"} <= set(listed)
+    code, said = run("generate", "Car: ", "--constraint", "plate", "--json")
+    assert code == 0 and explain("plate", json.loads(said)["text"]).is_allowed
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_job_keeps_the_type_of_a_name() -> None:
+    schema = load_schema("point")
+    import decodekit_example as example
+
+    assert reload_schema("point", schema.schema).constraint == dk.JsonSchema(example.Point)
+    fields = load_schema("point string")
+    assert reload_schema("point", fields.schema).constraint == fields.constraint  # made before the name was installed
+    other = {"type": "null"}
+    assert reload_schema("point", other).constraint == other  # a file of that name, at the time
+
+
 def test_faults_of_names_are_told_together() -> None:
     with pytest.raises(OptionError) as caught:
         tiny().generate(
@@ -167,8 +208,6 @@ def test_a_built_in_name_keeps_its_meaning(monkeypatch: pytest.MonkeyPatch) -> N
     assert available_strategies().count("greedy") == 1
     with pytest.raises(PluginError, match="'twice' is ambiguous: json:dumps and json:loads"):
         plugins.find("strategy", "twice")
-    import json
-
     assert plugins.find("strategy", "same") is json.dumps
 
 

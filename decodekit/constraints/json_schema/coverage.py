@@ -8,8 +8,6 @@ from typing import Final
 
 from decodekit.constraints.compiler import compile
 from decodekit.constraints.constraint import Constraint, as_constraint
-from decodekit.constraints.grammar import Grammar
-from decodekit.constraints.grammar.rules import Inline
 from decodekit.constraints.json_schema import guarding, support
 from decodekit.constraints.json_schema.formats import Formats
 from decodekit.constraints.json_schema.reporting import report
@@ -152,15 +150,15 @@ def _json_schema(value: object, format: Formats, registry: object) -> JsonSchema
     """What is to be checked, with the options of `check` where it has none of its own."""
     if not isinstance(value, str | Mapping | Constraint):
         return JsonSchema(value, format=format, registry=registry)
-    found = as_constraint(value)
-    if isinstance(found, Grammar) and found.syntax == "schema":  # of the library
-        (rule,) = found.rules.rules.values()
-        found = rule.constraint if isinstance(rule, Inline) else found
-    if not isinstance(found, JsonSchema):
-        name = f"the constraint {value!r:.60}" if isinstance(value, str) else f"a {type(found).__name__}"
+    from decodekit.constraints.named import json_schema_in  # which brings the grammars along
+
+    given = as_constraint(value)
+    found = given if isinstance(given, JsonSchema) else json_schema_in(given)
+    if found is None:
+        name = f"the constraint {value!r:.60}" if isinstance(value, str) else f"a {type(given).__name__}"
         raise InvalidConstraintError(
             f"{name} is no JSON Schema, and only of these it is told what is enforced",
-            hint="compile(...), or explain(...) with one of its texts",
+            hint="compile(...).matcher().explain(text), which says where a text stops",
         )
     return JsonSchema(found.schema, format=format, registry=registry) if isinstance(value, Mapping) else found
 
