@@ -23,8 +23,7 @@ from decodekit.errors import ConstraintError, UnsatisfiableError
 MAX_GOALS: Final = 5_000
 """So many more questions whether a value fits may the reasons of one schema take; then they get longer, not wrong."""
 
-_MAX_PARTS: Final = 60  # keywords, names and branches of one schema that are counted apart
-_MAX_STEPS: Final = 50  # from a schema to a part that it needs
+_MAX_STEPS: Final = 200  # from a schema to a part that it needs
 _MAX_SHOWN: Final = 40  # characters of a keyword's value
 _MAX_LISTED: Final = 6
 
@@ -70,7 +69,8 @@ class Reasons:
         self._network = network
         self._semantics = network.semantics
         self._most_goals = network.emptiness.num_known + MAX_GOALS
-        self._essential: dict[Location, list[Part]] = {}
+        self._parts: dict[Location, list[Part]] = {}
+        self._steps: dict[Location, tuple[str, Goal] | None] = {}
 
     def of(self, place: Location) -> str:
         """The reason of a schema that no value fits."""
@@ -103,19 +103,27 @@ class Reasons:
 
         None can be left out but those that another one reads, such as `properties` beside `additionalProperties`.
         """
-        known = self._essential.get(place)
+        known = self._parts.get(place)
         if known is None:
-            known = self._essential[place] = self._least(place, _all_parts(place))
+            known = self._parts[place] = self._least(place, _all_parts(place))
         return known
 
     def _least(self, place: Location, parts: list[Part]) -> list[Part]:
+        """What is left of some conditions when all that can go have gone; halves go first, as lists may be long."""
         ranks = {name: rank for rank, name in enumerate(_FIRST)}
-        for part in sorted(parts, key=lambda part: ranks.get(part.keyword, len(ranks))):
-            left = [other for other in parts if other is not part]
-            is_read = any(part.keyword in _READS.get(other.keyword, ()) for other in left)
-            if not is_read and self._network.emptiness.num_known < self._most_goals and self._is_empty(place, left):
-                parts = left
-        return parts
+        order = parts[::-1]  # of equal ones the first stay
+        order.sort(key=lambda part: ranks.get(part.keyword, len(ranks)))
+        agenda, left = [order], parts
+        while agenda and self._network.emptiness.num_known < self._most_goals:
+            group = agenda.pop()
+            gone = set(group)
+            kept = [part for part in left if part not in gone]
+            read = {name for part in kept for name in _READS.get(part.keyword, ())}
+            if not any(part.keyword in read for part in group) and self._is_empty(place, kept):
+                left = kept
+            elif len(group) > 1:
+                agenda += [group[len(group) // 2 :], group[: len(group) // 2]]
+        return left
 
     def _is_empty(self, place: Location, parts: list[Part]) -> bool:
         """Whether it is known that no value fits these conditions of a schema."""
@@ -198,8 +206,11 @@ class Reasons:
 
     def _needed(self, place: Location) -> tuple[str, Goal] | None:
         """A part that every value of a schema has, and that no value fits; if that alone is the reason."""
-        if place.value is False:
-            return None
+        if place not in self._steps:
+            self._steps[place] = None if place.value is False else self._find_needed(place)
+        return self._steps[place]
+
+    def _find_needed(self, place: Location) -> tuple[str, Goal] | None:
         parts, semantics, library = self.parts(place), self._semantics, self._network.library
         keywords = _keywords(place)
         names = {part.keyword for part in parts} - {"type"}
@@ -271,8 +282,7 @@ def _all_parts(place: Location) -> list[Part]:
             details = list(dict.fromkeys(keywords[name]))
         elif name == "allOf" and not UNEVALUATED.keys() & keywords.keys():
             details = list(range(len(keywords[name])))
-        apart = [Part(name, detail) for detail in details]
-        parts += apart if 0 < len(apart) <= _MAX_PARTS else [Part(name)]
+        parts += [Part(name, detail) for detail in details] if details else [Part(name)]
     return parts
 
 

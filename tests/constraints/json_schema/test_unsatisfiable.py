@@ -266,3 +266,25 @@ def test_a_reason_of_many_parts_is_bounded(monkeypatch: pytest.MonkeyPatch) -> N
     assert reason == 'for type "string", const 1 and minLength 2 exclude each other'
     large = {"type": "object", "required": [f"k{n}" for n in range(200)], "additionalProperties": False}
     assert "required and additionalProperties false exclude each other" in dk.check(large).reasons[0]
+
+
+@pytest.mark.parametrize(
+    ("schema", "reason"),
+    [
+        (
+            {"type": "object", "required": [f"k{n}" for n in range(2000)], "additionalProperties": False},
+            'the required property "k0" is not declared, and additionalProperties is false',
+        ),
+        (
+            {"allOf": [{"type": "string", "minLength": n} for n in range(500)] + [{"type": "null"}]},
+            "allOf/0 and allOf/500 exclude each other",
+        ),
+        (
+            {"type": "null", "enum": [f"v{n}" for n in range(10_000)], "pattern": "^x"},
+            'type "null" and enum exclude each other',
+        ),
+    ],
+    ids=["required", "allOf", "enum"],
+)
+def test_long_lists(schema: Any, reason: str) -> None:
+    assert dk.check(schema).reasons == (reason,)
