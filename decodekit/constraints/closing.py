@@ -6,23 +6,23 @@ A generalization of Dijkstra's algorithm, 1977). Then its division into the fewe
 the text, and over a few variants of it that tokens tend to suit better (blanks after commas and colons, other fillers).
 
 So a completion always exists as it stands, and its number of tokens is an upper bound of the least one: there may be a
-longer text with fewer tokens. Everything here is a function of the state alone, never of what was asked before.
+longer text with fewer tokens. Where texts are captured and each one leads elsewhere (numbers of which no two may be
+equal), the ways are as many as the subsets of the texts. A search that has met `MAX_EXACT` of them goes on with one
+text of each label, the shortest, and may then miss the shortest word by a few bytes. Everything here is a function of
+the state alone, never of what was asked before.
 """
 
 from __future__ import annotations
 
-import heapq
 import re
-from collections.abc import Callable, Hashable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property, lru_cache
-from itertools import count
 from typing import Final, TypeAlias, TypeVar
 
 from decodekit.constraints.configurations import State
 from decodekit.constraints.ir import Node
-from decodekit.constraints.network import Call, Frame, Read, Return
-from decodekit.constraints.shortest import representative, shortest_words
+from decodekit.constraints.least_word import MAX_EXACT, MAX_SEARCH, NUM_ALIKE, Effort, Search, readings
+from decodekit.constraints.network import Call, Frame, Read
 from decodekit.constraints.special import is_text, spellings
 from decodekit.constraints.unfolding import Unfolding
 from decodekit.errors import ResourceLimitError
@@ -30,12 +30,9 @@ from decodekit.vocabulary import Vocabulary
 
 T = TypeVar("T")
 
-MAX_SEARCH: Final = 200_000
-"""Bound on the nodes and frames that one question may look at."""
 MAX_REMEMBERED: Final = 20_000
 """States whose completions are remembered, per grammar."""
 
-_CALLS_LAST: Final = 1 << 40
 _ANSWER_BYTES: Final = 100  # of what is kept of a frame, a stack or a state, measured on the grammars of the library
 _THREADS_BYTES: Final = 500
 _FILLERS: Final = (b" ", b"-", b"=", b"_", b"0", b".", b"*")
@@ -52,21 +49,6 @@ class Place:
 
 Thread: TypeAlias = tuple[Node, Place, bytes | None]
 """What is left of a lexeme, where it is read, and the bytes read if they are captured: one way to read a text."""
-
-
-@dataclass(slots=True)
-class _Effort:
-    """What one question has cost so far."""
-
-    num_steps: int = 0
-
-    def step(self) -> None:
-        self.num_steps += 1
-        if self.num_steps > MAX_SEARCH:
-            raise ResourceLimitError(
-                f"no shortest text was found within {MAX_SEARCH:,} steps",
-                hint='smaller bounds on lengths and counts, or on_length="error"',
-            )
 
 
 class _Outside:
@@ -136,7 +118,7 @@ class Completions:
 
     def least(self, frame: Frame) -> bytes | None:
         """A shortest text of a frame; None if it has none."""
-        return self._least(frame, _Effort())
+        return self._least(frame, Effort())
 
     @property
     def num_bytes(self) -> int:
@@ -167,7 +149,7 @@ class Completions:
         nodes, readers = unfolding.automaton.nodes, unfolding.readers
         if any(nodes[lexical] is None or readers[reader].permitted for lexical, reader, *_ in state.configurations):
             return None
-        effort = _Effort()
+        effort = Effort()
         with unfolding.automaton.lock:
             return self._shortest(
                 (
@@ -179,7 +161,7 @@ class Completions:
             )
 
     def _shortest(
-        self, ways: Iterable[tuple[Node, Frame, bytes | None, _Outside | None]], effort: _Effort
+        self, ways: Iterable[tuple[Node, Frame, bytes | None, _Outside | None]], effort: Effort
     ) -> bytes | None:
         """A shortest word of any of some ways: the lexeme that is read, its reader, what was read of it if it is
         captured, and what leaves the stack below; None if no way has one.
@@ -188,20 +170,21 @@ class Completions:
         for node, frame, text, outside in ways:
             if outside is None:
                 continue
-            for word, label in _readings(frame, node, text, effort):
-                if best is not None and len(word) + outside.length > len(best):
+            for length, words in enumerate(readings(frame, node, text, NUM_ALIKE, effort)):
+                if best is not None and length + outside.length > len(best):
                     break
-                for after in frame.after(label, b"" if text is None else text + word):
-                    rest = self._least(after, effort)
-                    if rest is None or (best is not None and len(word + rest) + outside.length > len(best)):
-                        continue
-                    whole = word + rest + outside.text()
-                    # Equals by their bytes: the order of the ways is not a property of the state.
-                    if best is None or (len(whole), whole) < (len(best), best):
-                        best = whole
+                for word, label in words:
+                    for after in frame.after(label, b"" if text is None else text + word):
+                        rest = self._least(after, effort)
+                        if rest is None or (best is not None and length + len(rest) + outside.length > len(best)):
+                            continue
+                        whole = word + rest + outside.text()
+                        # Equals by their bytes: the order of the ways is not a property of the state.
+                        if best is None or (len(whole), whole) < (len(best), best):
+                            best = whole
         return best
 
-    def _outside(self, stack: int, effort: _Effort) -> _Outside | None:
+    def _outside(self, stack: int, effort: Effort) -> _Outside | None:
         """A shortest word for all the frames of a stack; None if there is none."""
         stacks, known = self._unfolding.stacks, self._outsides
         agenda = [stack]  # no recursion: stacks may be deep
@@ -303,7 +286,7 @@ class Completions:
 
     def _least_text(self, threads: tuple[Thread, ...]) -> bytes:
         """A shortest word that leads from one of the threads to the end."""
-        effort = _Effort()
+        effort = Effort()
         best = self._shortest(
             ((node, place.frame, text, self._unwind(place.then, effort)) for node, place, text in threads), effort
         )
@@ -311,7 +294,7 @@ class Completions:
             raise ResourceLimitError("no completion of the text was found")
         return best
 
-    def _unwind(self, place: Place | None, effort: _Effort) -> _Outside | None:
+    def _unwind(self, place: Place | None, effort: Effort) -> _Outside | None:
         """A shortest word for all the frames that are to be returned to; None if there is none."""
         words = []
         while place is not None:
@@ -322,14 +305,14 @@ class Completions:
             place = place.then
         return _Outside(b"".join(words), None)
 
-    def _least(self, frame: Frame, effort: _Effort) -> bytes | None:
+    def _least(self, frame: Frame, effort: Effort) -> bytes | None:
         """A shortest word of a frame; None if there is none."""
         try:
-            return self._solve(frame, effort, {})[0]
+            return self._solve(frame.outward(), effort, {})[0]
         except RecursionError:
             raise ResourceLimitError("the constraint is nested too deeply for a search of its shortest text") from None
 
-    def _solve(self, frame: Frame, effort: _Effort, active: dict[Frame, int]) -> tuple[bytes | None, int]:
+    def _solve(self, frame: Frame, effort: Effort, active: dict[Frame, int]) -> tuple[bytes | None, int]:
         """A shortest word of a frame among those in which no `active` frame is called again.
 
         A shortest word of an active frame calls that frame nowhere inside, so leaving these calls out is right for it,
@@ -342,44 +325,14 @@ class Completions:
         if frame in self._frames:
             return self._frames[frame], MAX_SEARCH
         depth = active[frame] = len(active)
-        outermost = MAX_SEARCH
-        order = count()
-        # (length so far, tie, word so far, what comes: a frame, words of a Read, a Call, or None for the end)
-        heap: list[tuple[int, int, bytes, object]] = [(0, next(order), b"", frame)]
-        seen: set[Frame] = set()
-        found: bytes | None = None
-        while heap:
-            length, _, word, item = heapq.heappop(heap)
-            effort.step()
-            if item is None:
-                found = word
-                break
-            if isinstance(item, _Reading):
-                for after in item.frame.after(item.label, item.word if item.captures else b""):
-                    heapq.heappush(heap, (length, next(order), word + item.word, after))
-                _push(heap, order, item.start, item.advance())
-            elif isinstance(item, Call):
-                if item.callee in active:
-                    outermost = min(outermost, active[item.callee])
-                    continue
-                inner, cut = self._solve(item.callee, effort, active)
-                outermost = min(outermost, cut)
-                if inner is not None:
-                    heapq.heappush(heap, (length + len(inner), next(order), word + inner, item.then))
-            elif isinstance(item, Frame) and item not in seen:
-                seen.add(item)
-                for move in item.moves():
-                    if isinstance(move, Return):
-                        heapq.heappush(heap, (length, next(order), word, None))
-                    elif isinstance(move, Read):
-                        reader = move.reader or item
-                        words = _readings(reader, move.node, b"" if move.capture else None, effort)
-                        _push(heap, order, word, _Reading(reader, words, move.capture, word).advance())
-                    else:
-                        # After everything else of this length: a call may lead ever deeper, an end is an end.
-                        heapq.heappush(heap, (length, _CALLS_LAST + next(order), word, move))
+        search = Search(self._solve, frame, effort, active)
+        found = search.run(NUM_ALIKE, MAX_EXACT)
+        if search.is_too_wide:
+            found = search.run(1)
+            if found is None:
+                found = search.run(NUM_ALIKE)
         del active[frame]
-        outermost = MAX_SEARCH if outermost >= depth else outermost
+        outermost = MAX_SEARCH if search.outermost >= depth else search.outermost
         if outermost == MAX_SEARCH:
             self._frames[frame] = found
         return found, outermost
@@ -422,76 +375,6 @@ class Completions:
             tokens.append(token_of[text[position : position + length_of[position]]])
             position += length_of[position]
         return tuple(tokens)
-
-
-@dataclass(slots=True)
-class _Reading:
-    """The words of a Read, shortest first, as an item of the search; `start` is what was read before."""
-
-    frame: Frame
-    words: Iterator[tuple[bytes, Hashable]]
-    captures: bool
-    start: bytes
-    word: bytes = b""
-    label: Hashable = None
-
-    def advance(self) -> _Reading | None:
-        """Itself with its next word, or None."""
-        following = next(self.words, None)
-        if following is None:
-            return None
-        self.word, self.label = following
-        return self
-
-
-def _push(
-    heap: list[tuple[int, int, bytes, object]], order: Iterator[int], start: bytes, reading: _Reading | None
-) -> None:
-    if reading is not None:
-        heapq.heappush(heap, (len(start) + len(reading.word), next(order), start, reading))
-
-
-def _readings(frame: Frame, node: Node, text: bytes | None, effort: _Effort) -> Iterator[tuple[bytes, Hashable]]:
-    """Words of a lexeme, of which `text` was read if it is captured; shortest first."""
-    return shortest_words(node, effort.step) if text is None else _captured_words(frame, node, text, effort)
-
-
-def _captured_words(frame: Frame, node: Node, text: bytes, effort: _Effort) -> Iterator[tuple[bytes, Hashable]]:
-    """The same for a captured lexeme of which `text` was read, where what follows depends on the word.
-
-    If the frame says what most words have in common, these are the listed ones and a shortest one that is not listed.
-    """
-    first = next(shortest_words(node, effort.step), None)
-    fresh = None if first is None else frame.fresh(first[1])
-    so_far = None if fresh is None else fresh.decode(text)
-    if first is None or fresh is None or so_far is None:
-        yield from shortest_words(node, effort.step)
-        return
-    listed = sorted(
-        (fresh.spell(known[len(so_far) :]) + fresh.end for known in fresh.listed if known.startswith(so_far)), key=len
-    )
-    for word in _long_words(node, effort):
-        while listed and len(listed[0]) <= len(word):
-            yield listed.pop(0), first[1]
-        if fresh.decode(text + word[: len(word) - len(fresh.end)]) not in fresh.listed:
-            yield word, first[1]
-            break
-    yield from ((word, first[1]) for word in listed)
-
-
-def _long_words(node: Node, effort: _Effort) -> Iterator[bytes]:
-    """Words of a regular language, shortest first: of each length one for each remainder."""
-    layer = {node: b""}
-    while layer:
-        following: dict[Node, bytes] = {}
-        for rest, word in layer.items():
-            if rest.labels:
-                yield word
-            for mask, target in rest.transitions():
-                if target not in following and not target.is_empty:
-                    effort.step()
-                    following[target] = word + bytes((representative(mask),))
-        layer = following
 
 
 def _variants(text: bytes) -> Iterator[bytes]:

@@ -33,7 +33,7 @@ from decodekit.constraints.ir import ByteMask, Node, bytes_of
 from decodekit.constraints.memory import on_shortage
 from decodekit.constraints.network import Call, Frame, Label, Move, Read, Return
 from decodekit.constraints.readings import readings
-from decodekit.constraints.shortest import shortest_words
+from decodekit.constraints.shortest import shortest_word
 from decodekit.constraints.special import with_names
 from decodekit.constraints.tracing import Thread, Trace
 from decodekit.constraints.unfolding import Unfolding
@@ -351,8 +351,9 @@ class _Walk:
                 return bytes(word), self._rng.choice(labels)
             room = self._room - len(word)
             if room <= 0:
-                rest, label = next(shortest_words(node))
-                return bytes(word) + rest, label
+                shortest = shortest_word(node)
+                assert shortest is not None  # the language is not empty
+                return bytes(word) + shortest[0], shortest[1]
             weights = [_weight_of(mask) for mask, _ in edges]
             if labels:
                 # The last lexeme is all that can make a text longer, unless it is white space.

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
-from decodekit.constraints import Choices, Constraint, JsonSchema, Regex, as_constraint
+from decodekit.constraints import Choices, Constraint, JsonSchema, Regex, as_constraint, closing, least_word
 from decodekit.constraints.bitmask import allocate_bitmask, ids_from_bitmask
 from decodekit.constraints.compiler import CompiledGrammar
 from decodekit.constraints.configurations import State
+from decodekit.constraints.json_schema.frames import ObjectFrame
 from decodekit.constraints.matcher import GrammarMatcher
+from decodekit.constraints.network import Frame
 from decodekit.errors import ResourceLimitError
 from decodekit.vocabulary import Vocabulary
 from tests.reference.vocabularies import adversarial_tokens, byte_vocabulary
@@ -87,6 +90,10 @@ def fewest_tokens(matcher: GrammarMatcher, limit: int) -> int | None:
     return None
 
 
+def byte_length(tokens: Iterable[int]) -> int:
+    return sum(len(VOCABULARY.token_bytes[token] or b"") for token in tokens)
+
+
 @pytest.mark.parametrize("rule", CASES, ids=lambda rule: repr(rule)[:40])
 def test_completions_complete_and_do_not_depend_on_what_was_asked(rule: object) -> None:
     rng = random.Random(1)
@@ -158,6 +165,121 @@ def test_bounds_are_kept() -> None:
     assert len(matcher_of(deep).completion()) <= 60 * 6 + 4
     long: Constraint = JsonSchema({"type": "string", "minLength": 3000})
     assert len(matcher_of(long).completion()) <= 3002 / 4 + 4
+
+
+INTEGER = {"type": "integer"}
+KEYS = [f"key{number}" for number in range(12)]
+LONG = {"type": "string", "maxLength": 32_767}
+WORD = {"type": "string", "pattern": "^[a-z-]+$", "maxLength": 30_000}
+MOST_STEPS = 20_000  # a tenth of what is allowed
+FAR: dict[str, tuple[JsonSchema, bytes]] = {
+    "required keys in any order": (
+        JsonSchema({"properties": dict.fromkeys(KEYS, INTEGER), "required": KEYS, "type": "object"}, order="any"),
+        b'{"key7":1,',
+    ),
+    "required keys that none declares": (JsonSchema({"required": KEYS, "type": "object"}, order="any"), b"{"),
+    "many optional keys of which some must be": (
+        JsonSchema(
+            {"properties": dict.fromkeys(KEYS, INTEGER), "minProperties": 6, "additionalProperties": False}, order="any"
+        ),
+        b'{"key7":1,',
+    ),
+    "distinct numbers": (JsonSchema({"type": "array", "items": INTEGER, "uniqueItems": True, "minItems": 13}), b"[5"),
+    "distinct long strings": (
+        JsonSchema({"type": "array", "items": LONG, "uniqueItems": True, "minItems": 3}),
+        b'["abc","a',
+    ),
+    "long strings": (
+        JsonSchema({"type": "object", "properties": dict.fromkeys("abcdef", WORD), "required": ["f"]}),
+        b'{"a":"x',
+    ),
+    "one of two long strings": (
+        JsonSchema({"oneOf": [WORD, {"type": "string", "pattern": "^[0-9]+$", "maxLength": 30_000}]}),
+        b'"',
+    ),
+    "a long string or another": (
+        JsonSchema({"if": {"pattern": "^[a-z-]+$"}, "then": {"maxLength": 30_000}, "else": {"minLength": 20}}),
+        b'"a',
+    ),
+    "long keys": (
+        JsonSchema({"patternProperties": {"^[a-z]{1,5000}$": LONG, "^[0-9]{1,5000}$": LONG}, "minProperties": 3}),
+        b'{"a',
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FAR)
+def test_the_way_out_is_found_soon(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    rule, text = FAR[name]
+    matcher = matcher_of(rule, byte_vocabulary())
+    monkeypatch.setattr(least_word, "MAX_SEARCH", MOST_STEPS)
+    assert len(matcher.completion()) < 200
+    for byte in text:
+        assert matcher.accept(byte)
+        completion = matcher.completion()
+        end = matcher.fork()
+        assert all(map(end.accept, completion)) and end.is_accepting
+
+
+@pytest.mark.parametrize("name", ["required keys in any order", "many optional keys of which some must be"])
+def test_negative_control_orders_are_too_many(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ObjectFrame, "outward", Frame.outward)
+    monkeypatch.setattr(least_word, "MAX_SEARCH", MOST_STEPS)
+    with pytest.raises(ResourceLimitError, match="no shortest text was found"):
+        matcher_of(FAR[name][0]).completion()
+
+
+def test_negative_control_distinct_numbers_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(closing, "MAX_EXACT", 1 << 40)
+    monkeypatch.setattr(least_word, "MAX_SEARCH", MOST_STEPS)
+    with pytest.raises(ResourceLimitError, match="no shortest text was found"):
+        matcher_of(FAR["distinct numbers"][0]).completion()
+
+
+OBJECTS: list[Any] = [
+    {"properties": {"a": INTEGER, "b": {"minimum": 10}, "c": {"const": ""}}, "required": ["b", "d"]},
+    {
+        "properties": {"aa": {"const": 1}, "b": {"type": "array", "minItems": 1}, "c": {}},
+        "minProperties": 3,
+        "patternProperties": {"^a": {"type": "integer"}, "^x": {"minLength": 3, "type": "string"}},
+    },
+    {"properties": {"a": {}, "b": {}, "c": {}}, "dependentRequired": {"a": ["b"], "b": ["c"]}, "minProperties": 1},
+    {
+        "properties": {"a": INTEGER, "b": INTEGER},
+        "not": {"properties": {"b": {"minimum": 5}, "c": {"const": 1}}},
+        "required": ["a"],
+        "maxProperties": 3,
+    },
+    {
+        "properties": {"a": {"enum": [1, 22]}, "b": {"enum": [[], 333]}},
+        "oneOf": [{"required": ["a"]}, {"required": ["b"]}],
+    },
+    {
+        "propertyNames": {"pattern": "^[ab]{1,2}$"},
+        "minProperties": 2,
+        "required": ["bb"],
+        "unevaluatedProperties": INTEGER,
+    },
+]
+
+
+@pytest.mark.parametrize("number", range(len(OBJECTS)))
+def test_members_in_one_order_are_as_short_as_in_any(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The slow twin searches all orders."""
+    rule = JsonSchema({"type": "object", **OBJECTS[number]}, order="any", whitespace="compact")
+    rng = random.Random(number)
+    num_bytes = 0
+    for _ in range(12):
+        matcher = matcher_of(rule)
+        walk(matcher, rng, rng.randrange(8))
+        found = byte_length(matcher.completion())
+        with monkeypatch.context() as patch:
+            patch.setattr(ObjectFrame, "outward", Frame.outward)
+            twin = matcher_of(rule)
+            assert all(map(twin.accept, matcher.text))
+            assert byte_length(twin.completion()) == found
+        num_bytes += found
+    assert num_bytes > 12
 
 
 def test_the_text_so_far_is_not_put_together(monkeypatch: pytest.MonkeyPatch) -> None:

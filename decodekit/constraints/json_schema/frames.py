@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, cast
 
 from decodekit.constraints import ir
@@ -322,6 +322,12 @@ class ObjectFrame(Frame):
         if label != _NAME:
             return None
         return Fresh(self._other(SOME_KEY, 0, ()), self.plan.index.keys() | self.state.used, text_of, b'"', to_body)
+
+    def outward(self) -> Frame:
+        """Members in one order."""
+        if self.plan.in_order or self.state.is_sorted or SOME_KEY in self.state.used:
+            return self
+        return self._at(self.place, replace(self.state, is_sorted=True))
 
     def expected(self, move: Move) -> tuple[str, ...]:
         """The keys, but for the comma before one."""

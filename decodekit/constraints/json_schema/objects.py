@@ -69,12 +69,16 @@ class ObjectState:
         used: the other keys that were read.
         count: members so far, if the spec counts them, at most the number that matters.
         pending: numbers of the witnesses still owed.
+        is_sorted: with order "any", whether what is left comes in one order all the same: required names, then other
+            declared ones, of which those that were left out count as seen, then other keys. Whatever can follow in some
+            order can follow in that one.
     """
 
     seen: int = 0
     used: frozenset[str] = frozenset()
     count: int = 0
     pending: tuple[int, ...] = ()
+    is_sorted: bool = False
 
 
 class ObjectPlan:
@@ -220,6 +224,15 @@ class ObjectPlan:
             return len(self.required) - bisect_left(self.required, state.seen)
         return (self._required_mask & ~state.seen).bit_count()
 
+    def _first_required(self, state: ObjectState) -> int:
+        """With order "any": the first of the required names that are left."""
+        left = self._required_mask & ~state.seen
+        return (left & -left).bit_length() - 1
+
+    def _waits_for_required(self, state: ObjectState) -> bool:
+        """Whether required names come before other keys, and some are left."""
+        return (self.in_order or state.is_sorted) and self._num_required_left(state) > 0
+
     def _is_left(self, index: int, state: ObjectState) -> bool:
         return index >= state.seen if self.in_order else not state.seen >> index & 1
 
@@ -362,12 +375,17 @@ class ObjectPlan:
     def after_declared(self, index: int, witnesses: tuple[int, ...], state: ObjectState) -> ObjectState:
         """The state after a member with a declared name."""
         seen = index + 1 if self.in_order else state.seen | 1 << index
-        return ObjectState(seen, state.used, self._counted(state), _less(state.pending, witnesses))
+        if state.is_sorted and not self._is_required(index):
+            seen |= (1 << index) - 1
+        return ObjectState(seen, state.used, self._counted(state), _less(state.pending, witnesses), state.is_sorted)
 
     def after_other(self, key: str, witnesses: tuple[int, ...], state: ObjectState) -> ObjectState:
         """The state after a member with another key."""
         seen = len(self.names) if self.in_order else state.seen
-        return ObjectState(seen, state.used | {key}, self._counted(state), _less(state.pending, witnesses))
+        if state.is_sorted:
+            seen |= (1 << len(self.names)) - 1
+        used = state.used | {key}
+        return ObjectState(seen, used, self._counted(state), _less(state.pending, witnesses), state.is_sorted)
 
     def _counted(self, state: ObjectState) -> int:
         return min(state.count + 1, self._count_cap) if self._counts else 0
@@ -377,6 +395,8 @@ class ObjectPlan:
         if not self._is_left(index, state):
             return False
         if self.in_order and index >= self.window(state)[1]:
+            return False
+        if state.is_sorted and self._num_required_left(state) and index != self._first_required(state):
             return False
         return any(
             self.is_inhabited(self.joined(self.goal(index), witnesses))
@@ -400,6 +420,8 @@ class ObjectPlan:
     def _mask_left(self, state: ObjectState) -> int:
         """The declared names that may come next, as bits, where neither counts nor witnesses matter."""
         mask = self._optional_mask | self._required_mask
+        if state.is_sorted and self._num_required_left(state):
+            return mask & 1 << self._first_required(state)
         if not self.in_order:
             return mask & ~state.seen
         start, stop = self.window(state)
@@ -407,7 +429,7 @@ class ObjectPlan:
 
     def is_free(self, state: ObjectState) -> bool:
         """Whether the next key may be any text but for finitely many, so that every beginning of a key is good."""
-        if state.pending or not self._is_open or (self.in_order and self._num_required_left(state)):
+        if state.pending or not self._is_open or self._waits_for_required(state):
             return False
         return not self._counts or self.can_finish(self.after_other(SOME_KEY, (), state))
 
@@ -440,7 +462,7 @@ class ObjectPlan:
 
     def others(self, state: ObjectState) -> Iterator[tuple[int, tuple[int, ...], Node]]:
         """(class, witnesses met, keys) for the undeclared keys that may be next."""
-        if self.in_order and self._num_required_left(state):
+        if self._waits_for_required(state):
             return
         for number, region in enumerate(self.classes):
             for size in range(len(state.pending) + 1):
