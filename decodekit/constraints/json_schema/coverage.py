@@ -114,7 +114,7 @@ def check(
     error: ConstraintError | None = next((entry.error for entry in keywords if entry.error is not None), None)
     impossible: list[str] = []
     reasons: list[str] = []
-    places = list(dict.fromkeys(finding.location for finding in found))
+    places = list(dict.fromkeys([network.library.root, *(finding.location for finding in found)]))
     if error is None:
         why = Reasons(network)
         try:

@@ -21,8 +21,9 @@ def report(coverage: Coverage) -> str:
 def _head(coverage: Coverage) -> list[str]:
     lines = []
     if coverage.error is not None:
-        why = _counted(len(coverage.refused), "keyword") if coverage.refused else coverage.error.cause
-        lines.append(f"refused ({coverage.error.code}): {'no value fits' if _is_told(coverage) else why}")
+        why = ": no value fits" if _is_told(coverage) else ""
+        why = f": {_counted(len(coverage.refused), 'keyword')}" if coverage.refused else why
+        lines.append(f"refused ({coverage.error.code}){why}")
     num_guarded, num_annotations = coverage.num_keywords("guard"), coverage.num_keywords("annotation")
     counts = [f"{_counted(coverage.num_keywords('mask'), 'keyword')} in the mask of every token"]
     counts += [f"{num_guarded:,} by a guard when the text may end"] if num_guarded else []

@@ -74,6 +74,12 @@ class Reasons:
 
     def of(self, place: Location) -> str:
         """The reason of a schema that no value fits."""
+        try:
+            return self._reason(place)
+        except ConstraintError:  # a limit that the schema as a whole does not meet
+            return _excluding(self.parts(place), _keywords(place))
+
+    def _reason(self, place: Location) -> str:
         step = self._needed(place)
         if step is None:
             return self._contradiction(place)
@@ -119,16 +125,16 @@ class Reasons:
             gone = set(group)
             kept = [part for part in left if part not in gone]
             read = {name for part in kept for name in _READS.get(part.keyword, ())}
-            if not any(part.keyword in read for part in group) and self._is_empty(place, kept):
+            if not any(part.keyword in read for part in group) and self._is_empty(self._goal(place, kept)):
                 left = kept
             elif len(group) > 1:
                 agenda += [group[len(group) // 2 :], group[: len(group) // 2]]
         return left
 
-    def _is_empty(self, place: Location, parts: list[Part]) -> bool:
-        """Whether it is known that no value fits these conditions of a schema."""
+    def _is_empty(self, goal: Goal) -> bool:
+        """Whether it is known that no value fits."""
         try:
-            return not self._network.is_inhabited(self._goal(place, parts))
+            return not self._network.is_inhabited(goal)
         except ConstraintError:
             return False
 
@@ -172,7 +178,7 @@ class Reasons:
         if names in ({"anyOf"}, {"oneOf"}) and len(parts) == 1:
             (name,) = names
             goals = [self._semantics.below(place, name, index) for index in range(len(keywords[name]))]
-            if not any(map(self._network.is_inhabited, goals)):
+            if all(map(self._is_empty, goals)):
                 return f"every branch of {name} is impossible"
             if name == "oneOf":
                 return "every value that fits one branch of oneOf fits another one too"
@@ -207,7 +213,10 @@ class Reasons:
     def _needed(self, place: Location) -> tuple[str, Goal] | None:
         """A part that every value of a schema has, and that no value fits; if that alone is the reason."""
         if place not in self._steps:
-            self._steps[place] = None if place.value is False else self._find_needed(place)
+            try:
+                self._steps[place] = None if place.value is False else self._find_needed(place)
+            except ConstraintError:
+                self._steps[place] = None
         return self._steps[place]
 
     def _find_needed(self, place: Location) -> tuple[str, Goal] | None:
@@ -236,7 +245,7 @@ class Reasons:
 
     def _is_impossible(self, goal: Goal) -> bool:
         """Whether no value fits a goal that is more than ``false``."""
-        return bool(self._places(goal)) and not self._network.is_inhabited(goal)
+        return bool(self._places(goal)) and self._is_empty(goal)
 
     def _places(self, goal: Goal) -> list[Location]:
         found = (self._semantics.location(literal) for literal in sorted(goal) if literal & 1 == 0)
@@ -245,7 +254,7 @@ class Reasons:
     def _apart(self, goal: Goal) -> list[Location]:
         """The fewest schemas of a goal that exclude each other."""
         for literal in sorted(goal):
-            if len(goal) > 1 and not self._network.is_inhabited(goal - {literal}):
+            if len(goal) > 1 and self._is_empty(goal - {literal}):
                 goal = goal - {literal}
         return self._places(goal)
 

@@ -84,7 +84,12 @@ def test_the_report_of_what_is_not_supported() -> None:
     assert sum(line.startswith("DK201 back-references") for line in lines) == 2
     assert any("at  #/properties/b/pattern" in line for line in lines)
     deep = str(dk.check({"$ref": "#"}))
-    assert deep.startswith("refused (DK201): the schema refers to itself") and "  at  #" in deep
+    assert deep.startswith("refused (DK201)\n") and deep.count("refers to itself") == 1 and "  at  #" in deep
+    assert str(dk.check(False)).split("\n") == [
+        "refused (DK202): no value fits",
+        "draft 2020-12: 0 keywords in the mask of every token",
+        "no value fits #: the schema is false",
+    ]
 
 
 def _warnings(schema: Any, draft: str = "", **options: Any) -> str:

@@ -14,6 +14,7 @@ from decodekit.constraints import sample_text
 from decodekit.constraints.json_schema.frames import SchemaNetwork
 from decodekit.constraints.json_schema.unsatisfiable import Reasons
 from decodekit.errors import ConstraintError, UnsatisfiableError
+from tests.constraints.json_schema import fuzzing
 
 # A schema, its impossible parts with the reason of each, and the same schema with one change that makes all possible.
 TABLE: list[tuple[Any, dict[str, str], Any]] = [
@@ -249,6 +250,25 @@ def test_reasons_are_true_and_as_small_as_can_be() -> None:
             left = [other for other in parts if other != part]
             assert _is_possible(_conditions(schema, left)), (schema, parts, part)
     assert num_impossible > 50 and num_dropped > 100
+
+
+@pytest.mark.parametrize("draft", fuzzing.DRAFTS)
+def test_reasons_of_random_schemas(draft: int) -> None:
+    """In every draft, with references: no value that `jsonschema` takes fits what a reason names."""
+    num_impossible = 0
+    for seed in range(60):
+        schema = fuzzing.Source(random.Random(seed), draft).root()
+        found = dk.check(schema)
+        if not isinstance(schema, dict) or not isinstance(found.error, UnsatisfiableError):
+            continue
+        num_impossible += 1
+        assert found.impossible[0] == "#" and all(found.reasons)
+        network = SchemaNetwork(schema, {}, "annotate", "any", "declared")
+        parts = Reasons(network).parts(network.library.root)
+        aside = {name: schema[name] for name in ("$schema", "$id", "id", "$defs", "definitions") if name in schema}
+        validator = fuzzing._CLASSES[draft]({**aside, **_conditions(schema, parts)})
+        assert not any(map(validator.is_valid, INSTANCES)), (schema, parts)
+    assert num_impossible >= 3
 
 
 def test_negative_control() -> None:
