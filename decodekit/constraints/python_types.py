@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import typing
 from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
@@ -136,6 +137,8 @@ def _check_type(value: object) -> None:
 def _meant(value: object) -> str:
     if isinstance(value, str):
         return 'JsonSchema(json.loads("...")) if it is the text of a schema'
+    if isinstance(value, os.PathLike):
+        return "JsonSchema(json.loads(path.read_text())) for the schema in a file"
     if isinstance(value, Constraint):
         return "the constraint itself in place of JsonSchema(...)"
     if dataclasses.is_dataclass(value) or hasattr(type(value), "model_fields"):

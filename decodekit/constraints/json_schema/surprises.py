@@ -15,11 +15,20 @@ from decodekit.constraints.json_schema.support import Finding
 _MOST_PLACES: Final = 3
 """So many places a warning lists; of more it tells the number."""
 
+_OPENAPI: Final = {
+    "discriminator": "",
+    "example": "",
+    "externalDocs": "",
+    "xml": "",
+    "nullable": '"type" with "null" in its list',
+}
+"""Keywords that OpenAPI 3.0 adds; for what limits the values there, how JSON Schema says it."""
+
 
 def surprises(findings: Iterable[Finding], mode: Formats) -> list[str]:
     """A warning for each thing that is an annotation and looks as if it were more, with the places where it stands.
 
-    Names that begin with ``x-`` are taken as annotations on purpose.
+    Names that begin with ``x-``, and what OpenAPI adds to describe, are taken as annotations on purpose.
     """
     places: dict[str, list[str]] = {}
     for finding in findings:
@@ -32,7 +41,7 @@ def surprises(findings: Iterable[Finding], mode: Formats) -> list[str]:
 def _messages(name: str, location: Location, mode: Formats) -> Iterator[str]:
     known = keyword(name, location.draft)
     if known is None or known.is_former:
-        if not name.startswith("x-"):
+        if not name.startswith("x-") and _OPENAPI.get(name) != "":
             yield _unknown(name, location.draft)
     elif known.is_assertion and name not in location.keywords():
         if "$ref" in location.keywords() and location.draft <= Draft.DRAFT7:
@@ -50,6 +59,9 @@ def _messages(name: str, location: Location, mode: Formats) -> Iterator[str]:
 def _unknown(name: str, draft: Draft) -> str:
     """What a name is that `draft` does not have as a keyword."""
     reading = next((reading for reading in KEYWORDS.get(name, ()) if not reading.is_former), None)
+    if reading is None and name in _OPENAPI:
+        said = f'"{name}" is a keyword of OpenAPI, in {draft.label} it is an annotation'
+        return f"{said}; {draft.label} has {_OPENAPI[name]}"
     if reading is None:
         near = difflib.get_close_matches(name, _names(draft), n=1, cutoff=0.8)
         meant = f'; did you mean "{near[0]}"?' if near else ""

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import decodekit as dk
+from decodekit.errors import InvalidConstraintError
 from tests.reference.vocabularies import byte_vocabulary
 
 BYTES = byte_vocabulary()
@@ -140,6 +141,7 @@ def test_the_keywords_of_each_draft_are_no_surprise(draft: str) -> None:
         ({"if": {}}, "6", 'since draft 7, in draft 6 it is an annotation'),
         ({"maxLenght": 3}, "", 'no keyword of draft 2020-12: it is an annotation; did you mean "maxLength"?'),
         ({"$comments": "x"}, "", 'did you mean "$comment"?'),
+        ({"nullable": True}, "", 'of OpenAPI, in draft 2020-12 it is an annotation; draft 2020-12 has "type"'),
         ({"zzz": 3}, "", '#/zzz: "zzz" is no keyword of draft 2020-12: it is an annotation'),
         ({"$ref": "#/definitions/a", "definitions": {"a": {}}, "maximum": 2}, "7", '"maximum" is ignored beside'),
         ({"format": "dat"}, "", 'the format "dat" is not known: it is an annotation'),
@@ -156,7 +158,25 @@ def test_what_is_enforced_gets_no_warning() -> None:
     assert _warnings({"format": "date"}, format="assert") == ""
     assert _warnings({"$ref": "#/$defs/a", "$defs": {"a": {}}, "minLength": 2}) == ""
     assert _warnings({"prefixItems": [{}], "$defs": {}, "const": 1, "$id": "u:x", "dependentRequired": {}}) == ""
+    assert _warnings({"discriminator": {"propertyName": "a"}, "example": 1}) == ""
     assert dk.check(list[int]).warnings == ()
+
+
+def test_what_is_taken() -> None:
+    schema = {"type": "string", "format": "date"}
+    wrapped = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    found = dk.check(wrapped, format="assert")
+    assert found == dk.check(schema, format="assert") == dk.check(dk.JsonSchema(schema, format="assert"))
+    assert found.num_keywords("mask") == 2 and found != dk.check(schema)
+    for other in (dk.Regex("a"), {"type": "structural_tag", "structures": [], "triggers": []}, {"tools": []}):
+        with pytest.raises(InvalidConstraintError):
+            dk.check(other)
+    with pytest.raises(InvalidConstraintError, match="a Regex is no JSON Schema"):
+        dk.check(dk.Regex("a"))
+    for text in ('{"type": "string"}', "[a-z]+", "os.getcwd()"):
+        with pytest.raises(InvalidConstraintError, match="could be a pattern, a schema or a text") as caught:
+            dk.check(text)
+        assert 'JsonSchema(json.loads("..."))' in str(caught.value)
 
 
 def test_equal_warnings_are_one() -> None:

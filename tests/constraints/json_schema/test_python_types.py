@@ -130,6 +130,7 @@ def test_types_without_json() -> None:
         ("json", 'JsonSchema(json.loads("..."))'),
         ("__import__('os').mkdir('evaluated')", 'JsonSchema(json.loads("..."))'),
         (b"{}", "a schema as a dict"),
+        (Path("schema.json"), "json.loads(path.read_text())"),
         (3, "a schema as a dict"),
         ([{}], "a schema as a dict"),
         (..., "a schema as a dict"),
