@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from decodekit.constraints.guards import Guard
 
 
+_NAME: Final = re.compile(r"[\w.-]{1,60}")
 _MEANT: Final = 'Regex("..."), JsonSchema(json.loads("...")) or Choices(["..."])'
 
 
@@ -112,8 +114,9 @@ def _named(name: str) -> Constraint:
     except PluginError:
         raise
     except UnknownNameError as error:
+        names = f": {error.cause}" if _NAME.fullmatch(name) else ""
         raise InvalidConstraintError(
-            f"a str is the name of a constraint, this one could be a pattern, a schema or a text: {error.cause}",
+            f"a str is the name of a constraint; {name!r:.60} is none and could be a pattern, a schema or a text{names}",
             hint=_MEANT,
         ) from error
 

@@ -141,7 +141,9 @@ def test_names_wherever_a_constraint_is_taken() -> None:
     assert point == dk.check(example.Point, tokenizer=BYTES) and point.least_tokens is not None
     assert error.is_supported and error.num_keywords("mask") > 5
     for name in ("plate", "json"):  # the grammar of the library, not the module
-        with pytest.raises(InvalidConstraintError, match=f"the constraint '{name}' is no JSON Schema"):
+        with pytest.raises(
+            InvalidConstraintError, match=f"check looks at JSON Schemas, and the constraint '{name}' is a "
+        ):
             dk.check(name)
     for take in (as_constraint, dk.check, lambda name: dk.compile(name, BYTES)):
         with pytest.raises(InvalidConstraintError, match=r"no constraint 'plat'\. Did you mean 'plate'"):

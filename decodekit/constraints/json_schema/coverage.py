@@ -155,9 +155,9 @@ def _json_schema(value: object, format: Formats, registry: object) -> JsonSchema
     given = as_constraint(value)
     found = given if isinstance(given, JsonSchema) else json_schema_in(given)
     if found is None:
-        name = f"the constraint {value!r:.60}" if isinstance(value, str) else f"a {type(given).__name__}"
+        named = f"the constraint {value!r:.60} is a" if isinstance(value, str) else "this is a"
         raise InvalidConstraintError(
-            f"{name} is no JSON Schema, and only of these it is told what is enforced",
+            f"check looks at JSON Schemas, and {named} {type(given).__name__}",
             hint="compile(...).matcher().explain(text), which says where a text stops",
         )
     return JsonSchema(found.schema, format=format, registry=registry) if isinstance(value, Mapping) else found
