@@ -114,9 +114,9 @@ def _named(name: str) -> Constraint:
     except PluginError:
         raise
     except UnknownNameError as error:
-        names = f": {error.cause}" if _NAME.fullmatch(name) else ""
+        known = f": {error.cause}" if _NAME.fullmatch(name) else ""
         raise InvalidConstraintError(
-            f"a str is the name of a constraint; {name!r:.60} is none and could be a pattern, a schema or a text{names}",
+            f"a str names a constraint; {name!r:.60} is none, it could be a pattern, a schema or a text{known}",
             hint=_MEANT,
         ) from error
 

@@ -17,7 +17,8 @@ from decodekit.constraints.json_schema.drafts import is_number, keyword
 from decodekit.constraints.json_schema.frames import SchemaNetwork
 from decodekit.constraints.json_schema.loader import Location, show
 from decodekit.constraints.json_schema.meanings import SEEING, UNEVALUATED
-from decodekit.constraints.json_schema.shape import Goal, conjunction
+from decodekit.constraints.json_schema.shape import FALSE, TRUE, Goal, conjunction
+from decodekit.constraints.json_schema.shape import Part as ObjectPart
 from decodekit.errors import ConstraintError, UnsatisfiableError
 
 MAX_GOALS: Final = 5_000
@@ -86,7 +87,7 @@ class Reasons:
         what, goal = step
         if self._is_circular(place, goal):
             return f"{what} leads back to this schema, without end"
-        apart = self._apart(goal)
+        apart = self._places(self._least_goal(goal))
         both = f": {' and '.join(other.pointer for other in apart)} exclude each other" if len(apart) > 1 else ""
         return f"{what} is impossible{both}"
 
@@ -187,11 +188,14 @@ class Reasons:
         )
 
     def _undeclared(self, place: Location, names: set[str], parts: list[Part]) -> str | None:
-        """Whether a property is required that `additionalProperties` refuses."""
+        """Whether a property is required that `additionalProperties` alone refuses."""
         required = _required(parts)
-        if not (names <= _OF_OBJECTS and len(required) == 1 and _keywords(place).get("additionalProperties") is False):
+        if not (names <= _OF_OBJECTS and len(required) == 1):
             return None
-        return f"the required property {show(required[0])} is not declared, and additionalProperties is false"
+        part, name = self._semantics.part(place), required[0]
+        if part.goal(name) != FALSE or ObjectPart(part.names, part.patterns).goal(name) != TRUE:
+            return None
+        return f"the required property {show(name)} is not declared, and additionalProperties is false"
 
     def _too_few_values(self, place: Location, names: set[str]) -> str | None:
         """Whether arrays fit but for `uniqueItems`."""
@@ -251,17 +255,18 @@ class Reasons:
         found = (self._semantics.location(literal) for literal in sorted(goal) if literal & 1 == 0)
         return [place for place in found if place is not None]
 
-    def _apart(self, goal: Goal) -> list[Location]:
-        """The fewest schemas of a goal that exclude each other."""
+    def _least_goal(self, goal: Goal) -> Goal:
+        """The fewest literals of a goal that exclude each other."""
         for literal in sorted(goal):
             if len(goal) > 1 and self._is_empty(goal - {literal}):
                 goal = goal - {literal}
-        return self._places(goal)
+        return goal
 
     def _alone(self, goal: Goal) -> Location | None:
         """The one schema of a goal that no value fits by itself."""
-        places = self._apart(goal)
-        return places[0] if len(places) == 1 else None
+        least = self._least_goal(goal)
+        places = self._places(least)
+        return places[0] if len(places) == len(least) == 1 else None
 
     def _is_circular(self, place: Location, goal: Goal) -> bool:
         """Whether what a schema needs comes back to it."""

@@ -39,6 +39,16 @@ TABLE: list[tuple[Any, dict[str, str], Any]] = [
         {"type": "object", "required": ["a"], "properties": {"a": {}}, "additionalProperties": False},
     ),
     (
+        {"type": "object", "required": ["a"], "properties": {"a": False}, "additionalProperties": False},
+        {"#": 'for type "object", required ["a"] and properties {"a": false} exclude each other'},
+        {"type": "object", "required": ["b"], "properties": {"a": False}, "patternProperties": {"b": {}}},
+    ),
+    (
+        {"type": "object", "required": ["ab"], "patternProperties": {"^b": {}}, "additionalProperties": False},
+        {"#": 'the required property "ab" is not declared, and additionalProperties is false'},
+        {"type": "object", "required": ["ab"], "patternProperties": {"b": {}}, "additionalProperties": False},
+    ),
+    (
         {"type": "object", "required": ["a"], "properties": {"a": {"type": "integer", "minimum": 5, "maximum": 3}}},
         {"#": 'the required property "a" is impossible', "#/properties/a": "minimum 5 > maximum 3"},
         {"type": "object", "required": ["a"], "properties": {"a": {"minimum": 5, "maximum": 3}}},
