@@ -10,10 +10,9 @@ from typing import Annotated
 import typer
 
 from decodekit.cli import options as o
-from decodekit.cli.console import DONE, SOME_FAILED, command, note, print_json
+from decodekit.cli.console import DONE, INTERRUPTED, SOME_FAILED, command, note, print_json
 from decodekit.errors import OptionError
 
-JSONL, HTML = "bench.jsonl", "bench.html"
 _LINE_INTERVAL_S = 10.0
 
 
@@ -24,7 +23,8 @@ def bench(
         typer.Option(
             metavar="LIST",
             help="Names between commas, each with options and with who guesses ahead: "
-            "greedy,sample:temperature=0.7,top_p=0.9,greedy+prompt-lookup. `decodekit strategies` lists them.",
+            "greedy,sample:temperature=0.7,top_p=0.9,greedy+prompt-lookup,greedy:contrast=dola. "
+            "`decodekit strategies` lists them.",
             show_default=False,
         ),
     ],
@@ -64,14 +64,17 @@ def bench(
         str | None,
         typer.Option(help=f"For a JSONL file that names none. {o.SCHEMA_HELP}", show_default=False),
     ] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Delete what the folder holds and start again.")] = False,
     as_json: o.Json = False,
 ) -> int:
     """Compare strategies on the same prompts and seeds: what they write, and what it costs.
 
-    Prints a table and writes bench.jsonl (one line per strategy, task and seed) and bench.html. Exit code 7 if a text
-    has an error; its row is kept.
+    Prints a table and writes bench.jsonl (one line per strategy, task and seed, as soon as it is measured) and
+    bench.html. Run the same command again to resume; nothing is measured twice. Exit code 7 if a text has an error; its
+    row is kept.
     """
     from decodekit.evaluation.comparing import compare
+    from decodekit.evaluation.keeping import REPORT, ROWS, count_rows
     from decodekit.evaluation.strategies import named_strategies
     from decodekit.evaluation.task import load_task
     from decodekit.spelling import split_calls
@@ -89,25 +92,35 @@ def bench(
     from decodekit.cli.extract import load_model
 
     llm = load_model(model, dtype, device_map)
-    comparison = compare(
-        llm,
-        chosen,
-        [task if limit is None else task.first(limit) for task in found],
-        seeds=numbers,
-        repeats=repeats,
-        batch_size=batch_size,
-        judge=None if judge is None else load_model(judge, dtype, device_map),
-        baseline=baseline,
-        max_new_tokens=max_new_tokens,
-        progress=_Watch(),
-    )
-    comparison.to_jsonl(output / JSONL)
-    comparison.to_html(output / HTML)
+    num_rows, num_before = len(chosen) * len(found) * len(numbers), 0 if fresh else count_rows(output)
+    if num_before:
+        note(f"resuming {output}: {num_before} of {num_rows} rows are measured; --fresh measures them again")
+    try:
+        comparison = compare(
+            llm,
+            chosen,
+            [task if limit is None else task.first(limit) for task in found],
+            seeds=numbers,
+            repeats=repeats,
+            batch_size=batch_size,
+            judge=None if judge is None else load_model(judge, dtype, device_map),
+            baseline=baseline,
+            max_new_tokens=max_new_tokens,
+            progress=_Watch(),
+            folder=output,
+            fresh=fresh,
+        )
+    except KeyboardInterrupt:
+        note(
+            f"interrupted: {count_rows(output)} of {num_rows} rows are in {output}; run the same command again to go on"
+        )
+        return INTERRUPTED
+    comparison.to_html(output / REPORT)
     if as_json:
         print_json(comparison.records())
     else:
         print(comparison.table(), end="")
-    note(f"{output / HTML}, {output / JSONL}")
+    note(f"{output / REPORT}, {output / ROWS}")
     return SOME_FAILED if any(row.num_failed for row in comparison.rows) else DONE
 
 

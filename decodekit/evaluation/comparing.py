@@ -7,29 +7,33 @@ comparison.to_html("bench.html")
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from decodekit.constraints import compile
 from decodekit.constraints.constraint import Constraint
-from decodekit.errors import DecodekitError, OptionError, UnknownNameError, raise_faults
-from decodekit.evaluation.comparison import Comparison, Outcome, Row, pooled
+from decodekit.errors import DecodekitError, OptionError, UnknownNameError, UselessOptionError, raise_faults
+from decodekit.evaluation.comparison import Comparison, Outcome, Row, pooled, record_of
 from decodekit.evaluation.intervals import MIN_SAMPLES
 from decodekit.evaluation.judging import Judge
+from decodekit.evaluation.keeping import BenchFolder, settings_of
 from decodekit.evaluation.machine import provenance
 from decodekit.evaluation.measuring import Measurement, Meter, decode, metered
 from decodekit.evaluation.metrics import Answer, Metric, measure_example, measure_run, metrics_of, missing_packages
 from decodekit.evaluation.speed import speed_of
 from decodekit.evaluation.strategies import Strategies, named_strategies
-from decodekit.evaluation.task import Example, Task, named_tasks
+from decodekit.evaluation.task import Task, named_tasks
 from decodekit.evaluation.values import is_valid
 from decodekit.generation.prompt import Prompt
 from decodekit.llm import LLM, StrategyLike
 from decodekit.models.loading import BUNDLED
 from decodekit.plugins import did_you_mean
+from decodekit.records.fingerprints import differences
 from decodekit.strategy import Strategy, check_seed
 
 Progress: TypeAlias = Callable[[int, int, str], None]
@@ -48,6 +52,8 @@ def compare(
     baseline: str | None = None,
     max_new_tokens: int | None = None,
     progress: Progress | None = None,
+    folder: str | Path | None = None,
+    fresh: bool = False,
 ) -> Comparison:
     """Run strategies on tasks and compare what they write with what it costs.
 
@@ -70,10 +76,15 @@ def compare(
         baseline: the strategy that differences and ratios are to; None is the first.
         max_new_tokens: for all tasks, in place of their own.
         progress: called before each decoding.
+        folder: where rows are written down as they are measured, to ``bench.jsonl``. A comparison that was interrupted
+            goes on where it stopped when it is run again; times are those of the run that measured the row.
+        fresh: delete what an earlier comparison left in the folder.
 
     Raises:
         OptionError, UnknownNameError: strategies, tasks or options that cannot be used; all of them together.
         ConstraintError: the constraint of a task cannot be used.
+        JobSettingsError: the folder has rows that were measured with other settings; with all that differ.
+        JobError, OutputError: the folder cannot be used.
     """
     faults: list[DecodekitError] = []
     chosen = _collected(lambda: named_strategies(strategies), faults) or {}
@@ -93,9 +104,36 @@ def compare(
     raise_faults(faults)
     if max_new_tokens is not None:
         found = [replace(task, max_new_tokens=max_new_tokens) for task in found]
+    if fresh and folder is None:
+        raise UselessOptionError("fresh=True has no effect without a folder", at="fresh")
+    settings = {
+        "model": _name(llm),
+        "dtype": str(llm.model.dtype).removeprefix("torch."),
+        "device": str(llm.model.device),
+        "judge": _name(judge or llm),
+        "seeds": numbers,
+        "repeats": repeats,
+        "batch_size": batch_size,
+        "max_new_tokens": {task.name: task.max_new_tokens for task in found},
+    }
+    origin, first = provenance(), baseline or next(iter(chosen))
     watched, meter = metered(llm)
-    bench = _Bench(watched, meter, chosen, numbers, repeats, batch_size, Judge(judge or llm), progress or _silent)
-    rows = bench.run(found, measures)
+    bench = _Bench(
+        watched, meter, chosen, numbers, repeats, batch_size, Judge(judge or llm), progress or _silent, origin
+    )
+    if folder is None:
+        rows = bench.run(found, measures)
+    else:
+        decided = {**settings, "baseline": first}
+        prompts = {task.name: bench.prompts(task) for task in found}
+        kept = BenchFolder(Path(folder), settings_of(llm, judge or llm, chosen, found, prompts, decided), fresh=fresh)
+        with kept:
+            rows = bench.run(
+                found,
+                measures,
+                kept.rows,
+                lambda row: kept.append(row, record_of(row, chosen[row.strategy], first, settings)),
+            )
     shown = {
         task.name: tuple(
             metric.name
@@ -109,19 +147,10 @@ def compare(
         strategies=chosen,
         tasks=tuple(found),
         metrics=shown,
-        baseline=baseline or next(iter(chosen)),
-        settings={
-            "model": _name(llm),
-            "dtype": str(llm.model.dtype).removeprefix("torch."),
-            "device": str(llm.model.device),
-            "judge": _name(judge or llm),
-            "seeds": numbers,
-            "repeats": repeats,
-            "batch_size": batch_size,
-            "max_new_tokens": {task.name: task.max_new_tokens for task in found},
-        },
-        provenance=provenance(),
-        notes=tuple(_notes(rows, chosen, found, measures, shown, numbers, repeats)),
+        baseline=first,
+        settings=settings,
+        provenance=origin,
+        notes=(*_notes(rows, chosen, found, measures, shown, numbers, repeats), *_notes_on_origin(rows, origin)),
     )
 
 
@@ -139,6 +168,10 @@ class _Unit:
     constraint: Any
 
 
+_Cell: TypeAlias = tuple[str, str, int]
+"""Task, strategy and seed: what a row is of."""
+
+
 @dataclass
 class _Bench:
     """Runs the strategies of a comparison, task by task.
@@ -148,6 +181,7 @@ class _Bench:
         meter: watches the caches.
         strategies, seeds, repeats, batch_size, progress: as in `compare`.
         judge: says how likely texts are.
+        provenance: of the rows that it measures.
     """
 
     llm: LLM
@@ -158,55 +192,78 @@ class _Bench:
     batch_size: int
     judge: Judge
     progress: Progress
+    provenance: Mapping[str, Any]
     num_done: int = field(default=0, init=False)
     num_calls: int = field(default=0, init=False)
 
-    def run(self, tasks: Sequence[Task], measures: Mapping[str, Sequence[Metric]]) -> list[Row]:
-        """The rows of all tasks, by task, strategy and seed."""
-        prompts = {task.name: [self._prompt(task, example) for example in task.examples] for task in tasks}
-        units = {task.name: list(_units(task, prompts[task.name], self.batch_size)) for task in tasks}
-        num_turns = len(self.strategies) * len(self.seeds) * self.repeats
-        self.num_calls = num_turns * sum(map(len, units.values()))
-        rows = []
-        for task in tasks:
-            self._warm_up(task, units[task.name])
-            measured = self._measure(task, units[task.name])
-            rows += [
-                self._row(task, measures[task.name], prompts[task.name], name, seed, measured[name, seed])
-                for name in self.strategies
-                for seed in self.seeds
-            ]
-        return rows
+    def run(
+        self,
+        tasks: Sequence[Task],
+        measures: Mapping[str, Sequence[Metric]],
+        measured: Mapping[_Cell, Row] = MappingProxyType({}),
+        keep: Callable[[Row], None] | None = None,
+    ) -> list[Row]:
+        """The rows of all tasks, by task, strategy and seed.
 
-    def _prompt(self, task: Task, example: Example) -> Prompt:
-        return task.prompt_of(
-            example,
-            is_bundled=_name(self.llm) in BUNDLED,
-            has_chat_template=bool(getattr(self.llm.tokenizer, "chat_template", None)),
-        )
+        Args:
+            tasks: the tasks.
+            measures: the metrics of each.
+            measured: rows that are there already.
+            keep: gets each other row as soon as it is whole.
+        """
+        prompts = {task.name: self.prompts(task) for task in tasks}
+        units = {task.name: list(_units(task, prompts[task.name], self.batch_size)) for task in tasks}
+        left = {
+            (task.name, seed): [name for name in self.strategies if (task.name, name, seed) not in measured]
+            for task in tasks
+            for seed in self.seeds
+        }
+        self.num_calls = self.repeats * sum(len(names) * len(units[task]) for (task, _), names in left.items())
+        rows = dict(measured)
+        for task in tasks:
+            if any(left[task.name, seed] for seed in self.seeds):
+                self._warm_up(task, units[task.name])
+            for number, seed in enumerate(self.seeds):
+                found = self._measure(task, units[task.name], left[task.name, seed], number)
+                for name in left[task.name, seed]:
+                    row = self._row(task, measures[task.name], prompts[task.name], name, seed, found[name])
+                    rows[task.name, name, seed] = row
+                    if keep is not None:
+                        keep(row)
+        return [rows[task.name, name, seed] for task in tasks for name in self.strategies for seed in self.seeds]
+
+    def prompts(self, task: Task) -> list[Prompt]:
+        """What the model reads for the examples of a task."""
+        return [
+            task.prompt_of(
+                example,
+                is_bundled=_name(self.llm) in BUNDLED,
+                has_chat_template=bool(getattr(self.llm.tokenizer, "chat_template", None)),
+            )
+            for example in task.examples
+        ]
 
     def _warm_up(self, task: Task, units: Sequence[_Unit]) -> None:
         for number, name in enumerate(self.strategies):
             for unit in units if number == 0 else units[:1]:
                 self._decode(task, unit, name, self.seeds[0])
 
-    def _measure(self, task: Task, units: Sequence[_Unit]) -> dict[tuple[str, int], list[list[Measurement]]]:
-        """By strategy and seed, the repeats of each example."""
-        names = list(self.strategies)
-        measured: dict[tuple[str, int], list[list[Measurement]]] = {
-            (name, seed): [[] for _ in task.examples] for name in names for seed in self.seeds
-        }
-        turn = 0
-        for seed in self.seeds:
-            for _ in range(self.repeats):
-                for unit in units:
-                    first = turn % len(names)
-                    turn += 1
-                    for name in names[first:] + names[:first]:
-                        self.progress(self.num_done, self.num_calls, f"{task.name}, seed {seed}, {name}")
-                        for number, one in zip(unit.numbers, self._decode(task, unit, name, seed), strict=True):
-                            measured[name, seed][number].append(one)
-                        self.num_done += 1
+    def _measure(
+        self, task: Task, units: Sequence[_Unit], names: Sequence[str], number: int
+    ) -> dict[str, list[list[Measurement]]]:
+        """By strategy, the repeats of each example at the seed of this number, for the strategies of these names."""
+        seed = self.seeds[number]
+        measured: dict[str, list[list[Measurement]]] = {name: [[] for _ in task.examples] for name in names}
+        turn = number * self.repeats * len(units)
+        for _ in range(self.repeats if names else 0):
+            for unit in units:
+                first = turn % len(names)
+                turn += 1
+                for name in [*names[first:], *names[:first]]:
+                    self.progress(self.num_done, self.num_calls, f"{task.name}, seed {seed}, {name}")
+                    for place, one in zip(unit.numbers, self._decode(task, unit, name, seed), strict=True):
+                        measured[name][place].append(one)
+                    self.num_done += 1
         return measured
 
     def _decode(self, task: Task, unit: _Unit, name: str, seed: int) -> list[Measurement]:
@@ -253,6 +310,7 @@ class _Bench:
             outcomes,
             {metric: value for metric, value in quality.items() if value is not None},
             tuple(speed_of([repeats[number] for repeats in measured]) for number in range(self.repeats)),
+            self.provenance,
         )
 
 
@@ -346,6 +404,15 @@ def _notes(
     failed = sum(outcome.error is not None for outcome in pooled(rows))
     if failed:
         yield f"{failed} of {len(pooled(rows))} texts have an error; quality counts what is missing as wrong"
+
+
+def _notes_on_origin(rows: Sequence[Row], origin: Mapping[str, Any]) -> Iterator[str]:
+    """Rows of an earlier run that was another one in more than its time."""
+    now = json.loads(json.dumps(origin))  # as it is read
+    others = [row.provenance for row in rows if row.provenance not in (origin, now)]
+    changes = ["; ".join(differences(one, now)) for one in others]
+    for change in dict.fromkeys(changes):
+        yield f"{changes.count(change)} of {len(rows)} rows were measured by an earlier run: {change}"
 
 
 def _is_settled(rows: Sequence[Row]) -> bool:

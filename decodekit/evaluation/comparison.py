@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,9 +13,14 @@ from decodekit.errors import OptionError, OutputError
 from decodekit.evaluation.measuring import Measurement
 from decodekit.evaluation.speed import Speed
 from decodekit.evaluation.task import Task
+from decodekit.generation.stats import ParticleStats, ProposerStats, Stats
+from decodekit.records.ledger import encode_line
 
 if TYPE_CHECKING:
     from decodekit.evaluation.summary import Summary
+
+PROVENANCE = ("date", "decodekit", "commit", "python", "versions", "machine")
+"""What `machine.provenance` says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +66,8 @@ class Row:
         outcomes: one per example, in the order of the task.
         quality: figures by metric: of the texts together, or means over the examples.
         speeds: one per repeat.
+        provenance: what measured it: machine, versions, commit, date. Rows of a comparison that was interrupted may
+            differ in it.
     """
 
     strategy: str
@@ -69,6 +76,7 @@ class Row:
     outcomes: tuple[Outcome, ...]
     quality: Mapping[str, float]
     speeds: tuple[Speed, ...]
+    provenance: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def num_failed(self) -> int:
@@ -130,7 +138,10 @@ class Comparison:
 
     def records(self) -> list[dict[str, Any]]:
         """The rows as JSON values, each with all that is needed to read it alone."""
-        return [self._record(row) for row in self.rows]
+        return [
+            record_of(row, self.strategies[row.strategy], self.baseline, {**self.settings, **self.provenance})
+            for row in self.rows
+        ]
 
     def table(self) -> str:
         """Quality beside speed, as plain text: two tables for each task, and the notes."""
@@ -147,7 +158,7 @@ class Comparison:
         Raises:
             OutputError: the file cannot be written.
         """
-        _write(Path(path), "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in self.records()))
+        _write(Path(path), b"".join(map(encode_line, self.records())))
 
     def to_html(self, path: str | Path) -> None:
         """Write one page without scripts: tables, the front of quality against time, acceptance, passes saved.
@@ -157,23 +168,52 @@ class Comparison:
         """
         from decodekit.evaluation.report import report_html
 
-        _write(Path(path), report_html(self))
+        _write(Path(path), report_html(self).encode("utf-8", errors="backslashreplace"))
 
-    def _record(self, row: Row) -> dict[str, Any]:
-        return {
-            "strategy": row.strategy,
-            "value": repr(self.strategies[row.strategy]),
-            "task": row.task,
-            "seed": row.seed,
-            "baseline": self.baseline,
-            "num_examples": len(row.outcomes),
-            "num_failed": row.num_failed,
-            "quality": dict(row.quality),
-            "speed": [asdict(speed) for speed in row.speeds],
-            "examples": [_outcome_record(outcome) for outcome in row.outcomes],
-            **self.settings,
-            **self.provenance,
-        }
+
+def record_of(row: Row, strategy: Any, baseline: str, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """A row as a JSON value with all that is needed to read it alone; `row_of` reads it back.
+
+    Numbers that JSON does not have are texts: ``"-inf"``, ``"inf"``, ``"nan"``.
+
+    Args:
+        row: the row.
+        strategy: what its name stands for.
+        baseline: name of the strategy that others are compared with.
+        facts: what else to say: settings, and provenance where the row has none of its own.
+    """
+    record = {
+        "strategy": row.strategy,
+        "value": repr(strategy),
+        "task": row.task,
+        "seed": row.seed,
+        "baseline": baseline,
+        "num_examples": len(row.outcomes),
+        "num_failed": row.num_failed,
+        "quality": row.quality,
+        "speed": [asdict(speed) for speed in row.speeds],
+        "examples": [_outcome_record(outcome) for outcome in row.outcomes],
+        **facts,
+        **row.provenance,
+    }
+    plain: dict[str, Any] = _plain(record)
+    return plain
+
+
+def row_of(record: Mapping[str, Any]) -> Row:
+    """The row of which this is the record; raises KeyError or TypeError for anything else."""
+    return Row(
+        record["strategy"],
+        record["task"],
+        record["seed"],
+        tuple(
+            Outcome(one["id"], one["seed"], _numbers(one["quality"]), tuple(map(_measurement, one["repeats"])))
+            for one in record["examples"]
+        ),
+        _numbers(record["quality"]),
+        tuple(Speed(**{**_numbers(one), "acceptance": tuple(one["acceptance"])}) for one in record["speed"]),
+        {name: record[name] for name in PROVENANCE if name in record},
+    )
 
 
 def _outcome_record(outcome: Outcome) -> dict[str, Any]:
@@ -185,12 +225,53 @@ def _outcome_record(outcome: Outcome) -> dict[str, Any]:
         "finish_reason": first.finish_reason,
         "error": outcome.error,
         "num_tokens": len(first.token_ids),
-        "quality": dict(outcome.quality),
+        "quality": outcome.quality,
         "s_per_token": [one.s_per_token for one in outcome.repeats],
         "ttft_s": [None if one.stats is None else one.stats.ttft_s for one in outcome.repeats],
         "num_forwards": [None if one.stats is None else one.stats.num_forwards for one in outcome.repeats],
         "is_repeatable": outcome.is_repeatable,
+        "repeats": [asdict(one) for one in outcome.repeats],
     }
+
+
+def _measurement(record: Mapping[str, Any]) -> Measurement:
+    stats = record["stats"]
+    return Measurement(
+        **{
+            **record,
+            "token_ids": tuple(record["token_ids"]),
+            "stats": None if stats is None else _stats(stats),
+            "gaps": tuple((seconds, count) for seconds, count in record["gaps"]),
+        }
+    )
+
+
+def _stats(record: Mapping[str, Any]) -> Stats:
+    particles = record["particles"]
+    return Stats(
+        **{
+            **_numbers(record),
+            "acceptance_histogram": tuple(record["acceptance_histogram"]),
+            "particles": None if particles is None else ParticleStats(**_numbers(particles)),
+            "by_proposer": tuple(
+                ProposerStats(**{**one, "acceptance_histogram": tuple(one["acceptance_histogram"])})
+                for one in record["by_proposer"]
+            ),
+        }
+    )
+
+
+def _numbers(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Values of which none is a text, as `_plain` wrote them."""
+    return {name: float(value) if isinstance(value, str) else value for name, value in record.items()}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _plain(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def pooled(rows: Sequence[Row]) -> list[Outcome]:
@@ -198,9 +279,9 @@ def pooled(rows: Sequence[Row]) -> list[Outcome]:
     return [outcome for row in rows for outcome in row.outcomes]
 
 
-def _write(path: Path, text: str) -> None:
+def _write(path: Path, data: bytes) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+        path.write_bytes(data)
     except OSError as error:
         raise OutputError(f"the file cannot be written: {error.strerror or error}", at=str(path)) from error

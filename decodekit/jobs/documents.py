@@ -347,7 +347,7 @@ def spool(stream: BinaryIO, folder: Path) -> Path:
         JobError: nothing came in.
         OutputError: the folder cannot be written.
     """
-    from decodekit.jobs.ledger import replace_file
+    from decodekit.records.ledger import replace_file
 
     data = stream.read()
     if not data.strip():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -14,9 +13,10 @@ from decodekit.jobs.executors import LocalExecutor, automatic_batch_size
 from decodekit.jobs.prompt import Prompt, choose_prompt
 from decodekit.jobs.runner import Observer, Runner, Summary
 from decodekit.jobs.schema import JobSchema, reload_schema
-from decodekit.jobs.settings import Settings, digest
+from decodekit.jobs.settings import Settings
 from decodekit.jobs.store import JobFolder
 from decodekit.jobs.validation import OutputValidator
+from decodekit.records.fingerprints import weights_fingerprint
 
 if TYPE_CHECKING:
     from decodekit.constraints import Constraint
@@ -231,23 +231,3 @@ def with_guesses(strategy: Strategy, fast_forward: FastForward) -> Strategy:
     # What the grammar would guess is taken unasked by a canonical fast-forward.
     names = tuple(name for name in SPECULATE if (name, fast_forward) != ("grammar", "canonical"))
     return replace(strategy, speculate=names)  # type: ignore[type-var]
-
-
-def weights_fingerprint(llm: LLM) -> str:
-    """16 hexadecimal digits over the configuration of a model and a sample of its parameters.
-
-    The sample is the shape and the first values of every parameter: cheap for a model of any size, and different after
-    any training. A model that is not one of transformers is known by its name alone.
-    """
-    module = getattr(llm.model, "model", None)
-    if module is None or not hasattr(module, "named_parameters"):
-        return digest([llm.model.name], length=16)
-    config = module.config.to_dict()
-    for name in ("_name_or_path", "transformers_version", "dtype", "torch_dtype"):
-        config.pop(name, None)  # where it was loaded from and by what; the number type is a setting of its own
-    result = hashlib.sha256(repr(sorted(config.items(), key=str)).encode())
-    for name, parameter in module.named_parameters():
-        # A parameter that is offloaded has no values here.
-        sample = [] if parameter.is_meta else parameter.detach().flatten()[:8].float().tolist()
-        result.update(f"{name} {tuple(parameter.shape)} {sample}".encode())
-    return result.hexdigest()[:16]

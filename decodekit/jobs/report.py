@@ -10,9 +10,9 @@ from importlib.resources import files
 from pathlib import Path
 
 from decodekit.jobs.figures import bars, histogram
-from decodekit.jobs.ledger import replace_file
 from decodekit.jobs.page import document_html
 from decodekit.jobs.view import DocumentView, JobView, total_fields
+from decodekit.records.ledger import replace_file
 
 MAX_DOCUMENTS = 2000
 NUM_LISTED = 10

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 from decodekit.errors import DecodekitError, DocumentError, LengthError, OutputError
 from decodekit.jobs.documents import Document, Entry, select
 from decodekit.jobs.executors import Executor, Outcome, Task
-from decodekit.jobs.ledger import Row
 from decodekit.jobs.probabilities import value_probabilities
 from decodekit.jobs.prompt import Prompt
 from decodekit.jobs.settings import document_seed
 from decodekit.jobs.store import JobFolder
 from decodekit.jobs.truncation import open_pointer
 from decodekit.jobs.validation import OutputValidator
+from decodekit.records.ledger import Row
 
 if TYPE_CHECKING:
     from decodekit.llm import Completion

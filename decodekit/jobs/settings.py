@@ -7,10 +7,11 @@ never what a document's result is.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
+
+from decodekit.records.fingerprints import differences, digest
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +62,7 @@ class Settings:
 
     def differences(self, other: Settings) -> list[str]:
         """The compared fields that differ, each as ``"name was A, now B"`` with `other` as the newer one."""
-        mine, theirs = self._compared(), other._compared()
-        return [
-            f"{name} was {_short(mine[name])}, now {_short(theirs[name])}"
-            for name in mine
-            if mine[name] != theirs[name]
-        ]
+        return differences(self._compared(), other._compared())
 
     @property
     def strategy_text(self) -> str:
@@ -82,19 +78,6 @@ class Settings:
     def from_json(cls, data: Mapping[str, Any]) -> Settings:
         """The inverse of `to_json`; raises KeyError for a missing field."""
         return cls(**{field.name: data[field.name] for field in fields(cls)})
-
-
-def _short(value: object) -> str:
-    if isinstance(value, (dict, list)):
-        return f"#{digest(value, length=4)}"
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:40]}… #{digest(value, length=4)}"
-
-
-def digest(value: object, *, length: int) -> str:
-    """The first `length` hexadecimal digits of the SHA-256 of a JSON value."""
-    text = json.dumps(value, sort_keys=True, ensure_ascii=True)
-    return hashlib.sha256(text.encode("ascii")).hexdigest()[:length]
 
 
 def document_seed(seed: int, document_id: str) -> int:

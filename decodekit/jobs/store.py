@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, nullcontext, suppress
@@ -24,8 +22,9 @@ from typing import IO, Any, Self
 
 from decodekit.errors import JobError, JobSettingsError, OutputError
 from decodekit.jobs.documents import SPOOLED, STDIN_ID, Input
-from decodekit.jobs.ledger import Ledger, Row, new_file, output_error, read_rows, replace_file
 from decodekit.jobs.settings import Settings
+from decodekit.records.folder import lock_folder, remove_files
+from decodekit.records.ledger import Ledger, Row, new_file, read_rows, replace_file
 
 JOB, RESULTS, FAILED, METRICS, REPORT = "job.json", "results.jsonl", "failed.jsonl", "metrics.jsonl", "report.html"
 FORMAT = 1
@@ -147,11 +146,7 @@ class JobFolder:
             JobError: another process works in the folder, or it holds files of this name that are no job's.
             OutputError: the folder cannot be made or written.
         """
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise output_error(path, error) from error
-        lock = _lock(path)
+        lock = lock_folder(path)
         try:
             for name in (JOB, RESULTS, FAILED, METRICS, REPORT):
                 new_file(path / name).unlink(missing_ok=True)  # left over by a kill
@@ -263,41 +258,4 @@ def _take_settings(path: Path, job: JobFile, settings: Settings, *, force: bool)
 
 def _delete_job(path: Path) -> None:
     # job.json goes last: killed in between, the folder is still recognised as a job's and can be made fresh again.
-    for name in (RESULTS, FAILED, METRICS, REPORT, *(file.name for file in path.glob(SPOOLED)), JOB):
-        try:
-            (path / name).unlink(missing_ok=True)
-        except OSError as error:
-            raise output_error(path / name, error) from error
-
-
-def _lock(path: Path) -> IO[str]:
-    """Lock the folder. The operating system releases the lock when the process ends, however it ends."""
-    file_path = path / ".lock"
-    try:
-        file = file_path.open("a+", encoding="ascii")
-    except OSError as error:
-        raise output_error(path, error) from error
-    try:
-        if sys.platform == "win32":
-            import msvcrt
-
-            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
-        else:
-            import fcntl
-
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        file.seek(0)
-        owner = file.read().strip()
-        file.close()
-        raise JobError(
-            f"another run works in {path}" + (f" (process {owner})." if owner else "."),
-            hint="wait for it, stop it, or choose another folder with -o.",
-        ) from error
-    file.truncate(0)
-    file.write(str(os.getpid()))
-    try:
-        file.flush()
-    except OSError as error:  # a full disk shows here first
-        raise output_error(file_path, error) from error
-    return file
+    remove_files(path, [RESULTS, FAILED, METRICS, REPORT, *(file.name for file in path.glob(SPOOLED)), JOB])

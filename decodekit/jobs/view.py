@@ -10,9 +10,9 @@ from typing import Any
 
 from decodekit.errors import DecodekitError, DocumentError
 from decodekit.jobs.documents import Entry, scan, select
-from decodekit.jobs.ledger import Row
 from decodekit.jobs.probabilities import escape_pointer
 from decodekit.jobs.store import JobFile, read_failures, read_metrics, read_results
+from decodekit.records.ledger import Row
 
 MISSING: Any = object()
 

@@ -46,8 +46,8 @@ def test_a_comparison_from_the_command_line(task: Path, tmp_path: Path) -> None:
     rows = [json.loads(line) for line in (output / "bench.jsonl").read_text().splitlines()]
     assert [(row["strategy"], row["seed"]) for row in rows] == [
         ("greedy", 4),
-        ("greedy", 5),
         ("sample:temperature=0.7,top_p=0.9", 4),
+        ("greedy", 5),
         ("sample:temperature=0.7,top_p=0.9", 5),
     ]
     assert all(row["quality"]["valid"] == 1.0 and len(row["speed"]) == 2 for row in rows)

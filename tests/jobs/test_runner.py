@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from decodekit.errors import DecodekitError, InvalidOutputError, JobError, JobSettingsError, OutputError
-from decodekit.jobs import ledger
+from decodekit.records import ledger
 from decodekit.jobs.documents import Input, scan
 from decodekit.jobs.settings import document_seed
 from decodekit.jobs.store import JobFile, JobFolder, read_failures

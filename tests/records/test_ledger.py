@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from decodekit.errors import JobError, OutputError
-from decodekit.jobs import ledger as module
-from decodekit.jobs.ledger import Ledger, encode_line, read_rows, replace_file
+from decodekit.records import ledger as module
+from decodekit.records.ledger import Ledger, encode_line, read_rows, replace_file
 from tests.jobs.conftest import SmallDisk
 
 JSON = st.recursive(

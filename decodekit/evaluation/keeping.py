@@ -1,0 +1,187 @@
+"""The folder of a comparison: its rows, written down as they are measured, so that an interrupted one can go on.
+
+- `bench.jsonl`: a line for each strategy, task and seed, in the order in which they were measured; see `Ledger`.
+- `bench.json`: what decides the rows (`settings_of`), with a fingerprint. Rows of other settings are never mixed.
+
+A row is written when it is whole, and synced; what was being measured when the process died is measured again.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from decodekit import __version__
+from decodekit.errors import JobError, JobSettingsError
+from decodekit.evaluation.comparison import Row, row_of
+from decodekit.records.fingerprints import differences, digest, weights_fingerprint
+from decodekit.records.folder import lock_folder, remove_files
+from decodekit.records.ledger import Ledger, new_file, read_rows, replace_file
+
+if TYPE_CHECKING:
+    from decodekit.evaluation.task import Task
+    from decodekit.generation.prompt import Prompt
+    from decodekit.llm import LLM
+
+SETTINGS, ROWS, REPORT = "bench.json", "bench.jsonl", "bench.html"
+FORMAT = 1
+
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+
+
+class BenchFolder:
+    """The folder of a comparison, which this process has locked and writes to. Use it as a context manager.
+
+    Args:
+        path: the folder; made when missing.
+        settings: what decides the rows, as `settings_of` gives it.
+        fresh: delete what an earlier comparison left.
+
+    Attributes:
+        rows: those that are measured, by task, strategy and seed.
+
+    Raises:
+        JobSettingsError: its rows were measured with other settings; with all that differ.
+        JobError: another process works in the folder, or it holds rows whose settings are not known.
+        OutputError: it cannot be written.
+    """
+
+    def __init__(self, path: Path, settings: Mapping[str, Any], *, fresh: bool = False) -> None:
+        self.path = path
+        self._lock = lock_folder(path)
+        try:
+            for name in (SETTINGS, ROWS):
+                new_file(path / name).unlink(missing_ok=True)  # left over by a kill
+            if fresh:
+                remove_files(path, [ROWS, REPORT, SETTINGS])
+            _take_settings(path, settings)
+            self._ledger = Ledger(path / ROWS, sync_interval_s=0.0)
+            try:
+                rows = [row_of(record) for record in self._ledger.rows()]
+            except (KeyError, TypeError, ValueError, AttributeError) as error:
+                self._ledger.close()
+                raise JobError(
+                    f"{path / ROWS} was not written by decodekit: {error!r}.", at=str(path / ROWS)
+                ) from error
+            self.rows = {(row.task, row.strategy, row.seed): row for row in rows}
+        except BaseException:
+            self._lock.close()
+            raise
+
+    def append(self, row: Row, record: Mapping[str, Any]) -> None:
+        """Write down a row that is whole; it is safe as soon as this returns.
+
+        Args:
+            row: the row.
+            record: its line; see `Comparison.records`.
+        """
+        self._ledger.append(record)
+        self._ledger.sync()
+        self.rows[row.task, row.strategy, row.seed] = row
+
+    def close(self) -> None:
+        """Close the file and let go of the lock."""
+        try:
+            self._ledger.close()
+        finally:
+            self._lock.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
+
+
+def count_rows(path: Path) -> int:
+    """How many rows of a comparison a folder holds, also while it is written."""
+    return sum(1 for _ in read_rows(path / ROWS))
+
+
+def settings_of(
+    llm: LLM,
+    judge: LLM,
+    strategies: Mapping[str, Any],
+    tasks: Sequence[Task],
+    prompts: Mapping[str, Sequence[Prompt]],
+    shown: Mapping[str, Any],
+) -> dict[str, Any]:
+    """All that decides the rows of a comparison, as JSON: whoever has the same finds the same, but for the times.
+
+    Args:
+        llm, judge: the models.
+        strategies: what each name stands for.
+        tasks: the tasks.
+        prompts: what the model reads for the examples of each.
+        shown: `Comparison.settings`.
+    """
+    return {
+        **shown,
+        "weights": weights_fingerprint(llm),
+        "tokenizer": llm.vocabulary.fingerprint[:16],
+        "judge_weights": weights_fingerprint(judge),
+        "strategies": {name: _ADDRESS.sub("", repr(strategy)) for name, strategy in strategies.items()},
+        "tasks": {task.name: digest(_asked(task, prompts[task.name]), length=16) for task in tasks},
+        "version": __version__,
+    }
+
+
+def _asked(task: Task, prompts: Sequence[Prompt]) -> list[Any]:
+    """What is asked and judged, as a JSON value."""
+    constraints = [task.constraint_of(example) for example in task.examples]
+    examples = [
+        [example.id, prompt, example.reference, None if constraint is None else _said(constraint)]
+        for example, prompt, constraint in zip(task.examples, prompts, constraints, strict=True)
+    ]
+    return [examples, task.is_constrained, task.metrics]
+
+
+def _said(constraint: Any) -> Any:
+    """A constraint as a JSON value; its schema, or else the arguments that make it."""
+    from decodekit.constraints.saved import to_value
+    from decodekit.errors import DecodekitError
+
+    schema = getattr(constraint, "schema", None)
+    try:
+        return to_value(constraint) if schema is None else [schema, _ADDRESS.sub("", repr(constraint))]
+    except DecodekitError:  # it holds objects of Python
+        return _ADDRESS.sub("", repr(constraint))
+
+
+def _take_settings(path: Path, settings: Mapping[str, Any]) -> None:
+    """Write the settings of a new folder, or compare those of one that there is."""
+    now = json.loads(json.dumps(settings))  # as they are read
+    file = path / SETTINGS
+    try:
+        data = json.loads(file.read_bytes())
+        before = data["settings"]
+        if data["format"] != FORMAT:
+            raise JobError(f"{file} has format {data['format']}, this version reads {FORMAT}.", at=str(file))
+    except FileNotFoundError:
+        if (path / ROWS).exists():
+            raise JobError(
+                f"{path} holds {ROWS} but no {SETTINGS}: what its rows were measured with is not known.",
+                at=str(path),
+                hint="another folder, or --fresh (fresh=True) to delete them.",
+            ) from None
+        data = {"format": FORMAT, "fingerprint": digest(now, length=8), "settings": now}
+        replace_file(file, [(json.dumps(data, indent=2, ensure_ascii=True) + "\n").encode("ascii")])
+        return
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise JobError(f"{file} cannot be read: {error!r}.", at=str(file)) from error
+    changes = differences(_compared(before), _compared(now))
+    if changes:
+        raise JobSettingsError(
+            f"{path} holds a comparison with other settings "
+            f"({digest(before, length=8)}, now {digest(now, length=8)}): {'; '.join(changes)}.",
+            at=str(file),
+            hint="another folder (-o), or --fresh (fresh=True) to delete its rows and start again.",
+        )
+
+
+def _compared(settings: Mapping[str, Any]) -> dict[str, Any]:
+    # What a model is called is for people; what it is, is in its weights. So a model that was moved is the same.
+    return {name: value for name, value in settings.items() if name not in ("model", "judge")}

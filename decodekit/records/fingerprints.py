@@ -1,0 +1,65 @@
+"""Whether two runs would find the same: digests of what decides it, and what differs, in words."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from decodekit.llm import LLM
+
+
+def digest(value: object, *, length: int) -> str:
+    """The first `length` hexadecimal digits of the SHA-256 of a JSON value."""
+    text = json.dumps(value, sort_keys=True, ensure_ascii=True)
+    return hashlib.sha256(text.encode("ascii")).hexdigest()[:length]
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """What differs between two sets of settings, each as ``"name was A, now B"``; nested ones by ``name.inner``."""
+    return list(_differences(old, new, ""))
+
+
+def _differences(old: Mapping[str, Any], new: Mapping[str, Any], outer: str) -> Iterator[str]:
+    for name in dict.fromkeys((*old, *new)):
+        if name not in old:
+            yield f"{outer}{name} was absent, now {_short(new[name])}"
+        elif name not in new:
+            yield f"{outer}{name} was {_short(old[name])}, now absent"
+        elif isinstance(old[name], Mapping) and isinstance(new[name], Mapping) and name in _NESTED:
+            yield from _differences(old[name], new[name], f"{outer}{name}.")
+        elif old[name] != new[name]:
+            yield f"{outer}{name} was {_short(old[name])}, now {_short(new[name])}"
+
+
+_NESTED = ("strategies", "tasks", "max_new_tokens", "machine", "versions")
+"""Settings whose parts are told apart; of others, such as a schema, a digest tells them apart."""
+
+
+def _short(value: object) -> str:
+    if isinstance(value, dict) or (isinstance(value, list) and len(repr(value)) > 60):
+        return f"#{digest(value, length=4)}"
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:40]}… #{digest(value, length=4)}"
+
+
+def weights_fingerprint(llm: LLM) -> str:
+    """16 hexadecimal digits over the configuration of a model and a sample of its parameters.
+
+    The sample is the shape and the first values of every parameter: cheap for a model of any size, and different after
+    any training. A model that is not one of transformers is known by its name alone.
+    """
+    module = getattr(llm.model, "model", None)
+    if module is None or not hasattr(module, "named_parameters"):
+        return digest([llm.model.name], length=16)
+    config = module.config.to_dict()
+    for name in ("_name_or_path", "transformers_version", "dtype", "torch_dtype"):
+        config.pop(name, None)  # where it was loaded from and by what; the number type is a setting of its own
+    result = hashlib.sha256(repr(sorted(config.items(), key=str)).encode())
+    for name, parameter in module.named_parameters():
+        # A parameter that is offloaded has no values here.
+        sample = [] if parameter.is_meta else parameter.detach().flatten()[:8].float().tolist()
+        result.update(f"{name} {tuple(parameter.shape)} {sample}".encode())
+    return result.hexdigest()[:16]

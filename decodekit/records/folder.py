@@ -1,0 +1,66 @@
+"""A folder that one process at a time writes to."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import IO
+
+from decodekit.errors import JobError
+from decodekit.records.ledger import output_error
+
+
+def lock_folder(path: Path) -> IO[str]:
+    """Make a folder, if need be, and lock it. However the process ends, the operating system lets go of the lock.
+
+    Returns:
+        What holds the lock until it is closed.
+
+    Raises:
+        JobError: another process has locked it.
+        OutputError: it cannot be made or written.
+    """
+    file_path = path / ".lock"
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        file = file_path.open("a+", encoding="ascii")
+    except OSError as error:
+        raise output_error(path, error) from error
+    try:
+        if sys.platform == "win32":
+            import msvcrt
+
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+        else:
+            import fcntl
+
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        file.seek(0)
+        owner = file.read().strip()
+        file.close()
+        raise JobError(
+            f"another run works in {path}" + (f" (process {owner})." if owner else "."),
+            hint="wait for it, stop it, or choose another folder with -o.",
+        ) from error
+    file.truncate(0)
+    file.write(str(os.getpid()))
+    try:
+        file.flush()
+    except OSError as error:  # a full disk shows here first
+        raise output_error(file_path, error) from error
+    return file
+
+
+def remove_files(path: Path, names: list[str]) -> None:
+    """Remove those of the files that there are, in this order.
+
+    Raises:
+        OutputError: one cannot be removed.
+    """
+    for name in names:
+        try:
+            (path / name).unlink(missing_ok=True)
+        except OSError as error:
+            raise output_error(path / name, error) from error
