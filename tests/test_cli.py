@@ -24,7 +24,7 @@ from decodekit.errors import DecodekitError, OptionError
 from decodekit.jobs.extraction import SPECULATE, ExtractionOptions, with_guesses
 from decodekit.jobs.schema import load_schema
 from decodekit.jobs.settings import Settings
-from decodekit.strategy import BestOf, Greedy, Sample, Strategy
+from decodekit.strategy import BestOf, DoLa, Greedy, Sample, Strategy
 from tests.jobs.fakes import SCHEMA, FakeLLM, read_jsonl, words, write_jsonl
 from training.documents import make_document
 from training.kinds import KINDS
@@ -316,6 +316,21 @@ def test_who_guesses_in_a_job() -> None:
     assert with_guesses(plain, "exact") is plain
     guessing = BestOf(2, Sample(top_k=3, speculate=SPECULATE))
     assert with_guesses(BestOf(2, Sample(top_k=3)), "exact") == guessing
+
+
+def test_a_job_knows_its_strategy_however_it_is_spelled() -> None:
+    """Equal strategies are equal settings; who guesses ahead is none, unless the text depends on it."""
+    shape = load_schema("name")
+    spelled = ExtractionOptions(shape, strategy="sample:top_k=3,contrast=dola+suffix")
+    apart = ExtractionOptions(shape, strategy="sample", strategy_options={"top_k": 3, "contrast": "dola"})
+    assert spelled.strategy_settings == apart.strategy_settings == {"name": "sample", "top_k": 3, "contrast": "dola"}
+    assert spelled.check()[0] == Sample(top_k=3, contrast=DoLa(), speculate="suffix")
+    for options in ({"strategy": "sample:verify=rejection+grammar"}, {"speculate": ("grammar",)}):
+        rejecting = ExtractionOptions(shape, **{"strategy": "sample:verify=rejection", **options})  # type: ignore[arg-type]
+        assert "grammar" in rejecting.strategy_settings["speculate"]
+        assert rejecting.check()[0].verify == "rejection"
+    with pytest.raises(OptionError, match="speculate is given twice"):
+        ExtractionOptions(shape, strategy="sample+suffix", speculate=("grammar",)).check()
 
 
 def test_a_job_keeps_one_value_of_each_document() -> None:

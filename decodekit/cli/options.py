@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from decodekit.errors import OptionError
+from decodekit.spelling import split, split_calls
 
 SCHEMA_HELP = (
     "What to extract: a JSON Schema file, module.py:Class (Pydantic, dataclass, TypedDict), the name of an installed "
@@ -49,7 +50,14 @@ DeviceMap = Annotated[
 Raw = Annotated[
     bool, typer.Option("--raw", help="Do not use the model's chat template.", rich_help_panel=MODEL, show_default=False)
 ]
-Strategy = Annotated[str, typer.Option(help="greedy, sample, or an installed one.", rich_help_panel=SAMPLING)]
+Strategy = Annotated[
+    str,
+    typer.Option(
+        help="greedy, sample, or another that `decodekit strategies` lists, with any of its options: "
+        "sample:temperature=0.7,contrast=dola.",
+        rich_help_panel=SAMPLING,
+    ),
+]
 Temperature = Annotated[float | None, typer.Option(help="Divides the logits.", rich_help_panel=SAMPLING)]
 TopK = Annotated[int | None, typer.Option(help="Keep the k likeliest tokens.", rich_help_panel=SAMPLING)]
 TopP = Annotated[float | None, typer.Option(help="Keep the likeliest tokens of this mass.", rich_help_panel=SAMPLING)]
@@ -69,8 +77,9 @@ Speculate = Annotated[
     str | None,
     typer.Option(
         metavar="NAMES",
-        help="Who guesses ahead: grammar, prompt-lookup, suffix, draft-model:NAME, early-exit:LAYERS; joined by "
-        "+ in one draft, or several to try in order between commas; or none. The text stays the same.",
+        help="Who guesses ahead: grammar, prompt-lookup, suffix, draft-model:NAME, early-exit:LAYERS, with options "
+        "(draft-model:NAME,num_tokens=6); joined by + in one draft, or several to try in order between commas; or "
+        "none. The text stays the same.",
         rich_help_panel=SPEED,
         show_default=False,
     ),
@@ -107,14 +116,14 @@ def parse_speculate(text: str | None) -> tuple[str, ...] | None:
     """``"grammar,prompt-lookup"`` as names in order, ``"none"`` as no name, None where nothing was said.
 
     Raises:
-        OptionError: there is no name, or ``none`` stands beside others.
+        OptionError: there is no name, ``none`` stands beside others, or an option has no name before it.
     """
     if text is None:
         return None
-    names = tuple(name.strip() for name in text.split(","))
+    names = tuple(split_calls(text)) if all(split(text, ",")) else ()
     if names == ("none",):
         return ()
-    if "none" in names or not all(names):
+    if "none" in names or not names:
         raise OptionError(f"--speculate is none or names between commas, not {text!r}.", at="--speculate")
     return names
 

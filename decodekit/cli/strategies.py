@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import textwrap
+from collections.abc import Callable
 from typing import Any
 
 from decodekit.cli import options as o
@@ -15,23 +16,34 @@ _WIDTH, _INDENT = 110, "    "
 
 @command
 def strategies(as_json: o.Json = False) -> None:
-    """List the installed strategies with their options, and who can guess ahead.
+    """List the installed strategies with their options, who can guess ahead, and what a law can be contrasted with.
 
-    An option is given as name:option=value, a proposer as name+proposer: sample:temperature=0.7+suffix.
+    An option is given as name:option=value, a proposer as name+proposer, both with options of their own:
+    sample:temperature=0.7,contrast=dola+draft-model:tiny-draft,num_tokens=6. A value with commas stands in double
+    quotes: greedy:contrast="dola:layers=low,relative_top=0.2".
     """
     from decodekit.plugins import available
-    from decodekit.strategy import PROPOSERS, available_strategies
+    from decodekit.strategy import CONTRASTS, PROPOSERS, available_strategies
 
     found = [_describe(name) for name in available_strategies()]
-    proposers = available("proposer", PROPOSERS)
+    proposers = {
+        name: _options(PROPOSERS[name]) if name in PROPOSERS else {} for name in available("proposer", PROPOSERS)
+    }
+    contrasts = {name: _options(kind) for name, kind in CONTRASTS.items()}
     if as_json:
-        print_json({"strategies": found, "proposers": proposers})
+        print_json({"strategies": found, "proposers": proposers, "contrasts": contrasts})
         return
     for one in found:
         print(f"{one['name']}: {one['error'] or one['about']}")
         if one["options"]:
             print(_told(one["options"]))
-    print(f"\nWho guesses ahead (name+proposer): {', '.join(proposers)}")
+    for title, kinds in (
+        ("Who guesses ahead: name+proposer, or speculate=proposer", proposers),
+        ("What a law is contrasted with: contrast=name", contrasts),
+    ):
+        print(f"\n{title}")
+        for name, options in kinds.items():
+            print(_told(options, f"{_INDENT}{name}: ") if options else f"{_INDENT}{name}")
 
 
 def _describe(name: str) -> dict[str, Any]:
@@ -39,7 +51,7 @@ def _describe(name: str) -> dict[str, Any]:
     from decodekit.strategy import resolve_strategy, strategy_factory
 
     try:
-        options = inspect.signature(strategy_factory(name)).parameters
+        shown = _options(strategy_factory(name))
     except DecodekitError as error:
         return {"name": name, "about": "", "options": {}, "error": str(error).splitlines()[0]}
     try:
@@ -48,24 +60,29 @@ def _describe(name: str) -> dict[str, Any]:
         about = repr(value) if is_preset else _paragraph(type(value))
     except DecodekitError:  # it has options that must be given
         about = _paragraph(strategy_factory(name))
-    shown = {
+    return {"name": name, "about": about, "options": shown, "error": None}
+
+
+def _options(factory: Callable[..., Any]) -> dict[str, dict[str, str | None]]:
+    """Types and defaults of the options of a class or function, by name."""
+    return {
         option: {
             "type": "" if parameter.annotation is parameter.empty else str(parameter.annotation),
             "default": None if parameter.default is parameter.empty else repr(parameter.default),
         }
-        for option, parameter in options.items()
+        for option, parameter in inspect.signature(factory).parameters.items()
         if parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
     }
-    return {"name": name, "about": about, "options": shown, "error": None}
 
 
-def _told(options: dict[str, dict[str, str | None]]) -> str:
+def _told(options: dict[str, dict[str, str | None]], begin: str = _INDENT) -> str:
     """The options on a few lines; a default that is None is not worth telling."""
+    after = _INDENT if begin == _INDENT else 2 * _INDENT
     pieces = []
     for name, option in options.items():
         default = option["default"]
         pieces.append(f"{name}=..." if default is None else name if default == "None" else f"{name}={default}")
-    return textwrap.fill(", ".join(pieces), _WIDTH, initial_indent=_INDENT, subsequent_indent=_INDENT)
+    return textwrap.fill(", ".join(pieces), _WIDTH, initial_indent=begin, subsequent_indent=after)
 
 
 def _paragraph(thing: object) -> str:

@@ -40,7 +40,7 @@ class ExtractionOptions:
     Attributes:
         schema: what to extract.
         model: name of the model, as for `LLM.load`.
-        strategy: name of the decoding strategy.
+        strategy: name of the decoding strategy, possibly with options, such as ``"sample:temperature=0.7"``.
         strategy_options: its options, such as ``{"temperature": 0.7}``.
         prompt: template, ``@FILE``, or None for the default of the model.
         is_raw: do not use the model's chat template.
@@ -68,8 +68,16 @@ class ExtractionOptions:
     @property
     def strategy_settings(self) -> dict[str, Any]:
         """The strategy as one of the settings of a job: all that decides which token is taken."""
-        canonical = {"fast_forward": self.fast_forward} if self.fast_forward == "canonical" else {}
-        return {"name": self.strategy, **self.strategy_options, **canonical}
+        from decodekit.strategy import spelled_strategy
+
+        name, spelled = spelled_strategy(self.strategy)
+        options = {**spelled, **self.strategy_options}
+        guesses = options.pop("speculate", None) or self.speculate
+        if options.get("verify") == "rejection" and guesses:  # then the text depends on who guesses
+            options["speculate"] = guesses if isinstance(guesses, str) else list(guesses)
+        if self.fast_forward == "canonical":
+            options["fast_forward"] = self.fast_forward
+        return {"name": name, **options}
 
     def check(self) -> tuple[Strategy, Constraint, OutputValidator]:
         """Check strategy and schema, which needs no model.

@@ -14,9 +14,11 @@ from decodekit.strategy.names import (
 )
 from decodekit.strategy.particles import Particles
 from decodekit.strategy.several import BestOf, SelfConsistency
+from decodekit.strategy.spelled import CONTRASTS, spelled_strategy
 from decodekit.strategy.tokenwise import Greedy, Mirostat, Sample, can_redraw
 
 __all__ = [
+    "CONTRASTS",
     "GENERATION_OPTIONS",
     "PROPOSERS",
     "Amateur",
@@ -36,6 +38,7 @@ __all__ = [
     "check_seed",
     "did_you_mean",
     "resolve_strategy",
+    "spelled_strategy",
     "strategy_factory",
     "unknown_option",
 ]

@@ -101,6 +101,9 @@ def test_strategies_are_listed_with_their_options() -> None:
     assert {"greedy", "sample", "beam", "mirostat"} <= by_name.keys()
     assert all(one["error"] is None for one in by_name.values())
     assert {"grammar", "suffix"} <= set(listed["proposers"])
+    assert listed["proposers"]["draft-model"]["num_tokens"]["default"] == "4"
+    assert listed["contrasts"].keys() == {"guidance", "dola", "amateur"}
+    assert listed["contrasts"]["dola"]["relative_top"]["default"] == "0.1"
 
 
 def test_a_broken_plug_in_is_listed_with_its_error(monkeypatch: pytest.MonkeyPatch) -> None:
