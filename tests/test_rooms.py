@@ -18,7 +18,7 @@ PACKAGE = Path(decodekit.__file__).parent
 LEVELS: list[set[str]] = [
     {"errors"},
     {"first_use", "plugins", "vocabulary"},
-    {"records", "spelling"},
+    {"pages", "records", "spelling"},
     {"sampling", "constraints", "models"},
     {"speculation"},
     {"generation"},

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from html import escape
 
 from decodekit.evaluation.intervals import Estimate
+from decodekit.pages import BAR, FAULT, INK, LINE, SOFT, round_step
 
 _WIDTH, _HEIGHT = 560, 320
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 16, 14, 42
-_INK, _SOFT, _LINE, _BAR = "#1c2330", "#5b6678", "#d9dee7", "#3b6fd4"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ def pareto(points: Sequence[Point], *, cost: str, quality: str, is_higher_better
     parts = [_frame(across, up, cost, quality)]
     if is_higher_better is not None:
         stairs = _stairs(front(points, is_higher_better), across, up, is_higher_better)
-        parts.append(f'<polyline class="front" points="{stairs}" fill="none" stroke="{_BAR}" stroke-dasharray="5 4"/>')
+        parts.append(f'<polyline class="front" points="{stairs}" fill="none" stroke="{BAR}" stroke-dasharray="5 4"/>')
     parts += [_error_bars(point, across, up) for point in points]
     places = [(across.at(point.cost.value), up.at(point.quality.value)) for point in points]
     for number, (point, place, lift) in enumerate(zip(points, places, _lifts(places), strict=True), 1):
@@ -88,7 +88,7 @@ def shares(values: Sequence[float], *, label: str, name: str) -> str:
     bar = min(40.0, (width - left - 6) / len(values))
     parts = [
         f'<rect x="{left + number * bar + 1:.1f}" y="{base - value * (base - 14):.1f}" '
-        f'width="{max(bar - 2, 1):.1f}" height="{value * (base - 14):.1f}" rx="1" fill="{_BAR}">'
+        f'width="{max(bar - 2, 1):.1f}" height="{value * (base - 14):.1f}" rx="1" fill="{BAR}">'
         f"<title>{escape(name)} {number + 1}: {value:.1%}</title></rect>"
         for number, value in enumerate(values)
     ]
@@ -99,9 +99,9 @@ def shares(values: Sequence[float], *, label: str, name: str) -> str:
     ]
     return (
         f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{escape(label)}">'
-        f'<g font-size="11" fill="{_SOFT}"><text x="{left - 5}" y="22" text-anchor="end">100 %</text>'
+        f'<g font-size="11" fill="{SOFT}"><text x="{left - 5}" y="22" text-anchor="end">100 %</text>'
         f'<text x="{left - 5}" y="{base}" text-anchor="end">0</text>{"".join(marks)}</g>'
-        f'<line x1="{left}" y1="{base}" x2="{width}" y2="{base}" stroke="{_LINE}" class="axis"/>{"".join(parts)}</svg>'
+        f'<line x1="{left}" y1="{base}" x2="{width}" y2="{base}" stroke="{LINE}" class="axis"/>{"".join(parts)}</svg>'
     )
 
 
@@ -120,7 +120,7 @@ def saved(rows: Sequence[tuple[str, float]]) -> str:
     for number, (name, share) in enumerate(rows):
         top = number * line + 4
         start, length = (middle, share * scale) if share >= 0 else (middle + share * scale, -share * scale)
-        fill = _BAR if share >= 0 else "#b3261e"
+        fill = BAR if share >= 0 else FAULT
         parts.append(
             f'<text x="{left - 8}" y="{top + 13}" text-anchor="end">{escape(_short(name))}<title>{escape(name)}</title>'
             f'</text><rect x="{start:.1f}" y="{top}" width="{max(length, 1):.1f}" height="18" rx="1" fill="{fill}"/>'
@@ -129,8 +129,8 @@ def saved(rows: Sequence[tuple[str, float]]) -> str:
     height = len(rows) * line + 4
     return (
         f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="forward passes saved">'
-        f'<line x1="{middle:.1f}" y1="0" x2="{middle:.1f}" y2="{height}" stroke="{_LINE}" class="axis"/>'
-        f'<g font-size="11" fill="{_SOFT}">{"".join(parts)}</g></svg>'
+        f'<line x1="{middle:.1f}" y1="0" x2="{middle:.1f}" y2="{height}" stroke="{LINE}" class="axis"/>'
+        f'<g font-size="11" fill="{SOFT}">{"".join(parts)}</g></svg>'
     )
 
 
@@ -152,9 +152,7 @@ class _Axis:
         low, high = min(values), max(values)
         if high - low < 1e-9 * max(abs(high), abs(low), 1e-9):
             low, high = low - 0.05 * max(abs(low), 1.0), high + 0.05 * max(abs(high), 1.0)
-        raw = (high - low) / 6
-        power = 10.0 ** math.floor(math.log10(raw))
-        step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= raw * (1 - 1e-9))
+        step = round_step((high - low) / 6)
         first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
         return cls(tuple(number * step for number in range(first, last + 1)), begin, end)
 
@@ -166,7 +164,7 @@ class _Axis:
 def _frame(across: _Axis, up: _Axis, cost: str, quality: str) -> str:
     base = _HEIGHT - _BOTTOM
     lines = [
-        f'<line x1="{_LEFT}" y1="{up.at(mark):.1f}" x2="{_WIDTH - _RIGHT}" y2="{up.at(mark):.1f}" stroke="{_LINE}" '
+        f'<line x1="{_LEFT}" y1="{up.at(mark):.1f}" x2="{_WIDTH - _RIGHT}" y2="{up.at(mark):.1f}" stroke="{LINE}" '
         f'class="axis"/><text x="{_LEFT - 6}" y="{up.at(mark) + 4:.1f}" text-anchor="end">{mark:,.6g}</text>'
         for mark in up.marks
     ]
@@ -176,7 +174,7 @@ def _frame(across: _Axis, up: _Axis, cost: str, quality: str) -> str:
     ]
     middle = (_TOP + base) / 2
     return (
-        f'<g font-size="11" fill="{_SOFT}">{"".join(lines)}'
+        f'<g font-size="11" fill="{SOFT}">{"".join(lines)}'
         f'<text x="{(_LEFT + _WIDTH - _RIGHT) / 2}" y="{_HEIGHT - 8}" text-anchor="middle">{escape(cost)}</text>'
         f'<text x="12" y="{middle}" text-anchor="middle" transform="rotate(-90 12 {middle})">{escape(quality)}</text>'
         "</g>"
@@ -200,10 +198,10 @@ def _error_bars(point: Point, across: _Axis, up: _Axis) -> str:
     bars = ""
     if point.cost.low is not None and point.cost.high is not None:
         low, high = across.at(max(point.cost.low, 0.0)), across.at(point.cost.high)
-        bars += f'<line x1="{low:.1f}" y1="{y:.1f}" x2="{high:.1f}" y2="{y:.1f}" stroke="{_SOFT}"/>'
+        bars += f'<line x1="{low:.1f}" y1="{y:.1f}" x2="{high:.1f}" y2="{y:.1f}" stroke="{SOFT}"/>'
     if point.quality.low is not None and point.quality.high is not None:
         low, high = up.at(point.quality.low), up.at(point.quality.high)
-        bars += f'<line x1="{x:.1f}" y1="{low:.1f}" x2="{x:.1f}" y2="{high:.1f}" stroke="{_SOFT}"/>'
+        bars += f'<line x1="{x:.1f}" y1="{low:.1f}" x2="{x:.1f}" y2="{high:.1f}" stroke="{SOFT}"/>'
     return f'<g class="spread">{bars}</g>'
 
 
@@ -211,8 +209,8 @@ def _point(number: int, place: tuple[float, float], lift: int, told: str) -> str
     x, y = place
     right, above = x + 6, y - 6 - 12 * lift
     return (
-        f'<g class="point"><circle cx="{x:.1f}" cy="{y:.1f}" r="4.5" fill="{_BAR}"><title>{escape(told)}</title>'
-        f'</circle><text x="{right:.1f}" y="{above:.1f}" font-size="11" fill="{_INK}">{number}</text></g>'
+        f'<g class="point"><circle cx="{x:.1f}" cy="{y:.1f}" r="4.5" fill="{BAR}"><title>{escape(told)}</title>'
+        f'</circle><text x="{right:.1f}" y="{above:.1f}" font-size="11" fill="{INK}">{number}</text></g>'
     )
 
 

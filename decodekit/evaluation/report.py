@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from html import escape
-from importlib.resources import files
 
 from decodekit.evaluation.comparison import Comparison
 from decodekit.evaluation.figures import Point, pareto, saved, shares
@@ -14,6 +13,7 @@ from decodekit.evaluation.metrics import METRICS
 from decodekit.evaluation.summary import Summary
 from decodekit.evaluation.tables import Grid, failures, grids, shown
 from decodekit.evaluation.task import Task
+from decodekit.pages import figure_html, page_html
 
 MAX_EXAMPLES = 5
 """So many examples of a task are shown with what each strategy wrote."""
@@ -30,14 +30,7 @@ def report_html(comparison: Comparison) -> str:
     for task in comparison.tasks:
         parts += _task(comparison, task)
     parts.append(_settings(comparison))
-    style = files("decodekit.evaluation").joinpath("report.css").read_text(encoding="utf-8")
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(title)}</title><style>\n{style}</style></head>\n<body>\n"
-        + "\n".join(parts)
-        + "\n</body></html>\n"
-    )
+    return page_html(title, parts, "decodekit.evaluation")
 
 
 def points(comparison: Comparison, task: str) -> list[Point]:
@@ -72,15 +65,15 @@ def _pictures(comparison: Comparison, task: str, summaries: list[Summary]) -> It
         metric = comparison.metrics[task][0]
         picture = pareto(placed, cost="ms per token", quality=metric, is_higher_better=METRICS[metric].is_higher_better)
         names = "".join(f"<li>{escape(point.name)}</li>" for point in placed)
-        yield _figure("Quality against time: 95 % intervals, the front dashed", f"{picture}<ol>{names}</ol>")
+        yield figure_html("Quality against time: 95 % intervals, the front dashed", f"{picture}<ol>{names}</ol>")
     savings = [(one.strategy, one.forwards_saved) for one in summaries if one.forwards_saved is not None]
     if savings:
         caption = f"Forward passes per token saved, beside {comparison.baseline}"
-        yield _figure(caption, saved([(name, share) for name, share in savings if share is not None]))
+        yield figure_html(caption, saved([(name, share) for name, share in savings if share is not None]))
     for one in summaries:
         if one.acceptance:
             picture = shares(one.acceptance, label="accepted by position", name="position")
-            yield _figure(f"Drafts of {one.strategy}: accepted by position", picture)
+            yield figure_html(f"Drafts of {one.strategy}: accepted by position", picture)
 
 
 def _over_examples(comparison: Comparison, task: str, summaries: list[Summary]) -> Grid:
@@ -111,11 +104,7 @@ def _texts(comparison: Comparison, task: Task) -> str:
 def _table(grid: Grid) -> str:
     heading = "".join(f"<th>{escape(name)}</th>" for name in grid.heading)
     rows = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in grid.rows)
-    return _figure(grid.title, f"<table><tr>{heading}</tr>{rows}</table>")
-
-
-def _figure(caption: str, content: str) -> str:
-    return f"<figure><figcaption>{escape(caption)}</figcaption>{content}</figure>"
+    return figure_html(grid.title, f"<table><tr>{heading}</tr>{rows}</table>")
 
 
 def _notes(comparison: Comparison) -> Iterator[str]:

@@ -10,6 +10,8 @@ import math
 from collections.abc import Mapping, Sequence
 from html import escape
 
+from decodekit.pages import BAR, LINE, SOFT, round_step
+
 _WIDTH, _HEIGHT, _BOTTOM, _LEFT = 420, 150, 22, 34
 
 
@@ -42,22 +44,22 @@ def histogram(
             label = f"{_plain(edges[number])} to {_plain(edges[number + 1])} {unit}: {count:,}"
             bars.append(
                 f'<rect x="{left + 0.5:.1f}" y="{_HEIGHT - _BOTTOM - height:.1f}" width="{max(bar_width - 1, 1):.1f}" '
-                f'height="{height:.1f}" rx="1" fill="#3b6fd4"><title>{escape(label)}</title></rect>'
+                f'height="{height:.1f}" rx="1" fill="{BAR}"><title>{escape(label)}</title></rect>'
             )
     median = sorted(values)[len(values) // 2]
     x = _LEFT + (median - edges[0]) / (edges[-1] - edges[0]) * (_WIDTH - _LEFT - 6)
     base = _HEIGHT - _BOTTOM
     return (
         f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="histogram in {escape(unit)}">'
-        f'<g font-size="11" fill="#5b6678" text-anchor="end"><text x="{_LEFT - 5}" y="22">{tallest:,}</text>'
+        f'<g font-size="11" fill="{SOFT}" text-anchor="end"><text x="{_LEFT - 5}" y="22">{tallest:,}</text>'
         f'<text x="{_LEFT - 5}" y="{base}">0</text>'
         f'<text x="{_WIDTH}" y="{_HEIGHT - 5}">{_plain(edges[-1])} {escape(unit)}</text></g>'
-        f'<line x1="{_LEFT}" y1="{base}" x2="{_WIDTH}" y2="{base}" stroke="#d9dee7" class="axis"/>'
+        f'<line x1="{_LEFT}" y1="{base}" x2="{_WIDTH}" y2="{base}" stroke="{LINE}" class="axis"/>'
         f"{''.join(bars)}"
-        f'<line x1="{x:.1f}" y1="10" x2="{x:.1f}" y2="{base}" stroke="#5b6678" stroke-dasharray="3 3"/>'
-        f'<text x="{min(max(x, 70), _WIDTH - 70):.1f}" y="9" font-size="11" fill="#5b6678" text-anchor="middle">'
+        f'<line x1="{x:.1f}" y1="10" x2="{x:.1f}" y2="{base}" stroke="{SOFT}" stroke-dasharray="3 3"/>'
+        f'<text x="{min(max(x, 70), _WIDTH - 70):.1f}" y="9" font-size="11" fill="{SOFT}" text-anchor="middle">'
         f"median {_plain(median)} {escape(unit)}</text>"
-        f'<text x="{_LEFT}" y="{_HEIGHT - 5}" font-size="11" fill="#5b6678">{_plain(edges[0])}</text>'
+        f'<text x="{_LEFT}" y="{_HEIGHT - 5}" font-size="11" fill="{SOFT}">{_plain(edges[0])}</text>'
         "</svg>"
     )
 
@@ -68,9 +70,7 @@ def _edges(low: float, high: float, num_bins: int) -> list[float]:
     span = high - low if high - low > size * 1e-9 else size
     if span < 1e-100:  # all zero, or as good as
         span = 1.0
-    raw = span / num_bins
-    power = 10.0 ** math.floor(math.log10(raw))
-    step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= raw * (1 - 1e-9))
+    step = round_step(span / num_bins)
     step = max(step, 1.0) if isinstance(low, int) else step  # counts are whole
     first = math.floor(low / step)
     last = max(math.ceil(high / step), first + 1)

@@ -6,12 +6,12 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from html import escape
-from importlib.resources import files
 from pathlib import Path
 
 from decodekit.jobs.figures import bars, histogram
 from decodekit.jobs.page import document_html
 from decodekit.jobs.view import DocumentView, JobView, total_fields
+from decodekit.pages import figure_html, page_html
 from decodekit.records.ledger import replace_file
 
 MAX_DOCUMENTS = 2000
@@ -52,14 +52,7 @@ def report_html(views: Sequence[JobView], *, title: str, max_documents: int = MA
     for view in views:
         parts.append(_documents(view, anchors, num_left, is_titled=len(views) > 1))
         num_left = max(0, num_left - len(view.documents))
-    style = files("decodekit.jobs").joinpath("report.css").read_text(encoding="utf-8")
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(title)}</title><style>\n{style}</style></head>\n<body>\n"
-        + "\n".join(parts)
-        + "\n</body></html>\n"
-    )
+    return page_html(title, parts, "decodekit.jobs")
 
 
 def _tiles(views: Sequence[JobView]) -> str:
@@ -100,13 +93,7 @@ def _pictures(views: Sequence[JobView]) -> str:
     weakest = [document.weakest[0] for document in documents if document.weakest is not None]
     if weakest:
         pictures.append(("Probability of the weakest value", histogram(weakest, unit="", bounds=(0.0, 1.0))))
-    return (
-        '<div class="pictures">'
-        + "".join(
-            f"<figure><figcaption>{escape(caption)}</figcaption>{picture}</figure>" for caption, picture in pictures
-        )
-        + "</div>"
-    )
+    return '<div class="pictures">' + "".join(figure_html(caption, picture) for caption, picture in pictures) + "</div>"
 
 
 def _lists(documents: Sequence[DocumentView], anchors: dict[int, str]) -> str:
@@ -131,7 +118,7 @@ def _lists(documents: Sequence[DocumentView], anchors: dict[int, str]) -> str:
                 f'<td class="number">{escape(figure)}</td><td>{escape(note)}</td></tr>'
                 for document, figure, note in rows[:NUM_LISTED]
             )
-            html += f"<figure><figcaption>{caption}</figcaption><table>{lines}</table></figure>"
+            html += figure_html(caption, f"<table>{lines}</table>")
     return f'<div class="pictures">{html}</div>' if html else ""
 
 

@@ -1,0 +1,44 @@
+"""Pages that show what was found: one file without scripts, the same look for all of them.
+
+A report has a style sheet of its own behind `page.css`, and pictures in SVG whose colours stand in the elements.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from html import escape
+from importlib.resources import files
+
+INK, SOFT, LINE, BAR, FAULT = "#1c2330", "#5b6678", "#d9dee7", "#3b6fd4", "#b3261e"
+"""Colours on a light page, those of `page.css`: text, remarks, lines, bars and what went wrong."""
+
+
+def page_html(title: str, parts: Iterable[str], room: str) -> str:
+    """A page.
+
+    Args:
+        title: of the window.
+        parts: the body, as HTML.
+        room: the package whose ``report.css`` goes on from `page.css`.
+    """
+    sheets = (files("decodekit.pages").joinpath("page.css"), files(room).joinpath("report.css"))
+    style = "".join(sheet.read_text(encoding="utf-8") for sheet in sheets)
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{escape(title)}</title><style>\n{style}</style></head>\n<body>\n"
+        + "\n".join(parts)
+        + "\n</body></html>\n"
+    )
+
+
+def figure_html(caption: str, content: str) -> str:
+    """A picture or table, as HTML, with its caption."""
+    return f"<figure><figcaption>{escape(caption)}</figcaption>{content}</figure>"
+
+
+def round_step(raw: float) -> float:
+    """The least of 1, 2, 5 and 10 times a power of ten that is at least `raw`, which is above 0."""
+    power = 10.0 ** math.floor(math.log10(raw))
+    return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= raw * (1 - 1e-9))
