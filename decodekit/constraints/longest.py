@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from decodekit.constraints.ir import Node
+from decodekit.constraints.ir import EPSILON, Concat, Node, Repeat
 from decodekit.constraints.network import Call, Frame, Read, Return
 from decodekit.errors import ResourceLimitError
 
-MAX_STEPS: Final = 200_000
+MAX_STEPS: Final = 50_000
 """Bound on the frames and lexical nodes that are looked at."""
 
 _Way: TypeAlias = tuple[int, tuple[Frame, ...]]
@@ -27,16 +28,16 @@ def most_bytes(root: Frame) -> int | None:
     """
     most: dict[Frame, int] = {}
     ways_of: dict[Frame, list[_Way]] = {}
-    path: dict[Frame, None] = {root: None}  # from the root to the frame in question: no recursion, texts may be deep
+    steps = _Steps()
+    # From the root to the frame in question: no recursion, texts may be deep.
+    path: dict[Frame, None] = {root.outward(): None}
     while path:
         frame = next(reversed(path))
         if frame not in ways_of:
-            found = _ways(frame)
+            found = _ways(frame, steps)
             if found is None:
                 return None
             ways_of[frame] = found
-            if len(ways_of) > MAX_STEPS:
-                raise _too_many()
         unknown = next((part for _, parts in ways_of[frame] for part in parts if part not in most), None)
         if unknown is None:
             most[frame] = max((num + sum(most[part] for part in parts) for num, parts in ways_of[frame]), default=0)
@@ -45,31 +46,44 @@ def most_bytes(root: Frame) -> int | None:
             return None
         else:
             path[unknown] = None
-    return most[root]
+    return most[root.outward()]
 
 
-def _ways(frame: Frame) -> list[_Way] | None:
+@dataclass(slots=True)
+class _Steps:
+    """What has been looked at so far."""
+
+    num: int = 0
+
+    def count(self) -> None:
+        self.num += 1
+        if self.num > MAX_STEPS:
+            raise ResourceLimitError(f"more than {MAX_STEPS:,} steps are needed to tell how long a text can get")
+
+
+def _ways(frame: Frame, steps: _Steps) -> list[_Way] | None:
     """The ways through a frame, those that are longest of their kind; None if a lexeme has no bound."""
+    steps.count()
     ways: list[_Way] = []
     for move in frame.moves():
         if isinstance(move, Return):
             ways.append((0, ()))
         elif isinstance(move, Call):
-            ways.append((0, (move.callee, move.then)))
+            ways.append((0, (move.callee.outward(), move.then.outward())))
         elif isinstance(move, Read) and not move.node.is_empty:
-            words = _longest_words(move.node)
+            words = _longest_words(move.node, steps)
             if words is None:
                 return None
             for label, length in words.items():
                 text = _sample(move.node, label) if move.capture else b""
-                ways += [(length, (after,)) for after in (move.reader or frame).after(label, text)]
+                ways += [(length, (after.outward(),)) for after in (move.reader or frame).after(label, text)]
     return ways
 
 
-def _longest_words(node: Node) -> dict[Hashable, int] | None:
+def _longest_words(node: Node, steps: _Steps) -> dict[Hashable, int] | None:
     """By label, the length of the longest word; None if words have no bound."""
     order: list[Node] = []  # each node after all that can follow it
-    successors: dict[Node, list[Node]] = {}
+    successors: dict[Node, list[tuple[Node, int]]] = {}
     stack: list[tuple[Node, bool]] = [(node, False)]
     on_path: set[Node] = set()
     while stack:
@@ -82,12 +96,14 @@ def _longest_words(node: Node) -> dict[Hashable, int] | None:
             return None  # every node is alive, so a cycle is a word without bound
         if current in successors:
             continue
-        successors[current] = [target for _, target in current.transitions() if not target.is_empty]
-        if len(successors) > MAX_STEPS:
-            raise _too_many()
+        steps.count()
+        following = _following(current, steps)
+        if following is None:
+            return None
+        successors[current] = following
         on_path.add(current)
         stack.append((current, True))
-        for target in successors[current]:
+        for target, _ in following:
             if target in on_path:
                 return None
             stack.append((target, False))
@@ -98,9 +114,24 @@ def _longest_words(node: Node) -> dict[Hashable, int] | None:
         length = longest[current]
         for label in current.labels:
             found[label] = max(found.get(label, 0), length)
-        for target in successors[current]:
-            longest[target] = max(longest.get(target, 0), length + 1)
+        for target, step in successors[current]:
+            longest[target] = max(longest.get(target, 0), length + step)
     return found
+
+
+def _following(node: Node, steps: _Steps) -> list[tuple[Node, int]] | None:
+    """What may follow how many bytes of a node, so that its longest words come about; None if it has no longest one.
+
+    Counted characters are read at once: a text of at most 32,767 characters would have half a million places.
+    """
+    head, tail = (node.head, node.tail) if isinstance(node, Concat) else (node, EPSILON)
+    if not isinstance(head, Repeat) or head.is_labelled or head.can_be_empty:
+        return [(target, 1) for _, target in node.transitions() if not target.is_empty]
+    words = {} if head.max is None else _longest_words(head.body, steps)
+    if not words:
+        return None
+    assert head.max is not None
+    return [(tail, head.max * words[None])]
 
 
 def _sample(node: Node, label: Hashable) -> bytes:
@@ -118,7 +149,3 @@ def _sample(node: Node, label: Hashable) -> bytes:
                     following.append((word + bytes(((mask & -mask).bit_length() - 1,)), target))
         layer = following
     return b""
-
-
-def _too_many() -> ResourceLimitError:
-    return ResourceLimitError(f"more than {MAX_STEPS:,} steps are needed to tell how long a text can get")

@@ -56,7 +56,7 @@ class Frame(ABC):
         return None
 
     def outward(self) -> Frame:
-        """A state with a way out as short as the shortest of this one, and with fewer ways; this one if none is known.
+        """A state with fewer words, among them one of every length that this one has; this one if none is known.
 
         Members of an object that may come in every order come in one order there: all orders are equally long.
         """

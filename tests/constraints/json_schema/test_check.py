@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -26,6 +26,8 @@ COMPACT: dict[str, Any] = {"whitespace": "compact"}
             15,
         ),  # a key of one escape
         ({"type": "string"}, 2, None),
+        ({"type": "string", "maxLength": 32_767}, 2, 12 * 32_767 + 2),  # two escapes for each character
+        ({"type": "array", "items": {"type": "string", "maxLength": 9_000}, "maxItems": 9}, 2, 9 * 108_003 + 1),
         ({"type": "array", "items": {"type": "boolean"}}, 2, None),
         ({"$ref": "#/$defs/a", "$defs": {"a": {"anyOf": [{"type": "array", "items": {"$ref": "#"}}]}}}, 2, None),
     ],
@@ -34,6 +36,15 @@ def test_least_and_most(schema: Any, least: int, most: int | None) -> None:
     coverage = dk.check(dk.JsonSchema(schema, **COMPACT), tokenizer=BYTES)
     assert coverage.least_tokens == least
     assert coverage.most_tokens == most
+
+
+@pytest.mark.parametrize("order", ["any", "declared"])
+def test_the_order_of_members_does_not_change_how_long_they_get(order: Literal["any", "declared"]) -> None:
+    members = {f"k{number:02}": {"type": "null"} for number in range(20)}
+    schema = {"type": "object", "properties": members, "additionalProperties": False, "minProperties": 3}
+    rule = dk.JsonSchema(schema, order=order, whitespace="compact", escapes="needed")
+    coverage = dk.check(rule, tokenizer=BYTES)
+    assert (coverage.least_tokens, coverage.most_tokens) == (2 + 3 * 11 - 1, 2 + 20 * 11 - 1)
 
 
 def test_without_a_tokenizer_nothing_is_counted() -> None:
