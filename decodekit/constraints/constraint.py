@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from decodekit.constraints.network import Frame
-from decodekit.errors import InvalidConstraintError, PluginError, UnknownNameError
+from decodekit.errors import InvalidConstraintError
 
 if TYPE_CHECKING:
     from decodekit.constraints.guards import Guard
-
-
-_NAME: Final = re.compile(r"[\w.-]{1,60}")
-_MEANT: Final = 'Regex("..."), JsonSchema(json.loads("...")) or Choices(["..."])'
 
 
 class Constraint(ABC):
@@ -72,14 +67,20 @@ def as_constraint(value: object) -> Constraint:
 
     Raises:
         InvalidConstraintError: the value is none of these; with the class of constraint that may be meant.
+        UnknownNameError: nothing has this name; with the classes of constraints that may be meant.
         PluginError: a name is installed, and what it stands for cannot be loaded or is no constraint.
     """
     if isinstance(value, Constraint):
         return value
     if isinstance(value, str):
-        return _named(value)
+        from decodekit.constraints.named import named_constraint
+
+        return as_constraint(named_constraint(value))
     if isinstance(value, bytes):
-        raise InvalidConstraintError("a bytes is no constraint, it could be a pattern, a schema or a text", hint=_MEANT)
+        raise InvalidConstraintError(
+            "a bytes is no constraint, it could be a pattern, a schema or a text",
+            hint='Regex("..."), JsonSchema(json.loads("...")) or Choices(["..."])',
+        )
     if isinstance(value, list | set | frozenset):
         raise InvalidConstraintError(
             f"a {type(value).__name__} is no constraint", hint="Choices([...]) for one of several texts"
@@ -104,21 +105,6 @@ def as_constraint(value: object) -> Constraint:
         f"{type(value).__name__} is no constraint",
         hint="a JSON Schema as a dict, a Pydantic model, or one of Regex, Choices, JsonSchema",
     )
-
-
-def _named(name: str) -> Constraint:
-    from decodekit.constraints.named import named_constraint
-
-    try:
-        return as_constraint(named_constraint(name))
-    except PluginError:
-        raise
-    except UnknownNameError as error:
-        known = f": {error.cause}" if _NAME.fullmatch(name) else ""
-        raise InvalidConstraintError(
-            f"a str names a constraint; {name!r:.60} is none, it could be a pattern, a schema or a text{known}",
-            hint=_MEANT,
-        ) from error
 
 
 def _response_format(value: Mapping[str, object]) -> Mapping[str, object]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from decodekit import plugins
 from decodekit.constraints.constraint import Constraint
@@ -12,6 +13,8 @@ from decodekit.errors import PluginError, UnknownNameError
 
 if TYPE_CHECKING:
     from decodekit.constraints.json_schema import JsonSchema
+
+_NAME: Final = re.compile(r"[\w.-]{1,60}")
 
 
 def named_constraint(name: str) -> Any:
@@ -32,7 +35,8 @@ def named_constraint(name: str) -> Any:
         raise
     except UnknownNameError as error:
         hint = 'Regex("..."), Choices(["..."]) or JsonSchema(json.loads("...")), if the text is no name'
-        raise UnknownNameError(error.cause, at=error.at, hint=hint) from None
+        cause = error.cause if _NAME.fullmatch(name) else f"no constraint {name!r:.60}."
+        raise UnknownNameError(cause, at=error.at, hint=hint) from None
     if isinstance(found, type) and not issubclass(found, Constraint):  # a Pydantic model stands for its JSON texts
         return found
     if not isinstance(found, Constraint) and callable(found):

@@ -64,7 +64,6 @@ def test_values_taken_as_json_schemas(value: object, accepts: list[str], rejects
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ("a+", "could be a pattern"),
         (b"a", "bytes is no constraint"),
         (["a", "b"], "list is no constraint"),
         (3.5, "float is no constraint"),

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import decodekit as dk
-from decodekit.errors import DecodekitError, InvalidConstraintError, OptionError, UnknownNameError
+from decodekit.errors import DecodekitError, OptionError, UnknownNameError
 from decodekit.evaluation.metrics import METRICS, fitting_metrics, metrics_of
 from decodekit.evaluation.task import Example, Task, load_task, named_tasks, shipped_tasks
 from decodekit.evaluation.values import is_valid
@@ -131,7 +131,7 @@ def test_unknown_tasks_and_a_schema_that_is_not_asked_for() -> None:
         load_task("extracton")
     with pytest.raises(OptionError, match="says by itself"):
         load_task("extraction", SCHEMA)
-    with pytest.raises(InvalidConstraintError):
+    with pytest.raises(UnknownNameError, match="no constraint 'a text'"):
         Task("t", (Example("a", "p"),), constraint="a text")
     with pytest.raises(OptionError, match="two tasks have the name 'extraction'"):
         named_tasks(["extraction", "extraction"])

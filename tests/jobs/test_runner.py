@@ -16,12 +16,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from decodekit.errors import DecodekitError, InvalidOutputError, JobError, JobSettingsError, OutputError
-from decodekit.records import ledger
 from decodekit.jobs.documents import Input, scan
 from decodekit.jobs.settings import document_seed
 from decodekit.jobs.store import JobFile, JobFolder, read_failures
 from decodekit.jobs.truncation import open_pointer
 from decodekit.jobs.validation import OutputValidator
+from decodekit.records import ledger
 from tests.jobs.conftest import SmallDisk
 from tests.jobs.fakes import (
     SCHEMA,

@@ -13,7 +13,7 @@ import torch
 
 import decodekit as dk
 from decodekit.constraints import JsonSchema, Regex, compile
-from decodekit.errors import OptionError, PluginError, UnknownNameError
+from decodekit.errors import OptionError, UnknownNameError
 from decodekit.speculation import (
     Adaptive,
     Chain,

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import pytest
 
 import decodekit as dk
-from decodekit.errors import InvalidConstraintError
+from decodekit.errors import InvalidConstraintError, UnknownNameError
 from tests.reference.vocabularies import byte_vocabulary
 
 BYTES = byte_vocabulary()
@@ -185,7 +185,7 @@ def test_what_is_taken() -> None:
     with pytest.raises(InvalidConstraintError, match="check looks at JSON Schemas, and this is a Regex"):
         dk.check(dk.Regex("a"))
     for text in ('{"type": "string"}', "[a-z]+", "os.getcwd()"):
-        with pytest.raises(InvalidConstraintError, match="could be a pattern, a schema or a text") as caught:
+        with pytest.raises(UnknownNameError, match=r"(?s)no constraint .*if the text is no name") as caught:
             dk.check(text)
         assert 'JsonSchema(json.loads("..."))' in str(caught.value) and "Installed" not in str(caught.value)
 
