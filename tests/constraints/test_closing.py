@@ -46,6 +46,47 @@ CASES: list[Any] = [
 ]
 
 
+INTEGER = {"type": "integer"}
+KEYS = [f"key{number}" for number in range(12)]
+LONG = {"type": "string", "maxLength": 32_767}
+WORD = {"type": "string", "pattern": "^[a-z-]+$", "maxLength": 30_000}
+MOST_STEPS = 20_000  # a tenth of what is allowed
+FAR: dict[str, tuple[JsonSchema, bytes]] = {
+    "required keys in any order": (
+        JsonSchema({"properties": dict.fromkeys(KEYS, INTEGER), "required": KEYS, "type": "object"}, order="any"),
+        b'{"key7":1,',
+    ),
+    "required keys that none declares": (JsonSchema({"required": KEYS, "type": "object"}, order="any"), b"{"),
+    "many optional keys of which some must be": (
+        JsonSchema(
+            {"properties": dict.fromkeys(KEYS, INTEGER), "minProperties": 6, "additionalProperties": False}, order="any"
+        ),
+        b'{"key7":1,',
+    ),
+    "distinct numbers": (JsonSchema({"type": "array", "items": INTEGER, "uniqueItems": True, "minItems": 13}), b"[5"),
+    "distinct long strings": (
+        JsonSchema({"type": "array", "items": LONG, "uniqueItems": True, "minItems": 3}),
+        b'["abc","a',
+    ),
+    "long strings": (
+        JsonSchema({"type": "object", "properties": dict.fromkeys("abcdef", WORD), "required": ["f"]}),
+        b'{"a":"x',
+    ),
+    "one of two long strings": (
+        JsonSchema({"oneOf": [WORD, {"type": "string", "pattern": "^[0-9]+$", "maxLength": 30_000}]}),
+        b'"',
+    ),
+    "a long string or another": (
+        JsonSchema({"if": {"pattern": "^[a-z-]+$"}, "then": {"maxLength": 30_000}, "else": {"minLength": 20}}),
+        b'"a',
+    ),
+    "long keys": (
+        JsonSchema({"patternProperties": {"^[a-z]{1,5000}$": LONG, "^[0-9]{1,5000}$": LONG}, "minProperties": 3}),
+        b'{"a',
+    ),
+}
+
+
 def matcher_of(rule: object, vocabulary: Vocabulary = VOCABULARY) -> GrammarMatcher:
     matcher = CompiledGrammar(as_constraint(rule), vocabulary).matcher()  # not the one that others have warmed
     assert isinstance(matcher, GrammarMatcher)
@@ -94,7 +135,7 @@ def byte_length(tokens: Iterable[int]) -> int:
     return sum(len(VOCABULARY.token_bytes[token] or b"") for token in tokens)
 
 
-@pytest.mark.parametrize("rule", CASES, ids=lambda rule: repr(rule)[:40])
+@pytest.mark.parametrize("rule", [*CASES, *(rule for rule, _ in FAR.values())], ids=lambda rule: repr(rule)[:40])
 def test_completions_complete_and_do_not_depend_on_what_was_asked(rule: object) -> None:
     rng = random.Random(1)
     warm = matcher_of(rule)
@@ -165,47 +206,6 @@ def test_bounds_are_kept() -> None:
     assert len(matcher_of(deep).completion()) <= 60 * 6 + 4
     long: Constraint = JsonSchema({"type": "string", "minLength": 3000})
     assert len(matcher_of(long).completion()) <= 3002 / 4 + 4
-
-
-INTEGER = {"type": "integer"}
-KEYS = [f"key{number}" for number in range(12)]
-LONG = {"type": "string", "maxLength": 32_767}
-WORD = {"type": "string", "pattern": "^[a-z-]+$", "maxLength": 30_000}
-MOST_STEPS = 20_000  # a tenth of what is allowed
-FAR: dict[str, tuple[JsonSchema, bytes]] = {
-    "required keys in any order": (
-        JsonSchema({"properties": dict.fromkeys(KEYS, INTEGER), "required": KEYS, "type": "object"}, order="any"),
-        b'{"key7":1,',
-    ),
-    "required keys that none declares": (JsonSchema({"required": KEYS, "type": "object"}, order="any"), b"{"),
-    "many optional keys of which some must be": (
-        JsonSchema(
-            {"properties": dict.fromkeys(KEYS, INTEGER), "minProperties": 6, "additionalProperties": False}, order="any"
-        ),
-        b'{"key7":1,',
-    ),
-    "distinct numbers": (JsonSchema({"type": "array", "items": INTEGER, "uniqueItems": True, "minItems": 13}), b"[5"),
-    "distinct long strings": (
-        JsonSchema({"type": "array", "items": LONG, "uniqueItems": True, "minItems": 3}),
-        b'["abc","a',
-    ),
-    "long strings": (
-        JsonSchema({"type": "object", "properties": dict.fromkeys("abcdef", WORD), "required": ["f"]}),
-        b'{"a":"x',
-    ),
-    "one of two long strings": (
-        JsonSchema({"oneOf": [WORD, {"type": "string", "pattern": "^[0-9]+$", "maxLength": 30_000}]}),
-        b'"',
-    ),
-    "a long string or another": (
-        JsonSchema({"if": {"pattern": "^[a-z-]+$"}, "then": {"maxLength": 30_000}, "else": {"minLength": 20}}),
-        b'"a',
-    ),
-    "long keys": (
-        JsonSchema({"patternProperties": {"^[a-z]{1,5000}$": LONG, "^[0-9]{1,5000}$": LONG}, "minProperties": 3}),
-        b'{"a',
-    ),
-}
 
 
 @pytest.mark.parametrize("name", FAR)
