@@ -14,7 +14,7 @@ from decodekit.constraints.bitmask import allocate_bitmask, ids_from_bitmask
 from decodekit.constraints.guarded_matcher import GuardedMatcher
 from decodekit.constraints.matcher import GrammarMatcher
 from decodekit.constraints.successors import TokenBytes
-from decodekit.errors import ConstraintError, InvalidConstraintError
+from decodekit.errors import ConstraintError, InvalidConstraintError, UnknownNameError
 from decodekit.testing import check_language, check_matcher
 from decodekit.vocabulary import Vocabulary
 from tests.reference.vocabularies import byte_vocabulary
@@ -63,7 +63,7 @@ def test_a_guarded_constraint_is_a_value() -> None:
 def test_what_is_no_guard_is_refused() -> None:
     with pytest.raises(InvalidConstraintError, match="function of the value"):
         Guarded(LETTERS, True)  # type: ignore[arg-type]
-    with pytest.raises(InvalidConstraintError):
+    with pytest.raises(UnknownNameError, match="no constraint 'pattern'"):
         Guarded("pattern", is_fine)
 
 

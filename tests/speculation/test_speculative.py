@@ -48,7 +48,7 @@ def test_what_it_stands_for(options: dict[str, Any], expected: Any) -> None:
         ({"draft_model": 5}, OptionError, "5 is no model"),
         ({"top_p": 0.9}, UselessOptionError, "top_p=0.9 has no effect with greedy"),
         ({"verify": "rejection"}, UselessOptionError, "no effect with greedy"),
-        ({"speculate": "suffix"}, OptionError, "no option 'speculate'"),
+        ({"speculate": "suffix"}, OptionError, "has a proposer already"),
         ({"num_draft_token": 3}, OptionError, "Did you mean 'num_draft_tokens'"),
         ({"temperature": -1.0, "num_draft_tokens": 0}, OptionError, "num_draft_tokens=0"),
         ({"temperature": -1.0, "num_draft_tokens": 0}, OptionError, "temperature must be a finite number above 0"),
