@@ -9,7 +9,8 @@ queries of their key head, and copies nothing (`models.attention`). All three mu
 alternate; a figure is the median time, a ratio the median of the ratios of neighbouring calls.
 
 With few small heads there is little to copy, and what is left is the arithmetic that all ways share: 8 query heads of
-64 numbers, 9 new tokens and 4,096 old ones are 75 million multiplications and additions: 0.8 ms at 90 GFLOP/s. Tried for these and not faster: the context without a mask and the new tokens by themselves, joined by their log-sum-exp
+64 numbers, 9 new tokens and 4,096 old ones are 75 million multiplications and additions: 0.8 ms at 90 GFLOP/s. Tried
+for these and not faster: the context without a mask and the new tokens by themselves, joined by their log-sum-exp
 (1.1 ms where packing takes 0.87), and scores and values by two plain batched products (0.79 ms; slower with larger
 heads or fewer tokens).
 """
