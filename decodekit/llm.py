@@ -34,7 +34,7 @@ from decodekit.generation.completion import Chunk, Completion, Score
 from decodekit.generation.prompt import Messages, Prompt, encode, encode_plain, is_messages
 from decodekit.generation.retreat import MAX_ROLLBACKS
 from decodekit.generation.scoring import token_logprobs
-from decodekit.generation.search import Choice, Search
+from decodekit.generation.search import Choice, Search, SearchCall
 from decodekit.generation.sequence import Request
 from decodekit.generation.settings import FastForward, Settings
 from decodekit.generation.stopping import StopStrings
@@ -384,13 +384,8 @@ class LLM:
         search = given if isinstance(given, Search) else None
         choice = given if isinstance(given, Choice) else None
         if search is not None:
-            faults += search.refusals(
-                model=model,
-                is_constrained=constraint is not None,
-                on_length=on_length,
-                fast_forward=fast_forward,
-                max_rollbacks=max_rollbacks,
-            )
+            call = SearchCall(model, constraint is not None, on_length, fast_forward, max_rollbacks)
+            faults += search.refusals(call)
         if on_error not in ("return", "raise"):
             faults.append(OptionError(f'on_error={on_error!r} is neither "return" nor "raise"', at="on_error"))
         stop = () if stop is None else stop

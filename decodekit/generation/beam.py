@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from decodekit.constraints.matcher import Matcher
     from decodekit.errors import DecodekitError
     from decodekit.generation.batch import Update
+    from decodekit.generation.search import SearchCall
     from decodekit.generation.sequence import Request, TokenLogprob
     from decodekit.generation.settings import NoiseKeys, Settings
     from decodekit.models.causal_lm import CausalLM
@@ -178,31 +179,23 @@ class Beam:
 
         return BeamBatch(model, settings, self, num_prompts, requests).run()
 
-    def refusals(
-        self,
-        *,
-        model: CausalLM,
-        is_constrained: bool,
-        on_length: str | None,
-        fast_forward: str,
-        max_rollbacks: int | None,
-    ) -> Iterator[DecodekitError]:
+    def refusals(self, call: SearchCall) -> Iterator[DecodekitError]:
         """Options that a beam search does not have."""
-        if on_length == "close":
+        if call.on_length == "close":
             yield OptionError(
                 'on_length="close" and beam search cannot be combined',
                 at="on_length",
                 hint="bounds on lengths in the constraint; texts that were cut rank behind all whole ones",
             )
-        if fast_forward == "canonical":
+        if call.fast_forward == "canonical":
             yield OptionError(
                 'fast_forward="canonical" and beam search cannot be combined: beams are compared token by token',
                 at="fast_forward",
                 hint='fast_forward="exact"',
             )
-        if max_rollbacks is not None:
+        if call.max_rollbacks is not None:
             yield UselessOptionError(
-                f"max_rollbacks={max_rollbacks} has no effect on beams: what a guard refuses is no candidate",
+                f"max_rollbacks={call.max_rollbacks} has no effect on beams: what a guard refuses is no candidate",
                 at="max_rollbacks",
             )
 

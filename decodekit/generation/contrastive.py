@@ -27,6 +27,7 @@ from decodekit.sampling.named import Processors, listed
 
 if TYPE_CHECKING:
     from decodekit.generation.batch import Update
+    from decodekit.generation.search import SearchCall
     from decodekit.generation.sequence import Request
     from decodekit.generation.settings import NoiseKeys, Settings
     from decodekit.models.causal_lm import CausalLM
@@ -112,33 +113,25 @@ class ContrastiveSearch:
             raise _without_states(model)
         return ContrastiveBatch(model, settings, self, num_prompts, requests).run()
 
-    def refusals(
-        self,
-        *,
-        model: CausalLM,
-        is_constrained: bool,
-        on_length: str | None,
-        fast_forward: str,
-        max_rollbacks: int | None,
-    ) -> Iterator[DecodekitError]:
+    def refusals(self, call: SearchCall) -> Iterator[DecodekitError]:
         """Options that contrastive search does not have, and models that it cannot use."""
-        if not isinstance(model, HiddenStates):
-            yield _without_states(model)
-        if on_length == "close":
+        if not isinstance(call.model, HiddenStates):
+            yield _without_states(call.model)
+        if call.on_length == "close":
             yield OptionError(
                 'on_length="close" and contrastive search cannot be combined',
                 at="on_length",
                 hint="bounds on lengths in the constraint",
             )
-        if fast_forward == "canonical":
+        if call.fast_forward == "canonical":
             yield OptionError(
                 'fast_forward="canonical" and contrastive search cannot be combined: tokens are compared one by one',
                 at="fast_forward",
                 hint='fast_forward="exact"',
             )
-        if max_rollbacks is not None:
+        if call.max_rollbacks is not None:
             yield UselessOptionError(
-                f"max_rollbacks={max_rollbacks} has no effect here: what a guard refuses is no candidate",
+                f"max_rollbacks={call.max_rollbacks} has no effect here: what a guard refuses is no candidate",
                 at="max_rollbacks",
             )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
@@ -12,6 +13,23 @@ if TYPE_CHECKING:
     from decodekit.generation.sequence import Request
     from decodekit.generation.settings import Settings
     from decodekit.models.causal_lm import CausalLM
+
+
+@dataclass(frozen=True, slots=True)
+class SearchCall:
+    """What a search is asked to do, as far as it may speak against it.
+
+    Args:
+        model: the model.
+        is_constrained: whether texts have a constraint.
+        on_length, fast_forward, max_rollbacks: as `LLM.generate` was given them; None for what it was not.
+    """
+
+    model: CausalLM
+    is_constrained: bool
+    on_length: str | None
+    fast_forward: str
+    max_rollbacks: int | None
 
 
 @runtime_checkable
@@ -34,15 +52,7 @@ class Search(Protocol):
             requests: what to continue, as for `Batch`.
         """
 
-    def refusals(
-        self,
-        *,
-        model: CausalLM,
-        is_constrained: bool,
-        on_length: str | None,
-        fast_forward: str,
-        max_rollbacks: int | None,
-    ) -> Iterator[DecodekitError]:
+    def refusals(self, call: SearchCall) -> Iterator[DecodekitError]:
         """What speaks against the search before anything is decoded: options of the call that it does not have, or
         that have no effect on it; a model that it cannot use; a constraint that it needs.
         """

@@ -13,6 +13,7 @@ from decodekit.strategy.tokenwise import Sample
 
 if TYPE_CHECKING:
     from decodekit.generation.batch import Update
+    from decodekit.generation.search import SearchCall
     from decodekit.generation.sequence import Request
     from decodekit.generation.settings import Settings
     from decodekit.models.causal_lm import CausalLM
@@ -68,36 +69,29 @@ class Particles(OverSamples, ParticleOptions):
 
         return ParticleBatch(model, settings, self, num_prompts, requests).run()
 
-    def refusals(
-        self,
-        *,
-        model: CausalLM,
-        is_constrained: bool,
-        on_length: str | None,
-        fast_forward: str,
-        max_rollbacks: int | None,
-    ) -> Iterator[DecodekitError]:
+    def refusals(self, call: SearchCall) -> Iterator[DecodekitError]:
         """Options that particles do not have, and texts that may be anything."""
-        if not is_constrained and self.predicate is None:
+        if not call.is_constrained and self.predicate is None:
             yield UselessOptionError(
                 "particles have no effect without a constraint or a predicate: all weights are the same",
                 at="strategy",
                 hint='constraint=, or strategy="sample"',
             )
-        if on_length == "close":
+        if call.on_length == "close":
             yield OptionError(
                 'on_length="close" and particles cannot be combined: it masks by the budget, which is no constraint',
                 at="on_length",
                 hint="bounds on lengths in the constraint; texts that were cut have no weight",
             )
-        if fast_forward == "canonical":
+        if call.fast_forward == "canonical":
             yield OptionError(
                 'fast_forward="canonical" and particles cannot be combined: weights need the law of every token',
                 at="fast_forward",
                 hint='fast_forward="exact"',
             )
-        if max_rollbacks is not None:
+        if call.max_rollbacks is not None:
             yield UselessOptionError(
-                f"max_rollbacks={max_rollbacks} has no effect on particles: a text that a guard refuses has no weight",
+                f"max_rollbacks={call.max_rollbacks} has no effect on particles: "
+                "a text that a guard refuses has no weight",
                 at="max_rollbacks",
             )

@@ -16,6 +16,7 @@ import decodekit as dk
 from decodekit import testing
 from decodekit.errors import DecodekitError
 from decodekit.generation.batch import Batch, Update
+from decodekit.generation.search import SearchCall
 from decodekit.generation.sequence import Request
 from decodekit.generation.settings import NoiseKeys, Settings
 from decodekit.generation.stopping import StopStrings
@@ -203,7 +204,7 @@ class CountsTexts(Likeliest):
     ) -> Iterator[Update]:
         return Batch(model, replace(settings, max_new_tokens=2 + next(self.calls)), num_prompts, iter(requests)).run()
 
-    def refusals(self, **options: Any) -> Iterator[DecodekitError]:
+    def refusals(self, call: SearchCall) -> Iterator[DecodekitError]:
         return iter(())
 
 
