@@ -8,6 +8,7 @@ from typing import Final, TypeAlias
 
 from decodekit.constraints.ir import EPSILON, Concat, Node, Repeat
 from decodekit.constraints.network import Call, Frame, Read, Return
+from decodekit.constraints.shortest import words_by_length
 from decodekit.errors import ResourceLimitError
 
 MAX_STEPS: Final = 50_000
@@ -135,17 +136,5 @@ def _following(node: Node, steps: _Steps) -> list[tuple[Node, int]] | None:
 
 
 def _sample(node: Node, label: Hashable) -> bytes:
-    """A shortest word with a label."""
-    seen = {node}
-    layer = [(b"", node)]
-    while layer:
-        following: list[tuple[bytes, Node]] = []
-        for word, current in layer:
-            if label in current.labels:
-                return word
-            for mask, target in current.transitions():
-                if target not in seen and not target.is_empty:
-                    seen.add(target)
-                    following.append((word + bytes(((mask & -mask).bit_length() - 1,)), target))
-        layer = following
-    return b""
+    """A shortest word with a label, which some word has."""
+    return next(word for words in words_by_length(node) for word, known in words if known == label)
