@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import difflib
 import importlib.metadata
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, Literal, TypeAlias
 
@@ -142,6 +142,11 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
     """`` Did you mean 'x'?``, or nothing if no name is near."""
     nearest = difflib.get_close_matches(name, sorted(names), n=1)
     return f" Did you mean {nearest[0]!r}?" if nearest else ""
+
+
+def near_or_first(name: str, names: Sequence[str]) -> str:
+    """``one of a, b, c``: the nearest names, or else the first few."""
+    return "one of " + ", ".join(difflib.get_close_matches(name, names, n=3) or names[:8])
 
 
 def _origin(entry: importlib.metadata.EntryPoint) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -118,6 +117,7 @@ def load(source: str, start: str | None = None) -> Constraint:
     from decodekit.constraints.grammar import Grammar, library
     from decodekit.constraints.named import available_constraints
     from decodekit.errors import NameNotFoundError, OptionError
+    from decodekit.plugins import near_or_first
 
     # What is no file is a name; the text of a grammar is not meant here.
     path = Path(source)
@@ -129,10 +129,9 @@ def load(source: str, start: str | None = None) -> Constraint:
         if source in library.names():
             return Grammar(library.path_of(source), start=start)
         if source not in names:
-            near = difflib.get_close_matches(source, names, n=3) or names[:8]
             raise NameNotFoundError(
                 f"there is no constraint {source!r}: no file {str(path.absolute())!r}, no such name",
-                hint="one of " + ", ".join(near),
+                hint=near_or_first(source, names),
             )
     if start is not None:
         what = "a schema" if is_schema else "an installed constraint"

@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from decodekit.errors import DecodekitError, InvalidConstraintError, JobError, NameNotFoundError
+from decodekit.plugins import near_or_first
 
 _CLASS_REFERENCE = re.compile(r"(?P<module>.+\.py|[A-Za-z_][\w.]*):(?P<name>[A-Za-z_]\w*)")
 _FIELD = re.compile(r"(?P<name>[^\W\d][\w-]*)(?P<q1>\?)?(?:\s+(?P<type>[^\s?]+(?:\s*\|\s*[^\s?|]+)*)\s*(?P<q2>\?)?)?")
@@ -103,11 +104,10 @@ def _from_fields(source: str) -> JobSchema:
     except InvalidConstraintError as error:
         if re.search(r"[\s,|]", source):
             raise
-        names = _names()
         raise NameNotFoundError(
             f"there is no schema {source!r}: no file {str(Path(source).absolute())!r}, no name of a schema, no field.",
             at="--schema",
-            hint="one of " + ", ".join(difflib.get_close_matches(source, names, n=3) or names[:8]) + f"; {FIELDS_HELP}",
+            hint=f"{near_or_first(source, _names())}; {FIELDS_HELP}",
         ) from error
     # Who writes "due date" wants a date, so formats are enforced here; in a schema file they are annotations.
     return JobSchema(source, schema, JsonSchema(schema, format="assert"))

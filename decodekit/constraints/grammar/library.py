@@ -6,7 +6,6 @@ A file is ``name.lark``, ``name.gbnf``, ``name.regex`` or ``name.schema.json``, 
 
 from __future__ import annotations
 
-import difflib
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
@@ -14,6 +13,7 @@ from typing import Final
 
 import decodekit
 from decodekit.errors import NameNotFoundError
+from decodekit.plugins import near_or_first
 
 SUFFIXES: Final = (".lark", ".gbnf", ".regex", ".schema.json")
 """The kinds of files, by how their names end."""
@@ -37,8 +37,8 @@ def path_of(name: str) -> Path:
     """
     path = _paths().get(_without_suffix(name))
     if path is None or name not in (path.name, _without_suffix(path.name)):
-        near = difflib.get_close_matches(_without_suffix(name), names(), n=3) or names()[:8]
-        raise NameNotFoundError(f"the library has no grammar {name!r}", hint="one of " + ", ".join(near))
+        hint = near_or_first(_without_suffix(name), names())
+        raise NameNotFoundError(f"the library has no grammar {name!r}", hint=hint)
     return path
 
 
