@@ -1,12 +1,21 @@
-"""What holds for all tests: one thread, nothing of the user's cache, and no GPU tests without a GPU."""
+"""What holds for all tests: one thread, nothing of the user's cache, no chance, and no GPU tests without a GPU.
+
+Property tests draw the same examples in every run, so that a run is never red by chance. `make fuzz` draws others:
+`DECODEKIT_TEST_SEED` asks for that, and for its number as the seed (see `tests.fuzz`).
+"""
 
 import os
 from collections.abc import Iterator
 
 import pytest
 import torch
+from hypothesis import settings
 
 os.environ["DECODEKIT_CACHE"] = "off"  # in the processes that tests start, too
+
+settings.register_profile("ordinary", derandomize=True, database=None, deadline=None)
+settings.register_profile("chance", database=None, deadline=None, print_blob=True)
+settings.load_profile("chance" if "DECODEKIT_TEST_SEED" in os.environ else "ordinary")
 
 
 @pytest.fixture(autouse=True)
