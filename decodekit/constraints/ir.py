@@ -418,13 +418,17 @@ class Complement(_Interned):
 
 
 class Repeat(_Interned):
-    """Between `min` and `max` words of `body`; `max` None has no bound. A nullable body has `min` 0."""
+    """Between `min` and `max` words of `body`; `max` None has no bound.
+
+    `min` is 0 if the body has the empty word without a label. It counts if the empty word has a label: of two rounds of
+    ``choice(byte_set(b"a"), accept("x"))``, one that reads ``a`` leaves one that reads nothing and has the label.
+    """
 
     __slots__ = ("body", "max", "min")
 
     def __init__(self, body: Node, min_: int, max_: int | None) -> None:
         self.body, self.min, self.max = body, min_, max_
-        labels: tuple[Hashable, ...] = () if min_ else tuple(dict.fromkeys((None, *body.labels)))
+        labels = body.labels if min_ else tuple(dict.fromkeys((None, *body.labels)))
         has_counts = body.has_counts or min_ > 1 or max_ is not None
         self._finish(labels, min_ > 0 and body.can_be_empty, body.is_labelled, has_counts)
 
@@ -437,9 +441,17 @@ class Repeat(_Interned):
         return self.body.is_empty
 
     def _derive(self) -> Transitions:
-        rest = repeat(self.body, max(self.min - 1, 0), None if self.max is None else self.max - 1)
-        # A nullable body needs no second case: the first word may be taken to be one that is not empty.
-        return merge([(mask, concat(target, rest)) for mask, target in self.body.transitions()])
+        rows = [(mask, concat(target, self._after(1))) for mask, target in self.body.transitions()]
+        # Rounds that read nothing may be taken to come last, where nothing follows that would have a label of its own
+        # or have none. Only if `min` needs one of them, another label may follow it: then it comes first.
+        if self.min > 1 and self.body.labels:
+            rest = self._after(2)
+            for label in self.body.labels:
+                rows += ((mask, concat(accept(label), target, rest)) for mask, target in self.body.transitions())
+        return merge(rows)
+
+    def _after(self, rounds: int) -> Node:
+        return repeat(self.body, max(self.min - rounds, 0), None if self.max is None else self.max - rounds)
 
     def _bound(self) -> tuple[int, int] | None:
         bounds = self.body.bounds()
@@ -717,18 +729,21 @@ def repeat(node: Node, min: int = 0, max: int | None = None) -> Node:
     """
     if min < 0 or (max is not None and max < min):
         raise ValueError(f"no number is at least {min} and at most {max}")
-    if max == 0 or isinstance(node, Accept):
-        return node if isinstance(node, Accept) and min else EPSILON
+    if max == 0:
+        return EPSILON
+    if isinstance(node, Accept):
+        return node if min else choice(EPSILON, node)
     if node is EMPTY:
         return EPSILON if min == 0 else EMPTY
     if min == max == 1:
         return node
-    if node.is_nullable:
-        if max == 1 and None in node.labels:
+    if isinstance(node, Repeat) and node.max is None and (min or node.min <= 1):
+        # j rounds of X{m,} are X{jm,}, which holds all that more rounds give; no round joins X{1,} to X{0,}.
+        return repeat(node.body, node.min * min)
+    if None in node.labels:  # rounds that read nothing and have no label fill up any count
+        if max == 1:
             return node
         min = 0
-    if isinstance(node, Repeat) and node.max is None and node.min <= 1 and max is None:
-        return repeat(node.body, node.min if min else 0)  # (X*)* and (X+)+
     node = _canonical(node)
     return _intern(Repeat, (id(node), min, max), node, min, max)
 

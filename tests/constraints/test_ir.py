@@ -109,6 +109,22 @@ def test_equal_structure_is_one_object() -> None:
     assert concat(b, EPSILON) is b is concat(EPSILON, b) and concat(b, EMPTY) is EMPTY
 
 
+def test_repeats_of_repeats_keep_their_counts() -> None:
+    a = byte_set(b"a")
+    assert repeat(repeat(a, 1), 2) is repeat(a, 2) is repeat(repeat(a, 1), 2, 7)
+    assert repeat(repeat(a, 2), 3) is repeat(a, 6)
+    assert repeat(repeat(a, 1), 0) is repeat(repeat(a, 1), 0, 1) is repeat(a)
+    assert not matches(repeat(repeat(a, 2), 0), b"a") and matches(repeat(repeat(a, 2), 0), b"")
+
+
+def test_rounds_that_read_nothing_keep_their_label() -> None:
+    named = choice(byte_set(b"a"), accept("x"))
+    for node in (repeat(accept("x"), 0, 2), repeat(named, 2, 2), repeat(named, 3), concat(repeat(named, 3, 4), named)):
+        assert derived_words(node, ALPHABET, 5) == words(node, ALPHABET, 5)
+    assert repeat(accept("x"), 0, 2).labels == (None, "x")
+    assert derived_words(repeat(named, 2, 2), ALPHABET, 3) == {(b"", "x"), (b"a", "x"), (b"aa", None)}
+
+
 def test_misuse_is_refused() -> None:
     with pytest.raises(ValueError, match="labelled"):
         both(concat(literal(b"ab"), accept(1)), concat(repeat(literal(b"ab")), accept(2)))
