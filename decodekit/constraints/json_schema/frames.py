@@ -21,7 +21,7 @@ from decodekit.constraints.json_schema.drafts import JsonValue
 from decodekit.constraints.json_schema.emptiness import Ask, Emptiness
 from decodekit.constraints.json_schema.escapes import Escapes, spelled
 from decodekit.constraints.json_schema.formats import Formats
-from decodekit.constraints.json_schema.layout import Punctuation, Whitespace, punctuation
+from decodekit.constraints.json_schema.layout import Layout, Whitespace, outermost
 from decodekit.constraints.json_schema.loader import Library
 from decodekit.constraints.json_schema.objects import SOME_KEY, ObjectPlan, ObjectState, Order
 from decodekit.constraints.json_schema.scalars import Scalar
@@ -67,7 +67,7 @@ class SchemaNetwork:
         self.library = Library(schema, registry)
         self.semantics = Semantics(self.library, formats)
         self.emptiness = Emptiness(self._has_value)
-        self.whitespace = whitespace
+        self.layout = outermost(whitespace)
         self.order = order
         self.escapes = escapes
         self.any_name = Read(self.lexeme(_ANY_NAME), capture=True)
@@ -79,15 +79,7 @@ class SchemaNetwork:
 
     def root(self) -> Frame:
         """The frame of a whole text."""
-        return ValueFrame(self, self.root_goal, 0)
-
-    def punctuation(self, depth: int) -> Punctuation:
-        """The punctuation of an object or array that is `depth` brackets deep."""
-        return punctuation(self.whitespace, depth)
-
-    def inner(self, depth: int) -> int:
-        """The depth of what lies inside; the same everywhere unless white space depends on it."""
-        return depth + 1 if isinstance(self.whitespace, int) else 0
+        return ValueFrame(self, self.root_goal, self.layout)
 
     def lexeme(self, node: Node) -> Node:
         """The texts of a lexeme that are generated: those with the escapes that are wanted."""
@@ -190,11 +182,11 @@ class SchemaNetwork:
 
 @dataclass(frozen=True, slots=True)
 class ValueFrame(Frame):
-    """Before a value that satisfies `goal`."""
+    """Before a value that satisfies `goal`; `layout` is that of an object or array that begins here."""
 
     network: SchemaNetwork
     goal: Goal
-    depth: int
+    layout: Layout
 
     def moves(self) -> tuple[Move, ...]:
         """One lexeme."""
@@ -207,12 +199,9 @@ class ValueFrame(Frame):
             return (END,)
         if label == _OBJECT:
             return tuple(
-                ObjectFrame(network, plan, plan.start, self.depth, "open") for plan in network.objects(self.goal)
+                ObjectFrame(network, plan, plan.start, self.layout, "open") for plan in network.objects(self.goal)
             )
-        inner = network.inner(self.depth)
-        return tuple(
-            ArrayFrame(network, plan, plan.start, self.depth, inner, "open") for plan in network.arrays(self.goal)
-        )
+        return tuple(ArrayFrame(network, plan, plan.start, self.layout, "open") for plan in network.arrays(self.goal))
 
     def expected(self, move: Move) -> tuple[str, ...]:
         """What the schema says of the value."""
@@ -262,7 +251,7 @@ class ObjectFrame(Frame):
     network: SchemaNetwork
     plan: ObjectPlan
     state: ObjectState
-    depth: int
+    layout: Layout
     place: str
 
     def moves(self) -> tuple[Move, ...]:
@@ -272,13 +261,15 @@ class ObjectFrame(Frame):
             raise TextNeeded
         if self.place == "key":
             return self._keys()
-        around = self.network.punctuation(self.depth)
-        is_empty = self.place == "open"
+        layout, is_empty = self.layout, self.place == "open"
         moves: list[Move] = []
         if plan.can_close(state):
-            moves.append(around.close_empty_object if is_empty else around.close_object)
+            moves.append(layout.close_empty_object if is_empty else layout.close_object)
         if plan.has_next(state):
-            moves.append(Call(around.first_key if is_empty else around.next_key, self._at("key", state)))
+            if is_empty:
+                moves += [Call(one.first_key, replace(self, layout=one, place="key")) for one in layout.at_key]
+            else:
+                moves.append(Call(layout.next_key, self._at("key", state)))
         return tuple(moves)
 
     def _keys(self) -> tuple[Move, ...]:
@@ -339,7 +330,7 @@ class ObjectFrame(Frame):
         return describing.object_objection(self, text, start, stop)
 
     def _at(self, place: str, state: ObjectState) -> ObjectFrame:
-        return ObjectFrame(self.network, self.plan, state, self.depth, place)
+        return ObjectFrame(self.network, self.plan, state, self.layout, place)
 
     def _declared(self, number: int) -> tuple[Frame, ...]:
         plan, state = self.plan, self.state
@@ -357,9 +348,10 @@ class ObjectFrame(Frame):
     def _members(self, members: list[tuple[Goal, ObjectState]]) -> tuple[Frame, ...]:
         network, plan = self.network, self.plan
         return tuple(
-            CallFrame(ColonFrame(network, goal, self.depth), self._at("member", after))
+            CallFrame(ColonFrame(network, goal, layout), ObjectFrame(network, plan, after, layout, "member"))
             for goal, after in members
             if network.is_inhabited(goal) and plan.can_finish(after)
+            for layout in self.layout.behind_key
         )
 
 
@@ -369,13 +361,11 @@ class ColonFrame(Frame):
 
     network: SchemaNetwork
     goal: Goal
-    depth: int
+    layout: Layout
 
     def moves(self) -> tuple[Move, ...]:
         """The colon, then the value."""
-        network = self.network
-        value = ValueFrame(network, self.goal, network.inner(self.depth))
-        return (Call(network.punctuation(self.depth).colon, value),)
+        return (Call(self.layout.colon, ValueFrame(self.network, self.goal, self.layout.inner)),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -389,8 +379,7 @@ class ArrayFrame(Frame):
     network: SchemaNetwork
     plan: ArrayPlan
     state: ArrayState
-    depth: int
-    inner: int
+    layout: Layout
     place: str
 
     def moves(self) -> tuple[Move, ...]:
@@ -401,20 +390,22 @@ class ArrayFrame(Frame):
         items = plan.items(state, network.is_inhabited)
         if self.place == "next":
             return self._items(items)
-        around = network.punctuation(self.depth)
-        is_empty = self.place == "open"
+        layout, is_empty = self.layout, self.place == "open"
         moves: list[Move] = []
         if plan.can_close(state):
-            moves.append(around.close_empty_array if is_empty else around.close_array)
+            moves.append(layout.close_empty_array if is_empty else layout.close_array)
         if any(True for _ in items):
-            moves.append(Call(around.first_item if is_empty else around.next_item, self._at("next", state)))
+            if is_empty:
+                moves += [Call(one.first_item, replace(self, layout=one, place="next")) for one in layout.at_item]
+            else:
+                moves.append(Call(layout.next_item, self._at("next", state)))
         return tuple(moves)
 
     def _items(self, items: Iterable[Item]) -> tuple[Move, ...]:
         moves: list[Move] = []
         for number, item in enumerate(items):
             if item.scalars is None:
-                moves.append(Call(ValueFrame(self.network, item.goal, self.inner), self._at("item", item.after)))
+                moves.append(Call(ValueFrame(self.network, item.goal, self.layout.inner), self._at("item", item.after)))
                 continue
             if item.has_texts:
                 moves.append(Call(_QUOTE, self._at("text", self.state)))
@@ -459,7 +450,7 @@ class ArrayFrame(Frame):
         return describing.array_objection(self, text, start, stop)
 
     def _at(self, place: str, state: ArrayState) -> ArrayFrame:
-        return ArrayFrame(self.network, self.plan, state, self.depth, self.inner, place)
+        return ArrayFrame(self.network, self.plan, state, self.layout, place)
 
     def behind(self, item: Item, scalar: Scalar | None) -> tuple[Frame, ...]:
         """After an item, which is remembered if others must differ from it."""

@@ -31,8 +31,9 @@ class JsonSchema(Constraint):
             without it), or a Pydantic model, dataclass, TypedDict, Enum, ``Literal``, ``list[int]`` and the like.
         format: ``"assert"`` enforces the formats that are known, ``"annotate"`` none, as the standard has it. For a
             Python type the formats are enforced as Pydantic reads them, whatever is said here.
-        whitespace: ``"any"`` (up to `layout.MAX_GAP` blanks in a gap), ``"compact"``, or an indentation as that of
-            `json.dumps`. Never any around the whole text.
+        whitespace: ``"natural"``: no white space, or one blank after each comma and colon, or one indentation by 2, 4
+            or a tab (see the module `layout`), of a piece; ``"any"``: up to `layout.MAX_GAP` blanks in a gap;
+            ``"compact"``: none; a number or a tab: as the indentation of `json.dumps`. Never any around the whole text.
         order: ``"declared"``: declared properties in their order, optional ones may be left out, then other ones;
             ``"any"``: in every order.
         registry: schemas that references may name, by absolute URI: a mapping or a `referencing.Registry`. Nothing
