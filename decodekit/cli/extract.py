@@ -65,6 +65,7 @@ def extract(
         o.OnLength,
         typer.Option(help="A document at the budget: failed, returned as far as it came, or closed in time."),
     ] = o.OnLength.error,
+    max_rollbacks: o.MaxRollbacks = None,
     max_failures: Annotated[
         int | None, typer.Option(min=1, help="Stop after so many failures.", show_default=False)
     ] = None,
@@ -110,6 +111,7 @@ def extract(
         seed=seed,
         speculate=o.parse_speculate(speculate),
         fast_forward=fast_forward.value,
+        max_rollbacks=max_rollbacks,
     )
     here = str(Path.cwd())
     sources = [Input(path, id_field, text_field, here) for path in inputs if path != "-"]
@@ -140,6 +142,7 @@ def retry(
         o.OnLength | None, typer.Option(help="What becomes of a document cut at the budget.", show_default=False)
     ] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Another seed.", show_default=False)] = None,
+    max_rollbacks: o.MaxRollbacks = None,
     batch_size: o.BatchSize = "auto",
     device_map: o.DeviceMap = None,
 ) -> int:
@@ -166,6 +169,7 @@ def retry(
         max_new_tokens=max_new_tokens,
         on_length=on_length.value if on_length else None,
         seed=seed,
+        max_rollbacks=max_rollbacks,
     )
     extraction = Extraction(load_model(chosen.model, job.settings.dtype, device_map), chosen)
     with JobFolder.resume(directory, extraction.settings) as folder:

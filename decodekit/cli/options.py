@@ -13,8 +13,8 @@ from decodekit.errors import OptionError
 from decodekit.spelling import split, split_calls
 
 SCHEMA_HELP = (
-    "What to extract: a JSON Schema file, module.py:Class (Pydantic, dataclass, TypedDict), the name of an installed "
-    "constraint or of a schema of the library, or fields such as "
+    "What to extract: a JSON Schema file, module.py:NAME (a Pydantic model, dataclass, TypedDict, or a constraint such "
+    "as Guarded(...)), the name of an installed constraint or of a schema of the library, or fields such as "
     "'name, total float, due date?, tags string[], kind invoice|receipt' "
     "(name, type, string if left out; [] a list, | choices, ? may be null)."
 )

@@ -63,10 +63,16 @@ def available_schemas() -> list[str]:
 
 
 def json_schema_in(constraint: Constraint) -> JsonSchema | None:
-    """The JSON Schema that a constraint is, a schema of the library among them; None if it is something else."""
+    """The JSON Schema that a constraint is; None if it is something else.
+
+    A schema of the library is one, and so is a guarded schema: that without its guard.
+    """
     from decodekit.constraints.grammar.rules import Inline
+    from decodekit.constraints.guards import Guarded
     from decodekit.constraints.json_schema import JsonSchema
 
+    while isinstance(constraint, Guarded):
+        constraint = constraint.constraint
     if isinstance(constraint, Grammar) and constraint.syntax == "schema":
         (rule,) = constraint.rules.rules.values()
         constraint = rule.constraint if isinstance(rule, Inline) else constraint

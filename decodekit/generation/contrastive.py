@@ -115,7 +115,7 @@ class ContrastiveSearch:
 
     def refusals(self, call: SearchCall) -> Iterator[DecodekitError]:
         """Options that contrastive search does not have, and models that it cannot use."""
-        if not isinstance(call.model, HiddenStates):
+        if call.model is not None and not isinstance(call.model, HiddenStates):
             yield _without_states(call.model)
         if call.on_length == "close":
             yield OptionError(

@@ -20,12 +20,12 @@ class SearchCall:
     """What a search is asked to do, as far as it may speak against it.
 
     Args:
-        model: the model.
+        model: the model; None where it is not loaded yet, so that nothing is said about it.
         is_constrained: whether texts have a constraint.
         on_length, fast_forward, max_rollbacks: as `LLM.generate` was given them; None for what it was not.
     """
 
-    model: CausalLM
+    model: CausalLM | None
     is_constrained: bool
     on_length: str | None
     fast_forward: str

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from decodekit import __version__
-from decodekit.errors import OptionError
+from decodekit.errors import OptionError, UselessOptionError, raise_faults
 from decodekit.jobs.documents import Entry
 from decodekit.jobs.executors import LocalExecutor, automatic_batch_size
 from decodekit.jobs.prompt import Prompt, choose_prompt
@@ -51,6 +51,7 @@ class ExtractionOptions:
         speculate: names of who guesses ahead, in order; empty for nobody. None is `SPECULATE`, where the model and the
             strategy can. Results do not depend on it, so it is not one of the job's settings.
         fast_forward: as in `LLM.generate`. ``"canonical"`` is another law, and so one of the settings.
+        max_rollbacks: as in `LLM.generate`: how often a text is taken back because a guard refuses it.
     """
 
     schema: JobSchema
@@ -64,6 +65,7 @@ class ExtractionOptions:
     seed: int = 0
     speculate: tuple[str, ...] | None = None
     fast_forward: FastForward = "exact"
+    max_rollbacks: int | None = None
 
     @property
     def strategy_settings(self) -> dict[str, Any]:
@@ -77,6 +79,8 @@ class ExtractionOptions:
             options["speculate"] = guesses if isinstance(guesses, str) else list(guesses)
         if self.fast_forward == "canonical":
             options["fast_forward"] = self.fast_forward
+        if self.max_rollbacks is not None:  # it decides who fails
+            options["max_rollbacks"] = self.max_rollbacks
         return {"name": name, **options}
 
     def check(self) -> tuple[Strategy, Constraint, OutputValidator]:
@@ -86,11 +90,12 @@ class ExtractionOptions:
             The strategy, the constraint to decode with, and the validator of outputs.
 
         Raises:
-            OptionError: options that the strategy does not have, or out of range.
+            OptionError: options that the strategy does not have, out of range, in conflict or without effect.
             UnknownNameError: no such strategy.
             ConstraintError: the schema is malformed, not supported or not satisfiable.
         """
         from decodekit.constraints import as_constraint
+        from decodekit.generation.search import Search, SearchCall
         from decodekit.strategy import resolve_strategy
 
         guesses = {"speculate": self.speculate} if self.speculate else {}
@@ -102,9 +107,19 @@ class ExtractionOptions:
                 at="strategy",
                 hint='num_return_sequences=1, or strategy="best-of", which chooses one',
             )
+        given: object = strategy  # a search may be a strategy by registration, which types do not see
+        if isinstance(given, Search):
+            call = SearchCall(None, True, self.on_length, self.fast_forward, self.max_rollbacks)
+            raise_faults(list(given.refusals(call)))
         constraint = as_constraint(self.schema.constraint)
         constraint.root()
-        return strategy, constraint, OutputValidator(self.schema.schema)
+        if self.max_rollbacks is not None and constraint.guard() is None:
+            raise UselessOptionError(
+                f"max_rollbacks={self.max_rollbacks} has no effect: only a constraint with a guard takes texts back",
+                at="max_rollbacks",
+            )
+        validator = OutputValidator(self.schema.schema, constraint, is_json=self.schema.is_json)
+        return strategy, constraint, validator
 
     @classmethod
     def of_settings(cls, settings: Settings, **changes: Any) -> ExtractionOptions:
@@ -113,14 +128,16 @@ class ExtractionOptions:
         Raises:
             JobError: the schema was a Python class and is no longer what it was when the job was made.
         """
-        schema = reload_schema(settings.schema_source, settings.schema)
+        schema = reload_schema(settings.schema_source, settings.schema, settings.constraint)
         strategy = dict(settings.strategy)
         fast_forward = strategy.pop("fast_forward", "exact")
+        max_rollbacks = strategy.pop("max_rollbacks", None)
         given: dict[str, Any] = {
             "model": settings.model,
             "strategy": strategy.pop("name"),
             "strategy_options": strategy,
             "fast_forward": fast_forward,
+            "max_rollbacks": max_rollbacks,
             "prompt": settings.prompt,
             "is_raw": not settings.is_chat,
             "max_new_tokens": settings.max_new_tokens,
@@ -158,8 +175,20 @@ class Extraction:
             model=options.model,
             has_chat_template=has_chat_template,
             is_raw=options.is_raw,
-            schema=schema.schema,
+            schema=schema.schema if schema.is_json else schema.beyond,
+            is_json=schema.is_json,
         )
+        self._call: dict[str, Any] = {
+            "constraint": self._constraint,
+            "strategy": self._strategy,
+            "max_new_tokens": options.max_new_tokens,
+            "on_length": options.on_length,
+            "logprobs": True,
+            "fast_forward": options.fast_forward,
+            "max_rollbacks": options.max_rollbacks,
+        }
+        # Nothing is decoded: the rest of what speaks against the options is told before a folder is made.
+        llm.as_completed((), seed=(), batch_size=1, **self._call)
         self.settings = Settings(
             model=options.model,
             weights=weights_fingerprint(llm),
@@ -174,6 +203,7 @@ class Extraction:
             on_length=options.on_length,
             seed=options.seed,
             version=__version__,
+            constraint=schema.beyond,
         )
 
     @property
@@ -207,14 +237,7 @@ class Extraction:
         executor = LocalExecutor(
             self._llm,
             batch_size=batch_size or automatic_batch_size(self._llm.model.device.type),
-            options={
-                "constraint": self._constraint,
-                "strategy": self._strategy,
-                "max_new_tokens": self._options.max_new_tokens,
-                "on_length": self._options.on_length,
-                "logprobs": True,
-                "fast_forward": self._options.fast_forward,
-            },
+            options=self._call,
         )
         runner = Runner(
             folder,
@@ -228,9 +251,16 @@ class Extraction:
 
 
 def with_guesses(strategy: Strategy, fast_forward: FastForward) -> Strategy:
-    """The strategy with the proposers of `SPECULATE`, if it or that of its samples takes proposers and has none."""
+    """The strategy with the proposers of `SPECULATE`, if it or that of its samples takes proposers and has none.
+
+    A search, such as beams or particles, takes none.
+    """
+    from decodekit.generation.search import Search
     from decodekit.strategy.several import OverSamples
 
+    given: object = strategy
+    if isinstance(given, Search):
+        return strategy
     if isinstance(strategy, OverSamples):
         return replace(strategy, strategy=with_guesses(strategy.strategy, fast_forward))  # type: ignore[type-var]
     takes_proposers = "speculate" in getattr(strategy, "__dataclass_fields__", {})

@@ -66,11 +66,11 @@ def escape_pointer(key: str) -> str:
     return key.replace("~", "~0").replace("/", "~1")
 
 
-def value_probabilities(completion: Completion, vocabulary: Vocabulary) -> dict[str, float]:
+def value_probabilities(completion: Completion, vocabulary: Vocabulary, *, is_json: bool = True) -> dict[str, float]:
     """For each scalar of a JSON output, by JSON Pointer, the lowest probability among its tokens, to 4 digits.
 
-    A token counts for a value when it holds at least one byte of it. Nothing is said about a text whose bytes are not
-    those of its tokens (cut at a stop string).
+    An output that is no JSON is one value. A token counts for a value when it holds at least one byte of it. Nothing is
+    said about a text whose bytes are not those of its tokens (cut at a stop string).
     """
     starts, probabilities = [], []
     offset = 0
@@ -86,7 +86,7 @@ def value_probabilities(completion: Completion, vocabulary: Vocabulary) -> dict[
     result: dict[str, float] = {}
     first = 0
     byte, character = 0, 0
-    for pointer, start, end in value_spans(text):
+    for pointer, start, end in value_spans(text) if is_json else [("", 0, len(text))]:
         byte_start = byte + len(text[character:start].encode())
         byte_end = byte_start + len(text[start:end].encode())
         byte, character = byte_end, end

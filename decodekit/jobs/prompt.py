@@ -24,6 +24,15 @@ JSON Schema:
 Document:
 {text}
 """
+TEXT_INSTRUCTION = """\
+Read the document below and answer with a text of this form and with nothing else.
+
+Form:
+{schema}
+
+Document:
+{text}
+"""
 _PLACEHOLDER = re.compile(r"\{(text|schema)\}")
 
 
@@ -51,7 +60,13 @@ class Prompt:
 
 
 def choose_prompt(
-    template: str | None, *, model: str, has_chat_template: bool, is_raw: bool, schema: Mapping[str, Any] | bool
+    template: str | None,
+    *,
+    model: str,
+    has_chat_template: bool,
+    is_raw: bool,
+    schema: Mapping[str, Any] | bool,
+    is_json: bool = True,
 ) -> Prompt:
     """The prompt of a job.
 
@@ -60,7 +75,8 @@ def choose_prompt(
         model: name of the model: the bundled ones read the bare document.
         has_chat_template: whether the tokenizer has one; if so it is used.
         is_raw: do not use the chat template.
-        schema: the JSON Schema of the job.
+        schema: the JSON Schema of the job; the description of its constraint where that is none.
+        is_json: whether the answer is JSON.
 
     Raises:
         OptionError: the template does not contain ``{text}``, or its file cannot be read.
@@ -69,7 +85,8 @@ def choose_prompt(
         if model in BUNDLED_MODELS:
             return Prompt(BUNDLED_TEMPLATE, False, schema)
         is_chat = has_chat_template and not is_raw
-        return Prompt(INSTRUCTION if is_chat else INSTRUCTION + "\nJSON:\n", is_chat, schema)
+        instruction, end = (INSTRUCTION, "\nJSON:\n") if is_json else (TEXT_INSTRUCTION, "\nAnswer:\n")
+        return Prompt(instruction if is_chat else instruction + end, is_chat, schema)
     if template.startswith("@"):
         try:
             template = Path(template[1:]).read_text(encoding="utf-8")

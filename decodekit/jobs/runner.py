@@ -191,7 +191,7 @@ class Runner:
         except DecodekitError as error:
             self._fail(document.id, document.digest, error, completion, summary)
             return
-        self._folder.record_result(row, self._metrics(outcome, completion, row["value"]))
+        self._folder.record_result(row, self._metrics(outcome, completion, is_whole="text" not in row))
         summary.num_done += 1
         summary.num_tokens += completion.stats.num_generated_tokens
         self._observer.advance(document.id, None, completion.stats.num_generated_tokens)
@@ -215,15 +215,16 @@ class Runner:
             row["value"] = self._validator.value(completion.text)
         return row
 
-    def _metrics(self, outcome: Outcome, completion: Completion, value: object) -> Row:
+    def _metrics(self, outcome: Outcome, completion: Completion, *, is_whole: bool) -> Row:
         row: Row = {
             "id": outcome.task.document.id,
             "run": len(self._folder.job.runs),
             "at": round(time.time(), 3),
             "seconds": round(outcome.seconds, 4),
         }
-        if self._vocabulary is not None and completion.logprobs:
-            row["probabilities"] = value_probabilities(completion, self._vocabulary)
+        if self._vocabulary is not None and completion.logprobs and is_whole:  # a text that was cut has no values
+            is_json = self._validator.is_json
+            row["probabilities"] = value_probabilities(completion, self._vocabulary, is_json=is_json)
         return row
 
     def _fail(
@@ -240,7 +241,7 @@ class Runner:
             "code": error.code,
             "error": type(error).__name__,
             "message": error.cause,
-            "at": _place(error, completion),
+            "at": _place(error, completion if self._validator.is_json else None),
             "hint": error.hint,
             "text": completion.text if completion else "",
             "finish_reason": completion.finish_reason if completion else None,

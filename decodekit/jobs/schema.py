@@ -1,4 +1,4 @@
-"""The schema of a job, from a file, a class in a Python file, or a line of field names."""
+"""The schema of a job, from a file, a class or constraint in a Python file, or a line of field names."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ import json
 import re
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from decodekit.errors import DecodekitError, InvalidConstraintError, JobError, NameNotFoundError
 from decodekit.plugins import near_or_first
+
+if TYPE_CHECKING:
+    from decodekit.constraints import Constraint
 
 _CLASS_REFERENCE = re.compile(r"(?P<module>.+\.py|[A-Za-z_][\w.]*):(?P<name>[A-Za-z_]\w*)")
 _FIELD = re.compile(r"(?P<name>[^\W\d][\w-]*)(?P<q1>\?)?(?:\s+(?P<type>[^\s?]+(?:\s*\|\s*[^\s?|]+)*)\s*(?P<q2>\?)?)?")
@@ -42,23 +45,29 @@ class JobSchema:
 
     Attributes:
         source: as given on the command line.
-        schema: the JSON Schema; every output is validated against it.
-        constraint: what is enforced while decoding: the schema, or the Python class that it came from.
+        schema: the JSON Schema; every output is validated against it. True for a constraint that is none.
+        constraint: what is enforced while decoding: the schema, the Python class that it came from, or a constraint.
+        beyond: what is asked for beyond the schema, as `described` says it: the constraint, where it has a guard or is
+            no JSON Schema. Empty for a schema or a class.
+        is_json: whether the texts are JSON. Else the value of a text is what its constraint makes of it.
     """
 
     source: str
     schema: Mapping[str, Any] | bool
     constraint: Any
+    beyond: Mapping[str, Any] = field(default_factory=dict)
+    is_json: bool = True
 
 
 def load_schema(source: str) -> JobSchema:
     """Read a schema.
 
     Args:
-        source: a JSON file; ``module.py:Class`` or ``package.module:Class`` (Pydantic model, dataclass, TypedDict, Enum
-            or another type); the name of an installed constraint or of a schema of the library; or fields such as
-            ``"name, total float, tags string[], kind invoice|receipt, due date?"``. A file goes before a name, and a
-            name before the field of that name, which is written with its type.
+        source: a JSON file; ``module.py:NAME`` or ``package.module:NAME`` (Pydantic model, dataclass, TypedDict, Enum
+            or another type; a `Constraint`, such as ``dk.Guarded(Invoice, is_balanced)`` or ``dk.Regex("[0-9]+")``; a
+            JSON Schema as a dict); the name of an installed constraint or of a schema of the library; or fields such
+            as ``"name, total float, tags string[], kind invoice|receipt, due date?"``. A file goes before a name, and
+            a name before the field of that name, which is written with its type.
 
     Raises:
         NameNotFoundError: the file, the class or the name does not exist.
@@ -69,7 +78,7 @@ def load_schema(source: str) -> JobSchema:
     if source.startswith(("{", "[")):
         return _from_dictionary(source, _parse(source, "--schema"))
     if match := _CLASS_REFERENCE.fullmatch(source):
-        return _from_class(source, match["module"], match["name"])
+        return _from_module(source, match["module"], match["name"])
     path = Path(source)
     if path.suffix.lower() == ".json" or path.is_file():
         return _from_dictionary(source, _parse(_read(path), source))
@@ -113,23 +122,24 @@ def _from_fields(source: str) -> JobSchema:
     return JobSchema(source, schema, JsonSchema(schema, format="assert"))
 
 
-def reload_schema(source: str, schema: Mapping[str, Any] | bool) -> JobSchema:
-    """The schema of an existing job: a file is not read again, a class and fields are made anew.
+def reload_schema(source: str, schema: Mapping[str, Any] | bool, beyond: Mapping[str, Any] | None = None) -> JobSchema:
+    """The schema of an existing job: a file is not read again, a class, a constraint and fields are made anew.
 
     Args:
         source: as given when the job was made.
         schema: the JSON Schema that the job was made with.
+        beyond: as in `JobSchema`.
 
     Raises:
-        JobError: the class has another schema now.
-        NameNotFoundError: the class has gone.
+        JobError: the class or the constraint is another one now.
+        NameNotFoundError: it has gone.
     """
-    if _CLASS_REFERENCE.fullmatch(source):
+    if beyond or _CLASS_REFERENCE.fullmatch(source):
         found = load_schema(source)  # a class may check more than its schema says
-        if found.schema != schema:
+        if found.schema != schema or json.loads(json.dumps(found.beyond)) != (beyond or {}):
             raise JobError(
                 f"{source} has changed since the job was made.",
-                hint="run extract again with --fresh, or with --force to go on with the new class.",
+                hint="run extract again with --fresh, or with --force to go on with what it is now.",
             )
         return found
     try:
@@ -168,7 +178,23 @@ def _parse(text: str, place: str) -> Any:
 def _from_dictionary(source: str, value: Any) -> JobSchema:
     if not isinstance(value, (dict, bool)):
         raise InvalidConstraintError("a JSON Schema is an object, true or false.", at=source)
+    if isinstance(value, dict) and (value.get("type") == "structural_tag" or isinstance(value.get("tools"), list)):
+        from decodekit.constraints import as_constraint
+
+        return _from_constraint(source, as_constraint(value))
     return JobSchema(source, unwrap_response_format(value), value)
+
+
+def _from_constraint(source: str, constraint: Constraint) -> JobSchema:
+    from decodekit.constraints import Guarded
+    from decodekit.constraints.named import json_schema_in
+    from decodekit.jobs.described import described
+
+    schema = json_schema_in(constraint)
+    if schema is None:
+        return JobSchema(source, True, constraint, described(constraint), is_json=False)
+    beyond = described(constraint) if isinstance(constraint, Guarded) else {}
+    return JobSchema(source, schema.schema, constraint, beyond)  # type: ignore[arg-type]
 
 
 def unwrap_response_format(value: Any) -> Mapping[str, Any] | bool:
@@ -182,22 +208,28 @@ def unwrap_response_format(value: Any) -> Mapping[str, Any] | bool:
     return value  # type: ignore[no-any-return]
 
 
-def _from_class(source: str, module_name: str, name: str) -> JobSchema:
-    from decodekit.constraints import JsonSchema
+def _from_module(source: str, module_name: str, name: str) -> JobSchema:
+    from decodekit.constraints import Constraint, JsonSchema, as_constraint
 
     module = _import(module_name)
     if not hasattr(module, name):
-        names = sorted(key for key, value in vars(module).items() if _is_own_type(value, module))
+        names = sorted(
+            key for key, value in vars(module).items() if _is_own_type(value, module) or isinstance(value, Constraint)
+        )
         near = difflib.get_close_matches(name, names, n=1)
         raise NameNotFoundError(
-            f"no name {name!r} in {module_name}. It has: {', '.join(names) or 'no class'}.",
+            f"no name {name!r} in {module_name}. It has: {', '.join(names) or 'no class and no constraint'}.",
             hint=f"{module_name}:{near[0]}" if near else None,
         )
     value = getattr(module, name)
     if isinstance(value, dict):
-        return JobSchema(source, unwrap_response_format(value), value)
+        return _from_dictionary(source, value)
+    if isinstance(value, str | bytes | list | set | frozenset):  # refused, with what may be meant
+        value = as_constraint(value)
+    if isinstance(value, Constraint):
+        return _from_constraint(source, value)
     try:
-        constraint = value if isinstance(value, JsonSchema) else JsonSchema(value)
+        constraint = JsonSchema(value)
     except DecodekitError:
         raise
     except Exception as error:  # a missing package of a type, code of the user's class

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from decodekit.records.fingerprints import differences, digest
@@ -25,6 +25,7 @@ class Settings:
         tokenizer: fingerprint of the vocabulary.
         schema_source: what was given as schema: a file, ``module.py:Class``, or fields.
         schema: the JSON Schema itself.
+        constraint: what is asked for beyond the schema, such as a guard; see `JobSchema.beyond`.
         prompt: the template, with ``{text}`` and perhaps ``{schema}``.
         is_chat: whether the filled template is sent as a user's message through the chat template.
         strategy: ``{"name": "sample", "temperature": 0.7}``: the decoding strategy and the options that were given.
@@ -47,6 +48,7 @@ class Settings:
     on_length: str
     seed: int
     version: str
+    constraint: Mapping[str, Any] = field(default_factory=dict)
 
     # Where the schema and the model came from is for people; what they are is in the other fields. So a folder that
     # was moved, or a schema file given by another path, is still the same job.
@@ -58,7 +60,12 @@ class Settings:
         return digest(self._compared(), length=8)
 
     def _compared(self) -> dict[str, object]:
-        return {name: value for name, value in asdict(self).items() if name not in self._NOT_COMPARED}
+        return {
+            name: value
+            for name, value in asdict(self).items()
+            # Jobs that were made before there were constraints have none.
+            if name not in self._NOT_COMPARED and (name, value) != ("constraint", {})
+        }
 
     def differences(self, other: Settings) -> list[str]:
         """The compared fields that differ, each as ``"name was A, now B"`` with `other` as the newer one."""
@@ -77,7 +84,8 @@ class Settings:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Settings:
         """The inverse of `to_json`; raises KeyError for a missing field."""
-        return cls(**{field.name: data[field.name] for field in fields(cls)})
+        data = {"constraint": {}, **data}
+        return cls(**{one.name: data[one.name] for one in fields(cls)})
 
 
 def document_seed(seed: int, document_id: str) -> int:

@@ -1,4 +1,4 @@
-"""The last word on an output: parsed as strict JSON and validated by `jsonschema`, whatever decoded it."""
+"""The last word on an output, whatever decoded it: strict JSON, `jsonschema`, and the constraint's own `parse`."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from decodekit.errors import InvalidConstraintError, InvalidOutputError
+from decodekit.errors import DecodekitError, InvalidConstraintError, InvalidOutputError
+
+if TYPE_CHECKING:
+    from decodekit.constraints import Constraint
 
 
 class OutputValidator:
@@ -16,11 +19,18 @@ class OutputValidator:
 
     Formats are annotations, as the specification has it. References are resolved inside the schema only.
 
+    Args:
+        schema: the JSON Schema; True for any value.
+        constraint: reads each output, too, so that guards and the validators of Python types have their say.
+        is_json: whether the value of an output is its JSON; otherwise it is what the constraint makes of it.
+
     Raises:
         InvalidConstraintError: the schema itself is malformed.
     """
 
-    def __init__(self, schema: Mapping[str, Any] | bool) -> None:
+    def __init__(
+        self, schema: Mapping[str, Any] | bool, constraint: Constraint | None = None, *, is_json: bool = True
+    ) -> None:
         from jsonschema import FormatChecker, SchemaError
         from jsonschema.validators import Draft202012Validator, validator_for
         from jsonschema_specifications import REGISTRY  # type: ignore[import-untyped]
@@ -34,13 +44,29 @@ class OutputValidator:
             raise InvalidConstraintError(f"not a JSON Schema: {error.message}.", at=place) from error
         # The registry holds the metaschemas and nothing else; without one, jsonschema would fetch references by itself.
         self._validator = draft(schema, registry=REGISTRY)
+        self._constraint = constraint
+        self.is_json = is_json
 
     def value(self, text: str) -> Any:
         """The JSON value of an output.
 
         Raises:
-            InvalidOutputError: not JSON (NaN and infinities are not), or the schema does not allow the value.
+            InvalidOutputError: not JSON (NaN and infinities are not), the schema or the constraint does not allow the
+                value, or what the constraint makes of a text cannot be written as JSON.
+            ConstraintError: a guard has failed.
         """
+        value = self._json_value(text) if self.is_json else None
+        if self._constraint is None:
+            return value
+        try:
+            parsed = self._constraint.parse(text)
+        except DecodekitError:
+            raise
+        except Exception as error:  # a validator of the user's own type raises what it likes
+            raise InvalidOutputError(f"the output breaks the constraint: {error}") from error
+        return value if self.is_json else _plain(parsed)
+
+    def _json_value(self, text: str) -> Any:
         from referencing.exceptions import Unresolvable
 
         try:
@@ -54,6 +80,21 @@ class OutputValidator:
         if fault is not None:
             raise InvalidOutputError(f"the output breaks the schema: {fault.message}.", at=f"#{_pointer(fault.path)}")
         return value
+
+
+def _plain(value: object) -> Any:
+    """A value in JSON's own types: a dataclass or a Pydantic model as an object, a tuple as an array."""
+    from pydantic_core import PydanticSerializationError, to_jsonable_python
+
+    try:
+        plain = to_jsonable_python(value)
+        json.dumps(plain, allow_nan=False)
+    except (PydanticSerializationError, ValueError, RecursionError) as error:
+        cause = str(error).partition("\n")[0]
+        raise InvalidOutputError(
+            f"the value of the output, a {type(value).__name__}, cannot be written as JSON: {cause}"
+        ) from error
+    return plain
 
 
 def _refuse_constant(name: str) -> NoReturn:

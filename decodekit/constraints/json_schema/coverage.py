@@ -8,6 +8,7 @@ from typing import Final
 
 from decodekit.constraints.compiler import compile
 from decodekit.constraints.constraint import Constraint, as_constraint
+from decodekit.constraints.guards import Guarded
 from decodekit.constraints.json_schema import guarding, support
 from decodekit.constraints.json_schema.formats import Formats
 from decodekit.constraints.json_schema.reporting import report
@@ -98,7 +99,7 @@ def check(
         InvalidConstraintError: it is no schema at all: malformed keywords, not JSON, another kind of constraint.
         UnresolvableReferenceError: a reference names nothing that is here.
     """
-    constraint = _json_schema(schema_or_type, format, registry)
+    constraint, guards = _json_schema(schema_or_type, format, registry)
     network = constraint.unchecked_network()
     found = list(support.findings(network.library, constraint.format))
     by_guard = guarding.guarded_locations(network.semantics)
@@ -129,6 +130,10 @@ def check(
     guarded = [entry.pointer for entry in keywords if entry.status == "guard"]
     if guarded:
         warnings.append(f"{', '.join(guarded[:3])}: enforced by a guard when the text may end; texts may be taken back")
+    if guards:
+        warnings.append(
+            f"{', '.join(guards)}: asked about the whole value when the text may end; texts may be taken back"
+        )
     least = most = None
     if error is None and tokenizer is not None:
         least, most, doubts = _budgets(constraint, tokenizer)
@@ -146,10 +151,10 @@ def check(
     )
 
 
-def _json_schema(value: object, format: Formats, registry: object) -> JsonSchema:
-    """What is to be checked, with the options of `check` where it has none of its own."""
+def _json_schema(value: object, format: Formats, registry: object) -> tuple[JsonSchema, list[str]]:
+    """What is to be checked, with the options of `check` where it has none of its own; names of functions around it."""
     if not isinstance(value, str | Mapping | Constraint):
-        return JsonSchema(value, format=format, registry=registry)
+        return JsonSchema(value, format=format, registry=registry), []
     from decodekit.constraints.named import json_schema_in  # which brings the grammars along
 
     given = as_constraint(value)
@@ -160,7 +165,11 @@ def _json_schema(value: object, format: Formats, registry: object) -> JsonSchema
             f"check looks at JSON Schemas, and {named} {type(given).__name__}",
             hint="compile(...).matcher().explain(text), which says where a text stops",
         )
-    return JsonSchema(found.schema, format=format, registry=registry) if isinstance(value, Mapping) else found
+    guards = []
+    while isinstance(given, Guarded):
+        guards.append(getattr(given.function, "__name__", type(given.function).__name__))
+        given = given.constraint
+    return JsonSchema(found.schema, format=format, registry=registry) if isinstance(value, Mapping) else found, guards
 
 
 def _budgets(constraint: JsonSchema, tokenizer: object) -> tuple[int | None, int | None, list[str]]:

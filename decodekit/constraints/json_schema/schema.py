@@ -103,6 +103,11 @@ class JsonSchema(Constraint):
         """The schema as a fresh JSON value."""
         return json.loads(self._text)
 
+    @property
+    def python_type(self) -> object:
+        """The type that the texts are of; None for a schema."""
+        return self._python_type
+
     def network(self) -> SchemaNetwork:
         """The network of the schema; shared by equal constraints."""
         return _network(self._key)

@@ -1,0 +1,125 @@
+"""What a constraint is, as a JSON value: written in `job.json`, and compared when a job goes on.
+
+    described(dk.Guarded(Invoice, is_balanced))
+    # {"Guarded": {"constraint": {"JsonSchema": {...}}, "function": {"function": "is_balanced", "code": "3fa2c1d0..."}}}
+
+A schema is data and can be compared. A guard is a program: it is told by its name and a digest of its source, that of
+the functions and classes of its own file that it names, and the plain values that it reads. What it reads from files,
+or from other packages, is not seen.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import hashlib
+import inspect
+import math
+import re
+import sys
+import textwrap
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from types import CodeType
+from typing import Any, Final
+
+from decodekit.records.fingerprints import digest
+
+_ADDRESS: Final = re.compile(r" at 0x[0-9a-fA-F]+")
+_WORD: Final = re.compile(r"[^\W\d]\w*")
+_PLAIN: Final = (str, bytes, int, float, bool, type(None), tuple, list, dict, set, frozenset)
+
+
+def described(value: object) -> Any:
+    """The JSON value of a constraint, or of an argument of one. Equal constraints have equal ones."""
+    from decodekit.constraints import JsonSchema
+
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else repr(value)
+    if isinstance(value, Mapping):
+        return {str(key): described(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [described(item) for item in value]
+    if isinstance(value, set | frozenset):
+        return sorted((described(item) for item in value), key=repr)
+    if isinstance(value, JsonSchema):
+        options = {name: getattr(value, name) for name in ("format", "whitespace", "order", "escapes")}
+        return {"JsonSchema": {"schema": value.schema, "type": described(value.python_type), **options}}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {type(value).__name__: {one.name: described(getattr(value, one.name)) for one in _told(value)}}
+    if isinstance(value, type):
+        return {"type": _name(value), "code": code_digest(value)}
+    if callable(value):
+        return {"function": _name(value), "code": code_digest(value)}
+    return {type(value).__name__: _shown(value)}
+
+
+def code_digest(thing: object) -> str:
+    """16 hexadecimal digits over the program that a function, a class or another callable is; see the module.
+
+    Comments and line breaks do not count.
+    """
+    parts: dict[str, str] = {}
+    _collect(thing, getattr(thing, "__module__", None), parts)
+    return digest(sorted(parts.items()), length=16)
+
+
+def _collect(thing: object, module: str | None, parts: dict[str, str]) -> None:
+    """Add the source of a thing under its name, and that of what it names in its own module."""
+    name = _name(thing)
+    if name in parts:
+        return
+    if not inspect.isroutine(thing) and not isinstance(thing, type):  # an object that can be called: a partial, say
+        parts[name] = _shown(thing)
+        used = {"": type(thing), "func": getattr(thing, "func", None), **getattr(thing, "__dict__", {})}
+    else:
+        parts[name] = source = _source(thing)
+        space = vars(sys.modules.get(module or "", object))
+        named = set(_WORD.findall(source)) & space.keys()
+        used = {one: space[one] for one in sorted(named)} | _enclosed(thing)
+    for one, value in used.items():
+        if isinstance(value, _PLAIN):
+            parts[f"{name}: {one}"] = _shown(sorted(value, key=repr) if isinstance(value, set | frozenset) else value)
+        elif callable(value) and getattr(value, "__module__", None) == module:
+            _collect(value, module, parts)
+
+
+def _enclosed(thing: object) -> dict[str, object]:
+    """What a function reads from the one around it."""
+    code, cells = getattr(thing, "__code__", None), getattr(thing, "__closure__", None) or ()
+    found = {}
+    for name, cell in zip(getattr(code, "co_freevars", ()), cells, strict=False):
+        with suppress(ValueError):  # not filled yet
+            found[name] = cell.cell_contents
+    return found
+
+
+def _source(thing: object) -> str:
+    try:
+        source = textwrap.dedent(inspect.getsource(thing))  # type: ignore[arg-type]
+    except (OSError, TypeError):  # made by `exec`, or not in Python
+        code = getattr(thing, "__code__", None)
+        return _shown(_of_code(code)) if isinstance(code, CodeType) else _shown(thing)
+    try:
+        return ast.unparse(ast.parse(source))
+    except SyntaxError:  # a lambda in the middle of an expression
+        return " ".join(source.split())
+
+
+def _of_code(code: CodeType) -> list[object]:
+    constants = [_of_code(one) if isinstance(one, CodeType) else _shown(one) for one in code.co_consts]
+    return [hashlib.sha256(code.co_code).hexdigest(), constants, *code.co_names]
+
+
+def _told(value: Any) -> Iterator[dataclasses.Field[Any]]:
+    return (one for one in dataclasses.fields(value) if hasattr(value, one.name))
+
+
+def _name(thing: object) -> str:
+    return str(getattr(thing, "__qualname__", None) or type(thing).__qualname__)
+
+
+def _shown(value: object) -> str:
+    return _ADDRESS.sub("", repr(value))
