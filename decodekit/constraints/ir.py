@@ -441,17 +441,16 @@ class Repeat(_Interned):
         return self.body.is_empty
 
     def _derive(self) -> Transitions:
-        rows = [(mask, concat(target, self._after(1))) for mask, target in self.body.transitions()]
-        # Rounds that read nothing may be taken to come last, where nothing follows that would have a label of its own
-        # or have none. Only if `min` needs one of them, another label may follow it: then it comes first.
+        num_left = None if self.max is None else self.max - 1
+        rest = repeat(self.body, max(self.min - 1, 0), num_left)
+        rows = [(mask, concat(target, rest)) for mask, target in self.body.transitions()]
+        # Rounds that read nothing may be taken to come last, behind the last label. Only where `min` needs one for want
+        # of other rounds, another label may follow it: then it comes first, as often as is needed.
         if self.min > 1 and self.body.labels:
-            rest = self._after(2)
+            rest = repeat(self.body, 0, None if num_left is None else num_left - 1)
             for label in self.body.labels:
                 rows += ((mask, concat(accept(label), target, rest)) for mask, target in self.body.transitions())
         return merge(rows)
-
-    def _after(self, rounds: int) -> Node:
-        return repeat(self.body, max(self.min - rounds, 0), None if self.max is None else self.max - rounds)
 
     def _bound(self) -> tuple[int, int] | None:
         bounds = self.body.bounds()
@@ -565,8 +564,11 @@ def _concat_two(head: Node, tail: Node) -> Node:
         return tail
     if tail is EPSILON:
         return head
-    if isinstance(head, Accept) and (isinstance(tail, Accept) or None not in _possible_labels(tail)):
-        return tail
+    if isinstance(head, Accept):
+        if isinstance(tail.head if isinstance(tail, Concat) else tail, Accept) or None not in _possible_labels(tail):
+            return tail
+        if isinstance(tail, Choice):  # a label in front of each option, where it may be dropped: derivatives stay few
+            return choice(*(_concat_two(head, option) for option in tail.options))
     if isinstance(head, Repeat):  # X{a,b}X{c,d} is X{a+c,b+d}: a chain of optional parts is one count
         following, rest = (tail.head, tail.tail) if isinstance(tail, Concat) else (tail, EPSILON)
         if isinstance(following, Repeat) and following.body is head.body:
@@ -618,7 +620,7 @@ def _choice(nodes: Iterable[Node], depth: int) -> Node:
     counted: dict[tuple[Node, Node], list[Repeat]] = {}  # X{a,b}·T by (X, T)
     for head, parts in concats.items():
         tails = dict.fromkeys(part.tail for part in parts)
-        if len(tails) == 1 or depth == 0:
+        if len(tails) == 1 or depth == 0 or isinstance(head, Accept):  # see `_concat_two`
             joined = [concat(head, tail) for tail in tails]
         else:
             joined = [concat(head, _choice(tails, depth - 1))]

@@ -1,4 +1,7 @@
-"""Nodes mean what their operators say, equal structure is one object, and hostile sizes stay small."""
+"""Nodes mean what their operators say, equal structure is one object, and hostile sizes stay small.
+
+Small expressions are gone through in `test_ir_exhaustive.py`; here chance looks at larger ones.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +59,7 @@ def unlabelled(depth: int = 3) -> st.SearchStrategy[Node]:
     )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(unlabelled())
 def test_derivatives_find_the_words_of_the_operators(node: Node) -> None:
     expected = {word for word, _ in words(node, ALPHABET, 4)}
@@ -67,7 +70,7 @@ def test_derivatives_find_the_words_of_the_operators(node: Node) -> None:
         assert not node.is_empty
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(unlabelled(), unlabelled(), unlabelled())
 def test_labels_reach_the_end_of_their_words(first: Node, second: Node, tail: Node) -> None:
     node = concat(choice(concat(first, accept(1)), concat(second, accept(2))), tail)
@@ -76,7 +79,7 @@ def test_labels_reach_the_end_of_their_words(first: Node, second: Node, tail: No
     assert derived_words(inside, ALPHABET, 4) == words(inside, ALPHABET, 4)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(unlabelled())
 def test_emptiness_is_exact(node: Node) -> None:
     # Without counts above 3 and with at most 6 leaves, a shortest word this long would be a surprise: explore instead.
@@ -242,7 +245,7 @@ def test_threads_make_the_same_nodes() -> None:
     assert all(first is other for nodes in made[1:] for first, other in zip(made[0], nodes, strict=True))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(unlabelled(), unlabelled(), st.integers(1, 3))
 def test_saturated_counts_look_the_same_nearby(first: Node, second: Node, limit: int) -> None:
     counted = concat(repeat(choice(first, byte_set(b"a")), limit, 50), repeat(byte_set(b"b"), 0, limit + 1))
@@ -299,7 +302,7 @@ def look_the_same(exact: Node, forgetful: Node, limit: int) -> bool:
     return True
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(lettered(), st.integers(0, 1), st.integers(1, 14), st.integers(1, 4), st.binary(max_size=3))
 def test_a_count_of_letters_out_of_sight_is_forgotten(
     node: Node, low: int, high: int, limit: int, start: bytes
@@ -327,7 +330,7 @@ def test_a_count_of_letters_in_sight_is_kept() -> None:
     assert meeting.derivative(ord("b")).saturated(3) is node.derivative(ord("b")).saturated(3)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(lettered())
 def test_bounds_suffice(node: Node) -> None:
     bounds = node.bounds()

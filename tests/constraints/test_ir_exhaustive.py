@@ -1,0 +1,370 @@
+"""Every expression up to a size means what its operators say: its words, labels, emptiness, bounds and saturation.
+
+The constructors of `ir` simplify, so a wrong rule hides wherever nobody looks. Here all expressions of some leaves, up
+to a number of operators, are made twice: as nodes, and as sets of words (`tests/reference/expressions.py`). Expressions
+whose nodes are one object are gone through once: whatever is built on them is the same, too.
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from functools import cache
+from typing import Any, Final, TypeAlias
+
+import pytest
+
+from decodekit.constraints import ir
+from decodekit.constraints.ir import Node
+from decodekit.constraints.words import words as word_list
+from tests.reference.expressions import Language, Meanings
+
+Counts: TypeAlias = tuple[int, int | None]
+Known: TypeAlias = dict[Node, Language]
+"""Nodes with their words up to the length."""
+
+COUNTS: Final[tuple[Counts, ...]] = (
+    (0, 0), (0, 1), (0, 2), (0, None), (1, 1), (1, 2), (1, None), (2, 2), (2, None),
+)  # fmt: skip
+ALPHABET: Final = b"ab"
+LENGTH: Final = 5
+NAMES: Final = ("x", "y")
+
+
+class Views:
+    """What can be seen of a node from outside: its ends and dead ends after every text up to a length.
+
+    A view has a number for each label, and one for "not empty": the texts with it, a bit for each. Bit 0 is the empty
+    text; then come those that begin with the first letter, then those with the second, in the same order.
+    """
+
+    def __init__(self, alphabet: bytes, names: tuple[str, str]) -> None:
+        self.alphabet, self.labels = alphabet, (None, *names, 3)
+        self._views: dict[tuple[Node, int], tuple[int, ...]] = {}
+        self.words = cache(self._words)
+        self.shortest = cache(self._shortest)
+
+    def num_texts(self, length: int) -> int:
+        return sum(len(self.alphabet) ** n for n in range(length + 1))
+
+    def of(self, node: Node, length: int) -> tuple[int, ...]:
+        """What derivatives show of the texts of at most `length` bytes."""
+        known = self._views.get((node, length))
+        if known is None:
+            view = [*(int(label in node.labels) for label in self.labels), int(not node.is_empty)]
+            for mask, target in node.transitions() if length else ():
+                for number, letter in enumerate(self.alphabet):
+                    if mask >> letter & 1:
+                        shift = 1 + number * self.num_texts(length - 1)
+                        for place, below in enumerate(self.of(target, length - 1)):
+                            view[place] |= below << shift
+            known = self._views[node, length] = tuple(view)
+        return known
+
+    def _words(self, language: Language, length: int) -> tuple[int, ...]:
+        """The same for a set of words, without what is not empty."""
+        found: dict[Hashable, int] = dict.fromkeys(self.labels, 0)
+        for word, label in language:
+            place = 0
+            for index, byte in enumerate(word):
+                place += 1 + self.alphabet.index(byte) * self.num_texts(length - index - 1)
+            found[label] |= 1 << place
+        return tuple(found.values())
+
+    def _shortest(self, node: Node) -> int | None:
+        """The length of a shortest word; None if there is none."""
+        layer, seen, length = {node}, {node}, 0
+        while layer:
+            if any(other.labels for other in layer):
+                return length
+            layer = {target for other in layer for _, target in other.transitions()} - seen
+            seen |= layer
+            length += 1
+        return None
+
+    def beginnings(self, node: Node, most: int = 30) -> set[Node]:
+        """What is left after each beginning of a word, or after the first ones."""
+        seen, layer = {node}, {node}
+        while layer and len(seen) < most:
+            layer = {target for other in layer for _, target in other.transitions()} - seen
+            seen |= layer
+        return seen
+
+
+def faults(node: Node, language: Language, views: Views) -> Iterator[str]:
+    """What is wrong with a node that should have these words up to the length."""
+    if views.of(node, LENGTH)[:-1] != views.words(language, LENGTH):
+        yield "words"
+    shortest = views.shortest(node)  # the words that are longer than `LENGTH` decide, too
+    if node.is_empty != (shortest is None):
+        yield "is_empty"
+    if shortest is None and not node.can_be_empty:
+        yield "can_be_empty"
+    if not node.is_labelled and any(label is not None for _, label in language):
+        yield "is_labelled"
+    numbers = ir.label_range(node)
+    if numbers is not None and any(label not in range(*numbers) for _, label in language):
+        yield "label_range"
+    for limit in range(4):
+        rough = node.saturated(limit)
+        if rough is not node and views.of(rough, limit) != views.of(node, limit):
+            yield f"saturated({limit})"
+    bounds = node.bounds()
+    if bounds is not None:
+        least, most = bounds
+        if shortest is None or shortest > least:
+            yield "bounds, of a word"
+        lengths = [views.shortest(rest) for rest in views.beginnings(node)]
+        if any(length is None or length > most for length in lengths):
+            yield "bounds, of a beginning"
+
+
+class Expressions:
+    """All expressions over some leaves, by their number of operators, as nodes with their words.
+
+    Attributes:
+        levels: the nodes that need this number of operators at least.
+        wrong: expressions whose node is that of an expression with other words, or depends on the order.
+    """
+
+    def __init__(self, meanings: Meanings, leaves: Mapping[Node, Language], counts: Iterable[Counts] = COUNTS) -> None:
+        self.meanings, self.counts = meanings, tuple(counts)
+        self.levels: list[Known] = [dict(leaves)]
+        self.known: Known = dict(leaves)
+        self.num_expressions = 0
+        self.wrong: list[str] = []
+
+    def grow(self) -> Known:
+        """The expressions with one more operator."""
+        new: Known = {}
+        for node, language in self.made():
+            self.num_expressions += 1
+            known = self.known.get(node)
+            if known is None:
+                self.known[node] = new[node] = language
+            elif known != language:
+                self.wrong.append(f"words: {node!r} for another expression")
+        self.levels.append(new)
+        return new
+
+    def made(self) -> Iterator[tuple[Node, Language]]:
+        """The expressions with one more operator, one after the other."""
+        means = self.meanings
+        for node, language in self.levels[-1].items():
+            for low, high in self.counts:
+                yield ir.repeat(node, low, high), means.repeat(language, low, high)
+            yield ir.complement(node), means.complement(language)
+        for number, level in enumerate(self.levels):
+            other_number = len(self.levels) - 1 - number
+            for first, words in level.items():
+                for second, others in self.levels[other_number].items():
+                    yield ir.concat(first, second), means.concat(words, others)
+                    if number > other_number:
+                        continue  # the order of the others does not matter
+                    yield self.either_way(ir.choice, first, second), means.choice(words, others)
+                    if not (first.is_labelled and second.is_labelled):
+                        yield self.either_way(ir.both, first, second), means.both(words, others)
+
+    def either_way(self, operator: Callable[[Node, Node], Node], first: Node, second: Node) -> Node:
+        node = operator(first, second)
+        if operator(second, first) is not node:
+            self.wrong.append(f"the order of {first!r} and {second!r}")
+        return node
+
+
+def leaves(meanings: Meanings, kinds: str, names: tuple[str, str]) -> Known:
+    """Leaves by their names.
+
+    ``a b`` the letters, ``|`` either, ``2`` both as a literal, ``0 1 .`` the constants, ``x y 3`` labels, ``w`` a list.
+    """
+    first, second = (bytes([letter]) for letter in meanings.alphabet)
+    a, b = meanings.byte_set(first), meanings.byte_set(second)
+    ab = meanings.concat(a, b)
+    every: dict[str, tuple[Node, Language]] = {
+        "0": (ir.EMPTY, frozenset()),
+        "1": (ir.EPSILON, meanings.accept(None)),
+        ".": (ir.ANYTHING, meanings.everything),
+        "a": (ir.byte_set(first), a),
+        "b": (ir.byte_set(second), b),
+        "|": (ir.byte_set(meanings.alphabet), a | b),
+        "2": (ir.literal(meanings.alphabet), ab),
+        "x": (ir.accept(names[0]), meanings.accept(names[0])),
+        "y": (ir.accept(names[1]), meanings.accept(names[1])),
+        "3": (ir.accept(3), meanings.accept(3)),
+        "w": (
+            word_list({first: names[0], first + second: None, first * 3: 3}),
+            meanings.concat(a, meanings.accept(names[0])) | ab | frozenset({(first * 3, 3)}),
+        ),
+    }
+    return dict(every[kind] for kind in kinds)
+
+
+def wrong(
+    kinds: str,
+    size: int,
+    counts: Iterable[Counts] = COUNTS,
+    alphabet: bytes = ALPHABET,
+    names: tuple[str, str] = NAMES,
+) -> tuple[int, list[str]]:
+    """The number of expressions up to a number of operators, and what is wrong with some of them."""
+    meanings, views = Meanings(alphabet, LENGTH), Views(alphabet, names)
+    expressions = Expressions(meanings, leaves(meanings, kinds, names), counts)
+    found: list[str] = []
+    for level in range(size + 1):
+        for node, language in expressions.levels[0].items() if level == 0 else expressions.grow().items():
+            found += (f"{what}: {node!r}" for what in faults(node, language, views))
+    return expressions.num_expressions, expressions.wrong + found
+
+
+def assert_right(kinds: str, size: int, num_expressions: int, counts: Iterable[Counts] = COUNTS) -> None:
+    num_seen, found = wrong(kinds, size, counts)
+    assert not found, found[:10]
+    assert num_seen >= num_expressions  # the world did not shrink
+
+
+def test_all_leaves_under_two_operators() -> None:
+    assert_right("01.ab|2xy3w", 2, 8_000, (*COUNTS, (3, 3)))
+
+
+def test_some_leaves_under_three_operators() -> None:
+    assert_right("1.a|x", 3, 25_000)
+
+
+def test_without_factoring(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ir, "_FACTOR_DEPTH", 0)
+    assert_right("1ab|2x", 2, 2_000)
+
+
+@pytest.mark.slow
+def test_most_leaves_under_three_operators() -> None:
+    assert_right("01.ab|2xyw", 3, 200_000, (*COUNTS, (2, 3), (3, None)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kinds", ["1ax", "1ab", "a.x", "wax"])
+def test_few_leaves_under_four_operators(kinds: str) -> None:
+    assert_right(kinds, 4, 50_000)
+
+
+# -- negative controls: what would be found
+
+_repeat, _join_repeats, _saturate_both = ir.repeat, ir._join_repeats, ir.Both._saturate
+
+
+def repeat_that_drops_the_count(node: Node, min: int = 0, max: int | None = None) -> Node:
+    if isinstance(node, ir.Repeat) and node.max is None and node.min <= 1 and max is None:
+        return _repeat(node.body, node.min if min else 0)  # (X+){2,} is no X+
+    return _repeat(node, min, max)
+
+
+def repeat_that_drops_a_label(node: Node, min: int = 0, max: int | None = None) -> Node:
+    return ir.EPSILON if min == 0 and isinstance(node, ir.Accept) else _repeat(node, min, max)
+
+
+def join_over_a_gap(group: list[ir.Repeat]) -> list[Node]:
+    high = max((node.max for node in group if node.max is not None), default=None)
+    if len(group) == 1 or any(node.max is None for node in group):
+        return _join_repeats(group)
+    return [ir.repeat(group[0].body, min(node.min for node in group), high)]
+
+
+def saturate_too_much(self: ir.Repeat, limit: int) -> Node:
+    high = None if self.max is None or self.max > limit else self.max
+    return ir.repeat(self.body.saturated(limit), min(self.min, limit), high)
+
+
+def first_label(before: tuple[Hashable, ...], after: tuple[Hashable, ...]) -> tuple[Hashable, ...]:
+    return tuple(dict.fromkeys(last if first is None else first for last in after for first in before))
+
+
+def bound_of_the_longest_part(self: ir.Concat) -> tuple[int, int] | None:
+    bounds = [part.bounds() for part in ir._chain(self)]
+    known = [one for one in bounds if one is not None]
+    return (sum(least for least, _ in known), max(most for _, most in known)) if len(known) == len(bounds) else None
+
+
+def no_label_to_keep(node: Node) -> tuple[Hashable, ...]:
+    return () if isinstance(node, ir.Concat) else (None,)
+
+
+BROKEN: Final[list[tuple[Any, str, Any, str]]] = [
+    (ir, "repeat", repeat_that_drops_the_count, "words"),
+    (ir, "repeat", repeat_that_drops_a_label, "words"),
+    (ir, "_join_repeats", join_over_a_gap, "words"),
+    (ir, "_pass_labels", first_label, "words"),
+    (ir, "_possible_labels", no_label_to_keep, "words"),
+    (ir.Repeat, "_saturate", saturate_too_much, "saturated"),
+    (ir.Concat, "_bound", bound_of_the_longest_part, "bounds"),
+]
+
+
+@pytest.mark.parametrize("number", range(len(BROKEN)), ids=[broken.__name__ for _, _, broken, _ in BROKEN])
+def test_negative_control_a_broken_rule_is_found(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    place, name, broken, what = BROKEN[number]
+    monkeypatch.setattr(place, name, broken)
+    # Letters and labels of its own: nodes that were made by a rule are what the next rule finds, while they live.
+    letters, names = bytes([0x80 + 2 * number, 0x81 + 2 * number]), (f"x{number}", f"y{number}")
+    kinds, size = ("a", 3) if broken is join_over_a_gap else ("1a2xy", 2)
+    _, found = wrong(kinds, size, (*COUNTS, (3, 3)), letters, names)
+    assert any(fault.startswith(what) for fault in found)
+    monkeypatch.undo()
+    gc.collect()
+
+
+# -- counts of letters that are out of sight (`declare_alphabet`)
+
+
+def lettered(letters: bytes, size: int) -> tuple[Node, Known]:
+    """A letter of one byte or two, and the expressions of such letters without dead ends."""
+    one, two = ir.byte_set(letters[:1]), ir.literal(letters[1:])
+    letter = ir.choice(one, two)
+    ir.declare_alphabet(letter)
+    meanings = Meanings(letters, 0)  # their words are not asked for
+    nothing: Language = frozenset()
+    leaves = dict.fromkeys((one, two, letter, ir.EPSILON, ir.accept("x")), nothing)
+    expressions = Expressions(meanings, leaves)
+    for _ in range(size):
+        expressions.grow()
+    usable = (node for node in expressions.known if node is not ir.EMPTY and node.bounds() is not None)
+    return letter, dict.fromkeys(usable, nothing)
+
+
+def forgotten_too_early(
+    letters: bytes, size: int, highs: Iterable[int], limits: Iterable[int]
+) -> tuple[int, list[str]]:
+    """How many meets forget their count, and those that forget one that can be seen."""
+    letter, nodes = lettered(letters, size)
+    views = Views(letters, NAMES)
+    num_forgotten, found = 0, []
+    for node in nodes:
+        for low, high in itertools.product((0, 1), highs):
+            meeting = ir.both(node, ir.repeat(letter, low, high))
+            for rest in views.beginnings(meeting, 12):
+                for limit in limits if not rest.is_empty else ():
+                    rough = rest.saturated(limit)
+                    num_forgotten += isinstance(rest, ir.Both) and not isinstance(rough, ir.Both)
+                    if rough is not rest and views.of(rough, limit) != views.of(rest, limit):
+                        found.append(f"{rest!r} up to {limit}")
+    return num_forgotten, found
+
+
+def test_counts_of_letters_are_forgotten_where_nobody_sees_them() -> None:
+    num_forgotten, found = forgotten_too_early(b"abc", 1, range(1, 8), range(1, 5))
+    assert not found, found[:10]
+    assert num_forgotten > 100
+
+
+@pytest.mark.slow
+def test_counts_of_letters_are_forgotten_where_nobody_sees_them_in_larger_ones() -> None:
+    num_forgotten, found = forgotten_too_early(b"abc", 2, range(1, 12), range(1, 5))
+    assert not found, found[:10]
+    assert num_forgotten > 10_000
+
+
+def test_negative_control_a_count_that_is_forgotten_too_early_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    bound = ir.Repeat._bound
+    monkeypatch.setattr(ir.Repeat, "_bound", lambda self: bound(self) and (0, 0))
+    assert forgotten_too_early(b"\xc0\xc1\xf5", 2, (3,), (3,))[1]  # (aa)* within three letters
+    monkeypatch.undo()
+    gc.collect()
