@@ -89,8 +89,9 @@ class LLM:
     def __init__(self, model: Any, tokenizer: Any) -> None:
         self.model: CausalLM = _as_causal_lm(model)
         self.tokenizer = tokenizer
-        self.vocabulary: Vocabulary = _vocabulary(tokenizer, self.model)
-        self._division: Canonical | None = None
+        reading = _reading(tokenizer, self.model)
+        self.vocabulary: Vocabulary = reading.vocabulary
+        self._division: Canonical | None = reading.canonical
 
     @classmethod
     def load(
@@ -504,8 +505,8 @@ class LLM:
 
     def _canonical(self) -> Canonical:
         """How the tokenizer divides texts; one for all calls, since it remembers divisions."""
-        if self._division is None:
-            self._division = Canonical(partial(encode_plain, self.tokenizer), self.vocabulary)
+        if self._division is None:  # a copy of another process
+            self._division = _reading(self.tokenizer, self.model).canonical
         return self._division
 
     def _decode(self, prompts: Iterable[Prompt], plan: _Plan, num_rows: int) -> Iterator[Chunk]:
@@ -551,8 +552,10 @@ class LLM:
 def generate(model: Any, tokenizer: Any, prompts: Any, **options: Any) -> Any:
     """`LLM.generate` for a model that is loaded: ``generate(model, tokenizer, prompts, strategy=..., constraint=...)``.
 
-    Every call makes an `LLM`, which checks with some forward passes how the model may be run. Where calls are many,
-    keep one: ``llm = LLM(model, tokenizer)``.
+    What is learned of the model and of the tokenizer (how the model may be run, which takes some forward passes, and
+    the bytes of the tokens) is kept as long as they live, so that a further call costs about a millisecond more than
+    one of an `LLM`. A model that has changed, or was switched to another adapter, is looked at again; see
+    `models.known`.
 
     Args:
         model: a causal language model of transformers.
@@ -634,23 +637,49 @@ def _as_causal_lm(model: Any) -> CausalLM:
     return HuggingFaceLM(model)
 
 
-_vocabularies: weakref.WeakKeyDictionary[Any, tuple[tuple[object, ...], Vocabulary]] = weakref.WeakKeyDictionary()
-"""The vocabulary last read from a tokenizer, with what it was read for; a large one takes some tenths of a second."""
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """What was read of a tokenizer.
+
+    Args:
+        read_for: what it depends on.
+        vocabulary: its tokens.
+        canonical: how it divides texts; remembers divisions, and does not hold the tokenizer.
+    """
+
+    read_for: tuple[object, ...]
+    vocabulary: Vocabulary
+    canonical: Canonical
 
 
-def _vocabulary(tokenizer: Any, model: CausalLM) -> Vocabulary:
+_readings: weakref.WeakKeyDictionary[Any, _Reading] = weakref.WeakKeyDictionary()
+"""What was last read of each tokenizer that lives; of a large one that takes some tenths of a second."""
+
+
+def _reading(tokenizer: Any, model: CausalLM) -> _Reading:
+    """What is known of a tokenizer beside a model, read anew where tokens, their kinds or the decoder have changed."""
+    decoder = getattr(getattr(tokenizer, "backend_tokenizer", tokenizer), "decoder", None)
     read_for = (
         len(tokenizer) if hasattr(tokenizer, "__len__") else None,
         getattr(tokenizer, "eos_token_id", None),
+        tuple(getattr(tokenizer, "all_special_ids", ())),
+        decoder.__getstate__() if hasattr(decoder, "__getstate__") else None,
         model.vocab_size,
         model.eos_token_ids,
     )
     try:
-        known = _vocabularies.get(tokenizer)
+        known = _readings.get(tokenizer)
+        encode = partial(_encode_with, weakref.ref(tokenizer))
     except TypeError:  # no weak references, or no hash
-        return Vocabulary.from_tokenizer(tokenizer, logits_width=model.vocab_size, eos_token_ids=model.eos_token_ids)
-    if known is not None and known[0] == read_for:
-        return known[1]
+        known, encode = None, partial(encode_plain, tokenizer)
+    if known is not None and known.read_for == read_for:
+        return known
     vocabulary = Vocabulary.from_tokenizer(tokenizer, logits_width=model.vocab_size, eos_token_ids=model.eos_token_ids)
-    _vocabularies[tokenizer] = (read_for, vocabulary)
-    return vocabulary
+    reading = _Reading(read_for, vocabulary, Canonical(encode, vocabulary))
+    if encode.func is _encode_with:
+        _readings[tokenizer] = reading
+    return reading
+
+
+def _encode_with(tokenizer: weakref.ref[Any], text: str) -> list[int]:
+    return encode_plain(tokenizer(), text)

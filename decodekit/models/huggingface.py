@@ -13,13 +13,13 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
 from decodekit.errors import ContextLengthError, ModelError
 from decodekit.models.causal_lm import Cache, LogitsKind
+from decodekit.models.known import Notes, notes_of, state_of
 from decodekit.models.layers import Exit
 from decodekit.models.loading import check_tokenizer, load
 from decodekit.models.ragged import RaggedModel
@@ -40,11 +40,13 @@ class Tier:
         name: "ragged", "rowwise" or "recompute".
         error: largest relative error of the self-check.
         refused: what spoke against each faster tier.
+        place: its number among the ways that are tried; there are two of "rowwise".
     """
 
     name: TierName
     error: float
     refused: tuple[str, ...] = ()
+    place: int = 0
 
     def __str__(self) -> str:
         reasons = "".join(f"; {reason}" for reason in self.refused)
@@ -55,6 +57,8 @@ class HuggingFaceLM:
     """A causal language model of transformers, run on rows that advance independently.
 
     The given model is not changed: its own `generate` gives what it gave before. Its weights are shared, not copied.
+    What is learned of it, which takes some forward passes of a few tokens, is kept as long as the model lives, for all
+    objects that run it, and learned anew when a cache is made after the model has changed; see `known`.
 
     Args:
         model: a model with a language modelling head, loaded by transformers; on its device, in its type.
@@ -71,16 +75,29 @@ class HuggingFaceLM:
                 hint="AutoModelForCausalLM.from_pretrained(...), or implement the CausalLM protocol for it",
             )
         self.model = model
+        self._wanted = tier
+        self._learn(notes_of(model))
+
+    def _learn(self, notes: Notes) -> None:
+        """Take what is known of the model as it is, or find it out."""
+        model = self.model
         config: Any = model.config
-        text: Any = config.get_text_config()
         embeddings: Any = model.get_input_embeddings()  # type: ignore[operator]
         self._name = str(getattr(config, "_name_or_path", "") or type(model).__name__)
         self._device: torch.device = embeddings.weight.device
-        self._context_length = _context_length(text)
+        self._context_length = _context_length(config.get_text_config())
         self._eos_token_ids = _eos_token_ids(model)
-        self._runner, self._tier = _choose(model, self._context_length, tier)
-        self._vocab_size = _vocab_size(self._runner, model)
-        self._exit: Exit | None = None
+        learned = _learned(model, notes, self._context_length, self._wanted)
+        self._runner, self._tier, self._vocab_size = learned.runner, learned.tier, learned.vocab_size
+        self._notes = notes
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_notes": None}  # they are of this process
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._notes = notes_of(self.model)
+        self._notes.keep(("runner", self._wanted), _Learned(self._runner, self._tier, self._vocab_size))
 
     def __repr__(self) -> str:
         return f"HuggingFaceLM({self._name!r}, tier={self._tier.name!r}, device={self._device}, dtype={self.dtype})"
@@ -137,7 +154,14 @@ class HuggingFaceLM:
         return bool(getattr(config, "tie_word_embeddings", False))
 
     def new_cache(self, num_rows: int, capacity: int) -> Cache:
-        """An empty cache for `num_rows` sequences of up to `capacity` tokens; it grows when a row needs more."""
+        """An empty cache for `num_rows` sequences of up to `capacity` tokens; it grows when a row needs more.
+
+        Raises:
+            ModelError: the model has changed since it was last looked at, and cannot be run as it is now.
+        """
+        notes = notes_of(self.model)
+        if notes is not self._notes:
+            self._learn(notes)
         return self._runner.new_cache(num_rows, capacity)
 
     def forward(
@@ -183,9 +207,9 @@ class HuggingFaceLM:
         self._way_out()
 
     def _way_out(self) -> Exit:
-        if self._exit is None:
-            self._exit = Exit(self.model)
-        return self._exit
+        with self._notes.lock:
+            known: Exit | None = self._notes.get("exit")
+            return known or self._notes.keep("exit", Exit(self.model))
 
     def exit_logits(self, hidden: Tensor, *, final_norm: bool = True) -> Tensor:
         """Logits of the hidden states of a middle layer; see `layers.EarlyExits.exit_logits`."""
@@ -229,25 +253,41 @@ class HuggingFaceLM:
                     )
 
 
-_verdicts: WeakKeyDictionary[nn.Module, tuple[object, int, Tier]] = WeakKeyDictionary()
-"""What the self-check found for a model on its device in its type, and which runner passed: asked once per model."""
+@dataclass(frozen=True, slots=True)
+class _Learned:
+    """What is known of a model in one state: how it is run, why so, and the width of a row of its logits."""
+
+    runner: RaggedModel | RowwiseModel
+    tier: Tier
+    vocab_size: int
+
+
+def _learned(model: nn.Module, notes: Notes, context_length: int | None, wanted: TierName | None) -> _Learned:
+    """What the notes say, or what is found out now, by one thread for all."""
+    with notes.lock:
+        known: _Learned | None = notes.get(("runner", wanted))
+        if known is not None:
+            return known
+        runner, tier = _choose(model, context_length, wanted, notes.get(("tier", wanted)))
+        notes.keep(("tier", wanted), tier)
+        learned = notes.keep(("runner", wanted), _Learned(runner, tier, _vocab_size(runner, model)))
+        notes.state = state_of(model)  # a model may make buffers when it is run first
+        return learned
 
 
 def _choose(
-    model: nn.Module, context_length: int | None, wanted: TierName | None
+    model: nn.Module, context_length: int | None, wanted: TierName | None, known: Tier | None
 ) -> tuple[RaggedModel | RowwiseModel, Tier]:
-    """The first tier that gives the model's own logits."""
-    state = (model.dtype, model.get_input_embeddings().weight.device, wanted)  # type: ignore[operator]
-    known_state, known_place, known_tier = _verdicts.get(model, (None, -1, None))
+    """The first tier that gives the model's own logits, or the known one."""
     reference: nn.Module | None = None
     tolerance = TOLERANCES.get(model.dtype, TOLERANCES[torch.bfloat16])  # type: ignore[call-overload]
     refused: list[str] = []
     for place, (name, runner) in enumerate(_runners(model, refused)):
         if wanted is not None and name != wanted:
             continue
-        if known_tier is not None and known_state == state:
-            if place == known_place:
-                return runner, known_tier
+        if known is not None:
+            if place == known.place:
+                return runner, known
             continue
         reference = reference or shared_copy(model)
         try:
@@ -256,9 +296,7 @@ def _choose(
             refused.append(f"{name}: {_one_line(problem)}")
             continue
         if error <= tolerance:
-            tier = Tier(name, error, tuple(refused))
-            _verdicts[model] = (state, place, tier)
-            return runner, tier
+            return runner, Tier(name, error, tuple(refused), place)
         refused.append(f"{name}: logits differ from the model's own by {error:.2g} of their spread")
     raise ModelError(
         f"{type(model).__name__} cannot be run" + (f" in tier {wanted!r}" if wanted else ""),

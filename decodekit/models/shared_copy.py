@@ -29,7 +29,7 @@ def shared_copy(model: nn.Module, attention: str | None = None) -> nn.Module:
     """
     memo: dict[int, Any] = {}
     for module in model.modules():
-        if not _recomputes_frequencies(module):
+        if not recomputes_frequencies(module):
             memo[id(module._parameters)] = module._parameters
             memo[id(module._buffers)] = module._buffers
         for value in module.__dict__.values():
@@ -37,7 +37,7 @@ def shared_copy(model: nn.Module, attention: str | None = None) -> nn.Module:
     for tensor in (*model.parameters(), *model.buffers()):
         memo.setdefault(id(tensor), tensor)
     for module in model.modules():
-        if _recomputes_frequencies(module):
+        if recomputes_frequencies(module):
             # Its buffers are rewritten during the forward pass, so the copy has its own.
             for buffer in module.buffers(recurse=False):
                 memo[id(buffer)] = buffer.clone()
@@ -55,7 +55,8 @@ def rope_types(config: Any) -> dict[str, dict[str, Any]]:
     return {kind["rope_type"]: kind for kind in kinds if "rope_type" in kind}
 
 
-def _recomputes_frequencies(module: nn.Module) -> bool:
+def recomputes_frequencies(module: nn.Module) -> bool:
+    """Whether a module of rotary embeddings rewrites its buffers during the forward pass."""
     kinds = getattr(module, "rope_type", None)
     if isinstance(kinds, str):
         kinds = {"": kinds}

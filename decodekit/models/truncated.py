@@ -10,9 +10,7 @@ must be those of the whole model, run as its authors wrote it, whose last layer 
 
 from __future__ import annotations
 
-import threading
 from typing import Any, Final
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -20,14 +18,12 @@ from torch import Tensor, nn
 from decodekit.errors import ModelError
 from decodekit.models.causal_lm import CausalLM
 from decodekit.models.huggingface import HuggingFaceLM
+from decodekit.models.known import notes_of
 from decodekit.models.layers import decoder_layers
 from decodekit.models.self_check import TOLERANCES, small_windows
 from decodekit.models.shared_copy import shared_copy
 
 _NUM_TOKENS: Final = 12
-
-_lock = threading.Lock()
-_made: WeakKeyDictionary[CausalLM, dict[int, HuggingFaceLM]] = WeakKeyDictionary()
 
 
 def num_layers(model: CausalLM) -> int:
@@ -40,7 +36,9 @@ def num_layers(model: CausalLM) -> int:
 
 
 def first_layers(model: CausalLM, num_kept: int) -> HuggingFaceLM:
-    """The first `num_kept` layers of a model, then its norm and its head; made and checked once for each number.
+    """The first `num_kept` layers of a model, then its norm and its head.
+
+    They are made and checked once for each number, and again after the model has changed; see `known`.
 
     Args:
         model: a `HuggingFaceLM`; it is not changed, and the weights are its own.
@@ -49,11 +47,10 @@ def first_layers(model: CausalLM, num_kept: int) -> HuggingFaceLM:
     Raises:
         ModelError: as `num_layers`; or what was cut out gives other logits than these layers in the model.
     """
-    with _lock:
-        known = _made.setdefault(model, {})
-        if num_kept not in known:
-            known[num_kept] = _cut(model, num_kept)
-        return known[num_kept]
+    notes = notes_of(_module(model))
+    with notes.lock:
+        known: HuggingFaceLM | None = notes.get(("first layers", num_kept))
+        return known or notes.keep(("first layers", num_kept), _cut(model, num_kept))
 
 
 def _cut(model: CausalLM, num_kept: int) -> HuggingFaceLM:

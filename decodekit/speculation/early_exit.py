@@ -82,7 +82,12 @@ class EarlyExit:
         return kept
 
     def check_target(self, model: CausalLM, vocabulary: Vocabulary, *, is_greedy: bool) -> None:
-        """Cut the layers out if need be; see `Proposer`."""
+        """Cut the layers out if need be, anew if the model has changed; see `Proposer`."""
+        from decodekit.models.truncated import first_layers, num_layers
+
+        engine = self._engines.get(model)
+        if engine is not None and engine.model is not first_layers(model, self.num_kept(num_layers(model))):
+            del self._engines[model]
         self._engine(model)
 
     def propose(self, contexts: Sequence[Context], limits: Sequence[int]) -> list[Draft]:

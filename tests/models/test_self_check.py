@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from decodekit.models import huggingface, kv_cache
+from decodekit.models import known, kv_cache
 from decodekit.models.huggingface import HuggingFaceLM
 from decodekit.models.kv_cache import RaggedCache, Step
 from decodekit.models.ragged import RaggedModel
@@ -103,7 +103,7 @@ def test_windows_are_checked_however_wide(monkeypatch: pytest.MonkeyPatch, name:
     small = small_windows(model)
     assert small is not None
     assert largest_error(RaggedModel(small), small, CONTEXT_LENGTH) > TOLERANCES[torch.float32] * 100
-    huggingface._verdicts.clear()  # the model was found right before the fault
+    known.forget(model)  # it was found right before the fault
     lm = HuggingFaceLM(model)
     assert lm.tier.name == "rowwise"
     assert "differ from the model's own" in lm.tier.refused[0]
