@@ -10,7 +10,6 @@ from __future__ import annotations
 import gc
 import itertools
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from functools import cache
 from typing import Any, Final, TypeAlias
 
 import pytest
@@ -18,6 +17,7 @@ import pytest
 from decodekit.constraints import ir
 from decodekit.constraints.ir import Node
 from decodekit.constraints.words import words as word_list
+from tests.constraints.views import Views
 from tests.reference.expressions import Language, Meanings
 
 Counts: TypeAlias = tuple[int, int | None]
@@ -30,66 +30,6 @@ COUNTS: Final[tuple[Counts, ...]] = (
 ALPHABET: Final = b"ab"
 LENGTH: Final = 5
 NAMES: Final = ("x", "y")
-
-
-class Views:
-    """What can be seen of a node from outside: its ends and dead ends after every text up to a length.
-
-    A view has a number for each label, and one for "not empty": the texts with it, a bit for each. Bit 0 is the empty
-    text; then come those that begin with the first letter, then those with the second, in the same order.
-    """
-
-    def __init__(self, alphabet: bytes, names: tuple[str, str]) -> None:
-        self.alphabet, self.labels = alphabet, (None, *names, 3)
-        self._views: dict[tuple[Node, int], tuple[int, ...]] = {}
-        self.words = cache(self._words)
-        self.shortest = cache(self._shortest)
-
-    def num_texts(self, length: int) -> int:
-        return sum(len(self.alphabet) ** n for n in range(length + 1))
-
-    def of(self, node: Node, length: int) -> tuple[int, ...]:
-        """What derivatives show of the texts of at most `length` bytes."""
-        known = self._views.get((node, length))
-        if known is None:
-            view = [*(int(label in node.labels) for label in self.labels), int(not node.is_empty)]
-            for mask, target in node.transitions() if length else ():
-                for number, letter in enumerate(self.alphabet):
-                    if mask >> letter & 1:
-                        shift = 1 + number * self.num_texts(length - 1)
-                        for place, below in enumerate(self.of(target, length - 1)):
-                            view[place] |= below << shift
-            known = self._views[node, length] = tuple(view)
-        return known
-
-    def _words(self, language: Language, length: int) -> tuple[int, ...]:
-        """The same for a set of words, without what is not empty."""
-        found: dict[Hashable, int] = dict.fromkeys(self.labels, 0)
-        for word, label in language:
-            place = 0
-            for index, byte in enumerate(word):
-                place += 1 + self.alphabet.index(byte) * self.num_texts(length - index - 1)
-            found[label] |= 1 << place
-        return tuple(found.values())
-
-    def _shortest(self, node: Node) -> int | None:
-        """The length of a shortest word; None if there is none."""
-        layer, seen, length = {node}, {node}, 0
-        while layer:
-            if any(other.labels for other in layer):
-                return length
-            layer = {target for other in layer for _, target in other.transitions()} - seen
-            seen |= layer
-            length += 1
-        return None
-
-    def beginnings(self, node: Node, most: int = 30) -> set[Node]:
-        """What is left after each beginning of a word, or after the first ones."""
-        seen, layer = {node}, {node}
-        while layer and len(seen) < most:
-            layer = {target for other in layer for _, target in other.transitions()} - seen
-            seen |= layer
-        return seen
 
 
 def faults(node: Node, language: Language, views: Views) -> Iterator[str]:
@@ -208,7 +148,7 @@ def wrong(
     names: tuple[str, str] = NAMES,
 ) -> tuple[int, list[str]]:
     """The number of expressions up to a number of operators, and what is wrong with some of them."""
-    meanings, views = Meanings(alphabet, LENGTH), Views(alphabet, names)
+    meanings, views = Meanings(alphabet, LENGTH), Views(alphabet, (None, *names, 3))
     expressions = Expressions(meanings, leaves(meanings, kinds, names), counts)
     found: list[str] = []
     for level in range(size + 1):
@@ -335,7 +275,7 @@ def forgotten_too_early(
 ) -> tuple[int, list[str]]:
     """How many meets forget their count, and those that forget one that can be seen."""
     letter, nodes = lettered(letters, size)
-    views = Views(letters, NAMES)
+    views = Views(letters, (None, *NAMES))
     num_forgotten, found = 0, []
     for node in nodes:
         for low, high in itertools.product((0, 1), highs):

@@ -71,8 +71,9 @@ def compare_random_patterns(seed: int, num_patterns: int, depth: int) -> Counter
 
 
 def test_random_patterns() -> None:
-    outcomes = compare_random_patterns(seed=1, num_patterns=1200, depth=3)
-    assert outcomes["compared"] > 1000 and outcomes["refused"] < 60  # about 2 in 100: lookbehinds in groups
+    # Small patterns are gone through in `test_regex_exhaustive.py`.
+    outcomes = compare_random_patterns(seed=1, num_patterns=400, depth=3)
+    assert outcomes["compared"] > 330 and outcomes["refused"] < 20  # about 2 in 100: lookbehinds in groups
 
 
 @pytest.mark.slow
