@@ -14,7 +14,6 @@ from typing import Any
 import jsonschema
 import pytest
 import typer.main
-from typer.testing import CliRunner
 
 import decodekit
 from decodekit.cli import app, console
@@ -25,22 +24,13 @@ from decodekit.jobs.extraction import SPECULATE, ExtractionOptions, with_guesses
 from decodekit.jobs.schema import load_schema
 from decodekit.jobs.settings import Settings
 from decodekit.strategy import BestOf, DoLa, Greedy, Sample, Strategy
+from tests.commands import Result
 from tests.jobs.fakes import SCHEMA, FakeLLM, read_jsonl, words, write_jsonl
 from training.documents import make_document
 from training.kinds import KINDS
 
 ROOT = Path(__file__).parents[1]
 GOLDEN = Path(__file__).parent / "jobs" / "cli_options.json"
-
-
-class Result:
-    """What a command did."""
-
-    def __init__(self, *arguments: str | Path, stdin: str = "") -> None:
-        result = CliRunner().invoke(app, [str(argument) for argument in arguments], input=stdin)
-        if result.exception is not None and not isinstance(result.exception, SystemExit):
-            raise result.exception
-        self.code, self.out, self.err = result.exit_code, result.stdout, result.stderr
 
 
 @pytest.fixture
@@ -163,7 +153,7 @@ def test_text_files_folders_and_stdin(tmp_path: Path, llm: FakeLLM, monkeypatch:
     arguments = ("-", "docs", "c.log", "-o", "out", "--schema", "first, words int, seed int")
     done = Result("extract", *arguments, stdin='{"id": "x", "text": "from stdin"}\n')
     assert done.code == 0, done.err
-    assert "left out 1 files that are no text files, such as docs/b.pdf" in done.err
+    assert "left out 1 files of folders that are no text files (1 .pdf), such as docs/b.pdf" in done.err
     assert {row["id"]: row["value"]["first"] for row in read_jsonl(tmp_path / "out" / "results.jsonl")} == {
         "x": "from",
         "docs/a.txt": "one",

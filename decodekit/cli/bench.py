@@ -37,7 +37,10 @@ def bench(
         ),
     ] = ["extraction"],  # noqa: B006  # typer copies it
     output: Annotated[
-        Path, typer.Option("-o", "--output", metavar="DIR", help="Where bench.jsonl and bench.html go.")
+        Path,
+        typer.Option(
+            "-o", "--output", metavar="DIR", parser=o.output_path, help="Where bench.jsonl and bench.html go."
+        ),
     ] = Path("out/bench"),
     model: o.Model = "tiny",
     dtype: o.Dtype = "auto",

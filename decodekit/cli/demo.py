@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 @command
 def demo(
-    output: Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="Where the results go.")] = Path(
-        "out/demo"
-    ),
+    output: Annotated[
+        Path, typer.Option("-o", "--output", metavar="DIR", parser=o.output_path, help="Where the results go.")
+    ] = Path("out/demo"),
     model: o.Model = "tiny",
     examples: Annotated[
         Path | None,

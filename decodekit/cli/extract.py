@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,13 +12,14 @@ import typer
 
 from decodekit.cli import options as o
 from decodekit.cli.console import DONE, INTERRUPTED, SOME_FAILED, command, note
+from decodekit.cli.folder import print_damage
 from decodekit.errors import OptionError
 
 if TYPE_CHECKING:
-    from decodekit.jobs.documents import Entry
+    from decodekit.jobs.documents import Entry, Scan
     from decodekit.jobs.extraction import Extraction
     from decodekit.jobs.runner import Summary
-    from decodekit.jobs.store import JobFolder
+    from decodekit.jobs.store import Damaged, JobFolder
     from decodekit.llm import LLM
 
 
@@ -27,11 +30,15 @@ def extract(
         typer.Argument(
             metavar="INPUT",
             help="Text files, folders of .txt or .md files, .jsonl files (one document per line), or - for stdin "
-            "(JSON lines if its first line is a JSON object, else one text).",
+            "(JSON lines if its first line is a JSON object, else one text). Tables, PDF files and the like have to "
+            "be converted first; the refusal says how.",
             show_default=False,
         ),
     ],
-    output: Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="The job folder.", show_default=False)],
+    output: Annotated[
+        Path,
+        typer.Option("-o", "--output", metavar="DIR", help="The job folder.", parser=o.output_path, show_default=False),
+    ],
     schema: Annotated[str, typer.Option(help=o.SCHEMA_HELP, show_default=False)],
     model: o.Model = "tiny",
     dtype: o.Dtype = "auto",
@@ -83,10 +90,10 @@ def extract(
     The folder gets job.json, results.jsonl (id and value per line), failed.jsonl and report.html. Unless --speculate
     says otherwise, the schema and the document itself guess ahead; that never changes a result.
     """
-    from decodekit.jobs.documents import Input, scan, stdin_input
+    from decodekit.jobs.documents import Input, read_stdin, scan, stdin_input
     from decodekit.jobs.extraction import Extraction, ExtractionOptions
     from decodekit.jobs.schema import load_schema
-    from decodekit.jobs.store import JobFolder
+    from decodekit.jobs.store import JobFolder, known_inputs
 
     if fresh and force:
         raise OptionError("--fresh and --force cannot be combined: one deletes what the other keeps.", at="--force")
@@ -116,16 +123,17 @@ def extract(
     here = str(Path.cwd())
     sources = [Input(path, id_field, text_field, here) for path in inputs if path != "-"]
     # Before the model is loaded, so that faults of inputs and options are told at once.
-    found = scan(sources)
+    known = [] if fresh else known_inputs(output)
+    found = scan(sources, known=known)
     chosen.check()
+    piped = read_stdin(sys.stdin.buffer, id_field, text_field) if "-" in inputs else None
     extraction = Extraction(load_model(model, dtype, device_map), chosen)
     folder, is_resumed = JobFolder.create_or_resume(output, extraction.settings, fresh=fresh, force=force)
     with folder:
-        if "-" in inputs:
-            sources.append(stdin_input(output, id_field, text_field))
-            found = scan(sources)
-        if found.skipped:
-            note(f"left out {len(found.skipped)} files that are no text files, such as {found.skipped[0]}")
+        if piped is not None:
+            sources.append(stdin_input(piped, output, id_field, text_field))
+            found = scan(sources, known=known)
+        _print_left_out(found)
         folder.add_inputs(sources)
         if is_resumed:
             note(f"resuming {output}: {len(folder.done)} done, {len(folder.failures)} failed")
@@ -156,11 +164,13 @@ def retry(
 
     rows = o.parse_batch_size(batch_size)
     job = JobFile.read(directory)
-    failures = read_failures(directory)
+    damaged: Damaged = defaultdict(list)
+    failures = read_failures(directory, damaged)
     if not failures:
+        print_damage(damaged)
         note(f"{directory} has no failed documents")
         return DONE
-    found = {entry.id: entry for entry in scan(job.inputs, allow_repeats=True).entries if entry.id in failures}
+    found = {entry.id: entry for entry in scan(job.inputs, is_lookup=True).entries if entry.id in failures}
     missing = [document_id for document_id in failures if document_id not in found]
     if missing:
         note(f"{len(missing)} failed documents are no longer in the inputs, such as {missing[0]}")
@@ -196,6 +206,10 @@ def run(extraction: Extraction, folder: JobFolder, entries: list[Entry], **selec
     from decodekit.jobs.store import REPORT
     from decodekit.jobs.view import JobView
 
+    for name, lines in folder.damaged.items():
+        if lines:
+            where = f"line {lines[0].number}: {lines[0].why}"
+            note(f"moved {len(lines)} damaged lines of {name} to damaged.jsonl ({where}); what they lack is done again")
     if folder.num_torn_bytes:
         note(f"cut {folder.num_torn_bytes} bytes of torn lines off; their documents are done again")
     try:
@@ -210,6 +224,19 @@ def run(extraction: Extraction, folder: JobFolder, entries: list[Entry], **selec
     write_report(folder.path / REPORT, [view], title=view.title)
     _print_summary(summary, folder)
     return SOME_FAILED if folder.failures else DONE
+
+
+def _print_left_out(found: Scan) -> None:
+    from decodekit.jobs.formats import JSONL_SUFFIXES
+
+    if found.skipped:
+        lines = sum(Path(name).suffix.lower() in JSONL_SUFFIXES for name in found.skipped)
+        note(
+            f"left out {len(found.skipped)} files of folders that are no text files ({found.skipped_kinds}), such as "
+            f"{found.skipped[0]}" + ("; a .jsonl file is taken where it is named itself" if lines else "")
+        )
+    if found.repeated:
+        note(f"{len(found.repeated)} files are named more than once and done once, such as {found.repeated[0]}")
 
 
 def _print_summary(summary: Summary, folder: JobFolder) -> None:

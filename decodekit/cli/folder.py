@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from decodekit.cli import options as o
 from decodekit.cli.console import command, note, print_json, print_table
+from decodekit.errors import OptionError
+
+if TYPE_CHECKING:
+    from decodekit.jobs.store import Damaged
 
 
 @command
@@ -16,7 +20,9 @@ def status(directory: o.JobDirectory, as_json: o.Json = False) -> None:
     """Count what is done, failed and left; also while the job runs."""
     from decodekit.jobs.view import JobView
 
-    figures = JobView.read(directory).to_json()
+    view = JobView.read(directory)
+    print_damage(view.damaged)
+    figures = view.to_json()
     if as_json:
         print_json(figures)
         return
@@ -24,6 +30,8 @@ def status(directory: o.JobDirectory, as_json: o.Json = False) -> None:
     rows += [(f"  {reason}", _plain(count)) for reason, count in figures["failures"].items()]
     if figures["cut"]:
         rows.append(("cut at the limit", _plain(figures["cut"])))
+    if figures["damaged"]:
+        rows.append(("damaged lines", _plain(figures["damaged"])))
     rows.append(("left", "unknown: an input has gone" if figures["left"] is None else _plain(figures["left"])))
     rows.append(("tokens", _plain(figures["tokens"])))
     if figures["seconds"]:
@@ -40,7 +48,14 @@ def report(
     directory: o.JobDirectory,
     output: Annotated[
         Path | None,
-        typer.Option("-o", "--output", metavar="FILE", help="Left out: report.html in DIR.", show_default=False),
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="FILE",
+            parser=o.output_path,
+            help="Left out: report.html in DIR.",
+            show_default=False,
+        ),
     ] = None,
     documents: Annotated[int, typer.Option(min=0, help="How many documents are shown with their text.")] = 2000,
 ) -> None:
@@ -49,10 +64,21 @@ def report(
     from decodekit.jobs.store import REPORT
     from decodekit.jobs.view import JobView
 
-    view = JobView.read(directory)
     path = output or directory / REPORT
+    if path.is_dir():
+        raise OptionError(f"{str(path)!r} is a folder.", at="-o", hint=f"a file: {path / REPORT}")
+    view = JobView.read(directory)
+    print_damage(view.damaged)
     write_report(path, [view], title=view.title, max_documents=documents)
     note(f"report: {path}")
+
+
+def print_damage(damaged: Damaged) -> None:
+    """Say on stderr which lines of a job folder were left out."""
+    for name, lines in damaged.items():
+        if lines:
+            more = "" if len(lines) == 1 else f" and {len(lines) - 1} more"
+            note(f"left out line {lines[0].number} of {name}{more}: {lines[0].why}")
 
 
 def _plain(value: float) -> str:

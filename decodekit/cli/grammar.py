@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -121,10 +122,10 @@ def load(source: str, start: str | None = None) -> Constraint:
 
     # What is no file is a name; the text of a grammar is not meant here.
     path = Path(source)
-    is_schema = source.endswith(".json") and path.is_file()
+    is_schema = source.endswith(".json") and os.path.isfile(path)
     names = available_constraints()
     if not is_schema:
-        if path.is_file() or path.suffix in (".lark", ".gbnf", ".regex") or "/" in source:
+        if os.path.isfile(path) or path.suffix in (".lark", ".gbnf", ".regex") or "/" in source:
             return Grammar(path, start=start)
         if source in library.names():
             return Grammar(library.path_of(source), start=start)

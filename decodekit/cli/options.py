@@ -107,6 +107,16 @@ MaxRollbacks = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="As JSON, for programs.", show_default=False)]
 
 
+def output_path(text: str | Path) -> Path:
+    """The path that ``-o`` names.
+
+    ``-o ""``, which a variable of the shell that is not set leaves, would be the present folder, and is refused.
+    """
+    if not str(text):
+        raise typer.BadParameter("the empty text is no path; . is the present folder.")
+    return Path(text)
+
+
 def given(**options: Any) -> Mapping[str, Any]:
     """The options that were given, by name."""
     return {name: value for name, value in options.items() if value is not None}

@@ -53,8 +53,7 @@ class BenchFolder:
         self.path = path
         self._lock = lock_folder(path)
         try:
-            for name in (SETTINGS, ROWS):
-                new_file(path / name).unlink(missing_ok=True)  # left over by a kill
+            remove_files(path, [new_file(path / name).name for name in (SETTINGS, ROWS)])  # left over by a kill
             if fresh:
                 remove_files(path, [ROWS, REPORT, SETTINGS])
             _take_settings(path, settings)

@@ -8,17 +8,25 @@ from __future__ import annotations
 
 import hashlib
 import json
-import sys
+import stat
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, BinaryIO
 
-from decodekit.errors import DocumentError, JobError
+from decodekit.errors import DocumentError, JobError, raise_faults
+from decodekit.jobs.formats import (
+    JSONL_SUFFIXES,
+    TEXT_SUFFIXES,
+    refusal_of_file,
+    refusal_of_lines,
+    refusal_of_stdin,
+)
+from decodekit.jobs.names import Names
 from decodekit.jobs.settings import shard_of
 
-TEXT_SUFFIXES = (".txt", ".md", ".text")
-JSONL_SUFFIXES = (".jsonl", ".ndjson")
 STDIN_ID = "stdin"
 SPOOLED = f"input-{'[0-9a-f]' * 8}.*"  # glob of the saved copies of standard input in a job folder
 
@@ -113,6 +121,11 @@ class Input:
         """What the ids of its documents begin with."""
         return self.name or Path(self.path).as_posix()
 
+    @property
+    def fields(self) -> set[str]:
+        """Names that the columns of a table of documents may have."""
+        return {self.id_field.lower(), self.text_field.lower(), "id", "text"}
+
 
 @dataclass(frozen=True, slots=True)
 class Scan:
@@ -121,10 +134,20 @@ class Scan:
     Attributes:
         entries: the documents, in order of the inputs.
         skipped: files in folders that are not text files, and so are no documents.
+        repeated: files that were named before, by another input or another spelling; each is done once.
     """
 
-    entries: list[Entry]
-    skipped: list[str]
+    entries: list[Entry] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+    repeated: list[str] = field(default_factory=list)
+
+    @property
+    def skipped_kinds(self) -> str:
+        """How many files of which endings were skipped, such as ``"2 .csv, 1 .pdf"``."""
+        kinds = Counter(Path(name).suffix.lower() or "without an ending" for name in self.skipped)
+        return ", ".join(f"{count} {kind}" for kind, count in kinds.most_common(4)) + (
+            ", ..." if len(kinds) > 4 else ""
+        )
 
 
 def text_digest(text: str) -> str:
@@ -132,41 +155,84 @@ def text_digest(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", errors="surrogatepass")).hexdigest()[:16]
 
 
-def scan(inputs: Sequence[Input], *, allow_repeats: bool = False) -> Scan:
+def scan(inputs: Sequence[Input], *, known: Sequence[Input] = (), is_lookup: bool = False) -> Scan:
     """List the documents of all inputs.
 
-    A text file is one document, its id is its path as given. A folder stands for the text files in it, at any depth. A
-    ``.jsonl`` or ``.ndjson`` file holds one document per line.
+    A text file is one document, its id is its path as given first (see `names`). A folder stands for the text files in
+    it, at any depth. A ``.jsonl`` or ``.ndjson`` file holds one document per line. A file is read once, however often
+    and in whatever spelling it is named.
 
     Args:
         inputs: in the order in which documents shall be done.
-        allow_repeats: keep documents with equal ids (for looking texts up after the fact).
+        known: inputs that the job met before, whose names stay.
+        is_lookup: texts of a job are looked up after the fact: what its inputs hold is taken as it is, and what a run
+            would refuse, such as equal ids or a table, is not.
 
     Raises:
-        JobError: an input does not exist, or holds no document.
+        JobError: an input does not exist, holds no document, or is a table, an archive or the like (see `formats`).
         DocumentError: two documents have one id, or no line of a file has the named field.
+        OptionError: several inputs cannot be used, each with its own error.
     """
-    entries: list[Entry] = []
-    skipped: list[str] = []
+    found = Scan()
+    names = Names((source.location, source.label) for source in (*known, *inputs))
+    seen: set[tuple[str, str, str]] = set()
+    refused: list[JobError] = []
     for source in inputs:
-        before = len(entries)
-        location = source.location
-        if location.is_dir():
-            entries += _scan_folder(source, skipped)
-        elif not location.exists():
-            raise JobError(f"there is no file or folder {source.path!r}.", hint="check the path of the input.")
-        elif location.suffix.lower() in JSONL_SUFFIXES:
-            entries += _scan_lines(source)
-        else:
-            entries.append(_scan_text_file(location, source.label))
-        if len(entries) == before:
+        try:
+            for entry in _scan_input(source, names, seen, found, is_lookup):
+                found.entries.append(entry)
+        except JobError as error:
+            refused.append(error)
+    raise_faults(refused, "inputs")
+    if not is_lookup:
+        _refuse_repeats(found.entries)
+    return found
+
+
+def _scan_input(
+    source: Input, names: Names, seen: set[tuple[str, str, str]], found: Scan, is_lookup: bool
+) -> Iterator[Entry]:
+    """The documents of one input, but for the files that were `seen`."""
+    if not source.path:
+        raise JobError("an input is the empty text.", hint="the path of a file or folder, or - for standard input.")
+    location = source.location
+    try:
+        mode = location.stat().st_mode
+    except OSError as error:
+        is_missing = isinstance(error, FileNotFoundError | NotADirectoryError)
+        cause = "there is no file or folder {}." if is_missing else f"{{}} cannot be read: {error.strerror}."
+        raise JobError(cause.format(f"{source.path!r:.200}"), hint="check the path of the input.") from error
+    if stat.S_ISDIR(mode):
+        paths = _files_of(source, found.skipped)
+        if not paths:
+            others = f" It has files of other kinds: {found.skipped_kinds}." if found.skipped else ""
             raise JobError(
-                f"{source.path!r} holds no document.",
+                f"{source.path!r} holds no document.{others}",
                 hint=f"text files of a folder end in {', '.join(TEXT_SUFFIXES)}; name other files one by one.",
             )
-    if not allow_repeats:
-        _refuse_repeats(entries)
-    return Scan(entries, skipped)
+    else:
+        if not stat.S_ISREG(mode):
+            raise JobError(
+                f"{source.path!r} is a pipe or a device, and documents are read more than once.",
+                hint=f"standard input: cat {source.path} | decodekit extract - ...",
+            )
+        paths = [location]
+        refusal = None if source.name or is_lookup else refusal_of_file(location, source.path, source.fields)
+        if refusal is not None:
+            raise refusal
+    for path in paths:
+        place = names.place(path)
+        key = (place, source.id_field, source.text_field)
+        if key in seen:
+            inside = "" if path == location else f"/{path.relative_to(location).as_posix()}"
+            found.repeated.append(source.label + inside)
+            continue
+        seen.add(key)
+        name = source.name or names.name(place, source.label)
+        if path.suffix.lower() in JSONL_SUFFIXES:
+            yield from _scan_lines(source, name, is_lookup)
+        else:
+            yield _scan_text_file(path, name)
 
 
 def select(entries: Sequence[Entry], shard: tuple[int, int] | None, limit: int | None) -> list[Entry]:
@@ -182,8 +248,9 @@ def select(entries: Sequence[Entry], shard: tuple[int, int] | None, limit: int |
     return list(entries[:limit])
 
 
-def _scan_folder(source: Input, skipped: list[str]) -> Iterator[Entry]:
-    folder = source.location
+def _files_of(source: Input, skipped: list[str]) -> list[Path]:
+    """The text files of a folder; the names of the others go to `skipped`."""
+    folder, found = source.location, []
     for path in sorted(folder.rglob("*")):
         relative = path.relative_to(folder)
         if not path.is_file() or any(part.startswith(".") for part in relative.parts):
@@ -191,9 +258,10 @@ def _scan_folder(source: Input, skipped: list[str]) -> Iterator[Entry]:
         if (path.parent / "job.json").exists():
             continue  # a job folder: what is in it came out of documents
         if path.suffix.lower() in TEXT_SUFFIXES:
-            yield _scan_text_file(path, f"{source.label}/{relative.as_posix()}")
+            found.append(path)
         else:
             skipped.append(f"{source.label}/{relative.as_posix()}")
+    return found
 
 
 def _scan_text_file(path: Path, name: str) -> Entry:
@@ -205,9 +273,8 @@ def _scan_text_file(path: Path, name: str) -> Entry:
     return Entry(name, path, name, 0, -1, "", digest, fault)
 
 
-def _scan_lines(source: Input) -> list[Entry]:
+def _scan_lines(source: Input, name: str, is_lookup: bool) -> list[Entry]:
     path = source.location
-    name = source.label
     found: list[tuple[Entry, dict[str, Any]]] = []
     offset = 0
     try:
@@ -218,7 +285,11 @@ def _scan_lines(source: Input) -> list[Entry]:
                 offset += len(line)
     except OSError as error:
         raise JobError(f"{source.path} cannot be read: {error.strerror}.") from error
+    if not found:
+        raise JobError(f"{source.path!r} holds no document.", hint="a JSONL file has a JSON object on each line.")
     rows = [row for _, row in found if row]
+    if not rows and not is_lookup:
+        raise _no_lines(path, name, found[0][0])
     if rows:
         # The name of a field is a setting: when no line has it, the name is wrong, not the lines.
         for option, field in (("--text-field", source.text_field), ("--id-field", source.id_field)):
@@ -229,6 +300,19 @@ def _scan_lines(source: Input) -> list[Entry]:
                     f"no line of {name} has the field {field!r}.", at=name, hint=f"{option}; the lines have: {names}."
                 )
     return [entry for entry, _ in found]
+
+
+def _no_lines(path: Path, name: str, first: Entry) -> JobError:
+    """Why no line of a file is a JSON object."""
+    refusal = refusal_of_lines(path.read_bytes(), name)
+    if refusal is not None:
+        return refusal
+    assert first.fault is not None
+    return DocumentError(
+        f"no line of {name} is a JSON object; of the first one: {first.fault.cause}",
+        at=name,
+        hint=first.fault.hint or "a JSONL file has a JSON object on each line; a text file ends in .txt.",
+    )
 
 
 def _scan_line(source: Input, path: Path, line: bytes, offset: int, place: str) -> tuple[Entry, dict[str, Any]]:
@@ -285,14 +369,26 @@ def _kind(value: object) -> str:
 
 
 def _decode(data: bytes, place: str) -> str:
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise DocumentError("the text is UTF-16, not UTF-8.", at=place, hint=_UTF_16_HINT)
     try:
-        return data.decode("utf-8-sig")
+        text = data.decode("utf-8-sig")
+        if "\0" not in text:
+            return text
+        raise DocumentError(
+            "the file has NUL bytes, so it is no UTF-8 text but UTF-16 or data of a program.",
+            at=place,
+            hint=_UTF_16_HINT,
+        )
     except UnicodeDecodeError as error:
         raise DocumentError(
             f"the text is not UTF-8: byte 0x{data[error.start]:02x} at offset {error.start}.",
             at=place,
             hint="convert the file to UTF-8, then `decodekit retry`.",
         ) from error
+
+
+_UTF_16_HINT = "convert the file to UTF-8: iconv -f UTF-16 -t UTF-8 OLD > NEW."
 
 
 def _usable_text(text: str, place: str) -> str:
@@ -337,21 +433,36 @@ def _describe_repeat(entry: Entry, first: str) -> str:
     return f"{entry.place} repeats id {entry.id!r} of {first}"
 
 
-def spool(stream: BinaryIO, folder: Path) -> Path:
+def read_stdin(stream: BinaryIO, id_field: str, text_field: str) -> bytes:
+    """Standard input as it came, after a look at it: whether it holds documents, without faults in names of fields.
+
+    Raises:
+        JobError: nothing came in, or what is no text and no JSON lines (see `formats`).
+        DocumentError: two documents have one id, or no line has the named field.
+    """
+    data = stream.read()
+    if not data.strip():
+        raise JobError("standard input is empty.", hint="pipe a text or JSON lines into the command.")
+    with TemporaryDirectory() as folder:
+        source = stdin_input(data, Path(folder), id_field, text_field)
+        refusal = refusal_of_stdin(data, source.fields)
+        if refusal is not None:
+            raise refusal
+        scan([source])
+    return data
+
+
+def spool(data: bytes, folder: Path) -> Path:
     """Save standard input in a job folder, so that `retry` and `report` find the documents again.
 
     The input is JSON lines when its first line that is not blank is a JSON object; otherwise it is one text, with the
     id ``stdin``.
 
     Raises:
-        JobError: nothing came in.
         OutputError: the folder cannot be written.
     """
     from decodekit.records.ledger import replace_file
 
-    data = stream.read()
-    if not data.strip():
-        raise JobError("standard input is empty.", hint="pipe a text or JSON lines into the command.")
     first_line = next(line for line in data.splitlines() if line.strip())
     try:
         is_jsonl = isinstance(json.loads(first_line.decode("utf-8-sig")), dict)
@@ -362,7 +473,7 @@ def spool(stream: BinaryIO, folder: Path) -> Path:
     return folder / name
 
 
-def stdin_input(folder: Path, id_field: str, text_field: str) -> Input:
+def stdin_input(data: bytes, folder: Path, id_field: str, text_field: str) -> Input:
     """Standard input, saved in the job folder, as an input."""
-    path = spool(sys.stdin.buffer, folder)
+    path = spool(data, folder)
     return Input(path.name, id_field, text_field, folder=str(folder.resolve()), name=STDIN_ID)

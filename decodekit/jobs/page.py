@@ -17,8 +17,19 @@ WEAK = 0.5  # a value with a token less likely than this is underlined
 
 def document_html(document: DocumentView, anchor: str, *, is_open: bool = False) -> str:
     """A ``<details>`` element: a summary line, then text and JSON side by side, or the failure and its raw text."""
+    try:
+        return _document_html(document, anchor, is_open=is_open)
+    except RecursionError:
+        return (
+            f'<details id="{anchor}"><summary><b>{escape(document.id)}</b> <span>nested too deeply to be shown</span>'
+            "</summary></details>"
+        )
+
+
+def _document_html(document: DocumentView, anchor: str, *, is_open: bool) -> str:
     text = document.text()
     row = document.row
+    missing = "" if text is not None else f'<p class="none">{escape(document.why_no_text() or "")}</p>'
     if document.is_failed:
         place = f'<p class="at">at {escape(row["at"])}</p>' if row["at"] else ""
         hint = f'<p class="at">try {escape(row["hint"])}</p>' if row["hint"] else ""
@@ -26,12 +37,12 @@ def document_html(document: DocumentView, anchor: str, *, is_open: bool = False)
         right = f'<p class="fault">{escape(row["code"])} {escape(row["message"])}</p>{place}{hint}' + (
             f'<p class="at">the output as far as it came:</p><pre>{escape(row["text"])}</pre>' if row["text"] else ""
         )
-        left = _text_html(text, {}, {})
+        left = missing or _text_html(text or "", {}, {})
         note = f'<span class="fault">{escape(row["code"])}</span> {escape(row["message"])}{attempts}'
     else:
         colors = _colors(row["value"])
         spans = find_spans(text, row["value"]) if text is not None else {}
-        left = _text_html(text, spans, colors)
+        left = missing or _text_html(text or "", spans, colors)
         partial = f'<p class="fault">cut at the limit</p><pre>{escape(row["text"])}</pre>' if "text" in row else ""
         value = _value_html(row["value"], spans, colors, document.probabilities, document.wrong())
         right = partial or f"<pre>{value}</pre>"
@@ -68,9 +79,7 @@ def _color(pointer: str, colors: Mapping[str, int]) -> int:
     return colors.get(pointer.split("/")[1], 0) if pointer else 0
 
 
-def _text_html(text: str | None, spans: Mapping[str, tuple[int, int]], colors: Mapping[str, int]) -> str:
-    if text is None:
-        return '<p class="none">the text of this document is no longer where it was read from, or has changed</p>'
+def _text_html(text: str, spans: Mapping[str, tuple[int, int]], colors: Mapping[str, int]) -> str:
     parts: list[str] = []
     position = 0
     for pointer, (start, end) in sorted(spans.items(), key=lambda item: item[1]):

@@ -6,6 +6,7 @@ import difflib
 import importlib
 import importlib.util
 import json
+import os
 import re
 import sys
 from collections.abc import Mapping
@@ -80,7 +81,7 @@ def load_schema(source: str) -> JobSchema:
     if match := _CLASS_REFERENCE.fullmatch(source):
         return _from_module(source, match["module"], match["name"])
     path = Path(source)
-    if path.suffix.lower() == ".json" or path.is_file():
+    if path.suffix.lower() == ".json" or os.path.isfile(source):
         return _from_dictionary(source, _parse(_read(path), source))
     return _from_name(source) if source in _names() else _from_fields(source)
 
@@ -247,7 +248,7 @@ def _import(name: str) -> ModuleType:
         if not name.endswith(".py"):
             return importlib.import_module(name)
         path = Path(name).resolve()
-        if not path.is_file():
+        if not os.path.isfile(path):
             raise NameNotFoundError(f"there is no file {name!r}.")
         # A name of its own per file, registered before it runs: pydantic looks annotations up in sys.modules.
         module_name = f"_decodekit_schema_{path.stem}"

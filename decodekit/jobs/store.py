@@ -6,28 +6,96 @@
 - `metrics.jsonl`: seconds and probabilities of each result, for the report. It decides nothing: results are the same
   without it, and equal for equal settings however often the job was killed.
 - `job.json`: settings and fingerprint, the inputs, and the settings of earlier lines when `--force` mixed them.
+- `damaged.jsonl`: lines of these files that are no rows (somebody edited them, a bad disk). Whoever looks at the folder
+  leaves them out and says so; a run moves them here, and does the documents again of which nothing else is known.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import os
 import time
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Self
+from typing import IO, Any, Final, Self, TypeAlias
 
 from decodekit.errors import JobError, JobSettingsError, OutputError
 from decodekit.jobs.documents import SPOOLED, STDIN_ID, Input
 from decodekit.jobs.settings import Settings
 from decodekit.records.folder import lock_folder, remove_files
-from decodekit.records.ledger import Ledger, Row, new_file, read_rows, replace_file
+from decodekit.records.ledger import Damage, Ledger, Row, new_file, read_rows, replace_file
 
 JOB, RESULTS, FAILED, METRICS, REPORT = "job.json", "results.jsonl", "failed.jsonl", "metrics.jsonl", "report.html"
+DAMAGED = "damaged.jsonl"
 FORMAT = 1
+
+Damaged: TypeAlias = defaultdict[str, list[Damage]]
+"""The lines that are no rows, by name of the file."""
+
+_TEXT_OR_NONE: Final = (str, type(None))
+_FIELDS: Final[Mapping[str, Mapping[str, type | tuple[type, ...]]]] = {
+    RESULTS: {
+        "id": str,
+        "value": object,
+        "finish_reason": str,
+        "num_generated_tokens": int,
+        "document": str,
+    },
+    FAILED: {
+        "id": str,
+        "code": str,
+        "error": str,
+        "message": str,
+        "at": _TEXT_OR_NONE,
+        "hint": _TEXT_OR_NONE,
+        "text": str,
+        "num_generated_tokens": int,
+        "attempts": int,
+        "document": str,
+    },
+    METRICS: {"id": str, "run": int, "at": (int, float), "seconds": (int, float)},
+}
+"""What a row has, as far as somebody reads it."""
+
+
+class RowCheck:
+    """Says what is wrong with a row of one of the files of a job; see `ledger.Check`.
+
+    Args:
+        name: of the file. In `results.jsonl`, an id that stands twice is wrong the second time.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._fields = _FIELDS[name]
+        self._seen: set[str] | None = set() if name == RESULTS else None
+
+    def __call__(self, row: Row) -> str | None:
+        """What is wrong with the row; None if nothing is."""
+        for field_name, kind in self._fields.items():
+            if field_name not in row:
+                return f"it has no field {field_name!r}"
+            if not isinstance(row[field_name], kind) or (isinstance(row[field_name], bool) and kind is not object):
+                return f"field {field_name!r} is {row[field_name]!r:.40}"
+        if not isinstance(row.get("text", ""), str):
+            return f"field 'text' is {row['text']!r:.40}"
+        probabilities = row.get("probabilities", {})
+        if not isinstance(probabilities, dict) or not all(_is_number(one) for one in probabilities.values()):
+            return f"field 'probabilities' is {probabilities!r:.40}"
+        if self._seen is not None:
+            if row["id"] in self._seen:
+                return f"it repeats id {row['id']!r:.60}"
+            self._seen.add(row["id"])
+        return None
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 @dataclass
@@ -68,15 +136,17 @@ class JobFile:
         path = folder / JOB
         try:
             data = json.loads(path.read_bytes())
-        except FileNotFoundError as error:
+        except (FileNotFoundError, NotADirectoryError) as error:
+            what = f"it has no {JOB}" if folder.is_dir() else "it is a file" if folder.exists() else "there is nothing"
             raise JobError(
-                f"{folder} is not a job folder: it has no {JOB}.", hint="decodekit extract INPUT… -o DIR makes one."
+                f"{folder} is not a job folder: {what}.", hint="decodekit extract INPUT… -o DIR makes one."
             ) from error
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise JobError(f"{path} cannot be read: {error}.", at=str(path)) from error
         try:
             if data["format"] != FORMAT:
                 raise JobError(f"{path} has format {data['format']}, this version reads {FORMAT}.", at=str(path))
+            _check_job(data)
             return cls(
                 Settings.from_json(data["settings"]),
                 {key: Settings.from_json(value) for key, value in data["earlier"].items()},
@@ -84,7 +154,40 @@ class JobFile:
                 data["runs"],
             )
         except (KeyError, TypeError, AttributeError) as error:
-            raise JobError(f"{path} was not written by decodekit: {error!r}.", at=str(path)) from error
+            raise JobError(
+                f"{path} was not written by decodekit, or edited since: {error!r}.",
+                at=str(path),
+                hint="mend it, or --fresh to start again; results.jsonl stays as it is until then.",
+            ) from error
+
+
+def _check_job(data: Mapping[str, Any]) -> None:
+    """Raise TypeError for what is not as `JobFile.write` writes it, as far as somebody reads it."""
+
+    def check(is_right: bool, what: str) -> None:
+        if not is_right:
+            raise TypeError(what)
+
+    for settings in (data["settings"], *data["earlier"].values()):
+        check(isinstance(settings["schema"], dict | bool), "schema is neither an object nor true or false")
+        check(isinstance(settings["strategy"], dict), "strategy is no object")
+        check(isinstance(settings["strategy"].get("name"), str), "the strategy has no name")
+        check(isinstance(settings.get("constraint", {}), dict), "constraint is no object")
+        check(isinstance(settings["is_chat"], bool), "is_chat is no boolean")
+        for name in ("model", "weights", "dtype", "tokenizer", "schema_source", "prompt", "on_length", "version"):
+            check(isinstance(settings[name], str), f"{name} is no text")
+        for name in ("max_new_tokens", "seed"):
+            check(type(settings[name]) is int, f"{name} is no integer")
+    for source in data["inputs"]:
+        check(all(isinstance(value, str) for value in source.values()), "an input has something that is no text")
+    for run in data["runs"]:
+        check(_is_number(run["started"]), "the start of a run is no number")
+        check(_is_number(run.get("ended", 0)), "the end of a run is no number")
+        check(isinstance(run.get("outcome", ""), str), "the outcome of a run is no text")
+        check(isinstance(run.get("limit", 1) or 1, int), "the limit of a run is no integer")
+        shard = run.get("shard") or [1, 1]
+        check(isinstance(shard, list) and len(shard) == 2, "the shard of a run is no pair")
+        check(all(type(number) is int for number in shard), "the shard of a run is no pair of integers")
 
 
 def _here(source: Input, folder: Path) -> Input:
@@ -92,20 +195,34 @@ def _here(source: Input, folder: Path) -> Input:
     return replace(source, folder=str(folder.resolve())) if source.name == STDIN_ID else source
 
 
-def read_results(folder: Path) -> Iterator[Row]:
-    """The rows of the documents that are done."""
-    return read_rows(folder / RESULTS)
+def known_inputs(folder: Path) -> list[Input]:
+    """The inputs that a job has met so far; none where there is no job yet.
+
+    Raises:
+        JobError: `job.json` cannot be read.
+    """
+    return JobFile.read(folder).inputs if os.path.isfile(folder / JOB) else []
 
 
-def read_failures(folder: Path) -> dict[str, Row]:
-    """The last failure of every document that failed and is not done, by id."""
+def _read(folder: Path, name: str, damaged: Damaged | None) -> Iterator[Row]:
+    found: list[Damage] = [] if damaged is None else damaged[name]
+    return read_rows(folder / name, RowCheck(name), found)
+
+
+def read_results(folder: Path, damaged: Damaged | None = None) -> Iterator[Row]:
+    """The rows of the documents that are done. Lines that are no rows are left out, and told to `damaged`."""
+    return _read(folder, RESULTS, damaged)
+
+
+def read_failures(folder: Path, damaged: Damaged | None = None) -> dict[str, Row]:
+    """The last failure of every document that failed and is not done, by id; `damaged` as in `read_results`."""
     done = {row["id"] for row in read_results(folder)}
-    return {row["id"]: row for row in read_rows(folder / FAILED) if row["id"] not in done}
+    return {row["id"]: row for row in _read(folder, FAILED, damaged) if row["id"] not in done}
 
 
-def read_metrics(folder: Path) -> dict[str, Row]:
-    """The last metrics of every document, by id."""
-    return {row["id"]: row for row in read_rows(folder / METRICS)}
+def read_metrics(folder: Path, damaged: Damaged | None = None) -> dict[str, Row]:
+    """The last metrics of every document, by id; `damaged` as in `read_results`."""
+    return {row["id"]: row for row in _read(folder, METRICS, damaged)}
 
 
 class JobFolder:
@@ -116,12 +233,20 @@ class JobFolder:
         done: digest of the text of every document that is done, by id.
         failures: the last failure of every document that is not done, by id.
         num_torn_bytes: what was cut off the ends of torn files on opening.
+        damaged: the lines that were moved to `damaged.jsonl` on opening.
     """
 
     def __init__(self, path: Path, job: JobFile, lock: IO[str]) -> None:
         self.path, self.job, self._lock = path, job, lock
-        self.results, self.failed = Ledger(path / RESULTS), Ledger(path / FAILED)
-        self.metrics = Ledger(path / METRICS, sync_interval_s=math.inf)  # a power cut may have them
+
+        def opened(name: str, **options: Any) -> Ledger:
+            ledger = Ledger(path / name, new_check=partial(RowCheck, name), damaged_path=path / DAMAGED, **options)
+            self.damaged[name] += ledger.damaged
+            return ledger
+
+        self.damaged: Damaged = defaultdict(list)
+        self.results, self.failed = opened(RESULTS), opened(FAILED)
+        self.metrics = opened(METRICS, sync_interval_s=math.inf)  # a power cut may have them
         self.num_torn_bytes = sum(ledger.num_torn_bytes for ledger in (self.results, self.failed, self.metrics))
         self.done: dict[str, str] = {row["id"]: row["document"] for row in self.results.rows()}
         rows = list(self.failed.rows())
@@ -148,8 +273,8 @@ class JobFolder:
         """
         lock = lock_folder(path)
         try:
-            for name in (JOB, RESULTS, FAILED, METRICS, REPORT):
-                new_file(path / name).unlink(missing_ok=True)  # left over by a kill
+            # left over by a kill
+            remove_files(path, [new_file(path / name).name for name in (JOB, RESULTS, FAILED, METRICS, REPORT)])
             resumes = (path / JOB).exists() and not fresh
             if fresh:
                 _delete_job(path)
@@ -258,4 +383,4 @@ def _take_settings(path: Path, job: JobFile, settings: Settings, *, force: bool)
 
 def _delete_job(path: Path) -> None:
     # job.json goes last: killed in between, the folder is still recognised as a job's and can be made fresh again.
-    remove_files(path, [RESULTS, FAILED, METRICS, REPORT, *(file.name for file in path.glob(SPOOLED)), JOB])
+    remove_files(path, [RESULTS, FAILED, METRICS, REPORT, DAMAGED, *(file.name for file in path.glob(SPOOLED)), JOB])

@@ -75,6 +75,8 @@ class OutputValidator:
             raise InvalidOutputError(f"the output is not JSON: {error or type(error).__name__}.") from error
         try:
             fault = next(iter(self._validator.iter_errors(value)), None)
+        except RecursionError as error:
+            raise InvalidOutputError("the output is nested too deeply to be validated.") from error
         except (Unresolvable, re.error) as error:
             raise InvalidOutputError(f"the output cannot be validated with this schema: {error}.") from error
         if fault is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Any
 from decodekit.errors import DecodekitError, DocumentError
 from decodekit.jobs.documents import Entry, scan, select
 from decodekit.jobs.probabilities import escape_pointer
-from decodekit.jobs.store import JobFile, read_failures, read_metrics, read_results
+from decodekit.jobs.store import Damaged, JobFile, read_failures, read_metrics, read_results
 from decodekit.records.ledger import Row
 
 MISSING: Any = object()
@@ -25,7 +25,7 @@ class DocumentView:
         id: its id.
         row: its line in `results.jsonl` or `failed.jsonl`.
         metrics: its line in `metrics.jsonl`, empty if there is none.
-        entry: where its text is, None if the input has gone or changed.
+        entry: where its text is, or another one that has its id now; None if the input has gone.
         expected: the value it should have, `MISSING` if that is not known.
     """
 
@@ -63,12 +63,29 @@ class DocumentView:
 
     def text(self) -> str | None:
         """The text of the document, if its input is still there and unchanged."""
-        if self.entry is None:
-            return None
         try:
-            return self.entry.read().text
+            return self._text()
         except DocumentError:
             return None
+
+    def why_no_text(self) -> str | None:
+        """Why there is no text to show; None if there is one."""
+        try:
+            self._text()
+        except DocumentError as error:
+            return error.cause
+        return None
+
+    def _text(self) -> str:
+        """The text. Raises DocumentError with the reason if it cannot be shown."""
+        if self.entry is None:
+            raise DocumentError("the document is no longer where it was read from.")
+        if self.entry.digest != self.row["document"]:
+            raise DocumentError("the document has changed since.")
+        document = self.entry.read()
+        if document.digest != self.row["document"]:
+            raise DocumentError("the document has changed since.")
+        return document.text
 
     def fields(self) -> tuple[int, int] | None:
         """How many fields are exactly right, of how many; None if the right ones are not known."""
@@ -122,12 +139,14 @@ class JobView:
         documents: the failed ones first, else in the order in which they were done.
         num_left: documents of the newest run's shard and limit that are neither done nor failed; None if an input
             has gone.
+        damaged: lines of its files that were left out, because they are no rows.
     """
 
     title: str
     job: JobFile
     documents: list[DocumentView] = field(default_factory=list)
     num_left: int | None = None
+    damaged: Damaged = field(default_factory=lambda: defaultdict(list))
 
     @classmethod
     def read(cls, folder: Path, *, expected: Mapping[str, Any] | None = None) -> JobView:
@@ -141,16 +160,20 @@ class JobView:
             JobError: not a job folder.
         """
         job = JobFile.read(folder)
-        metrics = read_metrics(folder)
-        entries, is_complete = _entries(job)
-        by_text = {(entry.id, entry.digest): entry for entry in entries}
         view = cls(folder.resolve().name, job)
-        for row in [*read_failures(folder).values(), *read_results(folder)]:
-            entry = by_text.get((row["id"], row["document"]))
+        metrics = read_metrics(folder, view.damaged)
+        entries, is_complete = _entries(job)
+        by_id = {entry.id: entry for entry in entries}
+        # A name of long ago may not be that of today, but an equal digest is an equal text.
+        by_text = {entry.digest: entry for entry in entries if entry.digest}
+        for row in [*read_failures(folder, view.damaged).values(), *read_results(folder, view.damaged)]:
+            entry = by_id.get(row["id"])
+            if entry is None or entry.digest != row["document"]:
+                entry = by_text.get(row["document"], entry)
             right = MISSING if expected is None else expected.get(row["id"], MISSING)
             view.documents.append(DocumentView(row["id"], row, metrics.get(row["id"], {}), entry, right))
         if is_complete and job.runs:
-            shard, limit = job.runs[-1]["shard"], job.runs[-1]["limit"]
+            shard, limit = job.runs[-1].get("shard"), job.runs[-1].get("limit")
             selected = {entry.id for entry in select(entries, shard, limit)}
             view.num_left = len(selected - {document.id for document in view.documents})
         return view
@@ -208,6 +231,7 @@ class JobView:
             "failed": len(self.failed),
             "left": self.num_left,
             "cut": self.num_cut,
+            "damaged": sum(map(len, self.damaged.values())),
             "failures": dict(self.failures.most_common()),
             "tokens": self.num_tokens,
             "seconds": round(seconds, 3),
@@ -226,7 +250,7 @@ def _entries(job: JobFile) -> tuple[list[Entry], bool]:
     is_complete = bool(job.inputs)
     for source in job.inputs:
         try:
-            entries += scan([source], allow_repeats=True).entries
+            entries += scan([source], known=job.inputs, is_lookup=True).entries
         except DecodekitError:
             is_complete = False
     return entries, is_complete

@@ -154,7 +154,7 @@ def _resolve(
 ) -> tuple[str, bool]:
     """The folder or hub id to load, and whether it is a folder."""
     name = os.fspath(name_or_path)
-    if name in BUNDLED and not Path(name).is_dir():
+    if name in BUNDLED and not os.path.isdir(name):
         folder = Path(__file__).parent / name
         if not (folder / "config.json").is_file():
             raise ModelError(
@@ -164,7 +164,7 @@ def _resolve(
             )
         return str(folder), True
     path = Path(name).expanduser()
-    if path.is_dir():
+    if os.path.isdir(path):
         if not (path / "config.json").is_file():
             raise ModelError(
                 "the folder holds no model: config.json is missing",
@@ -173,7 +173,7 @@ def _resolve(
                 + _near(path / "config.json", (p.parent for p in path.glob("*/config.json")), "did you mean "),
             )
         return str(path), True
-    if path.is_file():
+    if os.path.isfile(path):
         raise ModelError("a file was given where a model folder is expected", at=str(path), hint=f'"{path.parent}"')
     if _is_path(name):
         raise ModelError(

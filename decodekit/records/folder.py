@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from pathlib import Path
@@ -40,13 +41,15 @@ def lock_folder(path: Path) -> IO[str]:
         file.seek(0)
         owner = file.read().strip()
         file.close()
+        if error.errno not in (errno.EACCES, errno.EAGAIN, errno.EDEADLK):  # a file system that has no locks
+            raise output_error(file_path, error) from error
         raise JobError(
             f"another run works in {path}" + (f" (process {owner})." if owner else "."),
             hint="wait for it, stop it, or choose another folder with -o.",
         ) from error
-    file.truncate(0)
-    file.write(str(os.getpid()))
     try:
+        file.truncate(0)
+        file.write(str(os.getpid()))
         file.flush()
     except OSError as error:  # a full disk shows here first
         raise output_error(file_path, error) from error

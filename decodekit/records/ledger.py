@@ -5,6 +5,9 @@ What always holds, whatever happens to the process:
 - every line but the last is complete, because a line goes to the file with one `write` on a descriptor in append mode,
   and a write that fails half-way is cut back to the length before it;
 - a torn last line (killed inside the `write`, or pages lost in a power cut) is cut off when the file is opened again;
+- a line that is no row for another reason (somebody edited the file, a bad disk) is an error that names it, or, where
+  the owner of the file says what a row is, is left out when the file is read and moved to a file of its own when it is
+  opened for writing;
 - `rewrite` replaces the file in one step: a reader sees the old lines or the new ones.
 
 A line is safe against the death of the process as soon as `append` returns (it is in the page cache), and safe against
@@ -15,11 +18,14 @@ would take more than a twentieth of the time.
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn, TypeAlias
 
 from decodekit.errors import JobError, OutputError
 
@@ -38,19 +44,44 @@ def encode_line(row: Mapping[str, object]) -> bytes:
         return json.dumps(row, separators=(",", ":"), allow_nan=False).encode("ascii") + b"\n"
 
 
-def read_rows(path: Path) -> Iterator[Row]:
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """A line that is no row.
+
+    Attributes:
+        number: of the line, from 1.
+        why: what is wrong with it.
+    """
+
+    number: int
+    why: str
+
+
+Check: TypeAlias = Callable[[Row], str | None]
+"""Says what is wrong with a row; None if nothing is. It is asked about the rows of one file in order."""
+
+
+def read_rows(path: Path, check: Check | None = None, damaged: list[Damage] | None = None) -> Iterator[Row]:
     """The complete rows of a ledger that another process may be writing; a torn tail is left out.
 
+    Args:
+        path: the file; one that is missing has no rows.
+        check: what is a row, besides being a JSON object.
+        damaged: gets the lines that are none, which are left out then.
+
     Raises:
-        JobError: a line that is no JSON object is followed by one that is, so this is not a torn tail.
+        JobError: the file cannot be read; or, without `damaged`, a line that is no JSON object is followed by one that
+            is, so this is not a torn tail.
     """
-    for _, _, row in _scan(path):
+    for _, _, row in _scan(path, check, damaged):
         yield row
 
 
-def _scan(path: Path) -> Iterator[tuple[int, int, Row]]:
+def _scan(
+    path: Path, check: Check | None = None, damaged: list[Damage] | None = None
+) -> Iterator[tuple[int, int, Row]]:
     """(offset after the line, line number, row) of every good line. Blank lines are passed over."""
-    bad_line: int | None = None
+    bad_lines: list[Damage] = []  # they are a torn tail, unless something good follows
     offset = 0
     try:
         file = path.open("rb")
@@ -64,25 +95,47 @@ def _scan(path: Path) -> Iterator[tuple[int, int, Row]]:
             row = _decode_line(line)
             if row is None:
                 if line.strip():
-                    bad_line = bad_line or number
-            elif bad_line is not None:
+                    bad_lines.append(Damage(number, "it is not a JSON object"))
+                continue
+            if bad_lines:
+                if damaged is None:
+                    raise JobError(
+                        f"line {bad_lines[0].number} is not a JSON object, though good lines follow it.",
+                        at=f"{path}:{bad_lines[0].number}",
+                        hint="remove or mend that line; only the end of the file can be torn by a kill.",
+                    )
+                damaged += bad_lines
+                bad_lines = []
+            why = None if check is None else check(row)
+            if why is None:
+                yield offset, number, row
+            elif damaged is None:
                 raise JobError(
-                    f"line {bad_line} is not a JSON object, though good lines follow it.",
-                    at=f"{path}:{bad_line}",
-                    hint="remove or mend that line; only the end of the file can be torn by a kill.",
+                    f"line {number} is no row: {why}.", at=f"{path}:{number}", hint="remove or mend that line."
                 )
             else:
-                yield offset, number, row
+                damaged.append(Damage(number, why))
 
 
 def _decode_line(line: bytes) -> Row | None:
     if not line.endswith(b"\n"):
         return None
     try:
-        row = json.loads(line)
+        row = json.loads(line, parse_constant=_refuse, parse_float=_finite)
     except (ValueError, RecursionError):
         return None
     return row if isinstance(row, dict) else None
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if math.isinf(value):
+        raise ValueError(f"{text} is beyond the range of floating point numbers")
+    return value
 
 
 class Ledger:
@@ -91,26 +144,45 @@ class Ledger:
     Args:
         path: the file; made when missing.
         sync_interval_s: how long lines wait for `fsync` while rows keep coming; infinity: until `close`.
+        new_check: makes a `Check` for a reading of the file, if lines may be damaged.
+        damaged_path: where damaged lines are moved on opening, with `new_check`.
 
     Attributes:
         num_torn_bytes: how many bytes of a torn tail were cut off on opening.
+        damaged: the lines that were moved away on opening.
 
     Raises:
         OutputError: the file cannot be opened, repaired or written.
-        JobError: a bad line in the middle of the file.
+        JobError: a bad line in the middle of the file, without `new_check`.
     """
 
-    def __init__(self, path: Path, *, sync_interval_s: float = 1.0) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        sync_interval_s: float = 1.0,
+        new_check: Callable[[], Check] | None = None,
+        damaged_path: Path | None = None,
+    ) -> None:
         self.path = path
+        self._new_check = new_check
+        self._damaged_path = damaged_path
+        self.damaged: list[Damage] = []
         self._sync_interval_s = self._pause_s = sync_interval_s
         self._synced_at = time.monotonic()
         self._is_dirty = False
         self.num_torn_bytes = self._open()
 
     def _open(self) -> int:
+        """Cut off what is torn, move away what is damaged; how many bytes were cut off."""
         self._size = 0
-        for offset, _, _ in _scan(self.path):
+        found: list[Damage] = []
+        for offset, _, _ in self._scanned(found):
             self._size = offset  # of the end of the last good line
+        if found:
+            self._move_away({one.number for one in found})
+            self.damaged += found
+            return self._open()
         try:
             self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
             num_torn_bytes = os.fstat(self._descriptor).st_size - self._size
@@ -120,6 +192,22 @@ class Ledger:
         except OSError as error:
             raise output_error(self.path, error) from error
         return num_torn_bytes
+
+    def _scanned(self, damaged: list[Damage]) -> Iterator[tuple[int, int, Row]]:
+        return _scan(self.path) if self._new_check is None else _scan(self.path, self._new_check(), damaged)
+
+    def _move_away(self, numbers: set[int]) -> None:
+        """Take lines out of the file, after they are safe in that of damaged ones; the others stay byte for byte."""
+        assert self._damaged_path is not None
+        try:
+            with self._damaged_path.open("ab") as file, self.path.open("rb") as old:
+                file.writelines(line for number, line in enumerate(old, start=1) if number in numbers)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise output_error(self._damaged_path, error) from error
+        with self.path.open("rb") as old:
+            replace_file(self.path, (line for number, line in enumerate(old, start=1) if number not in numbers))
 
     def append(self, row: Mapping[str, object]) -> None:
         """Write one row. Either the whole line is in the file, or none of it and an error is raised.
@@ -133,7 +221,8 @@ class Ledger:
             while written < len(line):  # a full disk gives a short write first, then ENOSPC
                 written += _write(self._descriptor, line[written:])
         except BaseException as error:
-            os.ftruncate(self._descriptor, self._size)
+            with suppress(OSError):  # a disk that is gone, too; the line is cut off when the file is opened again
+                os.ftruncate(self._descriptor, self._size)
             if isinstance(error, OSError):
                 raise output_error(self.path, error) from error
             raise
@@ -144,7 +233,7 @@ class Ledger:
 
     def rows(self) -> Iterator[Row]:
         """All rows, in the order in which they were appended."""
-        return read_rows(self.path)
+        return (row for _, _, row in self._scanned([]))
 
     def rewrite(self, rows: Iterable[Mapping[str, object]]) -> None:
         """Replace all rows in one step; a kill leaves either the old file or the new one."""
@@ -154,14 +243,25 @@ class Ledger:
         self._is_dirty = False
 
     def sync(self) -> None:
-        """Make every appended line safe against a power cut."""
+        """Make every appended line safe against a power cut.
+
+        Raises:
+            OutputError: the disk does not take them, or the file is no longer where it was, so that they are lost.
+        """
         if not self._is_dirty:
             return
         started = time.monotonic()
         try:
             os.fsync(self._descriptor)
+            is_here = os.path.samestat(os.fstat(self._descriptor), self.path.stat())
         except OSError as error:
             raise output_error(self.path, error) from error
+        if not is_here:
+            raise OutputError(
+                f"{self.path.name} was replaced while it was written to; what came since is lost.",
+                at=str(self.path),
+                hint="run the same command again, with nobody else at work in the folder.",
+            )
         self._is_dirty = False
         self._synced_at = time.monotonic()
         self._pause_s = max(self._sync_interval_s, _SYNC_SHARE * (self._synced_at - started))
@@ -182,8 +282,10 @@ def replace_file(path: Path, parts: Iterable[bytes]) -> None:
     """Write a file in one step: a new file beside it, synced, then renamed over it.
 
     Raises:
-        OutputError: the folder cannot be written; the old file is untouched.
+        OutputError: the folder cannot be written, or the path is one; the old file is untouched.
     """
+    if path.name in ("", ".."):
+        raise OutputError(f"{str(path)!r} is a folder, not a file.", at=str(path), hint="the path of a file.")
     temporary = new_file(path)
     try:
         with temporary.open("wb") as file:
@@ -193,7 +295,8 @@ def replace_file(path: Path, parts: Iterable[bytes]) -> None:
         os.replace(temporary, path)
         _sync_folder(path.parent)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # on a disk that cannot be written, nothing can be removed either
+            temporary.unlink(missing_ok=True)
         raise output_error(path, error) from error
 
 

@@ -8,10 +8,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 import decodekit as dk
-from decodekit.cli import app, console
+from decodekit.cli import console
 from decodekit.cli import extract as extract_module
 from decodekit.errors import ConstraintError, InvalidOutputError, JobError, NameNotFoundError
 from decodekit.jobs.described import code_digest, described
@@ -20,6 +19,7 @@ from decodekit.jobs.prompt import choose_prompt
 from decodekit.jobs.schema import load_schema, reload_schema
 from decodekit.jobs.settings import Settings
 from decodekit.jobs.validation import OutputValidator
+from tests.commands import Result
 from tests.jobs.fakes import BYTES, FakeLLM, make_settings, read_jsonl, run_job, write_jsonl
 
 MODULE = """
@@ -57,13 +57,6 @@ def module(tmp_path: Path) -> Path:
     path = tmp_path / "shapes.py"
     path.write_text(MODULE)
     return path
-
-
-def invoke(*arguments: object) -> Any:
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return result
 
 
 # --- what a name may stand for ----------------------------------------------------------------------------------------
@@ -200,25 +193,25 @@ def test_a_job_with_a_guard(tmp_path: Path, llm: FakeLLM, module: Path) -> None:
     path = write_jsonl(tmp_path / "d.jsonl", [{"id": "a", "text": "one"}, {"id": "b", "text": "one two three four"}])
     out = tmp_path / "out"
     command = ("extract", path, "-o", out, "--schema", f"{module}:CHECKED")
-    done = invoke(*command, "--max-rollbacks", "5")
-    assert done.exit_code == console.SOME_FAILED
+    done = Result(*command, "--max-rollbacks", "5")
+    assert done.code == console.SOME_FAILED
     assert [row["id"] for row in read_jsonl(out / "results.jsonl")] == ["a"]
     (failed,) = read_jsonl(out / "failed.jsonl")
     assert (failed["id"], failed["code"]) == ("b", "DK504") and "too many words" in failed["message"]
     settings = json.loads((out / "job.json").read_text())["settings"]
     assert settings["constraint"]["Guarded"]["function"]["function"] == "short"
     assert settings["strategy"] == {"name": "greedy", "max_rollbacks": 5}
-    assert "resuming" in invoke(*command, "--max-rollbacks", "5").stderr
-    assert invoke("retry", out).exit_code == console.SOME_FAILED
-    refused = invoke(*command, "--max-rollbacks", "6")
-    assert refused.exit_code == console.USAGE and "strategy was" in refused.stderr
+    assert "resuming" in Result(*command, "--max-rollbacks", "5").err
+    assert Result("retry", out).code == console.SOME_FAILED
+    refused = Result(*command, "--max-rollbacks", "6")
+    assert refused.code == console.USAGE and "strategy was" in refused.err
     module.write_text(MODULE.replace("LIMIT = 3", "LIMIT = 9"))
-    refused = invoke(*command, "--max-rollbacks", "5")
-    assert refused.exit_code == console.USAGE and "DK501" in refused.stderr and "constraint was" in refused.stderr
-    refused = invoke("retry", out)
-    assert refused.exit_code == console.USAGE and "has changed since the job was made" in refused.stderr
-    assert invoke(*command, "--max-rollbacks", "5", "--force").exit_code == console.SOME_FAILED
-    assert invoke("retry", out).exit_code == console.DONE
+    refused = Result(*command, "--max-rollbacks", "5")
+    assert refused.code == console.USAGE and "DK501" in refused.err and "constraint was" in refused.err
+    refused = Result("retry", out)
+    assert refused.code == console.USAGE and "has changed since the job was made" in refused.err
+    assert Result(*command, "--max-rollbacks", "5", "--force").code == console.SOME_FAILED
+    assert Result("retry", out).code == console.DONE
 
 
 def test_rollbacks_without_a_guard_are_refused_before_the_model_is_loaded(
@@ -239,8 +232,8 @@ def test_rollbacks_without_a_guard_are_refused_before_the_model_is_loaded(
         (("--strategy", "beam", "--on-length", "close"), 'on_length="close" and beam search cannot be combined'),
         (("--strategy", "particles", "--fast-forward", "canonical"), 'fast_forward="canonical" and particles'),
     ]:
-        done = invoke(*command, *options)
-        assert done.exit_code == console.USAGE and said in done.stderr, done.stderr
+        done = Result(*command, *options)
+        assert done.code == console.USAGE and said in done.err, done.err
         assert not (tmp_path / "out").exists()
 
 
@@ -254,8 +247,8 @@ def test_who_guesses_beside_a_search() -> None:
 def test_searches_extract_with_the_bundled_model(tmp_path: Path, strategy: str) -> None:
     (tmp_path / "a.txt").write_text("Paid.")
     out = tmp_path / "out"
-    done = invoke("extract", tmp_path / "a.txt", "-o", out, "--schema", "paid bool", "--strategy", strategy)
-    assert done.exit_code == console.DONE, done.stderr
+    done = Result("extract", tmp_path / "a.txt", "-o", out, "--schema", "paid bool", "--strategy", strategy)
+    assert done.code == console.DONE, done.err
     (row,) = read_jsonl(out / "results.jsonl")
     assert isinstance(row["value"]["paid"], bool)
 
@@ -269,8 +262,8 @@ def test_a_guard_and_a_pattern_with_the_bundled_model(tmp_path: Path, module: Pa
     )
     for name, options in (("ODD", ("--max-rollbacks", "9")), ("PHONE", ())):
         out = tmp_path / name
-        done = invoke("extract", tmp_path / "a.txt", "-o", out, "--schema", f"{module}:{name}", *options)
-        assert done.exit_code == console.DONE, done.stderr
+        done = Result("extract", tmp_path / "a.txt", "-o", out, "--schema", f"{module}:{name}", *options)
+        assert done.code == console.DONE, done.err
     assert read_jsonl(tmp_path / "ODD" / "results.jsonl")[0]["value"] % 2 == 1
     (row,) = read_jsonl(tmp_path / "PHONE" / "results.jsonl")
     assert len(row["value"]) == 3 and row["value"].isdigit()
@@ -294,6 +287,6 @@ def test_other_models_are_told_the_form() -> None:
 
 
 def test_schema_check_names_the_guard(module: Path) -> None:
-    done = invoke("schema", "check", f"{module}:CHECKED")
-    assert done.exit_code == 0 and "short: asked about the whole value" in done.stdout
-    assert "properties/words  mask type" in done.stdout
+    done = Result("schema", "check", f"{module}:CHECKED")
+    assert done.code == 0 and "short: asked about the whole value" in done.out
+    assert "properties/words  mask type" in done.out

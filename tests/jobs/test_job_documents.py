@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from decodekit.errors import DecodekitError, DocumentError, JobError
-from decodekit.jobs.documents import Input, scan, select, spool
+from decodekit.jobs.documents import Input, read_stdin, scan, select, spool
 from decodekit.jobs.settings import document_seed, shard_of
 from tests.jobs.fakes import write_jsonl
 
@@ -106,13 +106,14 @@ def test_a_repeated_id_names_both_lines(tmp_path: Path) -> None:
     other = write_jsonl(tmp_path / "e.jsonl", [{"id": "a-3", "text": "x"}])
     write_jsonl(path, rows[:20])
     assert refusal(Input(str(path)), Input(str(other))).cause == f"{other}:1 repeats id 'a-3' of {path}:4."
-    assert len(scan([Input(str(path)), Input(str(other))], allow_repeats=True).entries) == 21
+    assert len(scan([Input(str(path)), Input(str(other))], is_lookup=True).entries) == 21
 
 
-def test_a_file_named_twice_is_refused(tmp_path: Path) -> None:
+def test_a_file_named_twice_is_one_document(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("x")
     source = Input("a.txt", folder=str(tmp_path))
-    assert refusal(source, source).cause == "a.txt is given twice."
+    found = scan([source, source])
+    assert ([entry.id for entry in found.entries], found.repeated) == (["a.txt"], ["a.txt"])
 
 
 def test_a_field_that_no_line_has_is_a_wrong_name(tmp_path: Path) -> None:
@@ -131,14 +132,14 @@ def test_inputs_that_hold_nothing_are_refused(tmp_path: Path) -> None:
 
 
 def test_stdin_is_lines_or_one_text_by_its_first_line(tmp_path: Path) -> None:
-    lines = spool(io.BytesIO(b'\n{"id": "a", "text": "x"}\n'), tmp_path)
+    lines = spool(b'\n{"id": "a", "text": "x"}\n', tmp_path)
     assert lines.suffix == ".jsonl"
-    text = spool(io.BytesIO(b"Invoice 7\n{}\n"), tmp_path)
+    text = spool(b"Invoice 7\n{}\n", tmp_path)
     assert text.suffix == ".txt"
     (entry,) = scan([Input(text.name, folder=str(tmp_path), name="stdin")]).entries
     assert (entry.id, entry.read().text) == ("stdin", "Invoice 7\n{}\n")
     with pytest.raises(JobError, match="standard input is empty"):
-        spool(io.BytesIO(b" \n"), tmp_path)
+        read_stdin(io.BytesIO(b" \n"), "id", "text")
 
 
 def test_shards_partition_the_documents_exactly(tmp_path: Path) -> None:

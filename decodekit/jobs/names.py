@@ -1,0 +1,61 @@
+"""The name of a file among the documents of a job: one, however its path is spelled.
+
+    a.txt   ./a.txt   letters/../a.txt   /home/ann/a.txt
+
+The first spelling that a job meets is the name, and stays it: a job folder remembers its inputs in `job.json`, and a
+later run that spells one of them otherwise, or names a folder or a file of it, finds the names of that time. So ids of
+documents, and the results and seeds that hang on them, outlive a change of spelling.
+
+A folder is known by where it is, links resolved. A file is known by its folder and its own name: links to one file from
+several names are several documents.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+_UP = ("", ".", "..")
+
+
+def place_of(path: Path) -> str:
+    """Where a file or folder is: equal for all spellings of its path."""
+    if path.name in _UP or os.path.isdir(path):
+        return os.path.realpath(path)
+    return os.path.join(os.path.realpath(path.parent), path.name)
+
+
+class Names:
+    """The names of files, from the inputs of a job in the order in which it met them.
+
+    Args:
+        inputs: where each is, and the name that it was given.
+    """
+
+    def __init__(self, inputs: Iterable[tuple[Path, str]]) -> None:
+        self._roots: dict[str, tuple[int, str]] = {}
+        self._folders: dict[Path, str] = {}
+        for number, (location, label) in enumerate(inputs):
+            self._roots.setdefault(place_of(location), (number, label))
+
+    def place(self, path: Path) -> str:
+        """`place_of` a file, where many of one folder are asked about."""
+        folder = self._folders.get(path.parent)
+        if folder is None:
+            folder = self._folders[path.parent] = os.path.realpath(path.parent)
+        return os.path.join(folder, path.name)
+
+    def name(self, place: str, default: str) -> str:
+        """The name of what is at a place; `default` if no input brought it along."""
+        best: tuple[int, str] | None = None
+        above = place
+        while True:
+            root = self._roots.get(above)
+            if root is not None and (best is None or root[0] < best[0]):
+                rest = os.path.relpath(place, above).replace(os.sep, "/") if above != place else ""
+                best = (root[0], f"{root[1]}/{rest}" if rest else root[1])
+            parent = os.path.dirname(above)
+            if parent == above:
+                return default if best is None else best[1]
+            above = parent
