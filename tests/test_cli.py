@@ -231,7 +231,6 @@ BAD = [
     (["--schema", "a", "--prompt", "no document"], console.USAGE, "DK305"),
     (["--schema", "a", "--text-field", "body"], console.USAGE, "DK502"),
     (["--schema", "a", "nowhere.txt"], console.USAGE, "DK500"),
-    (["--schema", "a", "d.jsonl"], console.USAGE, "DK502"),
     (["--schema", "a", "--max-new-tokens", "0"], console.USAGE, "max-new-tokens"),
     (["--schema", "a", "--draft-model", "x"], console.USAGE, "draft-model"),
     (["--schema", "a", "--on-length", "trim"], console.USAGE, "trim"),

@@ -20,6 +20,7 @@ from decodekit.errors import DocumentError, JobError, raise_faults
 from decodekit.jobs.formats import (
     JSONL_SUFFIXES,
     TEXT_SUFFIXES,
+    is_json_lines,
     refusal_of_file,
     refusal_of_lines,
     refusal_of_stdin,
@@ -463,12 +464,7 @@ def spool(data: bytes, folder: Path) -> Path:
     """
     from decodekit.records.ledger import replace_file
 
-    first_line = next(line for line in data.splitlines() if line.strip())
-    try:
-        is_jsonl = isinstance(json.loads(first_line.decode("utf-8-sig")), dict)
-    except (ValueError, RecursionError):
-        is_jsonl = False
-    name = f"input-{hashlib.sha256(data).hexdigest()[:8]}" + (".jsonl" if is_jsonl else ".txt")
+    name = f"input-{hashlib.sha256(data).hexdigest()[:8]}" + (".jsonl" if is_json_lines(data) else ".txt")
     replace_file(folder / name, [data])
     return folder / name
 

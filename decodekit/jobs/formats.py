@@ -146,8 +146,16 @@ def refusal_of_lines(data: bytes, name: str) -> JobError | None:
 
 def refusal_of_stdin(data: bytes, fields: Collection[str]) -> JobError | None:
     """Why standard input is neither one text nor lines of JSON; None if it may be one of them."""
+    if is_json_lines(data):
+        return None
     kind = _kind_of(data, fields)
-    return None if kind is None or kind == _JSON_LINES else _refusal(kind, "standard input", "/dev/stdin")
+    return None if kind is None else _refusal(kind, "standard input", "/dev/stdin")
+
+
+def is_json_lines(data: bytes) -> bool:
+    """Whether the first line that is not blank is a JSON object."""
+    first = next((line for line in data.splitlines() if line.strip()), b"")
+    return _is_object(first.decode("utf-8-sig", errors="replace"))
 
 
 def _refusal(kind: tuple[str, str], name: str, file: str | None = None) -> JobError:

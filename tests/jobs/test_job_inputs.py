@@ -185,6 +185,11 @@ def test_standard_input_is_looked_at_before_the_model_is_loaded(
     assert not (tmp_path / "out").exists()
 
 
+def test_lines_of_json_come_in_by_standard_input(tmp_path: Path) -> None:
+    for data in (b'{"text": "x"}', b'\n{"text": "x"}\r\n', b'{"text": "x"}\n{"text": "y"}\nbroken\n'):
+        assert read_stdin(io.BytesIO(data), "id", "text") == data
+
+
 def test_jsonl_that_is_none(tmp_path: Path) -> None:
     for data, said in [
         (json.dumps(ROWS, indent=1).encode(), "is one JSON array"),
