@@ -8,7 +8,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint types check-format pytest test-slow test-gpu fuzz bench bench-masks bench-grammars bench-forced bench-forwards bench-first-use bench-speculation bench-beams bench-attention bench-sampler notebooks train clean
+.PHONY: help install demo test lint types compiled pytest test-slow test-gpu fuzz fuzz-tests fuzz-schemas bench bench-masks bench-grammars bench-forced bench-forwards bench-first-use bench-speculation bench-beams bench-attention bench-sampler notebooks train clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -25,7 +25,9 @@ install: $(STAMP)  ## make the virtual environment and install decodekit into it
 demo: $(STAMP)  ## extract JSON from the sample documents with the bundled model
 	$(BIN)/decodekit demo
 
-test: lint types pytest  ## lint, types and tests
+test: lint  ## lint, types and tests
+	@$(MAKE) --no-print-directory -j2 types compiled
+	@$(MAKE) --no-print-directory pytest
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -34,11 +36,14 @@ lint: $(STAMP)
 types: $(STAMP)
 	$(BIN)/mypy
 
+compiled: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.compiled
+
 # Each worker runs torch on one thread: two that share two cores with all their threads wait for one another.
 PYTEST_WORKERS ?= 2
 PYTEST_ARGS    ?=
 pytest: $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(PYTEST_WORKERS) --dist loadfile $(PYTEST_ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(PYTEST_WORKERS) --dist loadfile --durations=10 $(PYTEST_ARGS)
 
 test-slow: $(STAMP)  ## the long checks as well: corpora, many documents, large vocabularies
 	$(BIN)/python -m pytest -q -m 'slow and not gpu' --timeout 3600
@@ -46,8 +51,14 @@ test-slow: $(STAMP)  ## the long checks as well: corpora, many documents, large 
 test-gpu: $(STAMP)  ## the checks that need a CUDA device
 	$(BIN)/python -m pytest -q -m gpu
 
+FUZZ_ROUNDS  ?= 20
 FUZZ_MINUTES ?= 30
-fuzz: $(STAMP)  ## random JSON Schemas against the specification, FUZZ_MINUTES=30; FUZZ_ARGS="--seed 1 --draft 7"
+fuzz: fuzz-tests fuzz-schemas  ## what no fixed example shows: tests with other seeds, random JSON Schemas
+
+fuzz-tests: $(STAMP)  ## the tests that draw, with FUZZ_ROUNDS=20 other seeds; CHANCE_ARGS="--seed 1"
+	$(BIN)/python -m tests.chance --rounds $(FUZZ_ROUNDS) $(CHANCE_ARGS)
+
+fuzz-schemas: $(STAMP)  ## random JSON Schemas against the specification, FUZZ_MINUTES=30; FUZZ_ARGS="--seed 1 --draft 7"
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.constraints.json_schema.fuzzing --minutes $(FUZZ_MINUTES) $(FUZZ_ARGS)
 
 bench: $(STAMP)  ## tokens per second beside transformers' generate, on the bundled model

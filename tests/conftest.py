@@ -1,21 +1,17 @@
-"""What holds for all tests: one thread, nothing of the user's cache, no chance, and no GPU tests without a GPU.
-
-Property tests draw the same examples in every run, so that a run is never red by chance. `make fuzz` draws others:
-`DECODEKIT_TEST_SEED` asks for that, and for its number as the seed (see `tests.fuzz`).
-"""
+"""What holds for all tests: one thread, nothing of the user's cache, no chance, and no GPU tests without a GPU."""
 
 import os
+import shlex
 from collections.abc import Iterator
 
 import pytest
 import torch
-from hypothesis import settings
+
+from tests import chance
 
 os.environ["DECODEKIT_CACHE"] = "off"  # in the processes that tests start, too
 
-settings.register_profile("ordinary", derandomize=True, database=None, deadline=None)
-settings.register_profile("chance", database=None, deadline=None, print_blob=True)
-settings.load_profile("chance" if "DECODEKIT_TEST_SEED" in os.environ else "ordinary")
+chance.set_up()
 
 
 @pytest.fixture(autouse=True)
@@ -27,8 +23,22 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
+@pytest.hookimpl(tryfirst=True)  # before the tests of a mark are chosen
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    if not torch.cuda.is_available():
-        for item in items:
-            if item.get_closest_marker("gpu"):
-                item.add_marker(pytest.mark.skip(reason="needs a CUDA device, and torch sees none"))
+    for item in items:
+        if chance.draws(item):
+            item.add_marker(pytest.mark.chance)
+        if item.get_closest_marker("gpu") and not torch.cuda.is_available():
+            item.add_marker(pytest.mark.skip(reason="needs a CUDA device, and torch sees none"))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """For each red test the command that runs it alone."""
+    reports = [report for kind in ("failed", "error") for report in terminalreporter.stats.get(kind, [])]
+    if not reports:
+        return
+    seed = "" if chance.SEED is None else f"DECODEKIT_TEST_SEED={chance.SEED} "
+    option = "" if chance.SEED is None else f" --hypothesis-seed={chance.SEED}"
+    terminalreporter.section("to run one of them again")
+    for name in dict.fromkeys(report.nodeid for report in reports):
+        terminalreporter.write_line(f"{seed}.venv/bin/python -m pytest{option} -m '' {shlex.quote(name)}")

@@ -10,6 +10,7 @@ from decodekit.constraints import ir
 from decodekit.constraints.automaton import DEAD, OPEN, Automaton
 from decodekit.constraints.blocks import MAX_BYTES
 from decodekit.constraints.json_schema.text import QUOTE, WordTable, to_body
+from tests.sizes import thinned
 
 ALPHABET = ["a", "b", "ab", "é", "ß", "語", "٣", "z", "1"]
 
@@ -35,7 +36,7 @@ def spellings(rng: random.Random, word: str) -> bytes:
     return "".join(parts).encode() + b'"'
 
 
-@pytest.mark.parametrize("seed", range(40))
+@thinned("seed", range(40), keep=range(12))
 def test_states_are_the_derivatives(seed: int) -> None:
     rng = random.Random(seed)
     words = random_words(rng)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from decodekit.constraints import masks as masks_module
-from decodekit.constraints import token_index
+from decodekit.constraints import token_index, unfolding
 from decodekit.constraints.bitmask import allocate_bitmask, bitmask_from_ids, forbid, ids_from_bitmask
 from decodekit.constraints.choices import Choices
 from decodekit.constraints.compiler import CompiledGrammar, compile
@@ -26,6 +26,7 @@ from decodekit.errors import ResourceLimitError, UnsatisfiableError
 from decodekit.vocabulary import Vocabulary
 from tests.reference import json_frames, masks
 from tests.reference.vocabularies import adversarial_vocabulary, byte_vocabulary, random_vocabulary, tekken_vocabulary
+from tests.sizes import sized
 
 
 @dataclass(frozen=True)
@@ -412,7 +413,9 @@ def test_impossible_constraints_are_refused(constraint: Constraint) -> None:
         compile(constraint, byte_vocabulary())
 
 
-def test_left_recursion_ends_in_an_error() -> None:
+@sized("limit", 2000, slow=unfolding.MAX_CONFIGURATIONS)
+def test_left_recursion_ends_in_an_error(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unfolding, "MAX_CONFIGURATIONS", limit)
     with pytest.raises(ResourceLimitError, match="alternatives"):
         compile(Framed(json_frames.LeftRecursive()), byte_vocabulary())
 

@@ -528,7 +528,7 @@ def check_random_tools(seed: int, format: str) -> int:
 
 @pytest.mark.parametrize("format", FORMATS)
 def test_random_tools(format: str) -> None:
-    assert sum(check_random_tools(seed, format) for seed in range(6)) >= 20
+    assert sum(check_random_tools(seed, format) for seed in range(3)) >= 10
 
 
 def test_the_random_tools_notice_arguments_that_are_not_enforced(monkeypatch: pytest.MonkeyPatch) -> None:

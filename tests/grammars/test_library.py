@@ -124,10 +124,10 @@ def test_examples(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_masks_along_some_examples(name: str) -> None:
+def test_masks_along_an_example_of_each_kind(name: str) -> None:
     rng = random.Random(name)
     examples = examples_of(name)
-    some = {kind: rng.sample(sorted(texts, key=len)[: len(texts) // 2], 2) for kind, texts in examples.items()}
+    some = {kind: rng.sample(sorted(texts, key=len)[: len(texts) // 2], 1) for kind, texts in examples.items()}
     check_language(Grammar(name), **some)
 
 
@@ -268,7 +268,7 @@ def test_lark_reads_the_files_and_agrees(name: str) -> None:
     parser, grammar = lark_of(name), Grammar(name)
     examples = examples_of(name)
     short = [text for texts in examples.values() for text in texts if len(text) < 30]
-    for text in [*short, *mutants(name, 20, max_length=30)]:
+    for text in [*short, *mutants(name, 8, max_length=30)]:
         assert parses(parser, text) == accepts(grammar, text), text
 
 

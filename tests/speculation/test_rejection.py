@@ -28,6 +28,7 @@ from tests.generation.test_batch import EOS, VOCABULARY, V, settings_of
 from tests.generation.test_sampled_law import THRESHOLD, p_value
 from tests.generation.test_sampled_law import VOCABULARY as LETTERS
 from tests.reference.generation import TableLM, TextsMatcher, ToyLM, hashed_law
+from tests.sizes import sized
 from tests.speculation.test_extraction import documents, schema_of
 from tests.speculation.test_same_text import CONSTRAINTS, STRATEGIES, Texts, decode
 
@@ -212,12 +213,12 @@ def test_a_draft_model_that_is_the_target_is_always_right() -> None:
         assert all(result.stats.num_forwards <= -(-len(result.token_ids) // 3) for result in results)
 
 
-def test_a_guard_leaves_the_exact_conditional_law() -> None:
-    """What the guard refuses is cleared and drawn again; N = 4,000, odds of 1 in 10,000 to fail by chance."""
+@sized("num_samples", 1500, slow=4000)
+def test_a_guard_leaves_the_exact_conditional_law(num_samples: int) -> None:
+    """What the guard refuses is cleared and drawn again."""
     constraint = Guarded(Regex("[a-d]{2}"), lambda text: text not in ("ab", "cc", "dd", "da"))
     matcher = compile(constraint, LETTERS).matcher()
-    strategy = Sample()
-    size, num_samples = 8, 4000
+    strategy, size = Sample(), 8
     target, other = torch.randn(2, size, size, generator=torch.Generator().manual_seed(3))
     first = target[7, :4].double().softmax(-1)
     law = first[:, None] * target[:4, :4].double().softmax(-1)
@@ -246,13 +247,14 @@ def test_a_guard_leaves_the_exact_conditional_law() -> None:
         assert p_value(found.numpy(), law.numpy()) > THRESHOLD
 
 
-def test_a_text_that_goes_back_has_the_law_without_what_is_banned_there() -> None:
-    """No text with an "a" in front passes, so that the first token is drawn again among the others; N = 4,000.
+@sized("num_samples", 1500, slow=4000)
+def test_a_text_that_goes_back_has_the_law_without_what_is_banned_there(num_samples: int) -> None:
+    """No text with an "a" in front passes, so that the first token is drawn again among the others.
 
     The control tests the draft's token once more, which is known to be banned: what replaces it is no draw of the law.
     """
     matcher = compile(Guarded(Regex("[a-d]{2}"), lambda text: text[0] != "a"), LETTERS).matcher()
-    strategy, size, num_samples = Sample(), 8, 4000
+    strategy, size = Sample(), 8
     target, other = torch.randn(2, size, size, generator=torch.Generator().manual_seed(4))
     target[7, :4], other[7, :4] = torch.tensor([1.0, 0, 0, 0]), torch.tensor([1.0, 1, 0, -1])
     first = target[7, :4].double()
@@ -291,11 +293,12 @@ class Outgrown(TextsMatcher):
         return Outgrown(self.texts, self.vocabulary, self.tokens)
 
 
-def test_a_constraint_that_fails_inside_a_draft_moves_no_law() -> None:
-    """The row fails as often as it would come there; N = 1,500, odds of 1 in 10,000 to fail by chance."""
+@sized("num_samples", 500, slow=1500)
+def test_a_constraint_that_fails_inside_a_draft_moves_no_law(num_samples: int) -> None:
+    """The row fails as often as it would come there."""
     letters = [bytes((byte,)) for byte in b"abc"]
     matcher = Outgrown([x + y + z for x in letters for y in letters for z in letters], LETTERS)
-    size, num_samples = 8, 1500
+    size = 8
     target, other = torch.randn(2, size, size, generator=torch.Generator().manual_seed(5)) * 1.5
     p = target[:, :3].double().softmax(-1).numpy()
     law = p[7][:, None, None] * p[:3, :, None] * p[None, :3, :]  # the failed texts, whose second token is "b", are one
@@ -310,7 +313,7 @@ def test_a_constraint_that_fails_inside_a_draft_moves_no_law() -> None:
                 assert (len(tokens) == 1) == isinstance(update.result.error, ResourceLimitError)
                 found[tokens if len(tokens) == 3 else (tokens[0], 1, 0)] += 1
                 num_accepted += sum(update.result.stats.acceptance_histogram)
-        assert num_accepted > 250 and p_value(found, law) > THRESHOLD
+        assert num_accepted > num_samples / 6 and p_value(found, law) > THRESHOLD
 
 
 def test_probabilities_of_another_shape() -> None:

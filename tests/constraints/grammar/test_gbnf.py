@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Callable
 
 import pytest
 
@@ -12,6 +13,7 @@ from decodekit.constraints.grammar.rules import Alternatives, Rules, Sequence, S
 from decodekit.constraints.grammar.source import MAX_DEPTH, MAX_LENGTH, Source
 from decodekit.errors import DecodekitError, InvalidConstraintError, ResourceLimitError, UnsupportedSchemaError
 from tests.reference import earley
+from tests.sizes import sized
 
 
 def rules_of(text: str, start: str = "root") -> Rules:
@@ -264,26 +266,30 @@ def test_a_start_that_is_not_there() -> None:
     assert "'root'" in str(raised.value)
 
 
-LARGE: dict[str, str] = {
-    "rules": "root ::= r0\n" + "".join(f"r{n} ::= r{n + 1}\n" for n in range(100_000)) + 'r100000 ::= "a"',
-    "options": "root ::= " + " | ".join(f'"{n}"' for n in range(60_000)),
-    "blanks": "root ::=" + " " * 1_900_000 + '"a"',
-    "lines": 'root ::= "a"' + "\n" * 1_900_000,
-    "lines in groups": "root ::= " + "(\n" * 90 + '"a"' + ("\n" * 10_000 + ")") * 90,
-    "comments": "#\n" * 600_000 + 'root ::= "a"',
-    "a long string": f'root ::= "{"a" * 1_900_000}"',
-    "an open string": 'root ::= "' + "a" * 1_900_000,
-    "brackets": "root ::= " + "[" * 1_000_000,
-    "too long": 'root ::= "a"' + " " * MAX_LENGTH,
+# Each as large as about `size` characters make it.
+LARGE: dict[str, Callable[[int], str]] = {
+    "rules": lambda size: (
+        "root ::= r0\n" + "".join(f"r{n} ::= r{n + 1}\n" for n in range(size // 20)) + f'r{size // 20} ::= "a"'
+    ),
+    "options": lambda size: "root ::= " + " | ".join(f'"{n}"' for n in range(size // 33)),
+    "blanks": lambda size: "root ::=" + " " * (size - 100_000) + '"a"',
+    "lines": lambda size: 'root ::= "a"' + "\n" * (size - 100_000),
+    "lines in groups": lambda size: "root ::= " + "(\n" * 90 + '"a"' + ("\n" * (size // 200) + ")") * 90,
+    "comments": lambda size: "#\n" * (size // 3) + 'root ::= "a"',
+    "a long string": lambda size: f'root ::= "{"a" * (size - 100_000)}"',
+    "an open string": lambda size: 'root ::= "' + "a" * (size - 100_000),
+    "brackets": lambda size: "root ::= " + "[" * (size // 2),
+    "too long": lambda size: 'root ::= "a"' + " " * MAX_LENGTH,
 }
 
 
+@sized("size", 300_000, slow=2_000_000)
 @pytest.mark.parametrize("name", LARGE)
-def test_large_grammars_end_in_time(name: str) -> None:
+def test_large_grammars_end_in_time(name: str, size: int) -> None:
     begin = time.monotonic()
     message = ""
     try:
-        rules_of(LARGE[name])
+        rules_of(LARGE[name](size))
     except (InvalidConstraintError, ResourceLimitError) as error:
         message = str(error)
     assert len(message) < 1_000

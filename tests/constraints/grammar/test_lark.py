@@ -29,6 +29,7 @@ from decodekit.errors import (
 )
 from tests.constraints.grammar.worlds import texts_of
 from tests.reference import earley
+from tests.sizes import sized
 
 
 def rules_of(text: str, **options: object) -> Rules:
@@ -511,27 +512,35 @@ def test_priorities_leave_the_texts_as_they_are() -> None:
 
 # --- untrusted text ---
 
-LARGE: dict[str, str] = {
-    "rules": "start: r0\n" + "".join(f"r{n}: r{n + 1}\n" for n in range(100_000)) + 'r100000: "a"',
-    "terminals": "start: A0 | A5000\n" + "".join(f"A{n}: A{n + 1}\n" for n in range(20_000)) + 'A20000: "a"',
-    "lookaround": "start: A0\n" + "".join(f"A{n}: A{n + 1}\n" for n in range(20_000)) + "A20000: /a(?=b)/",
-    "words": "start: A\nA: " + " | ".join(f'"{n}"' for n in range(60_000)),
-    "blanks": "start:" + " " * 1_900_000 + '"a"',
-    "comments": "//\n" * 300_000 + 'start: "a"',
-    "a long string": f'start: "{"a" * 1_900_000}"',
-    "slashes": "start: " + "/" * 500_000,
-    "quotes": "start: " + '"\\' * 500_000,
-    "an open pattern": "start: /" + "a\n" * 500_000,
-    "too long": 'start: "a"' + " " * MAX_LENGTH,
+# Each as large as about `size` characters make it.
+LARGE: dict[str, Callable[[int], str]] = {
+    "rules": lambda size: (
+        "start: r0\n" + "".join(f"r{n}: r{n + 1}\n" for n in range(size // 20)) + f'r{size // 20}: "a"'
+    ),
+    "terminals": lambda size: f"start: A0 | A{size // 400}\n" + chain_of_terminals(size // 100, '"a"'),
+    "lookaround": lambda size: "start: A0\n" + chain_of_terminals(size // 100, "/a(?=b)/"),
+    "words": lambda size: "start: A\nA: " + " | ".join(f'"{n}"' for n in range(size // 33)),
+    "blanks": lambda size: "start:" + " " * (size - 100_000) + '"a"',
+    "comments": lambda size: "//\n" * (size // 7) + 'start: "a"',
+    "a long string": lambda size: f'start: "{"a" * (size - 100_000)}"',
+    "slashes": lambda size: "start: " + "/" * (size // 4),
+    "quotes": lambda size: "start: " + '"\\' * (size // 4),
+    "an open pattern": lambda size: "start: /" + "a\n" * (size // 4),
+    "too long": lambda size: 'start: "a"' + " " * MAX_LENGTH,
 }
 
 
+def chain_of_terminals(number: int, last: str) -> str:
+    return "".join(f"A{n}: A{n + 1}\n" for n in range(number)) + f"A{number}: {last}"
+
+
+@sized("size", 300_000, slow=2_000_000)
 @pytest.mark.parametrize("name", LARGE)
-def test_large_grammars_end_in_time(name: str) -> None:
+def test_large_grammars_end_in_time(name: str, size: int) -> None:
     begin = time.monotonic()
     message = ""
     try:
-        rules_of(LARGE[name])
+        rules_of(LARGE[name](size))
     except (InvalidConstraintError, ResourceLimitError) as error:
         message = str(error)
     assert len(message) < 1_000
