@@ -21,9 +21,9 @@ _HOME: dict[str, str] = {
     "generate": "decodekit.llm",
     # strategies
     "Amateur": "decodekit.strategy",
-    "Beam": "decodekit.generation.beam",
+    "Beam": "decodekit.strategy",
     "BestOf": "decodekit.strategy",
-    "ContrastiveSearch": "decodekit.generation.contrastive",
+    "ContrastiveSearch": "decodekit.strategy",
     "DoLa": "decodekit.strategy",
     "Greedy": "decodekit.strategy",
     "Guidance": "decodekit.strategy",
@@ -128,8 +128,6 @@ if TYPE_CHECKING:
     from decodekit.constraints import tools as tools
     from decodekit.errors import DecodekitError as DecodekitError
     from decodekit.evaluation import compare as compare
-    from decodekit.generation.beam import Beam as Beam
-    from decodekit.generation.contrastive import ContrastiveSearch as ContrastiveSearch
     from decodekit.llm import LLM as LLM
     from decodekit.llm import Chunk as Chunk
     from decodekit.llm import Completion as Completion
@@ -170,7 +168,9 @@ if TYPE_CHECKING:
     from decodekit.speculation import Suffix as Suffix
     from decodekit.speculation import SuffixCorpus as SuffixCorpus
     from decodekit.strategy import Amateur as Amateur
+    from decodekit.strategy import Beam as Beam
     from decodekit.strategy import BestOf as BestOf
+    from decodekit.strategy import ContrastiveSearch as ContrastiveSearch
     from decodekit.strategy import DoLa as DoLa
     from decodekit.strategy import Greedy as Greedy
     from decodekit.strategy import Guidance as Guidance

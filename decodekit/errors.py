@@ -119,11 +119,13 @@ class ContextLengthError(ModelError):
 class OptionError(DecodekitError):
     """Options that contradict each other or are out of range.
 
-    Where several options are wrong at once, `faults` holds an error for each.
+    Where several options are wrong at once, `faults` holds an error for each. `remedy` is what to write instead, as the
+    value that `hint` tells (a `strategy.remedies.Remedy`), where one is known.
     """
 
     code = "DK305"
     faults: tuple[DecodekitError, ...] = ()
+    remedy: object = None
 
 
 def raise_faults(faults: Sequence[DecodekitError], what: str = "options") -> None:

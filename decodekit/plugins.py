@@ -34,6 +34,9 @@ GROUPS: Final[Mapping[Kind, str]] = MappingProxyType(
 _MOST_NAMES: Final = 16
 """So many names an error lists; of more the first ones."""
 
+_LIKENESS: Final = 0.6
+"""Names with this share of letters in common are near; the default of `difflib`."""
+
 
 def available(kind: Kind, built_in: Iterable[str] = ()) -> list[str]:
     """The names of a kind: the built-in ones in their order, then those of installed packages, sorted.
@@ -140,8 +143,52 @@ def called(
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:
     """`` Did you mean 'x'?``, or nothing if no name is near."""
-    nearest = difflib.get_close_matches(name, sorted(names), n=1)
-    return f" Did you mean {nearest[0]!r}?" if nearest else ""
+    near = nearest(name, sorted(names))
+    return "" if near is None else f" Did you mean {near!r}?"
+
+
+def nearest(name: str, names: Iterable[str]) -> str | None:
+    """The name that something else was meant to be, never `name` itself; None if none is near.
+
+    Near is what one slip of the hand makes of a name (a letter too many, too few, wrong or before its neighbour), or
+    what has most of its letters in common. Of equally near ones the first.
+    """
+    matcher = difflib.SequenceMatcher(b=name)
+    best: tuple[tuple[int, float], str] | None = None
+    for one in names:
+        if one == name or 2 * min(len(one), len(name)) < _LIKENESS * (len(one) + len(name)):
+            continue
+        matcher.set_seq1(one)
+        is_like = matcher.quick_ratio() >= _LIKENESS
+        if not is_like and abs(len(one) - len(name)) > 1:
+            continue
+        slips = num_slips(name, one)
+        if best is not None and slips > best[0][0]:
+            continue
+        likeness = matcher.ratio() if is_like else 0.0
+        is_near = (slips == 1 and max(len(name), len(one)) > 1) or likeness >= _LIKENESS
+        if is_near and (best is None or (slips, -likeness) < best[0]):
+            best = (slips, -likeness), one
+    return None if best is None else best[1]
+
+
+def num_slips(one: str, other: str) -> int:
+    """How many letters must be added, left out, replaced or exchanged with their neighbour to turn one into the other.
+
+    The distance of Damerau and Levenshtein, where no letter is touched twice.
+    """
+    before: list[int] = []
+    row = list(range(len(other) + 1))
+    for i, letter in enumerate(one, 1):
+        above = row
+        row = [i]
+        for j, wanted in enumerate(other, 1):
+            least = min(above[j] + 1, row[j - 1] + 1, above[j - 1] + (letter != wanted))
+            if before and j > 1 and letter == other[j - 2] and one[i - 2] == wanted:
+                least = min(least, before[j - 2] + 1)
+            row.append(least)
+        before = above
+    return row[-1]
 
 
 def near_or_first(name: str, names: Sequence[str]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from decodekit.errors import OptionError
 
@@ -16,12 +17,29 @@ def require(name: str, value: object, condition: bool, expected: str, hint: str 
 
 def is_number(value: object) -> bool:
     """Whether this is a finite number; a bool is none."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an integer that no float can hold
+        return False
 
 
 def is_count(value: object, least: int = 1) -> bool:
     """Whether this is an integer of at least ``least``."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def plain(value: Any) -> Any:
+    """A number of numpy or a torch tensor with one number as the number of Python; anything else as it is."""
+    if isinstance(value, int | float | str | bytes) and type(value).__module__ == "builtins":
+        return value
+    item = getattr(value, "item", None)
+    if callable(item) and getattr(value, "shape", None) == ():
+        number = item()
+        if isinstance(number, int | float):
+            return number
+    return value
 
 
 def token_ids(name: str, values: Iterable[int], *, may_be_empty: bool = False) -> tuple[int, ...]:

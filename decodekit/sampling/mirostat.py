@@ -90,8 +90,8 @@ class Mirostat:
     law: Literal["whole", "kept"] = "whole"
 
     def __post_init__(self) -> None:
-        require("mirostat_tau", self.tau, is_number(self.tau) and self.tau > 0, "a finite number above 0")
-        require("mirostat_eta", self.eta, is_number(self.eta) and self.eta > 0, "a finite number above 0")
+        require("tau", self.tau, is_number(self.tau) and self.tau > 0, "a finite number above 0")
+        require("eta", self.eta, is_number(self.eta) and self.eta > 0, "a finite number above 0")
         require("version", self.version, is_count(self.version) and self.version in (1, 2), "1 or 2")
         require("law", self.law, self.law in ("whole", "kept"), '"whole" or "kept"')
 

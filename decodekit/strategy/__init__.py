@@ -1,6 +1,7 @@
 """Which token is taken: strategies as frozen values, and the names by which they are found."""
 
-from decodekit.plugins import did_you_mean
+from decodekit.generation.beam import Beam
+from decodekit.generation.contrastive import ContrastiveSearch
 from decodekit.sampling.named import Processors
 from decodekit.strategy.base import PROPOSERS, Strategy, check_seed
 from decodekit.strategy.contrast import Amateur, DoLa, Guidance
@@ -10,7 +11,6 @@ from decodekit.strategy.names import (
     available_strategies,
     resolve_strategy,
     strategy_factory,
-    unknown_option,
 )
 from decodekit.strategy.particles import Particles
 from decodekit.strategy.several import BestOf, SelfConsistency
@@ -22,7 +22,9 @@ __all__ = [
     "GENERATION_OPTIONS",
     "PROPOSERS",
     "Amateur",
+    "Beam",
     "BestOf",
+    "ContrastiveSearch",
     "DoLa",
     "Greedy",
     "Guidance",
@@ -36,9 +38,7 @@ __all__ = [
     "available_strategies",
     "can_redraw",
     "check_seed",
-    "did_you_mean",
     "resolve_strategy",
     "spelled_strategy",
     "strategy_factory",
-    "unknown_option",
 ]

@@ -141,8 +141,8 @@ def test_options_and_the_front_door() -> None:
     with pytest.raises(OptionError) as caught:
         Mirostat(tau=0.0, eta=-1.0, version=3, temperature=0.0, bad_words=[])
     assert [str(fault.at) for fault in caught.value.faults] == [
-        "mirostat_tau",
-        "mirostat_eta",
+        "tau",
+        "eta",
         "version",
         "bad_words",
         "temperature",
