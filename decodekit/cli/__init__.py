@@ -11,6 +11,7 @@ import typer
 
 from decodekit import __version__
 from decodekit.cli import bench, demo, doctor, extract, folder, generate, grammar, schema, strategies
+from decodekit.cli.as_typed import Command
 from decodekit.cli.console import EXIT_CODES_HELP
 
 app = typer.Typer(
@@ -33,7 +34,7 @@ for function in (
     bench.bench,
     strategies.strategies,
 ):
-    app.command()(function)
+    app.command(cls=Command)(function)
 app.add_typer(schema.app, name="schema")
 app.add_typer(grammar.app, name="grammar")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import json
 import os
 import signal
@@ -14,6 +15,7 @@ from typing import Any, NoReturn, ParamSpec
 
 import typer
 
+from decodekit.cli.as_typed import given_options, told
 from decodekit.errors import (
     ConstraintError,
     DecodekitError,
@@ -55,6 +57,8 @@ def command(function: Callable[P, int | None]) -> Callable[P, None]:
     SIGTERM is taken like an interrupt from the keyboard, so a job that a scheduler stops ends in an orderly way.
     """
 
+    parameters = inspect.signature(function).parameters
+
     @functools.wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
         try:
@@ -62,7 +66,7 @@ def command(function: Callable[P, int | None]) -> Callable[P, None]:
                 code = function(*args, **kwargs)
                 sys.stdout.flush()
         except DecodekitError as error:
-            note(str(error))
+            note(told(error, [*parameters], given_options(function, kwargs)))
             code = exit_code(error)
         except KeyboardInterrupt:
             note("interrupted")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from decodekit.cli import options as o
+from decodekit.cli.as_typed import Command
 from decodekit.cli.console import DONE, SOME_FAILED, command, print_json, print_table
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def group() -> None:
     """Look at a grammar."""
 
 
-@app.command()
+@app.command(cls=Command)
 @command
 def check(
     file: File,
@@ -69,7 +70,7 @@ def check(
     return DONE if all(explanation.is_allowed for _, explanation in found) else SOME_FAILED
 
 
-@app.command("list")
+@app.command("list", cls=Command)
 @command
 def list_(as_json: o.Json = False) -> int:
     """List the grammars of the library, and the constraints that packages have installed."""
@@ -85,7 +86,7 @@ def list_(as_json: o.Json = False) -> int:
     return DONE
 
 
-@app.command()
+@app.command(cls=Command)
 @command
 def sample(
     file: File,

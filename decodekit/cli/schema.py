@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from decodekit.cli import options as o
+from decodekit.cli.as_typed import Command
 from decodekit.cli.console import DONE, SCHEMA_REFUSED, command, print_json
 
 app = typer.Typer(help="Look at a schema.", no_args_is_help=True)
@@ -17,7 +18,7 @@ def group() -> None:
     """Look at a schema."""
 
 
-@app.command()
+@app.command(cls=Command)
 @command
 def check(
     schema: Annotated[str, typer.Argument(metavar="SCHEMA", help=o.SCHEMA_HELP, show_default=False)],

@@ -133,16 +133,13 @@ def _quoted(value: Any) -> str:
 
 def _schema(value: Any) -> Answer:
     """A JSON Schema: a mapping or its text, a Python type, or OpenAI's response format."""
-    note = "every constraint is the one option constraint."
     if isinstance(value, str | bytes):
         try:
             value = json.loads(value)
         except ValueError:
-            return Answer(
-                {"constraint": Code("...", command=f"--schema {_quoted(value)}")}, f"{note} The schema as a dict."
-            )
+            return Answer({"constraint": Code("...", command=f"--schema {_quoted(value)}")}, "the schema as a dict.")
     if isinstance(value, bool):
-        return Answer({"constraint": {"type": "object"}} if value else {}, note)
+        return Answer({"constraint": {"type": "object"}} if value else {})
     if isinstance(value, Mapping):
         if value.get("type") == "text":
             return Answer({}, "text that may be anything has no constraint.")
@@ -154,7 +151,7 @@ def _schema(value: Any) -> Answer:
             )
         if isinstance(value.get("schema"), Mapping) and "type" not in value["schema"].keys() & value.keys():
             value = value["schema"] if value.get("type") in ("json_schema", "json_object") else value
-    return Answer({"constraint": value}, note)
+    return Answer({"constraint": value})
 
 
 _choices: Final = _constraint("dk.Choices({})", "--choices")
