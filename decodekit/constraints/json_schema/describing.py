@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from decodekit.constraints import ir
 from decodekit.constraints.ir import Node
-from decodekit.constraints.json_schema import formats, scalars, text
+from decodekit.constraints.json_schema import formats, numbers, scalars, text
 from decodekit.constraints.json_schema.arrays import SOME_TEXT
 from decodekit.constraints.json_schema.drafts import JsonValue, keyword
 from decodekit.constraints.json_schema.loader import Location, show
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 _MAX_FACTS: Final = 200
 _MAX_BRANCHES: Final = 6
 _LEXEME: Final = re.compile(rb'"(?:[^"\\]|\\.)*"?|-?[0-9][0-9.eE+-]*|[a-z]+', re.DOTALL)
+_NUMBER: Final = re.compile(rb"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?([eE][+-]?[0-9]+)")
 _OF_SCALARS: Final = (
     "type", "enum", "const", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "minLength",
     "maxLength", "pattern", "format", "anyOf", "oneOf", "not", "if",
@@ -58,6 +59,8 @@ def value_words(network: SchemaNetwork, goal: Goal) -> tuple[str, ...]:
 
 def value_objection(network: SchemaNetwork, goal: Goal, data: bytes, start: int, stop: int) -> str | None:
     """Which keywords keep a value from going on; None if it is no JSON anyway, or if no keyword alone does."""
+    if (objection := _exponent_objection(network, goal, data, start, stop)) is not None:
+        return objection
     lexeme = data[start : stop + 1]
     is_begun = stop > start
     if lexeme and not _is_alive(_language(EVERYTHING), lexeme) and not is_begun:
@@ -70,6 +73,27 @@ def value_objection(network: SchemaNetwork, goal: Goal, data: bytes, start: int,
         return None
     needs = listed(value_words(network, goal))
     return f"{pointer(data[:start]) or 'the value'} needs {needs} ({', '.join(pointers[:3])})" if needs else None
+
+
+def _exponent_objection(network: SchemaNetwork, goal: Goal, data: bytes, start: int, stop: int) -> str | None:
+    """Why a number is refused because of its exponent, though its value may satisfy all keywords."""
+    found = _NUMBER.match(data, start)
+    if found is None or not found.start(1) <= stop < found.end():
+        return None
+    written = found[0].decode()
+    objection = numbers.objection(written)
+    if objection is not None:
+        return objection
+    try:
+        shape = network.semantics.shape(goal)
+    except ConstraintError:
+        return None
+    scalar = scalars.read(found[0])
+    if _is_alive(_language(shape), data[start : found.end()]) or not scalars.belongs(scalar, shape):
+        return None
+    if scalar == ("number", Fraction(0)) and re.match(rb"-?[0.]*[1-9]", found[0]):
+        return None  # read as zero, but written otherwise: keywords may speak against either
+    return f"{written} has a condition, and so one digit that is not 0 before its point, or no exponent"
 
 
 def _facts(semantics: Semantics, goal: Goal) -> Iterator[tuple[Location, str, Any]]:

@@ -6,9 +6,10 @@ import json
 import re
 from collections.abc import Hashable
 from dataclasses import dataclass, field
-from decimal import Decimal
 from fractions import Fraction
 from typing import Final
+
+from decodekit.constraints.json_schema import numbers
 
 _TOKEN: Final = re.compile(
     rb'[ \t\r\n]*(?:("(?:[^"\\]|\\.)*")|(-?[0-9][0-9.eE+-]*)|(true|false|null)|([\[\]{},:]))', re.DOTALL
@@ -87,7 +88,7 @@ def read(text: bytes) -> Instance:
             instance = Instance("string", json.loads(string), at, 0)
             content: Hashable = instance.value  # type: ignore[assignment]
         elif number is not None:
-            exact = Fraction(Decimal(number.decode()))
+            exact = numbers.read(number.decode())
             instance = Instance("number", exact, at, 0, is_plain=number.lstrip(b"-").isdigit())
             content = exact
         elif word is not None:

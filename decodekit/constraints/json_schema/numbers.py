@@ -4,12 +4,22 @@ A language with a bound or a step holds these spellings of a value, and all of t
 
 - without an exponent: ``-12``, ``0.50``, ``-0``; with ``multipleOf`` other than 1 only these;
 - with an exponent and one digit that is not zero before the point: ``1e-07``, ``6.02E+23``, which is how JSON writers
-  print large and small numbers. Integers need a mantissa without fraction here: ``1e3``, not ``1.5e3``.
+  print large and small numbers. Integers need a mantissa without fraction here: ``1e3``, not ``1.5e3``; what has to be
+  no integer, an exponent of at most 0.
 
 Other spellings (``0.5e1``, ``50e-1``) cannot be compared with a bound by any finite automaton; they are generated where
-a number has no condition at all. Exponents end at 307 (at 99 after several digits), so that no reader overflows or
-underflows: `json.loads` reads ``1e400`` as infinity, which is no number any more. All arithmetic is exact: bounds are
-fractions, digits are compared as digits.
+a number has no condition at all. All arithmetic is exact: bounds are fractions, digits are compared as digits.
+
+What a reader with doubles takes for infinity is no number any more (`json.loads` reads ``1e309`` so), so exponents have
+bounds, and these are all of them:
+
+- with one digit before the point a number is at most ``1.7976931348623158e308``: what is read as a finite double, to 17
+  digits. ``0.5e308`` is the largest power behind a zero, and behind several digits the largest exponent is 99;
+- an exponent is at least -999. What is less than ``2.4703282292062328e-324`` is read as zero, so such a number has to
+  be right both as it is written and as zero: ``1e-400`` satisfies ``"minimum": 0``, but not ``"exclusiveMinimum": 0``.
+
+Without an exponent a number may have any number of digits. With more than 308 of them before a point it is read as
+infinity all the same: to count so many digits would cost every number its state for each of them.
 """
 
 from __future__ import annotations
@@ -29,6 +39,8 @@ from decodekit.errors import ResourceLimitError
 
 MAX_DIGITS: Final = 1_000
 """Bound on the decimal digits of a bound, a step or a value of a schema."""
+_MANY_POWERS: Final = 100_000
+"""Bound on the exponent of a number that is read."""
 _MANY_DIGITS: Final = 40
 """A bound with more digits is read beside another condition, an intersection: the nodes of its digits lie inside each
 other, and an intersection is not rebuilt as a whole for each state (`ir.Node.saturated`)."""
@@ -49,48 +61,72 @@ _E: Final = ir.byte_set(b"eE")
 _SIGN: Final = ir.optional(ir.byte_set(b"+-"))
 _PLUS: Final = ir.optional(ir.literal(b"+"))
 _UP_TO_99: Final = ir.repeat(_DIGIT, 1, 2)
+_UP_TO_999: Final = ir.repeat(_DIGIT, 1, 3)
 _UP_TO_307: Final = ir.choice(
     _UP_TO_99,
     ir.concat(ir.byte_set(b"12"), _DIGIT, _DIGIT),
     ir.concat(ir.literal(b"30"), ir.byte_set(b"01234567")),
 )
-_EXPONENT: Final = ir.concat(_E, _SIGN, _ZEROS, _UP_TO_307)
-_SMALL_EXPONENT: Final = ir.concat(_E, _SIGN, _ZEROS, _UP_TO_99)
+_UP_TO_308: Final = ir.choice(_UP_TO_307, ir.literal(b"308"))
+_UP_TO_323: Final = ir.choice(
+    _UP_TO_99,
+    ir.concat(ir.byte_set(b"12"), _DIGIT, _DIGIT),
+    ir.concat(ir.literal(b"3"), ir.byte_set(b"01"), _DIGIT),
+    ir.concat(ir.literal(b"32"), ir.byte_set(b"0123")),
+)
+
+
+def _e(plus: Node, minus: Node) -> Node:
+    """``e+k`` with k in one set, ``e-k`` with k in another; leading zeros are legal in an exponent."""
+    return ir.concat(_E, ir.choice(ir.concat(_PLUS, _ZEROS, plus), ir.concat(_MINUS, _ZEROS, minus)))
+
+
+_LARGEST_DIGITS: Final = "7976931348623158"
+_SMALLEST_DIGITS: Final = "4703282292062328"
+LARGEST: Final = Fraction(Decimal(f"1.{_LARGEST_DIGITS}e308"))
+"""The largest number with an exponent. Doubles end below 2**1024 - 2**970, which is 1.79769313486231580793…e308."""
+SMALLEST: Final = Fraction(Decimal(f"2.{_SMALLEST_DIGITS}e-324"))
+"""The smallest number that is not zero, if it has an exponent: half the smallest double, rounded up."""
+_MAX_EXPONENT: Final = 308
+_MIN_EXPONENT: Final = -999
+
+_EXPONENT: Final = _e(_UP_TO_307, _UP_TO_999)
 _ZERO_EXPONENT: Final = ir.concat(_E, _SIGN, ir.repeat(ir.literal(b"0"), 1))
+_ANY_EXPONENT: Final = _e(_UP_TO_999, _UP_TO_999)  # of zero
 
 _FIXED: Final = ir.concat(_NATURAL, _FRACTION)
-_SCIENTIFIC: Final = ir.concat(_NONZERO, _FRACTION, _EXPONENT)
-_SCIENTIFIC_ZERO: Final = ir.concat(ir.literal(b"0"), _NO_FRACTION, _EXPONENT)
+_SCIENTIFIC_ZERO: Final = ir.concat(ir.literal(b"0"), _NO_FRACTION, _ANY_EXPONENT)
+_ZERO: Final = ir.concat(ir.literal(b"0"), _NO_FRACTION, ir.optional(_ANY_EXPONENT))
 
 
-def _signed(magnitude: Node) -> Node:
-    return ir.concat(ir.optional(_MINUS), magnitude)
+def read(text: str) -> Fraction:
+    """The number that a text of JSON stands for; zero if its exponent makes it less than `SMALLEST`.
+
+    Raises:
+        OverflowError: it has more than `_MANY_POWERS` digits before the point, by its exponent.
+    """
+    number = Decimal(text)
+    has_exponent = "e" in text.lower()
+    if has_exponent and number.adjusted() < _MIN_EXPONENT:
+        return Fraction(0)
+    if has_exponent and number.adjusted() > _MANY_POWERS:
+        raise OverflowError(f"{text:.40} is too large")
+    value = Fraction(number)
+    return Fraction(0) if has_exponent and abs(value) < SMALLEST else value
 
 
-ANY_NUMBER: Final[Node] = _signed(
-    ir.choice(
-        ir.concat(_NATURAL, _FRACTION, ir.optional(_SMALL_EXPONENT)),
-        ir.concat(_DIGIT, _FRACTION, _EXPONENT),
-    )
-)
-"""Every JSON number."""
-_COMPARABLE: Final = _signed(ir.choice(_FIXED, _SCIENTIFIC, _SCIENTIFIC_ZERO))
-_PLAIN_INTEGER: Final = _signed(_NATURAL)
-_INTEGER: Final = _signed(
-    ir.choice(
-        ir.concat(
-            _NATURAL, _NO_FRACTION, ir.optional(ir.choice(ir.concat(_E, _PLUS, _ZEROS, _UP_TO_99), _ZERO_EXPONENT))
-        ),
-        ir.concat(_NONZERO, _NO_FRACTION, _E, _PLUS, _ZEROS, _UP_TO_307),
-        _SCIENTIFIC_ZERO,
-    )
-)
-_NOT_INTEGER: Final = _signed(
-    ir.choice(
-        ir.concat(_NATURAL, _SOME_FRACTION),
-        ir.concat(_NONZERO, _FRACTION, _E, _MINUS, _ZEROS, ir.both(_POSITIVE, _UP_TO_307)),
-    )
-)
+def objection(text: str) -> str | None:
+    """What stands against the exponent of a JSON number, in words; None if nothing does, where it has no condition."""
+    if ir.matches(ANY_NUMBER, text.encode()):
+        return None
+    shown = text if len(text) <= 40 else f"{text[:40]}…"
+    mantissa, _, exponent = text.lower().lstrip("-").partition("e")
+    power = Decimal(exponent)
+    if power < _MIN_EXPONENT:
+        return f"the exponent of {shown} is less than {_MIN_EXPONENT}"
+    if len(mantissa.partition(".")[0]) > 1 and power > 99:
+        return f"the exponent of {shown} is more than 99, behind several digits"
+    return f"{shown} is more than 1.{_LARGEST_DIGITS}e308, where numbers with an exponent end"
 
 
 def exact(value: int | float | Decimal) -> Fraction:
@@ -195,12 +231,65 @@ def _fraction_below(digits: str, *, strict: bool) -> Node:
     return ir.optional(ir.concat(_POINT, node))
 
 
+_LARGE_MANTISSA: Final = ir.concat(ir.literal(b"1"), _fraction_below(_LARGEST_DIGITS, strict=False))
+_LARGE: Final = ir.concat(_LARGE_MANTISSA, _e(ir.literal(b"308"), ir.EMPTY))
+_SMALL: Final = ir.concat(
+    ir.choice(
+        ir.concat(_digits_above("2"), _FRACTION),
+        ir.concat(ir.literal(b"2"), _fraction_above(_SMALLEST_DIGITS, strict=False)),
+    ),
+    _e(ir.EMPTY, ir.literal(b"324")),
+)
+_SCIENTIFIC: Final = ir.choice(ir.concat(_NONZERO, _FRACTION, _EXPONENT), _LARGE)
+_SCIENTIFIC_POSITIVE: Final = ir.choice(ir.concat(_NONZERO, _FRACTION, _e(_UP_TO_307, _UP_TO_323)), _LARGE, _SMALL)
+"""Those that are not read as zero."""
+
+
+def _signed(magnitude: Node) -> Node:
+    return ir.concat(ir.optional(_MINUS), magnitude)
+
+
+ANY_NUMBER: Final[Node] = _signed(
+    ir.choice(
+        ir.concat(_NATURAL, _FRACTION, ir.optional(_e(_UP_TO_99, _UP_TO_999))),
+        ir.concat(ir.literal(b"0"), _FRACTION, _e(_UP_TO_308, _UP_TO_999)),
+        _SCIENTIFIC,
+        _SCIENTIFIC_ZERO,
+    )
+)
+"""Every JSON number."""
+_COMPARABLE: Final = _signed(ir.choice(_FIXED, _SCIENTIFIC, _SCIENTIFIC_ZERO))
+_PLAIN_INTEGER: Final = _signed(_NATURAL)
+_INTEGER: Final = _signed(
+    ir.choice(
+        ir.concat(
+            _NATURAL, _NO_FRACTION, ir.optional(ir.choice(ir.concat(_E, _PLUS, _ZEROS, _UP_TO_99), _ZERO_EXPONENT))
+        ),
+        ir.concat(_NONZERO, _NO_FRACTION, _E, _PLUS, _ZEROS, _UP_TO_307),
+        ir.concat(ir.literal(b"1"), _NO_FRACTION, _E, _PLUS, _ZEROS, ir.literal(b"308")),
+        _SCIENTIFIC_ZERO,
+    )
+)
+_NOT_INTEGER: Final = _signed(
+    ir.choice(
+        ir.concat(_NATURAL, _SOME_FRACTION),
+        ir.concat(_NONZERO, _SOME_FRACTION, _ZERO_EXPONENT),
+        ir.concat(_NONZERO, _FRACTION, _e(ir.EMPTY, ir.both(_POSITIVE, _UP_TO_323))),
+        _SMALL,
+    )
+)
+_NOT_ZERO: Final = _signed(
+    ir.choice(ir.concat(_POSITIVE, _FRACTION), ir.concat(ir.literal(b"0"), _SOME_FRACTION), _SCIENTIFIC_POSITIVE)
+)
+
+
 def _magnitude_above(bound: Fraction, *, strict: bool) -> Node:
     """Unsigned comparable spellings of numbers >= (or >) `bound` >= 0."""
-    if bound == 0:
-        positive = ir.choice(ir.concat(_POSITIVE, _FRACTION), ir.concat(ir.literal(b"0"), _SOME_FRACTION), _SCIENTIFIC)
-        zero = ir.concat(ir.literal(b"0"), _NO_FRACTION, ir.optional(_EXPONENT))
-        return positive if strict else ir.choice(positive, zero)
+    if bound < SMALLEST:
+        fixed = ir.choice(ir.concat(_POSITIVE, _FRACTION), ir.concat(ir.literal(b"0"), _SOME_FRACTION))
+        if strict or bound:
+            return ir.choice(fixed, _SCIENTIFIC_POSITIVE)
+        return ir.choice(fixed, _SCIENTIFIC, _ZERO)
     whole, fraction = _split(bound)
     fixed = ir.choice(
         ir.concat(_natural_above(whole), _FRACTION),
@@ -214,15 +303,15 @@ def _magnitude_above(bound: Fraction, *, strict: bool) -> Node:
     return ir.choice(
         fixed,
         ir.concat(_NONZERO, _FRACTION, _exponent_above(exponent)),
-        ir.concat(mantissa, _exponent_equal(exponent)),
+        _scaled(mantissa, exponent),
+        _LARGE if exponent < _MAX_EXPONENT else ir.EMPTY,
     )
 
 
 def _magnitude_below(bound: Fraction, *, strict: bool) -> Node:
     """Unsigned comparable spellings of numbers <= (or <) `bound` >= 0."""
-    zero = ir.concat(ir.literal(b"0"), _NO_FRACTION, ir.optional(_EXPONENT))
     if bound == 0:
-        return ir.EMPTY if strict else zero
+        return ir.EMPTY if strict else _ZERO
     whole, fraction = _split(bound)
     fixed = ir.choice(
         ir.concat(_natural_below(whole), _FRACTION),
@@ -235,9 +324,10 @@ def _magnitude_below(bound: Fraction, *, strict: bool) -> Node:
     )
     return ir.choice(
         fixed,
-        zero,
+        _ZERO,
         ir.concat(_NONZERO, _FRACTION, _exponent_below(exponent)),
-        ir.concat(mantissa, _exponent_equal(exponent)),
+        _scaled(mantissa, exponent),
+        _LARGE if exponent > _MAX_EXPONENT else ir.EMPTY,
     )
 
 
@@ -253,16 +343,22 @@ def _scientific_parts(value: Fraction) -> tuple[int, str, str]:
 
 
 def _exponent(positive: Node, negative: Node) -> Node:
-    """``e+k`` with k in one set, ``e-k`` with k in another; leading zeros are legal in an exponent."""
-    plus = ir.concat(_PLUS, _ZEROS, ir.both(positive, _UP_TO_307))
-    return ir.concat(_E, ir.choice(plus, ir.concat(_MINUS, _ZEROS, ir.both(negative, _UP_TO_307))))
+    """Exponents in these sets but 308, behind which not every mantissa is a number."""
+    return _e(ir.both(positive, _UP_TO_307), ir.both(negative, _UP_TO_999))
 
 
 def _exponent_equal(exponent: int) -> Node:
     same = ir.literal(str(abs(exponent)).encode())
-    if exponent == 0:
-        return _exponent(same, same)
-    return _exponent(same, ir.EMPTY) if exponent > 0 else _exponent(ir.EMPTY, same)
+    if not _MIN_EXPONENT <= exponent <= _MAX_EXPONENT:
+        return ir.EMPTY
+    return _e(same if exponent >= 0 else ir.EMPTY, same if exponent <= 0 else ir.EMPTY)
+
+
+def _scaled(mantissa: Node, exponent: int) -> Node:
+    """Numbers with this exponent."""
+    if exponent == _MAX_EXPONENT:
+        mantissa = ir.both(mantissa, _LARGE_MANTISSA)
+    return ir.concat(mantissa, _exponent_equal(exponent))
 
 
 def _exponent_above(exponent: int) -> Node:
@@ -312,9 +408,11 @@ def _spellings(value: Fraction) -> tuple[tuple[str, Callable[[], Node]], ...]:
         fixed = f"{sign}{whole}.{fraction}" if fraction else f"{sign}{whole}"
         entries.append((fixed, partial(_more_zeros, fraction)))
         if value == 0:
-            entries.append((fixed, partial(ir.concat, _NO_FRACTION, _EXPONENT)))
+            entries.append((fixed, partial(ir.concat, _NO_FRACTION, _ANY_EXPONENT)))
             continue
         exponent, first, rest = _scientific_parts(abs(value))
+        if exponent < _MIN_EXPONENT or abs(value) > LARGEST:
+            continue
         mantissa = f"{sign}{first}.{rest}" if rest else f"{sign}{first}"
         entries.append((mantissa, partial(_more_zeros, rest, exponent)))
     return tuple(entries)
@@ -467,6 +565,8 @@ def _language(spec: NumberSpec) -> Node:
         )
         if spec.no_values:
             parts.append(ir.both(_COMPARABLE, ir.complement(_values(spec.no_values))))
+            if 0 in spec.no_values:
+                parts.append(_NOT_ZERO)
     return ir.both(*parts) if parts else ANY_NUMBER
 
 

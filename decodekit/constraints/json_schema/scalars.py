@@ -1,6 +1,7 @@
 """Scalars by value, whatever their spelling: what `uniqueItems` compares while a text is being read.
 
-Equality is JSON's: ``1`` is ``1.0``, ``1e0`` and not ``true``; ``-0`` is ``0``; strings are compared after unescaping.
+Equality is JSON's: ``1`` is ``1.0``, ``1e0`` and not ``true``; ``-0`` is ``0``, and so is ``1e-400``, which is
+read as zero; strings are compared after unescaping.
 """
 
 from __future__ import annotations
@@ -8,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import replace
-from decimal import Decimal
 from fractions import Fraction
 from typing import Final, TypeAlias
 
@@ -32,7 +32,7 @@ def read(lexeme: bytes) -> Scalar:
     if lexeme.startswith(b'"'):
         return "string", json.loads(lexeme)
     written = lexeme.decode()
-    return ("word", written) if written in _WORDS else ("number", Fraction(Decimal(written)))
+    return ("word", written) if written in _WORDS else ("number", numbers.read(written))
 
 
 def language(shape: Shape, *, without: Iterable[Scalar] = ()) -> Node:

@@ -41,8 +41,9 @@ class JsonSchema(Constraint):
         escapes: ``"any"``: every character may be an escape, as in JSON; ``"needed"``: those that JSON can write as
             themselves are, so that more bytes are forced. It narrows what is generated, not what `parse` takes.
 
-    Duplicate keys are never generated, nor is a number in a form that could not be compared with its bounds (see the
-    module `numbers`). Constraints of equal content are equal.
+    Duplicate keys are never generated, nor is a number in a form that could not be compared with its bounds, or one
+    that is read as infinity: exponents end at ``1.7976931348623158e308`` and at -999, and behind several digits at 99
+    (see the module `numbers`). Constraints of equal content are equal.
 
     Raises:
         InvalidConstraintError: not JSON, or not a schema.
