@@ -87,6 +87,17 @@ def compare(
         JobError, OutputError: the folder cannot be used.
     """
     faults: list[DecodekitError] = []
+    for name, given in (("llm", llm), ("judge", judge)):
+        if given is not None and not (hasattr(given, "model") and hasattr(given, "vocabulary")):
+            faults.append(OptionError(f"{name}={given!r:.60} is no LLM", at=name, hint=f"LLM.load({given!r:.60})"))
+    if not isinstance(seeds, Iterable):
+        hint = f"seeds=({seeds},) for this one, seeds=range({seeds}) for so many"
+        faults.append(OptionError(f"seeds={seeds!r:.60} are not several", at="seeds", hint=hint))
+    if progress is not None and not callable(progress):
+        faults.append(OptionError(f"progress={progress!r:.60} cannot be called", at="progress"))
+    if folder is not None and not (isinstance(folder, str | Path) and str(folder)):
+        faults.append(OptionError(f"folder={folder!r:.60} is no path", at="folder", hint='folder="out/bench"'))
+    raise_faults(faults)
     chosen = _collected(lambda: named_strategies(strategies), faults) or {}
     found = _collected(lambda: named_tasks(tasks), faults) or []
     measures = {task.name: _collected(partial(metrics_of, task), faults) or [] for task in found}
@@ -338,7 +349,7 @@ def _check(
             faults.append(OptionError(f"{name}={count!r} is not an integer from 1 on", at=name))
     if not seeds:
         faults.append(OptionError("there is no seed", at="seeds", hint="seeds=(0, 1, 2)"))
-    if len(set(seeds)) < len(seeds):
+    if any(seed in seeds[:number] for number, seed in enumerate(seeds)):
         faults.append(OptionError(f"a seed is there twice: {seeds}", at="seeds", hint="repeats=2 to time it again"))
     for seed in seeds:
         check_seed(seed, faults)

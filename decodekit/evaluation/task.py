@@ -13,7 +13,7 @@ example: `id`, `prompt` or `messages`, `reference`, `schema`. Fields of other na
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from importlib.resources import files
@@ -60,7 +60,8 @@ class Task:
         constraint: what every text must be; anything that `LLM.generate` takes as a constraint.
         is_constrained: whether the constraint is enforced while decoding; otherwise it is only what texts are checked
             against.
-        metrics: names of measures (see `metrics.METRICS`), the most important first; None takes those that fit.
+        metrics: names of measures (see `metrics.METRICS`), the most important first, or a single name; None takes those
+            that fit.
         max_new_tokens: how many tokens a text may have.
         instruction: what a model that follows instructions is told before the prompt; ``{schema}`` stands for the JSON
             Schema of the example. The bundled models read the bare prompt.
@@ -83,14 +84,22 @@ class Task:
     def __post_init__(self) -> None:
         object.__setattr__(self, "examples", tuple(self.examples))
         if self.metrics is not None:
-            object.__setattr__(self, "metrics", tuple(self.metrics))
+            object.__setattr__(self, "metrics", _listed(self.metrics))
         if self.constraint is not None:
             object.__setattr__(self, "constraint", as_constraint(self.constraint))
         faults: list[DecodekitError] = []
         if not self.examples:
             faults.append(OptionError(f"task {self.name!r} has no examples", at="examples"))
+        for one in self.metrics or ():
+            if not isinstance(one, str):
+                cause = f"task {self.name!r} has the measure {one!r:.60}, and a measure is asked for by its name"
+                faults.append(OptionError(cause, at="metrics", hint='metrics=("exact-match", "valid")'))
         seen: set[str] = set()
         for example in self.examples:
+            if not isinstance(example, Example):
+                cause = f"task {self.name!r} has {example!r:.60} among its examples, which is none"
+                faults.append(OptionError(cause, at="examples", hint='Example("1", prompt, reference)'))
+                continue
             if example.id in seen:
                 faults.append(OptionError(f"task {self.name!r} has two examples {example.id!r}", at="examples"))
             seen.add(example.id)
@@ -316,17 +325,25 @@ _SHIPPED: dict[str, Callable[[], Task]] = {
 }
 
 
+def _listed(given: Any) -> tuple[Any, ...]:
+    """What was given as one or as several."""
+    is_several = isinstance(given, Iterable) and not isinstance(given, str | Path | Task)
+    return tuple(given) if is_several else (given,)
+
+
 def named_tasks(tasks: Sequence[str | Path | Task] | str | Path | Task) -> list[Task]:
     """Tasks as `compare` takes them: one, or several.
 
     Raises:
         OptionError, UnknownNameError: as `load_task`; all faults together, two tasks of one name among them.
     """
-    listed = [tasks] if isinstance(tasks, str | Path | Task) else list(tasks)
+    listed = list(_listed(tasks))
     faults: list[DecodekitError] = []
     found: list[Task] = []
     for source in listed:
         try:
+            if not isinstance(source, str | Path | Task):
+                raise OptionError(f"{source!r:.60} is no task", at="tasks", hint="a name, a JSONL file or a Task")
             task = load_task(source)
         except DecodekitError as error:
             faults.append(error)

@@ -322,6 +322,35 @@ def test_mistakes_are_told_together_before_anything_runs(llm: dk.LLM, monkeypatc
         compare(llm, ["greedy"], TASK, seeds=(1 << 40,))
 
 
+def test_values_of_other_types_are_refused_by_name(llm: dk.LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "decode", None)
+    examples = (Example("a", "Invoice A-17\n", {"number": "A-17"}),)
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"metrics": ("exact-match", len)}, "the measure <built-in function len>, and a measure is asked for by its"),
+        ({"metrics": 3}, "the measure 3, and"),
+        ({"metrics": (None,)}, "the measure None, and"),
+        ({"examples": ("a",)}, "has 'a' among its examples"),
+    ]
+    for options, said in wrong:
+        with pytest.raises(OptionError, match=re.escape(said)):
+            Task("t", **{"examples": examples, **options})
+    assert Task("t", examples, metrics="exact-match").metrics == ("exact-match",)  # type: ignore[arg-type]
+    calls: list[tuple[dict[str, Any], str]] = [
+        ({"seeds": 3}, "seeds=range(3) for so many"),
+        ({"seeds": ([],)}, "seed=[] is not an integer"),
+        ({"judge": "tiny"}, "judge='tiny' is no LLM"),
+        ({"llm": "tiny"}, "try LLM.load('tiny')"),
+        ({"tasks": 3}, "3 is no task"),
+        ({"tasks": [TASK, len]}, "<built-in function len> is no task"),
+        ({"progress": 3}, "progress=3 cannot be called"),
+        ({"folder": 3}, "folder=3 is no path"),
+        ({"folder": ""}, "folder='' is no path"),
+    ]
+    for options, said in calls:
+        with pytest.raises(DecodekitError, match=re.escape(said)):
+            compare(**{"llm": llm, "strategies": "greedy", "tasks": TASK, **options})
+
+
 @pytest.mark.parametrize("is_constrained", [True, False])
 def test_a_schema_that_is_none_is_told_before_anything_runs(
     llm: dk.LLM, is_constrained: bool, monkeypatch: pytest.MonkeyPatch
