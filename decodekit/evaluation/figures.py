@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 
 from decodekit.evaluation.intervals import Estimate
-from decodekit.pages import BAR, FAULT, INK, LINE, SOFT, round_step
+from decodekit.pages import BAR, FAULT, INK, LABEL_SIZE, LINE, SOFT, label_width, round_step, shortened
 
 _WIDTH, _HEIGHT = 560, 320
-_LEFT, _RIGHT, _TOP, _BOTTOM = 62, 16, 14, 42
+_TOP, _BOTTOM = 14, 42
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,19 +61,26 @@ def pareto(points: Sequence[Point], *, cost: str, quality: str, is_higher_better
     if not points:
         return '<p class="none">nothing to show</p>'
     times = [max(0.0, end) for point in points for end in _ends(point.cost)]
-    across = _Axis.over([0.0, *times], _LEFT, _WIDTH - _RIGHT)
     up = _Axis.over([end for point in points for end in _ends(point.quality)], _HEIGHT - _BOTTOM, _TOP)
+    left = 24 + max(label_width(_marked(mark)) for mark in up.marks)
+    across = _Axis.over([0.0, *times], left, _WIDTH)
+    right = max(label_width(_marked(across.marks[-1])) / 2, 8 + label_width(str(len(points))))
+    across = replace(across, end=_WIDTH - right)
     parts = [_frame(across, up, cost, quality)]
     if is_higher_better is not None:
         stairs = _stairs(front(points, is_higher_better), across, up, is_higher_better)
         parts.append(f'<polyline class="front" points="{stairs}" fill="none" stroke="{BAR}" stroke-dasharray="5 4"/>')
     parts += [_error_bars(point, across, up) for point in points]
     places = [(across.at(point.cost.value), up.at(point.quality.value)) for point in points]
-    for number, (point, place, lift) in enumerate(zip(points, places, _lifts(places), strict=True), 1):
+    lifts = _lifts(places)
+    for number, (point, place, lift) in enumerate(zip(points, places, lifts, strict=True), 1):
         told = f"{point.name}: {quality} {point.quality.text()}, {cost} {point.cost.text()}"
         parts.append(_point(number, place, lift, told))
     label = f"{quality} against {cost}"
-    return f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{escape(label)}">{"".join(parts)}</svg>'
+    highest = min(y - _above(lift) - LABEL_SIZE for (_, y), lift in zip(places, lifts, strict=True))
+    top = min(0, math.floor(highest))  # many points in one place have their numbers above each other
+    box = f"0 {top} {_WIDTH} {_HEIGHT - top}"
+    return f'<svg viewBox="{box}" role="img" aria-label="{escape(label)}">{"".join(parts)}</svg>'
 
 
 def shares(values: Sequence[float], *, label: str, name: str) -> str:
@@ -84,7 +91,8 @@ def shares(values: Sequence[float], *, label: str, name: str) -> str:
         label: what a share is.
         name: what is counted along the axis.
     """
-    width, height, left, base = 420, 150, 34, 128
+    width, height, base = 420, 150, 128
+    left = round(label_width("100 %")) + 7
     bar = min(40.0, (width - left - 6) / len(values))
     parts = [
         f'<rect x="{left + number * bar + 1:.1f}" y="{base - value * (base - 14):.1f}" '
@@ -92,7 +100,7 @@ def shares(values: Sequence[float], *, label: str, name: str) -> str:
         f"<title>{escape(name)} {number + 1}: {value:.1%}</title></rect>"
         for number, value in enumerate(values)
     ]
-    every = max(1, len(values) // 10)
+    every = max(1, math.ceil((label_width(str(len(values))) + 4) / bar))
     marks = [
         f'<text x="{left + (number + 0.5) * bar:.1f}" y="{base + 14}" text-anchor="middle">{number + 1}</text>'
         for number in range(0, len(values), every)
@@ -111,10 +119,11 @@ def saved(rows: Sequence[tuple[str, float]]) -> str:
     Args:
         rows: names, and shares of at most 1.
     """
-    width, line, left = 560, 26, 250
+    width, line, widest = 560, 26, 240
+    left = 10 + min(widest, max(label_width(name) for name, _ in rows))
     most = max(0.05, *(abs(share) for _, share in rows))
     least = min(0.0, *(share for _, share in rows))
-    scale = (width - left - 70) / (most - least)
+    scale = (width - left - 7 - max(label_width(f"{share:.1%}") for _, share in rows)) / (most - least)
     middle = left - least * scale
     parts = []
     for number, (name, share) in enumerate(rows):
@@ -122,8 +131,9 @@ def saved(rows: Sequence[tuple[str, float]]) -> str:
         start, length = (middle, share * scale) if share >= 0 else (middle + share * scale, -share * scale)
         fill = BAR if share >= 0 else FAULT
         parts.append(
-            f'<text x="{left - 8}" y="{top + 13}" text-anchor="end">{escape(_short(name))}<title>{escape(name)}</title>'
-            f'</text><rect x="{start:.1f}" y="{top}" width="{max(length, 1):.1f}" height="18" rx="1" fill="{fill}"/>'
+            f'<text x="{left - 8:.1f}" y="{top + 13}" text-anchor="end">{escape(shortened(name, widest))}'
+            f"<title>{escape(name)}</title></text>"
+            f'<rect x="{start:.1f}" y="{top}" width="{max(length, 1):.1f}" height="18" rx="1" fill="{fill}"/>'
             f'<text x="{max(start + length, middle) + 5:.1f}" y="{top + 13}">{share:.1%}</text>'
         )
     height = len(rows) * line + 4
@@ -164,18 +174,19 @@ class _Axis:
 def _frame(across: _Axis, up: _Axis, cost: str, quality: str) -> str:
     base = _HEIGHT - _BOTTOM
     lines = [
-        f'<line x1="{_LEFT}" y1="{up.at(mark):.1f}" x2="{_WIDTH - _RIGHT}" y2="{up.at(mark):.1f}" stroke="{LINE}" '
-        f'class="axis"/><text x="{_LEFT - 6}" y="{up.at(mark) + 4:.1f}" text-anchor="end">{mark:,.6g}</text>'
+        f'<line x1="{across.begin:.1f}" y1="{up.at(mark):.1f}" x2="{across.end:.1f}" y2="{up.at(mark):.1f}" '
+        f'stroke="{LINE}" class="axis"/>'
+        f'<text x="{across.begin - 6:.1f}" y="{up.at(mark) + 4:.1f}" text-anchor="end">{_marked(mark)}</text>'
         for mark in up.marks
     ]
     lines += [
-        f'<text x="{across.at(mark):.1f}" y="{base + 15}" text-anchor="middle">{mark:,.6g}</text>'
+        f'<text x="{across.at(mark):.1f}" y="{base + 15}" text-anchor="middle">{_marked(mark)}</text>'
         for mark in across.marks
     ]
     middle = (_TOP + base) / 2
     return (
         f'<g font-size="11" fill="{SOFT}">{"".join(lines)}'
-        f'<text x="{(_LEFT + _WIDTH - _RIGHT) / 2}" y="{_HEIGHT - 8}" text-anchor="middle">{escape(cost)}</text>'
+        f'<text x="{(across.begin + across.end) / 2:.1f}" y="{_HEIGHT - 8}" text-anchor="middle">{escape(cost)}</text>'
         f'<text x="12" y="{middle}" text-anchor="middle" transform="rotate(-90 12 {middle})">{escape(quality)}</text>'
         "</g>"
     )
@@ -207,11 +218,16 @@ def _error_bars(point: Point, across: _Axis, up: _Axis) -> str:
 
 def _point(number: int, place: tuple[float, float], lift: int, told: str) -> str:
     x, y = place
-    right, above = x + 6, y - 6 - 12 * lift
+    right, above = x + 6, y - _above(lift)
     return (
         f'<g class="point"><circle cx="{x:.1f}" cy="{y:.1f}" r="4.5" fill="{BAR}"><title>{escape(told)}</title>'
         f'</circle><text x="{right:.1f}" y="{above:.1f}" font-size="11" fill="{INK}">{number}</text></g>'
     )
+
+
+def _above(lift: int) -> int:
+    """How far above its point a number stands."""
+    return 6 + 12 * lift
 
 
 def _lifts(places: Sequence[tuple[float, float]]) -> list[int]:
@@ -232,5 +248,6 @@ def _ends(estimate: Estimate) -> tuple[float, ...]:
     return (estimate.value, *(end for end in known if end is not None))
 
 
-def _short(name: str, length: int = 38) -> str:
-    return name if len(name) <= length else f"{name[: length - 1]}…"
+def _marked(mark: float) -> str:
+    """The label of a mark on an axis."""
+    return f"{mark:,.6g}"

@@ -10,9 +10,9 @@ import math
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from decodekit.pages import BAR, LINE, SOFT, round_step
+from decodekit.pages import BAR, LINE, SOFT, label_width, round_step
 
-_WIDTH, _HEIGHT, _BOTTOM, _LEFT = 420, 150, 22, 34
+_WIDTH, _HEIGHT, _BOTTOM = 420, 150, 22
 
 
 def histogram(
@@ -35,31 +35,35 @@ def histogram(
     for value in values:
         counts[min(int((value - edges[0]) / width), len(counts) - 1)] += 1
     tallest = max(counts)
-    bar_width = (_WIDTH - _LEFT - 6) / len(counts)
+    room = label_width(f"{tallest:,}") + 7
+    bar_width = (_WIDTH - room - 6) / len(counts)
     bars = []
     for number, count in enumerate(counts):
         if count:
             height = count / tallest * (_HEIGHT - _BOTTOM - 14)
-            left = _LEFT + number * bar_width
+            left = room + number * bar_width
             label = f"{_plain(edges[number])} to {_plain(edges[number + 1])} {unit}: {count:,}"
             bars.append(
                 f'<rect x="{left + 0.5:.1f}" y="{_HEIGHT - _BOTTOM - height:.1f}" width="{max(bar_width - 1, 1):.1f}" '
                 f'height="{height:.1f}" rx="1" fill="{BAR}"><title>{escape(label)}</title></rect>'
             )
     median = sorted(values)[len(values) // 2]
-    x = _LEFT + (median - edges[0]) / (edges[-1] - edges[0]) * (_WIDTH - _LEFT - 6)
+    x = room + (median - edges[0]) / (edges[-1] - edges[0]) * (_WIDTH - room - 6)
     base = _HEIGHT - _BOTTOM
+    middle = f"median {_plain(median)} {unit}".rstrip()
+    half = label_width(middle) / 2
+    end = f"{_plain(edges[-1])} {unit}".rstrip()
     return (
         f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="histogram in {escape(unit)}">'
-        f'<g font-size="11" fill="{SOFT}" text-anchor="end"><text x="{_LEFT - 5}" y="22">{tallest:,}</text>'
-        f'<text x="{_LEFT - 5}" y="{base}">0</text>'
-        f'<text x="{_WIDTH}" y="{_HEIGHT - 5}">{_plain(edges[-1])} {escape(unit)}</text></g>'
-        f'<line x1="{_LEFT}" y1="{base}" x2="{_WIDTH}" y2="{base}" stroke="{LINE}" class="axis"/>'
+        f'<g font-size="11" fill="{SOFT}" text-anchor="end"><text x="{room - 5:.1f}" y="22">{tallest:,}</text>'
+        f'<text x="{room - 5:.1f}" y="{base}">0</text>'
+        f'<text x="{_WIDTH}" y="{_HEIGHT - 5}">{escape(end)}</text></g>'
+        f'<line x1="{room:.1f}" y1="{base}" x2="{_WIDTH}" y2="{base}" stroke="{LINE}" class="axis"/>'
         f"{''.join(bars)}"
         f'<line x1="{x:.1f}" y1="10" x2="{x:.1f}" y2="{base}" stroke="{SOFT}" stroke-dasharray="3 3"/>'
-        f'<text x="{min(max(x, 70), _WIDTH - 70):.1f}" y="9" font-size="11" fill="{SOFT}" text-anchor="middle">'
-        f"median {_plain(median)} {escape(unit)}</text>"
-        f'<text x="{_LEFT}" y="{_HEIGHT - 5}" font-size="11" fill="{SOFT}">{_plain(edges[0])}</text>'
+        f'<text x="{min(max(x, half), _WIDTH - half):.1f}" y="9" font-size="11" fill="{SOFT}" text-anchor="middle">'
+        f"{escape(middle)}</text>"
+        f'<text x="{room:.1f}" y="{_HEIGHT - 5}" font-size="11" fill="{SOFT}">{_plain(edges[0])}</text>'
         "</svg>"
     )
 

@@ -38,6 +38,36 @@ def figure_html(caption: str, content: str) -> str:
     return f"<figure><figcaption>{escape(caption)}</figcaption>{content}</figure>"
 
 
+LABEL_SIZE = 11
+"""Font size of the labels in pictures."""
+
+
+def label_width(text: str) -> float:
+    """How wide a label of a picture is at most, whatever font the reader has.
+
+    Pictures have no layout of their own: what is wider than its room is cut, and "100 %" reads "00 %".
+    """
+    return LABEL_SIZE * sum(_share_of_em(character) for character in text)
+
+
+def _share_of_em(character: str) -> float:
+    if character in " .,:;|!'ijlft()[]/-":
+        return 0.42
+    if character.isdigit():
+        return 0.66
+    if character in "mwMWOQ@%&" or not character.isascii():  # what is written as high as it is wide, for one
+        return 1.02
+    return 0.86 if character in "+<=>~^#" or not character.islower() else 0.66
+
+
+def shortened(text: str, width: float) -> str:
+    """The text, or as much of its beginning as is no wider than that, with an ellipsis."""
+    if label_width(text) <= width:
+        return text
+    size = next(size for size in range(len(text), -1, -1) if label_width(f"{text[:size]}…") <= width or not size)
+    return f"{text[:size]}…"
+
+
 def round_step(raw: float) -> float:
     """The least of 1, 2, 5 and 10 times a power of ten that is at least `raw`, which is above 0."""
     power = 10.0 ** math.floor(math.log10(raw))

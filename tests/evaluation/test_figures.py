@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 from decodekit.evaluation.figures import Point, front, pareto, saved, shares
 from decodekit.evaluation.intervals import Estimate
+from decodekit.pages import label_width, shortened
+from tests.pictures import cut_labels, font, width_of
 
 
 def point(name: str, cost: float, quality: float, spread: float | None = None) -> Point:
@@ -74,7 +76,10 @@ def test_times_below_zero_are_not_drawn() -> None:
     picture = pareto([point("a", 1.0, 0.5, 3.0)], cost="ms", quality="f1", is_higher_better=True)
     root = minidom.parseString(picture).documentElement
     assert root is not None
-    assert min(float(line.getAttribute("x1")) for line in root.getElementsByTagName("line")) == 62
+    (own,) = [group for group in root.getElementsByTagName("g") if group.getAttribute("class") == "spread"]
+    axes = [line for line in root.getElementsByTagName("line") if line.getAttribute("class") == "axis"]
+    starts = [{float(line.getAttribute("x1")) for line in lines} for lines in (own.getElementsByTagName("line"), axes)]
+    assert min(starts[0]) == min(starts[1])
 
 
 @pytest.mark.parametrize("values", [[(0.0, 0.0)], [(1.0, 1.0), (1.0, 1.0)], [(1e-9, 1e9)], [(5.0, -2.0), (0.1, 3.0)]])
@@ -98,3 +103,55 @@ def test_bars_are_as_long_as_their_shares() -> None:
     assert widths[0] == pytest.approx(2 * widths[1], abs=0.2) and widths[2] == pytest.approx(widths[0] / 5, abs=0.2)
     assert float(bars[2].getAttribute("x")) + widths[2] == pytest.approx(float(bars[0].getAttribute("x")), abs=0.2)
     minidom.parseString(saved([("nothing", 0.0)]))
+
+
+# --- labels are whole -------------------------------------------------------------------------------------------------
+
+NAMES = [
+    "greedy",
+    "a" * 60,
+    "W" * 40,
+    "sample:temperature=0.7,top_p=0.95+grammar+prompt-lookup",
+    "贪婪解码" * 12,
+    "i" * 90,
+]
+
+
+def test_labels_are_no_wider_than_said() -> None:
+    measured = font()
+    texts = [
+        *NAMES,
+        "100 %",
+        "-1,234,567.891 tokens",
+        "Total (EUR) @ 50%",
+        "ÄÖÜ ß № ∑ Ж",
+        "".join(map(chr, range(33, 383))),
+    ]
+    for text in [*texts, *texts[-1]]:
+        assert width_of(text, measured) <= label_width(text) <= 2 * width_of(text, measured) + 11, text
+        for width in (30.0, 120.0, 240.0):
+            kept = shortened(text, width)
+            assert label_width(kept) <= width and (kept == text or kept.endswith("…"))
+            assert kept.rstrip("…") == text[: len(kept.rstrip("…"))]
+
+
+@pytest.mark.parametrize("size", [1, 3, 9, 10, 11, 40, 100])
+def test_labels_of_shares_are_whole(size: int) -> None:
+    picture = shares([1.0] * size, label="accepted", name="position")
+    assert ">100 %<" in picture and cut_labels(picture) == []
+    assert cut_labels(picture.replace('x="', 'x="-')) != []  # a label beyond the edge is noticed
+    assert any("'100 %'" in label for label in cut_labels(picture.replace('viewBox="0 ', 'viewBox="8 ')))
+
+
+@pytest.mark.parametrize("share", [1.0, 0.0, 0.123, -0.5, -12.0, -1234.5])
+def test_labels_of_what_is_saved_are_whole(share: float) -> None:
+    assert cut_labels(saved([(name, value) for name in NAMES for value in (share, 0.5)])) == []
+
+
+@pytest.mark.parametrize("cost", [1e-9, 0.001, 12.5, 1234.5, 1e7, 1e12])
+@pytest.mark.parametrize("quality", [0.0, 1e-6, 0.5, 99.9, -12345.6, 1e8])
+def test_labels_of_quality_against_time_are_whole(cost: float, quality: float) -> None:
+    together = [point(str(n), cost, quality) for n in range(25)]  # 25 numbers above each other
+    apart = [point(str(n), cost * (n + 1) / 12, quality * (n + 1), abs(quality) / 3) for n in range(12)]
+    for points in (together, apart, together[:1]):
+        assert cut_labels(pareto(points, cost="ms per token", quality="exact-match", is_higher_better=True)) == []

@@ -18,6 +18,7 @@ from decodekit.jobs.spans import find_spans, scalars
 from decodekit.jobs.view import JobView, compare_fields, wrong_fields
 from decodekit.vocabulary import Vocabulary
 from tests.jobs.fakes import BYTES, FakeLLM, answer, make_settings, run_job, words, write_jsonl
+from tests.pictures import cut_labels
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -95,6 +96,16 @@ def test_found_spans_are_apart_and_inside(text: str, value: Any) -> None:
 def test_a_histogram_counts_every_value(values: list[float]) -> None:
     titles = re.findall(r"<title>[^<]*: ([\d,]+)</title>", histogram(values, unit="s"))
     assert sum(int(count.replace(",", "")) for count in titles) == len(values)
+
+
+@pytest.mark.parametrize("unit", ["tokens", "s", ""])
+@pytest.mark.parametrize(
+    "values", [[0.0], [1e-9], [5, 7000], [1e9] * 2, [0.5, 0.51], [123456.7, 1234567.8], [1, 10**12]]
+)
+def test_labels_of_a_histogram_are_whole(values: list[float], unit: str) -> None:
+    for times in (1, 12_345):
+        assert cut_labels(histogram(values * times, unit=unit)) == []
+    assert cut_labels(histogram(values, unit=unit).replace('viewBox="0 ', 'viewBox="30 ')) != []
 
 
 def test_pictures_of_nothing_say_so() -> None:
