@@ -56,7 +56,7 @@ def _share_of_em(character: str) -> float:
     if character.isdigit():
         return 0.66
     if character in "mwMWOQ@%&" or not character.isascii():  # what is written as high as it is wide, for one
-        return 1.02
+        return 1.1
     return 0.86 if character in "+<=>~^#" or not character.islower() else 0.66
 
 
