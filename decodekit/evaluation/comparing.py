@@ -90,10 +90,12 @@ def compare(
     for name, given in (("llm", llm), ("judge", judge)):
         if given is not None and not (hasattr(given, "model") and hasattr(given, "vocabulary")):
             faults.append(OptionError(f"{name}={given!r:.60} is no LLM", at=name, hint=f"LLM.load({given!r:.60})"))
-    if not isinstance(seeds, Iterable):
-        hint = f"seeds=({seeds},) for this one, seeds=range({seeds}) for so many"
-        faults.append(OptionError(f"seeds={seeds!r:.60} are not several", at="seeds", hint=hint))
-    if progress is not None and not callable(progress):
+    several: object = seeds  # what callers give is not always what the types say
+    if not isinstance(several, Iterable):
+        hint = f"seeds=({several},) for this one, seeds=range({several}) for so many"
+        faults.append(OptionError(f"seeds={several!r:.60} are not several", at="seeds", hint=hint))
+    watch: object = progress
+    if watch is not None and not callable(watch):
         faults.append(OptionError(f"progress={progress!r:.60} cannot be called", at="progress"))
     if folder is not None and not (isinstance(folder, str | Path) and str(folder)):
         faults.append(OptionError(f"folder={folder!r:.60} is no path", at="folder", hint='folder="out/bench"'))

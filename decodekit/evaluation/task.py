@@ -90,19 +90,22 @@ class Task:
         faults: list[DecodekitError] = []
         if not self.examples:
             faults.append(OptionError(f"task {self.name!r} has no examples", at="examples"))
-        for one in self.metrics or ():
+        # What callers give is not always what the types say.
+        measures: tuple[object, ...] = self.metrics or ()
+        examples: tuple[object, ...] = self.examples
+        for one in measures:
             if not isinstance(one, str):
                 cause = f"task {self.name!r} has the measure {one!r:.60}, and a measure is asked for by its name"
                 faults.append(OptionError(cause, at="metrics", hint='metrics=("exact-match", "valid")'))
         seen: set[str] = set()
-        for example in self.examples:
-            if not isinstance(example, Example):
-                cause = f"task {self.name!r} has {example!r:.60} among its examples, which is none"
+        for one in examples:
+            if not isinstance(one, Example):
+                cause = f"task {self.name!r} has {one!r:.60} among its examples, which is none"
                 faults.append(OptionError(cause, at="examples", hint='Example("1", prompt, reference)'))
                 continue
-            if example.id in seen:
-                faults.append(OptionError(f"task {self.name!r} has two examples {example.id!r}", at="examples"))
-            seen.add(example.id)
+            if one.id in seen:
+                faults.append(OptionError(f"task {self.name!r} has two examples {one.id!r}", at="examples"))
+            seen.add(one.id)
         count = self.max_new_tokens
         if not isinstance(count, int) or isinstance(count, bool) or count < 1:
             faults.append(OptionError(f"max_new_tokens={count!r} is not an integer from 1 on", at="max_new_tokens"))
