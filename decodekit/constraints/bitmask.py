@@ -28,7 +28,7 @@ def bitmask_from_ids(ids: Iterable[int], vocabulary_size: int) -> Int32Array:
     Raises:
         ValueError: an id outside the vocabulary.
     """
-    tokens = np.fromiter(ids, np.int64)
+    tokens = ids if isinstance(ids, np.ndarray) else np.fromiter(ids, np.int64)
     if len(tokens) and (tokens.min() < 0 or tokens.max() >= vocabulary_size):
         raise ValueError(f"token ids must lie in 0..{vocabulary_size - 1}")
     bits = np.zeros(num_words(vocabulary_size) * 32, np.uint8)

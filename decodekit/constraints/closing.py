@@ -2,8 +2,11 @@
 
 A completion is found in two steps. First a shortest one in bytes: the least word of a frame is a least solution of
 equations between frames, found by a search in the order of length that solves a called frame when it is met (D. Knuth,
-A generalization of Dijkstra's algorithm, 1977). Then its division into the fewest tokens, by dynamic programming over
-the text, and over a few variants of it that tokens tend to suit better (blanks after commas and colons, other fillers).
+A generalization of Dijkstra's algorithm, 1977). Then its division into the fewest tokens (see `division`), and that of
+a few variants of it that tokens tend to suit better (blanks after commas and colons, other fillers).
+
+Tokens may be left out: those that something outside of the constraint may forbid. Then the first step looks for a text
+of bytes that are tokens still, and for any text only where there is none.
 
 So a completion always exists as it stands, and its number of tokens is an upper bound of the least one: there may be a
 longer text with fewer tokens. Where texts are captured and each one leads elsewhere (numbers of which no two may be
@@ -16,18 +19,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from functools import cached_property, lru_cache
+from operator import itemgetter
 from typing import Final, TypeAlias, TypeVar
 
 from decodekit.constraints.configurations import State
+from decodekit.constraints.division import NONE, division_of
 from decodekit.constraints.ir import Node
-from decodekit.constraints.least_word import MAX_EXACT, MAX_SEARCH, NUM_ALIKE, Effort, Search, readings
+from decodekit.constraints.least_word import MAX_EXACT, MAX_SEARCH, NUM_ALIKE, Effort, Lexemes, Search, readings
 from decodekit.constraints.network import Call, Frame, Read
-from decodekit.constraints.special import is_text, spellings
+from decodekit.constraints.shortest import ANY_BYTE
 from decodekit.constraints.unfolding import Unfolding
 from decodekit.errors import ResourceLimitError
 from decodekit.vocabulary import Vocabulary
 
+K = TypeVar("K")
 T = TypeVar("T")
 
 MAX_REMEMBERED: Final = 20_000
@@ -35,6 +40,7 @@ MAX_REMEMBERED: Final = 20_000
 
 _ANSWER_BYTES: Final = 100  # of what is kept of a frame, a stack or a state, measured on the grammars of the library
 _THREADS_BYTES: Final = 500
+_MARKS: Final = re.compile(rb'("(?:[^"\\]|\\.)*")|([,:])')  # commas and colons outside of strings
 _FILLERS: Final = (b" ", b"-", b"=", b"_", b"0", b".", b"*")
 
 
@@ -73,6 +79,12 @@ class _Outside:
 class Completions:
     """The short completions of the states of one unfolding over one vocabulary.
 
+    Args:
+        root: the frame of a whole text.
+        unfolding: the states.
+        vocabulary: the tokens.
+        left_out: tokens that no completion has.
+
     Attributes:
         root: the frame of a whole text.
 
@@ -80,63 +92,84 @@ class Completions:
         ResourceLimitError: the search exceeds `MAX_SEARCH`, or the vocabulary has no tokens for what was found.
     """
 
-    def __init__(self, root: Frame, unfolding: Unfolding, vocabulary: Vocabulary) -> None:
+    def __init__(
+        self, root: Frame, unfolding: Unfolding, vocabulary: Vocabulary, left_out: frozenset[int] = NONE
+    ) -> None:
         self._unfolding = unfolding
-        self._vocabulary = vocabulary
+        self._division = division_of(vocabulary, left_out)
+        self._has_left_out = bool(left_out)
         self._places: dict[tuple[Frame, Place | None], Place] = {}
         self._frames: dict[Frame, bytes | None] = {}
         self._threads: dict[State, tuple[Thread, ...]] = {}
         self._outsides: dict[int, _Outside | None] = {}
+        self._lexemes = Lexemes(self._division.usable if left_out else ANY_BYTE)
         self._texts: dict[State, bytes] = {}
-        self._tokens: dict[State, tuple[int, ...]] = {}
+        self._tokens: dict[State, tuple[int, ...] | None] = {}
+        # Where nothing can be written in the bytes that are tokens, longer tokens may still have the others.
+        self._of_any_bytes = Completions(root, unfolding, vocabulary) if left_out else None
         self.root = root
 
     def text(self, state: State, path: Callable[[], bytes]) -> bytes:
         """A shortest completion in bytes of `state`; `path` gives a text that leads there, and is rarely called."""
         known = self._texts.get(state)
         if known is None:
-            known = b"" if state.is_accepting else self._of_configurations(state)
-            if known is None:
-                known = self._least_text(self._threads_of(state, path()))
-            _remember(self._texts, state, known)
+            with self._unfolding.automaton.lock:
+                known = b"" if state.is_accepting else self._of_configurations(state)
+                if known is None:
+                    try:
+                        known = self._least_text(self._threads_of(state, path()))
+                    except ResourceLimitError:
+                        if self._of_any_bytes is None:
+                            raise
+                        known = self._of_any_bytes.text(state, path)
+                _remember(self._texts, state, known)
         return known
 
     def tokens(self, state: State, path: Callable[[], bytes]) -> tuple[int, ...]:
-        """A completion in few tokens."""
-        known = self._tokens.get(state)
-        if known is None:
-            known = self._fewest(state, self.text(state, path))
-            _remember(self._tokens, state, known)
-        return known
+        """A completion in few tokens, none of those that are left out."""
+        text = self.text(state, path)
+        if state not in self._tokens:
+            _remember(self._tokens, state, self._fewest(state, text))
+        found = self._tokens[state]
+        if found is None:
+            raise ResourceLimitError(
+                "the vocabulary has no tokens for the shortest completion of the text"
+                + (" without those that may be forbidden" if self._has_left_out else ""),
+                at=f"{text!r:.80}",
+                hint="fewer forbidden tokens" if self._has_left_out else "a tokenizer that has every byte as a token",
+            )
+        return found
 
     def are_enough(self, num_tokens: int, state: State, path: Callable[[], bytes]) -> bool:
-        """Whether `tokens` has at most so many; cheaper where every byte is a token and there are plenty."""
+        """Whether there is a completion as `tokens` finds it and has at most so many; far cheaper with room to spare.
+
+        Most questions need no tokens: where every byte is one, a text of so few bytes is enough. Of the others most
+        need no variants of the text, which have to be read.
+        """
         text = self.text(state, path)
-        if len(text) <= num_tokens and self._has_all_bytes:
+        if len(text) <= num_tokens and self._division.has_all_bytes:
             return True
-        return len(text) <= num_tokens * self._longest_token * 4 and len(self.tokens(state, path)) <= num_tokens
+        if state in self._tokens:
+            found = self._tokens[state]
+            return found is not None and len(found) <= num_tokens
+        return any(
+            (count := self._division.num_tokens(form)) is not None
+            and count <= num_tokens
+            and (form == text or self._completes(state, form))
+            for form in _variants(text)
+        )
 
     def least(self, frame: Frame) -> bytes | None:
         """A shortest text of a frame; None if it has none."""
-        return self._least(frame, Effort())
+        with self._unfolding.automaton.lock:
+            return self._least(frame, Effort(self._lexemes))
 
     @property
     def num_bytes(self) -> int:
         """About how much memory the answers take that are kept."""
+        others = 0 if self._of_any_bytes is None else self._of_any_bytes.num_bytes
         num_answers = len(self._frames) + len(self._outsides) + len(self._texts) + len(self._tokens)
-        return _ANSWER_BYTES * num_answers + _THREADS_BYTES * (len(self._threads) + len(self._places))
-
-    @cached_property
-    def _token_of(self) -> dict[bytes, int]:
-        return _token_of(self._vocabulary)
-
-    @cached_property
-    def _longest_token(self) -> int:
-        return max((len(data) for data in self._token_of), default=0)
-
-    @cached_property
-    def _has_all_bytes(self) -> bool:
-        return all(bytes((byte,)) in self._token_of for byte in range(256) if is_text(bytes((byte,))))
+        return others + _ANSWER_BYTES * num_answers + _THREADS_BYTES * (len(self._threads) + len(self._places))
 
     # -- in bytes, from the configurations of a state
 
@@ -149,16 +182,15 @@ class Completions:
         nodes, readers = unfolding.automaton.nodes, unfolding.readers
         if any(nodes[lexical] is None or readers[reader].permitted for lexical, reader, *_ in state.configurations):
             return None
-        effort = Effort()
-        with unfolding.automaton.lock:
-            return self._shortest(
-                (
-                    (node, unfolding.frames[readers[reader].frame], text, self._outside(stack, effort))
-                    for lexical, reader, stack, text in state.configurations
-                    if (node := nodes[lexical]) is not None
-                ),
-                effort,
-            )
+        effort = Effort(self._lexemes)
+        return self._shortest(
+            (
+                (node, unfolding.frames[readers[reader].frame], text, self._outside(stack, effort))
+                for lexical, reader, stack, text in state.configurations
+                if (node := nodes[lexical]) is not None
+            ),
+            effort,
+        )
 
     def _shortest(
         self, ways: Iterable[tuple[Node, Frame, bytes | None, _Outside | None]], effort: Effort
@@ -286,7 +318,7 @@ class Completions:
 
     def _least_text(self, threads: tuple[Thread, ...]) -> bytes:
         """A shortest word that leads from one of the threads to the end."""
-        effort = Effort()
+        effort = Effort(self._lexemes)
         best = self._shortest(
             ((node, place.frame, text, self._unwind(place.then, effort)) for node, place, text in threads), effort
         )
@@ -339,67 +371,33 @@ class Completions:
 
     # -- in tokens
 
-    def _fewest(self, state: State, text: bytes) -> tuple[int, ...]:
-        best = self._divide(text)
-        for variant in dict.fromkeys(_variants(text)):
-            if variant == text:
-                continue
-            end = self._unfolding.read(state, variant)
-            if end is not None and end.is_accepting:
-                tokens = self._divide(variant)
-                if tokens is not None and (best is None or len(tokens) < len(best)):
-                    best = tokens
-        if best is None:
-            raise ResourceLimitError(
-                "the vocabulary has no tokens for the shortest completion of the text",
-                at=f"{text!r:.80}",
-                hint="a tokenizer that has every byte as a token",
-            )
-        return best
+    def _fewest(self, state: State, text: bytes) -> tuple[int, ...] | None:
+        """A completion in few tokens, given a shortest one in bytes; None if there is none among its variants."""
+        division = self._division
+        counts = [(count, form) for form in dict.fromkeys(_variants(text)) if (count := division.num_tokens(form))]
+        for _, form in sorted(counts, key=itemgetter(0)):  # of equals the first
+            if form == text or self._completes(state, form):
+                return division.tokens(form)
+        return () if not text else None
 
-    def _divide(self, text: bytes) -> tuple[int, ...] | None:
-        """The division of a text into the fewest tokens, the longest first among equals; None if there is none."""
-        token_of, longest = self._token_of, self._longest_token
-        fewest: list[int | None] = [None] * len(text) + [0]
-        length_of = [0] * len(text)
-        for start in range(len(text) - 1, -1, -1):
-            for end in range(min(len(text), start + longest), start, -1):
-                rest = fewest[end]
-                known = fewest[start]
-                if rest is not None and (known is None or rest + 1 < known) and text[start:end] in token_of:
-                    fewest[start], length_of[start] = rest + 1, end - start
-        if fewest[0] is None:
-            return None
-        tokens, position = [], 0
-        while position < len(text):
-            tokens.append(token_of[text[position : position + length_of[position]]])
-            position += length_of[position]
-        return tuple(tokens)
+    def _completes(self, state: State, text: bytes) -> bool:
+        end = self._unfolding.read(state, text)
+        return end is not None and end.is_accepting
 
 
 def _variants(text: bytes) -> Iterator[bytes]:
-    """Texts that may mean the same in fewer tokens; whether the constraint has them must be asked."""
-    spaced = re.sub(rb'("(?:[^"\\]|\\.)*")|([,:])', lambda found: found[1] or found[2] + b" ", text)
-    for form in (text, spaced):
-        yield form
+    """The text, and others that may mean the same in fewer tokens; whether the constraint has them must be asked."""
+    yield text
+    spaced = _MARKS.sub(lambda found: found[1] or found[2] + b" ", text)
+    for form in dict.fromkeys((text, spaced)):
+        if form != text:
+            yield form
         if b"aaaa" in form:
             for filler in _FILLERS:
                 yield re.sub(rb"a{4,}", lambda found, filler=filler: filler * len(found[0]), form)  # type: ignore[misc]
 
 
-def _remember(memory: dict[State, T], state: State, value: T) -> None:
+def _remember(memory: dict[K, T], key: K, value: T) -> None:
     if len(memory) >= MAX_REMEMBERED:
         memory.clear()
-    memory[state] = value
-
-
-@lru_cache(maxsize=8)
-def _token_of(vocabulary: Vocabulary) -> dict[bytes, int]:
-    """The first token of each byte string."""
-    found: dict[bytes, int] = {}
-    for token, data in enumerate(vocabulary.token_bytes):
-        if data and is_text(data):  # what is no text is never allowed
-            found.setdefault(data, token)
-    for token, some in spellings(vocabulary).items():
-        found.update((data, token) for data in some)
-    return found
+    memory[key] = value

@@ -18,7 +18,9 @@ from decodekit.constraints import saved
 from decodekit.constraints.automaton import Automaton, begin_epoch, shared_automaton
 from decodekit.constraints.closing import Completions
 from decodekit.constraints.constraint import Constraint, as_constraint
+from decodekit.constraints.division import NONE
 from decodekit.constraints.guarded_matcher import GuardedMatcher, Verdicts
+from decodekit.constraints.in_time import InTime
 from decodekit.constraints.longest import most_bytes
 from decodekit.constraints.masks import Masks
 from decodekit.constraints.matcher import GrammarMatcher, Matcher
@@ -73,6 +75,7 @@ class CompiledGrammar:
                 self._unfolding,
                 self._masks,
                 self._completions,
+                self._in_time,
                 [self._unfolding.root],
                 [],
             )
@@ -87,17 +90,20 @@ class CompiledGrammar:
                 return
             self._is_started = False
             _untie(self._unfolding)
-            del self._unfolding, self._masks, self._completions, self._verdicts, self._account
+            del self._unfolding, self._masks, self._completions, self._in_time, self._verdicts, self._account
 
-    def least_tokens(self) -> int:
+    def least_tokens(self, left_out: frozenset[int] = NONE) -> int:
         """How many tokens suffice for some text of the language, those of the end of the text not counted.
 
         The fewest that `closing` finds; a guard is not asked.
 
+        Args:
+            left_out: tokens that the text must not have.
+
         Raises:
             ResourceLimitError: no text was found within bounds.
         """
-        return len(self.matcher().completion())
+        return len(self.matcher().completion(left_out))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the constraint as JSON, with the fingerprint of the vocabulary; no masks (see the module `saved`).
@@ -145,7 +151,7 @@ class CompiledGrammar:
         """Account for what has grown since the last time."""
         unfolding = self._unfolding
         arrays = map(_array_bytes, (unfolding, unfolding.rows, unfolding.stacks))
-        answers = unfolding.num_answer_bytes + self._completions.num_bytes
+        answers = unfolding.num_answer_bytes + self._completions.num_bytes + self._in_time.num_bytes
         self._account.set(sum(arrays) + unfolding.num_states * _STATE_BYTES + answers)
         _measure_automaton(unfolding.automaton)
 
@@ -158,6 +164,7 @@ class CompiledGrammar:
         self._account = Account(self._unfolding)
         self._masks = Masks(self._unfolding, self.vocabulary)
         self._completions = Completions(self._root, self._unfolding, self.vocabulary)
+        self._in_time = InTime(self._unfolding, self._masks, self._completions, self.vocabulary)
         self._verdicts = None if self._guard is None else Verdicts(self._guard, self._unfolding, self.vocabulary)
         self._is_started = True
 

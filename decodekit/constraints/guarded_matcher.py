@@ -9,6 +9,7 @@ from decodekit.constraints.automaton import Int32Array
 from decodekit.constraints.bitmask import forbid
 from decodekit.constraints.brackets import Place, closing_tokens_of
 from decodekit.constraints.configurations import State
+from decodekit.constraints.division import NONE
 from decodekit.constraints.explaining import Explanation, as_bytes, explain_refusal
 from decodekit.constraints.guards import CompoundGuard, Guard, Refusal
 from decodekit.constraints.matcher import GrammarMatcher
@@ -172,16 +173,20 @@ class GuardedMatcher:
             token for token in closing_tokens_of(verdicts.vocabulary).at(self._places[-1]) if self._inner.allows(token)
         ]
 
-    def completion(self) -> tuple[int, ...]:
+    def completion(self, left_out: frozenset[int] = NONE) -> tuple[int, ...]:
         """Few tokens with which the language accepts the text; the guard is not asked."""
-        return self._inner.completion()
+        return self._inner.completion(left_out)
 
-    def can_end_within(self, num_tokens: int, token: int) -> bool:
+    def fill_ending(self, out: Int32Array, num_tokens: int, left_out: frozenset[int] = NONE) -> None:
+        """Write the tokens after which the language can accept the text in time, int32 [words]; no guard is asked."""
+        self._inner.fill_ending(out, num_tokens, left_out)
+
+    def can_end_within(self, num_tokens: int, token: int, left_out: frozenset[int] = NONE) -> bool:
         """Whether the text after `token` can become one of the language with so many tokens more.
 
         With no tokens left the text ends there, and the guard has to accept it.
         """
-        if not self._inner.can_end_within(num_tokens, token):
+        if not self._inner.can_end_within(num_tokens, token, left_out):
             return False
         if num_tokens:
             return True

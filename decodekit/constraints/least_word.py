@@ -8,25 +8,76 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Final
 
-from decodekit.constraints.ir import Node
+from decodekit.constraints.ir import ByteMask, Node
 from decodekit.constraints.network import Call, Frame, Read, Return
-from decodekit.constraints.shortest import Word, few_by_length, shortest_word, words_by_length
+from decodekit.constraints.shortest import ANY_BYTE, Word, few_by_length, shortest_word, words_by_length
 from decodekit.errors import ResourceLimitError
 
 MAX_SEARCH: Final = 200_000
 """Bound on the nodes and frames that one question may look at."""
 MAX_EXACT: Final = 500
 """Bound on what the search of one frame may look at, frames that it calls aside, as long as it tries all texts."""
+MAX_LEXEMES: Final = 10_000
+"""Lexemes whose words are kept, per grammar."""
 NUM_ALIKE: Final = 4
 """Captured texts of one label that are tried: what follows them differs, but hardly ever in its length."""
 
 _CALLS_LAST: Final = 1 << 40
 
 
+class Lexemes:
+    """The shortest words of lexemes, found once: most states of a text wait for the same few.
+
+    Args:
+        usable: the bytes that a word may have.
+    """
+
+    def __init__(self, usable: ByteMask = ANY_BYTE) -> None:
+        self.usable = usable
+        self._words: dict[Node, _Found] = {}
+
+    def of(self, node: Node, effort: Effort) -> Iterator[Sequence[Word]]:
+        """One word of each label by length, as `few_by_length` finds them; `effort` counts what was not known yet."""
+        found = self._words.get(node)
+        if found is None:
+            if len(self._words) >= MAX_LEXEMES:
+                self._words.clear()
+            found = self._words[node] = _Found(node, self.usable)
+        return found.by_length(effort)
+
+
+class _Found:
+    """What was found so far of the words of a lexeme."""
+
+    __slots__ = ("_effort", "_layers", "_others")
+
+    def __init__(self, node: Node, usable: ByteMask) -> None:
+        self._effort: Effort | None = None
+        self._layers: list[Sequence[Word]] = []
+        self._others = few_by_length(node, 1, self._count, usable)
+
+    def _count(self) -> None:
+        assert self._effort is not None
+        self._effort.step()
+
+    def by_length(self, effort: Effort) -> Iterator[Sequence[Word]]:
+        """The words of length 0, of length 1, and so on."""
+        for length in count():
+            if length == len(self._layers):
+                self._effort = effort
+                layer = next(self._others, None)
+                self._effort = None
+                if layer is None:
+                    return
+                self._layers.append(layer)
+            yield self._layers[length]
+
+
 @dataclass(slots=True)
 class Effort:
-    """What one question, or a part of `whole`, has cost so far."""
+    """What one question, or a part of `whole`, has cost so far; and the words that are known whatever is asked."""
 
+    lexemes: Lexemes
     whole: Effort | None = None
     num_steps: int = 0
 
@@ -72,7 +123,7 @@ class Search:
             num_alike: how many captured texts of a label are tried, where each leads elsewhere.
             most_steps: when to give up where texts are captured; steps of called frames do not count.
         """
-        effort = Effort(self._whole)
+        effort = Effort(self._whole.lexemes, self._whole)
         order = count()
         # (length so far, tie, word so far, what comes: a frame, words of a Read, a Call, or None for the end)
         heap: list[tuple[int, int, bytes, Frame | _Reading | Call | None]] = [(0, next(order), b"", self._frame)]
@@ -140,7 +191,7 @@ def readings(frame: Frame, node: Node, text: bytes | None, num_alike: int, effor
         effort: counts.
     """
     if text is None:
-        return few_by_length(node, 1, effort.step)
+        return effort.lexemes.of(node, effort)
     return _captured_words(frame, node, text, num_alike, effort)
 
 
@@ -149,11 +200,12 @@ def _captured_words(frame: Frame, node: Node, text: bytes, num_alike: int, effor
 
     If the frame says what most words have in common, these are the listed ones and a shortest one that is not listed.
     """
-    first = shortest_word(node, effort.step)
+    usable = effort.lexemes.usable
+    first = shortest_word(node, effort.step, usable)
     fresh = None if first is None else frame.fresh(first[1])
     so_far = None if fresh is None else fresh.decode(text)
     if first is None or fresh is None or so_far is None:
-        yield from few_by_length(node, num_alike, effort.step)
+        yield from few_by_length(node, num_alike, effort.step, usable)
         return
     listed: dict[int, list[Word]] = {}
     for known in fresh.listed:
@@ -161,7 +213,7 @@ def _captured_words(frame: Frame, node: Node, text: bytes, num_alike: int, effor
             word = fresh.spell(known[len(so_far) :]) + fresh.end
             listed.setdefault(len(word), []).append((word, first[1]))
     length = -1
-    for length, layer in enumerate(words_by_length(node, effort.step, again=True)):
+    for length, layer in enumerate(words_by_length(node, effort.step, usable, again=True)):
         unlisted = (
             (word, first[1])
             for word, _ in layer

@@ -126,6 +126,24 @@ class Masks:
         assert isinstance(mask, TokenMask)
         return mask
 
+    def is_walked(self, configuration: Configuration) -> bool:
+        """Whether a configuration is looked at by a walk of its lexeme, because it allows many tokens."""
+        lexical, reader, _, text = configuration
+        return text is not None or (self._unfolding.permitted[reader] < 0 and self._is_dense(lexical))
+
+    def walks_of(self, configuration: Configuration) -> Iterator[tuple[TokenIndex, Walk]]:
+        """The walks of such a one: which tokens stay inside its lexeme, and where tokens leave it."""
+        lexical, reader, stack, text = configuration
+        unused: Int32Array = np.zeros(self._num_words, np.int32)
+        follow = (lambda _: _ANY_BYTE) if text is not None else (lambda walk: self._bytes_after(reader, stack, walk))
+        return self._walks(lexical, self._tokens, unused, follow)
+
+    def tokens_of(self, configurations: Iterable[Configuration]) -> Int32Array:
+        """The tokens that some configurations allow, int32 [words]. The automaton's lock is held."""
+        words: Int32Array = np.zeros(self._num_words, np.int32)
+        self._add(configurations, self._tokens, words, [])
+        return words
+
     def _make(self, state: State) -> TokenMask:
         """The mask of a state, from that of a state with cut stacks if that is enough."""
         for num_frames in () if self._unfolding.frames[0].has_registers else _CUTS:
@@ -213,13 +231,13 @@ class Masks:
         """Add the tokens of a part that configurations allow, and the nodes at which their stacks are cut."""
         together: list[Configuration] = []
         for configuration in configurations:
-            lexical, reader, _, text = configuration
-            if text is not None:
-                self._captured(configuration, part, text, words, returned)
-            elif self._unfolding.permitted[reader] < 0 and self._is_dense(lexical):
-                self._dense(configuration, part, words, returned)
-            else:
+            text = configuration[3]
+            if not self.is_walked(configuration):
                 together.append(configuration)
+            elif text is not None:
+                self._captured(configuration, part, text, words, returned)
+            else:
+                self._dense(configuration, part, words, returned)
         if together:
             whole = part.whole
             roots = whole.top

@@ -8,10 +8,13 @@ from typing import Final, Protocol, runtime_checkable
 from decodekit.constraints.automaton import Int32Array
 from decodekit.constraints.closing import Completions
 from decodekit.constraints.configurations import State
+from decodekit.constraints.division import NONE
 from decodekit.constraints.explaining import Explanation, explain_end, explain_special, explain_text
 from decodekit.constraints.guards import Refusal
+from decodekit.constraints.in_time import InTime
 from decodekit.constraints.masks import Masks
 from decodekit.constraints.special import is_text, spellings
+from decodekit.constraints.successors import read_as, successor
 from decodekit.constraints.unfolding import Unfolding
 from decodekit.vocabulary import Vocabulary
 
@@ -67,19 +70,26 @@ class Matcher(Protocol):
     def refusals(self) -> dict[int, Refusal]:
         """All tokens of the inexact mask that the guard refuses, with the reason."""
 
-    def completion(self) -> tuple[int, ...]:
+    def completion(self, left_out: frozenset[int] = NONE) -> tuple[int, ...]:
         """Few tokens with which the text becomes whole, none of the end of the text among them; no guard is asked.
 
-        A function of the text alone. See the module `closing` for how few.
+        A function of the text and `left_out` alone, tokens that it must not have. See the module `closing` for how few.
 
         Raises:
             ConstraintError: no completion was found within bounds, or the vocabulary has none.
         """
 
-    def can_end_within(self, num_tokens: int, token: int) -> bool:
+    def can_end_within(self, num_tokens: int, token: int, left_out: frozenset[int] = NONE) -> bool:
         """Whether `token` is allowed and the `completion` of the text after it has at most so many tokens.
 
         With no tokens left the guard is asked, too: the text ends there.
+        """
+
+    def fill_ending(self, out: Int32Array, num_tokens: int, left_out: frozenset[int] = NONE) -> None:
+        """Write the tokens for which `can_end_within` holds into ``out``, int32 [words], without trying each.
+
+        The guard is not asked, and the mask may have a few tokens more or less where what may follow depends on all of
+        a text that is remembered; see the module `in_time`.
         """
 
     def accept(self, token: int) -> bool:
@@ -128,6 +138,7 @@ class GrammarMatcher:
 
     __slots__ = (
         "_completions",
+        "_in_time",
         "_masks",
         "_path",
         "_token_bytes",
@@ -147,6 +158,7 @@ class GrammarMatcher:
         unfolding: Unfolding,
         masks: Masks,
         completions: Completions,
+        in_time: InTime,
         path: list[State],
         tokens: list[int],
     ) -> None:
@@ -156,6 +168,7 @@ class GrammarMatcher:
         self._unfolding = unfolding
         self._masks = masks
         self._completions = completions
+        self._in_time = in_time
         self._path = path  # the state before the first token and after each one; states are immutable
         self._tokens = tokens
 
@@ -249,6 +262,7 @@ class GrammarMatcher:
             self._unfolding,
             self._masks,
             self._completions,
+            self._in_time,
             self._path.copy(),
             self._tokens.copy(),
         )
@@ -263,23 +277,23 @@ class GrammarMatcher:
         """The bytes of the tokens so far as the engine reads them: special tokens in their spelling (see `special`)."""
         return b"".join(map(self._read_as, self._path, self._tokens))
 
-    def completion(self) -> tuple[int, ...]:
+    def completion(self, left_out: frozenset[int] = NONE) -> tuple[int, ...]:
         """Few tokens with which the text becomes whole, none of the end of the text among them.
 
         Raises:
             ResourceLimitError: none was found within bounds.
         """
-        return () if self.is_terminated else self._completions.tokens(self._path[-1], lambda: self.text)
+        if self.is_terminated:
+            return ()
+        return self._in_time.completion(self._path[-1], lambda: self.text, left_out)
 
-    def can_end_within(self, num_tokens: int, token: int) -> bool:
+    def can_end_within(self, num_tokens: int, token: int, left_out: frozenset[int] = NONE) -> bool:
         """Whether `token` is allowed and the `completion` of the text after it has at most so many tokens."""
-        state = self._path[-1]
-        target = self.after(state, token)
-        if target is None or num_tokens < 0:
-            return False
-        if target.is_accepting or target is self._unfolding.ended:
-            return True
-        return self._completions.are_enough(num_tokens, target, lambda: self.text + self._read_as(state, token))
+        return self._in_time.ends_within(num_tokens, self._path[-1], token, lambda: self.text, left_out)
+
+    def fill_ending(self, out: Int32Array, num_tokens: int, left_out: frozenset[int] = NONE) -> None:
+        """Write the tokens for which `can_end_within` holds into ``out``, int32 [words], without trying each."""
+        self._in_time.fill(out, num_tokens, self._path[-1], lambda: self.text, left_out)
 
     def forced_tokens(self) -> list[int]:
         """The run of tokens each of which is the only one allowed; changes nothing."""
@@ -338,22 +352,11 @@ class GrammarMatcher:
 
     def after(self, state: State, token: int) -> State | None:
         """The state after one more token, or None if it is not allowed."""
-        if not 0 <= token < len(self._token_bytes):
-            return None
-        data = self._token_bytes[token]
-        if data is not None:
-            return self._unfolding.read(state, data) if is_text(data) else None
-        if token in self._vocabulary.eos_token_ids:
-            return self._unfolding.ended if state.is_accepting else None
-        return self._unfolding.join([self._unfolding.read(state, data) for data in self._spellings(token)])
+        return successor(self._unfolding, self._vocabulary, state, token)
 
     def _spellings(self, token: int) -> tuple[bytes, ...]:
         return spellings(self._vocabulary).get(token, ())
 
     def _read_as(self, state: State, token: int) -> bytes:
         """The bytes with which the engine reads an allowed token after `state`; none for the end of the text."""
-        data = self._token_bytes[token]
-        if data is None:
-            ways = self._spellings(token)
-            data = next((way for way in ways if self._unfolding.read(state, way) is not None), b"")
-        return data
+        return read_as(self._unfolding, self._vocabulary, state, token)

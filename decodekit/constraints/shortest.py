@@ -13,17 +13,19 @@ from decodekit.constraints.ir import ByteMask, Node
 Word: TypeAlias = tuple[bytes, Hashable]
 """A word of a regular language, and its label."""
 
+ANY_BYTE: Final[ByteMask] = (1 << 256) - 1
 _PREFERRED: Final = tuple(b"a01") + tuple(range(0x21, 0x7F)) + tuple(range(256))
 
 
 def words_by_length(
-    node: Node, count: Callable[[], None] | None = None, *, again: bool = False
+    node: Node, count: Callable[[], None] | None = None, usable: ByteMask = ANY_BYTE, *, again: bool = False
 ) -> Iterator[list[Word]]:
     """Words of a regular language with their labels: those of length 0, of length 1, and so on; some lists are empty.
 
     Args:
         node: the language.
         count: called for every remainder that is found; it may raise to bound the search.
+        usable: the bytes that a word may have.
         again: a word of every length for each remainder that can end. Else one in all, a shortest one.
     """
     seen = {node}
@@ -35,15 +37,17 @@ def words_by_length(
             seen.clear()
         for word, rest in layer:
             for mask, target in rest.transitions():
-                if target not in seen and not target.is_empty:
+                if target not in seen and mask & usable and not target.is_empty:
                     if count is not None:
                         count()
                     seen.add(target)
-                    following.append((word + bytes((representative(mask),)), target))
+                    following.append((word + bytes((representative(mask & usable),)), target))
         layer = following
 
 
-def few_by_length(node: Node, num_each: int, count: Callable[[], None] | None = None) -> Iterator[list[Word]]:
+def few_by_length(
+    node: Node, num_each: int, count: Callable[[], None] | None = None, usable: ByteMask = ANY_BYTE
+) -> Iterator[list[Word]]:
     """The first words of each label among `words_by_length`, equally long ones in the order of their bytes.
 
     The search ends with the last label if the node says which ones there are, and else with the last remainder, of
@@ -52,7 +56,7 @@ def few_by_length(node: Node, num_each: int, count: Callable[[], None] | None = 
     Args:
         node: the language.
         num_each: how many words of a label.
-        count: as for `words_by_length`.
+        count, usable: as for `words_by_length`.
     """
     num_labels = None
     if not node.is_labelled:
@@ -61,7 +65,7 @@ def few_by_length(node: Node, num_each: int, count: Callable[[], None] | None = 
         num_labels = node.label_range[1] - node.label_range[0]
     num_seen: Counter[Hashable] = Counter()
     num_full = 0
-    for layer in words_by_length(node, count):
+    for layer in words_by_length(node, count, usable):
         few = []
         for word, label in sorted(layer, key=itemgetter(0)):
             num_seen[label] += 1
@@ -73,9 +77,9 @@ def few_by_length(node: Node, num_each: int, count: Callable[[], None] | None = 
             return
 
 
-def shortest_word(node: Node, count: Callable[[], None] | None = None) -> Word | None:
+def shortest_word(node: Node, count: Callable[[], None] | None = None, usable: ByteMask = ANY_BYTE) -> Word | None:
     """A shortest word of a regular language; None if it has none."""
-    return next((word for layer in words_by_length(node, count) for word in layer), None)
+    return next((word for layer in words_by_length(node, count, usable) for word in layer), None)
 
 
 @lru_cache(maxsize=65_536)

@@ -1,4 +1,4 @@
-"""What every token of a vocabulary leads to from a state: all tokens at once, one byte at a time.
+"""What a token leads to from a state; and every token of a vocabulary, all at once, one byte at a time.
 
 A mask says which tokens are allowed; where they lead is asked rarely (by a guard in the mask, by a search for short
 completions), so it is computed when asked for: tokens that are in the same state and read the same byte are one step.
@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from decodekit.constraints.configurations import State
+from decodekit.constraints.special import is_text, spellings
 from decodekit.constraints.unfolding import Unfolding
 from decodekit.vocabulary import Vocabulary
 
@@ -68,6 +69,27 @@ class TokenBytes:
         if not found:
             return np.zeros(0, np.int64), np.zeros(0, np.int64), states
         return np.concatenate(found), np.concatenate(targets), states
+
+
+def successor(unfolding: Unfolding, vocabulary: Vocabulary, state: State, token: int) -> State | None:
+    """The state after one more token, or None if it is not allowed."""
+    if not 0 <= token < len(vocabulary.token_bytes):
+        return None
+    data = vocabulary.token_bytes[token]
+    if data is not None:
+        return unfolding.read(state, data) if is_text(data) else None
+    if token in vocabulary.eos_token_ids:
+        return unfolding.ended if state.is_accepting else None
+    return unfolding.join([unfolding.read(state, data) for data in spellings(vocabulary).get(token, ())])
+
+
+def read_as(unfolding: Unfolding, vocabulary: Vocabulary, state: State, token: int) -> bytes:
+    """The bytes with which the engine reads an allowed token after `state`; none for the end of the text."""
+    data = vocabulary.token_bytes[token]
+    if data is None:
+        ways = spellings(vocabulary).get(token, ())
+        data = next((way for way in ways if unfolding.read(state, way) is not None), b"")
+    return data
 
 
 @lru_cache(maxsize=8)

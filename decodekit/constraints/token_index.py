@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final
@@ -26,7 +26,7 @@ from decodekit.constraints.memory import Account, on_shortage, share
 from decodekit.constraints.network import Fresh
 from decodekit.constraints.store import Store, version_of
 from decodekit.constraints.trie import TokenTrie
-from decodekit.constraints.walk import EXIT_AT, EXIT_BEFORE, walk_kernel
+from decodekit.constraints.walk import EXIT_AT, EXIT_BEFORE, reach_kernel, walk_kernel
 from decodekit.first_use import announcer
 from decodekit.vocabulary import Vocabulary
 
@@ -251,6 +251,49 @@ class TokenIndex:
             label_sets=tuple(np.flatnonzero(seen).tolist()),
             is_complete=is_complete,
         )
+
+    def reached(self, automaton: Automaton, state: int) -> Int32Array:
+        """By token, the lexical state after it if the lexeme goes on, else `DEAD`; int32 [V]. Not kept.
+
+        The automaton's lock is held, and the index has all tokens.
+        """
+        trie, kernel = self.trie, reach_kernel()
+        reached: Int32Array = np.zeros(32 * self.num_words, np.int32)
+        stack = np.zeros(trie.max_depth + 1, np.int32)
+        stack[0] = state
+        position = np.ones(1, np.int32)
+        while True:
+            unknown = kernel(
+                automaton.next, automaton.kinds, trie.byte, trie.depth, trie.end, trie.first, trie.tokens,
+                stack, reached, position,
+            )  # fmt: skip
+            if unknown == -1:
+                return reached
+            if unknown >= 0:
+                automaton.expand(unknown)
+            else:
+                automaton.follow(*divmod(-2 - unknown, 256))
+
+    def below(self, before: Int32Array, at: Int32Array) -> Int32Array:
+        """The tokens of the subtrees of some nodes, and those of some nodes alone; ids in no order."""
+        first, end = self.trie.first, self.trie.end
+        change = np.zeros(len(self.trie.tokens) + 1, np.int32)
+        for starts, stops in ((first[before], first[end[before]]), (first[at], first[at + 1])):
+            np.add.at(change, starts, 1)
+            np.add.at(change, stops, -1)
+        return self.trie.tokens[np.cumsum(change[:-1]) > 0]
+
+    def along(self, data: bytes) -> Iterator[int]:
+        """The tokens with which some bytes begin, the shortest first. The index has all tokens."""
+        trie, node = self.trie, 0
+        for byte in data:
+            child, end = node + 1, int(trie.end[node])
+            while child < end and trie.byte[child] < byte:  # the children of a node ascend
+                child = int(trie.end[child])
+            if child >= end or trie.byte[child] != byte:
+                return
+            node = child
+            yield from trie.tokens[trie.first[node] : trie.first[node + 1]].tolist()
 
     def ways_out(self, walk: Walk, label_set: int) -> dict[bytes, WayOut]:
         """The exits of a walk of all tokens with a label set, by the bytes of the lexeme before them."""

@@ -1,8 +1,9 @@
 """Walks over the token trie, compiled by numba on first use (kept on disk). Their slow twins are in the tests.
 
-`walk_kernel`: one lexical state; which tokens stay inside the lexeme, and where tokens leave it. `run_kernel`: the
-configurations of a network, through any number of lexemes and frames. Neither can make lexical states or places: where
-one is missing, a walk stops and says what it needs; the caller makes it and calls again.
+`walk_kernel`: one lexical state; which tokens stay inside the lexeme, and where tokens leave it. `reach_kernel`: the
+same, for where those lead that stay inside. `run_kernel`: the configurations of a network, through any number of
+lexemes and frames. None can make lexical states or places: where one is missing, a walk stops and says what it needs;
+the caller makes it and calls again.
 """
 
 from __future__ import annotations
@@ -100,6 +101,52 @@ def _walk(
         node += 1
     position[0], position[1], position[2] = node, num_exits, num_inside
     return -1, num_exits, num_inside
+
+
+def _reach(
+    table: Int32Array,
+    kinds: UInt8Array,
+    byte: UInt8Array,
+    depth: Int32Array,
+    end: Int32Array,
+    first: Int32Array,
+    tokens: Int32Array,
+    stack: Int32Array,
+    reached: Int32Array,
+    position: Int32Array,
+) -> int:
+    """The walk of ``stack[0]`` over a whole trie once more, for the states that it leads to.
+
+    ``reached[t]`` becomes the lexical state after token t, for the tokens after which the lexeme goes on; others are
+    left as they are. ``position`` is (next node,), 1 at first.
+
+    Returns:
+        As `_walk`: a state to expand, -1, or an open edge to follow.
+    """
+    node = position[0]
+    while node < len(byte):
+        level = depth[node]
+        state = stack[level - 1]
+        if kinds[state] == NOT_EXPANDED:
+            position[0] = node
+            return int(state)
+        value = byte[node]
+        target = table[state, value]
+        if target == OPEN:
+            position[0] = node
+            return int(-2 - (np.int64(state) << 8 | value))
+        if target == DEAD:
+            node = end[node]
+            continue
+        if kinds[target] == NOT_EXPANDED:
+            position[0] = node
+            return int(target)
+        stack[level] = target
+        if kinds[target] != FINAL:
+            for i in range(first[node], first[node + 1]):
+                reached[tokens[i]] = target
+        node += 1
+    return -1
 
 
 # What a run needs before it can go on.
@@ -364,6 +411,14 @@ def walk_kernel() -> Kernel:
     from decodekit.constraints.kernels import compiled
 
     return compiled(_walk)
+
+
+@lru_cache(maxsize=1)
+def reach_kernel() -> Callable[..., int]:
+    """The compiled `_reach`."""
+    from decodekit.constraints.kernels import compiled
+
+    return compiled(_reach)
 
 
 @lru_cache(maxsize=1)
