@@ -45,7 +45,7 @@ def _rebuild(cls: type[DecodekitError], cause: str, at: str | None, hint: str | 
 
 
 class LengthError(DecodekitError):
-    """The output was cut at ``max_new_tokens`` before the constraint was satisfied."""
+    """The output was cut at ``max_new_tokens`` or by the end of the context; says if the constraint was satisfied."""
 
     code = "DK101"
 

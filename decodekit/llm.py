@@ -24,6 +24,7 @@ from decodekit.errors import (
     DecodekitError,
     LengthError,
     OptionError,
+    ResourceLimitError,
     UselessOptionError,
     raise_faults,
 )
@@ -36,7 +37,7 @@ from decodekit.generation.retreat import MAX_ROLLBACKS
 from decodekit.generation.scoring import token_logprobs
 from decodekit.generation.search import Choice, Search, SearchCall
 from decodekit.generation.sequence import Request
-from decodekit.generation.settings import FastForward, Settings
+from decodekit.generation.settings import FastForward, Settings, left_out_of
 from decodekit.generation.stopping import StopStrings
 from decodekit.models.causal_lm import CausalLM
 from decodekit.models.contrast import Contrast
@@ -167,8 +168,10 @@ class LLM:
                 temperature, truncation and constraint), with ``contrast=`` under that of the contrast; an integer
                 k > 0 records the k likeliest alternatives too.
             on_length: a text that is cut by `max_new_tokens` carries a `LengthError` (``"error"``, the default with a
-                constraint) or not (``"return"``, the default without). ``"close"`` lets no token come after which the
-                constraint could not be satisfied within `max_new_tokens`, so that its text is whole in time.
+                constraint) or not (``"return"``, the default without); its value is there if it satisfies the
+                constraint as it is. ``"close"`` lets no token come after which the constraint could not be satisfied
+                within `max_new_tokens`, so that its text is whole in time; what processors may forbid is not relied on,
+                and one that may forbid any token is refused.
             on_error: what happens when a row fails: ``"return"`` gives a completion with `.error`, ``"raise"`` raises.
             max_rollbacks: how often a text is taken back because the guard of the constraint refuses it, before its row
                 fails with a `GuardError`; None is `generation.retreat.MAX_ROLLBACKS` (64). Only with a guard.
@@ -411,6 +414,18 @@ class LLM:
                 pipeline.append(processor.for_vocabulary(self.vocabulary.size, self.vocabulary.eos_token_ids))
             except OptionError as error:
                 faults.append(error)
+        if on_length == "close":
+            _, unknown = left_out_of(pipeline, self.vocabulary.size)
+            faults += (
+                OptionError(
+                    f'on_length="close" and {processor!r} cannot be combined: it may forbid any token, also those that '
+                    "a text needs to end",
+                    at="on_length",
+                    hint='on_length="return" or "error" with bounds on lengths in the constraint; a processor of your '
+                    "own says by `may_forbid` which tokens it forbids, or by `can_forbid` that it forbids none",
+                )
+                for processor in unknown
+            )
         raise_faults(faults)
         assert resolved is not None
         if seed is None:
@@ -426,7 +441,8 @@ class LLM:
                 at="max_rollbacks",
             )
         if grammar is not None and on_length == "close":
-            least = grammar.least_tokens()
+            left_out, _ = left_out_of(pipeline, self.vocabulary.size)
+            least = _least_tokens(grammar, left_out, pipeline)
             if least > max_new_tokens:
                 raise OptionError(
                     f"max_new_tokens={max_new_tokens:,} is too few for any text of the constraint: it needs {least:,}",
@@ -571,20 +587,24 @@ def generate(model: Any, tokenizer: Any, prompts: Any, **options: Any) -> Any:
 
 def _completion(plan: _Plan, index: int, text: str, result: Result) -> Completion:
     value, error = None, result.error
-    if result.finish_reason == "length" and plan.on_length != "return":
+    if (
+        plan.grammar is not None
+        and error is None
+        and (result.finish_reason in ("stop", "complete") or result.is_satisfied)
+    ):
+        value, error = _parse(plan.grammar.constraint, text, index)
+    if error is None and result.finish_reason == "length" and plan.on_length != "return":
         limit = plan.settings.max_new_tokens
         is_full = len(result.token_ids) < limit
         error = LengthError(
             ("the model's context was full" if is_full else f"the text was cut at max_new_tokens={limit:,}")
-            + ("" if plan.grammar is None else " before the constraint was satisfied"),
+            + _standing(plan, result),
             at=f"prompt {index}, after {len(result.token_ids):,} tokens, {text[-40:]!r}",
             hint=("a shorter prompt" if is_full else "a larger max_new_tokens")
             + ", bounds on lengths in the constraint"
             + ("" if plan.grammar is None or plan.on_length == "close" else ', on_length="close" to end in time')
             + ', or on_length="return"',
         )
-    elif error is None and plan.grammar is not None and result.finish_reason in ("stop", "complete"):
-        value, error = _parse(plan.grammar.constraint, text, index)
     logprobs = None if plan.settings.num_alternatives is None else result.logprobs
     others = tuple(
         _completion(plan, index, other.text, other.result) for other in result.others if other.result is not None
@@ -592,6 +612,36 @@ def _completion(plan: _Plan, index: int, text: str, result: Result) -> Completio
     return Completion(
         text, result.token_ids, value, result.finish_reason, error, logprobs, result.stats, result.score, others
     )
+
+
+def _standing(plan: _Plan, result: Result) -> str:
+    """What a text that was cut is to its constraint."""
+    if plan.grammar is None:
+        return ""
+    if result.is_satisfied:
+        return "; as it is it satisfies the constraint, and it might have gone on"
+    return " before the constraint was satisfied"
+
+
+def _least_tokens(grammar: CompiledGrammar, left_out: frozenset[int], pipeline: Sequence[LogitsProcessor]) -> int:
+    """How many tokens suffice for some text, none of them forbidden.
+
+    Raises:
+        OptionError: there is no text without the forbidden tokens, or none was found.
+        ResourceLimitError: none was found, and nothing is forbidden.
+    """
+    try:
+        return grammar.least_tokens(left_out)
+    except ResourceLimitError as error:
+        if not left_out:
+            raise
+        forbidding = [processor for processor in pipeline if left_out_of([processor], grammar.vocabulary.size)[0]]
+        names = ", ".join(f"{processor!r:.80}" for processor in forbidding)
+        raise OptionError(
+            f'on_length="close" cannot be kept: no text of the constraint was found without what {names} may forbid',
+            at="on_length",
+            hint="fewer forbidden tokens (of a sequence the last one counts), or another on_length",
+        ) from error
 
 
 def _chosen(plan: _Plan, choice: Choice, completion: Completion) -> Completion:

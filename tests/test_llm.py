@@ -5,9 +5,10 @@ from __future__ import annotations
 import inspect
 import json
 import math
+import re
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 from unittest.mock import ANY
 
@@ -30,7 +31,10 @@ from decodekit.errors import (
     UselessOptionError,
     VocabularyMismatchError,
 )
+from decodekit.generation.beam import Beam
 from decodekit.llm import LLM, Chunk, Completion, Score
+from decodekit.sampling import History, LogitsProcessor, NoRepeatNGram, Stage, Temperature
+from decodekit.strategy import Greedy, Sample
 from tests.reference.generation import Law, ToyLM, hashed_law
 from tests.reference.generation_tokenizer import BOS, EOS, small_tokenizer
 from tests.reference.vocabularies import sentencepiece_tokenizer
@@ -466,6 +470,64 @@ def test_tool_calls_end_in_time_with_special_tokens(fast_forward: str) -> None:
             assert completion.error is None and completion.token_ids[0] == CALLS
             assert completion.text.startswith("[TOOL_CALLS]") and completion.value == constraint.parse(completion.text)
             assert {call.name for call in completion.value.calls} == {"now"}
+
+
+@dataclass(frozen=True, repr=False)
+class ForbidsAnything(LogitsProcessor):
+    stage = Stage.BIAS
+
+    def __call__(self, logits: Tensor, history: History | None = None) -> Tensor:
+        return logits
+
+
+def test_closing_is_refused_beside_what_may_forbid_any_token() -> None:
+    for processor in (NoRepeatNGram(2), ForbidsAnything()):
+        strategy = Temperature(1.0) | processor
+        name = re.escape(repr(processor))
+        with pytest.raises(OptionError, match=rf'on_length="close" and {name} cannot be combined(.|\n)*may_forbid'):
+            toy().generate("|", strategy=strategy, constraint=dk.Regex("[0-9]{3}"), on_length="close")
+        assert toy().generate("|", strategy=strategy, constraint=dk.Regex("[0-9]{3}"), on_length="return").value
+
+
+def test_closing_is_refused_where_no_text_has_tokens_that_may_come() -> None:
+    zeros = [token for token, data in enumerate(toy().vocabulary.token_bytes) if data and b"0" in data]
+    options: dict[str, Any] = {
+        "strategy": "sample",
+        "logit_bias": dict.fromkeys(zeros, -math.inf),
+        "on_length": "close",
+    }
+    with pytest.raises(OptionError, match=r"no text of the constraint was found without what LogitBias\("):
+        toy().generate("|", constraint=dk.Regex("[1-9]*0"), **options)
+    closed = toy().generate("|", constraint=dk.Regex("[0-9]{2}(12)*"), max_new_tokens=5, **options)
+    assert closed.error is None and "0" not in closed.text
+    # By the bytes that remain a longer text is needed, so that the least budget is another one.
+    with pytest.raises(OptionError, match="it needs 3"):
+        toy().generate("|", constraint=dk.Regex("0|123"), max_new_tokens=2, **options)
+    assert toy().generate("|", constraint=dk.Regex("0|123"), max_new_tokens=3, **options).text == "123"
+
+
+DIGITS = dk.Regex("[0-9]+")
+
+
+@pytest.mark.parametrize("strategy", [Greedy(), Sample(), Beam(2)], ids=repr)
+def test_a_text_that_was_cut_where_it_may_end_has_its_value(strategy: Any) -> None:
+    llm = toy(writes("55555555"))
+    kept = llm.generate("|", strategy=strategy, constraint=DIGITS, max_new_tokens=3, on_length="return")
+    assert kept.finish_reason == "length" and kept.error is None and kept.value == kept.text and kept.text.isdigit()
+    cut = llm.generate("|", strategy=strategy, constraint=DIGITS, max_new_tokens=3)
+    assert cut.finish_reason == "length" and cut.value == cut.text
+    assert isinstance(cut.error, LengthError) and "before the constraint was satisfied" not in str(cut.error)
+    assert "as it is it satisfies the constraint" in str(cut.error)
+    closed = llm.generate("|", strategy=Greedy(), constraint=DIGITS, max_new_tokens=3, on_length="close")
+    assert closed.finish_reason == "complete" and closed.error is None and closed.value == "555"
+
+
+def test_a_text_that_was_cut_before_it_may_end_has_none() -> None:
+    cut = toy(writes("55555555")).generate("|", constraint=dk.Regex("[0-9]+x"), max_new_tokens=3)
+    assert cut.value is None and "before the constraint was satisfied" in str(cut.error)
+    guarded = dk.Guarded(DIGITS, lambda text: len(text) == 2)
+    cut = toy(writes("55555555")).generate("|", constraint=guarded, max_new_tokens=3, on_length="return")
+    assert cut.finish_reason == "length" and cut.value is None
 
 
 def test_special_tokens_that_the_tokenizer_does_not_have() -> None:

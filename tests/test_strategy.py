@@ -264,6 +264,10 @@ def test_only_what_can_forbid_keeps_forced_tokens_from_being_taken_unseen(
     assert settings.can_ban == can_forbid and settings.is_forced_unseen != can_forbid
     row = processor.for_vocabulary(256, {0})(torch.full((1, 256), -50.0), History.from_lists([[1] * 9], [[1] * 9]))
     assert bool((row == -torch.inf).any()) == can_forbid
+    named = processor.for_vocabulary(256, {0}).may_forbid(256)
+    assert (named is None) == isinstance(processor, NoRepeatNGram)
+    forbidden = set((row[0] == -torch.inf).nonzero()[:, 0].tolist())
+    assert named is None or (forbidden <= set(named) and bool(named) == can_forbid)
 
 
 def test_all_faults_together() -> None:

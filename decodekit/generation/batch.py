@@ -31,6 +31,7 @@ from decodekit.generation.step import Settings, forward, step
 from decodekit.generation.stopping import FinishReason
 
 if TYPE_CHECKING:
+    from decodekit.constraints.matcher import Matcher
     from decodekit.models.causal_lm import Cache, CausalLM
 
 T = TypeVar("T")
@@ -53,6 +54,7 @@ class Result:
         stats: times and counts.
         score: what a search with several hypotheses ranks the text by, None of a text that is alone.
         others: the further texts of a search, best first.
+        is_satisfied: whether a text that was cut (``length``) satisfies its constraint as it is, and could have ended.
     """
 
     token_ids: tuple[int, ...]
@@ -62,6 +64,7 @@ class Result:
     stats: Stats
     score: float | None = None
     others: tuple[Update, ...] = ()
+    is_satisfied: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +115,8 @@ class Batch:
         self._queue = _samples(requests, num_samples)
         self._is_exhausted = False
         self._shared = SharedPrompts(model.can_rollback) if num_samples > 1 else None
-        self._masks = Masks(num_rows, settings.vocabulary.num_mask_words, settings.can_redraw)
+        left_out = settings.left_out if settings.masks_ending else None
+        self._masks = Masks(num_rows, settings.vocabulary.num_mask_words, settings.can_redraw, left_out)
         self._table = TokenTable(num_rows) if settings.pipeline.needs_history else None
 
     def run(self) -> Iterator[Update]:
@@ -249,7 +253,7 @@ def begin(index: int, request: Request | DecodekitError, model: CausalLM, settin
     max_tokens = token_budget(index, request, model, settings)
     sequence = Sequence(index, request, max_tokens, settings.stop)
     if settings.must_close and sequence.matcher is not None:
-        least = len(sequence.matcher.completion())
+        least = len(sequence.matcher.completion(settings.left_out))
         if least > max_tokens:
             raise LengthError(
                 f"no text of the constraint fits into {max_tokens:,} tokens: the least known has {least:,}",
@@ -361,11 +365,17 @@ def update_of(sequence: Sequence) -> Update:
             sequence.error,
             tuple(sequence.logprobs),
             sequence.stats(time.perf_counter()),
+            is_satisfied=is_satisfied(sequence.finish_reason, sequence.matcher),
         )
     token_ids = tuple(sequence.token_ids[sequence.num_reported :])
     update = Update(sequence.index, sequence.new_text, token_ids, result, sequence.request.sequence)
     sequence.new_text, sequence.num_reported = "", len(sequence.token_ids)
     return update
+
+
+def is_satisfied(reason: FinishReason | None, matcher: Matcher | None) -> bool:
+    """Whether a text was cut where its constraint is satisfied."""
+    return reason == "length" and matcher is not None and matcher.is_accepting
 
 
 def rounded(capacity: int) -> int:

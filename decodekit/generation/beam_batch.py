@@ -18,7 +18,15 @@ import torch
 from torch import Tensor
 
 from decodekit.errors import DeadEndError, DecodekitError, NonFiniteLogitsError
-from decodekit.generation.batch import PREFILL_TOKENS, Result, Update, admit, rounded, token_budget
+from decodekit.generation.batch import (
+    PREFILL_TOKENS,
+    Result,
+    Update,
+    admit,
+    is_satisfied,
+    rounded,
+    token_budget,
+)
 from decodekit.generation.beam import Beam, Beams, Candidate, Hypothesis, hamming_penalty
 from decodekit.generation.drawing import measure
 from decodekit.generation.padding import right_padded, similar_lengths
@@ -340,6 +348,7 @@ class BeamBatch:
                 duration_s=now - search.started_at,
             ),
             hypothesis.score(self._beam.length_penalty),
+            is_satisfied=is_satisfied(hypothesis.finish_reason, hypothesis.matcher),
         )
         return Update(search.index, text.certain + text.stream.close(), hypothesis.token_ids, result)
 

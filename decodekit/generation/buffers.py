@@ -17,6 +17,7 @@ from decodekit.constraints.bitmask import forbid
 from decodekit.errors import DecodekitError
 from decodekit.generation.retreat import checkpoint
 from decodekit.generation.sequence import Sequence
+from decodekit.generation.taking import keep_ending, plan_before
 from decodekit.sampling import History
 
 ALL_ALLOWED = -1
@@ -32,11 +33,16 @@ class Masks:
         num_rows: how many sequences a step may have.
         num_words: int32 words of one place; bit t % 32 of word t // 32 allows token t.
         can_redraw: whether a token that a guard refuses keeps its bit, because it can be drawn and refused.
+        left_out: where tokens lose their bits after which a text cannot end within its budget, the tokens that it must
+            not depend on; else None.
     """
 
-    def __init__(self, num_rows: int, num_words: int, can_redraw: bool = True) -> None:
+    def __init__(
+        self, num_rows: int, num_words: int, can_redraw: bool = True, left_out: frozenset[int] | None = None
+    ) -> None:
         self._words = np.zeros((num_rows, num_words), dtype=np.int32)
         self._can_redraw = can_redraw
+        self._left_out = left_out
 
     def fill(self, sequences: Rows[Sequence], drafts: list[list[int]]) -> Tensor | None:
         """The tokens allowed after the first 0, 1, ..., k tokens of each draft, int32 [P, words] as places come.
@@ -67,13 +73,15 @@ class Masks:
         assert matcher is not None
         sequence.place_refusals = {}
         begin, num_filled = matcher.num_tokens, 0
+        plan: tuple[int, ...] | None = sequence.plan
         try:
-            self._fill_place(sequence, (), words[0])
+            self._fill_place(sequence, (), words[0], plan)
             num_filled = 1
             for place, token in enumerate(draft, 1):
+                plan = self._plan_after(sequence, plan, token, place)
                 if not matcher.accept(token):
                     break
-                self._fill_place(sequence, draft[:place], words[place])
+                self._fill_place(sequence, draft[:place], words[place], plan)
                 num_filled += 1
         except DecodekitError as error:
             if num_filled == 0:
@@ -83,13 +91,32 @@ class Masks:
         words[num_filled:] = ALL_ALLOWED
         return draft[: num_filled - 1]
 
-    def _fill_place(self, sequence: Sequence, draft: Rows[int], words: npt.NDArray[np.int32]) -> None:
+    def _plan_after(
+        self, sequence: Sequence, plan: tuple[int, ...] | None, token: int, place: int
+    ) -> tuple[int, ...] | None:
+        """The plan of a text after a token of a draft, by which it has `place` tokens more; see `Sequence.plan`.
+
+        None if the text could not end in time: the draft is not followed to there.
+        """
+        if self._left_out is None or plan is None:
+            return plan
+        assert sequence.matcher is not None
+        num_left = sequence.max_tokens - len(sequence.token_ids) - place
+        plan = plan_before(sequence.matcher, plan, token, num_left, self._left_out)
+        return None if plan is None else plan[1:] if plan[:1] == (token,) else ()
+
+    def _fill_place(
+        self, sequence: Sequence, draft: Rows[int], words: npt.NDArray[np.int32], plan: tuple[int, ...] | None
+    ) -> None:
         matcher = sequence.matcher
         assert matcher is not None
+        matcher.fill_bitmask(words[None], exact=not sequence.has_guard)
+        if self._left_out is not None and plan is not None:
+            num_left = sequence.max_tokens - len(sequence.token_ids) - len(draft) - 1
+            keep_ending(matcher, plan, num_left, self._left_out, words)
         if not sequence.has_guard:
-            matcher.fill_bitmask(words[None])
             return
-        matcher.fill_bitmask(words[None], exact=False)  # `retreat` asks the guard about the tokens that are drawn
+        # `retreat` asks the guard about the tokens that are drawn
         if not draft:
             for token in sequence.banned:
                 forbid(words, token)

@@ -21,7 +21,8 @@ class Completion:
             Special tokens that the constraint asked for are part of it, by name (by id as ``<[7]>``); others are not.
         token_ids: all generated tokens; an end-of-sequence token, and the tokens of a stop string, are among them.
         value: what the text means under the constraint (parsed JSON, an object of the Python type, a string); None
-            without a constraint, or if the text is not complete.
+            without a constraint, or if the text is not complete. A text that was cut has one if its constraint is
+            satisfied all the same: ``[0-9]+`` by ``555``, which could have gone on.
         finish_reason: ``stop`` (end-of-sequence token or stop string), ``length`` (`max_new_tokens` or the context is
             used up), ``complete`` (the constraint is satisfied and nothing can follow), ``dead_end`` or ``error``.
         error: why there is no usable value, None if all is well.

@@ -26,7 +26,7 @@ def take_forced(sequence: Sequence, settings: Settings, table: TokenTable | None
         return
     for token in forced_run(sequence, settings):
         try:
-            if must_close(sequence, settings) and not ends_in_time(sequence, token):
+            if must_close(sequence, settings) and not ends_in_time(sequence, token, settings):
                 return
         except DecodekitError:  # the row will meet it by itself
             return

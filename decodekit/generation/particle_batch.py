@@ -20,7 +20,15 @@ import torch
 from torch import Tensor
 
 from decodekit.errors import ConstraintError, DeadEndError, DecodekitError, NonFiniteLogitsError
-from decodekit.generation.batch import PREFILL_TOKENS, Result, Update, admit, rounded, token_budget
+from decodekit.generation.batch import (
+    PREFILL_TOKENS,
+    Result,
+    Update,
+    admit,
+    is_satisfied,
+    rounded,
+    token_budget,
+)
 from decodekit.generation.buffers import Masks, TokenTable
 from decodekit.generation.drawing import Place, measure, noise_keys, scores
 from decodekit.generation.particles import (
@@ -308,7 +316,7 @@ class ParticleBatch:
         take(particle, draw.token, self._settings, self._table)
         population.error = particle.error
         if particle.finish_reason == "length" and particle.matcher is not None:
-            population.kill(place)  # cut before the constraint was satisfied
+            population.kill(place)  # not ended: its weight is that of a beginning, even where it might end
 
     def _record(self, sequences: list[Sequence], logits: Tensor, bitmask: Tensor | None) -> None:
         """Note the log-probabilities of the tokens that were taken, if they are wanted; logits [L, V], masks [L, W]."""
@@ -368,7 +376,8 @@ class ParticleBatch:
         if error is None and max(weights) == -math.inf:
             cut = [particle for particle in particles if particle.finish_reason == "length"]
             if cut:
-                return self._answer(population, cut[0], None)
+                whole = (one for one in cut if is_satisfied("length", one.matcher))
+                return self._answer(population, next(whole, cut[0]), None)
             error = DeadEndError(
                 "no particle came to a text that the constraint accepts",
                 at=f"prompt {particles[0].index}",
@@ -400,7 +409,16 @@ class ParticleBatch:
         stats = replace(particle.stats(time.perf_counter()), ttft_s=None, particles=population.stats())
         assert particle.finish_reason is not None
         tokens = tuple(particle.token_ids)
-        result = Result(tokens, particle.finish_reason, particle.error, tuple(particle.logprobs), stats, share)
+        reason = particle.finish_reason
+        result = Result(
+            tokens,
+            reason,
+            particle.error,
+            tuple(particle.logprobs),
+            stats,
+            share,
+            is_satisfied=is_satisfied(reason, particle.matcher),
+        )
         return Update(particle.index, particle.new_text, tokens, result)
 
 

@@ -8,9 +8,8 @@ constraint forbids, or that ends the text, ends its draft, but is tested like th
 that. Lengths and limits cut a draft wherever they like.
 
 Where a text was taken back, the noise of the draft would give the token once more that is banned there now; so such a
-draft is not tested but matched, as one that was chosen. Two laws are not those of coupled match: that of a text after
-it was taken back (see `retreat`), where the noise of a position serves more than one prefix; and, with a truncation and
-``on_length="close"``, that of a token that is drawn again because the one before came too late.
+draft is not tested but matched, as one that was chosen. One law is not that of coupled match: that of a text after it
+was taken back (see `retreat`), where the noise of a position serves more than one prefix.
 """
 
 from __future__ import annotations

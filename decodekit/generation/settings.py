@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 from decodekit.generation.retreat import MAX_ROLLBACKS
 from decodekit.generation.stopping import StopStrings
-from decodekit.sampling import Candidates, Mirostat, Pipeline, Stage
+from decodekit.sampling import Candidates, LogitsProcessor, Mirostat, Pipeline, Stage
 from decodekit.sampling.noise import Stream
 from decodekit.speculation.verification import Verify
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from torch import Tensor
 
@@ -57,6 +57,22 @@ class NoiseKeys:
         """The keys of some rows, for another of the numbers that a place has."""
         sequences = stream.of([self.sequences[row] for row in rows])
         return NoiseKeys([self.seeds[row] for row in rows], sequences, [self.positions[row] for row in rows])
+
+
+def left_out_of(
+    pipeline: Iterable[LogitsProcessor], vocab_size: int
+) -> tuple[frozenset[int], tuple[LogitsProcessor, ...]]:
+    """The tokens that biases may forbid, and the biases that may forbid any token, whatever stands before it."""
+    left_out: set[int] = set()
+    unknown = []
+    for processor in pipeline:
+        if processor.stage is Stage.BIAS and processor.can_forbid:
+            tokens = processor.may_forbid(vocab_size)
+            if tokens is None:
+                unknown.append(processor)
+            else:
+                left_out.update(tokens)
+    return frozenset(left_out), tuple(unknown)
 
 
 class Selector(Protocol):
@@ -117,6 +133,14 @@ class Settings:
 
     Penalties and finite biases cannot (`LogitsProcessor.can_forbid`): the only allowed token stays certain.
     """
+    left_out: frozenset[int] = field(init=False)
+    """The tokens that a bias of the pipeline may forbid: a text that must be closed is never made to depend on them."""
+    masks_ending: bool = field(init=False)
+    """Whether what comes too late for `must_close` is cleared from every mask, and not only where it was drawn.
+
+    Where the selector takes an argmax over all tokens, what is drawn from the larger mask and comes in time is what the
+    smaller one would give. A truncation is not the same for both, and `Stats.log_z` is that of the smaller one.
+    """
     is_canonical: bool = field(init=False)
     """Whether tokens are taken that are forced by their bytes alone."""
     is_forced_unseen: bool = field(init=False)
@@ -128,5 +152,8 @@ class Settings:
     def __post_init__(self) -> None:
         can_ban = any(processor.can_forbid for processor in self.pipeline if processor.stage is Stage.BIAS)
         object.__setattr__(self, "can_ban", can_ban)
+        is_exact = self.must_close and (not self.can_redraw or self.num_alternatives is not None)
+        object.__setattr__(self, "masks_ending", is_exact)
+        object.__setattr__(self, "left_out", left_out_of(self.pipeline, self.vocabulary.size)[0])
         object.__setattr__(self, "is_canonical", self.fast_forward == "canonical")
         object.__setattr__(self, "is_forced_unseen", self.num_alternatives is None and not can_ban)

@@ -78,9 +78,9 @@ class Stats:
         particles: of a prompt that was continued by particles, what became of them.
         log_z: sum over the tokens of the text of the logarithm of the mass that the constraint's mask leaves under the
             model's own law at their places, the softmax of the logits as they come: 0 without a constraint, else at
-            most 0, with forced tokens, whose mass is their probability. What a guard, or the budget of
-            ``on_length="close"``, had refused at a place before its token was taken is not in its mask. None unless
-            log-probabilities were asked for, and for a search with several hypotheses that are no particles.
+            most 0, with forced tokens, whose mass is their probability. What a guard had refused at a place
+            before its token was taken is not in its mask, nor what comes too late for ``on_length="close"``. None
+            unless log-probabilities were asked for, and for a search with several hypotheses that are no particles.
         by_proposer: the same three figures of drafts for each proposer of a chain that offered any; empty if there is
             only one.
     """

@@ -22,6 +22,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence as Rows
 from dataclasses import dataclass
+from enum import Enum
 from itertools import accumulate, islice
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
@@ -38,7 +39,7 @@ from decodekit.generation.rejection import Drawn, drawn_tokens, may_test
 from decodekit.generation.retreat import MAX_REDRAWS, checkpoint, destination, failure, give_up
 from decodekit.generation.sequence import Sequence
 from decodekit.generation.settings import FastForward, NoiseKeys, Selector, Settings
-from decodekit.generation.taking import ends_in_time, must_close, take
+from decodekit.generation.taking import can_stop_here, ends_in_time, keep_ending, must_close, take
 from decodekit.models.contrast import uncontrasted
 from decodekit.speculation.proposer import Context
 from decodekit.speculation.verification import coupled_match, num_equal
@@ -70,8 +71,20 @@ class Verdict(NamedTuple):
     retreat: Retreat | None
 
 
-Outcome: TypeAlias = int | Retreat | DecodekitError
-"""What a place comes to: a token, a way back, or the reason why there is neither."""
+@dataclass(frozen=True, slots=True)
+class End:
+    """The text is whole, and nothing may follow within its budget."""
+
+
+Outcome: TypeAlias = int | Retreat | End | DecodekitError
+"""What a place comes to: a token, a way back, the end, or the reason why there is none of them."""
+
+
+class Again(Enum):
+    """Why another token has to be drawn."""
+
+    REFUSED = "the guard refuses the text with it"
+    TOO_LATE = "the constraint could not be satisfied within the budget"
 
 
 @torch.inference_mode()
@@ -206,6 +219,8 @@ def verify(
         outcome = settle(sequence, choice, place, logits, bitmask, settings, table)
         if isinstance(outcome, Retreat):
             retreat = outcome
+        elif isinstance(outcome, End):
+            sequence.finish("complete")
         elif isinstance(outcome, DecodekitError):
             sequence.finish("dead_end" if isinstance(outcome, DeadEndError) else "error", outcome)
         else:
@@ -244,16 +259,24 @@ def settle(
         return choice
     sequence.refusal = sequence.place_refusals.get(len(sequence.token_ids), sequence.refusal)
     here = slice(place, place + 1)
-    while (outcome := judge(sequence, choice, settings)) is None:
-        assert isinstance(choice, int)
-        forbid(bitmask[place].numpy(), choice)
+    is_ending = settings.masks_ending
+    while isinstance(outcome := judge(sequence, choice, settings), Again):
+        assert isinstance(choice, int) and sequence.matcher is not None
+        words = bitmask[place].numpy()
+        if outcome is Again.TOO_LATE and not is_ending:
+            num_left = sequence.max_tokens - len(sequence.token_ids) - 1
+            keep_ending(sequence.matcher, sequence.plan, num_left, settings.left_out, words)
+            is_ending = True
+        forbid(words, choice)
         [choice] = choose([Place(sequence)], logits[here], bitmask[here], settings, table)
     return outcome
 
 
-def judge(sequence: Sequence, choice: int | DecodekitError, settings: Settings) -> Outcome | None:
-    """What becomes of a drawn token, or of a row without one; None if another token must be drawn."""
+def judge(sequence: Sequence, choice: int | DecodekitError, settings: Settings) -> Outcome | Again:
+    """What becomes of a drawn token, or of a row without one."""
     if isinstance(choice, DecodekitError):
+        if isinstance(choice, DeadEndError) and can_stop_here(sequence, settings):
+            return End()
         is_empty = sequence.has_guard and isinstance(choice, DeadEndError) and sequence.error is None
         if not is_empty:
             return choice
@@ -263,7 +286,8 @@ def judge(sequence: Sequence, choice: int | DecodekitError, settings: Settings) 
     try:
         refusal = sequence.matcher.refusal(choice) if sequence.has_guard else None
         if refusal is None:
-            return choice if not must_close(sequence, settings) or ends_in_time(sequence, choice) else None
+            is_late = must_close(sequence, settings) and not ends_in_time(sequence, choice, settings)
+            return Again.TOO_LATE if is_late else choice
     except DecodekitError as error:  # the guard is a program of the user's, a constraint may outgrow its bounds
         return error
     sequence.refusal = refusal
@@ -273,7 +297,7 @@ def judge(sequence: Sequence, choice: int | DecodekitError, settings: Settings) 
         return failure(sequence, settings.max_rollbacks) or Retreat(destination(sequence, here))
     banned = sequence.bans.setdefault(here, set())
     banned.add(choice)
-    return give_up(sequence, refusal) if len(banned) > MAX_REDRAWS else None
+    return give_up(sequence, refusal) if len(banned) > MAX_REDRAWS else Again.REFUSED
 
 
 def record(

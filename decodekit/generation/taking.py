@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from decodekit.errors import DecodekitError
 from decodekit.generation.stopping import finish_reason
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from decodekit.constraints.matcher import Matcher
     from decodekit.generation.buffers import TokenTable
     from decodekit.generation.sequence import Sequence
     from decodekit.generation.settings import Settings
@@ -56,7 +61,12 @@ def must_close(sequence: Sequence, settings: Settings) -> bool:
     return settings.must_close and sequence.matcher is not None
 
 
-def ends_in_time(sequence: Sequence, token: int) -> bool:
+def can_stop_here(sequence: Sequence, settings: Settings) -> bool:
+    """Whether a row that must satisfy its constraint in time may end where no token may follow: its text is whole."""
+    return settings.must_close and sequence.matcher is not None and sequence.matcher.is_accepting
+
+
+def ends_in_time(sequence: Sequence, token: int, settings: Settings) -> bool:
     """Whether the constraint can be satisfied within the budget after `token`.
 
     By induction some token always passes: the first one of the completion that was found when the token before passed.
@@ -64,10 +74,41 @@ def ends_in_time(sequence: Sequence, token: int) -> bool:
     """
     assert sequence.matcher is not None
     num_left = sequence.max_tokens - len(sequence.token_ids) - 1  # after this token
-    if sequence.matcher.can_end_within(num_left, token):
-        return True
-    plan = sequence.plan or sequence.matcher.completion()
-    if plan[:1] != (token,) or len(plan) > num_left + 1:
+    plan = plan_before(sequence.matcher, sequence.plan, token, num_left, settings.left_out)
+    if plan is None:
         return False
     sequence.plan = plan
     return True
+
+
+def plan_before(
+    matcher: Matcher, plan: tuple[int, ...], token: int, num_left: int, left_out: frozenset[int]
+) -> tuple[int, ...] | None:
+    """The plan of a text before `token`, after which `num_left` tokens may come; None if that is too late for any.
+
+    Args:
+        matcher: the state before the token.
+        plan: what the text depends on so far; empty for nothing.
+        token: what may come.
+        num_left: how many tokens after it.
+        left_out: tokens that no plan has.
+    """
+    if matcher.can_end_within(num_left, token, left_out):
+        return plan
+    plan = plan or matcher.completion(left_out)
+    return plan if plan[:1] == (token,) and len(plan) <= num_left + 1 else None
+
+
+def keep_ending(
+    matcher: Matcher, plan: tuple[int, ...], num_left: int, left_out: frozenset[int], row: npt.NDArray[np.int32]
+) -> None:
+    """Clear the tokens of a mask, int32 [words], that come too late: those for which `plan_before` is None.
+
+    A few of them may keep their bits, see `Matcher.fill_ending`.
+    """
+    ending = np.zeros_like(row)
+    matcher.fill_ending(ending, num_left, left_out)
+    plan = plan or matcher.completion(left_out)
+    if plan and len(plan) <= num_left + 1:
+        ending.view(np.uint32)[plan[0] >> 5] |= np.uint32(1 << (plan[0] & 31))
+    row &= ending

@@ -209,9 +209,9 @@ class Runner:
             "settings": self._settings,
         }
         if completion.finish_reason == "length":
-            # Cut at the limit and asked for all the same (on_length="return"): the text as far as it came, no value.
+            # Cut at the limit and asked for all the same (on_length="return"): the text as far as it came.
             row["text"] = completion.text
-        else:
+        if completion.finish_reason != "length" or completion.value is not None:
             row["value"] = self._validator.value(completion.text)
         return row
 

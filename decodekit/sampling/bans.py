@@ -116,6 +116,13 @@ class SequenceBias(LogitsProcessor):
         """Whether a bias is -inf."""
         return can_reach_minus_infinity(bias for _, bias in self.biases)
 
+    def may_forbid(self, vocab_size: int) -> Collection[int]:
+        """The last tokens of the sequences whose bias is -inf."""
+        ends: dict[int, float] = {}
+        for sequence, bias in self.biases:
+            ends[sequence[-1]] = ends.get(sequence[-1], 0.0) + min(bias, 0.0)  # those of several add up
+        return [token for token, bias in ends.items() if can_reach_minus_infinity([bias])]
+
     def for_vocabulary(self, vocab_size: int, end_ids: Collection[int]) -> SequenceBias:
         """Itself, if the vocabulary has its tokens."""
         check_ids("sequence_bias", (token for sequence, _ in self.biases for token in sequence), vocab_size)
@@ -154,6 +161,10 @@ class BadWords(LogitsProcessor):
         require("bad_words", sequences, len(made) > 0, "at least one sequence of token ids")
         object.__setattr__(self, "sequences", tuple(sorted(made)))
 
+    def may_forbid(self, vocab_size: int) -> Collection[int]:
+        """The last tokens of the sequences."""
+        return {sequence[-1] for sequence in self.sequences}
+
     def for_vocabulary(self, vocab_size: int, end_ids: Collection[int]) -> BadWords:
         """Itself, if the vocabulary has its tokens."""
         check_ids("bad_words", (token for sequence in self.sequences for token in sequence), vocab_size)
@@ -182,6 +193,10 @@ class AllowedTokens(LogitsProcessor):
 
     def __init__(self, token_ids: Iterable[int]) -> None:
         object.__setattr__(self, "token_ids", checked_ids("allowed_tokens", token_ids))
+
+    def may_forbid(self, vocab_size: int) -> Collection[int]:
+        """Every other token."""
+        return set(range(vocab_size)).difference(self.token_ids)
 
     def for_vocabulary(self, vocab_size: int, end_ids: Collection[int]) -> AllowedTokens:
         """Itself, if the vocabulary has its tokens."""
@@ -229,6 +244,10 @@ class MinTokens(LogitsProcessor):
                 f"min_tokens={self.min_tokens} has no effect: no token of the vocabulary ends a text", at="min_tokens"
             )
         return MinTokens(self.min_tokens, tuple(end_ids))
+
+    def may_forbid(self, vocab_size: int) -> Collection[int] | None:
+        """The ends."""
+        return self.end_ids
 
     def __call__(self, logits: Tensor, history: History | None) -> Tensor:
         """Without an end where it would come too early."""

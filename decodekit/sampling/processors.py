@@ -62,6 +62,17 @@ class LogitsProcessor(ABC):
         """
         return True
 
+    def may_forbid(self, vocab_size: int) -> Collection[int] | None:
+        """The tokens whose finite logits may become -inf, in whatever text; None if it may be any of them.
+
+        A text that has to end in time (``on_length="close"``) is never made to depend on such tokens. Nothing where
+        `can_forbid` is false, else any token, unless a processor knows better.
+
+        Args:
+            vocab_size: how many token ids there are.
+        """
+        return None if self.can_forbid else ()
+
     def for_vocabulary(self, vocab_size: int, end_ids: Collection[int]) -> LogitsProcessor:
         """The processor for a vocabulary: itself, unless its settings leave something to the vocabulary.
 
@@ -387,6 +398,10 @@ class LogitBias(LogitsProcessor):
         """Itself, if the vocabulary has its tokens."""
         check_ids("logit_bias", (token for token, _ in self.biases), vocab_size)
         return self
+
+    def may_forbid(self, vocab_size: int) -> Collection[int]:
+        """The tokens whose bias is -inf."""
+        return [token for token, bias in self.biases if can_reach_minus_infinity([bias])]
 
     def __call__(self, logits: Tensor, history: History | None = None) -> Tensor:
         """z + bias."""

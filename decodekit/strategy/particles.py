@@ -27,7 +27,7 @@ class Particles(OverSamples, ParticleOptions):
     What law that is, and how weights and draws come to it, is said in `generation.particles`. `Completion.score` is the
     share of the weight that the text has, in all its divisions into tokens; `Completion.others` has the other texts;
     `Stats.particles` has the estimate of the probability that the constraint holds. Nothing is streamed before the end.
-    A text that a guard refuses, or that `max_new_tokens` cuts before its constraint is satisfied, has no weight.
+    A text that a guard refuses, or that `max_new_tokens` cuts before it has ended, has no weight.
 
     Args:
         num_particles: how many, at least 2; each is a row of the cache. The law is exact as they become many.

@@ -41,6 +41,7 @@ PROCESSOR_LAWS: Final[Mapping[str, str]] = MappingProxyType(
         "finite": "NaN and +inf come of NaN and +inf alone",
         "one left": "a processor that is no bias leaves a token where there was one",
         "can_forbid": "where `can_forbid` is false, no finite logit becomes -inf",
+        "may_forbid": "where `may_forbid` names tokens, no finite logit of another token becomes -inf",
         "single": "a bias, and what comes last, gives a token a logit that does not depend on other tokens' logits",
         "temperature": "a temperature removes nothing and keeps the order",
         "sorted": "`on_sorted` makes of sorted rows the sorted result of a call",
@@ -153,6 +154,11 @@ class _Case:
         self._require("removed", ~(removed & left))
         if not self.processor.can_forbid:
             self._require("can_forbid", removed | left)
+        named = self.processor.may_forbid(self.rows.shape[-1])
+        if self.processor.can_forbid and named is not None:
+            is_named = torch.zeros(self.rows.shape[-1], dtype=torch.bool)
+            is_named[list(named)] = True
+            self._require("may_forbid", removed | left | is_named)
         if stage > Stage.BIAS:
             self._require("one left", left.any(dim=-1, keepdim=True) | removed.all(dim=-1, keepdim=True))
         if stage in (Stage.BIAS, Stage.LAST):

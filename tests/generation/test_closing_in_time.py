@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 import pytest
 
 from decodekit.constraints import Constraint, Guarded, JsonSchema, Regex, compile
+from decodekit.constraints.bitmask import bitmask_from_ids
+from decodekit.constraints.closing import Completions
+from decodekit.constraints.matcher import GrammarMatcher
 from decodekit.errors import LengthError
+from decodekit.generation import step as steps
 from decodekit.generation.batch import Batch, Result
 from decodekit.generation.sequence import Request
 from decodekit.generation.step import Settings
+from decodekit.sampling import AllowedTokens, BadWords, LogitBias, LogitsProcessor, MinTokens, Pipeline, SequenceBias
 from decodekit.strategy import Greedy, Sample, Strategy, can_redraw
+from decodekit.vocabulary import Vocabulary
 from tests.reference.generation import ToyLM, hashed_law
-from tests.reference.vocabularies import adversarial_tokens, byte_vocabulary
+from tests.reference.vocabularies import adversarial_tokens, byte_vocabulary, tekken_vocabulary
 
 VOCABULARY = byte_vocabulary([*adversarial_tokens(), b'"name"', b'{"name":"', b"aaaa"])
 V = VOCABULARY.size
@@ -32,18 +39,26 @@ PERSON = JsonSchema(
 STRATEGIES: list[Strategy] = [Greedy(), Sample(temperature=1.5), Sample(top_k=5, temperature=2.0)]
 
 
-def run(constraint: Constraint, strategy: Strategy, max_new_tokens: int, num: int = 4, **options: Any) -> list[Result]:
+def run(
+    constraint: Constraint,
+    strategy: Strategy,
+    max_new_tokens: int,
+    num: int = 4,
+    vocabulary: Vocabulary = VOCABULARY,
+    biases: tuple[LogitsProcessor, ...] = (),
+    **options: Any,
+) -> list[Result]:
     settings = Settings(
-        VOCABULARY,
-        strategy.pipeline,
+        vocabulary,
+        Pipeline((*biases, *strategy.pipeline)),
         strategy.select,
         max_new_tokens,
-        can_redraw=can_redraw(strategy),
-        **({"must_close": True} | options),
+        **({"must_close": True, "can_redraw": can_redraw(strategy)} | options),
     )
-    grammar = compile(constraint, VOCABULARY)
+    grammar = compile(constraint, vocabulary)
     requests = [Request([65 + index], grammar.matcher(), seed=index) for index in range(num)]
-    updates = Batch(ToyLM(hashed_law(V), V), settings, 3, requests).run()
+    size = vocabulary.size
+    updates = Batch(ToyLM(hashed_law(size), size), settings, 3, requests).run()
     results = {update.index: update.result for update in updates if update.result is not None}
     return [results[index] for index in range(num)]
 
@@ -102,3 +117,132 @@ def test_with_a_guard_nothing_invalid_is_finished() -> None:
     finished = [text_of(result) for result in results if result.finish_reason in ("complete", "stop")]
     assert len(finished) >= 6 and all(text.count("a") == 2 for text in finished)
     assert all(result.error is not None or text_of(result) in finished for result in results)
+
+
+class SlowEnding:
+    """The slow twin of `fill_ending`: every token by itself."""
+
+    def __init__(self, matcher: GrammarMatcher) -> None:
+        self.matcher = matcher
+
+    def fill(self, out: Any, num_tokens: int, left_out: frozenset[int] = frozenset()) -> None:
+        out[:] = bitmask_from_ids([t for t in range(V) if self.matcher.can_end_within(num_tokens, t, left_out)], V)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=repr)
+def test_texts_are_those_of_the_slow_twin(strategy: Strategy, monkeypatch: pytest.MonkeyPatch) -> None:
+    budgets = [compile(PERSON, VOCABULARY).least_tokens() + extra for extra in (1, 6, 14)]
+    fast = [[result.token_ids for result in run(PERSON, strategy, budget)] for budget in budgets]
+    monkeypatch.setattr(GrammarMatcher, "fill_ending", lambda self, *asked: SlowEnding(self).fill(*asked))
+    assert fast == [[result.token_ids for result in run(PERSON, strategy, budget)] for budget in budgets]
+
+
+def test_negative_control_a_mask_that_misses_a_token_gives_other_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    budget = compile(PERSON, VOCABULARY).least_tokens() + 6
+    fast = [result.token_ids for result in run(PERSON, Sample(temperature=1.5), budget, num=8)]
+
+    def without_half(self: GrammarMatcher, out: Any, num_tokens: int, left_out: frozenset[int] = frozenset()) -> None:
+        SlowEnding(self).fill(out, num_tokens, left_out)
+        out &= bitmask_from_ids(range(0, V, 2), V)
+
+    monkeypatch.setattr(GrammarMatcher, "fill_ending", without_half)
+    results = run(PERSON, Sample(temperature=1.5), budget, num=8)
+    assert all(result.error is None for result in results)  # the plan is always among the tokens
+    assert fast != [result.token_ids for result in results]
+
+
+@pytest.mark.parametrize("strategy", [Greedy(), Sample(temperature=1.5)], ids=repr)
+def test_masks_before_the_draw_and_after_a_refusal_give_one_text(strategy: Strategy) -> None:
+    for extra in (0, 3, 9):
+        budget = compile(PERSON, VOCABULARY).least_tokens() + extra
+        texts = [
+            [result.token_ids for result in run(PERSON, strategy, budget, **options)]
+            for options in ({}, {"can_redraw": False}, {"num_alternatives": 0}, {"fast_forward": "off"})
+        ]
+        assert texts == [texts[0]] * 4
+
+
+def test_a_truncation_sees_only_tokens_that_come_in_time() -> None:
+    """Of the two likeliest tokens that end in time one is drawn, and not a less likely one for each that does not."""
+    rule, law = Regex("[a-d]{1,8}x|[e-h]{2}"), hashed_law(V)
+    strategy = Sample(top_k=2)
+    in_time = [token for token in range(V) if compile(rule, VOCABULARY).matcher().can_end_within(1, token)]
+    for prompt, result in enumerate(run(rule, strategy, 2, num=8), 65):
+        assert result.error is None and len(result.token_ids) == 2
+        logits = law([prompt])
+        assert result.token_ids[0] in sorted(in_time, key=lambda token: -float(logits[token]))[:2]
+
+
+def count_calls(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> list[int]:
+    """A list whose only entry is the number of calls from now on."""
+    calls, original = [0], getattr(owner, name)
+
+    def counted(*given: Any, **named: Any) -> Any:
+        calls[0] += 1
+        return original(*given, **named)
+
+    monkeypatch.setattr(owner, name, counted)
+    return calls
+
+
+def test_a_large_vocabulary_costs_few_draws_and_few_questions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tekken, a model that says anything: 34,934 draws in 42 steps before there were classes of tokens."""
+    vocabulary = tekken_vocabulary()
+    budget = compile(PERSON, vocabulary).least_tokens() + 8
+    draws = count_calls(monkeypatch, steps, "choose")
+    masks = count_calls(monkeypatch, GrammarMatcher, "fill_ending")
+    questions = count_calls(monkeypatch, Completions, "are_enough")
+    [result] = run(PERSON, Sample(temperature=1.5), budget, num=1, vocabulary=vocabulary)
+    num_steps = len(result.token_ids)
+    assert result.error is None and 0 < masks[0] <= num_steps
+    assert draws[0] <= 2 * num_steps + 2  # one draw, and one more where the first comes too late
+    assert questions[0] <= 100 * num_steps
+
+
+def token_of(text: str) -> int:
+    return VOCABULARY.token_bytes.index(text.encode())
+
+
+BANS: dict[str, LogitsProcessor] = {
+    "quotes and a letter": LogitBias({token_of('"'): -math.inf, token_of("a"): -math.inf}),
+    "every token with an a": LogitBias(
+        {t: -math.inf for t, data in enumerate(VOCABULARY.token_bytes) if data and b"a" in data}
+    ),
+    "bytes alone": AllowedTokens(t for t in range(V) if t < 257),
+    "words": BadWords([[token_of("]"), token_of("}")], [token_of('"'), token_of(":")], [token_of("{")]]),
+    "sequences": SequenceBias({(token_of('"'), token_of(",")): -math.inf, (token_of("z"),): 3.0}),
+    "no end": LogitBias({256: -math.inf}),
+    "a least number": MinTokens(12, (256,)),
+}
+
+
+@pytest.mark.parametrize("name", BANS)
+def test_texts_close_without_forbidden_tokens(name: str) -> None:
+    rule = Regex('\\{"(n|name)":"[b-z]{2,9}"(,"tags":\\[\\])?\\}') if name == "every token with an a" else PERSON
+    bias = BANS[name]
+    left_out = frozenset(bias.may_forbid(V) or ())
+    least = compile(rule, VOCABULARY).least_tokens(left_out)
+    for extra in (0, 2, 9):
+        for strategy in STRATEGIES:
+            for result in run(rule, strategy, least + extra, biases=(bias,)):
+                assert result.error is None and result.finish_reason in ("complete", "stop"), (strategy, extra)
+                assert len(result.token_ids) <= least + extra
+                assert json.loads(text_of(result))
+                if isinstance(bias, LogitBias | AllowedTokens):
+                    assert not left_out & set(result.token_ids)
+
+
+def test_negative_control_relying_on_forbidden_tokens_ends_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    bias = BANS["quotes and a letter"]
+    budget = compile(PERSON, VOCABULARY).least_tokens(frozenset(bias.may_forbid(V) or ())) + 2
+    monkeypatch.setattr(LogitBias, "may_forbid", lambda self, vocab_size: ())
+    results = run(PERSON, Sample(temperature=1.5), budget, num=8, biases=(bias,))
+    assert any(result.error is not None for result in results)
+
+
+def test_a_whole_text_that_nothing_may_follow_in_time_ends() -> None:
+    """The end of the text is forbidden, and one more repetition has no room."""
+    for budget in (3, 4, 5):
+        for result in run(Regex("(abc)+"), Sample(), budget, biases=(LogitBias({256: -math.inf}),)):
+            assert result.error is None and result.finish_reason == "complete"
+            assert text_of(result) in ("abc", "abcabc", "abcabcabc")

@@ -350,6 +350,19 @@ class AbsoluteFloor(Cut):
 
 
 @dataclass(frozen=True, repr=False)
+class ForbidsAnother(Bias):
+    @property
+    def can_forbid(self) -> bool:
+        return True
+
+    def may_forbid(self, vocab_size: int) -> list[int]:
+        return [2]
+
+    def __call__(self, logits: Tensor, history: History | None) -> Tensor:
+        return LogitBias({2: -INF, 3: -INF})(logits, history)
+
+
+@dataclass(frozen=True, repr=False)
 class ForbidsSecretly(Bias):
     @property
     def can_forbid(self) -> bool:
@@ -429,6 +442,7 @@ CONTROLS: list[tuple[str, LogitsProcessor, str]] = [
     ("finite", Normalises(), r"row 14 \(no token\)"),
     ("one left", AbsoluteFloor(), r"row 4 \(far from 0\)|row 3 \(far from 0\)"),
     ("can_forbid", ForbidsSecretly(), r"row 0 \(random\), token 3"),
+    ("may_forbid", ForbidsAnother(), r"row 0 \(random\), token 3"),
     ("single", NormalisingBias(is_safe=True), "half of the tokens masked before it"),
     ("temperature", Upside(), r"row 0 \(random\)"),
     ("temperature", CutsAsTemperature(), r"row 0 \(random\)"),
