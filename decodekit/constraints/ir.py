@@ -757,7 +757,12 @@ def declare_alphabet(letter: Node) -> None:
     """Promise that whatever meets a repetition of `letter`, but for complements, has only words made of its words.
 
     Then a count of letters is not needed to know which bytes are possible; `Both` makes use of that.
+
+    Raises:
+        ValueError: the letter may be empty, or has labels, which would be lost with the count.
     """
+    if letter.is_nullable or letter.is_labelled:
+        raise ValueError("a letter is not empty and has no label")
     rests: dict[Node, None] = {}
     agenda = [letter]
     while agenda:

@@ -137,6 +137,9 @@ def test_misuse_is_refused() -> None:
     for members in ([256], [-1], 1 << 256):
         with pytest.raises(ValueError, match="byte"):
             byte_set(members)  # type: ignore[arg-type]
+    for letter in (choice(byte_set(b"a"), EPSILON), concat(byte_set(b"a"), accept(1))):
+        with pytest.raises(ValueError, match="letter"):
+            ir.declare_alphabet(letter)
     with pytest.raises(TypeError, match="pickle the constraint"):
         pickle.dumps(literal(b"ab"))
 

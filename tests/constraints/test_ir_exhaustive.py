@@ -15,9 +15,11 @@ from typing import Any, Final, TypeAlias
 import pytest
 
 from decodekit.constraints import ir
+from decodekit.constraints.composition.free_text import free_text
 from decodekit.constraints.ir import Node
 from decodekit.constraints.words import words as word_list
 from tests.constraints.views import Views
+from tests.reference.composition import is_free_text
 from tests.reference.expressions import Language, Meanings
 
 Counts: TypeAlias = tuple[int, int | None]
@@ -177,14 +179,60 @@ def test_without_factoring(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3000)
 def test_most_leaves_under_three_operators() -> None:
     assert_right("01.ab|2xyw", 3, 200_000, (*COUNTS, (2, 3), (3, None)))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kinds", ["1ax", "1ab", "a.x", "wax"])
+@pytest.mark.timeout(3000)
+@pytest.mark.parametrize("kinds", ["1ax", "1ab", "a.x"])
 def test_few_leaves_under_four_operators(kinds: str) -> None:
     assert_right(kinds, 4, 50_000)
+
+
+# -- nodes that are derived when asked for
+
+
+def lists_of_words(meanings: Meanings) -> Iterator[tuple[Node, Language]]:
+    """Every list of words of at most two letters, with labels in turn."""
+    candidates = sorted(word for word, _ in meanings.everything if len(word) <= 2)
+    for size in range(len(candidates) + 1):
+        for number, chosen in enumerate(itertools.combinations(candidates, size)):
+            turn = itertools.cycle((None, "x", 3)) if number % 2 else itertools.repeat((None, 3)[number % 4 // 2])
+            listed = dict(zip(chosen, turn, strict=False))
+            yield word_list(listed), frozenset(listed.items())
+
+
+def free_texts(meanings: Meanings) -> Iterator[tuple[Node, Language]]:
+    """Free texts without up to two words of at most two letters, that do not end with another, of some lengths."""
+    candidates = sorted(word.decode() for word, _ in meanings.everything if 0 < len(word) <= 2)
+    pairs = [*((word,) for word in candidates), *itertools.combinations(candidates, 2)]
+    for excluded, end in itertools.product(((), *pairs), ("", *candidates)):
+        not_ending = [end] if end else []
+        for low, high in ((0, None), (1, None), (0, 2), (2, 3)):
+            node = free_text(excluded, not_ending, low, high)
+            words = (word for word, _ in meanings.everything)
+            yield (
+                node,
+                frozenset(
+                    (word, None) for word in words if is_free_text(word.decode(), list(excluded), not_ending, low, high)
+                ),
+            )
+
+
+@pytest.mark.parametrize(("nodes", "least"), [(lists_of_words, 128), (free_texts, 600)])
+def test_nodes_that_are_derived_when_asked_for(
+    nodes: Callable[[Meanings], Iterator[tuple[Node, Language]]], least: int
+) -> None:
+    meanings, views = Meanings(ALPHABET, LENGTH), Views(ALPHABET, (None, *NAMES, 3))
+    found: list[str] = []
+    num_nodes = 0
+    for node, language in nodes(meanings):
+        num_nodes += 1
+        found += (f"{what}: {node!r}" for what in faults(node, language, views))
+    assert not found, found[:10]
+    assert num_nodes >= least
 
 
 # -- negative controls: what would be found
@@ -296,6 +344,7 @@ def test_counts_of_letters_are_forgotten_where_nobody_sees_them() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3000)
 def test_counts_of_letters_are_forgotten_where_nobody_sees_them_in_larger_ones() -> None:
     num_forgotten, found = forgotten_too_early(b"abc", 2, range(1, 12), range(1, 5))
     assert not found, found[:10]

@@ -1,8 +1,8 @@
 """The slow twin of grammars: what context-free rules accept, from what an expression means for a piece of text.
 
 `accepts` asks for every rule and every place where a text of that rule may end; `language` builds the words of every
-rule, shortest first. Both begin with no text for any rule and repeat until nothing is added, so that left recursion,
-rules that may be empty in a circle and ambiguity need no thought.
+rule, shortest first, and `language_and_beginnings` what they begin with, too. All start with no text for any rule and
+repeat until nothing is added: left recursion, rules that may be empty in a circle and ambiguity need no thought.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ from decodekit.constraints.network import Lexeme
 from decodekit.constraints.special import spelling
 
 Lexical: TypeAlias = Terminal | SpecialToken | Inline
+_Both: TypeAlias = tuple[set[bytes], set[bytes]]
+"""Texts, and beginnings of texts."""
 
 
 def accepts(rules: Rules, text: bytes) -> bool:
@@ -43,54 +45,76 @@ def accepts_prefix(rules: Rules, text: bytes) -> bool:
 
 def language(rules: Rules, alphabet: bytes, max_length: int) -> set[bytes]:
     """All texts of the grammar over `alphabet` of at most `max_length` bytes."""
-    universe = [bytes(w) for n in range(max_length + 1) for w in itertools.product(alphabet, repeat=n)]
+    return language_and_beginnings(rules, alphabet, max_length)[0]
+
+
+def language_and_beginnings(rules: Rules, alphabet: bytes, max_length: int) -> tuple[set[bytes], set[bytes]]:
+    """All texts of the grammar over `alphabet` of at most `max_length` bytes, and all beginnings of its texts.
+
+    An expression without any text has no beginnings, every other one has the empty one at least.
+    """
 
     def join(first: Collection[bytes], second: Collection[bytes]) -> set[bytes]:
         return {a + b for a in first for b in second if len(a) + len(b) <= max_length}
 
-    def words(node: Node) -> set[bytes]:
-        return {word for word in universe if ir.matches(node, word)}
+    def words(node: Node) -> _Both:
+        universe = _universe(alphabet, max_length)
+        return {w for w in universe if _is_word(node, w)}, {w for w in universe if _is_prefix(node, w)}
 
-    def rounds(item: Collection[bytes], low: int, high: int | None) -> set[bytes]:
-        found: set[bytes] = set()
+    def in_a_row(first: _Both, second: _Both) -> _Both:
+        if not first[1] or not second[1]:
+            return set(), set()
+        return join(first[0], second[0]), first[1] | join(first[0], second[1])
+
+    def rounds(item: _Both, low: int, high: int | None) -> _Both:
+        texts: set[bytes] = set()
+        starts: set[bytes] = set() if low and not item[1] else {b""}
         exactly = {b""}
-        for count in itertools.count():
+        most = _most_rounds(low, high, max_length + 1)
+        for count in range(most + 1):
             if count >= low:
-                found |= exactly
-            if count == _most_rounds(low, high, max_length):
-                return found
-            exactly = join(exactly, item)
-        raise AssertionError
+                texts |= exactly
+            if count < most:
+                starts |= join(exactly, item[1])
+                exactly = join(exactly, item[0])
+        return texts, starts
 
-    ignored = {b""} if rules.ignore is None else rounds(words(rules.ignore), 0, None)
-    lexemes: dict[Expression, set[bytes]] = {}
-    of_rule: dict[str, set[bytes]] = {name: set() for name in rules.rules}
+    ignored: _Both = ({b""}, {b""}) if rules.ignore is None else rounds(words(rules.ignore), 0, None)
+    lexemes: dict[Expression, _Both] = {}
+    of_rule: dict[str, _Both] = {name: (set(), set()) for name in rules.rules}
 
-    def of(item: Expression) -> set[bytes]:
+    def of(item: Expression) -> _Both:
         if isinstance(item, Lexical):
             if item not in lexemes:
-                lexemes[item] = join(ignored, words(_node(item)))
+                lexemes[item] = in_a_row(ignored, words(_node(item)))
             return lexemes[item]
         if isinstance(item, RuleRef):
             return of_rule[item.name]
         if isinstance(item, Sequence):
-            texts = {b""}
+            found: _Both = {b""}, {b""}
             for part in item.items:
-                texts = join(texts, of(part))
-            return texts
+                found = in_a_row(found, of(part))
+            return found
         if isinstance(item, Alternatives):
-            return set().union(*map(of, item.options))
+            options = [of(option) for option in item.options]
+            return set().union(*(texts for texts, _ in options)), set().union(*(starts for _, starts in options))
         assert isinstance(item, Repeated), f"the reference knows no {type(item).__name__}"
         return rounds(of(item.item), item.min, item.max)
 
     is_growing = True
     while is_growing:
         is_growing = False
-        for name, texts in of_rule.items():
-            found = of(rules.rules[name])
-            is_growing |= not found <= texts
-            texts |= found
-    return join(of_rule[rules.start], ignored)
+        for name, (texts, starts) in of_rule.items():
+            more_texts, more_starts = of(rules.rules[name])
+            is_growing |= not (more_texts <= texts and more_starts <= starts)
+            texts |= more_texts
+            starts |= more_starts
+    return in_a_row(of_rule[rules.start], ignored)
+
+
+@lru_cache(maxsize=64)
+def _universe(alphabet: bytes, max_length: int) -> tuple[bytes, ...]:
+    return tuple(bytes(w) for n in range(max_length + 1) for w in itertools.product(alphabet, repeat=n))
 
 
 class _Places:

@@ -3,7 +3,8 @@ r"""The formats of JSON Schema as body languages.
 With ``format="assert"`` a known format limits the strings: what is generated is valid for the standard that the format
 names. Where that is no regular language, or a useless one to generate, it is a part of it:
 
-* host names have no A-labels (``xn--…``), names with U-labels at most three labels (see `hostnames`);
+* host names with U-labels have at most three labels; whether an A-label (``xn--…``) is valid, and a U-label in the form
+  NFC, is left to a guard, see `is_valid`; the domains of e-mail addresses have no A-labels;
 * e-mail addresses have domains of at most 189 letters, and address literals of IPv4 and IPv6 only;
 * a leap second stands at the end of June or December in UTC, with an offset of whole quarters of an hour;
 * patterns (``regex``) nest to a bounded depth and hardly refer to their groups (see `regex_texts`).
@@ -153,7 +154,7 @@ _PYTHON_PATTERNS: Final = _PATTERNS | {
 _BUILT: Final[dict[str, Callable[[], Node]]] = {
     "email": lambda: _mail("", hostnames.plain(hostnames.MAX_MAIL_DOMAIN)),
     "idn-email": lambda: _mail(_BEYOND_ASCII, hostnames.international_mail()),
-    "hostname": hostnames.plain,
+    "hostname": hostnames.with_a_labels,
     "idn-hostname": hostnames.international,
     "regex": regex_texts.language,
 }
@@ -191,11 +192,28 @@ def language(name: str, mode: Formats, *, at: str) -> Node | None:
     return _language(name, mode)
 
 
+GUARDED: Final = frozenset({"hostname", "idn-hostname"})
+"""The formats of which `language` has more texts than are valid."""
+
+
+def is_valid(name: str, value: str, mode: Formats, *, at: str) -> bool:
+    """Whether a text is valid for a format; of `GUARDED` formats this is more than being one of `language`.
+
+    Raises:
+        UnsupportedSchemaError: as `language`.
+    """
+    texts = language(name, mode, at=at)
+    if texts is None:
+        return True
+    return text.matches(texts, value) and (mode != "assert" or name not in GUARDED or hostnames.is_valid(value))
+
+
 @lru_cache(maxsize=256)
 def denial(name: str, mode: Formats, *, at: str) -> Node | None:
     """The texts that are surely not of a format; None if it is an annotation.
 
-    Where `language` is a part of the format, the texts that the missing part could hold are not among them.
+    Where `language` is a part of the format, the texts that the missing part could hold are not among them; nor are
+    those that a guard decides.
 
     Raises:
         UnsupportedSchemaError: as `language`.

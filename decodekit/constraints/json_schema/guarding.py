@@ -1,17 +1,23 @@
-"""The guard of a schema: `uniqueItems` where items may be objects or arrays, which no mask can compare.
+"""The guard of a schema: what no mask can tell. Two things are left to it.
 
-The mask then admits all arrays there, repeated items or not, whether the keyword is asserted or denied. The guard
-judges the whole value by the whole schema, so it is right whatever stands around the keyword.
+* `uniqueItems` where items may be objects or arrays. The mask admits all arrays there, repeated items or not, whether
+  the keyword is asserted or denied.
+* Asserted host names with labels whose characters decide together: A-labels (``xn--…``), whose Punycode has to be read,
+  and whether U-labels are in Unicode's form NFC. The mask admits all that has their form.
+
+The guard judges the whole value by the whole schema, so it is right whatever stands around the keyword.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Final
 
 from decodekit.constraints.guards import Guard, Refusal
 from decodekit.constraints.json_schema import instances, support
 from decodekit.constraints.json_schema.arrays import is_by_value
+from decodekit.constraints.json_schema.formats import GUARDED
 from decodekit.constraints.json_schema.judging import Judge
 from decodekit.constraints.json_schema.loader import Location
 from decodekit.constraints.json_schema.meanings import is_unique_anyway
@@ -20,46 +26,78 @@ from decodekit.errors import ConstraintError, ResourceLimitError
 
 _DENYING: Final = ("not", "oneOf", "if", "contains", "unevaluatedProperties", "unevaluatedItems")
 """The keywords that may ask a schema not to hold."""
+_DOUBTFUL: Final = re.compile(rb"[xX][nN]--|\\u|[\x80-\xff]")
+"""The beginning of an A-label, a character beyond ASCII, or an escape, in which they could be spelled."""
 
 
 @dataclass(frozen=True)
 class SchemaGuard:
-    """Judges a whole text by a whole schema."""
+    """Judges a whole text by a whole schema.
+
+    Attributes:
+        semantics: the meaning of the schema.
+        has_repetitions: whether items may be equal that must not be, or different.
+    """
 
     semantics: Semantics
-
-    @property
-    def is_of_compounds(self) -> bool:
-        """Every scalar that the mask admits is valid."""
-        return True
+    has_repetitions: bool = True
 
     def refuses(self, text: bytes) -> Refusal | None:
         """Why the value of a text is not valid.
 
-        What can stay ends before the first repeated item where there is one; otherwise nothing does.
+        What can stay ends before the first repeated item or the first host name that is none, where there is one;
+        otherwise nothing does.
 
         Raises:
             ResourceLimitError: the value is nested too deeply for the schema.
         """
+        if not self.has_repetitions and not _DOUBTFUL.search(text):
+            return None
         judge = Judge(self.semantics)
         try:
             if judge.evaluate(self.semantics.library.root, instances.read(text)) is not None:
                 return None
         except RecursionError as error:
             raise ResourceLimitError("the value is nested too deeply to be judged", hint='"maxItems"') from error
-        if not judge.repetitions:
-            return Refusal(0, "the whole value", "the value is not valid: items are equal, or different, that must not")
-        found = min(judge.repetitions, key=lambda repetition: repetition.keep)
-        return Refusal(
-            found.keep,
-            f"{found.array}/{found.second}",
-            f"item {found.second} equals item {found.first}, against {found.keyword}",
-        )
+        if judge.repetitions:
+            found = min(judge.repetitions, key=lambda repetition: repetition.keep)
+            return Refusal(
+                found.keep,
+                f"{found.array}/{found.second}",
+                f"item {found.second} equals item {found.first}, against {found.keyword}",
+            )
+        if judge.refused_formats:
+            string, at = min(judge.refused_formats, key=lambda refused: refused[0].end)
+            start = text.rfind(b'"', 0, string.end - 1) + 1  # host names have no quotes
+            return Refusal(start, at, f"the string {string.value!r:.80} is not of the format at {at}")
+        return Refusal(0, "the whole value", "the value is not valid: items are equal, or different, that must not")
+
+
+@dataclass(frozen=True)
+class CompoundSchemaGuard(SchemaGuard):
+    """As `SchemaGuard`, where a text that is a scalar is valid if the mask admits it."""
+
+    @property
+    def is_of_compounds(self) -> bool:
+        """It refuses arrays and objects only."""
+        return True
 
 
 def guard_of(semantics: Semantics) -> Guard | None:
     """The guard of a schema; None if the mask enforces all of it."""
-    return SchemaGuard(semantics) if guarded_locations(semantics) else None
+    has_repetitions, has_names = bool(guarded_locations(semantics)), _has_guarded_formats(semantics)
+    if not has_repetitions and not has_names:
+        return None
+    may_be_name = has_names and not semantics.shape(semantics.goal(semantics.library.root)).strings.is_empty
+    return (SchemaGuard if may_be_name else CompoundSchemaGuard)(semantics, has_repetitions)
+
+
+def _has_guarded_formats(semantics: Semantics) -> bool:
+    """Whether a format is enforced of which the mask admits more than is valid."""
+    if semantics.formats != "assert":
+        return False
+    places = support.reachable(semantics.library)
+    return any(str(location.keywords().get("format")) in GUARDED for location in places)
 
 
 def guarded_locations(semantics: Semantics) -> frozenset[int]:

@@ -1,21 +1,23 @@
-"""Host names, plain and internationalised, as body languages.
+"""Host names, plain and internationalised, as body languages, and whether one is valid.
 
 Plain labels are letters, digits and hyphens (RFC 1123), none of them with hyphens in the third and fourth place: those
-are reserved (RFC 5890, section 2.3.1), and whether an A-label such as ``xn--…`` is valid depends on what its Punycode
-stands for, which no automaton of a useful size decides. So no A-labels are generated.
+are reserved (RFC 5890, section 2.3.1). Whether an A-label such as ``xn--p1ai`` is valid depends on what its Punycode
+stands for (here ``рф``), which no automaton of a useful size decides. So the languages of `with_a_labels` and
+`international` have every text of an A-label's form, and `is_valid` says of a whole name whether its A-labels are
+valid. That a U-label is in Unicode's form NFC is left to it, too. The guard of a schema asks it, see `guarding`.
 
 U-labels follow RFC 5891 to 5893, derived from the Unicode tables of this Python: code points that are PVALID, no mark
 in front, the contextual rules of RFC 5892's appendix A, the Bidi rule. What is narrower than the standards:
 
-* a U-label has at most `MAX_U_LABEL` code points, so that its A-label has at most 63 letters whatever they are, and a
-  name with U-labels at most `MAX_U_LABELS` labels, so that it has at most 253;
-* a mark stands alone after a letter and never composes with it, so that every label is in Unicode's form NFC;
-* a name with right-to-left letters has such labels only, which is more than the Bidi rule asks;
+* a U-label that is written as such has at most `MAX_U_LABEL` code points, so that its A-label has at most 63 letters
+  whatever they are, and a name with U-labels at most `MAX_U_LABELS` labels, so that it has at most 253;
+* a name with right-to-left U-labels has such labels and A-labels only, which is more than the Bidi rule asks;
 * ZERO WIDTH NON-JOINER stands after a virama or between Arabic letters that join (`_ARABIC_DUAL`), no others.
 """
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -30,6 +32,7 @@ from decodekit.constraints.utf8 import Ranges
 MAX_U_LABEL: Final = 13
 """A search for long A-labels found 54 letters for 13 code points, of 59 that may follow ``xn--``."""
 MAX_U_LABELS: Final = 3
+ACE_PREFIX: Final = "xn--"
 MAX_LABEL: Final = 63
 MAX_NAME: Final = 253
 MAX_MAIL_DOMAIN: Final = 189
@@ -50,6 +53,7 @@ _ARABIC_DUAL: Final[Ranges] = ((0x626, 0x626), (0x628, 0x628), (0x62A, 0x62E), (
 _ARABIC_RIGHT: Final[Ranges] = ((0x622, 0x625), (0x627, 0x627), (0x629, 0x629), (0x62F, 0x632), (0x648, 0x648))
 
 _DOTS: Final[Ranges] = ((0x2E, 0x2E), (0x3002, 0x3002), (0xFF0E, 0xFF0E), (0xFF61, 0xFF61))  # RFC 3490, section 3.1
+_DOT: Final = re.compile("[.\u3002\uff0e\uff61]")
 _HYPHEN: Final[Ranges] = ((0x2D, 0x2D),)
 _ASCII: Final[Ranges] = ((0, 0x7F),)
 _CAPITALS: Final[Ranges] = ((0x41, 0x5A),)
@@ -83,7 +87,11 @@ class _State:
     digits: str = ""
 
 
-def _labels(step: Callable[[_State], Iterable[tuple[Node, _State]]], is_label: Callable[[_State], bool]) -> Node:
+def _labels(
+    step: Callable[[_State], Iterable[tuple[Node, _State]]],
+    is_label: Callable[[_State], bool],
+    start: _State | None = None,
+) -> Node:
     """The labels of a machine whose states never come again, so that no intersection is left to be searched."""
     known: dict[_State, Node] = {}
 
@@ -93,7 +101,7 @@ def _labels(step: Callable[[_State], Iterable[tuple[Node, _State]]], is_label: C
             known[state] = ir.choice(*ways, ir.EPSILON if is_label(state) else ir.EMPTY)
         return known[state]
 
-    return after(_State())
+    return after(start or _State())
 
 
 def _may_be_hyphen(state: _State) -> bool:
@@ -116,19 +124,48 @@ def plain_label() -> Node:
     return _labels(step, lambda state: state.length > 0 and not state.previous)
 
 
+@lru_cache(maxsize=1)
+def a_label() -> Node:
+    """All that has the form of an A-label: ``xn--`` in small or capital letters, then letters, digits and hyphens."""
+    alphanumeric, hyphen = text.encode(_ALPHANUMERIC), text.encode(_HYPHEN)
+
+    def step(state: _State) -> Iterator[tuple[Node, _State]]:
+        length = state.length + 1
+        if length <= MAX_LABEL:
+            yield alphanumeric, _State(length)
+            yield hyphen, _State(length, "hyphen")
+
+    rest = _labels(step, lambda state: not state.previous, _State(len(ACE_PREFIX), "hyphen"))
+    prefix = (text.encode(_one_of({ord(letter), ord(letter.upper())})) for letter in ACE_PREFIX)
+    return ir.concat(*prefix, rest)
+
+
 @lru_cache(maxsize=4)
 def plain(max_length: int = MAX_NAME) -> Node:
     """Host names of plain labels."""
-    label = plain_label()
+    return _of_letters(plain_label(), max_length)
+
+
+@lru_cache(maxsize=1)
+def with_a_labels() -> Node:
+    """Host names of plain labels and of what has the form of an A-label."""
+    return _of_letters(ir.choice(plain_label(), a_label()), MAX_NAME)
+
+
+def _of_letters(label: Node, max_length: int) -> Node:
     name = ir.concat(label, ir.repeat(ir.concat(text.encode(((0x2E, 0x2E),)), label)))
     return text.meet(name, text.length(1, max_length))
 
 
 @lru_cache(maxsize=1)
 def international() -> Node:
-    """Host names of plain labels and U-labels."""
-    labels = _Labels(is_strict=True)
-    return ir.choice(plain(), _names(labels.without_direction(), _DOTS), _names(labels.right_to_left(), _DOTS))
+    """Host names of plain labels, U-labels and what has the form of an A-label."""
+    labels, ace = _Labels(is_strict=True), a_label()
+    return ir.choice(
+        with_a_labels(),
+        _names(ir.choice(labels.without_direction(), ace), _DOTS),
+        _names(ir.choice(labels.right_to_left(), ace), _DOTS),
+    )
 
 
 @lru_cache(maxsize=1)
@@ -138,6 +175,80 @@ def international_mail() -> Node:
     dot: Ranges = ((0x2E, 0x2E),)
     names = (_names(label, dot) for label in (labels.without_direction(), labels.right_to_left()))
     return ir.choice(plain(MAX_MAIL_DOMAIN), *names)
+
+
+def is_valid(name: str) -> bool:
+    """Whether all A-labels and U-labels of a host name are valid. The name is one of `international`."""
+    return all(
+        _is_a_label(label.lower()) if label.isascii() else unicodedata.is_normalized("NFC", label)
+        for label in _DOT.split(name)
+        if not label.isascii() or label[:4].lower() == ACE_PREFIX
+    )
+
+
+@lru_cache(maxsize=1024)
+def _is_a_label(label: str) -> bool:
+    """Whether a label in small letters is the A-label of a U-label (RFC 5891, section 5.4)."""
+    try:
+        u_label = label[len(ACE_PREFIX) :].encode("ascii").decode("punycode")
+        again = u_label.encode("punycode").decode("ascii")
+    except (UnicodeError, OverflowError, ValueError):
+        return False
+    return not u_label.isascii() and ACE_PREFIX + again == label and is_u_label(u_label)
+
+
+def is_u_label(label: str) -> bool:
+    """Whether a label with a character beyond ASCII is valid (RFC 5891, section 4.2), its length left aside."""
+    if not unicodedata.is_normalized("NFC", label) or label[0] == "-" or label[-1] == "-" or label[2:4] == "--":
+        return False
+    if unicodedata.category(label[0])[0] == "M":
+        return False
+    return all(_may_stand(label, place) for place in range(len(label))) and _keeps_direction(label)
+
+
+def _may_stand(label: str, place: int) -> bool:
+    """Whether a code point is PVALID, or stands where its contextual rule allows (RFC 5892, appendix A)."""
+    point, before, after = ord(label[place]), label[:place], label[place + 1 :]
+    scripts = _scripts()
+    if point in (0x200C, 0x200D):
+        if before and unicodedata.combining(before[-1]) == 9:
+            return True
+        return (
+            point == 0x200C and _joins(reversed(before), _ARABIC_DUAL) and _joins(after, _ARABIC_DUAL + _ARABIC_RIGHT)
+        )
+    if point == 0xB7:
+        return before[-1:] == "l" and after[:1] == "l"
+    if point == 0x375:
+        return bool(after) and _is_in(ord(after[0]), scripts["GREEK"])
+    if point in (0x5F3, 0x5F4):
+        return bool(before) and _is_in(ord(before[-1]), scripts["HEBREW"])
+    if point == 0x30FB:
+        return any(_is_in(ord(other), scripts["Japanese"]) for other in label)
+    if 0x660 <= point <= 0x669:
+        return not any(0x6F0 <= ord(other) <= 0x6F9 for other in label)
+    return _is_in(point, pvalid())
+
+
+def _joins(letters: Iterable[str], joining: Ranges) -> bool:
+    """Whether the first of some letters that is no mark joins."""
+    first = next((letter for letter in letters if unicodedata.category(letter) not in ("Mn", "Me", "Cf")), None)
+    return first is not None and _is_in(ord(first), joining)
+
+
+def _is_in(point: int, ranges: Ranges) -> bool:
+    return any(low <= point <= high for low, high in ranges)
+
+
+def _keeps_direction(label: str) -> bool:
+    """The Bidi rule (RFC 5893, section 2), for a label with right-to-left letters or Arabic digits."""
+    classes = [unicodedata.bidirectional(letter) for letter in label]
+    if not {"R", "AL", "AN"} & set(classes):
+        return True
+    last = next((found for found in reversed(classes) if found != "NSM"), "")
+    if classes[0] in ("R", "AL"):
+        is_known = set(classes) <= {"R", "AL", "AN", "EN", *_NEUTRAL}
+        return is_known and last in ("R", "AL", "EN", "AN") and not {"EN", "AN"} <= set(classes)
+    return classes[0] == "L" and set(classes) <= {"L", "EN", *_NEUTRAL} and last in ("L", "EN")
 
 
 def _names(label: Node, dots: Ranges) -> Node:
@@ -171,18 +282,6 @@ def pvalid() -> Ranges:
     stable = _by_property(candidates, _is_stable).get(True, ())
     valid = _minus(stable, _one_of((*_DISALLOWED_EXCEPTIONS, *_CONTEXTUAL)))
     return utf8.normalise([*valid, *_one_of(_PVALID_EXCEPTIONS), (0x2D, 0x2D), (0x30, 0x39), (0x61, 0x7A)])
-
-
-@lru_cache(maxsize=1)
-def _composing() -> Ranges:
-    """The second halves of canonical compositions (NFC_Quick_Check=Maybe, Hangul jamo aside)."""
-
-    def second(character: str) -> object:
-        parts = unicodedata.decomposition(character).split()
-        return int(parts[1], 16) if len(parts) == 2 and not parts[0].startswith("<") else None
-
-    composed = utf8.normalise([*_category("L"), *_category("M")])
-    return _one_of(point for point in _by_property(composed, second) if isinstance(point, int))
 
 
 def _category(name: str) -> Ranges:
@@ -221,8 +320,7 @@ class _Labels:
     """U-labels, told apart by the Bidi classes of their code points.
 
     Args:
-        is_strict: whether labels are in the form NFC, and contextual code points stand where their rules allow; without
-            it there are none of them, and marks stand anywhere but in front.
+        is_strict: whether contextual code points stand where their rules allow; without it there are none of them.
     """
 
     def __init__(self, *, is_strict: bool) -> None:
@@ -246,7 +344,7 @@ class _Labels:
 
         points = pvalid()
         if is_strict:
-            points = utf8.normalise([*_minus(points, _composing()), *_one_of(_CONTEXTUAL)])
+            points = utf8.normalise([*points, *_one_of(_CONTEXTUAL)])
         self.kinds = cast("dict[tuple[str, str, bool], Ranges]", _by_property(_minus(points, _ASCII), kind))
         self.ascii = cast("dict[tuple[str, str, bool], Ranges]", _by_property(utf8.intersect(points, _ASCII), kind))
 
@@ -311,7 +409,7 @@ class _Labels:
         if wanted is not None and role not in wanted:
             return None
         if role in ("mark", "virama"):
-            return role if previous not in ("", "mark", "virama", "after virama") else None
+            return role if state.length else None
         if role in ("joiner", "non-joiner"):
             if previous == "virama":
                 return "after virama"

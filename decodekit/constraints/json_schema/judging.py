@@ -62,12 +62,14 @@ class Judge:
 
     Attributes:
         repetitions: what was found against an asserted `uniqueItems`.
+        refused_formats: strings that are not of a format that was asked about, each with the place of the keyword.
     """
 
     def __init__(self, semantics: Semantics) -> None:
         self.semantics = semantics
         self.library = semantics.library
         self.repetitions: list[Repetition] = []
+        self.refused_formats: list[tuple[Instance, str]] = []
         self.path: list[str | int] = []
         self._depth_denied = 0
 
@@ -177,8 +179,11 @@ def _pattern(judge: Judge, location: Location, value: Instance, pattern: Any, se
 
 
 def _format(judge: Judge, location: Location, value: Instance, name: Any, seen: Seen) -> bool:
-    language = formats.language(name, judge.semantics.formats, at=location.at("format"))
-    return value.kind != "string" or language is None or text.matches(language, cast("str", value.value))
+    at = location.at("format")
+    if value.kind != "string" or formats.is_valid(name, cast("str", value.value), judge.semantics.formats, at=at):
+        return True
+    judge.refused_formats.append((value, at))
+    return False
 
 
 def _properties(judge: Judge, location: Location, value: Instance, below: Any, seen: Seen) -> bool:

@@ -135,7 +135,7 @@ class JsonSchema(Constraint):
         return _BYTES_PER_CHARACTER * (len(self._text) + sum(len(text) for _, text in self.registry))
 
     def guard(self) -> Guard | None:
-        """What compares objects and arrays under `uniqueItems`; None if the schema has no such items."""
+        """What compares objects and arrays under `uniqueItems`, and reads host names; None where neither is asked."""
         return _guard(self._key)
 
     def parse(self, text: str) -> object:
@@ -188,7 +188,8 @@ def _network(key: _Key) -> SchemaNetwork:
 
 @lru_cache(maxsize=_NUM_NETWORKS)
 def _guard(key: _Key) -> Guard | None:
-    if "uniqueItems" not in f"{key[0]}{key[4]}":
+    texts = f"{key[0]}{key[4]}"
+    if "uniqueItems" not in texts and not (key[1] == "assert" and "hostname" in texts):
         return None
     from decodekit.constraints.json_schema.guarding import guard_of  # most schemas need none of it
 
