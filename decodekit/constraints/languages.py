@@ -9,6 +9,7 @@ version spells differently is not mistaken for the one that was kept.
 from __future__ import annotations
 
 import hashlib
+from abc import abstractmethod
 from collections.abc import Hashable
 from typing import Final
 
@@ -20,8 +21,29 @@ _MAX_PARTS: Final = 4  # of a chain that may be a registered language
 _names: dict[Node, str] = {}
 
 
+class Narrowed(Node):
+    """Some words of another language, which depend on nothing but its words and on how it is narrowed.
+
+    Attributes:
+        node: the other language, whose labels end the words.
+    """
+
+    __slots__ = ("node",)
+
+    node: Node
+
+    @abstractmethod
+    def narrowed(self, node: Node) -> Narrowed:
+        """Another language, narrowed in the same way."""
+
+    @property
+    @abstractmethod
+    def manner(self) -> bytes:
+        """What tells how it is narrowed, for the digest."""
+
+
 def register(name: str, node: Node) -> None:
-    """Name a language without labels, made of the nodes of `ir`.
+    """Name a language without labels, made of the nodes of `ir`, or one of these narrowed.
 
     Raises:
         TypeError: a node of another module is part of it.
@@ -31,19 +53,28 @@ def register(name: str, node: Node) -> None:
 
 def named(node: Node) -> tuple[str, Hashable] | None:
     """The name of a registered language whose words are those of `node`, and the label that ends them; None if none."""
+    bare, label = _without_label(node)
+    name = None if bare is None else _names.get(bare)
+    return None if name is None else (name, label)
+
+
+def _without_label(node: Node) -> tuple[Node | None, Hashable]:
+    """A language without the label that ends it, and the label; no language if it is none that may be registered."""
+    if isinstance(node, Narrowed):
+        inner, label = _without_label(node.node)
+        return None if inner is None else node.narrowed(inner), label
     parts: list[Node] = []
     while isinstance(node, ir.Concat):
         parts.append(node.head)
         node = node.tail
         if len(parts) == _MAX_PARTS:
-            return None
+            return None, None
     label = None
     if isinstance(node, ir.Accept):
         label = node.label
     else:
         parts.append(node)
-    name = _names.get(ir.concat(*parts)) if parts else None
-    return None if name is None else (name, label)
+    return (ir.concat(*parts) if parts else None), label
 
 
 def _digest(node: Node, known: dict[Node, bytes]) -> bytes:
@@ -62,6 +93,8 @@ def _digest(node: Node, known: dict[Node, bytes]) -> bytes:
             parts = [_digest(node.body, known), f"{node.min} {node.max}".encode()]
         elif isinstance(node, ir.Choice):
             parts = sorted(_digest(option, known) for option in node.options)
+        elif isinstance(node, Narrowed):
+            parts = [_digest(node.node, known), node.manner]
         elif node is ir.EPSILON:
             parts = []
         else:

@@ -17,6 +17,7 @@ from decodekit.constraints.automaton import Automaton, begin_epoch
 from decodekit.constraints.bitmask import allocate_bitmask, ids_from_bitmask
 from decodekit.constraints.compiler import CompiledGrammar
 from decodekit.constraints.json_schema import JsonSchema, text
+from decodekit.constraints.json_schema.escapes import Escapes, spelled
 from decodekit.constraints.languages import named, register
 from decodekit.constraints.store import Store
 from decodekit.constraints.token_index import TokenIndex, Walk, all_tokens
@@ -187,14 +188,15 @@ def test_a_kept_trie_is_the_trie(name: str, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", VOCABULARIES)
+@pytest.mark.parametrize("escapes", ["any", "needed"])
 @pytest.mark.parametrize("node", [STRING, ir.concat(text.length(1, None), text.QUOTE)], ids=["free", "not empty"])
-def test_a_kept_walk_is_the_walk(name: str, node: ir.Node, folder: Path) -> None:
+def test_a_kept_walk_is_the_walk(name: str, node: ir.Node, escapes: Escapes, folder: Path) -> None:
     vocabulary = VOCABULARIES[name]
     first, second = Automaton(), Automaton()
     second.state(ir.accept("a label that changes the numbers"))
     second.state(ir.concat(text.QUOTE, ir.accept("other")))
     for label in (None, "value"):
-        labelled = ir.concat(node, ir.accept(label))
+        labelled = spelled(ir.concat(node, ir.accept(label)), escapes)
         for index, other in zip(indices(vocabulary), indices(vocabulary), strict=True):
             made, kept = (
                 contents(one.walk(automaton, automaton.state(labelled)), automaton)
@@ -206,7 +208,9 @@ def test_a_kept_walk_is_the_walk(name: str, node: ir.Node, folder: Path) -> None
             walk = index.walk(first, state)
             exits = [*walk.before.values(), *walk.at.values()]
             assert sum(map(len, exits)) == len(expected[1])
-    assert any("json-string" in path.name for path in files(folder))
+    assert any(
+        "json-string" in path.name and ("spared" in path.name) == (escapes == "needed") for path in files(folder)
+    )
 
 
 def test_negative_control_a_wrong_walk_on_disk_is_seen(folder: Path) -> None:
@@ -269,6 +273,13 @@ def test_languages_are_known_by_their_words_whatever_the_label() -> None:
     assert named(state) == (name[0], 1)
     assert named(ir.concat(text.length(0, 5), text.QUOTE)) is None
     assert named(text.BODY) is None and named(ir.accept(1)) is None and named(ir.EMPTY) is None
+    spared = named(spelled(STRING, "needed"))
+    assert spared is not None and spared[0].startswith("json-string-spared-") and spared[1] is None
+    assert named(spelled(ir.concat(STRING, ir.accept("key")), "needed")) == (spared[0], "key")
+    state = spelled(ir.concat(text.quoted(text.BODY), ir.accept(1)), "needed").derivative(ord('"'))
+    assert named(state) == (spared[0], 1) and named(state.derivative(ord("a"))) == (spared[0], 1)
+    assert named(state.derivative(ord("\\"))) is None  # inside an escape
+    assert named(spelled(ir.concat(text.length(0, 5), text.QUOTE), "needed")) is None
     with pytest.raises(TypeError):
         register("no schema decides about this", ir.complement(text.BODY))
 
@@ -282,3 +293,5 @@ def test_the_digest_of_a_language_is_its_structure() -> None:
     a, b = ir.literal(b"ab"), ir.literal(b"cde")
     assert digest(ir.choice(a, b)) == digest(ir.choice(b, a)) != digest(ir.choice(a, a))
     assert len({digest(node) for node in (a, b, ir.repeat(a), ir.repeat(a, 1), ir.repeat(a, 0, 3), STRING)}) == 6
+    spared = spelled(STRING, "needed")
+    assert len({digest(node) for node in (STRING, spared, spared.derivative(ord("\\")), spelled(b, "needed"))}) == 4

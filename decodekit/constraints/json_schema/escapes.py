@@ -17,6 +17,7 @@ from typing import Final, Literal, TypeAlias
 from decodekit.constraints import ir
 from decodekit.constraints.blocks import Block
 from decodekit.constraints.ir import ByteMask, Node, Transitions
+from decodekit.constraints.languages import Narrowed
 
 Escapes: TypeAlias = Literal["any", "needed"]
 
@@ -44,7 +45,7 @@ _NEEDED: Final = _needed()
 _BACKSLASH: Final[ByteMask] = 1 << 0x5C
 
 
-class Sparing(Node):
+class Sparing(Narrowed):
     r"""The words of `node` in which no escape is needless. Each of its strings is there in all its spellings.
 
     Args:
@@ -52,7 +53,7 @@ class Sparing(Node):
         begun: the escape in which it begins, such as ``\u00``; empty outside of one.
     """
 
-    __slots__ = ("begun", "can_be_empty", "has_counts", "is_labelled", "node")
+    __slots__ = ("begun", "can_be_empty", "has_counts", "is_labelled")
 
     can_be_empty: bool
     is_labelled: bool
@@ -104,6 +105,15 @@ class Sparing(Node):
 
     def _saturate(self, limit: int) -> Node:
         return Sparing(self.node.saturated(limit), self.begun)
+
+    def narrowed(self, node: Node) -> Sparing:
+        """As in `Narrowed`."""
+        return Sparing(node, self.begun)
+
+    @property
+    def manner(self) -> bytes:
+        """As in `Narrowed`: which escapes are needed, and the one that has begun."""
+        return repr((self.begun, sorted(_NEEDED.items()))).encode()
 
     def bounds(self) -> tuple[int, int] | None:
         """As in `Node`: the shortest spelling of a character has no needless escape."""
