@@ -596,11 +596,18 @@ def _completion(plan: _Plan, index: int, text: str, result: Result) -> Completio
     if error is None and result.finish_reason == "length" and plan.on_length != "return":
         limit = plan.settings.max_new_tokens
         is_full = len(result.token_ids) < limit
+        made_of = None
+        if plan.grammar is not None and not result.is_satisfied:
+            from decodekit.constraints.json_schema.filling import remark  # which not every user needs
+
+            made_of = remark(plan.grammar.constraint, text)
         error = LengthError(
             ("the model's context was full" if is_full else f"the text was cut at max_new_tokens={limit:,}")
-            + _standing(plan, result),
+            + _standing(plan, result)
+            + ("" if made_of is None else f": {made_of[0]}"),
             at=f"prompt {index}, after {len(result.token_ids):,} tokens, {text[-40:]!r}",
-            hint=("a shorter prompt" if is_full else "a larger max_new_tokens")
+            hint=("" if made_of is None else f"{made_of[1]}, ")
+            + ("a shorter prompt" if is_full else "a larger max_new_tokens")
             + ", bounds on lengths in the constraint"
             + ("" if plan.grammar is None or plan.on_length == "close" else ', on_length="close" to end in time')
             + ', or on_length="return"',

@@ -67,6 +67,10 @@ def bench(
         str | None,
         typer.Option(help=f"For a JSONL file that names none. {o.SCHEMA_HELP}", show_default=False),
     ] = None,
+    whitespace: o.Whitespace = None,
+    escapes: o.EscapesOption = None,
+    format: o.FormatOption = None,
+    order: o.OrderOption = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Delete what the folder holds and start again.")] = False,
     as_json: o.Json = False,
 ) -> int:
@@ -84,11 +88,14 @@ def bench(
 
     # Before a model is loaded, so that faults are told at once.
     chosen = named_strategies([one for text in strategies for one in split_calls(text)])
-    constraint = None
+    constraint, asked = None, o.schema_options(whitespace, escapes, format, order)
     if schema is not None:
         from decodekit.jobs.schema import load_schema
 
-        constraint = load_schema(schema).constraint
+        constraint = load_schema(schema, asked).constraint
+    elif asked:
+        name = next(iter(asked))
+        raise OptionError(f"--{name} has no effect without --schema.", at=f"--{name}", hint="--schema")
     found = [load_task(name.strip(), constraint) for text in tasks for name in text.split(",")]
     numbers = _seeds(seeds)
 

@@ -40,6 +40,10 @@ def extract(
         typer.Option("-o", "--output", metavar="DIR", help="The job folder.", parser=o.output_path, show_default=False),
     ],
     schema: Annotated[str, typer.Option(help=o.SCHEMA_HELP, show_default=False)],
+    whitespace: o.Whitespace = None,
+    escapes: o.EscapesOption = None,
+    format: o.FormatOption = None,
+    order: o.OrderOption = None,
     model: o.Model = "tiny",
     dtype: o.Dtype = "auto",
     device_map: o.DeviceMap = None,
@@ -92,14 +96,14 @@ def extract(
     """
     from decodekit.jobs.documents import Input, read_stdin, scan, stdin_input
     from decodekit.jobs.extraction import Extraction, ExtractionOptions
-    from decodekit.jobs.schema import load_schema
+    from decodekit.jobs.schema import load_schema, warnings_of
     from decodekit.jobs.store import JobFolder, known_inputs
 
     if fresh and force:
         raise OptionError("--fresh and --force cannot be combined: one deletes what the other keeps.", at="--force")
     part, rows = o.parse_shard(shard), o.parse_batch_size(batch_size)
     chosen = ExtractionOptions(
-        load_schema(schema),
+        load_schema(schema, o.schema_options(whitespace, escapes, format, order)),
         model=model,
         strategy=strategy,
         strategy_options=o.given(
@@ -127,6 +131,8 @@ def extract(
     found = scan(sources, known=known)
     chosen.check()
     piped = read_stdin(sys.stdin.buffer, id_field, text_field) if "-" in inputs else None
+    for warning in warnings_of(chosen.schema):
+        note(f"schema: {warning}")
     extraction = Extraction(load_model(model, dtype, device_map), chosen)
     folder, is_resumed = JobFolder.create_or_resume(output, extraction.settings, fresh=fresh, force=force)
     with folder:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
@@ -31,6 +32,10 @@ def generate(
         str | None, typer.Option(help="A text that matches this pattern as a whole.", show_default=False)
     ] = None,
     choices: Annotated[str | None, typer.Option(help="One of these, between commas.", show_default=False)] = None,
+    whitespace: o.Whitespace = None,
+    escapes: o.EscapesOption = None,
+    format: o.FormatOption = None,
+    order: o.OrderOption = None,
     model: o.Model = "tiny",
     dtype: o.Dtype = "auto",
     device_map: o.DeviceMap = None,
@@ -61,7 +66,7 @@ def generate(
     """Complete a prompt and stream the text to stdout."""
     from decodekit.cli.extract import load_model
 
-    rule = _constraint(schema, constraint, regex, choices)
+    rule = _constraint(schema, constraint, regex, choices, o.schema_options(whitespace, escapes, format, order))
     guesses = o.parse_speculate(speculate)
     text = sys.stdin.read() if prompt == "-" else prompt
     llm = load_model(model, dtype, device_map)
@@ -123,7 +128,9 @@ def generate(
     return 0
 
 
-def _constraint(schema: str | None, constraint: str | None, regex: str | None, choices: str | None) -> Any:
+def _constraint(
+    schema: str | None, constraint: str | None, regex: str | None, choices: str | None, asked: Mapping[str, Any]
+) -> Any:
     options = {"--schema": schema, "--constraint": constraint, "--regex": regex, "--choices": choices}
     given = [name for name, value in options.items() if value]
     if len(given) > 1:
@@ -131,7 +138,10 @@ def _constraint(schema: str | None, constraint: str | None, regex: str | None, c
     if schema:
         from decodekit.jobs.schema import load_schema
 
-        return load_schema(schema).constraint
+        return load_schema(schema, asked).constraint
+    if asked:
+        name = next(iter(asked))
+        raise OptionError(f"--{name} has no effect without --schema.", at=f"--{name}", hint="--schema")
     if constraint:
         from decodekit.cli.grammar import load
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -49,10 +51,19 @@ def check(
         typer.Argument(metavar="[TEXT]...", help="Texts to try; - for one from stdin.", show_default=False),
     ] = None,
     start: Start = None,
+    whitespace: o.Whitespace = None,
+    escapes: o.EscapesOption = None,
+    format: o.FormatOption = None,
+    order: o.OrderOption = None,
     as_json: o.Json = False,
 ) -> int:
-    """Show what a grammar is made of, or whether it accepts texts; 7 if it does not accept all, 3 if it is refused."""
-    constraint = load(file, start)
+    """Show what a grammar is made of, or whether it accepts texts; 7 if it does not accept all, 3 if it is refused.
+
+    The texts are those of other hands: a JSON Schema accepts them with all blanks and escapes that JSON allows, unless
+    --whitespace and --escapes ask for what is generated.
+    """
+    asked = o.schema_options(whitespace, escapes, format, order)
+    constraint = load(file, start, asked, is_judging=bool(texts))
     if not texts:
         from decodekit.constraints.outline import outline
 
@@ -94,6 +105,10 @@ def sample(
     seed: Annotated[int, typer.Option(min=0, help="Same seed, same texts.")] = 0,
     size: Annotated[int, typer.Option(min=0, help="Their mean length in bytes, where there is a choice.")] = 100,
     start: Start = None,
+    whitespace: o.Whitespace = None,
+    escapes: o.EscapesOption = None,
+    format: o.FormatOption = None,
+    order: o.OrderOption = None,
     as_json: o.Json = False,
 ) -> int:
     """Write random texts of a grammar, one after the other; with --json each is a JSON string on a line."""
@@ -102,19 +117,44 @@ def sample(
 
     from decodekit.constraints.members import sample_texts
 
-    for text in islice(sample_texts(load(file, start), seed=seed, size=size), num):
+    constraint = load(file, start, o.schema_options(whitespace, escapes, format, order))
+    for text in islice(sample_texts(constraint, seed=seed, size=size), num):
         print(json.dumps(text, ensure_ascii=False) if as_json else text)
     return DONE
 
 
-def load(source: str, start: str | None = None) -> Constraint:
+def load(
+    source: str,
+    start: str | None = None,
+    asked: Mapping[str, Any] = MappingProxyType({}),
+    *,
+    is_judging: bool = False,
+) -> Constraint:
     """The constraint that a file holds, or that has a name: of the library or of an installed package.
+
+    Args:
+        source: the file or the name.
+        start: the rule to start from.
+        asked: options of a JSON Schema.
+        is_judging: whether texts of other hands are held against it: a JSON Schema then takes all blanks and escapes,
+            unless it was made with others or `asked` names them.
 
     Raises:
         ConstraintError: there is none, or it is malformed.
         PluginError: what has the name cannot be loaded.
-        OptionError: `start` for what has no rules.
+        OptionError: `start` for what has no rules, or an option of JSON Schemas for something else.
     """
+    from decodekit.constraints.named import json_schema_in
+    from decodekit.jobs.schema import with_options
+
+    constraint = _load(source, start)
+    schema = json_schema_in(constraint)
+    wide = {"whitespace": ("natural", "any"), "escapes": ("needed", "any")} if is_judging and schema is not None else {}
+    options = {name: every for name, (usual, every) in wide.items() if getattr(schema, name) == usual} | dict(asked)
+    return with_options(constraint, options) if options else constraint
+
+
+def _load(source: str, start: str | None) -> Constraint:
     from decodekit.constraints import as_constraint
     from decodekit.constraints.grammar import Grammar, library
     from decodekit.constraints.named import available_constraints
@@ -141,7 +181,7 @@ def load(source: str, start: str | None = None) -> Constraint:
     if is_schema:
         from decodekit.jobs.schema import load_schema
 
-        return as_constraint(load_schema(source).constraint)
+        return load_schema(source).constraint
     return as_constraint(source)
 
 

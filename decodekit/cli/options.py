@@ -12,6 +12,7 @@ import typer
 from decodekit.errors import OptionError
 from decodekit.spelling import split, split_calls
 
+MAX_INDENT = 16  # as in `layout`, which would load the engine
 SCHEMA_HELP = (
     "What to extract: a JSON Schema file, module.py:NAME (a Pydantic model, dataclass, TypedDict, or a constraint such "
     "as Guarded(...)), the name of an installed constraint or of a schema of the library, or fields such as "
@@ -21,6 +22,7 @@ SCHEMA_HELP = (
 SAMPLING = "Sampling"
 MODEL = "Model"
 SPEED = "Speed"
+SCHEMA = "JSON of a schema"
 
 
 class OnLength(StrEnum):
@@ -37,6 +39,27 @@ class FastForward(StrEnum):
     off = "off"
     exact = "exact"
     canonical = "canonical"
+
+
+class Format(StrEnum):
+    """Whether known formats limit strings."""
+
+    assert_ = "assert"
+    annotate = "annotate"
+
+
+class Order(StrEnum):
+    """In which order the properties of an object come."""
+
+    declared = "declared"
+    any = "any"
+
+
+class Escapes(StrEnum):
+    """Which characters may be escapes."""
+
+    needed = "needed"
+    any = "any"
 
 
 Model = Annotated[
@@ -115,6 +138,75 @@ def output_path(text: str | Path) -> Path:
     if not str(text):
         raise typer.BadParameter("the empty text is no path; . is the present folder.")
     return Path(text)
+
+
+Whitespace = Annotated[
+    str | None,
+    typer.Option(
+        metavar="natural|any|compact|tab|N",
+        help="natural (left out: this): none, one blank after commas and colons, or one indentation, throughout; any: "
+        "blanks wherever JSON allows them; compact: none; tab or a number: this indentation.",
+        rich_help_panel=SCHEMA,
+        show_default=False,
+    ),
+]
+EscapesOption = Annotated[
+    Escapes | None,
+    typer.Option(
+        "--escapes",
+        help="needed (left out: this): what JSON can write as itself is; any: every character may be an escape.",
+        rich_help_panel=SCHEMA,
+        show_default=False,
+    ),
+]
+FormatOption = Annotated[
+    Format | None,
+    typer.Option(
+        "--format",
+        help="assert (left out: this): a known format, such as date, limits the string; annotate: none does.",
+        rich_help_panel=SCHEMA,
+        show_default=False,
+    ),
+]
+OrderOption = Annotated[
+    Order | None,
+    typer.Option(
+        "--order",
+        help="declared (left out: this): properties in the order of the schema; any: in every order.",
+        rich_help_panel=SCHEMA,
+        show_default=False,
+    ),
+]
+
+
+def schema_options(
+    whitespace: str | None, escapes: Escapes | None, format: Format | None, order: Order | None
+) -> Mapping[str, Any]:
+    """The options of a schema that were given, as `JsonSchema` takes them.
+
+    Raises:
+        OptionError: `whitespace` is none.
+    """
+    return given(
+        whitespace=None if whitespace is None else parse_whitespace(whitespace),
+        escapes=None if escapes is None else escapes.value,
+        format=None if format is None else format.value,
+        order=None if order is None else order.value,
+    )
+
+
+def parse_whitespace(text: str) -> str | int:
+    """``"tab"`` as the character, a number as one, a name as it is; raises OptionError for anything else."""
+    if text in ("natural", "any", "compact"):
+        return text
+    if text in ("tab", "\t"):
+        return "\t"
+    if text.isascii() and text.isdigit() and int(text) <= MAX_INDENT:
+        return int(text)
+    raise OptionError(
+        f"--whitespace is natural, any, compact, tab or an indentation up to {MAX_INDENT}, not {text!r}.",
+        at="--whitespace",
+    )
 
 
 def given(**options: Any) -> Mapping[str, Any]:

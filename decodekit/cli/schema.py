@@ -26,13 +26,17 @@ def check(
         str | None,
         typer.Option(help="Count tokens with the tokenizer of this model, such as tiny.", show_default=False),
     ] = None,
+    whitespace: o.Whitespace = None,
+    escapes: o.EscapesOption = None,
+    format: o.FormatOption = None,
+    order: o.OrderOption = None,
     as_json: o.Json = False,
 ) -> int:
     """Say which keywords are enforced at every token, which by a guard, which not; 3 if the schema is refused."""
-    from decodekit.constraints import as_constraint, check
+    from decodekit.constraints import check
     from decodekit.jobs.schema import load_schema
 
-    constraint = as_constraint(load_schema(schema).constraint)
+    constraint = load_schema(schema, o.schema_options(whitespace, escapes, format, order)).constraint
     tokenizer = None
     if model is not None:
         from decodekit.cli.extract import load_model

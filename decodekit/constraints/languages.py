@@ -38,6 +38,11 @@ class Narrowed(Node):
 
     @property
     @abstractmethod
+    def is_by_parts(self) -> bool:
+        """Whether the words of a concatenation are those of its parts, each narrowed by itself, one after the other."""
+
+    @property
+    @abstractmethod
     def manner(self) -> bytes:
         """What tells how it is narrowed, for the digest."""
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from decodekit.constraints.ir import EPSILON, Concat, Node, Repeat
+from decodekit.constraints.languages import Narrowed
 from decodekit.constraints.network import Call, Frame, Read, Return
 from decodekit.constraints.shortest import words_by_length
 from decodekit.errors import ResourceLimitError
@@ -125,14 +126,22 @@ def _following(node: Node, steps: _Steps) -> list[tuple[Node, int]] | None:
 
     Counted characters are read at once: a text of at most 32,767 characters would have half a million places.
     """
-    head, tail = (node.head, node.tail) if isinstance(node, Concat) else (node, EPSILON)
+    narrow: Callable[[Node], Node] = _as_it_is
+    inner = node
+    if isinstance(node, Narrowed) and node.is_by_parts:
+        narrow, inner = node.narrowed, node.node
+    head, tail = (inner.head, inner.tail) if isinstance(inner, Concat) else (inner, EPSILON)
     if not isinstance(head, Repeat) or head.is_labelled or head.can_be_empty:
         return [(target, 1) for _, target in node.transitions() if not target.is_empty]
-    words = {} if head.max is None else _longest_words(head.body, steps)
+    words = {} if head.max is None else _longest_words(narrow(head.body), steps)
     if not words:
         return None
     assert head.max is not None
-    return [(tail, head.max * words[None])]
+    return [(narrow(tail), head.max * words[None])]
+
+
+def _as_it_is(node: Node) -> Node:
+    return node
 
 
 def _sample(node: Node, label: Hashable) -> bytes:

@@ -15,11 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from decodekit import __version__
+from decodekit.constraints.described import described
 from decodekit.errors import JobError, JobSettingsError
 from decodekit.evaluation.comparison import Row, row_of
-from decodekit.records.fingerprints import differences, digest, weights_fingerprint
+from decodekit.records.fingerprints import differences, digest, tokenizer_fingerprint, weights_fingerprint
 from decodekit.records.folder import lock_folder, remove_files
 from decodekit.records.ledger import Ledger, new_file, read_rows, replace_file
+from decodekit.strategy.programs import programs_of
 
 if TYPE_CHECKING:
     from decodekit.evaluation.task import Task
@@ -120,34 +122,29 @@ def settings_of(
     return {
         **shown,
         "weights": weights_fingerprint(llm),
-        "tokenizer": llm.vocabulary.fingerprint[:16],
+        "tokenizer": tokenizer_fingerprint(llm),
         "judge_weights": weights_fingerprint(judge),
-        "strategies": {name: _ADDRESS.sub("", repr(strategy)) for name, strategy in strategies.items()},
+        "strategies": {
+            name: _ADDRESS.sub("", repr(strategy)) + _brought_along(strategy) for name, strategy in strategies.items()
+        },
         "tasks": {task.name: digest(_asked(task, prompts[task.name]), length=16) for task in tasks},
         "version": __version__,
     }
+
+
+def _brought_along(strategy: Any) -> str:
+    programs = programs_of(strategy)
+    return f" with {programs}" if programs else ""
 
 
 def _asked(task: Task, prompts: Sequence[Prompt]) -> list[Any]:
     """What is asked and judged, as a JSON value."""
     constraints = [task.constraint_of(example) for example in task.examples]
     examples = [
-        [example.id, prompt, example.reference, None if constraint is None else _said(constraint)]
+        [example.id, prompt, example.reference, None if constraint is None else described(constraint)]
         for example, prompt, constraint in zip(task.examples, prompts, constraints, strict=True)
     ]
     return [examples, task.is_constrained, task.metrics]
-
-
-def _said(constraint: Any) -> Any:
-    """A constraint as a JSON value; its schema, or else the arguments that make it."""
-    from decodekit.constraints.saved import to_value
-    from decodekit.errors import DecodekitError
-
-    schema = getattr(constraint, "schema", None)
-    try:
-        return to_value(constraint) if schema is None else [schema, _ADDRESS.sub("", repr(constraint))]
-    except DecodekitError:  # it holds objects of Python
-        return _ADDRESS.sub("", repr(constraint))
 
 
 def _take_settings(path: Path, settings: Mapping[str, Any]) -> None:

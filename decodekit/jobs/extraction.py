@@ -16,7 +16,8 @@ from decodekit.jobs.schema import JobSchema, reload_schema
 from decodekit.jobs.settings import Settings
 from decodekit.jobs.store import JobFolder
 from decodekit.jobs.validation import OutputValidator
-from decodekit.records.fingerprints import weights_fingerprint
+from decodekit.records.fingerprints import digest, tokenizer_fingerprint, weights_fingerprint
+from decodekit.strategy.programs import programs_of
 
 if TYPE_CHECKING:
     from decodekit.constraints import Constraint
@@ -128,7 +129,7 @@ class ExtractionOptions:
         Raises:
             JobError: the schema was a Python class and is no longer what it was when the job was made.
         """
-        schema = reload_schema(settings.schema_source, settings.schema, settings.constraint)
+        schema = reload_schema(settings.schema_source, settings.schema, settings.constraint, settings.reading)
         strategy = dict(settings.strategy)
         fast_forward = strategy.pop("fast_forward", "exact")
         max_rollbacks = strategy.pop("max_rollbacks", None)
@@ -193,7 +194,7 @@ class Extraction:
             model=options.model,
             weights=weights_fingerprint(llm),
             dtype=str(llm.model.dtype).removeprefix("torch."),
-            tokenizer=llm.vocabulary.fingerprint[:16],
+            tokenizer=tokenizer_fingerprint(llm),
             schema_source=schema.source,
             schema=schema.schema,
             prompt=self._prompt.template,
@@ -204,6 +205,9 @@ class Extraction:
             seed=options.seed,
             version=__version__,
             constraint=schema.beyond,
+            reading=schema.reading,
+            programs=programs_of(strategy),
+            chat_template=digest(llm.tokenizer.chat_template, length=16) if self._prompt.is_chat else "",
         )
 
     @property

@@ -10,17 +10,19 @@ import os
 import re
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType, ModuleType
+from typing import TYPE_CHECKING, Any, Final
 
-from decodekit.errors import DecodekitError, InvalidConstraintError, JobError, NameNotFoundError
+from decodekit.errors import DecodekitError, InvalidConstraintError, JobError, NameNotFoundError, OptionError
 from decodekit.plugins import near_or_first
 
 if TYPE_CHECKING:
     from decodekit.constraints import Constraint
 
+_OPTIONS: Final = ("format", "whitespace", "order", "escapes")
+_DEFAULTS: Final[dict[str, Any]] = {"format": "assert"}  # beside those of `JsonSchema`
 _CLASS_REFERENCE = re.compile(r"(?P<module>.+\.py|[A-Za-z_][\w.]*):(?P<name>[A-Za-z_]\w*)")
 _FIELD = re.compile(r"(?P<name>[^\W\d][\w-]*)(?P<q1>\?)?(?:\s+(?P<type>[^\s?]+(?:\s*\|\s*[^\s?|]+)*)\s*(?P<q2>\?)?)?")
 _TYPES: dict[str, dict[str, Any]] = {
@@ -55,13 +57,37 @@ class JobSchema:
 
     source: str
     schema: Mapping[str, Any] | bool
-    constraint: Any
+    constraint: Constraint
     beyond: Mapping[str, Any] = field(default_factory=dict)
     is_json: bool = True
 
+    @property
+    def reading(self) -> dict[str, Any]:
+        """How the schema is read and its texts are written, as a JSON value: what else decides which texts there are.
 
-def load_schema(source: str) -> JobSchema:
+        The options of `JsonSchema`, what its references may name, and a digest of the class that it came from, whose
+        validators say more than its schema. Empty for a constraint that is no JSON Schema, which `beyond` tells.
+        """
+        from decodekit.constraints.described import code_digest
+        from decodekit.constraints.named import json_schema_in
+        from decodekit.records.fingerprints import digest
+
+        constraint = json_schema_in(self.constraint)
+        if constraint is None:
+            return {}
+        found = constraint.options
+        if constraint.registry:
+            found["registry"] = digest(constraint.registry, length=16)
+        if constraint.python_type is not None:
+            found["code"] = code_digest(constraint.python_type)
+        return found
+
+
+def load_schema(source: str, options: Mapping[str, Any] = MappingProxyType({})) -> JobSchema:
     """Read a schema.
+
+    Formats that are known are enforced, unless the options say otherwise: who asks for a date wants one. A `JsonSchema`
+    of a module keeps the options that it was made with, where none is given here.
 
     Args:
         source: a JSON file; ``module.py:NAME`` or ``package.module:NAME`` (Pydantic model, dataclass, TypedDict, Enum
@@ -69,21 +95,32 @@ def load_schema(source: str) -> JobSchema:
             JSON Schema as a dict); the name of an installed constraint or of a schema of the library; or fields such
             as ``"name, total float, tags string[], kind invoice|receipt, due date?"``. A file goes before a name, and
             a name before the field of that name, which is written with its type.
+        options: those of `JsonSchema` that were given: format, whitespace, order, escapes.
 
     Raises:
         NameNotFoundError: the file, the class or the name does not exist.
         InvalidConstraintError: the file or the name holds no JSON Schema, or the fields cannot be read.
         PluginError: what has the name cannot be loaded.
+        OptionError: an option that is none of `JsonSchema`, or that has no effect on what the source is.
     """
     source = source.strip()
     if source.startswith(("{", "[")):
-        return _from_dictionary(source, _parse(source, "--schema"))
+        return _from_dictionary(source, _parse(source, "--schema"), options)
     if match := _CLASS_REFERENCE.fullmatch(source):
-        return _from_module(source, match["module"], match["name"])
+        return _from_module(source, match["module"], match["name"], options)
     path = Path(source)
     if path.suffix.lower() == ".json" or os.path.isfile(source):
-        return _from_dictionary(source, _parse(_read(path), source))
-    return _from_name(source) if source in _names() else _from_fields(source)
+        return _from_dictionary(source, _parse(_read(path), source), options)
+    return _from_name(source, options) if source in _names() else _from_fields(source, options)
+
+
+def warnings_of(schema: JobSchema) -> list[str]:
+    """What `schema check` would warn of; nothing for a constraint that is no JSON Schema."""
+    from decodekit.constraints.json_schema.coverage import warnings_of
+    from decodekit.constraints.named import json_schema_in
+
+    constraint = json_schema_in(schema.constraint)
+    return [] if constraint is None else warnings_of(constraint)
 
 
 def _names() -> list[str]:
@@ -92,21 +129,25 @@ def _names() -> list[str]:
     return available_schemas()
 
 
-def _from_name(source: str) -> JobSchema:
+def _from_name(source: str, options: Mapping[str, Any]) -> JobSchema:
+    from decodekit.constraints import Grammar
     from decodekit.constraints.constraint import as_constraint
     from decodekit.constraints.named import json_schema_in
 
-    constraint = json_schema_in(as_constraint(source))
+    given = as_constraint(source)
+    constraint = json_schema_in(given)
     if constraint is None:
         raise InvalidConstraintError(
             f"the constraint {source!r} is no JSON Schema",
             at="--schema",
             hint=f"generate --constraint {source}, or {source + ' string'!r} for a field of that name",
         )
-    return JobSchema(source, constraint.schema, constraint)  # type: ignore[arg-type]
+    if isinstance(given, Grammar):  # a schema of the library
+        return _from_dictionary(source, constraint.schema, options)
+    return _from_constraint(source, constraint, options)
 
 
-def _from_fields(source: str) -> JobSchema:
+def _from_fields(source: str, options: Mapping[str, Any]) -> JobSchema:
     from decodekit.constraints import JsonSchema
 
     try:
@@ -119,39 +160,45 @@ def _from_fields(source: str) -> JobSchema:
             at="--schema",
             hint=f"{near_or_first(source, _names())}; {FIELDS_HELP}",
         ) from error
-    # Who writes "due date" wants a date, so formats are enforced here; in a schema file they are annotations.
-    return JobSchema(source, schema, JsonSchema(schema, format="assert"))
+    return JobSchema(source, schema, JsonSchema(schema, **{**_DEFAULTS, **options}))
 
 
-def reload_schema(source: str, schema: Mapping[str, Any] | bool, beyond: Mapping[str, Any] | None = None) -> JobSchema:
+def reload_schema(
+    source: str,
+    schema: Mapping[str, Any] | bool,
+    beyond: Mapping[str, Any] = MappingProxyType({}),
+    reading: Mapping[str, Any] = MappingProxyType({}),
+) -> JobSchema:
     """The schema of an existing job: a file is not read again, a class, a constraint and fields are made anew.
 
     Args:
         source: as given when the job was made.
         schema: the JSON Schema that the job was made with.
-        beyond: as in `JobSchema`.
+        beyond, reading: as in `JobSchema`; `reading` is empty for jobs that do not say it.
 
     Raises:
         JobError: the class or the constraint is another one now.
         NameNotFoundError: it has gone.
     """
-    if beyond or _CLASS_REFERENCE.fullmatch(source):
-        found = load_schema(source)  # a class may check more than its schema says
-        if found.schema != schema or json.loads(json.dumps(found.beyond)) != (beyond or {}):
-            raise JobError(
-                f"{source} has changed since the job was made.",
-                hint="run extract again with --fresh, or with --force to go on with what it is now.",
-            )
-        return found
-    try:
-        is_fields = fields_schema(source) == schema
-    except InvalidConstraintError:
-        is_fields = False
-    if is_fields:
-        return _from_fields(source)
-    if source in _names() and (named := _from_name(source)).schema == schema:
-        return named  # a class may check more than its schema says
-    return JobSchema(source, schema, schema)
+    from decodekit.constraints import JsonSchema
+
+    options = {name: reading[name] for name in _OPTIONS if name in reading}
+    if options.get("format") == "python":
+        del options["format"]
+    is_program = bool(beyond) or not {"registry", "code"}.isdisjoint(reading)
+    is_program |= _CLASS_REFERENCE.fullmatch(source) is not None
+    if not is_program and not reading and source in _names():  # of a job that did not say how it reads its schema
+        is_program = _from_name(source, options).schema == schema
+    if not is_program:
+        return JobSchema(source, schema, JsonSchema(schema, **{**_DEFAULTS, **options}))
+    found = load_schema(source, options)  # a class may check more than its schema says
+    now = json.loads(json.dumps([found.beyond, found.reading if reading else {}]))
+    if found.schema != schema or now != [beyond, reading]:
+        raise JobError(
+            f"{source} has changed since the job was made.",
+            hint="run extract again with --fresh, or with --force to go on with what it is now.",
+        )
+    return found
 
 
 def _read(path: Path) -> str:
@@ -176,26 +223,50 @@ def _parse(text: str, place: str) -> Any:
         ) from error
 
 
-def _from_dictionary(source: str, value: Any) -> JobSchema:
+def _from_dictionary(source: str, value: Any, options: Mapping[str, Any]) -> JobSchema:
+    from decodekit.constraints import JsonSchema, as_constraint
+
     if not isinstance(value, (dict, bool)):
         raise InvalidConstraintError("a JSON Schema is an object, true or false.", at=source)
     if isinstance(value, dict) and (value.get("type") == "structural_tag" or isinstance(value.get("tools"), list)):
-        from decodekit.constraints import as_constraint
+        return _from_constraint(source, as_constraint(value), options)
+    schema = unwrap_response_format(value)
+    return JobSchema(source, schema, JsonSchema(schema, **{**_DEFAULTS, **options}))
 
-        return _from_constraint(source, as_constraint(value))
-    return JobSchema(source, unwrap_response_format(value), value)
 
-
-def _from_constraint(source: str, constraint: Constraint) -> JobSchema:
+def _from_constraint(source: str, constraint: Constraint, options: Mapping[str, Any]) -> JobSchema:
     from decodekit.constraints import Guarded
+    from decodekit.constraints.described import described
     from decodekit.constraints.named import json_schema_in
-    from decodekit.jobs.described import described
 
+    if options:
+        constraint = with_options(constraint, options)
     schema = json_schema_in(constraint)
     if schema is None:
         return JobSchema(source, True, constraint, described(constraint), is_json=False)
     beyond = described(constraint) if isinstance(constraint, Guarded) else {}
     return JobSchema(source, schema.schema, constraint, beyond)  # type: ignore[arg-type]
+
+
+def with_options(constraint: Constraint, options: Mapping[str, Any]) -> Constraint:
+    """A JSON Schema, or one with a guard, with other options.
+
+    Raises:
+        OptionError: the constraint has none, or an option has no effect on it.
+    """
+    from decodekit.constraints import Guarded, as_constraint
+    from decodekit.constraints.named import json_schema_in
+
+    if isinstance(constraint, Guarded):
+        return replace(constraint, constraint=with_options(as_constraint(constraint.constraint), options))
+    schema = json_schema_in(constraint)
+    if schema is None:
+        name = next(iter(options))
+        raise OptionError(
+            f"--{name} has no effect: it is an option of JSON Schemas, and this is a {type(constraint).__name__}.",
+            at=f"--{name}",
+        )
+    return schema.with_options(**options)
 
 
 def unwrap_response_format(value: Any) -> Mapping[str, Any] | bool:
@@ -209,7 +280,7 @@ def unwrap_response_format(value: Any) -> Mapping[str, Any] | bool:
     return value  # type: ignore[no-any-return]
 
 
-def _from_module(source: str, module_name: str, name: str) -> JobSchema:
+def _from_module(source: str, module_name: str, name: str, options: Mapping[str, Any]) -> JobSchema:
     from decodekit.constraints import Constraint, JsonSchema, as_constraint
 
     module = _import(module_name)
@@ -224,19 +295,18 @@ def _from_module(source: str, module_name: str, name: str) -> JobSchema:
         )
     value = getattr(module, name)
     if isinstance(value, dict):
-        return _from_dictionary(source, value)
+        return _from_dictionary(source, value, options)
     if isinstance(value, str | bytes | list | set | frozenset):  # refused, with what may be meant
         value = as_constraint(value)
     if isinstance(value, Constraint):
-        return _from_constraint(source, value)
+        return _from_constraint(source, value, options)
     try:
-        constraint = JsonSchema(value)
+        return _from_constraint(source, JsonSchema(value), options)
     except DecodekitError:
         raise
     except Exception as error:  # a missing package of a type, code of the user's class
         message = str(error).partition("\n")[0]
         raise InvalidConstraintError(f"{name} has no JSON Schema: {message}", at=source) from error
-    return JobSchema(source, constraint.schema, constraint)  # type: ignore[arg-type]
 
 
 def _is_own_type(value: object, module: ModuleType) -> bool:

@@ -22,10 +22,13 @@ class Settings:
         model: name or folder as given.
         weights: fingerprint of configuration and parameters.
         dtype: number type of the parameters, such as ``"float32"``.
-        tokenizer: fingerprint of the vocabulary.
+        tokenizer: fingerprint of the tokenizer: what its tokens are, and how it divides a text.
         schema_source: what was given as schema: a file, ``module.py:Class``, or fields.
         schema: the JSON Schema itself.
         constraint: what is asked for beyond the schema, such as a guard; see `JobSchema.beyond`.
+        programs: what the strategy brings along that its options do not say; see `programs_of`.
+        chat_template: fingerprint of the template of the tokenizer, where the prompt is a chat; else empty.
+        reading: how the schema is read and its texts are written; see `JobSchema.reading`.
         prompt: the template, with ``{text}`` and perhaps ``{schema}``.
         is_chat: whether the filled template is sent as a user's message through the chat template.
         strategy: ``{"name": "sample", "temperature": 0.7}``: the decoding strategy and the options that were given.
@@ -49,10 +52,14 @@ class Settings:
     seed: int
     version: str
     constraint: Mapping[str, Any] = field(default_factory=dict)
+    reading: Mapping[str, Any] = field(default_factory=dict)
+    programs: Mapping[str, str] = field(default_factory=dict)
+    chat_template: str = ""
 
     # Where the schema and the model came from is for people; what they are is in the other fields. So a folder that
     # was moved, or a schema file given by another path, is still the same job.
     _NOT_COMPARED = ("schema_source", "model")
+    _LATER = ("constraint", "reading", "programs", "chat_template")
 
     @property
     def fingerprint(self) -> str:
@@ -63,8 +70,8 @@ class Settings:
         return {
             name: value
             for name, value in asdict(self).items()
-            # Jobs that were made before there were constraints have none.
-            if name not in self._NOT_COMPARED and (name, value) != ("constraint", {})
+            # Jobs that were made before there were these have none.
+            if name not in self._NOT_COMPARED and (value or name not in self._LATER)
         }
 
     def differences(self, other: Settings) -> list[str]:
@@ -84,7 +91,7 @@ class Settings:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Settings:
         """The inverse of `to_json`; raises KeyError for a missing field."""
-        data = {"constraint": {}, **data}
+        data = {"constraint": {}, "reading": {}, "programs": {}, "chat_template": "", **data}
         return cls(**{one.name: data[one.name] for one in fields(cls)})
 
 

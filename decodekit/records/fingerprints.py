@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from decodekit.llm import LLM
+    from decodekit.models.causal_lm import CausalLM
 
 
 def digest(value: object, *, length: int) -> str:
@@ -34,7 +35,7 @@ def _differences(old: Mapping[str, Any], new: Mapping[str, Any], outer: str) -> 
             yield f"{outer}{name} was {_short(old[name])}, now {_short(new[name])}"
 
 
-_NESTED = ("strategies", "tasks", "max_new_tokens", "machine", "versions")
+_NESTED = ("strategies", "tasks", "max_new_tokens", "machine", "versions", "reading", "programs")
 """Settings whose parts are told apart; of others, such as a schema, a digest tells them apart."""
 
 
@@ -45,15 +46,36 @@ def _short(value: object) -> str:
     return text if len(text) <= 60 else f"{text[:40]}… #{digest(value, length=4)}"
 
 
+def tokenizer_fingerprint(llm: LLM) -> str:
+    """16 hexadecimal digits over a tokenizer: the bytes of its tokens, and all that decides how a text is divided.
+
+    A tokenizer that is not one of transformers is known by its tokens and a text that it divides.
+    """
+    backend = getattr(llm.tokenizer, "backend_tokenizer", None)
+    if backend is not None:
+        divides: object = hashlib.sha256(backend.to_str().encode()).hexdigest()
+    else:
+        divides = list(llm.tokenizer(_PROBE)["input_ids"]) if callable(llm.tokenizer) else None
+    return digest([llm.vocabulary.fingerprint, divides], length=16)
+
+
+_PROBE = 'The 12 naïve  dogs’ eyes:\n\t{"é": [3.50, null]} 東京 — e\u0301'
+
+
 def weights_fingerprint(llm: LLM) -> str:
     """16 hexadecimal digits over the configuration of a model and a sample of its parameters.
 
     The sample is the shape and the first values of every parameter: cheap for a model of any size, and different after
     any training. A model that is not one of transformers is known by its name alone.
     """
-    module = getattr(llm.model, "model", None)
+    return weights_of(llm.model)
+
+
+def weights_of(model: CausalLM) -> str:
+    """As `weights_fingerprint`, of a model without its tokenizer."""
+    module = getattr(model, "model", None)
     if module is None or not hasattr(module, "named_parameters"):
-        return digest([llm.model.name], length=16)
+        return digest([model.name], length=16)
     config = module.config.to_dict()
     for name in ("_name_or_path", "transformers_version", "dtype", "torch_dtype"):
         config.pop(name, None)  # where it was loaded from and by what; the number type is a setting of its own

@@ -62,6 +62,10 @@ class DraftModel:
         """What the model would write; see `Proposer.propose`."""
         return self._loaded().drafts(contexts, [min(limit, self.num_tokens) for limit in limits])
 
+    def causal_lm(self) -> CausalLM:
+        """The model, which is loaded if need be."""
+        return self._loaded().model
+
     def _loaded(self) -> _Loaded:
         if self._engine is None:
             with _loading:
@@ -88,6 +92,7 @@ class _Loaded:
 
     def __init__(self, engine: DraftEngine, vocabulary: Vocabulary | None, tokenizer: Any) -> None:
         self._engine = engine
+        self.model = engine.model
         self._vocabulary = vocabulary
         self._by_text = None if vocabulary is None or tokenizer is None else TextDrafts(engine, tokenizer, vocabulary)
         self._compared: tuple[Vocabulary, int | None] | None = None  # the target's, and where the two differ

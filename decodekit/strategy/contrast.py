@@ -190,9 +190,7 @@ class Amateur:
         from decodekit.models.amateur import AmateurLM
         from decodekit.speculation.draft_model import first_difference
 
-        if self._loaded is None:
-            object.__setattr__(self, "_loaded", _load(self.model))
-        amateur, theirs = self._loaded
+        amateur, theirs = self.causal_lm(), self._loaded[1]
         different = None if theirs is None else first_difference(theirs, vocabulary)
         if different is not None:
             raise VocabularyMismatchError(
@@ -201,6 +199,13 @@ class Amateur:
                 hint="an amateur with the tokenizer of the model, from the same family",
             )
         return AmateurLM(model, amateur, float(self.alpha), float(self.beta))
+
+    def causal_lm(self) -> CausalLM:
+        """The amateur, which is loaded if need be."""
+        if self._loaded is None:
+            object.__setattr__(self, "_loaded", _load(self.model))
+        amateur: CausalLM = self._loaded[0]
+        return amateur
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_loaded": None}

@@ -24,6 +24,7 @@ from decodekit.constraints.network import END, Call, Frame, Label, Lexeme, Move,
 from decodekit.constraints.regex import Regex, full_match
 from decodekit.vocabulary import Vocabulary
 from tests.constraints.test_masks import CONSTRAINTS, Framed
+from tests.reference.any_json import any_json
 from tests.reference.vocabularies import adversarial_vocabulary, byte_vocabulary
 
 BYTES = byte_vocabulary()
@@ -38,10 +39,10 @@ def after(constraint: object, prefix: str) -> Matcher:
 
 
 def obj(**properties: Any) -> JsonSchema:
-    return JsonSchema({"type": "object", "properties": properties})
+    return any_json({"type": "object", "properties": properties})
 
 
-PERSON = JsonSchema(
+PERSON = any_json(
     {
         "type": "object",
         "properties": {
@@ -68,11 +69,11 @@ REFUSED: list[tuple[Constraint, str, str | int, list[str]]] = [
     (PERSON, '{"name": "a"', "x", ["expected ',' or '}'"]),
     (PERSON, '{"name"', "1", ["expected ':'"]),
     (obj(a={"type": "null"}, b=False), '{"', 'b":', ['no value fits the key "b"']),
-    (JsonSchema({"type": "object", "minProperties": 2}), '{"a": "b"', "}", ["1 more property", "minProperties 2"]),
-    (JsonSchema({"type": "object", "maxProperties": 1}), '{"a": "b"', ",", ["no other property", "maxProperties 1"]),
-    (JsonSchema({"type": "object"}), '{"a": "b", "', 'a"', ['the key "a" is there already']),
-    (JsonSchema({"properties": {"a": {}, "b": {}}}, order="any"), '{"a": "b", "', 'a"', ['"a" is there already']),
-    (JsonSchema({"type": "object", "patternProperties": {"^x": True}, "additionalProperties": False}), '{"', "y",
+    (any_json({"type": "object", "minProperties": 2}), '{"a": "b"', "}", ["1 more property", "minProperties 2"]),
+    (any_json({"type": "object", "maxProperties": 1}), '{"a": "b"', ",", ["no other property", "maxProperties 1"]),
+    (any_json({"type": "object"}), '{"a": "b", "', 'a"', ['the key "a" is there already']),
+    (any_json({"properties": {"a": {}, "b": {}}}, order="any"), '{"a": "b", "', 'a"', ['"a" is there already']),
+    (any_json({"type": "object", "patternProperties": {"^x": True}, "additionalProperties": False}), '{"', "y",
      ["a key that a pattern allows"]),
     (obj(a={"items": {"properties": {"b/c": {"type": "null"}}}}), '{"a": ["x", {"b/c": ', "1",
      ["/a/1/b~1c needs null", "#/properties/a/items/properties/b~1c/type"]),
@@ -82,37 +83,37 @@ REFUSED: list[tuple[Constraint, str, str | int, list[str]]] = [
     (PERSON, NAMED + '"age": 150', "0", ["an integer from 0 to 150", "#/properties/age/maximum"]),
     (PERSON, NAMED + '"age": ', "-1", ["#/properties/age/minimum"]),
     (PERSON, NAMED + '"age": ', '"1"', ["an integer from 0 to 150", "#/properties/age/type"]),
-    (JsonSchema({"type": "integer", "minimum": 20}), "15", EOS, ["cannot end here", "at least 20", "#/minimum"]),
-    (JsonSchema({"type": "number", "exclusiveMinimum": 0}), "0", ",", ["above 0", "#/exclusiveMinimum", "'.'"]),
-    (JsonSchema({"type": "number", "multipleOf": 0.25}), "0.", "3", ["a multiple of 0.25", "#/multipleOf"]),
-    (JsonSchema({"type": "integer"}), "1.", "5", ["an integer", "#/type"]),
-    (JsonSchema({"type": "number"}), "", "00", ["character 2 of 2"]),
+    (any_json({"type": "integer", "minimum": 20}), "15", EOS, ["cannot end here", "at least 20", "#/minimum"]),
+    (any_json({"type": "number", "exclusiveMinimum": 0}), "0", ",", ["above 0", "#/exclusiveMinimum", "'.'"]),
+    (any_json({"type": "number", "multipleOf": 0.25}), "0.", "3", ["a multiple of 0.25", "#/multipleOf"]),
+    (any_json({"type": "integer"}), "1.", "5", ["an integer", "#/type"]),
+    (any_json({"type": "number"}), "", "00", ["character 2 of 2"]),
     # strings and words
     (PERSON, '{"name": ', "1", ["/name needs a string of at most 5 characters that matches ^a", "/name/type"]),
     (PERSON, '{"name": "', "b", ["#/properties/name/pattern", "expected 'a'"]),
     (PERSON, '{"name": "a', "bcdef", ["#/properties/name/maxLength", "character 5 of 5", "expected '\"'"]),
-    (JsonSchema({"type": "string", "minLength": 2}), '"a', '"', ["a string of at least 2 characters", "#/minLength"]),
-    (JsonSchema({"type": "string", "format": "date"}, format="assert"), '"2024-1', "3", ["format date", "#/format"]),
-    (JsonSchema({"type": "string"}), '"', "\n", ["any character but '\\t', '\\n' or '\\r'"]),
-    (JsonSchema({"const": "abc"}), '"a', "x", ['needs "abc"', "#/const", "'b'"]),
-    (JsonSchema({"enum": ["red", "green", 3]}), "", "t", ['"red", "green" or 3', "#/enum"]),
-    (JsonSchema({"enum": ["red", 3], "type": "string"}), "", "3", ['needs "red" ', "#/type"]),
-    (JsonSchema({"type": "boolean"}), "t", "x", ["'rue'"]),
-    (JsonSchema({"type": "boolean"}), "", "null", ["true or false", "#/type"]),
+    (any_json({"type": "string", "minLength": 2}), '"a', '"', ["a string of at least 2 characters", "#/minLength"]),
+    (any_json({"type": "string", "format": "date"}, format="assert"), '"2024-1', "3", ["format date", "#/format"]),
+    (any_json({"type": "string"}), '"', "\n", ["any character but '\\t', '\\n' or '\\r'"]),
+    (any_json({"const": "abc"}), '"a', "x", ['needs "abc"', "#/const", "'b'"]),
+    (any_json({"enum": ["red", "green", 3]}), "", "t", ['"red", "green" or 3', "#/enum"]),
+    (any_json({"enum": ["red", 3], "type": "string"}), "", "3", ['needs "red" ', "#/type"]),
+    (any_json({"type": "boolean"}), "t", "x", ["'rue'"]),
+    (any_json({"type": "boolean"}), "", "null", ["true or false", "#/type"]),
     # combinations
-    (JsonSchema({"anyOf": [{"type": "integer"}, {"type": "string"}]}), "", "t", ["an integer or a string", "#/anyOf"]),
-    (JsonSchema({"allOf": [{"type": "integer"}, {"maximum": 5}]}), "", "6,", ["of at most 5", "#/allOf/1/maximum"]),
-    (JsonSchema({"not": {"type": "string"}}), "", '"', ["null, true, false, a number, an object or an array", "#/not"]),
-    (JsonSchema({"$ref": "#/$defs/a", "$defs": {"a": {"type": "null"}}}), "", "1", ["needs null", "#/$defs/a/type"]),
-    (JsonSchema({"if": {"type": "string"}, "then": {"minLength": 2}, "else": False}), "", "1", ["#/if"]),
+    (any_json({"anyOf": [{"type": "integer"}, {"type": "string"}]}), "", "t", ["an integer or a string", "#/anyOf"]),
+    (any_json({"allOf": [{"type": "integer"}, {"maximum": 5}]}), "", "6,", ["of at most 5", "#/allOf/1/maximum"]),
+    (any_json({"not": {"type": "string"}}), "", '"', ["null, true, false, a number, an object or an array", "#/not"]),
+    (any_json({"$ref": "#/$defs/a", "$defs": {"a": {"type": "null"}}}), "", "1", ["needs null", "#/$defs/a/type"]),
+    (any_json({"if": {"type": "string"}, "then": {"minLength": 2}, "else": False}), "", "1", ["#/if"]),
     # arrays
     (PERSON, NAMED + '"tags": [', "]", ["the array /tags still needs 1 more item", "minItems 1", '"x" or "y"']),
     (PERSON, NAMED + '"tags": ["x", "', 'x"', ['the array /tags has "x" already (uniqueItems)', "'y\"'"]),
     (PERSON, NAMED + '"tags": ["x", "y"', ",", ["no other item", "maxItems 2", "expected ']'"]),
-    (JsonSchema({"items": {"type": "null"}, "type": "array"}), "[", "1", ["/0 needs null", "#/items/type"]),
-    (JsonSchema({"type": "array", "contains": {"type": "string"}}), "[true", "]", ["an item that is a string"]),
-    (JsonSchema({"type": "array", "uniqueItems": True}), "[1, ", "1]", ["has 1 already (uniqueItems)"]),
-    (JsonSchema({"type": "array", "items": {"type": "string"}, "uniqueItems": True}), '["é", ', '"é"',
+    (any_json({"items": {"type": "null"}, "type": "array"}), "[", "1", ["/0 needs null", "#/items/type"]),
+    (any_json({"type": "array", "contains": {"type": "string"}}), "[true", "]", ["an item that is a string"]),
+    (any_json({"type": "array", "uniqueItems": True}), "[1, ", "1]", ["has 1 already (uniqueItems)"]),
+    (any_json({"type": "array", "items": {"type": "string"}, "uniqueItems": True}), '["é", ', '"é"',
      ['has "é" already', "character 3 of 3"]),
     # other constraints
     (Choices(["yes", "no"]), "", "maybe", ["refused at 'm', character 1 of 5", "'no' or 'yes'"]),
@@ -125,7 +126,7 @@ REFUSED: list[tuple[Constraint, str, str | int, list[str]]] = [
     (Regex(r"[ \t]+x"), "", "y", ["expected white space"]),
     # guards
     (Guarded(Choices(["a", "b"]), lambda text: text == "a" or "not b"), "", "b", ["not b"]),
-    (JsonSchema({"type": "array", "items": {"type": "object"}, "uniqueItems": True}), "[{},{}", "]",
+    (any_json({"type": "array", "items": {"type": "object"}, "uniqueItems": True}), "[{},{}", "]",
      ["item 1 equals item 0", "#/uniqueItems"]),
 ]  # fmt: skip
 

@@ -21,6 +21,8 @@ from decodekit.constraints.bitmask import allocate_bitmask, ids_from_bitmask
 from decodekit.constraints.compiler import compile
 from decodekit.constraints.grammar import library
 from decodekit.constraints.grammar.grammar import Grammar
+from decodekit.constraints.members import explain
+from decodekit.constraints.named import json_schema_in
 from decodekit.errors import NameNotFoundError
 from decodekit.testing import check_language
 from tests.grammars.judges import EXACT, JUDGES, roman, run_sql
@@ -37,6 +39,10 @@ def examples_of(name: str) -> dict[str, list[str]]:
 
 
 def accepts(grammar: Grammar, text: str) -> bool:
+    """Whether a text of whichever hand is one of the grammar's: a schema takes all blanks and escapes of JSON then."""
+    schema = json_schema_in(grammar)
+    if schema is not None:
+        return explain(schema.with_options(whitespace="any", escapes="any"), text).is_allowed
     try:
         grammar.parse(text)
     except ValueError:

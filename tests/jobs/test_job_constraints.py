@@ -12,8 +12,8 @@ import pytest
 import decodekit as dk
 from decodekit.cli import console
 from decodekit.cli import extract as extract_module
+from decodekit.constraints.described import code_digest, described
 from decodekit.errors import ConstraintError, InvalidOutputError, JobError, NameNotFoundError
-from decodekit.jobs.described import code_digest, described
 from decodekit.jobs.extraction import ExtractionOptions, with_guesses
 from decodekit.jobs.prompt import choose_prompt
 from decodekit.jobs.schema import load_schema, reload_schema
@@ -81,7 +81,8 @@ def test_any_constraint_of_a_module_is_a_schema(module: Path) -> None:
         assert (shape.is_json, bool(shape.beyond)) == (is_json, is_beyond), name
         _, _, validator = ExtractionOptions(shape).check()
         assert validator.value(text) == value, name
-        again = reload_schema(shape.source, shape.schema, json.loads(json.dumps(shape.beyond)))
+        again = reload_schema(shape.source, shape.schema, *json.loads(json.dumps([shape.beyond, shape.reading])))
+        assert again.reading == shape.reading
         assert again.beyond == shape.beyond and again.schema == shape.schema, name
     with pytest.raises(NameNotFoundError, match="ANSWER, CHECKED, DATE, Form, PAIR, PHONE"):
         load_schema(f"{module}:Fom")
@@ -138,10 +139,10 @@ def test_a_guard_is_known_by_its_program(module: Path) -> None:
     # What neither the guard nor its schema is made of leaves it as it is: comments, lines, other names.
     assert not changed("def few(count):\n", "\n# small\ndef few(count):  # small\n    # small\n")
     assert not changed("[0-9]{3}", "[0-9]{4}")
-    assert reload_schema(source, before.schema, before.beyond).beyond == before.beyond
+    assert reload_schema(source, before.schema, before.beyond, before.reading).beyond == before.beyond
     module.write_text(MODULE.replace("LIMIT = 3", "LIMIT = 4"))
     with pytest.raises(JobError, match="has changed since the job was made"):
-        reload_schema(source, before.schema, before.beyond)
+        reload_schema(source, before.schema, before.beyond, before.reading)
 
 
 def test_programs_without_source_and_of_several_kinds() -> None:

@@ -175,7 +175,8 @@ def test_the_schema_of_a_job_outlives_its_file(tmp_path: Path, module: Path) -> 
         loaded = load_schema(source)
         if source == str(path):
             path.unlink()
-        again = reload_schema(source, loaded.schema)
+        again = reload_schema(source, loaded.schema, loaded.beyond, loaded.reading)
+        assert again.reading == loaded.reading
         assert again.schema == loaded.schema
         assert repr(as_constraint(again.constraint)) == repr(as_constraint(loaded.constraint))
     module.write_text(MODULE.replace("number: str", "number: int"))

@@ -27,6 +27,7 @@ from decodekit.speculation import (
 from decodekit.strategy import PROPOSERS, resolve_strategy
 from decodekit.vocabulary import Vocabulary
 from tests.models import architectures
+from tests.reference.any_json import any_json
 from tests.reference.generation_tokenizer import small_tokenizer
 
 BYTES = Vocabulary([*(bytes((b,)) for b in range(256)), None], [256])
@@ -121,7 +122,7 @@ def test_guessed_bytes_pass_over_blanks_and_escapes() -> None:
         "required": ["id"],
         "additionalProperties": False,
     }
-    matcher = compile(JsonSchema(schema), BYTES).matcher()
+    matcher = compile(any_json(schema), BYTES).matcher()
     assert matcher.forced_text() == b"{"  # then blanks may follow, and the key may have escapes
     assert matcher.forced_text({}) == b'{"id":'
     assert matcher.forced_text({ord(":"): b" ", ord("{"): b"\n"}) == b'{\n"id":'
@@ -143,16 +144,24 @@ def tiny() -> Any:
 def test_scaffolding_is_offered_in_own_tokens_and_in_the_style_of_the_text() -> None:
     llm = tiny()
     keys = {"name": {"type": "string"}, "size": {"type": "integer"}, "when": {"type": "integer"}}
-    schema = JsonSchema({"type": "object", "properties": keys, "required": [*keys], "additionalProperties": False})
+    schema = {"type": "object", "properties": keys, "required": [*keys], "additionalProperties": False}
+    every, natural = any_json(schema), JsonSchema(schema)
 
-    def offer(text: str, limit: int = 99, proposer: GrammarDraft = GrammarDraft()) -> str:
-        [draft] = proposer.propose([context(llm, schema, text)], [limit])
+    def offer(
+        text: str, limit: int = 99, proposer: GrammarDraft = GrammarDraft(), constraint: JsonSchema = every
+    ) -> str:
+        [draft] = proposer.propose([context(llm, constraint, text)], [limit])
         return llm.vocabulary.decode(draft.tokens).decode()
 
     assert offer("") == '{"name":"'
     assert offer('{"name":"x"') == ',"size":'
     assert offer('{ "name": "x", "size": 3,') == ' "when":'
     assert offer('{"name":"x') == ""
+    # What the layout of the text forces is offered to its end.
+    assert offer("", constraint=natural) == '{"name":"'
+    assert offer('{"name":"x"', constraint=natural) == ',"size":'
+    assert offer('{"name": "x", "size": 3,', constraint=natural) == ' "when": '
+    assert offer('{\n  "name": "x",', constraint=natural) == '\n  "size": '
     assert len(llm.tokenizer(offer("", 3), add_special_tokens=False)["input_ids"]) == 3
     assert offer("", 99, GrammarDraft(max_tokens=1)) == "{"
     assert GrammarDraft().propose([Context([1], [])], [5])[0].tokens == ()

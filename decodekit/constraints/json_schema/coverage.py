@@ -11,9 +11,10 @@ from decodekit.constraints.constraint import Constraint, as_constraint
 from decodekit.constraints.guards import Guarded
 from decodekit.constraints.json_schema import guarding, support
 from decodekit.constraints.json_schema.formats import Formats
+from decodekit.constraints.json_schema.frames import SchemaNetwork
 from decodekit.constraints.json_schema.reporting import report
 from decodekit.constraints.json_schema.schema import JsonSchema
-from decodekit.constraints.json_schema.support import Status
+from decodekit.constraints.json_schema.support import Finding, Status
 from decodekit.constraints.json_schema.surprises import surprises
 from decodekit.constraints.json_schema.unsatisfiable import Reasons
 from decodekit.constraints.longest import most_bytes
@@ -102,16 +103,7 @@ def check(
     constraint, guards = _json_schema(schema_or_type, format, registry)
     network = constraint.unchecked_network()
     found = list(support.findings(network.library, constraint.format))
-    by_guard = guarding.guarded_locations(network.semantics)
-    keywords = tuple(
-        KeywordCoverage(
-            finding.keyword,
-            finding.location.at(finding.keyword),
-            "guard" if finding.keyword == "uniqueItems" and finding.location.index in by_guard else finding.status,
-            finding.error,
-        )
-        for finding in found
-    )
+    keywords = _keywords(network, found)
     error: ConstraintError | None = next((entry.error for entry in keywords if entry.error is not None), None)
     impossible: list[str] = []
     reasons: list[str] = []
@@ -126,10 +118,7 @@ def check(
             constraint.root()
         except ConstraintError as refusal:  # no value fits, a limit, a schema that refers to itself in place
             error = refusal
-    warnings = surprises(found, constraint.format)
-    guarded = [entry.pointer for entry in keywords if entry.status == "guard"]
-    if guarded:
-        warnings.append(f"{', '.join(guarded[:3])}: enforced by a guard when the text may end; texts may be taken back")
+    warnings = _warnings(found, constraint.format, [entry.pointer for entry in keywords if entry.status == "guard"])
     if guards:
         warnings.append(
             f"{', '.join(guards)}: asked about the whole value when the text may end; texts may be taken back"
@@ -149,6 +138,34 @@ def check(
         most_tokens=most,
         warnings=tuple(warnings),
     )
+
+
+def warnings_of(constraint: JsonSchema) -> list[str]:
+    """The warnings of `check`, but for those that need a tokenizer; costs much less."""
+    network = constraint.network()
+    found = list(support.findings(network.library, constraint.format))
+    guarded = [entry.pointer for entry in _keywords(network, found) if entry.status == "guard"]
+    return _warnings(found, constraint.format, guarded)
+
+
+def _keywords(network: SchemaNetwork, found: list[Finding]) -> tuple[KeywordCoverage, ...]:
+    by_guard = guarding.guarded_locations(network.semantics)
+    return tuple(
+        KeywordCoverage(
+            finding.keyword,
+            finding.location.at(finding.keyword),
+            "guard" if finding.keyword == "uniqueItems" and finding.location.index in by_guard else finding.status,
+            finding.error,
+        )
+        for finding in found
+    )
+
+
+def _warnings(found: list[Finding], format: Formats, guarded: list[str]) -> list[str]:
+    warnings = surprises(found, format)
+    if guarded:
+        warnings.append(f"{', '.join(guarded[:3])}: enforced by a guard when the text may end; texts may be taken back")
+    return warnings
 
 
 def _json_schema(value: object, format: Formats, registry: object) -> tuple[JsonSchema, list[str]]:

@@ -111,6 +111,11 @@ class Sparing(Narrowed):
         return Sparing(node, self.begun)
 
     @property
+    def is_by_parts(self) -> bool:
+        """As in `Narrowed`: no part of a JSON text that is counted ends inside an escape."""
+        return not self.begun
+
+    @property
     def manner(self) -> bytes:
         """As in `Narrowed`: which escapes are needed, and the one that has begun."""
         return repr((self.begun, sorted(_NEEDED.items()))).encode()

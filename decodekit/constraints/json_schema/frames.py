@@ -62,7 +62,7 @@ class SchemaNetwork:
         formats: Formats,
         whitespace: Whitespace,
         order: Order,
-        escapes: Escapes = "any",
+        escapes: Escapes,
     ) -> None:
         self.library = Library(schema, registry)
         self.semantics = Semantics(self.library, formats)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from decodekit.constraints.constraint import Constraint
 from decodekit.constraints.guards import Guard
@@ -38,8 +38,12 @@ class JsonSchema(Constraint):
             ``"any"``: in every order.
         registry: schemas that references may name, by absolute URI: a mapping or a `referencing.Registry`. Nothing
             is ever fetched.
-        escapes: ``"any"``: every character may be an escape, as in JSON; ``"needed"``: those that JSON can write as
-            themselves are, so that more bytes are forced. It narrows what is generated, not what `parse` takes.
+        escapes: ``"needed"``: characters that JSON can write as themselves are, so that more bytes are forced;
+            ``"any"``: every character may be an escape, as in JSON.
+
+    White space and escapes narrow what is generated, not what `parse` takes. Their defaults are for generation: where
+    blanks and escapes are free, a model may spend its tokens on them. Whoever judges texts of other hands by the
+    constraint itself, as a validator does, asks for ``whitespace="any", escapes="any", order="any"``.
 
     Duplicate keys are never generated, nor is a number in a form that could not be compared with its bounds, or one
     that is read as infinity: exponents end at ``1.7976931348623158e308`` and at -999, and behind several digits at 99
@@ -66,10 +70,10 @@ class JsonSchema(Constraint):
         self,
         schema_or_type: object,
         format: Formats = "annotate",
-        whitespace: Whitespace = "any",
+        whitespace: Whitespace = "natural",
         order: Order = "declared",
         registry: object = None,
-        escapes: Escapes = "any",
+        escapes: Escapes = "needed",
     ) -> None:
         if format not in ("annotate", "assert"):
             raise OptionError(f"{format!r} is no treatment of formats", at="format", hint='"annotate" or "assert"')
@@ -105,9 +109,33 @@ class JsonSchema(Constraint):
         return json.loads(self._text)
 
     @property
+    def options(self) -> dict[str, Any]:
+        """How the schema is read and its texts are written: format, whitespace, order and escapes, by name."""
+        return {
+            "format": self.format,
+            "whitespace": self.whitespace,
+            "order": self.order,
+            "escapes": self.escapes,
+        }
+
+    @property
     def python_type(self) -> object:
         """The type that the texts are of; None for a schema."""
         return self._python_type
+
+    def with_options(self, **options: Any) -> JsonSchema:
+        """The same with other options: format, whitespace, order, escapes.
+
+        Raises:
+            OptionError: an option that `JsonSchema` does not take, or a format for a Python type.
+        """
+        if "format" in options and self._python_type is not None:
+            raise OptionError(
+                f"{options['format']!r} is no choice: the formats of a Python type are enforced as Pydantic reads them",
+                at="format",
+                hint="no format, or the schema in place of the type",
+            )
+        return JsonSchema(**dict(zip(_ARGUMENTS, self._arguments(), strict=True)) | options)
 
     def network(self) -> SchemaNetwork:
         """The network of the schema; shared by equal constraints."""
@@ -164,11 +192,16 @@ class JsonSchema(Constraint):
         return f"JsonSchema({shown if len(shown) <= 200 else shown[:199] + '…'})"
 
     def __reduce__(self) -> tuple[object, ...]:
+        return JsonSchema, self._arguments()
+
+    def _arguments(self) -> tuple[Any, ...]:
         source = self.schema if self._python_type is None else self._python_type
         registry = {uri: json.loads(text) for uri, text in self.registry} or None
         format_ = "annotate" if self._python_type is not None else self.format
-        return JsonSchema, (source, format_, self.whitespace, self.order, registry, self.escapes)
+        return source, format_, self.whitespace, self.order, registry, self.escapes
 
+
+_ARGUMENTS: Final = ("schema_or_type", "format", "whitespace", "order", "registry", "escapes")
 
 _NUM_NETWORKS: Final = 64  # as many as grammars are kept
 _BYTES_PER_CHARACTER: Final = 26  # of a network, measured with tracemalloc on 60 schemas of a corpus

@@ -38,9 +38,9 @@ import numpy as np
 
 from decodekit.constraints.bitmask import allocate_bitmask, ids_from_bitmask
 from decodekit.constraints.compiler import CompiledGrammar
-from decodekit.constraints.json_schema import JsonSchema
 from decodekit.errors import ResourceLimitError, UnsatisfiableError, UnsupportedSchemaError
 from tests.reference import json_schema as reference
+from tests.reference.any_json import any_json
 from tests.reference.byte_masks import allowed_by_bytes
 from tests.reference.json_network import SlowNetwork
 from tests.reference.vocabularies import adversarial_vocabulary, byte_vocabulary
@@ -318,7 +318,7 @@ class Engine:
     """One schema under the engine, over single bytes: public interface only."""
 
     def __init__(self, schema: Any, order: str = "any") -> None:
-        self.rule = JsonSchema(schema, order=order)  # type: ignore[arg-type]
+        self.rule = any_json(schema, order=order)  # type: ignore[arg-type]
         self.grammar: CompiledGrammar | None
         try:
             self.grammar = CompiledGrammar(self.rule, BYTES)

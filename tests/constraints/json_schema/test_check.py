@@ -8,6 +8,7 @@ import pytest
 
 import decodekit as dk
 from decodekit.errors import InvalidConstraintError, UnknownNameError
+from tests.reference.any_json import any_json
 from tests.reference.vocabularies import byte_vocabulary
 
 BYTES = byte_vocabulary()
@@ -33,9 +34,24 @@ COMPACT: dict[str, Any] = {"whitespace": "compact"}
     ],
 )
 def test_least_and_most(schema: Any, least: int, most: int | None) -> None:
-    coverage = dk.check(dk.JsonSchema(schema, **COMPACT), tokenizer=BYTES)
+    coverage = dk.check(any_json(schema, **COMPACT), tokenizer=BYTES)
     assert coverage.least_tokens == least
     assert coverage.most_tokens == most
+
+
+@pytest.mark.parametrize(
+    ("schema", "most"),
+    [
+        ({"enum": ["a", "bcd", None]}, 5),
+        ({"const": 'a"\u00e9'}, 11),  # the quote as \\u0022
+        ({"type": "string", "maxLength": 32_767}, 6 * 32_767 + 2),  # a control character is an escape of six bytes
+        ({"type": "string", "maxLength": 7, "pattern": "^[a-z]+$"}, 9),
+        ({"type": "array", "items": {"type": "string", "maxLength": 9_000}, "maxItems": 9}, 9 * 54_003 + 1),
+        ({"type": "string"}, None),
+    ],
+)
+def test_most_with_the_needed_escapes_alone(schema: Any, most: int | None) -> None:
+    assert dk.check(dk.JsonSchema(schema, whitespace="compact"), tokenizer=BYTES).most_tokens == most
 
 
 @pytest.mark.parametrize("order", ["any", "declared"])

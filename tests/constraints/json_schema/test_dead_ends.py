@@ -19,6 +19,7 @@ from decodekit.vocabulary import Vocabulary
 from tests.constraints.json_schema import corpora
 from tests.constraints.json_schema.fuzzing import DRAFTS, Source
 from tests.reference import json_schema as reference
+from tests.reference.any_json import any_json
 from tests.reference.vocabularies import adversarial_vocabulary, byte_vocabulary
 
 SLOW_STEPS = 1_000_000
@@ -71,7 +72,7 @@ def test_random_schemas(draft: int) -> None:
     num_steps = 0
     for seed in range(100, 108):
         try:
-            rule = JsonSchema(Source(random.Random(seed), draft).root())
+            rule = any_json(Source(random.Random(seed), draft).root())
             num_steps += hunt(rule, adversarial_vocabulary(), random.Random(seed), 40)
         except ConstraintError:
             continue
@@ -83,7 +84,7 @@ def test_some_of_the_corpus() -> None:
     num_steps = 0
     for row in corpora.sample(8, seed=5, max_bytes=5_000):
         try:
-            rule = JsonSchema(row["schema"], format="assert")
+            rule = any_json(row["schema"], format="assert")
             num_steps += hunt(rule, adversarial_vocabulary(), random.Random(0), 40)
         except ConstraintError:
             continue
@@ -98,7 +99,7 @@ def test_the_whole_corpus() -> None:
     rows = corpora.sample(6825, seed=11, max_bytes=10**9)
     for number, row in enumerate(rows):
         try:
-            rule = JsonSchema(row["schema"], format="assert", order="any" if number % 2 else "declared")
+            rule = any_json(row["schema"], format="assert", order="any" if number % 2 else "declared")
             num_steps += hunt(rule, adversarial_vocabulary(), random.Random(number), SLOW_STEPS // len(rows) + 1)
         except ConstraintError:
             continue
@@ -111,14 +112,14 @@ def test_negative_control_a_dead_end_is_noticed() -> None:
     """A vocabulary without the colon cannot write an object, and the hunt says where."""
     vocabulary = Vocabulary([bytes((byte,)) for byte in b'{}"a1'] + [None], eos_token_ids=[5])
     with pytest.raises(AssertionError, match="nothing may follow"):
-        hunt(JsonSchema({"type": "object", "required": ["a"]}), vocabulary, random.Random(0), 40)
+        hunt(any_json({"type": "object", "required": ["a"]}), vocabulary, random.Random(0), 40)
 
 
 @pytest.mark.parametrize("text", [b'{"k1\\', b'{"k1\\u'])
 def test_an_escape_goes_on_only_where_a_key_does(text: bytes) -> None:
     """After ``{"k1`` no other key may come, so no escape may begin: its next byte would lead nowhere."""
     schema = {"properties": {"k1": {}, "k10": {}}, "required": ["k1"], "additionalProperties": False, "type": "object"}
-    matcher = CompiledGrammar(JsonSchema(schema), byte_vocabulary()).matcher()
+    matcher = CompiledGrammar(any_json(schema), byte_vocabulary()).matcher()
     assert not all(matcher.accept(byte) for byte in text)
 
 
@@ -130,9 +131,9 @@ def test_rollback_and_fork(seed: int) -> None:
     """Whatever was tried in between, the same tokens have the same mask."""
     rng, vocabulary = random.Random(seed), adversarial_vocabulary()
     try:
-        grammar = CompiledGrammar(JsonSchema(Source(rng, DRAFTS[seed % 5]).root(), order="any"), vocabulary)
+        grammar = CompiledGrammar(any_json(Source(rng, DRAFTS[seed % 5]).root(), order="any"), vocabulary)
     except ConstraintError:
-        grammar = CompiledGrammar(JsonSchema({"minProperties": 2, "minItems": 2}), vocabulary)
+        grammar = CompiledGrammar(any_json({"minProperties": 2, "minItems": 2}), vocabulary)
     matcher = grammar.matcher()
     masks: dict[tuple[int, ...], list[int]] = {}
     tokens: tuple[int, ...] = ()
@@ -227,7 +228,7 @@ def masks_differ(first: Any, second: Any, rng: random.Random, order: Any, num_st
     grammars = []
     for schema in (first, second):
         try:
-            grammars.append(CompiledGrammar(JsonSchema(schema, order=order), vocabulary))
+            grammars.append(CompiledGrammar(any_json(schema, order=order), vocabulary))
         except UnsatisfiableError:
             grammars.append(None)  # type: ignore[arg-type]
     if None in grammars:

@@ -15,6 +15,7 @@ from decodekit.constraints.matcher import Matcher
 from decodekit.errors import ConstraintError, OptionError
 from tests.constraints.json_schema.fuzzing import DRAFTS, Source
 from tests.constraints.json_schema.test_mask_oracle import SCHEMAS, compare
+from tests.reference.any_json import any_json
 from tests.reference.vocabularies import adversarial_vocabulary, byte_vocabulary
 
 NEEDED = [f"\\{letter}" for letter in '"\\bfnrt'] + [
@@ -61,7 +62,7 @@ def expected_bytes(matcher: Matcher, data: bytes) -> list[int]:
 def walk(schema: Any, rng: random.Random, num_steps: int, **options: Any) -> int:
     """Hold the bytes that may follow against those of the wider language without needless escapes; how many places."""
     vocabulary = byte_vocabulary()
-    grammars = [CompiledGrammar(JsonSchema(schema, escapes=way, **options), vocabulary) for way in ("any", "needed")]
+    grammars = [CompiledGrammar(any_json(schema, escapes=way, **options), vocabulary) for way in ("any", "needed")]
     wide, narrow = (grammar.matcher() for grammar in grammars)
     mask = allocate_bitmask(1, vocabulary.size)
     data = b""
@@ -119,7 +120,7 @@ def test_by_hand() -> None:
 def test_negative_control_the_oracle_tells_needless_escapes() -> None:
     assert escape_at_end(rb'{"a\n\u001') == r"\u001" and escape_at_end(rb'{"a\u006') is None
     assert escape_at_end(b'"\\"') == "" and escape_at_end(rb'["\/') is None
-    matcher = CompiledGrammar(JsonSchema({"const": "a"}), byte_vocabulary()).matcher()
+    matcher = CompiledGrammar(any_json({"const": "a"}), byte_vocabulary()).matcher()
     assert matcher.accept(0x22) and expected_bytes(matcher, b'"') == [ord("a")]
 
 
@@ -139,8 +140,8 @@ def test_lists_of_words_stay_blocks() -> None:
 
 
 def test_the_option() -> None:
-    wide, narrow = JsonSchema({"type": "string"}), JsonSchema({"type": "string"}, escapes="needed")
-    assert wide != narrow and wide == JsonSchema({"type": "string"}, escapes="any")
+    wide, narrow = JsonSchema({"type": "string"}, escapes="any"), JsonSchema({"type": "string"})
+    assert wide != narrow and narrow == JsonSchema({"type": "string"}, escapes="needed")
     assert pickle.loads(pickle.dumps(narrow)) == narrow
     assert narrow.parse(r'"\u0061\/"') == "a/"  # it narrows what is generated
     with pytest.raises(OptionError, match="'some' are no escapes"):

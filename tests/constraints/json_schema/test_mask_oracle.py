@@ -20,6 +20,7 @@ from decodekit.vocabulary import Vocabulary
 from tests.constraints.json_schema import corpora
 from tests.constraints.json_schema.fuzzing import DRAFTS, Source
 from tests.reference import json_network
+from tests.reference.any_json import any_json
 from tests.reference.byte_masks import allowed_by_bytes
 from tests.reference.vocabularies import adversarial_vocabulary, byte_vocabulary, tekken_vocabulary
 
@@ -80,9 +81,10 @@ def compare(rule: JsonSchema, vocabulary: Vocabulary, rng: random.Random, num_st
 @pytest.mark.parametrize("order", ["any", "declared"])
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_small_vocabulary(name: str, order: Any) -> None:
-    whitespace = random.Random(name).choice(["any", 2])
+    wide: dict[str, Any] = {"whitespace": random.Random(name).choice(["any", 2]), "escapes": "any"}
     for seed in range(2):
-        rule = JsonSchema(SCHEMAS[name], order=order, format="assert", whitespace="natural" if seed else whitespace)
+        options = {} if seed else wide
+        rule = JsonSchema(SCHEMAS[name], order=order, format="assert", **options)
         compare(rule, adversarial_vocabulary(), random.Random(f"{name}/{order}/{seed}"), 5)
 
 
@@ -91,7 +93,7 @@ def test_random_schemas_on_a_small_vocabulary(draft: int) -> None:
     num_states = 0
     for seed in range(60):
         try:
-            rule = JsonSchema(Source(random.Random(seed), draft).root(), order="any")
+            rule = any_json(Source(random.Random(seed), draft).root(), order="any")
             num_states += compare(rule, adversarial_vocabulary(), random.Random(seed), 4)
         except ConstraintError:
             continue
@@ -101,7 +103,7 @@ def test_random_schemas_on_a_small_vocabulary(draft: int) -> None:
 
 
 def test_random_schemas_on_a_real_vocabulary() -> None:
-    rule = JsonSchema(SCHEMAS["closed"])
+    rule = any_json(SCHEMAS["closed"])
     assert compare(rule, tekken_vocabulary(), random.Random(1), 3) == 3
 
 
@@ -113,7 +115,7 @@ def test_the_corpus_on_a_real_vocabulary() -> None:
     num_schemas = num_states = 0
     for number, row in enumerate(corpora.sample(125, seed=3)):
         try:
-            rule = JsonSchema(row["schema"], format="assert", order="any" if number % 2 else "declared")
+            rule = any_json(row["schema"], format="assert", order="any" if number % 2 else "declared")
             num_states += compare(rule, tekken_vocabulary(), random.Random(number), 3)
         except ConstraintError:
             continue
@@ -123,7 +125,7 @@ def test_the_corpus_on_a_real_vocabulary() -> None:
 
 
 def test_the_oracle_agrees_with_the_plainest_run() -> None:
-    rule, vocabulary = JsonSchema(SCHEMAS["alternatives"]), adversarial_vocabulary()
+    rule, vocabulary = any_json(SCHEMAS["alternatives"]), adversarial_vocabulary()
     for text in (b"", b'{"k', b'{"k":"a"', b'{"k": "b", "v": [1, {"x": "\xc3'):
         by_bytes = CompiledGrammar(rule, byte_vocabulary()).matcher()
         assert all(by_bytes.accept(byte) for byte in text)
@@ -141,8 +143,8 @@ def test_the_oracle_agrees_with_the_plainest_run() -> None:
 
 def test_negative_control_another_schema_is_noticed() -> None:
     vocabulary = adversarial_vocabulary()
-    by_bytes = CompiledGrammar(JsonSchema({"type": "integer"}), byte_vocabulary()).matcher()
-    matcher = CompiledGrammar(JsonSchema({"type": "number"}), vocabulary).matcher()
+    by_bytes = CompiledGrammar(any_json({"type": "integer"}), byte_vocabulary()).matcher()
+    matcher = CompiledGrammar(any_json({"type": "number"}), vocabulary).matcher()
     mask = allocate_bitmask(1, vocabulary.size)
     assert matcher.accept(vocabulary.token_bytes.index(b"1")) and by_bytes.accept(ord("1"))
     matcher.fill_bitmask(mask)

@@ -14,6 +14,7 @@ from decodekit.constraints.unfolding import Unfolding
 from decodekit.errors import UnsatisfiableError
 from decodekit.testing import check_language
 from tests.reference import json_schema as reference
+from tests.reference.any_json import any_json
 from tests.reference.json_network import SlowNetwork, accepts, is_admitted
 
 UNIQUE: dict[str, Any] = {"type": "array", "uniqueItems": True}
@@ -118,7 +119,7 @@ def is_alive(rule: JsonSchema, text: str) -> bool:
 
 @pytest.mark.parametrize(("schema", "good", "bad"), IN_MASK)
 def test_in_the_mask(schema: Any, good: list[str], bad: list[str]) -> None:
-    rule = JsonSchema(schema)
+    rule = any_json(schema)
     assert rule.guard() is None
     for text in good:
         assert accepts(rule, text.encode()), text
@@ -130,7 +131,7 @@ def test_in_the_mask(schema: Any, good: list[str], bad: list[str]) -> None:
 
 @pytest.mark.parametrize(("schema", "good", "bad"), BY_GUARD)
 def test_by_the_guard(schema: Any, good: list[str], bad: list[str]) -> None:
-    rule = JsonSchema(schema)
+    rule = any_json(schema)
     assert rule.guard() is not None
     for text in good:
         assert is_admitted(rule, text.encode()), text
@@ -139,7 +140,7 @@ def test_by_the_guard(schema: Any, good: list[str], bad: list[str]) -> None:
 
 
 def test_scalars_beside_objects_are_in_the_mask() -> None:
-    rule = JsonSchema({**UNIQUE, "items": {"type": ["object", "string"]}})
+    rule = any_json({**UNIQUE, "items": {"type": ["object", "string"]}})
     assert is_alive(rule, '["a",{},"b",{}') and accepts(rule, b'["a",{},{}]')
     assert not is_alive(rule, '["a",{},"\\u0061"')
 
@@ -161,12 +162,12 @@ def test_scalars_beside_objects_are_in_the_mask() -> None:
     ],
 )
 def test_masks_agree_with_validation(items: Any, good: list[str], bad: list[str]) -> None:
-    rule = JsonSchema({**UNIQUE, "items": items, "minItems": 2}, whitespace="compact")
+    rule = any_json({**UNIQUE, "items": items, "minItems": 2}, whitespace="compact")
     check_language(rule, accepts=good, rejects=bad)
 
 
 def test_the_guard_is_part_of_the_exact_mask() -> None:
-    rule = JsonSchema({**UNIQUE, "items": {"type": "object"}}, whitespace="compact")
+    rule = any_json({**UNIQUE, "items": {"type": "object"}}, whitespace="compact")
     check_language(rule, accepts=["[{}]", '[{},{"a":1}]'], rejects=["[{},{}]", '[{"a":1},{"a":1.0}]'])
 
 
@@ -182,30 +183,30 @@ def test_what_no_array_fits() -> None:
         ({"type": "array", "maxItems": 1, "not": {"uniqueItems": True}}, ""),
     ]:
         with pytest.raises(UnsatisfiableError) as caught:
-            JsonSchema(schema).root()
+            any_json(schema).root()
         assert words in str(caught.value), schema
-    assert accepts(JsonSchema({**UNIQUE, "items": {"enum": list(range(40))}, "minItems": 40}), b"[1]") is False
+    assert accepts(any_json({**UNIQUE, "items": {"enum": list(range(40))}, "minItems": 40}), b"[1]") is False
 
 
 def test_many_items_of_few_values_stay_quick() -> None:
     schema = {**UNIQUE, "items": {"type": "integer", "minimum": 1, "maximum": 60}, "minItems": 60}
     text = json.dumps(random.Random(0).sample(range(1, 61), 60), separators=(",", ":")).encode()
-    assert accepts(JsonSchema(schema, whitespace="compact"), text)
+    assert accepts(any_json(schema, whitespace="compact"), text)
     with pytest.raises(UnsatisfiableError):
-        JsonSchema({**schema, "minItems": 10**6}).root()
+        any_json({**schema, "minItems": 10**6}).root()
 
 
 def test_large_sets_stay_quick() -> None:
     names = [f"value{number}" for number in range(20_000)]
-    rule = JsonSchema({**UNIQUE, "items": {"enum": names}, "minItems": 20_000})
+    rule = any_json({**UNIQUE, "items": {"enum": names}, "minItems": 20_000})
     assert is_alive(rule, '["value17","value18"') and not is_alive(rule, '["value17","value17"')
     shifted = [{"enum": [number, number + 1, number + 2]} for number in range(300)]
-    rule = JsonSchema({**UNIQUE, "prefixItems": shifted, "minItems": 300}, whitespace="compact")
+    rule = any_json({**UNIQUE, "prefixItems": shifted, "minItems": 300}, whitespace="compact")
     assert is_alive(rule, "[2,1,3") and not is_alive(rule, "[2,1,2")
 
 
 def test_what_the_guard_keeps_can_go_on() -> None:
-    rule = JsonSchema({"properties": {"a": UNIQUE, "b": {}}}, order="any")
+    rule = any_json({"properties": {"a": UNIQUE, "b": {}}}, order="any")
     guard = rule.guard()
     assert guard is not None
     for text, kept, at in [
@@ -218,7 +219,7 @@ def test_what_the_guard_keeps_can_go_on() -> None:
         assert "#/properties/a/uniqueItems" in refusal.message
         assert is_alive(rule, kept + ",")
     assert guard.refuses(b'{"a":[1],"b":[[],[]]}') is None
-    denying = JsonSchema({"not": {"uniqueItems": True}}).guard()
+    denying = any_json({"not": {"uniqueItems": True}}).guard()
     assert denying is not None
     refusal = denying.refuses(b"[1,[]]")
     assert refusal is not None and refusal.keep == 0
@@ -235,7 +236,7 @@ def test_a_guard_only_where_items_can_be_compound() -> None:
         ({**UNIQUE, "items": {"type": ["string", "object"]}}, True),
         ({**UNIQUE, "prefixItems": [{"type": "string"}]}, True),
     ]:
-        assert (JsonSchema(schema).guard() is not None) == has_guard, schema
+        assert (any_json(schema).guard() is not None) == has_guard, schema
 
 
 def test_coverage() -> None:
@@ -299,7 +300,7 @@ def test_against_the_specification(block: int) -> None:
     for seed in range(40):
         rng = random.Random(1000 * block + seed)
         schema = random_schema(rng)
-        rule = JsonSchema(schema, whitespace="compact")
+        rule = any_json(schema, whitespace="compact")
         oracle = reference.Validator(json.loads(json.dumps(schema)))
         arrays = [random_array(rng) for _ in range(15)]
         try:
@@ -327,7 +328,7 @@ def test_against_the_specification(block: int) -> None:
 
 def test_the_comparison_notices_a_missing_keyword() -> None:
     """A negative control: without the keyword the engine and the oracle differ."""
-    rule = JsonSchema({"items": {"type": "integer"}})
+    rule = any_json({"items": {"type": "integer"}})
     oracle = reference.Validator({"items": {"type": "integer"}, "uniqueItems": True})
     assert any(is_admitted(rule, json.dumps(v).encode()) != oracle.is_valid(v) for v in ([1], [1, 1]))
 
@@ -347,7 +348,7 @@ def test_representatives_against_all_choices() -> None:
 
 def test_what_is_left_of_a_list_has_no_lexical_states_of_its_own() -> None:
     words = [f"word{number:02}" for number in range(40)]
-    rule = JsonSchema({"type": "array", "uniqueItems": True, "items": {"enum": [*words, 7]}}, whitespace="compact")
+    rule = any_json({"type": "array", "uniqueItems": True, "items": {"enum": [*words, 7]}}, whitespace="compact")
     unfolding = Unfolding(rule.root(), Automaton())
     text = json.dumps(words[:4], separators=(",", ":"))[:-1].encode()
     state = unfolding.read(unfolding.root, text)
@@ -363,6 +364,6 @@ def test_what_is_left_of_a_list_has_no_lexical_states_of_its_own() -> None:
 
 
 def test_a_list_with_surrogate_pairs() -> None:
-    rule = JsonSchema({"type": "array", "uniqueItems": True, "items": {"enum": ["🙂", "🙃", "a🙂", 1]}})
+    rule = any_json({"type": "array", "uniqueItems": True, "items": {"enum": ["🙂", "🙃", "a🙂", 1]}})
     good = ['["🙂","🙃",1]', '["\\ud83d\\ude42", "a🙂"]', "[]"]
     check_language(rule, accepts=good, rejects=['["🙂","\\ud83d\\ude42"]', '["a"]', '["🙃","🙃"]'])

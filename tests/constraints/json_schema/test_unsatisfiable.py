@@ -15,6 +15,7 @@ from decodekit.constraints.json_schema.frames import SchemaNetwork
 from decodekit.constraints.json_schema.unsatisfiable import Reasons
 from decodekit.errors import ConstraintError, UnsatisfiableError
 from tests.constraints.json_schema import fuzzing
+from tests.reference.any_json import any_json
 
 # A schema, its impossible parts with the reason of each, and the same schema with one change that makes all possible.
 TABLE: list[tuple[Any, dict[str, str], Any]] = [
@@ -234,7 +235,7 @@ def _is_possible(schema: dict[str, Any]) -> bool:
     if any(map(validator.is_valid, INSTANCES)):
         return True
     try:
-        return validator.is_valid(json.loads(sample_text(dk.JsonSchema(schema))))
+        return validator.is_valid(json.loads(sample_text(any_json(schema))))
     except ConstraintError:
         return False
 
@@ -245,7 +246,7 @@ def test_reasons_are_true_and_as_small_as_can_be() -> None:
     for _ in range(400):
         names = source.sample(sorted(POOLS), source.randint(3, 7))
         schema = {name: source.choice(POOLS[name]) for name in names}
-        network = SchemaNetwork(schema, {}, "annotate", "any", "declared")
+        network = SchemaNetwork(schema, {}, "annotate", "any", "declared", "any")
         if network.is_inhabited(network.root_goal):
             continue
         num_impossible += 1
@@ -273,7 +274,7 @@ def test_reasons_of_random_schemas(draft: int) -> None:
             continue
         num_impossible += 1
         assert found.impossible[0] == "#" and all(found.reasons)
-        network = SchemaNetwork(schema, {}, "annotate", "any", "declared")
+        network = SchemaNetwork(schema, {}, "annotate", "any", "declared", "any")
         parts = Reasons(network).parts(network.library.root)
         aside = {name: schema[name] for name in ("$schema", "$id", "id", "$defs", "definitions") if name in schema}
         validator = fuzzing._CLASSES[draft]({**aside, **_conditions(schema, parts)})

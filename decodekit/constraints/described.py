@@ -32,7 +32,7 @@ _PLAIN: Final = (str, bytes, int, float, bool, type(None), tuple, list, dict, se
 
 def described(value: object) -> Any:
     """The JSON value of a constraint, or of an argument of one. Equal constraints have equal ones."""
-    from decodekit.constraints import JsonSchema
+    from decodekit.constraints.json_schema import JsonSchema
 
     if value is None or isinstance(value, str | bool | int):
         return value
@@ -45,8 +45,8 @@ def described(value: object) -> Any:
     if isinstance(value, set | frozenset):
         return sorted((described(item) for item in value), key=repr)
     if isinstance(value, JsonSchema):
-        options = {name: getattr(value, name) for name in ("format", "whitespace", "order", "escapes")}
-        return {"JsonSchema": {"schema": value.schema, "type": described(value.python_type), **options}}
+        more = {"registry": digest(value.registry, length=16)} if value.registry else {}
+        return {"JsonSchema": {"schema": value.schema, "type": described(value.python_type), **value.options, **more}}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {type(value).__name__: {one.name: described(getattr(value, one.name)) for one in _told(value)}}
     if isinstance(value, type):
