@@ -98,6 +98,7 @@ def extract(
     from decodekit.jobs.extraction import Extraction, ExtractionOptions
     from decodekit.jobs.schema import load_schema, warnings_of
     from decodekit.jobs.store import JobFolder, known_inputs
+    from decodekit.records.folder import check_free
 
     if fresh and force:
         raise OptionError("--fresh and --force cannot be combined: one deletes what the other keeps.", at="--force")
@@ -127,6 +128,7 @@ def extract(
     here = str(Path.cwd())
     sources = [Input(path, id_field, text_field, here) for path in inputs if path != "-"]
     # Before the model is loaded, so that faults of inputs and options are told at once.
+    check_free(output)
     known = [] if fresh else known_inputs(output)
     found = scan(sources, known=known)
     chosen.check()
@@ -167,6 +169,7 @@ def retry(
     from decodekit.jobs.documents import scan
     from decodekit.jobs.extraction import Extraction, ExtractionOptions
     from decodekit.jobs.store import JobFile, JobFolder, read_failures
+    from decodekit.records.folder import check_free
 
     rows = o.parse_batch_size(batch_size)
     job = JobFile.read(directory)
@@ -176,6 +179,7 @@ def retry(
         print_damage(damaged)
         note(f"{directory} has no failed documents")
         return DONE
+    check_free(directory)
     found = {entry.id: entry for entry in scan(job.inputs, is_lookup=True).entries if entry.id in failures}
     missing = [document_id for document_id in failures if document_id not in found]
     if missing:
@@ -242,7 +246,7 @@ def _print_left_out(found: Scan) -> None:
             f"{found.skipped[0]}" + ("; a .jsonl file is taken where it is named itself" if lines else "")
         )
     if found.repeated:
-        note(f"{len(found.repeated)} files are named more than once and done once, such as {found.repeated[0]}")
+        note(f"files that are named more than once are done once: {len(found.repeated)}, such as {found.repeated[0]}")
 
 
 def _print_summary(summary: Summary, folder: JobFolder) -> None:

@@ -29,8 +29,8 @@ File = Annotated[
     str,
     typer.Argument(
         metavar="FILE",
-        help="A .lark, .gbnf or .regex file, a JSON Schema (.json), or the name of a grammar of the library or of an "
-        "installed constraint.",
+        help="A .lark, .gbnf or .regex file, a JSON Schema (.json), module.py:NAME, or the name of a grammar of the "
+        "library or of an installed constraint.",
         show_default=False,
     ),
 ]
@@ -159,11 +159,12 @@ def _load(source: str, start: str | None) -> Constraint:
     from decodekit.constraints.grammar import Grammar, library
     from decodekit.constraints.named import available_constraints
     from decodekit.errors import NameNotFoundError, OptionError
+    from decodekit.jobs.schema import is_reference
     from decodekit.plugins import near_or_first
 
     # What is no file is a name; the text of a grammar is not meant here.
     path = Path(source)
-    is_schema = source.endswith(".json") and os.path.isfile(path)
+    is_schema = is_reference(source) or (source.endswith(".json") and os.path.isfile(path))
     names = available_constraints()
     if not is_schema:
         if os.path.isfile(path) or path.suffix in (".lark", ".gbnf", ".regex") or "/" in source:
@@ -176,7 +177,7 @@ def _load(source: str, start: str | None) -> Constraint:
                 hint=near_or_first(source, names),
             )
     if start is not None:
-        what = "a schema" if is_schema else "an installed constraint"
+        what = "what is no grammar file" if is_schema else "an installed constraint"
         raise OptionError(f"{start!r} is no start: {what} has no rules", at="--start", hint="no --start")
     if is_schema:
         from decodekit.jobs.schema import load_schema

@@ -123,6 +123,11 @@ def warnings_of(schema: JobSchema) -> list[str]:
     return [] if constraint is None else warnings_of(constraint)
 
 
+def is_reference(source: str) -> bool:
+    """Whether a text is ``module.py:NAME`` or ``package.module:NAME``."""
+    return _CLASS_REFERENCE.fullmatch(source) is not None
+
+
 def _names() -> list[str]:
     from decodekit.constraints.named import available_schemas
 

@@ -56,6 +56,18 @@ def lock_folder(path: Path) -> IO[str]:
     return file
 
 
+def check_free(path: Path) -> None:
+    """Say beforehand that a folder cannot be had: another process works in it, or it is a file, or read-only.
+
+    A folder that there is not yet is not made.
+
+    Raises:
+        JobError, OutputError: as `lock_folder`.
+    """
+    if os.path.lexists(path):
+        lock_folder(path).close()
+
+
 def remove_files(path: Path, names: list[str]) -> None:
     """Remove those of the files that there are, in this order.
 

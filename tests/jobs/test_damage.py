@@ -233,6 +233,24 @@ def test_a_job_folder_that_is_a_file(tmp_path: Path, job: Path) -> None:
     assert done.code == console.CRASH and "File exists" in done.err
 
 
+def test_a_folder_that_cannot_be_had_is_told_before_the_model_is_loaded(
+    job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from decodekit.records.folder import lock_folder
+
+    def never(*arguments: Any) -> None:
+        raise AssertionError("the model was loaded")
+
+    monkeypatch.setattr(extract_module, "load_model", never)
+    extract = ("extract", "d.jsonl", *FIELDS, "-o")
+    with lock_folder(job):
+        for command in ((*extract, job), ("retry", job)):
+            done = Result(*command)
+            assert done.code == console.USAGE and "another run works in" in done.err
+    (tmp_path / "file").write_text("x")
+    assert Result(*extract, tmp_path / "file").code == console.CRASH
+
+
 @pytest.mark.parametrize("what", ["folder", "file", "other file"])
 def test_a_folder_that_is_taken_away_during_the_job(
     tmp_path: Path, llm: FakeLLM, monkeypatch: pytest.MonkeyPatch, what: str

@@ -287,6 +287,13 @@ def test_other_models_are_told_the_form() -> None:
     assert '"yes","no"' in prompt and "JSON" not in prompt and prompt.endswith("Answer:\n")
 
 
+def test_grammar_check_takes_a_constraint_of_a_module(module: Path) -> None:
+    done = Result("grammar", "check", f"{module}:PHONE", "555", "55")
+    assert done.code == console.SOME_FAILED and "accepted  '555'" in done.out and "cannot end here" in done.out
+    assert Result("grammar", "check", f"{module}:PAIR", "one of 3").code == console.DONE
+    assert Result("grammar", "check", f"{module}:PHON", "5").code == console.SCHEMA_REFUSED
+
+
 def test_schema_check_names_the_guard(module: Path) -> None:
     done = Result("schema", "check", f"{module}:CHECKED")
     assert done.code == 0 and "short: asked about the whole value" in done.out

@@ -287,7 +287,7 @@ def test_spellings_of_one_path_are_one_document(here: Path, tmp_path: Path, llm:
     ]
     done = Result("extract", *spellings, "-o", "out", *FIELDS)
     assert (done.code, ids(here / "out")) == (console.DONE, ["a.txt"])
-    assert "5 files are named more than once and done once, such as a.txt" in done.err
+    assert "files that are named more than once are done once: 5, such as a.txt" in done.err
     for spelling in spellings:  # nor is it another one in a later run
         llm.seen.clear()
         assert Result("extract", spelling, "-o", "out", *FIELDS).code == console.DONE
