@@ -26,6 +26,9 @@ same there, and no token at all where a constraint allows implausible ones only:
 What looks at the spread or the number of finite logits (top-nσ, dynamic temperature) sees them as well.
 """
 
+_MARGIN: Final = 2.0**-18
+"""What is at the limit but for rounding is plausible; as in `sampling.margins`."""
+
 _LEAST: Final = -1e4
 """Log-probabilities that something is subtracted from end here: infinity less infinity is no number."""
 
@@ -85,7 +88,7 @@ def jensen_shannon(log_p: Tensor, log_q: Tensor) -> Tensor:
 
 def _plausible(law: Tensor, scores: Tensor, share: float, distance: float) -> Tensor:
     """The scores of tokens at least `share` times as likely as the likeliest; others keep their order far below."""
-    is_plausible = law >= law.amax(dim=-1, keepdim=True) + math.log(share)
+    is_plausible = law >= law.amax(dim=-1, keepdim=True) + (math.log(share) - _MARGIN)
     return torch.where(is_plausible, scores, law + distance)
 
 

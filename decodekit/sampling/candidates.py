@@ -18,6 +18,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from decodekit.sampling.margins import precise_type, reached
+
 Floats = NDArray[np.float32]
 Ids = NDArray[np.int64]
 
@@ -90,11 +92,12 @@ def nucleus_candidates(logits: Tensor, p: float) -> Candidates | None:
     if p == 1.0 or searched < 16:
         return None
     values, ids = in_order(*_top(logits, searched))
-    total = (logits - logits.amax(dim=-1, keepdim=True)).exp().sum(dim=-1, keepdim=True).numpy(force=True)
+    every = (logits - logits.amax(dim=-1, keepdim=True)).exp()
+    total = every.sum(dim=-1, keepdim=True, dtype=precise_type(logits)).numpy(force=True)
     with np.errstate(invalid="ignore"):  # a row without tokens gives NaN, which removes nothing
-        weights = np.exp(values - values[:, :1])
-        mass = weights.cumsum(axis=1, dtype=np.float64).astype(np.float32)
-        removed = mass - weights >= np.float32(p) * total
+        weights = np.exp(values - values[:, :1]).astype(np.float64)
+        mass = weights.cumsum(axis=1)
+        removed = mass - weights >= reached(p) * total
     sizes = np.count_nonzero(~removed, axis=1)
     least = np.take_along_axis(values, sizes[:, None] - 1, axis=1)
     if not (least > values[:, -1:]).all():  # the nucleus, or a tie with its last token, may go on beyond

@@ -1,7 +1,8 @@
 """How a row of logits is reshaped: pure functions from tensors to tensors, each over all rows at once.
 
 ``logits`` is float32 [N, V] and is never changed in place. A removed token is -inf; what is -inf stays -inf, what is
-NaN stays NaN (so a fault of the model is seen where a token is selected), and no truncation removes a whole row.
+NaN stays NaN (so a fault of the model is seen where a token is selected), and no truncation removes a whole row. Where
+a truncation compares what is equal but for rounding, the token stays: see `margins`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from decodekit.errors import OptionError
 from decodekit.sampling.history import History
+from decodekit.sampling.margins import lowest_kept, precise, reached, widened
 from decodekit.sampling.wide import MANY, divided, is_wide
 from decodekit.sampling.wide import outside_nucleus as nucleus_of_wide_rows
 
@@ -64,18 +66,17 @@ def outside_nucleus(ordered: Tensor, p: float) -> Tensor:
     A token goes when the tokens before it already have mass p. Both sides of the comparison are left unnormalised, so
     the answer does not depend on how many places of -inf follow.
     """
-    weights = (ordered - ordered[..., :1]).exp()
+    weights = precise((ordered - ordered[..., :1]).exp())
     mass = weights.cumsum(dim=-1)
     # The first token has mass 0 before it, so it always stays. NaN compares false: a faulty row keeps all its places.
-    return mass - weights >= p * mass[..., -1:]
+    return mass - weights >= reached(p) * mass[..., -1:]
 
 
 def apply_min_p(logits: Tensor, min_p: float) -> Tensor:
     """Keep the tokens at least `min_p` times as likely as the likeliest one (Nguyen et al. 2024)."""
     if min_p == 0.0:
         return logits
-    floor = logits.amax(dim=-1, keepdim=True) + math.log(min_p)
-    return logits.masked_fill(logits < floor, -math.inf)
+    return logits.masked_fill(logits < lowest_kept(logits, widened(-math.log(min_p))), -math.inf)
 
 
 def apply_repetition_penalty(logits: Tensor, history: History, penalty: float, window: int | None = None) -> Tensor:

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from decodekit.sampling.checks import is_count, is_number, require
 from decodekit.sampling.functions import apply_top_k
+from decodekit.sampling.margins import log_total, lowest_kept, precise, widened
 
 _BITS = math.log2(math.e)
 
@@ -35,8 +36,8 @@ def apply_mirostat(logits: Tensor, mu: Tensor) -> Tensor:
         logits: float32 [N, V].
         mu: float32 [N].
     """
-    removed = (surprise(logits) > mu.unsqueeze(-1)) & (logits < logits.amax(dim=-1, keepdim=True))
-    return logits.masked_fill(removed, -math.inf)
+    distance = widened(precise(mu).unsqueeze(-1) * math.log(2) - log_total(logits))
+    return logits.masked_fill(logits < lowest_kept(logits, distance), -math.inf)
 
 
 def mirostat_k(logits: Tensor, mu: Tensor, num_likeliest: int = 100) -> Tensor:
@@ -64,7 +65,7 @@ def mirostat_k(logits: Tensor, mu: Tensor, num_likeliest: int = 100) -> Tensor:
     factor = torch.where(near, 1 / math.log(max(vocab_size, 2)), e / -torch.expm1(-e * math.log(max(vocab_size, 2))))
     log_k = (factor.log() + mu.to(torch.float64) * math.log(2)) / s
     # One token left: s = 0 / 0. All equal: s = 0, and k is without bound.
-    return log_k.nan_to_num(nan=math.inf).exp().clamp(min=1, max=vocab_size).to(torch.int64)
+    return widened(log_k).nan_to_num(nan=math.inf).exp().clamp(min=1, max=vocab_size).to(torch.int64)
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from decodekit.sampling import functions
 from decodekit.sampling.candidates import Floats
 from decodekit.sampling.checks import is_count, is_number, require
 from decodekit.sampling.history import History
+from decodekit.sampling.margins import lowest_kept_of, reached, widened
 
 if TYPE_CHECKING:
     from decodekit.sampling.pipeline import Pipeline
@@ -207,9 +208,9 @@ class TopP(OrderPreserving):
         """The shortest start of the row with mass p; the same arithmetic as ``outside_nucleus``."""
         if self.p == 1.0:
             return logits
-        weights = np.exp(logits - logits[:, :1])
-        mass = weights.cumsum(axis=1, dtype=np.float64).astype(np.float32)
-        return np.where(mass - weights >= np.float32(self.p) * mass[:, -1:], _REMOVED, logits)
+        weights = np.exp(logits - logits[:, :1]).astype(np.float64)
+        mass = weights.cumsum(axis=1)
+        return np.where(mass - weights >= reached(self.p) * mass[:, -1:], _REMOVED, logits)
 
 
 @dataclass(frozen=True, repr=False)
@@ -234,7 +235,8 @@ class MinP(OrderPreserving):
         """The start of the row down to a share min_p of its first."""
         if self.min_p == 0.0:
             return logits
-        return np.where(logits < logits[:, :1] + np.float32(math.log(self.min_p)), _REMOVED, logits)
+        floor = lowest_kept_of(logits[:, :1], widened(-math.log(self.min_p)))
+        return np.where(logits < floor, _REMOVED, logits)
 
 
 def with_history(processor: LogitsProcessor, history: History | None) -> History:

@@ -13,6 +13,7 @@ from decodekit.errors import OptionError
 from decodekit.sampling.candidates import Floats
 from decodekit.sampling.checks import is_number, require, token_ids
 from decodekit.sampling.history import History
+from decodekit.sampling.margins import log_total, lowest_kept, widened
 from decodekit.sampling.processors import LogitsProcessor, OrderPreserving, Stage
 from decodekit.sampling.truncations import entropy
 
@@ -66,9 +67,10 @@ def apply_xtc(logits: Tensor, probability: float, threshold: float, spared: tupl
 def _top_choices(logits: Tensor, threshold: float, spared: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     """The tokens that XTC removes, bool [N, V], and the law of the row. NaN compares false and removes nothing."""
     law = logits.softmax(dim=-1)
-    is_top = law >= threshold
-    least = torch.where(is_top, law, math.inf).amin(dim=-1, keepdim=True)
-    removed = is_top & (law > least)
+    # The likeliest token counts even below the threshold: alone, it is the least likely of them.
+    is_top = logits >= lowest_kept(logits, widened(-log_total(logits) - math.log(threshold)))
+    least = torch.where(is_top, logits, math.inf).amin(dim=-1, keepdim=True)
+    removed = is_top & (logits > least)
     if spared:
         removed[..., [token for token in spared if token < logits.shape[-1]]] = False
     return removed, law

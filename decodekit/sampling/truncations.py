@@ -1,7 +1,8 @@
 """Truncations that look at the whole law of a row: typical, epsilon, eta, top-n-sigma, top-h and top-a.
 
 Each keeps the likeliest token, or the most typical one, whatever its setting. Tokens equal in what decides are kept or
-removed together, so that none of these depends on the order of a sort.
+removed together, so that none of these depends on the order of a sort; what is at a limit but for rounding is kept
+(see `margins`).
 
 Notation: p = softmax(z), H = -sum(p ln p) in nats.
 """
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from decodekit.sampling.checks import is_count, is_number, require
 from decodekit.sampling.history import History
+from decodekit.sampling.margins import log_total, lowest_kept, precise, reached, stretched, widened
 from decodekit.sampling.processors import LogitsProcessor, Stage
 
 
@@ -24,10 +26,15 @@ def entropy(logits: Tensor) -> Tensor:
 
     A row without tokens, or with NaN, has the entropy NaN.
     """
-    log_law = logits.to(torch.float64).log_softmax(dim=-1)
+    return _entropy(logits).to(torch.float32)
+
+
+def _entropy(logits: Tensor) -> Tensor:
+    """H before it is rounded."""
+    log_law = precise(logits).log_softmax(dim=-1)
     terms = torch.where(log_law > -math.inf, log_law.exp() * log_law, 0.0)
     total = -terms.sum(dim=-1, keepdim=True)
-    return torch.where(log_law.isnan().any(dim=-1, keepdim=True), math.nan, total).to(torch.float32)
+    return torch.where(log_law.isnan().any(dim=-1, keepdim=True), math.nan, total)
 
 
 def apply_typical(logits: Tensor, mass: float) -> Tensor:
@@ -42,52 +49,53 @@ def apply_typical(logits: Tensor, mass: float) -> Tensor:
     """
     if mass == 1.0:
         return logits
-    log_law = logits.log_softmax(dim=-1)
-    deviations, ids = (-log_law - entropy(logits)).abs().sort(dim=-1)
-    before = (log_law.exp().gather(-1, ids).cumsum(dim=-1) < mass).sum(dim=-1, keepdim=True)
+    relative = logits - logits.amax(dim=-1, keepdim=True)
+    # -ln p - H = -relative + ln sum e^relative - H, where the last two are about as large.
+    centre = (log_total(logits) - _entropy(logits)).to(torch.float32)
+    deviations, ids = (centre - relative).abs().sort(dim=-1)
+    masses = precise(relative.exp().gather(-1, ids)).cumsum(dim=-1)
+    before = (masses < reached(mass) * masses[..., -1:]).sum(dim=-1, keepdim=True)
     limit = deviations.gather(-1, before.clamp(max=logits.shape[-1] - 1))
-    removed = torch.zeros_like(logits, dtype=torch.bool).scatter_(-1, ids, deviations > limit)
+    removed = torch.zeros_like(logits, dtype=torch.bool).scatter_(-1, ids, deviations > widened(limit))
     return logits.masked_fill(removed, -math.inf)
 
 
 def apply_epsilon(logits: Tensor, epsilon: float) -> Tensor:
     """Keep p >= epsilon, and the likeliest token (epsilon sampling, Hewitt et al. 2022)."""
-    return _at_least(logits, torch.full_like(logits[..., :1], math.log(epsilon)))
+    return _at_least(logits, math.log(epsilon))
 
 
 def apply_eta(logits: Tensor, epsilon: float) -> Tensor:
     """Keep p >= min(epsilon, sqrt(epsilon) e^-H), and the likeliest token (eta sampling, Hewitt et al. 2022)."""
-    floor = (0.5 * math.log(epsilon) - entropy(logits)).clamp(max=math.log(epsilon))
-    return _at_least(logits, floor)
+    return _at_least(logits, (0.5 * math.log(epsilon) - _entropy(logits)).clamp(max=math.log(epsilon)))
 
 
 def apply_top_a(logits: Tensor, a: float) -> Tensor:
     """Keep p >= a max(p)^2, and the likeliest token (top-a; RWKV-LM, KoboldAI)."""
     if a == 0.0:
         return logits
-    peak = logits.log_softmax(dim=-1).amax(dim=-1, keepdim=True)
-    return _at_least(logits, math.log(a) + 2 * peak)
+    return _at_least(logits, math.log(a) - 2 * log_total(logits))  # ln max p = -ln sum e^(z - max z)
 
 
-def _at_least(logits: Tensor, floor: Tensor) -> Tensor:
+def _at_least(logits: Tensor, floor: Tensor | float) -> Tensor:
     """Keep ln p >= floor [..., 1], and the likeliest tokens. Comparisons with NaN are false and remove nothing."""
-    removed = (logits.log_softmax(dim=-1) < floor) & (logits < logits.amax(dim=-1, keepdim=True))
-    return logits.masked_fill(removed, -math.inf)
+    distance = widened(-log_total(logits) - floor)
+    return logits.masked_fill(logits < lowest_kept(logits, distance), -math.inf)
 
 
 def apply_top_n_sigma(logits: Tensor, n: float) -> Tensor:
     """Keep z >= max z - n std(z), over the finite z (Tang et al. 2024).
 
     The standard deviation is that of the population, as in llama.cpp; the authors' code divides by the number less one.
-    A temperature before or after changes nothing of what is kept.
+    A temperature before or after changes nothing of what is kept. Of two tokens the second is exactly two deviations
+    below the first, whatever the logits, so that n = 2 keeps both.
     """
     is_left = logits > -math.inf
     count = is_left.sum(dim=-1, keepdim=True).clamp(min=1)
-    values = torch.where(is_left, logits, 0.0).to(torch.float64)
+    values = precise(torch.where(is_left, logits, 0.0))
     mean = values.sum(dim=-1, keepdim=True) / count
     variance = torch.where(is_left, (values - mean).square(), 0.0).sum(dim=-1, keepdim=True) / count
-    floor = logits.amax(dim=-1, keepdim=True) - (n * variance.sqrt()).to(torch.float32)
-    return logits.masked_fill(logits < floor, -math.inf)
+    return logits.masked_fill(logits < lowest_kept(logits, stretched(n * variance.sqrt())), -math.inf)
 
 
 def apply_top_h(logits: Tensor, h: float, num_candidates: int = 100) -> Tensor:
@@ -102,10 +110,10 @@ def apply_top_h(logits: Tensor, h: float, num_candidates: int = 100) -> Tensor:
         num_candidates: at least 1.
     """
     values = torch.topk(logits, min(num_candidates, logits.shape[-1]), dim=-1, sorted=True).values
-    log_law = values.log_softmax(dim=-1)
+    log_law = precise(values).log_softmax(dim=-1)
     terms = -torch.where(log_law > -math.inf, log_law.exp() * log_law, 0.0)
     sums = terms.cumsum(dim=-1)
-    is_kept = sums <= h * sums[..., -1:]
+    is_kept = sums <= stretched(h) * sums[..., -1:]
     limit = values.gather(-1, is_kept.sum(dim=-1, keepdim=True).sub(1).clamp(min=0))
     return logits.masked_fill(logits < limit, -math.inf)
 

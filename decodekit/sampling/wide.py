@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from decodekit.sampling.candidates import Candidates, Floats, Ids
+from decodekit.sampling.margins import lowest_kept_of, reached, widened
 from decodekit.sampling.noise import Words, gumbel_at
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ def truncated(
     if isinstance(first, TopK):
         _over_rows(cut_top_k, rows, peaks, scale, first.k, cuts, lasts, counts)
     elif isinstance(first, TopP):
-        _over_rows(cut_top_p, rows, peaks, scale, first.p, cuts, lasts, counts)
+        _over_rows(cut_top_p, rows, peaks, scale, reached(first.p), cuts, lasts, counts)
         if 4 * counts.max() > vocab_size and not any(isinstance(processor, TopP) for processor in rest):
             return None
         if rest and isinstance(rest[0], MinP) and rest[0].min_p > 0:  # few of the nucleus are left, and need sorting
@@ -128,7 +129,7 @@ def outside_nucleus(logits: Tensor, p: float) -> NDArray[np.bool_] | None:
         return None
     rows, peaks = found
     cuts, lasts, counts = _places(len(rows))
-    _over_rows(cut_top_p, rows, peaks, np.float32(1), p, cuts, lasts, counts)
+    _over_rows(cut_top_p, rows, peaks, np.float32(1), reached(p), cuts, lasts, counts)
     removed: NDArray[np.bool_] = rows < cuts[:, None]
     for row in np.flatnonzero(lasts < rows.shape[1]):  # of its ties with the last token only some stay
         last = lasts[row] + 1
@@ -188,8 +189,7 @@ def _threads(count: int, process: int) -> ThreadPoolExecutor:
 
 def _min_p_cuts(peaks: Floats, scale: np.float32, min_p: float) -> Floats:
     """The least y that min-p keeps, [N]; the same arithmetic as ``apply_min_p``."""
-    cuts: Floats = peaks.max(axis=1) / scale + np.float32(math.log(min_p))
-    return cuts
+    return lowest_kept_of(peaks.max(axis=1) / scale, widened(-math.log(min_p)))
 
 
 def _places(num_rows: int) -> tuple[Floats, Ids, Ids]:
