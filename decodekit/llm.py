@@ -7,12 +7,15 @@ completion.value
 
 from __future__ import annotations
 
+import sys
+import warnings
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import partial
 from itertools import repeat
-from typing import Any, Literal, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
 from decodekit.constraints import as_constraint, compile
 from decodekit.constraints.compiler import CompiledGrammar
@@ -32,7 +35,16 @@ from decodekit.generation import families
 from decodekit.generation.batch import Result
 from decodekit.generation.beam import Beam
 from decodekit.generation.completion import Chunk, Completion, Score
-from decodekit.generation.prompt import Messages, Prompt, encode, encode_plain, is_messages
+from decodekit.generation.prompt import (
+    Messages,
+    Prompt,
+    TokenIds,
+    check_prompt,
+    each_prompt,
+    encode,
+    encode_plain,
+    is_single,
+)
 from decodekit.generation.retreat import MAX_ROLLBACKS
 from decodekit.generation.scoring import token_logprobs
 from decodekit.generation.search import Choice, Search, SearchCall
@@ -47,6 +59,9 @@ from decodekit.speculation.canonical import Canonical
 from decodekit.speculation.proposer import ChecksTarget, each_proposer
 from decodekit.strategy import Greedy, Guidance, Processors, Strategy, can_redraw, check_seed, resolve_strategy
 from decodekit.vocabulary import Vocabulary
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 __all__ = ["LLM", "Chunk", "Completion", "Score", "generate"]
 
@@ -71,6 +86,7 @@ class _Plan:
     on_length: OnLength
     on_error: OnError
     seeds: Iterable[int]
+    is_drawn_unseeded: bool
 
 
 class LLM:
@@ -131,9 +147,13 @@ class LLM:
         return f"LLM({self.model.name!r}, {self.model.dtype}, {self.model.device})"
 
     @overload
-    def generate(self, prompts: Prompt, **options: Any) -> Completion: ...
+    def generate(self, prompts: str | Messages | Sequence[int], **options: Any) -> Completion: ...
     @overload
-    def generate(self, prompts: Sequence[str] | Sequence[Messages], **options: Any) -> list[Completion]: ...
+    def generate(
+        self, prompts: Sequence[str] | Sequence[Messages] | Sequence[TokenIds], **options: Any
+    ) -> list[Completion]: ...
+    @overload
+    def generate(self, prompts: Tensor | Mapping[str, Any], **options: Any) -> Any: ...
     def generate(
         self,
         prompts: Prompt | Sequence[Prompt],
@@ -154,7 +174,10 @@ class LLM:
         """Continue prompts. A list in gives a list out, in order.
 
         Args:
-            prompts: a text, a conversation (list of messages with ``role`` and ``content``), or a list of these.
+            prompts: a text, a conversation (list of messages with ``role`` and ``content``), token ids, or a list of
+                these. Token ids are a list or a tensor of integers, or what the tokenizer returns (``input_ids`` and
+                ``attention_mask``; padding is left out), and are taken as they are. Two dimensions are a list of
+                prompts, ``tokenizer(text, return_tensors="pt")`` as well, which has one row.
             strategy: ``"greedy"``, ``"sample"``, ``"beam"``, ``"best-of"`` or another installed name; a value such as
                 ``Sample(temperature=0.7)`` or ``Beam(4)``;
                 or logits processors joined by ``|``, to sample with.
@@ -162,8 +185,9 @@ class LLM:
                 the name of a grammar of the library or of an installed constraint.
             max_new_tokens: how many tokens a text may have, its end-of-sequence token included.
             stop: texts that end a completion; the one that ends first counts and is not part of the text.
-            seed: key of the noise when sampling, one for all prompts or one for each. Equal prompts with equal seeds
-                give equal texts, whatever else is in the batch.
+            seed: key of the noise when sampling, one for all prompts or one for each; without one it is 0. Equal
+                prompts with equal seeds give equal texts, whatever else is in the batch, so that equal prompts in one
+                list need ``seed=range(len(prompts))``, or ``num_return_sequences`` for several texts of one prompt.
             logprobs: record the log-probability of every token under the model's own law (before penalties,
                 temperature, truncation and constraint), with ``contrast=`` under that of the contrast; an integer
                 k > 0 records the k likeliest alternatives too.
@@ -205,7 +229,7 @@ class LLM:
         )
         done = {chunk.index: chunk.completion for chunk in chunks if chunk.completion is not None}
         completions = [done[index] for index in range(len(done))]
-        return completions[0] if _is_single(prompts) else completions
+        return completions[0] if is_single(prompts) else completions
 
     def stream(
         self,
@@ -226,10 +250,16 @@ class LLM:
     ) -> Iterator[Chunk]:
         """Continue prompts and hand out the texts as they grow. Options and errors are those of `generate`."""
         faults: list[DecodekitError] = []
-        listed: list[Any] = [prompts] if _is_single(prompts) or not isinstance(prompts, Iterable) else list(prompts)
+        listed: list[Any] = []
+        try:
+            listed = each_prompt(prompts)
+        except OptionError as error:
+            faults.append(error)
         for index, prompt in enumerate(listed):
-            if not isinstance(prompt, str) and not is_messages(prompt):
-                faults.append(OptionError(f"a prompt is a text or messages, not {prompt!r:.40}", at=f"prompt {index}"))
+            try:
+                check_prompt(prompt, f"prompt {index}", self.vocabulary.size)
+            except OptionError as error:
+                faults.append(error)
         if isinstance(seed, Sequence):
             if len(seed) != len(listed):
                 faults.append(OptionError(f"{len(seed)} seeds for {len(listed)} prompts", at="seed"))
@@ -254,6 +284,8 @@ class LLM:
             raise OptionError(
                 f"{plan.contrast.num_prompts} negative prompts for {len(listed)} prompts", at="negative_prompt"
             )
+        if plan.is_drawn_unseeded:
+            _warn_of_equal_prompts(listed)
         return self._decode(listed, plan, min(batch_size, max(1, len(listed))))
 
     def as_completed(
@@ -276,8 +308,11 @@ class LLM:
         """Continue a stream of prompts, possibly endless; completions with the numbers of their prompts as they finish.
 
         Prompts, and seeds where there is one for each, are taken one by one when there is room for them in the batch,
-        so that memory does not grow with their number. Options and errors are those of `generate`.
+        so that memory does not grow with their number. Options and errors are those of `generate`; something that is no
+        prompt is the error of its completion.
         """
+        if is_single(prompts) or isinstance(prompts, Mapping) or hasattr(prompts, "ndim"):
+            prompts = each_prompt(prompts)
         plan = self._plan(
             [],
             strategy=strategy,
@@ -297,18 +332,25 @@ class LLM:
         return ((chunk.index, chunk.completion) for chunk in chunks if chunk.completion is not None)
 
     @overload
-    def score(self, texts: str) -> Score: ...  # type: ignore[overload-overlap]
+    def score(self, texts: str | Sequence[int]) -> Score: ...  # type: ignore[overload-overlap]
     @overload
-    def score(self, texts: Sequence[str]) -> list[Score]: ...
-    def score(self, texts: str | Sequence[str]) -> Score | list[Score]:
+    def score(self, texts: Sequence[str] | Sequence[TokenIds]) -> list[Score]: ...
+    @overload
+    def score(self, texts: Tensor | Mapping[str, Any]) -> Any: ...
+    def score(self, texts: Any) -> Any:
         """Log-probabilities of texts under the model. A list in gives a list out, in order.
 
+        Args:
+            texts: a text, or token ids as `generate` takes them; or a list of these.
+
         Raises:
-            OptionError: a text has fewer than two tokens, so that there is nothing to predict.
+            OptionError: a text has fewer than two tokens, so that there is nothing to predict; or is none.
             ContextLengthError: a text is longer than the model's context.
         """
-        listed = [texts] if isinstance(texts, str) else list(texts)
-        token_ids = [encode(self.tokenizer, text, f"text {index}") for index, text in enumerate(listed)]
+        token_ids = [
+            encode(self.tokenizer, text, f"text {index}", self.vocabulary.size)
+            for index, text in enumerate(each_prompt(texts))
+        ]
         context_length = self.model.context_length
         for index, ids in enumerate(token_ids):
             if len(ids) < 2:
@@ -321,7 +363,7 @@ class LLM:
             Score(tuple(ids), tuple(logprobs))
             for ids, logprobs in zip(token_ids, token_logprobs(self.model, token_ids), strict=True)
         ]
-        return scores[0] if isinstance(texts, str) else scores
+        return scores[0] if is_single(texts) else scores
 
     def _plan(
         self,
@@ -428,6 +470,7 @@ class LLM:
             )
         raise_faults(faults)
         assert resolved is not None
+        is_drawn_unseeded = seed is None and resolved.seed is None and _has_seed(resolved)
         if seed is None:
             seed = resolved.seed or 0
         if logprobs is False or logprobs == 0:
@@ -476,6 +519,7 @@ class LLM:
             on_length or ("return" if constraint is None else "error"),
             on_error,
             seed if isinstance(seed, Iterable) else repeat(seed),
+            is_drawn_unseeded,
         )
 
     def _faults_of_speed(
@@ -552,7 +596,7 @@ class LLM:
             request: Request | DecodekitError
             try:
                 seed = _next_seed(seeds, index)  # first: a prompt that cannot be read uses its seed up, too
-                token_ids = encode(self.tokenizer, prompt, f"prompt {index}")
+                token_ids = encode(self.tokenizer, prompt, f"prompt {index}", self.vocabulary.size)
                 matcher = None if plan.grammar is None else plan.grammar.matcher()
                 request = Request(token_ids, matcher, seed, negative_prompt=self._negative_prompt(plan, index))
             except DecodekitError as error:
@@ -562,7 +606,7 @@ class LLM:
     def _negative_prompt(self, plan: _Plan, index: int) -> list[int]:
         """What guidance contrasts a prompt with; empty for its last token, or without guidance."""
         given = plan.contrast.negative_prompt_of(index) if isinstance(plan.contrast, Guidance) else None
-        return [] if given is None else encode(self.tokenizer, given, f"negative prompt {index}")
+        return [] if given is None else encode(self.tokenizer, given, f"negative prompt {index}", self.vocabulary.size)
 
 
 def generate(model: Any, tokenizer: Any, prompts: Any, **options: Any) -> Any:
@@ -672,8 +716,28 @@ def _parse(constraint: Constraint, text: str, index: int) -> tuple[Any, Decodeki
         )
 
 
-def _is_single(prompts: Prompt | Sequence[Prompt]) -> bool:
-    return isinstance(prompts, str) or is_messages(prompts)
+def _has_seed(strategy: Any) -> bool:
+    """Whether a strategy, or the one that it draws samples with, draws by a seed; beams do if they are told to."""
+    drawing = getattr(strategy, "strategy", strategy)
+    has_seed = is_dataclass(drawing) and any(option.name == "seed" for option in fields(drawing))
+    return has_seed and getattr(drawing, "do_sample", True)
+
+
+def _warn_of_equal_prompts(prompts: Sequence[Any]) -> None:
+    """Say that equal prompts get equal texts, which nobody expects who draws several without a seed."""
+    counts = Counter(prompt if isinstance(prompt, str) else repr(prompt) for prompt in prompts)
+    most = max(counts.values(), default=1)
+    if most < 2:
+        return
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and frame.f_code.co_filename == __file__:
+        level, frame = level + 1, frame.f_back
+    warnings.warn(
+        f"{most} equal prompts get {most} equal texts: without a seed, every prompt has the seed 0. "
+        "Try seed=range(len(prompts)), or num_return_sequences for several texts of one prompt.",
+        UserWarning,
+        stacklevel=level,
+    )
 
 
 def _next_seed(seeds: Iterator[int], index: int) -> int:

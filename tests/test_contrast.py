@@ -260,7 +260,7 @@ def test_prompts_without_a_negative_one() -> None:
         (lambda: dk.Guidance(1.0), ["scale"]),
         (lambda: dk.Guidance(float("nan"), ""), ["scale", "negative_prompt"]),
         (lambda: dk.Guidance(2.0, []), ["negative_prompt"]),
-        (lambda: dk.Guidance(2.0, [3]), ["negative_prompt"]),
+        (lambda: dk.Guidance(2.0, [3.5]), ["negative_prompt"]),
         (lambda: dk.DoLa("middle"), ["layers"]),
         (lambda: dk.DoLa([], relative_top=0.0, final_norm=1), ["layers", "relative_top", "final_norm"]),
         (lambda: dk.DoLa([-1]), ["layers"]),

@@ -29,7 +29,7 @@ from decodekit.evaluation.speed import speed_of
 from decodekit.evaluation.strategies import Strategies, named_strategies
 from decodekit.evaluation.task import Task, named_tasks
 from decodekit.evaluation.values import is_valid
-from decodekit.generation.prompt import Prompt
+from decodekit.generation.prompt import Prompt, is_messages
 from decodekit.llm import LLM, StrategyLike
 from decodekit.models.loading import BUNDLED
 from decodekit.plugins import did_you_mean
@@ -114,6 +114,11 @@ def compare(
     for task in found:
         for constraint in {task.constraint_of(example) for example in task.examples} - {None}:
             _collected(partial(_check_constraint, llm, task, constraint), faults)
+    if judge is not None and judge.vocabulary != llm.vocabulary:
+        for task in found:
+            if any(not isinstance(one.prompt, str) and not is_messages(one.prompt) for one in task.examples):
+                cause = f"the prompts of {task.name!r} are token ids, and the judge has another vocabulary"
+                faults.append(OptionError(cause, at="judge", hint="prompts as texts"))
     raise_faults(faults)
     if max_new_tokens is not None:
         found = [replace(task, max_new_tokens=max_new_tokens) for task in found]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from decodekit.errors import DecodekitError, OptionError
-from decodekit.generation.prompt import Prompt, encode, encode_plain
+from decodekit.generation.prompt import Messages, Prompt, encode, encode_plain, is_messages
 from decodekit.generation.scoring import token_logprobs
 from decodekit.llm import LLM
 
@@ -36,11 +36,13 @@ class Judge:
         Raises:
             DecodekitError: a prompt cannot be read by the judge's tokenizer.
         """
-        keys = [(_plain(prompt), text) for prompt, text in pairs]
+        keys = [(_key(prompt), text) for prompt, text in pairs]
         new = {key: prompt for key, (prompt, _) in zip(keys, pairs, strict=True) if key not in self._known}
         readable: list[tuple[tuple[str, str], list[int], int]] = []
         for key, prompt in new.items():
-            before = encode(self.llm.tokenizer, self._readable(prompt), "prompt for the judge")
+            before = encode(
+                self.llm.tokenizer, self._readable(prompt), "prompt for the judge", self.llm.vocabulary.size
+            )
             own = encode_plain(self.llm.tokenizer, key[1])
             limit = self.llm.model.context_length
             self._known[key] = (0.0, 0)
@@ -65,11 +67,16 @@ class Judge:
     def _readable(self, prompt: Prompt) -> Prompt:
         """Messages as they are for a judge with a chat template, as plain text for another one."""
         has_template = bool(getattr(self.llm.tokenizer, "chat_template", None))
-        return prompt if isinstance(prompt, str) or has_template else _plain(prompt)
+        return _plain(prompt) if is_messages(prompt) and not has_template else prompt
 
 
-def _plain(prompt: Prompt) -> str:
-    return prompt if isinstance(prompt, str) else "\n".join(str(message.get("content", "")) for message in prompt)
+def _plain(messages: Messages) -> str:
+    return "\n".join(str(message.get("content", "")) for message in messages)
+
+
+def _key(prompt: Prompt) -> str:
+    """A text for each prompt, the same for equal ones."""
+    return prompt if isinstance(prompt, str) else _plain(prompt) if is_messages(prompt) else f"\0{prompt}"
 
 
 def has_mauve() -> bool:

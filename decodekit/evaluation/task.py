@@ -23,7 +23,7 @@ from typing import Any
 from decodekit.constraints import as_constraint
 from decodekit.constraints.constraint import Constraint
 from decodekit.errors import DecodekitError, OptionError, UnknownNameError, raise_faults
-from decodekit.generation.prompt import Prompt, is_messages
+from decodekit.generation.prompt import Prompt, check_prompt, in_lists, is_messages
 from decodekit.plugins import did_you_mean
 
 _MAX_FAULTS = 10
@@ -35,7 +35,7 @@ class Example:
 
     Args:
         id: its name, one of its own within the task.
-        prompt: a text or messages.
+        prompt: a text or messages; or token ids, which only models of one vocabulary can be asked with.
         reference: what is right: a text, or any other JSON value; None if nobody knows.
         constraint: what its text must be, if that differs from the task's.
     """
@@ -46,6 +46,8 @@ class Example:
     constraint: Any = None
 
     def __post_init__(self) -> None:
+        check_prompt(self.prompt, f"example {self.id}")
+        object.__setattr__(self, "prompt", in_lists(self.prompt))
         if self.constraint is not None:
             object.__setattr__(self, "constraint", as_constraint(self.constraint))
 

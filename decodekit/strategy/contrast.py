@@ -18,7 +18,7 @@ from decodekit.errors import (
     VocabularyMismatchError,
     raise_faults,
 )
-from decodekit.generation.prompt import Prompt, is_messages
+from decodekit.generation.prompt import Prompt, check_prompt, each_prompt, in_lists, is_single
 from decodekit.sampling.checks import is_count, is_number
 
 if TYPE_CHECKING:
@@ -36,8 +36,8 @@ class Guidance:
 
     Args:
         scale: above 1 the prompt is followed more closely; 0 follows the negative prompt.
-        negative_prompt: a text or messages for all prompts, or a list with one for each; encoded as a prompt is. None:
-            the last token of the prompt.
+        negative_prompt: a text, messages or token ids for all prompts, or a list with one for each; encoded as a prompt
+            is. None: the last token of the prompt.
 
     Raises:
         OptionError: with all options that are out of range or have no effect.
@@ -52,20 +52,20 @@ class Guidance:
             faults.append(OptionError(f"scale={self.scale!r} is not a number", at="scale"))
         elif self.scale == 1:
             faults.append(UselessOptionError("scale=1 has no effect", at="scale", hint="scale=1.5, or no contrast="))
-        given = self.negative_prompt
-        every = [given] if isinstance(given, str) or is_messages(given) else given
-        if every is not None and (
-            not isinstance(every, Sequence)
-            or not every
-            or not all((isinstance(one, str) and one) or is_messages(one) for one in every)
-        ):
-            faults.append(
-                OptionError(
-                    f"negative_prompt={given!r:.60} is neither a text or messages nor a list of these",
+        try:
+            object.__setattr__(self, "negative_prompt", in_lists(self.negative_prompt))
+            given = self.negative_prompt
+            every = [] if given is None else each_prompt(given)
+            for one in every:
+                check_prompt(one, "negative_prompt")
+            if given is not None and not all(map(len, every or [[]])):
+                raise OptionError(
+                    f"negative_prompt={given!r:.60} is empty, or holds something that is",
                     at="negative_prompt",
                     hint="negative_prompt=None for the last token of the prompt",
                 )
-            )
+        except OptionError as error:
+            faults.append(error)
         raise_faults(faults)
 
     def applied_to(self, model: CausalLM, vocabulary: Vocabulary) -> CausalLM:
@@ -78,7 +78,7 @@ class Guidance:
     def num_prompts(self) -> int | None:
         """How many prompts have negative ones; None if all have the same."""
         given = self.negative_prompt
-        return None if given is None or isinstance(given, str) or is_messages(given) else len(given)
+        return None if given is None or is_single(given) else len(given)
 
     def negative_prompt_of(self, index: int) -> Prompt | None:
         """What the prompt with this number is contrasted with; None for its last token.

@@ -89,7 +89,8 @@ class Sample(Strategy, ShapeOptions, BiasOptions):
         top_k: keep the k likeliest tokens.
         top_p: keep the smallest set of likeliest tokens with this mass.
         min_p: keep tokens at least this many times as likely as the likeliest.
-        seed: key of the noise, for every prompt; ``generate(seed=...)`` may give it instead. None is 0.
+        seed: key of the noise, for every prompt; ``generate(seed=...)`` may give it instead, one for each prompt. None
+            is 0, so that equal prompts get equal texts.
         processors: further processors.
         speculate: who guesses ahead; see `Strategy`.
         verify: how guesses are verified, "coupled" or "rejection"; see `Strategy`.
