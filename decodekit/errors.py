@@ -212,6 +212,18 @@ class NonFiniteLogitsError(DecodingError):
     code = "DK602"
 
 
+class ProcessorError(DecodingError):
+    """A logits processor gave rows of another shape, type or device, or NaN or +inf of finite logits."""
+
+    code = "DK605"
+
+
+class ProposerError(DecodingError):
+    """A proposer gave something that is no draft of the target's tokens."""
+
+    code = "DK606"
+
+
 class GuardError(DecodingError):
     """The guard of the constraint refused every text that was tried, as often as was allowed."""
 

@@ -510,6 +510,7 @@ class LLM:
                 verify=getattr(resolved, "verify", "coupled"),  # a search has none
                 mirostat=getattr(resolved, "mirostat", None),  # beams have none
                 canonical=self._canonical(),
+                law_of="the model" if contrast is None else f"the model under {contrast!r:.80}",
             ),
             search,
             choice,

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from decodekit.errors import DeadEndError, DecodekitError, NonFiniteLogitsError
+from decodekit.errors import DeadEndError, DecodekitError
 from decodekit.generation.batch import (
     PREFILL_TOKENS,
     Result,
@@ -28,7 +28,7 @@ from decodekit.generation.batch import (
     token_budget,
 )
 from decodekit.generation.beam import Beam, Beams, Candidate, Hypothesis, hamming_penalty
-from decodekit.generation.drawing import measure
+from decodekit.generation.drawing import measure, non_finite
 from decodekit.generation.padding import right_padded, similar_lengths
 from decodekit.generation.rows import begin_rows
 from decodekit.generation.stats import Stats
@@ -36,6 +36,7 @@ from decodekit.generation.stopping import FinishReason, finish_reason
 from decodekit.generation.streaming import TextStream
 from decodekit.sampling import History
 from decodekit.sampling.noise import gumbel
+from decodekit.sampling.pipeline import is_faulty
 
 if TYPE_CHECKING:
     from decodekit.constraints.matcher import Matcher
@@ -230,11 +231,7 @@ class BeamBatch:
 
     def _advance(self, search: Search, logits: Tensor) -> None:
         if not math.isfinite(logits.amax().item()):  # the maximum of a row with NaN is NaN
-            raise NonFiniteLogitsError(
-                "the model gave NaN or +inf logits",
-                at=f"prompt {search.index}, step {len(search.live[0].token_ids)}",
-                hint='dtype="float32" or "bfloat16": float16 overflows in many models',
-            )
+            raise non_finite(self._settings, _place(search), logits)
         law = self._log_probs(search, logits)
         search.best = search.live[0]
         first, before = 0, list[Beams]()
@@ -267,7 +264,12 @@ class BeamBatch:
                 assert hypothesis.matcher is not None
                 hypothesis.matcher.fill_bitmask(words, row)
             mask = torch.from_numpy(words).to(logits.device)
-        law = pipeline(torch.log_softmax(logits.float(), dim=-1), history, mask)
+        own = torch.log_softmax(logits.float(), dim=-1)
+        law = pipeline(own, history, mask)
+        if not bool(is_faulty(law).any()):
+            return law
+        if pipeline.first_fault(own, history, mask) is not None:
+            raise non_finite(self._settings, _place(search), own, history, mask)
         # A truncation of a row without tokens divides 0 by 0. Such a hypothesis has no continuation.
         return law.masked_fill(law.isnan(), -math.inf)
 
@@ -359,3 +361,7 @@ class Text(NamedTuple):
     certain: str
     is_stopped: bool
     stream: TextStream
+
+
+def _place(search: Search) -> str:
+    return f"prompt {search.index}, step {len(search.live[0].token_ids)}"

@@ -15,14 +15,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from decodekit.errors import DeadEndError, DecodekitError, DecodingError, NonFiniteLogitsError
+from decodekit.errors import DeadEndError, DecodekitError, DecodingError, NonFiniteLogitsError, ProcessorError
 from decodekit.generation.adaptive import take_along
 from decodekit.generation.buffers import ALL_ALLOWED, NONE_ALLOWED, TokenTable, sole_tokens
 from decodekit.generation.rejection import Drawn, verified
 from decodekit.generation.sequence import Sequence, TokenLogprob
 from decodekit.generation.settings import NoiseKeys, Settings
-from decodekit.sampling import Candidates, apply_bitmask, faults, sample
+from decodekit.sampling import Candidates, History, apply_bitmask, faults, sample
 from decodekit.sampling.noise import Stream
+from decodekit.sampling.pipeline import is_faulty
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -112,7 +113,7 @@ def draw(
         return verified([*settings.select(rows, keys).tolist()], places, rows, keys)
     except DecodingError as error:
         if len(places) == 1:
-            return [_at(places[0], error)]
+            return [_at(places[0], error, logits, bitmask, settings, table)]
     # One place must not stop the others. Everything is a pure function of the place, so that each is drawn alone.
     return [
         choice
@@ -128,12 +129,17 @@ def draw_along(
 ) -> list[int | DecodekitError]:
     """`draw` with a truncation that adapts to the text; see `generation.adaptive`."""
     assert settings.mirostat is not None
-    rows = scores(places, logits, bitmask, settings, table)
+    try:
+        rows = scores(places, logits, bitmask, settings, table)
+    except DecodingError as error:  # of a processor, whatever the place
+        return [_at(place, error, logits, bitmask, settings, table) for place in places]
     rows = rows.dense() if isinstance(rows, Candidates) else rows
     choices = take_along(settings.mirostat, settings.select, places, rows, noise_keys(places))
     return [
-        _at(place, choice) if isinstance(choice, DecodingError) else choice
-        for place, choice in zip(places, choices, strict=True)
+        _at(place, choice, logits[row : row + 1], None if bitmask is None else bitmask[row : row + 1], settings, table)
+        if isinstance(choice, DecodingError)
+        else choice
+        for row, (place, choice) in enumerate(zip(places, choices, strict=True))
     ]
 
 
@@ -276,13 +282,49 @@ def _dead_end(place: Place) -> DeadEndError:
     )
 
 
-def _at(place: Place, error: DecodingError) -> DecodingError:
-    """The error of a place that was drawn alone, with the place that a caller knows."""
+def _at(
+    place: Place,
+    error: DecodingError,
+    logits: Tensor,
+    bitmask: Tensor | None,
+    settings: Settings,
+    table: TokenTable | None,
+) -> DecodingError:
+    """The error of a place that was drawn alone, with the place that a caller knows, and with who made it."""
     if isinstance(error, DeadEndError):
         cause = "every token that is allowed has a logit of -inf"
         hint = error.hint or "a wider constraint, or fewer forbidden tokens in logit_bias"
         return DeadEndError(cause, at=str(place), hint=hint)
     if isinstance(error, NonFiniteLogitsError):
-        hint = error.hint or 'dtype="float32" or "bfloat16": float16 overflows in many models'
-        return NonFiniteLogitsError("the model gave NaN or +inf logits", at=str(place), hint=hint)
+        device = logits.device
+        history = None if table is None else table.history([place.sequence], [place.draft], device)
+        return non_finite(settings, str(place), logits, history, None if bitmask is None else bitmask.to(device))
+    if isinstance(error, ProcessorError):
+        return ProcessorError(error.cause, at=f"{place}, {error.at}", hint=error.hint)
     return error
+
+
+def non_finite(
+    settings: Settings, at: str, logits: Tensor, history: History | None = None, bitmask: Tensor | None = None
+) -> DecodingError:
+    """The error of a place that has NaN or +inf before a token is taken: of the model, or of whom else it is.
+
+    Args:
+        settings: as in `step`.
+        at: the place.
+        logits: float32 [1, V], as the model gave them.
+        history: what the processors are given.
+        bitmask: int32 [1, W], the allowed tokens.
+    """
+    if bool(is_faulty(logits).any()):
+        hint = 'dtype="float32" or "bfloat16": float16 overflows in many models'
+        return NonFiniteLogitsError(f"{settings.law_of} gave NaN or +inf logits", at=at, hint=hint)
+    culprit = settings.pipeline.first_fault(logits, history, bitmask)
+    if culprit is None:
+        cause = "finite logits of the model became NaN or +inf where a token is selected"
+        return NonFiniteLogitsError(cause, at=at, hint="the strategy's own select")
+    return ProcessorError(
+        f"{culprit!r:.60} made NaN or +inf of finite logits",
+        at=f"{at}, processor {type(culprit).__name__}",
+        hint="look for 0 / 0, infinity less infinity, a logarithm of a negative number; -inf forbids a token",
+    )

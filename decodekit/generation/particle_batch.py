@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from decodekit.errors import ConstraintError, DeadEndError, DecodekitError, NonFiniteLogitsError
+from decodekit.errors import ConstraintError, DeadEndError, DecodekitError, DecodingError
 from decodekit.generation.batch import (
     PREFILL_TOKENS,
     Result,
@@ -30,7 +30,7 @@ from decodekit.generation.batch import (
     token_budget,
 )
 from decodekit.generation.buffers import Masks, TokenTable
-from decodekit.generation.drawing import Place, measure, noise_keys, scores
+from decodekit.generation.drawing import Place, measure, noise_keys, non_finite, scores
 from decodekit.generation.particles import (
     NO_DRAW,
     Draw,
@@ -51,6 +51,7 @@ from decodekit.generation.taking import take
 from decodekit.sampling import Candidates, sample
 from decodekit.sampling.functions import apply_bitmask
 from decodekit.sampling.noise import Stream, gumbel, uniforms
+from decodekit.sampling.pipeline import is_faulty
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -246,13 +247,20 @@ class ParticleBatch:
         places = [Place(population.particles[place]) for population, place in live]
         for (population, _), place, peak in zip(live, places, logits.amax(dim=-1).tolist(), strict=True):
             if not math.isfinite(peak):  # the maximum of a row with NaN is NaN
-                population.error = NonFiniteLogitsError(
-                    "the model gave NaN or +inf logits",
-                    at=str(place),
-                    hint='dtype="float32" or "bfloat16": float16 overflows in many models',
-                )
-        law = scores(places, logits, None, self._settings, self._table)
+                population.error = non_finite(self._settings, str(place), torch.full((1, 1), peak))
+        try:
+            law = scores(places, logits, None, self._settings, self._table)
+        except DecodingError as error:  # of a processor, whatever the place
+            for population, _ in live:
+                population.error = population.error or error
+            return [NO_DRAW] * len(live)
         rows = law.dense() if isinstance(law, Candidates) else law
+        for i, is_bad in enumerate(is_faulty(rows).tolist()):
+            if is_bad and live[i][0].error is None:
+                history = None
+                if self._table is not None:
+                    history = self._table.history([places[i].sequence], [()], logits.device)
+                live[i][0].error = non_finite(self._settings, str(places[i]), logits[i : i + 1], history)
         keys = noise_keys(places)
         if self._options.method == "awrs":
             return self._draw_by_rejection(live, rows, keys)

@@ -112,6 +112,7 @@ class Settings:
             of its scores.
         mirostat: truncates by the surprise of the text so far, after the pipeline.
         canonical: how the tokenizer divides texts, for `fast_forward` and for proposers.
+        law_of: who gives the logits, for errors.
     """
 
     vocabulary: Vocabulary
@@ -128,6 +129,7 @@ class Settings:
     verify: Verify = "coupled"
     mirostat: Mirostat | None = None
     canonical: Canonical | None = None
+    law_of: str = "the model"
     can_ban: bool = field(init=False)
     """Whether a bias of the pipeline may be -inf, so that the only token that a constraint allows can be forbidden.
 

@@ -41,7 +41,7 @@ from decodekit.generation.sequence import Sequence
 from decodekit.generation.settings import FastForward, NoiseKeys, Selector, Settings
 from decodekit.generation.taking import can_stop_here, ends_in_time, keep_ending, must_close, take
 from decodekit.models.contrast import uncontrasted
-from decodekit.speculation.proposer import Context
+from decodekit.speculation.proposer import Context, asked
 from decodekit.speculation.verification import coupled_match, num_equal
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ def propose(sequences: Rows[Sequence], model: CausalLM, settings: Settings, tabl
         Context(one.request.prompt, one.token_ids, one.matcher, settings.canonical, one.memory, target, row)
         for row, one in ((row, sequences[row]) for row in rows)
     ]
-    drafts = settings.proposer.propose(contexts, [limits[row] for row in rows])
+    drafts = asked(settings.proposer, contexts, [limits[row] for row in rows])
     for row, context, draft in zip(rows, contexts, drafts, strict=True):
         tokens = list(draft.tokens[: limits[row]])
         end = next((i for i, token in enumerate(tokens) if token in settings.vocabulary.eos_token_ids), len(tokens))

@@ -92,6 +92,7 @@ class Pipeline:
 
         Raises:
             OptionError: a processor needs the history and there is none.
+            ProcessorError: a processor gives another shape, type or device.
         """
         rows = self.narrow(logits, history, mask)
         return rows.dense() if isinstance(rows, Candidates) else rows
@@ -117,8 +118,22 @@ class Pipeline:
                 candidates = _truncate_sorted(rows, *part)
                 if candidates is not None:
                     return candidates
-            rows = processor(rows, history)
+            rows = processor.applied(rows, history)
         return rows if mask is None else apply_bitmask(rows, mask)
+
+    def first_fault(
+        self, logits: Tensor, history: History | None = None, mask: Tensor | None = None
+    ) -> LogitsProcessor | None:
+        """The processor that made NaN or +inf of rows without it, one call after the other; None if none did."""
+        rows = logits.to(torch.float32)
+        for processor in self.processors:
+            if mask is not None and processor.stage > Stage.BIAS:
+                rows, mask = apply_bitmask(rows, mask), None
+            before = is_faulty(rows) | (rows == -torch.inf).all(dim=-1)  # nothing is left of the others to be made of
+            rows = processor.applied(rows, history)
+            if bool((is_faulty(rows) & ~before).any()):
+                return processor
+        return None
 
     def trace(self, logits: Tensor, history: History | None = None, mask: Tensor | None = None) -> list[TraceStep]:
         """Each step of a call with the size and mass of what it left, to see which step removes what."""
@@ -129,7 +144,7 @@ class Pipeline:
             if mask is not None and processor.stage > Stage.BIAS:
                 rows, mask = apply_bitmask(rows, mask), None
                 steps.append(_trace_step("mask", rows, law))
-            rows = processor(rows, history)
+            rows = processor.applied(rows, history)
             steps.append(_trace_step(repr(processor), rows, law))
         if mask is not None:
             steps.append(_trace_step("mask", apply_bitmask(rows, mask), law))
@@ -150,6 +165,11 @@ class Pipeline:
 
     def __repr__(self) -> str:
         return " | ".join(map(repr, self.processors)) if len(self.processors) > 1 else f"Pipeline({list(self)!r})"
+
+
+def is_faulty(rows: Tensor) -> Tensor:
+    """Which rows of logits [N, V] have NaN or +inf, bool [N]."""
+    return ~(rows < torch.inf).all(dim=-1)
 
 
 @dataclass(frozen=True)
@@ -203,7 +223,7 @@ def _continued(candidates: Candidates, processors: tuple[OrderPreserving, ...]) 
     values, ids = candidates.logits, candidates.token_ids
     with np.errstate(invalid="ignore"):  # -inf - -inf in a row without tokens: NaN removes nothing
         for processor in processors:
-            values = processor.on_sorted(values)
+            values = processor.applied_on_sorted(values)
             if processor.stage is Stage.TEMPERATURE:  # rounding may make logits equal
                 values, ids = in_order(values, ids)
     return Candidates(values, ids, candidates.vocab_size, candidates.device)

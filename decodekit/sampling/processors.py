@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 from torch import Tensor
 
-from decodekit.errors import OptionError
+from decodekit.errors import OptionError, ProcessorError
 from decodekit.sampling import functions
 from decodekit.sampling.candidates import Floats
 from decodekit.sampling.checks import is_count, is_number, require
@@ -86,6 +86,23 @@ class LogitsProcessor(ABC):
         """
         return self
 
+    def applied(self, logits: Tensor, history: History | None) -> Tensor:
+        """A call whose result is checked for what a caller relies on.
+
+        Raises:
+            ProcessorError: it is no tensor of the shape, type and device of the logits.
+        """
+        rows = self(logits, history)
+        is_right = isinstance(rows, Tensor) and rows.shape == logits.shape and rows.dtype == logits.dtype
+        if is_right and rows.device == logits.device:
+            return rows
+        kind = _kind(rows) if isinstance(rows, Tensor) else f"a {type(rows).__name__}"
+        raise ProcessorError(
+            f"{self!r:.60} made {kind} of {_kind(logits)}",
+            at=f"processor {type(self).__name__}",
+            hint="a result of the same shape, type and device; decodekit.testing.check_processor tries it",
+        )
+
     @abstractmethod
     def __call__(self, logits: Tensor, history: History | None) -> Tensor:
         """The new logits.
@@ -111,11 +128,27 @@ class LogitsProcessor(ABC):
         return f"{type(self).__name__}({', '.join(settings)})"
 
 
+def _kind(rows: Tensor) -> str:
+    return f"{str(rows.dtype).removeprefix('torch.')} {[*rows.shape]} on {rows.device}"
+
+
 class OrderPreserving(LogitsProcessor):
     """A processor that acts on a few logits in descending order too: there it cuts the end off, or keeps the order.
 
     Law: what ``on_sorted`` makes of sorted rows is the sorted result of a call.
     """
+
+    def applied_on_sorted(self, logits: Floats) -> Floats:
+        """`on_sorted`, checked as `applied` is."""
+        rows = self.on_sorted(logits)
+        if isinstance(rows, np.ndarray) and rows.shape == logits.shape and rows.dtype == logits.dtype:
+            return rows
+        kind = f"{rows.dtype} {[*rows.shape]}" if isinstance(rows, np.ndarray) else f"a {type(rows).__name__}"
+        raise ProcessorError(
+            f"{self!r:.60} made {kind} of sorted rows {logits.dtype} {[*logits.shape]}",
+            at=f"processor {type(self).__name__}.on_sorted",
+            hint="a result of the same shape and type; decodekit.testing.check_processor tries it",
+        )
 
     @abstractmethod
     def on_sorted(self, logits: Floats) -> Floats:

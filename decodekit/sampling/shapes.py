@@ -199,5 +199,5 @@ class XTC(LogitsProcessor):
 
     def _rest(self, logits: Tensor) -> Tensor:
         for processor in self.then:
-            logits = processor(logits, None)
+            logits = processor.applied(logits, None)
         return logits

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 
 from decodekit.errors import OptionError
-from decodekit.speculation.proposer import Context, Draft, Proposer
+from decodekit.speculation.proposer import Context, Draft, Proposer, asked
 from decodekit.speculation.verification import num_equal
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ class Adaptive:
                 experience.learn(offered, context.root.text)
         if experience.rest.is_over():
             most = experience.longest()
-            drafts = self.proposer.propose(contexts, [min(limit, most) for limit in limits])
+            drafts = asked(self.proposer, contexts, [min(limit, most) for limit in limits])
             return [self._cut(context, draft) for context, draft in zip(contexts, drafts, strict=True)]
         return [Draft()] * len(contexts)
 

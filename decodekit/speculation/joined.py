@@ -14,7 +14,7 @@ import torch
 from torch.nn.functional import one_hot
 
 from decodekit.errors import OptionError
-from decodekit.speculation.proposer import Context, Draft, Proposer, no_proposer
+from decodekit.speculation.proposer import Context, Draft, Proposer, asked, no_proposer
 
 
 @dataclass(frozen=True)
@@ -53,11 +53,11 @@ class Joined:
         while going:
             waiting, going = going, []
             for number, proposer in enumerate(self.proposers):
-                asked = [row for row in waiting if row.last != number]
-                if not asked:
+                open_rows = [row for row in waiting if row.last != number]
+                if not open_rows:
                     continue
-                offers = proposer.propose([row.context for row in asked], [row.num_left for row in asked])
-                longer = [row for row, offer in zip(asked, offers, strict=True) if row.add(offer, number)]
+                offers = asked(proposer, [row.context for row in open_rows], [row.num_left for row in open_rows])
+                longer = [row for row, offer in zip(open_rows, offers, strict=True) if row.add(offer, number)]
                 waiting = [row for row in waiting if row not in longer]
                 going += [row for row in longer if row.num_left > 0]
         return [_concatenated(row.parts) for row in rows]

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from numbers import Integral
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
-from decodekit.errors import DecodekitError, OptionError
+from decodekit.errors import DecodekitError, OptionError, ProposerError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -209,7 +210,7 @@ class Chain:
         for source, proposer in zip(source_names(self.proposers), self.proposers, strict=True):
             if not open_rows:
                 break
-            offers = proposer.propose([contexts[row] for row in open_rows], [limits[row] for row in open_rows])
+            offers = asked(proposer, [contexts[row] for row in open_rows], [limits[row] for row in open_rows])
             for row, offer in zip(open_rows, offers, strict=True):
                 draft = offer if offer.source or not offer else replace(offer, source=source)
                 # What was drawn must not be cut for what it is; see `generation.rejection`.
@@ -217,6 +218,35 @@ class Chain:
                 drafts[row] = draft if is_drawn else draft.first(contexts[row].num_legal(draft.tokens))
             open_rows = [row for row in open_rows if not drafts[row]]
         return drafts
+
+
+def asked(proposer: Proposer, contexts: Sequence[Context], limits: Sequence[int]) -> list[Draft]:
+    """What a proposer offers, if it can be looked at at all: a draft for every context, of tokens of the target.
+
+    Raises:
+        ProposerError: it cannot.
+    """
+    drafts: Any = proposer.propose(contexts, limits)
+    if not isinstance(drafts, Sequence) or len(drafts) != len(contexts):
+        count = f"{len(drafts)} drafts" if isinstance(drafts, Sequence) else f"a {type(drafts).__name__}"
+        raise _no_draft(proposer, f"gave {count} for {len(contexts)} texts")
+    for context, draft in zip(contexts, drafts, strict=True):
+        if not isinstance(draft, Draft):
+            raise _no_draft(proposer, f"gave a {type(draft).__name__} in place of a Draft")
+        size = None if context.target is None else context.target.vocabulary.size
+        for place, token in enumerate(draft.tokens):
+            if not isinstance(token, Integral) or isinstance(token, bool):
+                raise _no_draft(proposer, f"gave {token!r:.40} in place of a token id", place)
+            if token < 0 or (size is not None and token >= size):
+                known = "" if size is None else f", which is outside the vocabulary of {size:,} ids"
+                raise _no_draft(proposer, f"gave the token id {token}{known}", place)
+    return [*drafts]
+
+
+def _no_draft(proposer: Proposer, what: str, place: int | None = None) -> ProposerError:
+    at = f"speculate={proposer!r:.60}" + ("" if place is None else f", token {place} of a draft")
+    hint = "token ids of the target; decodekit.testing.check_proposer tries a proposer"
+    return ProposerError(f"the proposer {type(proposer).__name__} {what}", at=at, hint=hint)
 
 
 def source_names(proposers: Sequence[Proposer]) -> list[str]:
