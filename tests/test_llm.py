@@ -578,7 +578,7 @@ def test_repr() -> None:
 
 
 def test_prompts_that_are_none() -> None:
-    with pytest.raises(OptionError, match="a prompt is a text or messages, not 5"):
+    with pytest.raises(OptionError, match="a prompt is a text, a list of messages, or token ids, not int: 5"):
         toy().generate(5)  # type: ignore[call-overload]
 
 

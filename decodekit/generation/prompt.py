@@ -107,7 +107,7 @@ def token_ids_of(prompt: Any, at: str, vocab_size: int | None = None) -> list[in
         return []  # a prompt that was all padding
     elif isinstance(prompt, str | bytes) or _num_dimensions(prompt) is None:
         shape = f" of {prompt.dtype} {[*prompt.shape]}" if isinstance(prompt, Tensor) else f": {prompt!r:.40}"
-        raise OptionError(f"a prompt is {_KINDS}, not a {type(prompt).__name__}{shape}", at=at, hint=_EXAMPLES)
+        raise OptionError(f"a prompt is {_KINDS}, not {type(prompt).__name__}{shape}", at=at, hint=_EXAMPLES)
     else:
         rows = _rows({"input_ids": prompt}, at)
     if len(rows) != 1:

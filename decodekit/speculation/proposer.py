@@ -234,10 +234,12 @@ def asked(proposer: Proposer, contexts: Sequence[Context], limits: Sequence[int]
         if not isinstance(draft, Draft):
             raise _no_draft(proposer, f"gave a {type(draft).__name__} in place of a Draft")
         size = None if context.target is None else context.target.vocabulary.size
-        for place, token in enumerate(draft.tokens):
-            if not isinstance(token, Integral) or isinstance(token, bool):
+        tokens: Sequence[Any] = draft.tokens
+        for place, token in enumerate(tokens):
+            number = None if isinstance(token, bool) or not isinstance(token, Integral) else int(token)
+            if number is None:
                 raise _no_draft(proposer, f"gave {token!r:.40} in place of a token id", place)
-            if token < 0 or (size is not None and token >= size):
+            if number < 0 or (size is not None and number >= size):
                 known = "" if size is None else f", which is outside the vocabulary of {size:,} ids"
                 raise _no_draft(proposer, f"gave the token id {token}{known}", place)
     return [*drafts]
