@@ -31,7 +31,7 @@ from decodekit.errors import (
     UselessOptionError,
     raise_faults,
 )
-from decodekit.generation import families
+from decodekit.generation import families, memory
 from decodekit.generation.batch import Result
 from decodekit.generation.beam import Beam
 from decodekit.generation.completion import Chunk, Completion, Score
@@ -54,6 +54,7 @@ from decodekit.generation.stopping import StopStrings
 from decodekit.models.causal_lm import CausalLM
 from decodekit.models.contrast import Contrast
 from decodekit.sampling import LogitsProcessor, Pipeline, Stage
+from decodekit.sampling.checks import is_count, plain
 from decodekit.speculation import GrammarDraft
 from decodekit.speculation.canonical import Canonical
 from decodekit.speculation.proposer import ChecksTarget, each_proposer
@@ -260,7 +261,8 @@ class LLM:
                 check_prompt(prompt, f"prompt {index}", self.vocabulary.size)
             except OptionError as error:
                 faults.append(error)
-        if isinstance(seed, Sequence):
+        seed, batch_size = _numbers(seed), plain(batch_size)
+        if isinstance(seed, Sequence) and not isinstance(seed, str | bytes):
             if len(seed) != len(listed):
                 faults.append(OptionError(f"{len(seed)} seeds for {len(listed)} prompts", at="seed"))
             for one in seed:
@@ -286,7 +288,9 @@ class LLM:
             )
         if plan.is_drawn_unseeded:
             _warn_of_equal_prompts(listed)
-        return self._decode(listed, plan, min(batch_size, max(1, len(listed))))
+        num_prompts = min(batch_size, max(1, len(listed)))
+        self._check_memory(plan, num_prompts, f"batch_size={batch_size}", num_prompts)
+        return self._decode(listed, plan, num_prompts)
 
     def as_completed(
         self,
@@ -313,6 +317,9 @@ class LLM:
         """
         if is_single(prompts) or isinstance(prompts, Mapping) or hasattr(prompts, "ndim"):
             prompts = each_prompt(prompts)
+        if not isinstance(prompts, Iterable):
+            raise OptionError(f"prompts={prompts!r:.60} are no prompts to go through", at="prompts", hint="a list")
+        seed, batch_size = _numbers(seed), plain(batch_size)
         plan = self._plan(
             [],
             strategy=strategy,
@@ -328,6 +335,7 @@ class LLM:
             batch_size=batch_size,
             strategy_options=strategy_options,
         )
+        self._check_memory(plan, batch_size, f"batch_size={batch_size}", 1)
         chunks = self._decode(prompts, plan, batch_size)
         return ((chunk.index, chunk.completion) for chunk in chunks if chunk.completion is not None)
 
@@ -347,6 +355,8 @@ class LLM:
             OptionError: a text has fewer than two tokens, so that there is nothing to predict; or is none.
             ContextLengthError: a text is longer than the model's context.
         """
+        if not isinstance(texts, Iterable):
+            raise OptionError(f"{texts!r:.60} is neither a text nor a list of texts", at="texts", hint='"some text"')
         token_ids = [
             encode(self.tokenizer, text, f"text {index}", self.vocabulary.size)
             for index, text in enumerate(each_prompt(texts))
@@ -383,6 +393,7 @@ class LLM:
         strategy_options: dict[str, Any],
     ) -> _Plan:
         """Check all options together, then compile the constraint."""
+        max_new_tokens, logprobs, max_rollbacks = plain(max_new_tokens), plain(logprobs), plain(max_rollbacks)
         resolved: Strategy | None = None
         try:
             resolved = resolve_strategy(strategy, strategy_options)
@@ -394,24 +405,41 @@ class LLM:
             except DecodekitError as error:
                 faults.append(error)
         for name, count in (("max_new_tokens", max_new_tokens), ("batch_size", batch_size)):
-            if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-                faults.append(OptionError(f"{name}={count!r} is not an integer from 1 on", at=name))
+            if not is_count(count):
+                faults.append(OptionError(f"{name}={count!r:.60} is not an integer from 1 on", at=name))
+            elif count > memory.MAX_TOKENS:
+                cause = f"{name}={count:,} is above {memory.MAX_TOKENS:,}, the most there can be"
+                faults.append(OptionError(cause, at=name, hint="a smaller number"))
         if not isinstance(logprobs, int) or logprobs < 0:
             faults.append(
-                OptionError(f"logprobs={logprobs!r} is neither a bool nor a number of alternatives", at="logprobs")
+                OptionError(f"logprobs={logprobs!r:.60} is neither a bool nor a number of alternatives", at="logprobs")
             )
-        if on_length not in (None, "error", "return", "close"):
-            faults.append(OptionError(f'on_length={on_length!r} is none of "error", "return", "close"', at="on_length"))
+        elif logprobs > self.vocabulary.size:
+            faults.append(
+                OptionError(
+                    f"logprobs={logprobs:,} asks for more alternatives than the {self.vocabulary.size:,} tokens",
+                    at="logprobs",
+                    hint=f"logprobs={self.vocabulary.size} or less",
+                )
+            )
+        if not _is_one_of(on_length, (None, "error", "return", "close")):
+            faults.append(
+                OptionError(f'on_length={on_length!r:.40} is none of "error", "return", "close"', at="on_length")
+            )
+            on_length = None  # for the checks that follow
         elif on_length == "close" and constraint is None:
             faults.append(UselessOptionError('on_length="close" has no effect without a constraint', at="on_length"))
-        if max_rollbacks is not None and (not isinstance(max_rollbacks, int) or max_rollbacks < 0):
+        if max_rollbacks is not None and not is_count(max_rollbacks, 0):
             faults.append(
-                OptionError(f"max_rollbacks={max_rollbacks!r} is not an integer from 0 on", at="max_rollbacks")
+                OptionError(f"max_rollbacks={max_rollbacks!r:.60} is not an integer from 0 on", at="max_rollbacks")
             )
-        if fast_forward not in ("off", "exact", "canonical"):
+        if not _is_one_of(fast_forward, ("off", "exact", "canonical")):
             faults.append(
-                OptionError(f'fast_forward={fast_forward!r} is none of "off", "exact", "canonical"', at="fast_forward")
+                OptionError(
+                    f'fast_forward={fast_forward!r:.60} is none of "off", "exact", "canonical"', at="fast_forward"
+                )
             )
+            fast_forward = "exact"  # for the checks that follow
         elif fast_forward != "exact" and constraint is None:
             faults.append(
                 UselessOptionError(
@@ -432,12 +460,14 @@ class LLM:
         if search is not None:
             call = SearchCall(model, constraint is not None, on_length, fast_forward, max_rollbacks)
             faults += search.refusals(call)
-        if on_error not in ("return", "raise"):
-            faults.append(OptionError(f'on_error={on_error!r} is neither "return" nor "raise"', at="on_error"))
+        if not _is_one_of(on_error, ("return", "raise")):
+            faults.append(OptionError(f'on_error={on_error!r:.60} is neither "return" nor "raise"', at="on_error"))
         stop = () if stop is None else stop
         stops = tuple(stop) if isinstance(stop, Iterable) and not isinstance(stop, str) else (stop,)
-        if not all(isinstance(text, str) and text for text in stops):
-            faults.append(OptionError(f"stop={stop!r} holds something that is no text, or the empty text", at="stop"))
+        if isinstance(stop, Mapping) or not all(isinstance(text, str) and text for text in stops):
+            faults.append(
+                OptionError(f"stop={stop!r:.60} holds something that is no text, or the empty text", at="stop")
+            )
         elif stops and constraint is not None:
             faults.append(
                 OptionError(
@@ -446,7 +476,7 @@ class LLM:
                     hint="stop strings only in free text, or a pattern that ends where the stop string would begin",
                 )
             )
-        if seed is not None and not isinstance(seed, Iterable):
+        if seed is not None and (not isinstance(seed, Iterable) or isinstance(seed, Mapping | str | bytes)):
             check_seed(seed, faults)
         if seed is not None and resolved is not None and resolved.seed is not None:
             faults.append(OptionError(f"seed={seed!r} is given beside {resolved!r}, which has one", at="seed"))
@@ -569,6 +599,31 @@ class LLM:
         if self._division is None:  # a copy of another process
             self._division = _reading(self.tokenizer, self.model).canonical
         return self._division
+
+    def _check_memory(self, plan: _Plan, num_prompts: int, option: str, num_sure: int) -> None:
+        """Refuse what memory cannot hold, before anything is read.
+
+        Args:
+            plan: the checked options.
+            num_prompts: most prompts at a time.
+            option: what says so.
+            num_sure: how many there are at least.
+        """
+        rows = 1
+        for name in ("num_beams", "num_particles", "num_candidates"):
+            if plan.search is not None and hasattr(plan.search, name):
+                rows = getattr(plan.search, name)
+                option = f"{'top_k' if name == 'num_candidates' else name}={rows}"
+        if plan.num_samples > 1:
+            memory.check_texts(plan.num_samples, f"{'n' if plan.choice else 'num_return_sequences'}={plan.num_samples}")
+        memory.check_masks(num_prompts * rows, self.vocabulary.num_mask_words, option)
+        memory.check_rows(plan.model, num_sure * rows, 1, option)
+        longest = min(plan.settings.max_new_tokens, plan.model.context_length or memory.MAX_TOKENS)
+        for proposer in each_proposer(plan.settings.proposer):
+            for name in ("num_tokens", "max_tokens"):
+                num_tokens = getattr(proposer, name, 0)
+                if num_tokens > 1:
+                    memory.check_rows(plan.model, 1, 1, f"{name}={num_tokens}", 1 + min(num_tokens, longest))
 
     def _decode(self, prompts: Iterable[Prompt], plan: _Plan, num_rows: int) -> Iterator[Chunk]:
         texts: dict[int, list[str]] = {}
@@ -741,13 +796,24 @@ def _warn_of_equal_prompts(prompts: Sequence[Any]) -> None:
     )
 
 
+def _is_one_of(value: object, options: tuple[str | None, ...]) -> bool:
+    return (value is None or isinstance(value, str)) and value in options
+
+
+def _numbers(given: Any) -> Any:
+    """Numbers of numpy and torch as those of Python, alone or several of them."""
+    given = plain(given)
+    return [plain(one) for one in given] if isinstance(given, list | tuple) else given
+
+
 def _next_seed(seeds: Iterator[int], index: int) -> int:
-    seed = next(seeds, None)
+    seed = plain(next(seeds, None))
     if seed is None:
         raise OptionError(f"there are prompts but only {index} seeds", at=f"prompt {index}")
     faults: list[DecodekitError] = []
     check_seed(seed, faults)
     raise_faults(faults)
+    assert isinstance(seed, int)
     return seed
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import io
 import json
 import os
 import signal
@@ -61,6 +62,7 @@ def command(function: Callable[P, int | None]) -> Callable[P, None]:
 
     @functools.wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        escape_what_cannot_be_written()
         try:
             with _sigterm_interrupts():
                 code = function(*args, **kwargs)
@@ -78,6 +80,13 @@ def command(function: Callable[P, int | None]) -> Callable[P, None]:
         raise typer.Exit(code or DONE)
 
     return run
+
+
+def escape_what_cannot_be_written() -> None:
+    """Let both streams write a character that their encoding lacks as an escape, ``\\xe9``, in place of failing."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors in ("strict", "surrogateescape"):
+            stream.reconfigure(errors="backslashreplace")
 
 
 @contextmanager
@@ -103,8 +112,17 @@ def note(text: str) -> None:
 
 def print_json(value: Any) -> None:
     """A JSON value on stdout, indented for a terminal and on one line for a pipe."""
-    indent = 2 if sys.stdout.isatty() else None
-    print(json.dumps(value, indent=indent, ensure_ascii=False, default=str))
+    print(as_json(value, indent=2 if sys.stdout.isatty() else None))
+
+
+def as_json(value: Any, indent: int | None = None) -> str:
+    """A JSON value as text that stdout can write: what its encoding lacks is escaped as JSON does."""
+    text = json.dumps(value, indent=indent, ensure_ascii=False, default=str)
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        return json.dumps(value, indent=indent, default=str)
+    return text
 
 
 def print_table(rows: list[tuple[str, str]]) -> None:

@@ -14,6 +14,7 @@ import typer
 from decodekit.cli import options as o
 from decodekit.cli.as_typed import Command
 from decodekit.cli.console import DONE, SOME_FAILED, command, print_json, print_table
+from decodekit.cli.console import as_json as as_json_text
 
 if TYPE_CHECKING:
     from decodekit.constraints.constraint import Constraint
@@ -112,14 +113,13 @@ def sample(
     as_json: o.Json = False,
 ) -> int:
     """Write random texts of a grammar, one after the other; with --json each is a JSON string on a line."""
-    import json
     from itertools import islice
 
     from decodekit.constraints.members import sample_texts
 
     constraint = load(file, start, o.schema_options(whitespace, escapes, format, order))
     for text in islice(sample_texts(constraint, seed=seed, size=size), num):
-        print(json.dumps(text, ensure_ascii=False) if as_json else text)
+        print(as_json_text(text) if as_json else text)
     return DONE
 
 

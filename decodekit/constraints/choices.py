@@ -27,6 +27,8 @@ class Choices(Constraint):
     def __init__(self, texts: Iterable[str]) -> None:
         if isinstance(texts, str):
             raise InvalidConstraintError("Choices takes several texts, not one", hint=f"Choices([{texts!r}])")
+        if isinstance(texts, type) or not isinstance(texts, Iterable):
+            raise InvalidConstraintError(f"{texts!r:.60} are no texts", hint='Choices(["yes", "no"])')
         given = tuple(texts)
         for text in given:
             if not isinstance(text, str):

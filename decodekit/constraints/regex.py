@@ -13,6 +13,7 @@ from decodekit.constraints.regex_lowering import Encode, Lowering
 from decodekit.constraints.regex_lowering import Loop as Loop
 from decodekit.constraints.regex_reader import Flavour
 from decodekit.constraints.regex_syntax import parse
+from decodekit.errors import InvalidConstraintError
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,11 @@ class Regex(Constraint):
     flags: str = ""
 
     def __post_init__(self) -> None:
+        for name in ("pattern", "flavour", "flags"):
+            if not isinstance(getattr(self, name), str):
+                raise InvalidConstraintError(
+                    f"{name}={getattr(self, name)!r:.60} is no text", at=name, hint='Regex("[0-9]+")'
+                )
         parse(self.pattern, self.flavour, self.flags)
 
     def root(self) -> Frame:

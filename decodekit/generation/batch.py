@@ -22,6 +22,7 @@ import torch
 from decodekit.errors import ContextLengthError, DecodekitError, LengthError, OptionError
 from decodekit.generation.buffers import Masks, TokenTable
 from decodekit.generation.forced import take_forced
+from decodekit.generation.memory import new_cache
 from decodekit.generation.padding import similar_lengths
 from decodekit.generation.rows import begin_rows
 from decodekit.generation.sequence import Request, Sequence, TokenLogprob
@@ -168,7 +169,7 @@ class Batch:
         if self._cache is None:
             num_rows = len(admitted) if self._is_exhausted else self._max_rows
             self._free = list(range(num_rows))[::-1]
-            self._cache = self._model.new_cache(num_rows, rounded(longest))
+            self._cache = new_cache(self._model, num_rows, rounded(longest), f"batch_size={num_rows}")
         for sequence in admitted:
             if self._shared is None:
                 sequence.row = self._free.pop()

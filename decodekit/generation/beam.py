@@ -111,7 +111,11 @@ class Beam:
         need("num_beams", has_beams, "an integer from 2 on", '"greedy" or "sample" for one hypothesis')
         need("length_penalty", is_number(self.length_penalty), "a number")
         stops = self.early_stopping
-        need("early_stopping", isinstance(stops, bool) or stops == "never", 'False, True or "never"')
+        need(
+            "early_stopping",
+            isinstance(stops, bool) or (isinstance(stops, str) and stops == "never"),
+            'False, True or "never"',
+        )
         returned = self.num_return_sequences
         need("num_return_sequences", is_count(returned), "an integer from 1 on")
         if has_beams and is_count(returned):

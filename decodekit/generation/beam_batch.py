@@ -29,6 +29,7 @@ from decodekit.generation.batch import (
 )
 from decodekit.generation.beam import Beam, Beams, Candidate, Hypothesis, hamming_penalty
 from decodekit.generation.drawing import measure, non_finite
+from decodekit.generation.memory import new_cache
 from decodekit.generation.padding import right_padded, similar_lengths
 from decodekit.generation.rows import begin_rows
 from decodekit.generation.stats import Stats
@@ -143,7 +144,12 @@ class BeamBatch:
         if admitted:
             if self._cache is None:
                 longest = max(len(s.request.prompt) + min(s.groups[0].max_tokens, 256) for s in admitted)
-                self._cache = self._model.new_cache(self._num_prompts * self._beam.num_beams, rounded(longest))
+                self._cache = new_cache(
+                    self._model,
+                    self._num_prompts * self._beam.num_beams,
+                    rounded(longest),
+                    f"num_beams={self._beam.num_beams}",
+                )
             for search in admitted:
                 search.rows = self._free.pop()
                 for beams in search.groups:

@@ -22,6 +22,7 @@ from decodekit.generation.buffers import Masks, TokenTable
 from decodekit.generation.contrastive import Choices, ContrastiveSearch, likeliest, most_contrastive
 from decodekit.generation.drawing import Place, choose, measure, scores
 from decodekit.generation.forced import take_forced
+from decodekit.generation.memory import new_cache
 from decodekit.generation.padding import right_padded, similar_lengths
 from decodekit.generation.rows import begin_rows
 from decodekit.generation.sharing import copy_rows
@@ -124,7 +125,12 @@ class ContrastiveBatch:
         )
         if admitted and self._cache is None:
             longest = max(len(one.sequence.request.prompt) + min(one.sequence.max_tokens, 256) for one in admitted)
-            self._cache = self._model.new_cache(self._num_prompts * self._options.num_candidates, rounded(longest))
+            self._cache = new_cache(
+                self._model,
+                self._num_prompts * self._options.num_candidates,
+                rounded(longest),
+                f"top_k={self._options.top_k}",
+            )
         for search in admitted:
             search.rows = self._free.pop()
             search.sequence.row = search.rows[0]

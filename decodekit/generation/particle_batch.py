@@ -31,6 +31,7 @@ from decodekit.generation.batch import (
 )
 from decodekit.generation.buffers import Masks, TokenTable
 from decodekit.generation.drawing import Place, measure, noise_keys, non_finite, scores
+from decodekit.generation.memory import new_cache
 from decodekit.generation.particles import (
     NO_DRAW,
     Draw,
@@ -185,7 +186,9 @@ class ParticleBatch:
         """Give every particle a row that has read its prompt but for the last token; a prompt is read once."""
         if self._cache is None:
             longest = max(len(one.request.prompt) + min(one.particles[0].max_tokens, 256) for one in populations)
-            self._cache = self._model.new_cache(self._num_rows, rounded(longest))
+            self._cache = new_cache(
+                self._model, self._num_rows, rounded(longest), f"num_particles={len(populations[0].particles)}"
+            )
         for population in populations:
             for row, particle in enumerate(population.particles, self._free.pop()):
                 particle.row = row

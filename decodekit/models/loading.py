@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -56,8 +56,15 @@ def load(
     if device is not None and device_map is not None:
         raise OptionError("device and device_map exclude each other", at="device", hint="leave one of them out")
     target = None if device_map is not None else _device(device)
-    if isinstance(dtype, str) and dtype != "auto":
+    if not (isinstance(dtype, str) and dtype == "auto"):
         dtype = _dtype(dtype)
+    spread: object = device_map
+    if spread is not None and not isinstance(spread, str | Mapping | int | torch.device):
+        cause = f"device_map={spread!r:.60} is neither a name nor devices by the names of modules"
+        raise OptionError(cause, at="device_map", hint='"auto"')
+    branch: object = revision
+    if branch is not None and not isinstance(branch, str):
+        raise OptionError(f"revision={branch!r:.60} is no text", at="revision", hint="a branch, tag or commit")
     source, is_local = _resolve(name_or_path, revision, from_pretrained)
     shared: dict[str, Any] = {
         name: from_pretrained[name] for name in ("trust_remote_code", "token") if name in from_pretrained
@@ -131,20 +138,23 @@ def _device(device: str | torch.device | None) -> torch.device:
     if device is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        found = torch.device(device)
+        given: Any = device
+        if isinstance(given, bool):
+            raise TypeError("a bool is no device")
+        found = torch.device(given)
         torch.empty(1, device=found)
-    except (RuntimeError, AssertionError) as problem:
+    except (RuntimeError, AssertionError, TypeError, ValueError) as problem:
         raise OptionError(
-            f"the device {str(device)!r} cannot be used: {_first_line(problem)}", at="device", hint='"cpu" or "cuda"'
+            f"the device {device!r:.60} cannot be used: {_first_line(problem)}", at="device", hint='"cpu" or "cuda"'
         ) from problem
     return found
 
 
-def _dtype(name: str) -> torch.dtype:
-    found = getattr(torch, name, None)
+def _dtype(name: object) -> torch.dtype:
+    found = getattr(torch, name, None) if isinstance(name, str) else name
     if not isinstance(found, torch.dtype) or not found.is_floating_point:
         raise OptionError(
-            f"{name!r} is not a type of weights", at="dtype", hint='"auto", "float32", "bfloat16" or "float16"'
+            f"{name!r:.60} is not a type of weights", at="dtype", hint='"auto", "float32", "bfloat16" or "float16"'
         )
     return found
 
@@ -153,7 +163,11 @@ def _resolve(
     name_or_path: str | os.PathLike[str], revision: str | None, from_pretrained: dict[str, Any]
 ) -> tuple[str, bool]:
     """The folder or hub id to load, and whether it is a folder."""
-    name = os.fspath(name_or_path)
+    name = os.fspath(name_or_path) if isinstance(name_or_path, str | os.PathLike) else None
+    if not isinstance(name, str) or "\0" in name:
+        raise OptionError(
+            f"{name_or_path!r:.60} is neither the name of a model nor a folder", at="name_or_path", hint='"tiny"'
+        )
     if name in BUNDLED and not os.path.isdir(name):
         folder = Path(__file__).parent / name
         if not (folder / "config.json").is_file():

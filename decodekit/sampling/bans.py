@@ -137,6 +137,20 @@ class SequenceBias(LogitsProcessor):
         return f"{type(self).__name__}({dict(self.biases)!r})"
 
 
+def _of_words(given: object) -> str | None:
+    """How to ban words that are given as texts."""
+    if isinstance(given, Mapping) or not isinstance(given, Iterable):
+        return None
+    words = [given] if isinstance(given, str) else [one for one in given if isinstance(one, str)]
+    both = [text for word in words[:4] for text in dict.fromkeys((word, f" {word.lstrip()}"))]
+    if both:
+        return (
+            f"bad_words=[tokenizer.encode(text, add_special_tokens=False) for text in {both!r}], one division of each"
+        )
+    is_flat = all(is_count(one, 0) for one in given)
+    return f"bad_words={[[one] for one in given]!r:.80}" if is_flat and given else None
+
+
 @dataclass(frozen=True, repr=False, init=False)
 class BadWords(LogitsProcessor):
     """Remove the tokens that would complete one of the sequences: their bias is -inf.
@@ -156,7 +170,18 @@ class BadWords(LogitsProcessor):
 
     def __init__(self, sequences: Iterable[Sequence[int]]) -> None:
         is_many = isinstance(sequences, Iterable) and not isinstance(sequences, str | bytes)
-        require("bad_words", sequences, is_many, "sequences of token ids")
+        require("bad_words", sequences, is_many, "sequences of token ids", _of_words(sequences))
+        sequences = [*sequences]  # they may come once
+        given: list[object] = [*sequences]
+        for one in given:
+            if isinstance(one, str):
+                raise OptionError(
+                    f"bad_words={given!r:.60} holds the text {one!r:.40}, which has many divisions into tokens",
+                    at="bad_words",
+                    hint=_of_words(given),
+                )
+        if given and all(is_count(one, 0) for one in given):
+            require("bad_words", given, False, "sequences of token ids", _of_words(given))
         made = {token_sequence("bad_words", sequence) for sequence in sequences}
         require("bad_words", sequences, len(made) > 0, "at least one sequence of token ids")
         object.__setattr__(self, "sequences", tuple(sorted(made)))

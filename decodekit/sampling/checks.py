@@ -31,15 +31,10 @@ def is_count(value: object, least: int = 1) -> bool:
 
 
 def plain(value: Any) -> Any:
-    """A number of numpy or a torch tensor with one number as the number of Python; anything else as it is."""
-    if isinstance(value, int | float | str | bytes) and type(value).__module__ == "builtins":
+    """A number or an array of numpy or torch as a number or lists of Python; anything else as it is."""
+    if type(value).__module__ in ("builtins", "types") or not hasattr(value, "tolist"):
         return value
-    item = getattr(value, "item", None)
-    if callable(item) and getattr(value, "shape", None) == ():
-        number = item()
-        if isinstance(number, int | float):
-            return number
-    return value
+    return value.tolist()
 
 
 def token_ids(name: str, values: Iterable[int], *, may_be_empty: bool = False) -> tuple[int, ...]:

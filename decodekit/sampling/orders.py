@@ -134,8 +134,8 @@ def ordered(processors: Iterable[LogitsProcessor], order: str = "decodekit") -> 
         UnknownNameError: no such order.
         OptionError: the library has no such processor.
     """
-    if order not in ORDERS:
-        raise UnknownNameError(f"no order {order!r}. Orders: {', '.join(ORDERS)}.", at="order")
+    if not isinstance(order, str) or order not in ORDERS:
+        raise UnknownNameError(f"no order {order!r:.60}. Orders: {', '.join(ORDERS)}.", at="order")
     chosen = ORDERS[order]
     ranks = {kind: rank for rank, kind in enumerate(chosen.types)}
     given = list(processors)

@@ -58,7 +58,9 @@ class Pipeline:
         processors = tuple(processors)
         for processor in processors:
             if not isinstance(processor, LogitsProcessor):
-                raise OptionError(f"{processor!r} is not a logits processor", hint="Temperature(0.8) | TopK(50)")
+                raise OptionError(
+                    f"{processor!r:.60} is not a logits processor", at="processors", hint="Temperature(0.8) | TopK(50)"
+                )
         object.__setattr__(self, "processors", processors)
         object.__setattr__(self, "_sorted_part", _sorted_part(processors))
         object.__setattr__(self, "_wide_part", _wide_part(processors))

@@ -230,7 +230,7 @@ class TopP(OrderPreserving):
     stage = Stage.TRUNCATION
 
     def __post_init__(self) -> None:
-        hint = 'strategy="greedy" to keep only the likeliest token' if self.p == 0 else None
+        hint = 'strategy="greedy" to keep only the likeliest token' if is_number(self.p) and self.p == 0 else None
         require("top_p", self.p, is_number(self.p) and 0 < self.p <= 1, "a number above 0 and at most 1", hint)
 
     def __call__(self, logits: Tensor, history: History | None = None) -> Tensor:

@@ -157,7 +157,9 @@ class DRY(LogitsProcessor):
         require("dry_multiplier", self.multiplier, valid, "a finite number of at least 0")
         require("dry_base", self.base, is_number(self.base) and self.base >= 1, "a finite number of at least 1")
         require("dry_allowed_length", self.allowed_length, is_count(self.allowed_length), "an integer of at least 1")
-        require("window", self.window, self.window is None or is_count(self.window), "None or an integer of at least 1")
+        require(
+            "dry_window", self.window, self.window is None or is_count(self.window), "None or an integer of at least 1"
+        )
         is_many = isinstance(self.breakers, Iterable) and not isinstance(self.breakers, str | bytes)
         require("dry_breakers", self.breakers, is_many, "sequences of token ids")
         object.__setattr__(self, "breakers", tuple(token_sequence("dry_breakers", each) for each in self.breakers))

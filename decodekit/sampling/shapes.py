@@ -180,6 +180,7 @@ class XTC(LogitsProcessor):
         hint = "leaving XTC out: no two tokens can be that likely" if is_number(t) and t > 0.5 else None
         require("xtc_threshold", t, is_number(t) and 0 < t <= 0.5, "a number above 0 and at most 0.5", hint)
         object.__setattr__(self, "spared", token_ids("spared", self.spared, may_be_empty=True))
+        require("then", self.then, isinstance(self.then, list | tuple), "processors in a list or tuple")
         object.__setattr__(self, "then", tuple(self.then))
         for processor in self.then:
             if not isinstance(processor, LogitsProcessor) or processor.needs_history:

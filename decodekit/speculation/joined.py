@@ -37,6 +37,8 @@ class Joined:
     max_tokens: int = 24
 
     def __post_init__(self) -> None:
+        if not isinstance(self.proposers, list | tuple):
+            raise no_proposer(self.proposers)
         for proposer in self.proposers:
             if isinstance(proposer, type) or not isinstance(proposer, Proposer):
                 raise no_proposer(proposer)

@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from decodekit.errors import OptionError
+from decodekit.sampling.checks import is_number
 from decodekit.speculation.proposer import Context, Draft
 from decodekit.speculation.suffix_corpus import SEPARATOR, SuffixCorpus, Tokens
 from decodekit.speculation.verification import num_equal
@@ -67,10 +68,12 @@ class Suffix:
                 raise OptionError(f"{name}={value!r} is not an integer from 1 on", at=name)
         if self.min_match > self.max_match:
             raise OptionError(f"min_match={self.min_match} is above max_match={self.max_match}", at="min_match")
-        if not self.tokens_per_match > 0:
-            raise OptionError(f"tokens_per_match={self.tokens_per_match!r} is not above 0", at="tokens_per_match")
-        if not 0 <= self.min_probability <= 1:
-            raise OptionError(f"min_probability={self.min_probability!r} is not in 0..1", at="min_probability")
+        if not is_number(self.tokens_per_match) or not self.tokens_per_match > 0:
+            cause = f"tokens_per_match={self.tokens_per_match!r:.60} is no number above 0"
+            raise OptionError(cause, at="tokens_per_match")
+        if not is_number(self.min_probability) or not 0 <= self.min_probability <= 1:
+            cause = f"min_probability={self.min_probability!r:.60} is no number from 0 to 1"
+            raise OptionError(cause, at="min_probability")
         if self.corpus is not None and not isinstance(self.corpus, SuffixCorpus):
             raise OptionError(f"{self.corpus!r:.60} is no SuffixCorpus", at="corpus")
 

@@ -124,9 +124,11 @@ class Sample(Strategy, ShapeOptions, BiasOptions):
         faults: list[DecodekitError] = []
         own = self._own(faults)
         listed(self.processors, faults)
-        for processor in own if self.order in ORDERS else own[:1]:
+        order: object = self.order
+        is_known = isinstance(order, str) and order in ORDERS
+        for processor in own if is_known else own[:1]:
             _ordered([processor], self.order, faults)
-        if self.order not in ORDERS and not own:
+        if not is_known and not own:
             _ordered([], self.order, faults)
         elif self.order != "decodekit" and not own:
             faults.append(UselessOptionError(f"order={self.order!r} has nothing to put in order", at="order"))

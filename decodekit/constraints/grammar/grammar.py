@@ -91,10 +91,12 @@ class Grammar(Constraint):
         start: str | None = None,
         lexer: Lexer = "scannerless",
     ) -> None:
-        if syntax is not None and syntax not in _STARTS:
-            raise OptionError(f"{syntax!r} is no syntax of grammars", at="syntax", hint='"lark" or "gbnf"')
+        if syntax is not None and not (isinstance(syntax, str) and syntax in _STARTS):
+            raise OptionError(f"{syntax!r:.60} is no syntax of grammars", at="syntax", hint='"lark" or "gbnf"')
         if lexer not in ("scannerless", "longest"):
             raise OptionError(f"{lexer!r} is no lexer", at="lexer", hint='"scannerless" or "longest"')
+        if start is not None and not isinstance(start, str):
+            raise OptionError(f"start={start!r:.60} is no name of a rule", at="start", hint='start="value"')
         path = _path_of(text_or_path_or_name)
         text = str(text_or_path_or_name) if path is None else _read(path)
         if syntax is None:

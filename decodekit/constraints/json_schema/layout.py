@@ -219,7 +219,7 @@ def check(whitespace: object) -> None:
         OptionError: not ``"natural"``, ``"any"``, ``"compact"``, a tab or an indentation of 0 to 16.
     """
     is_number = isinstance(whitespace, int) and not isinstance(whitespace, bool) and 0 <= whitespace <= MAX_INDENT
-    if not is_number and whitespace not in ("natural", "any", "compact", "\t"):
+    if not is_number and not (isinstance(whitespace, str) and whitespace in ("natural", "any", "compact", "\t")):
         raise OptionError(
             f"{whitespace!r} is no white space policy",
             at="whitespace",
