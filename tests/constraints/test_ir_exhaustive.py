@@ -170,7 +170,7 @@ def test_all_leaves_under_two_operators() -> None:
 
 
 def test_some_leaves_under_three_operators() -> None:
-    assert_right("1.a|x", 3, 25_000)
+    assert_right("1.ax", 3, 8_000)
 
 
 def test_without_factoring(monkeypatch: pytest.MonkeyPatch) -> None:
