@@ -484,22 +484,26 @@ class ObjectPlan:
     def _sparing(self, number: int, keys: Node, met: tuple[int, ...], state: ObjectState) -> Iterator[Node]:
         """What of the `keys` of a class leaves enough for the other witnesses, where some have few to choose from.
 
-        Split by the witnesses whose keys a key belongs to: it is lost for these and for no other one.
+        Split by the witnesses whose keys a key belongs to, also those with many: a key may meet both kinds at once.
+        It is lost for these and for no other one.
         """
-        few = []
-        for witness in _less(state.pending, met):
-            left = self.unused(self.spec.witnesses[witness].keys, state.used - {SOME_KEY})
-            if text.num_texts(left, len(state.pending) + 2) < len(state.pending) + 2:
-                few.append(witness)
-        for size in range(len(few) + 1):
-            for lost in combinations(few, size):
+        others = _less(state.pending, met)
+        if not any(self._has_few(witness, state) for witness in others):
+            others = ()
+        for size in range(len(others) + 1):
+            for lost in combinations(others, size):
                 part = keys
-                for witness in few:
+                for witness in others:
                     cut = text.meet if witness in lost else text.without
                     part = cut(part, self.spec.witnesses[witness].keys)
                 after = self.after_other(f"{SOME_KEY}{number}-{''.join(map(str, lost))}", met, state)
                 if not part.is_empty and self.can_finish(after):
                     yield part
+
+    def _has_few(self, witness: int, state: ObjectState) -> bool:
+        """Whether there are not more keys for a witness than could be lost."""
+        left = self.unused(self.spec.witnesses[witness].keys, state.used - {SOME_KEY})
+        return text.num_texts(left, len(state.pending) + 2) < len(state.pending) + 2
 
 
 def _can_all_choose(choices: tuple[_Choice, ...]) -> bool:

@@ -187,12 +187,12 @@ def test_one_rule() -> None:
 
 
 def test_two_rules() -> None:
-    check(pairs(bodies(sequences([A, B, S, T], 2), 2), SECOND), 900)
+    check(itertools.islice(pairs(bodies(sequences([A, B, S, T], 2), 2), SECOND), 0, None, 2), 450)
     check(pairs([Alternatives((row, B)) for row in sequences([A, S, T], 3)], SECOND), 150)
 
 
 def test_repetitions() -> None:
-    check(counted(), 1_000)
+    check(itertools.islice(counted(), 0, None, 2), 600)
 
 
 def test_ignored_words() -> None:
@@ -214,6 +214,7 @@ def test_all_pairs_of_rules(block: int) -> None:
 def test_longer_rules() -> None:
     check(alone(3, 2), 700)
     check(itertools.islice(alone(3, 3), 0, None, 2), 4_000)
+    check(counted(), 1_000)
 
 
 # --- the same in two languages of grammars ---

@@ -169,9 +169,17 @@ def dialect(schema: dict[str, Any], draft: int) -> dict[str, Any]:
 
 
 def faults(
-    schema: dict[str, Any], world: World, *, draft: int = 2020, orders: Sequence[Order] = ("any", "declared")
+    schema: dict[str, Any],
+    world: World,
+    *,
+    draft: int = 2020,
+    orders: Sequence[Order] = ("any", "declared"),
+    is_thorough: bool = False,
 ) -> list[str]:
     """What is wrong with the language of a schema in a world.
+
+    With `is_thorough` each of the configurations behind a beginning can be completed, not only some of them. That is
+    what the front end promises to whoever unfolds its network.
 
     Raises:
         ResourceLimitError: the schema has too many alternatives.
@@ -207,8 +215,11 @@ def faults(
                 if after is not None:
                     is_leaf = False
                     agenda.append((following, after, text + bytes((byte,))))
-            if is_leaf and guard is None:
-                rest = walk.completion(text, state)
+            asked = [state] if is_leaf else []
+            if is_thorough and len(state[0]) > 1:
+                asked += [(frozenset({item}), False) for item in state[0]]
+            for one in asked if guard is None else ():
+                rest = walk.completion(text, one)
                 if rest is None:
                     found.append(f"{said}: nothing completes {text!r}")
                 elif not oracle.is_valid(json.loads(text + rest)):

@@ -42,13 +42,23 @@ ARRAYS, FEW_ARRAYS = World(arrays_of(3)), World(arrays_of(2))
 MIXED = World([*objects_of(1), *arrays_of(1), 0, 1, "", None])
 
 
-def check(schemas: Iterable[Schema], world: World, *, type_: str | None, at_least: int = 1, draft: int = 2020) -> None:
+def check(
+    schemas: Iterable[Schema],
+    world: World,
+    *,
+    type_: str | None,
+    at_least: int = 1,
+    draft: int = 2020,
+    is_thorough: bool = False,
+) -> None:
     """No schema has a fault in the world, and nearly none has too many alternatives."""
     found: list[str] = []
     num = num_large = 0
     for num, below in enumerate(schemas, 1):  # noqa: B007
         try:
-            found += faults(below if type_ is None else {"type": type_, **below}, world, draft=draft)
+            found += faults(
+                below if type_ is None else {"type": type_, **below}, world, draft=draft, is_thorough=is_thorough
+            )
         except ResourceLimitError:
             num_large += 1
     assert not found, "\n".join(found[:10])
@@ -127,6 +137,13 @@ def test_older_drafts(draft: int) -> None:
         check(every(3, some), world, type_=type_, draft=draft)
 
 
+def test_no_key_is_spent_on_nothing() -> None:
+    """The key b has to meet an obligation, with another one or without: no configuration reads it for nothing."""
+    pattern: Schema = {"patternProperties": {"^[ab]$": small.ZERO}}
+    schema: Schema = {"not": {"anyOf": [pattern, {"const": {"a": 0}}]}}
+    check([schema], World(objects_of(1)), type_="object", is_thorough=True)
+
+
 def declared_orders(schema: Schema, value: dict[str, Any]) -> list[list[str]]:
     """The orders of the members with ``order="declared"``, where no combinator speaks of the same object.
 
@@ -175,6 +192,14 @@ def test_all_combined(block: int) -> None:
 
 
 @pytest.mark.slow
+def test_every_configuration_can_be_completed() -> None:
+    some = every(29, small.combined(small.FEW_OBJECT_KEYWORDS))
+    check(some, FEW_OBJECTS, type_="object", is_thorough=True)
+    some = every(29, small.combined(small.FEW_ARRAY_KEYWORDS))
+    check(some, FEW_ARRAYS, type_="array", is_thorough=True)
+
+
+@pytest.mark.slow
 def test_beside_combinators() -> None:
     limits: list[Schema] = [{"minProperties": 2}, {"maxProperties": 1}, {"unevaluatedProperties": small.ZERO}]
     combined = list(small.combined(small.FEW_OBJECT_KEYWORDS[:8]))
@@ -216,8 +241,10 @@ def test_a_broken_rule_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> N
     of_objects = owner is not ArrayPlan
     keywords = small.FEW_OBJECT_KEYWORDS if of_objects else small.FEW_ARRAY_KEYWORDS
     pairs = list(small.together(keywords, 2))
-    combined = small.combined(keywords[3:8])
-    schemas = [*combined, *pairs] if owner is shape.ObjectSpec or attribute == "_is_apart" else [*pairs, *combined]
+    denied = [{"not": pair} for pair in pairs]
+    combined = list(small.combined(keywords[3:8]))
+    first = {"uncovered": denied, "takes_in": combined, "_is_apart": combined}.get(attribute, [])
+    schemas = [*first, *pairs, *denied, *combined]
     found: list[str] = []
     for below in schemas:
         given = {"type": "object" if of_objects else "array", **below}
