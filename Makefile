@@ -8,7 +8,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint types compiled pytest test-slow test-gpu fuzz fuzz-tests fuzz-schemas bench bench-masks bench-grammars bench-forced bench-forwards bench-first-use bench-speculation bench-beams bench-attention bench-sampler notebooks train clean
+.PHONY: help install demo test lint types compiled pytest test-slow test-gpu fuzz fuzz-tests fuzz-schemas bench bench-masks bench-grammars bench-forced bench-forwards bench-closing bench-first-use bench-speculation bench-beams bench-attention bench-sampler notebooks train clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -75,6 +75,9 @@ bench-forced: $(STAMP)  ## tokens without a forward pass of their own on a corpu
 
 bench-forwards: $(STAMP)  ## forward passes per token of the sample extraction, proposer by proposer
 	$(BIN)/python -m benchmarks.forwards
+
+bench-closing: $(STAMP)  ## what on_length="close" costs beside "return", on a vocabulary of 131k; CLOSING_ARGS="--repeats 1"
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.closing $(CLOSING_ARGS)
 
 bench-speculation: $(STAMP)  ## tokens per second with guesses ahead, beside transformers' assisted decoding
 	$(BIN)/python -m benchmarks.speculation
