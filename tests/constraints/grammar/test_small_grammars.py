@@ -204,6 +204,7 @@ def test_terminals_that_overlap() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("block", range(8))
 def test_all_pairs_of_rules(block: int) -> None:
     some = list(bodies(sequences([A, B, S, T], 2), 2))
@@ -211,6 +212,7 @@ def test_all_pairs_of_rules(block: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 def test_longer_rules() -> None:
     check(alone(3, 2), 700)
     check(itertools.islice(alone(3, 3), 0, None, 2), 4_000)

@@ -176,6 +176,7 @@ def test_the_declared_order() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("block", range(4))
 def test_three_keywords(block: int) -> None:
     check(every(4, small.together(small.OBJECT_KEYWORDS, 3), block), OBJECTS, type_="object", at_least=800)
@@ -183,6 +184,7 @@ def test_three_keywords(block: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("block", range(4))
 def test_all_combined(block: int) -> None:
     check(every(4, small.combined(small.FEW_OBJECT_KEYWORDS), block), OBJECTS, type_="object")
@@ -192,6 +194,7 @@ def test_all_combined(block: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 def test_every_configuration_can_be_completed() -> None:
     some = every(29, small.combined(small.FEW_OBJECT_KEYWORDS))
     check(some, FEW_OBJECTS, type_="object", is_thorough=True)
@@ -200,6 +203,7 @@ def test_every_configuration_can_be_completed() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 def test_beside_combinators() -> None:
     limits: list[Schema] = [{"minProperties": 2}, {"maxProperties": 1}, {"unevaluatedProperties": small.ZERO}]
     combined = list(small.combined(small.FEW_OBJECT_KEYWORDS[:8]))
@@ -210,6 +214,7 @@ def test_beside_combinators() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 def test_more_values_inside_of_values() -> None:
     some = [{"type": "object", **one} for one in every(12, small.together(small.OBJECT_KEYWORDS, 2))]
     check(small.nested(some, is_object=True), OBJECTS, type_="object")
