@@ -68,7 +68,9 @@ def _denied(goal: Goal) -> Goal:
 
 def _type(semantics: Semantics, location: Location, value: Any, is_asserted: bool) -> Shape:
     names = tuple(value) if isinstance(value, list) else (value,)
-    return _of_types(names, location.draft == Draft.DRAFT4, is_asserted)
+    # Pydantic reads 1e2 as an int, and not 1e97: a Python int is generated as digits.
+    is_digits = semantics.formats == "python" and is_asserted
+    return _of_types(names, location.draft == Draft.DRAFT4 or is_digits, is_asserted)
 
 
 @lru_cache(maxsize=1024)
