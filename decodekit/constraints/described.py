@@ -3,9 +3,9 @@
     described(dk.Guarded(Invoice, is_balanced))
     # {"Guarded": {"constraint": {"JsonSchema": {...}}, "function": {"function": "is_balanced", "code": "3fa2c1d0..."}}}
 
-A schema is data and can be compared. A guard is a program: it is told by its name and a digest of its source, that of
-the functions and classes of its own file that it names, and the plain values that it reads. What it reads from files,
-or from other packages, is not seen.
+A schema is data and can be compared. A guard, or a class with validators, is a program: it is told by its name and a
+digest of its source, that of the functions and classes that it names in its own file and in others of the user's, and
+the plain values that it reads. What it reads from files, or from installed packages, is not seen.
 """
 
 from __future__ import annotations
@@ -17,10 +17,12 @@ import inspect
 import math
 import re
 import sys
+import sysconfig
 import textwrap
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from types import CodeType
+from pathlib import Path
+from types import CodeType, ModuleType
 from typing import Any, Final
 
 from decodekit.records.fingerprints import digest
@@ -66,9 +68,16 @@ def code_digest(thing: object) -> str:
     return digest(sorted(parts.items()), length=16)
 
 
-def _collect(thing: object, module: str | None, parts: dict[str, str]) -> None:
-    """Add the source of a thing under its name, and that of what it names in its own module."""
-    name = _name(thing)
+def _collect(thing: object, module: str | None, parts: dict[str, str], place: str = "") -> None:
+    """Add the source of a thing under its name, and that of what it names.
+
+    Args:
+        thing: a function, a class or another callable.
+        module: the name of its module.
+        parts: what is known so far.
+        place: put before the name, for what is in another module than the first thing.
+    """
+    name = place + _name(thing)
     if name in parts:
         return
     if not inspect.isroutine(thing) and not isinstance(thing, type):  # an object that can be called: a partial, say
@@ -82,8 +91,32 @@ def _collect(thing: object, module: str | None, parts: dict[str, str]) -> None:
     for one, value in used.items():
         if isinstance(value, _PLAIN):
             parts[f"{name}: {one}"] = _shown(sorted(value, key=repr) if isinstance(value, set | frozenset) else value)
-        elif callable(value) and getattr(value, "__module__", None) == module:
-            _collect(value, module, parts)
+        elif isinstance(value, ModuleType):
+            if _is_own(value):
+                parts[f"module {value.__name__}"] = _of_file(value)
+        elif callable(value):
+            theirs = getattr(value, "__module__", None)
+            if theirs == module:
+                _collect(value, module, parts, place)
+            elif _is_own(sys.modules.get(theirs or "")):
+                _collect(value, theirs, parts, f"{theirs}.")
+
+
+def _is_own(module: ModuleType | None) -> bool:
+    """Whether a module is a file of the user's: neither of Python nor of an installed package."""
+    file = getattr(module, "__file__", None)
+    if file is None or getattr(module, "__name__", "").partition(".")[0] == "decodekit":
+        return False
+    installed = (sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+    return not any(Path(file).resolve().is_relative_to(Path(folder).resolve()) for folder in installed)
+
+
+def _of_file(module: ModuleType) -> str:
+    """The program that a module is. Which of its parts are used is not asked."""
+    try:
+        return ast.unparse(ast.parse(Path(module.__file__ or "").read_bytes()))
+    except (OSError, SyntaxError, ValueError):
+        return module.__name__
 
 
 def _enclosed(thing: object) -> dict[str, object]:

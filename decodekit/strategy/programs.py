@@ -35,6 +35,7 @@ def programs_of(strategy: Any) -> dict[str, str]:
             values += value
         elif hasattr(value, "new_cache") and hasattr(value, "forward"):
             found[f"model {value.name}"] = weights_of(value)
+            continue
         elif dataclasses.is_dataclass(value) and not isinstance(value, type):
             is_rejecting = getattr(value, "verify", None) == "rejection"
             for one in dataclasses.fields(value):
