@@ -73,6 +73,9 @@ bench-grammars: $(STAMP)  ## masks under grammars beside llguidance and XGrammar
 bench-forced: $(STAMP)  ## tokens without a forward pass of their own on a corpus of schemas; FORCED_ARGS="--tokenizer F"
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.forced $(FORCED_ARGS)
 
+bench-defaults: $(STAMP)  ## texts of ten schemas with the defaults of JsonSchema beside those with any white space and escapes
+	$(BIN)/python -m benchmarks.defaults
+
 bench-forwards: $(STAMP)  ## forward passes per token of the sample extraction, proposer by proposer
 	$(BIN)/python -m benchmarks.forwards
 

@@ -21,8 +21,8 @@ print(llm)
 # ## A text that has to be something
 #
 # A constraint says which texts are possible. At every token the ones that lead nowhere are masked, so whatever
-# the model would like to say, the result can be read. The bundled model has learnt compact JSON; without
-# `whitespace="compact"` blanks and line feeds between the tokens of JSON are allowed, too.
+# the model would like to say, the result can be read. JSON is compact, has a blank after each comma and colon, or
+# one indentation throughout, as the model begins; `whitespace="compact"` and others leave it no choice.
 
 
 # %%
@@ -34,7 +34,7 @@ class Ticket(BaseModel):
     refund: bool
 
 
-ticket = dk.JsonSchema(Ticket, whitespace="compact")
+ticket = dk.JsonSchema(Ticket)
 document = (
     "Ticket TK-30418 was opened by Rosalind Achterberg. It concerns Pixora Scan 4. The program crashes all the time. "
     "The priority is high. She does not want a refund.\n"

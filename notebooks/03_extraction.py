@@ -57,7 +57,7 @@ completions = {}
 num_right = num_fields = 0
 for kind in KINDS:
     schema, documents, expected = read(kind, 4)
-    constraint = dk.JsonSchema(schema, whitespace="compact")
+    constraint = dk.JsonSchema(schema)
     prompts = [text.strip() + "\n" for text in documents]  # the format that the bundled model has learnt
     completions[kind] = llm.generate(
         prompts, constraint=constraint, strategy=dk.Greedy(speculate=["grammar", "prompt-lookup"]), max_new_tokens=300
@@ -80,7 +80,7 @@ assert num_right / num_fields > 0.8
 
 # %%
 schema, documents, expected = read("ticket", 1)
-constraint = dk.JsonSchema(schema, whitespace="compact")
+constraint = dk.JsonSchema(schema)
 scored = llm.generate(documents[0].strip() + "\n", constraint=constraint, logprobs=True, max_new_tokens=300)
 tokens = [(llm.vocabulary.decode([entry.token_id]).decode(), entry.logprob) for entry in scored.logprobs]
 assert "".join(text for text, _ in tokens) == scored.text
