@@ -8,7 +8,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint types compiled pytest test-slow test-gpu fuzz fuzz-tests fuzz-schemas bench bench-masks bench-grammars bench-forced bench-forwards bench-closing bench-first-use bench-speculation bench-beams bench-attention bench-sampler notebooks train clean
+.PHONY: help install demo test lint types compiled pytest test-slow test-gpu fuzz fuzz-tests fuzz-schemas bench bench-masks bench-grammars bench-forced bench-forwards bench-closing bench-defaults bench-first-use bench-speculation bench-beams bench-attention bench-sampler notebooks train clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18

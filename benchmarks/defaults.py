@@ -104,7 +104,7 @@ def is_valid(constraint: dk.JsonSchema, text: str) -> bool:
         return True
     # Exact: 19.9 is a multiple of 0.01, which binary fractions do not know.
     schema, value = (json.loads(one, parse_float=Decimal) for one in (json.dumps(constraint.schema), text))
-    return jsonschema.Draft202012Validator(schema).is_valid(value)
+    return bool(jsonschema.Draft202012Validator(schema).is_valid(value))
 
 
 def random_models(llm: dk.LLM) -> Iterator[tuple[str, dk.LLM]]:
