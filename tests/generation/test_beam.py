@@ -442,11 +442,12 @@ def test_generate_gives_values_of_a_constraint_and_of_a_guard() -> None:
     schema = {"type": "object", "properties": {"total": {"type": "integer", "minimum": 7, "maximum": 99}}}
     schema |= {"required": ["total"], "additionalProperties": False}
     beam = dk.Beam(3, num_return_sequences=3)
-    free = llm.generate("Total 40", constraint=schema, strategy=beam, max_new_tokens=40)
+    wide = dk.JsonSchema(schema, whitespace="any", escapes="any")
+    free = llm.generate("Total 40", constraint=wide, strategy=beam, max_new_tokens=40)
     every = [free, *free.others]
     assert len(every) > 1 and all(7 <= one.value["total"] <= 99 for one in every)
     refused = free.value["total"]
-    guarded = dk.Guarded(dk.JsonSchema(schema), lambda value: value["total"] != refused)
+    guarded = dk.Guarded(wide, lambda value: value["total"] != refused)
     found = llm.generate("Total 40", constraint=guarded, strategy=beam, max_new_tokens=40)
     values = [one.value for one in (found, *found.others)]
     assert values[:2] == [one.value for one in free.others]

@@ -81,7 +81,8 @@ def tiny() -> Any:
 def test_scaffolding_guess_and_scaffolding_in_one_draft() -> None:
     llm = tiny()
     keys = {"number": {"type": "string"}, "kind": {"enum": ["invoice", "receipt"]}, "total": {"type": "integer"}}
-    schema = JsonSchema({"type": "object", "properties": keys, "required": [*keys], "additionalProperties": False})
+    shape = {"type": "object", "properties": keys, "required": [*keys], "additionalProperties": False}
+    schema = JsonSchema(shape, whitespace="any", escapes="any")
     guesses = {'{"number":"': 'A-17"', '"kind":"': "inv", "": '{ "number": "C"'}
 
     class Reader:
