@@ -356,7 +356,7 @@ class LLM:
             ContextLengthError: a text is longer than the model's context.
         """
         if not isinstance(texts, Iterable):
-            raise OptionError(f"{texts!r:.60} is neither a text nor a list of texts", at="texts", hint='"some text"')
+            check_prompt(texts, "texts")
         token_ids = [
             encode(self.tokenizer, text, f"text {index}", self.vocabulary.size)
             for index, text in enumerate(each_prompt(texts))

@@ -237,7 +237,8 @@ def test_masks_are_the_same_with_cold_and_warm_caches_and_without(
 ) -> None:
     vocabulary = VOCABULARIES["adversarial"]
     schema = {"type": "object", "properties": {"a": {"type": "string", "minLength": 1}}, "additionalProperties": True}
-    constraint, written = JsonSchema(schema, order="any"), '{"a": "x\\u00e9 é", "b\\n": ["", "}"]}'.encode()
+    constraint = JsonSchema(schema, order="any", whitespace="any", escapes="any")
+    written = '{"a": "x\\u00e9 é", "b\\n": ["", "}"]}'.encode()
 
     def rows() -> list[list[int]]:
         for function in (token_index._tries, all_tokens):

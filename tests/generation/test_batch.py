@@ -279,10 +279,10 @@ def test_a_constraint_that_fails_stops_its_own_row_only(method: str) -> None:
     def fails(name: str) -> Any:
         own = getattr(TextsMatcher, name)
 
-        def ask(self: TextsMatcher, *args: Any) -> Any:
+        def ask(self: TextsMatcher, *args: Any, **named: Any) -> Any:
             if len(self.tokens) == 2:
                 raise ResourceLimitError("too many states")
-            return own.fget(self) if isinstance(own, property) else own(self, *args)
+            return own.fget(self) if isinstance(own, property) else own(self, *args, **named)
 
         return property(ask) if isinstance(own, property) else ask
 

@@ -196,10 +196,10 @@ def test_samples_that_were_cut_rank_last(llm: LLM) -> None:
 
 
 def test_self_consistency_counts_values(llm: LLM) -> None:
-    strategy = dk.Sample(temperature=1.5, seed=2, num_return_sequences=12)
+    strategy = dk.Sample(temperature=3.0, seed=2, num_return_sequences=12)
     schema = {"type": "object", "properties": {"n": {"enum": [1, 2]}}, "required": ["n"], "additionalProperties": False}
     samples = every(llm.generate(PROMPTS[1], constraint=schema, strategy=strategy))
-    found = llm.generate(PROMPTS[1], constraint=schema, strategy="self-consistency", n=12, temperature=1.5, seed=2)
+    found = llm.generate(PROMPTS[1], constraint=schema, strategy="self-consistency", n=12, temperature=3.0, seed=2)
     counts = {n: sum(sample.value == {"n": n} for sample in samples) for n in (1, 2)}
     assert sum(counts.values()) == 12 and 12 not in counts.values()
     assert found.score == max(counts.values()) / 12

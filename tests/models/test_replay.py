@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -37,7 +38,7 @@ def runner(lm: HuggingFaceLM) -> Any:
 @pytest.mark.parametrize("name", RAGGED)
 def test_replayed_logits_equal_the_modules_bit_for_bit(name: str) -> None:
     model = build(name)
-    lm, plain = HuggingFaceLM(model, tier="ragged"), HuggingFaceLM(model, tier="ragged")
+    lm, plain = HuggingFaceLM(model, tier="ragged"), HuggingFaceLM(copy.deepcopy(model), tier="ragged")
     runner(plain)._replays = None
     for prompt_lengths in ([5], [4, 4], [3, 9, 6]):
         for ours, theirs in zip(decoded(lm, prompt_lengths), decoded(plain, prompt_lengths), strict=True):
@@ -90,7 +91,7 @@ def test_a_model_that_looks_at_values_is_not_recorded() -> None:
     model: Any = build("llama")
     for layer in model.model.layers:
         layer.mlp = _DependsOnValues(layer.mlp)
-    lm, plain = HuggingFaceLM(model, tier="ragged"), HuggingFaceLM(model, tier="ragged")
+    lm, plain = HuggingFaceLM(model, tier="ragged"), HuggingFaceLM(copy.deepcopy(model), tier="ragged")
     runner(plain)._replays = None
     for ours, theirs in zip(decoded(lm, [5]), decoded(plain, [5]), strict=True):
         assert torch.equal(ours, theirs)
@@ -99,7 +100,7 @@ def test_a_model_that_looks_at_values_is_not_recorded() -> None:
 
 def test_a_recording_that_differs_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     lm = HuggingFaceLM(build("llama"), tier="ragged")
-    plain = HuggingFaceLM(lm.model, tier="ragged")
+    plain = HuggingFaceLM(copy.deepcopy(lm.model), tier="ragged")
     runner(plain)._replays = None
     replays = runner(lm)._replays
     record = replays._record
@@ -141,7 +142,7 @@ def drafted(lm: HuggingFaceLM, prompt_lengths: list[int], width: int, wanted: An
 def test_steps_of_several_tokens_too(name: str) -> None:
     """Drafts and forced tokens, level rows and ragged ones, all logits and the last ones."""
     model = build(name)
-    lm, plain = HuggingFaceLM(model, tier="ragged"), HuggingFaceLM(model, tier="ragged")
+    lm, plain = HuggingFaceLM(model, tier="ragged"), HuggingFaceLM(copy.deepcopy(model), tier="ragged")
     runner(plain)._replays = None
     for prompt_lengths, width, wanted in (([5], 4, 4), ([3, 9], 3, 3), ([7], 3, "last"), ([7], 5, 2)):
         ours = drafted(lm, prompt_lengths, width, wanted)
