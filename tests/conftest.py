@@ -1,5 +1,6 @@
 """What holds for all tests: one thread, nothing of the user's cache, no chance, and no GPU tests without a GPU."""
 
+import gc
 import os
 import shlex
 from collections.abc import Iterator
@@ -21,6 +22,17 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _collected_once() -> Iterator[None]:
+    """What a file of tests leaves in caches is not looked through again by each collection of garbage to come.
+
+    A worker holds millions of objects in the end; looking through all of them took most of the time of the last tests.
+    """
+    yield
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)  # before the tests of a mark are chosen
