@@ -18,6 +18,7 @@ from decodekit.constraints.network import Frame
 from decodekit.errors import ResourceLimitError
 from decodekit.vocabulary import Vocabulary
 from tests.reference.vocabularies import adversarial_tokens, byte_vocabulary
+from tests.sizes import sized
 
 VOCABULARY = byte_vocabulary([*adversarial_tokens(), b"aaaa", b"    ", b'"b":', b'{"a"', b"null,"])
 TREE = {
@@ -136,10 +137,11 @@ def byte_length(tokens: Iterable[int]) -> int:
 
 
 @pytest.mark.parametrize("rule", [*CASES, *(rule for rule, _ in FAR.values())], ids=lambda rule: repr(rule)[:40])
-def test_completions_complete_and_do_not_depend_on_what_was_asked(rule: object) -> None:
+@sized("num_walks", 3, slow=8)
+def test_completions_complete_and_do_not_depend_on_what_was_asked(rule: object, num_walks: int) -> None:
     rng = random.Random(1)
     warm = matcher_of(rule)
-    for _ in range(8):
+    for _ in range(num_walks):
         matcher = warm.fork()
         walk(matcher, rng, rng.randrange(8))
         completion = matcher.completion()

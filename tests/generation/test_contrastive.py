@@ -27,6 +27,7 @@ from tests.models.architectures import VOCAB_SIZE, tokens
 from tests.reference.contrast import contrastive_search
 from tests.reference.generation import ToyLM, hashed_law
 from tests.reference.generation_tokenizer import small_tokenizer
+from tests.sizes import thinned
 
 SEVERAL = ["llama", "gemma2", "mistral", "gpt2", "opt", "gpt_oss", "falcon", "lfm2"]
 PROMPTS = [tokens(i, length) for i, length in enumerate((3, 17, 9, 1))]
@@ -76,7 +77,7 @@ def greedy(name: str) -> list[tuple[int, ...]]:
     return [done[index].token_ids for index in range(len(PROMPTS))]
 
 
-@pytest.mark.parametrize("name", SEVERAL)
+@thinned("name", SEVERAL, keep=["llama", "falcon"])
 def test_tokens_equal_those_of_the_slow_twin(name: str) -> None:
     search = ContrastiveSearch(4, 0.6)
     expected = [twin(name, number, 4, 0.6) for number in range(4)]
@@ -85,8 +86,9 @@ def test_tokens_equal_those_of_the_slow_twin(name: str) -> None:
     assert expected != greedy(name)  # negative control: the comparison changes something
 
 
-@pytest.mark.parametrize(("top_k", "alpha"), [(2, 0.9), (8, 0.3), (5, 1.0), (24, 0.5)])
-def test_other_options_equal_the_slow_twin(top_k: int, alpha: float) -> None:
+@thinned("options", [(2, 0.9), (8, 0.3), (5, 1.0), (24, 0.5)], keep=[(2, 0.9), (5, 1.0)])
+def test_other_options_equal_the_slow_twin(options: tuple[int, float]) -> None:
+    top_k, alpha = options
     expected = [twin("llama", number, top_k, alpha) for number in (0, 2)]
     prompts = [PROMPTS[0], PROMPTS[2]]
     assert token_ids(model("llama"), ContrastiveSearch(top_k, alpha), prompts, 2) == expected
@@ -120,7 +122,7 @@ CONSTRAINTS = {
 
 
 @pytest.mark.parametrize("kind", CONSTRAINTS)
-@pytest.mark.parametrize("name", ["llama", "falcon"])
+@thinned("name", ["llama", "falcon"], keep=["llama"])
 def test_constraints_equal_the_slow_twin(name: str, kind: str) -> None:
     """Masks before the candidates, fewer candidates than k, forced tokens that nobody is asked about."""
     constraint = CONSTRAINTS[kind]

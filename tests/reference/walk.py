@@ -24,12 +24,12 @@ def trie_nodes(vocabulary: Vocabulary) -> list[tuple[bytes, list[int]]]:
 def entries(vocabulary: Vocabulary) -> list[tuple[int, bytes]]:
     """Tokens with the bytes by which a constraint may ask for them."""
     found = [(t, data) for t, data in enumerate(vocabulary.token_bytes) if data and not {0xFE, 0xFF} & set(data)]
+    known = {data for _, data in found}
     for name, token in vocabulary.special_tokens.items():
         if vocabulary.token_bytes[token] is None and token not in vocabulary.eos_token_ids:
-            ids = [data for _, data in found if data == b"\xfe%d\xfe" % token]
-            found += [
-                (token, data) for data in (b"\xfe%d\xfe" % token, b"\xff" + name.encode() + b"\xff") if data not in ids
-            ]
+            written = b"\xfe%d\xfe" % token
+            found += [(token, written)] if written not in known else []
+            found.append((token, b"\xff" + name.encode() + b"\xff"))
     return found
 
 

@@ -31,6 +31,7 @@ from decodekit.speculation import (
 from decodekit.strategy import PROPOSERS, Greedy, Sample
 from decodekit.testing import check_proposer
 from decodekit.testing.toy import toy_llm
+from tests.sizes import thinned
 from tests.speculation.test_draft_model import acceptance, toy
 from tests.speculation.test_extraction import documents, schema_of
 from tests.speculation.test_proposers import BYTES, context, looked_up
@@ -242,7 +243,15 @@ def test_what_cannot_be_joined() -> None:
         tiny().generate("x", speculate="grammar+prompt-lookup", max_new_tokens=2)
 
 
-@pytest.mark.parametrize("rest", [PromptLookup(), Suffix(corpus=SuffixCorpus()), DraftModel(toy_llm(1), 2)])
-def test_the_laws_of_proposers(rest: Any) -> None:
+RESTS: dict[str, Any] = {
+    "prompt-lookup": PromptLookup(),
+    "suffix": Suffix(corpus=SuffixCorpus()),
+    "draft-model": DraftModel(toy_llm(1), 2),
+}
+
+
+@thinned("name", RESTS, keep=["draft-model"])
+def test_the_laws_of_proposers(name: str) -> None:
+    rest = RESTS[name]
     check_proposer(Joined((GrammarDraft(), rest), 8), max_new_tokens=12)
     check_proposer(Joined((PromptLookup(num_tokens=2), Adaptive(rest)), 8), max_new_tokens=8)

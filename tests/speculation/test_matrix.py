@@ -49,6 +49,7 @@ from decodekit.speculation import Chain, DraftModel, Joined, PromptLookup, Propo
 from decodekit.strategy import Greedy, Mirostat, Sample, Strategy
 from decodekit.vocabulary import Vocabulary
 from tests.reference.generation import Law, ToyLM, hashed_law
+from tests.sizes import sized
 
 TOKENS: list[bytes | None] = [
     *(bytes([c]) for c in b'0123456789abcdefghiklnorstu{}":,- '),
@@ -157,13 +158,14 @@ def decode(strategy: Strategy, constraint: str, proposer: Proposer | None, num_r
     return [results[index] for index in range(len(PROMPTS))]
 
 
+@sized("all_rows", (3,), slow=(1, 3))
 @pytest.mark.parametrize("name", STRATEGIES)
-def test_same_seed_same_text(name: str) -> None:
+def test_same_seed_same_text(name: str, all_rows: tuple[int, ...]) -> None:
     num_accepted = 0
     for constraint in CONSTRAINTS:
         expected = decode(STRATEGIES[name], constraint, None, 1)
         for proposer in PROPOSERS:
-            for num_rows in (1, 3):
+            for num_rows in all_rows:
                 for one, other in zip(
                     decode(STRATEGIES[name], constraint, PROPOSERS[proposer](), num_rows), expected, strict=True
                 ):

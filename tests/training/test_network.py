@@ -98,6 +98,7 @@ def test_a_network_grown_by_layers_computes_the_same(network: Network) -> None:
         assert not torch.allclose(grown(tokens), network(tokens))
 
 
+@pytest.mark.slow
 def test_training_can_go_on_from_the_written_model(tmp_path: Path) -> None:
     trainer = Trainer("tiny", RECIPES["tiny"], "cpu", compiles=False, peers=Peers(0, 1, tmp_path / "meeting"))
     before = trainer.field_accuracy(held_out_wordings=False, num_documents=12)
