@@ -114,6 +114,7 @@ def test_byte_level_text(tekken_as_byte_level: Any) -> None:
             assert decoded == text
 
 
+@pytest.mark.slow
 def test_the_byte_map_of_131k_tokens_is_read_quickly(tekken_as_byte_level: Any) -> None:
     for tokenizer in (tekken_tokenizer(), tekken_as_byte_level):
         seconds = []
@@ -121,7 +122,9 @@ def test_the_byte_map_of_131k_tokens_is_read_quickly(tekken_as_byte_level: Any) 
             start = time.process_time()  # of this process alone, so that a busy machine does not decide
             assert Vocabulary.from_tokenizer(tokenizer).fingerprint == tekken_vocabulary().fingerprint
             seconds.append(time.process_time() - start)
-        assert min(seconds) < 0.5  # 0.17 to 0.2 s on one free core
+        start = time.process_time()  # the same work on every machine: 0.1 s where reading takes 0.17 to 0.2 s
+        assert sum(len(str(number)) for number in range(1_000_000)) == 5_888_890
+        assert min(seconds) < 6 * (time.process_time() - start)
 
 
 def test_wrappers_around_mistral_common(tmp_path: Any) -> None:
