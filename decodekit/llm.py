@@ -486,8 +486,9 @@ class LLM:
                 pipeline.append(processor.for_vocabulary(self.vocabulary.size, self.vocabulary.eos_token_ids))
             except OptionError as error:
                 faults.append(error)
+        left_out: frozenset[int] = frozenset()
         if on_length == "close":
-            _, unknown = left_out_of(pipeline, self.vocabulary.size)
+            left_out, unknown = left_out_of(pipeline, self.vocabulary.size)
             faults += (
                 OptionError(
                     f'on_length="close" and {processor!r} cannot be combined: it may forbid any token, also those that '
@@ -514,7 +515,6 @@ class LLM:
                 at="max_rollbacks",
             )
         if grammar is not None and on_length == "close":
-            left_out, _ = left_out_of(pipeline, self.vocabulary.size)
             least = _least_tokens(grammar, left_out, pipeline)
             if least > max_new_tokens:
                 raise OptionError(

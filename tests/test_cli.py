@@ -17,7 +17,6 @@ import typer.main
 
 import decodekit
 from decodekit.cli import app, console
-from decodekit.cli import extract as extract_module
 from decodekit.constraints import explain
 from decodekit.errors import DecodekitError, OptionError
 from decodekit.jobs.extraction import SPECULATE, ExtractionOptions, with_guesses
@@ -25,7 +24,7 @@ from decodekit.jobs.schema import load_schema
 from decodekit.jobs.settings import Settings
 from decodekit.strategy import BestOf, DoLa, Greedy, Sample, Strategy
 from tests.commands import Result
-from tests.jobs.fakes import SCHEMA, FakeLLM, read_jsonl, words, write_jsonl
+from tests.jobs.fakes import SCHEMA, FakeLLM, answering_at_once, read_jsonl, words, write_jsonl
 from training.documents import make_document
 from training.kinds import KINDS
 
@@ -35,10 +34,7 @@ GOLDEN = Path(__file__).parent / "jobs" / "cli_options.json"
 
 @pytest.fixture
 def llm(monkeypatch: pytest.MonkeyPatch) -> FakeLLM:
-    """A model that answers at once, in place of any that a command loads."""
-    fake = FakeLLM()
-    monkeypatch.setattr(extract_module, "load_model", lambda name, dtype, device_map: fake)
-    return fake
+    return answering_at_once(monkeypatch)
 
 
 @pytest.fixture

@@ -93,9 +93,8 @@ def bench(
         from decodekit.jobs.schema import load_schema
 
         constraint = load_schema(schema, asked).constraint
-    elif asked:
-        name = next(iter(asked))
-        raise OptionError(f"--{name} has no effect without --schema.", at=f"--{name}", hint="--schema")
+    else:
+        o.refuse_without_schema(asked)
     found = [load_task(name.strip(), constraint) for text in tasks for name in text.split(",")]
     numbers = _seeds(seeds)
 

@@ -139,9 +139,7 @@ def _constraint(
         from decodekit.jobs.schema import load_schema
 
         return load_schema(schema, asked).constraint
-    if asked:
-        name = next(iter(asked))
-        raise OptionError(f"--{name} has no effect without --schema.", at=f"--{name}", hint="--schema")
+    o.refuse_without_schema(asked)
     if constraint:
         from decodekit.cli.grammar import load
 

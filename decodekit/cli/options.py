@@ -195,6 +195,12 @@ def schema_options(
     )
 
 
+def refuse_without_schema(options: Mapping[str, Any]) -> None:
+    """Raise the OptionError of options of a schema where there is none."""
+    for name in options:
+        raise OptionError(f"--{name} has no effect without --schema.", at=f"--{name}", hint="--schema")
+
+
 def parse_whitespace(text: str) -> str | int:
     """``"tab"`` as the character, a number as one, a name as it is; raises OptionError for anything else."""
     if text in ("natural", "any", "compact"):

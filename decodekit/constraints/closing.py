@@ -84,6 +84,8 @@ class Completions:
         unfolding: the states.
         vocabulary: the tokens.
         left_out: tokens that no completion has.
+        of_any_bytes: the completions with all tokens, where some are left out: what cannot be written in the bytes that
+            are tokens still, may be in longer tokens.
 
     Attributes:
         root: the frame of a whole text.
@@ -93,7 +95,12 @@ class Completions:
     """
 
     def __init__(
-        self, root: Frame, unfolding: Unfolding, vocabulary: Vocabulary, left_out: frozenset[int] = NONE
+        self,
+        root: Frame,
+        unfolding: Unfolding,
+        vocabulary: Vocabulary,
+        left_out: frozenset[int] = NONE,
+        of_any_bytes: Completions | None = None,
     ) -> None:
         self._unfolding = unfolding
         self._division = division_of(vocabulary, left_out)
@@ -105,8 +112,7 @@ class Completions:
         self._lexemes = Lexemes(self._division.usable if left_out else ANY_BYTE)
         self._texts: dict[State, bytes] = {}
         self._tokens: dict[State, tuple[int, ...] | None] = {}
-        # Where nothing can be written in the bytes that are tokens, longer tokens may still have the others.
-        self._of_any_bytes = Completions(root, unfolding, vocabulary) if left_out else None
+        self._of_any_bytes = of_any_bytes
         self.root = root
 
     def text(self, state: State, path: Callable[[], bytes]) -> bytes:
@@ -167,9 +173,8 @@ class Completions:
     @property
     def num_bytes(self) -> int:
         """About how much memory the answers take that are kept."""
-        others = 0 if self._of_any_bytes is None else self._of_any_bytes.num_bytes
         num_answers = len(self._frames) + len(self._outsides) + len(self._texts) + len(self._tokens)
-        return others + _ANSWER_BYTES * num_answers + _THREADS_BYTES * (len(self._threads) + len(self._places))
+        return _ANSWER_BYTES * num_answers + _THREADS_BYTES * (len(self._threads) + len(self._places))
 
     # -- in bytes, from the configurations of a state
 

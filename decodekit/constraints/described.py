@@ -55,7 +55,7 @@ def described(value: object) -> Any:
         return {"type": _name(value), "code": code_digest(value)}
     if callable(value):
         return {"function": _name(value), "code": code_digest(value)}
-    return {type(value).__name__: _shown(value)}
+    return {type(value).__name__: without_address(value)}
 
 
 def code_digest(thing: object) -> str:
@@ -81,7 +81,7 @@ def _collect(thing: object, module: str | None, parts: dict[str, str], place: st
     if name in parts:
         return
     if not inspect.isroutine(thing) and not isinstance(thing, type):  # an object that can be called: a partial, say
-        parts[name] = _shown(thing)
+        parts[name] = without_address(thing)
         used = {"": type(thing), "func": getattr(thing, "func", None), **getattr(thing, "__dict__", {})}
     else:
         parts[name] = source = _source(thing)
@@ -90,7 +90,9 @@ def _collect(thing: object, module: str | None, parts: dict[str, str], place: st
         used = {one: space[one] for one in sorted(named)} | _enclosed(thing)
     for one, value in used.items():
         if isinstance(value, _PLAIN):
-            parts[f"{name}: {one}"] = _shown(sorted(value, key=repr) if isinstance(value, set | frozenset) else value)
+            parts[f"{name}: {one}"] = without_address(
+                sorted(value, key=repr) if isinstance(value, set | frozenset) else value
+            )
         elif isinstance(value, ModuleType):
             if _is_own(value):
                 parts[f"module {value.__name__}"] = _of_file(value)
@@ -134,7 +136,7 @@ def _source(thing: object) -> str:
         source = textwrap.dedent(inspect.getsource(thing))  # type: ignore[arg-type]
     except (OSError, TypeError):  # made by `exec`, or not in Python
         code = getattr(thing, "__code__", None)
-        return _shown(_of_code(code)) if isinstance(code, CodeType) else _shown(thing)
+        return without_address(_of_code(code)) if isinstance(code, CodeType) else without_address(thing)
     try:
         return ast.unparse(ast.parse(source))
     except SyntaxError:  # a lambda in the middle of an expression
@@ -142,7 +144,7 @@ def _source(thing: object) -> str:
 
 
 def _of_code(code: CodeType) -> list[object]:
-    constants = [_of_code(one) if isinstance(one, CodeType) else _shown(one) for one in code.co_consts]
+    constants = [_of_code(one) if isinstance(one, CodeType) else without_address(one) for one in code.co_consts]
     return [hashlib.sha256(code.co_code).hexdigest(), constants, *code.co_names]
 
 
@@ -154,5 +156,6 @@ def _name(thing: object) -> str:
     return str(getattr(thing, "__qualname__", None) or type(thing).__qualname__)
 
 
-def _shown(value: object) -> str:
+def without_address(value: object) -> str:
+    """A value as it is printed, without where it is in memory."""
     return _ADDRESS.sub("", repr(value))

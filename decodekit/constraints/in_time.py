@@ -176,7 +176,7 @@ class InTime:
         found = self._completions.get(left_out)
         if found is None:
             usual = self._completions[NONE]
-            found = Completions(usual.root, self._unfolding, self._vocabulary, left_out)
+            found = Completions(usual.root, self._unfolding, self._vocabulary, left_out, usual)
             self._completions[left_out] = found
             while len(self._completions) > _MAX_SETS:
                 self._completions.popitem(last=False)

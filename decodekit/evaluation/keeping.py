@@ -9,13 +9,12 @@ A row is written when it is whole, and synced; what was being measured when the 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from decodekit import __version__
-from decodekit.constraints.described import described
+from decodekit.constraints.described import described, without_address
 from decodekit.errors import JobError, JobSettingsError
 from decodekit.evaluation.comparison import Row, row_of
 from decodekit.records.fingerprints import differences, digest, tokenizer_fingerprint, weights_fingerprint
@@ -30,8 +29,6 @@ if TYPE_CHECKING:
 
 SETTINGS, ROWS, REPORT = "bench.json", "bench.jsonl", "bench.html"
 FORMAT = 1
-
-_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
 class BenchFolder:
@@ -125,7 +122,7 @@ def settings_of(
         "tokenizer": tokenizer_fingerprint(llm),
         "judge_weights": weights_fingerprint(judge),
         "strategies": {
-            name: _ADDRESS.sub("", repr(strategy)) + _brought_along(strategy) for name, strategy in strategies.items()
+            name: without_address(strategy) + _brought_along(strategy) for name, strategy in strategies.items()
         },
         "tasks": {task.name: digest(_asked(task, prompts[task.name]), length=16) for task in tasks},
         "version": __version__,

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, TypeAlias
 
 from decodekit.constraints import as_constraint, explain
 from decodekit.constraints.constraint import Constraint
 from decodekit.errors import InvalidConstraintError
+from decodekit.records.strict_json import read_json
 
 Path: TypeAlias = tuple[str | int, ...]
 """Where a value stands in a JSON value: property names and array indices."""
@@ -23,7 +23,7 @@ def json_value(text: str) -> Any:
         ValueError: it is not JSON; NaN and infinities are not.
     """
     try:
-        return json.loads(text, parse_constant=_refuse, parse_float=_finite)
+        return read_json(text)
     except RecursionError as error:
         raise ValueError("the text is nested too deeply") from error
 
@@ -113,14 +113,3 @@ def _validator(constraint: Constraint, schema: str) -> Any:
     except SchemaError as error:
         raise InvalidConstraintError(f"not a JSON Schema: {error.message}", at=error.json_path) from error
     return draft(value, registry=REGISTRY.with_resources(named))
-
-
-def _refuse(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
-
-
-def _finite(text: str) -> float:
-    value = float(text)
-    if math.isinf(value):
-        raise ValueError(f"{text} is beyond the range of floating point numbers")
-    return value

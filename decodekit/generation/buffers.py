@@ -110,13 +110,12 @@ class Masks:
     ) -> None:
         matcher = sequence.matcher
         assert matcher is not None
-        matcher.fill_bitmask(words[None], exact=not sequence.has_guard)
+        matcher.fill_bitmask(words[None], exact=not sequence.has_guard)  # `retreat` asks the guard what is drawn
         if self._left_out is not None and plan is not None:
             num_left = sequence.max_tokens - len(sequence.token_ids) - len(draft) - 1
             keep_ending(matcher, plan, num_left, self._left_out, words)
         if not sequence.has_guard:
             return
-        # `retreat` asks the guard about the tokens that are drawn
         if not draft:
             for token in sequence.banned:
                 forbid(words, token)

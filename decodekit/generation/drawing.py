@@ -312,13 +312,14 @@ def non_finite(
     Args:
         settings: as in `step`.
         at: the place.
-        logits: float32 [1, V], as the model gave them.
+        logits: float32 [N, V], as the model gave them; a row without a finite logit is a fault of the model, too.
         history: what the processors are given.
         bitmask: int32 [1, W], the allowed tokens.
     """
-    if bool(is_faulty(logits).any()):
+    if not bool(logits.amax(dim=-1).isfinite().all()):  # the maximum of a row with NaN is NaN
         hint = 'dtype="float32" or "bfloat16": float16 overflows in many models'
-        return NonFiniteLogitsError(f"{settings.law_of} gave NaN or +inf logits", at=at, hint=hint)
+        what = "NaN or +inf logits" if bool(is_faulty(logits).any()) else "no finite logit"
+        return NonFiniteLogitsError(f"{settings.law_of} gave {what}", at=at, hint=hint)
     culprit = settings.pipeline.first_fault(logits, history, bitmask)
     if culprit is None:
         cause = "finite logits of the model became NaN or +inf where a token is selected"

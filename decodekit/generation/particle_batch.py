@@ -248,9 +248,9 @@ class ParticleBatch:
     def _draw(self, live: list[tuple[Population, int]], logits: Tensor, bitmask: Tensor | None) -> list[Draw]:
         """A legal token of each particle with its weight; an error of one is that of its population."""
         places = [Place(population.particles[place]) for population, place in live]
-        for (population, _), place, peak in zip(live, places, logits.amax(dim=-1).tolist(), strict=True):
+        for i, peak in enumerate(logits.amax(dim=-1).tolist()):
             if not math.isfinite(peak):  # the maximum of a row with NaN is NaN
-                population.error = non_finite(self._settings, str(place), torch.full((1, 1), peak))
+                live[i][0].error = non_finite(self._settings, str(places[i]), logits[i : i + 1])
         try:
             law = scores(places, logits, None, self._settings, self._table)
         except DecodingError as error:  # of a processor, whatever the place

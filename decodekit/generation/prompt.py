@@ -11,6 +11,7 @@ from torch import Tensor
 from decodekit.errors import ChatTemplateError, OptionError
 from decodekit.models.encoding import encode_plain as encode_plain
 from decodekit.models.encoding import encode_text
+from decodekit.sampling.checks import plain
 
 Messages: TypeAlias = Sequence[Mapping[str, Any]]
 """A conversation: dictionaries with ``role`` and ``content``, and whatever else the chat template reads."""
@@ -182,11 +183,11 @@ def _without_padding(row: list[int], mask: list[int], at: str) -> list[int]:
 def _nested(value: Any, name: str, at: str) -> list[list[int]]:
     """Integers in a list for each row."""
     num_dimensions = _num_dimensions(value)
-    listed = value.tolist() if hasattr(value, "tolist") else value
+    listed = plain(value)
     if num_dimensions == 1 or (isinstance(listed, list | tuple) and not listed):
         return [[int(one) for one in listed]]
     if num_dimensions == 2:
-        return [[int(one) for one in _plain(row)] for row in listed]
+        return [[int(one) for one in plain(row)] for row in listed]
     raise OptionError(f"{name} does not hold token ids: {value!r:.60}", at=at, hint="integers, in one row or several")
 
 
@@ -211,14 +212,10 @@ def _is_row(row: Any) -> bool:
 
 
 def _without_bools(mask: Any) -> Any:
-    plain = _plain(mask)
-    if isinstance(plain, list | tuple):
-        return [_without_bools(one) for one in plain]
-    return int(plain) if isinstance(plain, bool) else plain
-
-
-def _plain(row: Any) -> Any:
-    return row.tolist() if hasattr(row, "tolist") else row
+    given = plain(mask)
+    if isinstance(given, list | tuple):
+        return [_without_bools(one) for one in given]
+    return int(given) if isinstance(given, bool) else given
 
 
 def encode(tokenizer: Any, prompt: Prompt, at: str, vocab_size: int | None = None) -> list[int]:

@@ -136,7 +136,7 @@ class Settings:
     Penalties and finite biases cannot (`LogitsProcessor.can_forbid`): the only allowed token stays certain.
     """
     left_out: frozenset[int] = field(init=False)
-    """The tokens that a bias of the pipeline may forbid: a text that must be closed is never made to depend on them."""
+    """With `must_close`, the tokens that a bias of the pipeline may forbid: no text is made to depend on them."""
     masks_ending: bool = field(init=False)
     """Whether what comes too late for `must_close` is cleared from every mask, and not only where it was drawn.
 
@@ -156,6 +156,7 @@ class Settings:
         object.__setattr__(self, "can_ban", can_ban)
         is_exact = self.must_close and (not self.can_redraw or self.num_alternatives is not None)
         object.__setattr__(self, "masks_ending", is_exact)
-        object.__setattr__(self, "left_out", left_out_of(self.pipeline, self.vocabulary.size)[0])
+        left_out = left_out_of(self.pipeline, self.vocabulary.size)[0] if self.must_close else frozenset[int]()
+        object.__setattr__(self, "left_out", left_out)
         object.__setattr__(self, "is_canonical", self.fast_forward == "canonical")
         object.__setattr__(self, "is_forced_unseen", self.num_alternatives is None and not can_ban)

@@ -91,8 +91,8 @@ class Settings:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Settings:
         """The inverse of `to_json`; raises KeyError for a missing field."""
-        data = {"constraint": {}, "reading": {}, "programs": {}, "chat_template": "", **data}
-        return cls(**{one.name: data[one.name] for one in fields(cls)})
+        names = (one.name for one in fields(cls))
+        return cls(**{name: data[name] for name in names if name in data or name not in cls._LATER})
 
 
 def document_seed(seed: int, document_id: str) -> int:

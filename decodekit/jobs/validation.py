@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from decodekit.errors import DecodekitError, InvalidConstraintError, InvalidOutputError
+from decodekit.records.strict_json import read_json
 
 if TYPE_CHECKING:
     from decodekit.constraints import Constraint
@@ -70,7 +70,7 @@ class OutputValidator:
         from referencing.exceptions import Unresolvable
 
         try:
-            value = json.loads(text, parse_constant=_refuse_constant, parse_float=_finite_float)
+            value = read_json(text)
         except (ValueError, RecursionError) as error:
             raise InvalidOutputError(f"the output is not JSON: {error or type(error).__name__}.") from error
         try:
@@ -97,17 +97,6 @@ def _plain(value: object) -> Any:
             f"the value of the output, a {type(value).__name__}, cannot be written as JSON: {cause}"
         ) from error
     return plain
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
-
-
-def _finite_float(text: str) -> float:
-    value = float(text)
-    if math.isinf(value):
-        raise ValueError(f"{text} is beyond the range of floating point numbers")
-    return value
 
 
 def _pointer(path: Any) -> str:

@@ -18,16 +18,16 @@ would take more than a twentieth of the time.
 from __future__ import annotations
 
 import json
-import math
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, TypeAlias
 
 from decodekit.errors import JobError, OutputError
+from decodekit.records.strict_json import read_json
 
 Row = dict[str, Any]
 
@@ -121,21 +121,10 @@ def _decode_line(line: bytes) -> Row | None:
     if not line.endswith(b"\n"):
         return None
     try:
-        row = json.loads(line, parse_constant=_refuse, parse_float=_finite)
+        row = read_json(line)
     except (ValueError, RecursionError):
         return None
     return row if isinstance(row, dict) else None
-
-
-def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is not JSON")
-
-
-def _finite(text: str) -> float:
-    value = float(text)
-    if math.isinf(value):
-        raise ValueError(f"{text} is beyond the range of floating point numbers")
-    return value
 
 
 class Ledger:

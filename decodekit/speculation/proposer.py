@@ -235,6 +235,10 @@ def asked(proposer: Proposer, contexts: Sequence[Context], limits: Sequence[int]
             raise _no_draft(proposer, f"gave a {type(draft).__name__} in place of a Draft")
         size = None if context.target is None else context.target.vocabulary.size
         tokens: Sequence[Any] = draft.tokens
+        if {*map(type, tokens)} <= {int}:  # nearly always
+            most = max(tokens, default=0)
+            if min(tokens, default=0) >= 0 and (size is None or most < size):
+                continue
         for place, token in enumerate(tokens):
             number = None if isinstance(token, bool) or not isinstance(token, Integral) else int(token)
             if number is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 
 import decodekit as dk
-from decodekit.errors import DecodekitError, NonFiniteLogitsError, ProcessorError, ProposerError
+from decodekit.errors import DeadEndError, DecodekitError, NonFiniteLogitsError, ProcessorError, ProposerError
 from decodekit.llm import LLM
 from decodekit.sampling import XTC, History, LogitsProcessor, MinP, OrderPreserving, Pipeline, Stage, Temperature, TopK
 from decodekit.speculation import Adaptive, Chain, Context, Draft, Joined, PromptLookup
@@ -147,15 +148,27 @@ def test_candidates_are_checked_too() -> None:
         Pipeline([Halves()]).trace(torch.randn(2, 64))
 
 
-def nan_law(prefix: Sequence[int]) -> Tensor:
+def nan_law(prefix: Sequence[int], value: float = math.nan) -> Tensor:
     row = hashed_law(V)(prefix)
-    return row if len(prefix) < 4 else torch.full((V,), math.nan)
+    return row if len(prefix) < 4 else torch.full((V,), value)
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_nan_of_the_model_is_the_models(name: str) -> None:
     found = toy(nan_law).generate("xab", strategy=STRATEGIES[name](dk.LogitBias({3: 1.0})), max_new_tokens=6)
     assert isinstance(found.error, NonFiniteLogitsError) and "the model gave NaN or +inf" in str(found.error)
+
+
+@pytest.mark.parametrize("name", [*STRATEGIES, "particles"])
+def test_a_row_without_a_finite_logit_is_the_models(name: str) -> None:
+    """Greedy and sampled texts are at a dead end there; searches cannot tell."""
+    bias = dk.LogitBias({3: 1.0})
+    particles = dk.Particles(strategy=dk.Sample(processors=(bias,)), num_particles=3)
+    constraint = dk.Regex("[ab]{6}") if name == "particles" else None
+    strategy = particles if name == "particles" else STRATEGIES[name](bias)
+    llm = toy(partial(nan_law, value=-math.inf))
+    error = llm.generate("xab", strategy=strategy, constraint=constraint, max_new_tokens=6).error
+    assert isinstance(error, NonFiniteLogitsError | DeadEndError) and "logit" in str(error)
 
 
 def test_nan_under_a_contrast_names_it() -> None:

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.jobs.fakes import FakeLLM, answering_at_once
+
 
 @dataclass
 class SmallDisk:
@@ -33,3 +35,8 @@ def small_disk(tmp_path: Path) -> Iterator[SmallDisk]:
         yield SmallDisk(folder)
     finally:
         subprocess.run(["umount", str(folder)], check=True)
+
+
+@pytest.fixture
+def llm(monkeypatch: pytest.MonkeyPatch) -> FakeLLM:
+    return answering_at_once(monkeypatch)

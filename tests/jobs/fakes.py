@@ -12,6 +12,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
+from decodekit.cli import extract as extract_module
 from decodekit.errors import DeadEndError, LengthError
 from decodekit.generation.sequence import TokenLogprob
 from decodekit.generation.stats import Stats
@@ -99,6 +102,13 @@ class FakeLLM:
             while running and running[0][0] <= step:
                 _, number, prompt, own_seed = heapq.heappop(running)
                 yield number, answer(prompt, own_seed, str(options.get("on_length", "error")))
+
+
+def answering_at_once(monkeypatch: pytest.MonkeyPatch) -> FakeLLM:
+    """A model that answers at once, in place of any that `extract` loads."""
+    fake = FakeLLM()
+    monkeypatch.setattr(extract_module, "load_model", lambda name, dtype, device_map: fake)
+    return fake
 
 
 def answer(prompt: str, seed: int, on_length: str = "error") -> Completion:

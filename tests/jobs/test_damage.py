@@ -26,13 +26,6 @@ FIELDS = ("--schema", "first, words int, seed int")
 
 
 @pytest.fixture
-def llm(monkeypatch: pytest.MonkeyPatch) -> FakeLLM:
-    fake = FakeLLM()
-    monkeypatch.setattr(extract_module, "load_model", lambda name, dtype, device_map: fake)
-    return fake
-
-
-@pytest.fixture
 def job(tmp_path: Path, llm: FakeLLM, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Four documents done, one failed."""
     monkeypatch.chdir(tmp_path)

@@ -182,13 +182,6 @@ def test_jobs_without_a_constraint_of_their_own_keep_their_fingerprint() -> None
 # --- whole jobs -------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def llm(monkeypatch: pytest.MonkeyPatch) -> FakeLLM:
-    fake = FakeLLM()
-    monkeypatch.setattr(extract_module, "load_model", lambda name, dtype, device_map: fake)
-    return fake
-
-
 def test_a_job_with_a_guard(tmp_path: Path, llm: FakeLLM, module: Path) -> None:
     """The stand-in for a model knows of no guard, so that the last word shows: what it refuses has failed."""
     path = write_jsonl(tmp_path / "d.jsonl", [{"id": "a", "text": "one"}, {"id": "b", "text": "one two three four"}])

@@ -253,13 +253,6 @@ def test_a_folder_of_mixed_files(tmp_path: Path, llm: FakeLLM, monkeypatch: pyte
 
 
 @pytest.fixture
-def llm(monkeypatch: pytest.MonkeyPatch) -> FakeLLM:
-    fake = FakeLLM()
-    monkeypatch.setattr(extract_module, "load_model", lambda name, dtype, device_map: fake)
-    return fake
-
-
-@pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with documents, which is the present one; and a link to it beside."""
     folder = tmp_path / "work"
