@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from decodekit.constraints.bitmask import allocate_bitmask, bitmask_from_ids, forbid, ids_from_bitmask
-from decodekit.constraints.composition import Concat
 from decodekit.constraints.composition.choices import Choices
+from decodekit.constraints.composition.combinators import Concat
 from decodekit.constraints.constraint import Constraint
 from decodekit.constraints.engine import masks as masks_module
 from decodekit.constraints.engine import recogniser, token_index

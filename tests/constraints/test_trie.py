@@ -14,7 +14,7 @@ from decodekit.constraints.engine.masks import TokenMask
 from decodekit.constraints.engine.token_index import TokenIndex, Walk
 from decodekit.constraints.engine.trie import TokenTrie
 from decodekit.constraints.language import ir
-from decodekit.constraints.language.ir import Node
+from decodekit.constraints.language.node import Node
 from decodekit.constraints.regex.regex import full_match
 from decodekit.vocabulary import Vocabulary
 from tests.reference import walk as reference

@@ -17,7 +17,7 @@ import numpy as np
 
 from decodekit.constraints.bitmask import bitmask_from_ids
 from decodekit.constraints.engine.token_index import all_tokens
-from decodekit.constraints.language.ir import ByteMask
+from decodekit.constraints.language.node import ByteMask
 from decodekit.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
