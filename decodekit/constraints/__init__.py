@@ -15,10 +15,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from decodekit.constraints.author.members import complete, explain, sample_text, sample_texts
-from decodekit.constraints.bitmask import allocate_bitmask, bitmask_from_ids, ids_from_bitmask
 from decodekit.constraints.composition.choices import Choices
 from decodekit.constraints.composition.guarded import Guarded
 from decodekit.constraints.constraint import Constraint, Guard, Refusal
+from decodekit.constraints.engine.bitmask import allocate_bitmask, bitmask_from_ids, ids_from_bitmask
 from decodekit.constraints.explain.explanation import Explanation
 from decodekit.constraints.matching.batches import fill_bitmasks
 from decodekit.constraints.matching.compiler import CompiledGrammar, compile

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from decodekit.constraints.bitmask import allocate_bitmask
+from decodekit.constraints.engine.bitmask import allocate_bitmask
 from decodekit.constraints.language import utf8
 from decodekit.constraints.language.ir import EMPTY, choice, concat, literal, matches
 from decodekit.constraints.language.node import Node

@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from decodekit.constraints.bitmask import allocate_bitmask, ids_from_bitmask
 from decodekit.constraints.engine import store, token_index
 from decodekit.constraints.engine.automaton import Automaton, begin_epoch
+from decodekit.constraints.engine.bitmask import allocate_bitmask, ids_from_bitmask
 from decodekit.constraints.engine.store import Store
 from decodekit.constraints.engine.token_index import TokenIndex, Walk, all_tokens
 from decodekit.constraints.engine.trie import TokenTrie

@@ -7,8 +7,8 @@ import random
 import numpy as np
 import pytest
 
-from decodekit.constraints.bitmask import ids_from_bitmask
 from decodekit.constraints.engine.automaton import Automaton
+from decodekit.constraints.engine.bitmask import ids_from_bitmask
 from decodekit.constraints.engine.kernels import EXIT_AT, EXIT_BEFORE
 from decodekit.constraints.engine.masks import TokenMask
 from decodekit.constraints.engine.token_index import TokenIndex, Walk

@@ -10,8 +10,8 @@ import unicodedata
 import idna
 import pytest
 
-from decodekit.constraints.bitmask import allocate_bitmask, ids_from_bitmask
 from decodekit.constraints.constraint import CompoundGuard
+from decodekit.constraints.engine.bitmask import allocate_bitmask, ids_from_bitmask
 from decodekit.constraints.json_schema.strings import formats, hostnames, text
 from decodekit.constraints.language import ir
 from decodekit.constraints.language.node import Node
