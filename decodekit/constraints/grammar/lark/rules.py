@@ -6,7 +6,7 @@ begin with the longest that `re` finds, and of an ignored terminal the longest o
 one. A terminal's pattern sees nothing outside of the terminal (see the module `terminals`).
 
 What shapes the tree (aliases, ``?rule``, ``!rule``, ``_rule``) leaves the texts as they are. So do priorities: they
-choose among the derivations of one text. It is only for ``lexer="longest"`` (see the module `lexing`) that the priority
+choose among the derivations of one text. It is only for ``lexer="longest"`` (see the room `longest`) that the priority
 of a terminal decides which texts there are: there each terminal labels the ends of its words with its rank.
 """
 
