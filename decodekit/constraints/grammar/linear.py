@@ -64,7 +64,7 @@ MAX_WORK: Final = 2_000_000
 
 
 class Item:
-    """What is left of a rule behind the dot: a symbol and what follows it. Interned by its `LinearForms`; None stands for nothing."""
+    """What stands behind the dot of a rule: a symbol and what follows it; None for nothing. `LinearForms` interns it."""
 
     __slots__ = ("symbol", "then")
 
@@ -131,7 +131,7 @@ class Linear:
 
 
 class LinearForms:
-    """The rules of a grammar with what is known of them. Compared by identity; the frames of a grammar share it."""
+    """The rules of a grammar with their linear forms. Compared by identity; the frames of a grammar share it."""
 
     def __init__(self, rules: Rules) -> None:
         self.rules = rules
