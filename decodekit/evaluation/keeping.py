@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 from decodekit import __version__
 from decodekit.constraints.described import described, without_address
 from decodekit.errors import JobError, JobSettingsError
-from decodekit.evaluation.comparison import Row, row_of
+from decodekit.evaluation.results import Row, row_of
 from decodekit.records.fingerprints import differences, digest, tokenizer_fingerprint, weights_fingerprint
 from decodekit.records.folder import lock_folder, remove_files
 from decodekit.records.ledger import Ledger, new_file, read_rows, replace_file

@@ -13,6 +13,7 @@ from decodekit.sampling.bans import (
     apply_min_tokens,
     apply_sequence_bias,
 )
+from decodekit.sampling.base import LogitsProcessor, OrderPreserving, Pipeline, Stage, TraceStep
 from decodekit.sampling.candidates import Candidates
 from decodekit.sampling.functions import (
     apply_bitmask,
@@ -29,16 +30,12 @@ from decodekit.sampling.history import History
 from decodekit.sampling.mirostat import Mirostat, apply_mirostat
 from decodekit.sampling.noise import gumbel
 from decodekit.sampling.orders import ORDERS, Order
-from decodekit.sampling.pipeline import Pipeline, TraceStep
 from decodekit.sampling.processors import (
     FrequencyPenalty,
     LogitBias,
-    LogitsProcessor,
     MinP,
-    OrderPreserving,
     PresencePenalty,
     RepetitionPenalty,
-    Stage,
     Temperature,
     TopK,
     TopP,

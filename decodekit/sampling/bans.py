@@ -10,17 +10,12 @@ import torch
 from torch import Tensor
 
 from decodekit.errors import OptionError, UselessOptionError
+from decodekit.sampling.base import LogitsProcessor, Stage
 from decodekit.sampling.checks import is_count, is_number, require, token_sequence
 from decodekit.sampling.checks import token_ids as checked_ids
 from decodekit.sampling.functions import apply_logit_bias
 from decodekit.sampling.history import History
-from decodekit.sampling.processors import (
-    LogitsProcessor,
-    Stage,
-    can_reach_minus_infinity,
-    check_ids,
-    with_history,
-)
+from decodekit.sampling.processors import can_reach_minus_infinity, check_ids, with_history
 
 
 def apply_sequence_bias(

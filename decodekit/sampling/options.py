@@ -13,11 +13,11 @@ from typing import Any
 
 from decodekit.errors import DecodekitError, OptionError, UselessOptionError
 from decodekit.sampling.bans import AllowedTokens, BadWords, MinTokens, SequenceBias
+from decodekit.sampling.base import LogitsProcessor
 from decodekit.sampling.checks import is_count, is_number
 from decodekit.sampling.processors import (
     FrequencyPenalty,
     LogitBias,
-    LogitsProcessor,
     MinP,
     PresencePenalty,
     RepetitionPenalty,

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from decodekit.sampling.base import LogitsProcessor, Stage
 from decodekit.sampling.checks import is_count, is_number, require, token_sequence
 from decodekit.sampling.history import PADDING, History
-from decodekit.sampling.processors import LogitsProcessor, Stage, with_history
+from decodekit.sampling.processors import with_history
 
 _LARGEST = 1e30
 """A penalty beyond which nothing changes: it removes all the mass, and the logit stays finite."""

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from decodekit.errors import OptionError
+from decodekit.sampling.base import LogitsProcessor, OrderPreserving, Stage
 from decodekit.sampling.candidates import Floats
 from decodekit.sampling.checks import is_number, require, token_ids
 from decodekit.sampling.history import History
 from decodekit.sampling.margins import log_total, lowest_kept, widened
-from decodekit.sampling.processors import LogitsProcessor, OrderPreserving, Stage
 from decodekit.sampling.truncations import entropy
 
 
@@ -197,6 +198,10 @@ class XTC(LogitsProcessor):
         down = math.log1p(-self.probability) if self.probability < 1 else -math.inf
         mixed = torch.logaddexp(whole.log_softmax(-1) + down, cut.log_softmax(-1) + math.log(self.probability))
         return torch.where(removed.any(dim=-1, keepdim=True), mixed, whole)
+
+    def followed_by(self, rest: Sequence[LogitsProcessor]) -> XTC:
+        """The processors after it act on either outcome of the coin."""
+        return replace(self, then=(*self.then, *rest))
 
     def _rest(self, logits: Tensor) -> Tensor:
         for processor in self.then:

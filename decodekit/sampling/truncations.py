@@ -15,10 +15,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from decodekit.sampling.base import LogitsProcessor, Stage
 from decodekit.sampling.checks import is_count, is_number, require
 from decodekit.sampling.history import History
 from decodekit.sampling.margins import log_total, lowest_kept, precise, reached, stretched, widened
-from decodekit.sampling.processors import LogitsProcessor, Stage
 
 
 def entropy(logits: Tensor) -> Tensor:
