@@ -15,7 +15,7 @@ from typing import Final, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from decodekit.models.causal_lm import Cache, CausalLM, LogitsKind
+from decodekit.models.causal_lm import Cache, CausalLM, LogitsKind, Rows
 from decodekit.vocabulary import Vocabulary
 
 IMPLAUSIBLE: Final = -1000.0
@@ -174,13 +174,7 @@ class ContrastLM(ABC):
 
     @abstractmethod
     def forward(
-        self,
-        tokens: Tensor,
-        num_tokens: Sequence[int],
-        cache: Cache,
-        rows: Sequence[int] | None = None,
-        *,
-        logits: LogitsKind = "last",
+        self, tokens: Tensor, num_tokens: Sequence[int], cache: Cache, rows: Rows = None, *, logits: LogitsKind = "last"
     ) -> Tensor:
         """Append tokens to rows of the cache; logits of the contrasted law. See `causal_lm.CausalLM.forward`."""
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from decodekit.errors import OptionError
-from decodekit.models.causal_lm import Cache, LogitsKind
+from decodekit.models.causal_lm import Cache, LogitsKind, Rows
 from decodekit.models.contrast import ContrastLM, layered, wanted_counts
 from decodekit.models.layers import EarlyExits
 
@@ -72,13 +72,7 @@ class DoLaLM(ContrastLM):
 
     @torch.inference_mode()
     def forward(
-        self,
-        tokens: Tensor,
-        num_tokens: Sequence[int],
-        cache: Cache,
-        rows: Sequence[int] | None = None,
-        *,
-        logits: LogitsKind = "last",
+        self, tokens: Tensor, num_tokens: Sequence[int], cache: Cache, rows: Rows = None, *, logits: LogitsKind = "last"
     ) -> Tensor:
         """Append tokens and return logits of the contrast; see `causal_lm.CausalLM.forward`."""
         final, hidden = self._exits.forward_hidden(tokens, num_tokens, cache, rows, logits=logits, layers=self.layers)

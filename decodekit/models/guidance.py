@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 import torch
 from torch import Tensor
 
-from decodekit.models.causal_lm import Cache, CausalLM, LogitsKind
+from decodekit.models.causal_lm import Cache, CausalLM, LogitsKind, Rows
 from decodekit.models.contrast import ContrastLM, guided, wanted_counts
 from decodekit.models.kv_cache import check_order, shortened
 
@@ -135,13 +135,7 @@ class GuidedLM(ContrastLM):
 
     @torch.inference_mode()
     def forward(
-        self,
-        tokens: Tensor,
-        num_tokens: Sequence[int],
-        cache: Cache,
-        rows: Sequence[int] | None = None,
-        *,
-        logits: LogitsKind = "last",
+        self, tokens: Tensor, num_tokens: Sequence[int], cache: Cache, rows: Rows = None, *, logits: LogitsKind = "last"
     ) -> Tensor:
         """Append tokens and return guided logits; see `causal_lm.CausalLM.forward`.
 
@@ -212,7 +206,7 @@ class GuidedLM(ContrastLM):
         tokens: Tensor,
         num_tokens: Sequence[int],
         cache: GuidedCache,
-        rows: Sequence[int] | None,
+        rows: Rows,
         logits: LogitsKind,
         counts: Sequence[int],
     ) -> Tensor:

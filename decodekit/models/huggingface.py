@@ -18,16 +18,13 @@ import torch
 from torch import Tensor, nn
 
 from decodekit.errors import ContextLengthError, ModelError
-from decodekit.models.causal_lm import Cache, LogitsKind
+from decodekit.models.causal_lm import Cache, LogitsKind, Rows
 from decodekit.models.known import Notes, notes_of, state_of
 from decodekit.models.layers import Exit
-from decodekit.models.loading import check_tokenizer, load
 from decodekit.models.ragged import RaggedModel
 from decodekit.models.rowwise import RowwiseModel
 from decodekit.models.self_check import TOLERANCES, largest_error, small_windows
 from decodekit.models.shared_copy import rope_types, shared_copy
-
-__all__ = ["HuggingFaceLM", "Tier", "TierName", "check_tokenizer", "load"]
 
 TierName = Literal["ragged", "rowwise", "recompute"]
 
@@ -165,13 +162,7 @@ class HuggingFaceLM:
         return self._runner.new_cache(num_rows, capacity)
 
     def forward(
-        self,
-        tokens: Tensor,
-        num_tokens: Sequence[int],
-        cache: Cache,
-        rows: Sequence[int] | None = None,
-        *,
-        logits: LogitsKind = "last",
+        self, tokens: Tensor, num_tokens: Sequence[int], cache: Cache, rows: Rows = None, *, logits: LogitsKind = "last"
     ) -> Tensor:
         """Append tokens to rows of the cache and return their logits; see `causal_lm.CausalLM.forward`.
 
@@ -185,7 +176,7 @@ class HuggingFaceLM:
         tokens: Tensor,
         num_tokens: Sequence[int],
         cache: Cache,
-        rows: Sequence[int] | None = None,
+        rows: Rows = None,
         *,
         logits: LogitsKind = "last",
         layers: Sequence[int] = (-1,),
@@ -225,7 +216,7 @@ class HuggingFaceLM:
         tokens: Tensor,
         num_tokens: Sequence[int],
         cache: Cache,
-        rows: Sequence[int] | None,
+        rows: Rows,
         logits: LogitsKind,
     ) -> None:
         """Refuse arguments of `forward` that contradict each other, or exceed the context."""

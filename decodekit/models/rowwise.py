@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from decodekit.models.causal_lm import LogitsKind
+from decodekit.models.causal_lm import LogitsKind, Rows
 from decodekit.models.kv_cache import check_order, shortened
 from decodekit.models.shared_copy import shared_copy
 
@@ -124,7 +124,7 @@ class RowwiseModel:
         tokens: Tensor,
         num_tokens: Sequence[int],
         cache: RowCache,
-        rows: Sequence[int] | None,
+        rows: Rows,
         logits: LogitsKind,
         hidden: list[Tensor] | None = None,
     ) -> Tensor:

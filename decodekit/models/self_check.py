@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from decodekit.models.causal_lm import Cache, LogitsKind
+from decodekit.models.causal_lm import Cache, LogitsKind, Rows
 from decodekit.models.shared_copy import shared_copy
 
 # Root mean square of the difference over the standard deviation of the reference. A wrong mask or position gives
@@ -33,9 +33,7 @@ class Runner(Protocol):
         """See `causal_lm.CausalLM.new_cache`."""
         ...
 
-    def forward(
-        self, tokens: Tensor, num_tokens: Sequence[int], cache: Any, rows: Sequence[int] | None, logits: LogitsKind
-    ) -> Tensor:
+    def forward(self, tokens: Tensor, num_tokens: Sequence[int], cache: Any, rows: Rows, logits: LogitsKind) -> Tensor:
         """See `causal_lm.CausalLM.forward`."""
         ...
 

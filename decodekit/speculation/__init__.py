@@ -7,10 +7,10 @@ from decodekit.speculation.draft_length import Adaptive, measured_costs
 from decodekit.speculation.draft_model import DraftModel
 from decodekit.speculation.early_exit import EarlyExit
 from decodekit.speculation.grammar_draft import GrammarDraft
-from decodekit.speculation.joined import Joined
+from decodekit.speculation.joined import Chain, Joined
 from decodekit.speculation.names import resolve_proposer
 from decodekit.speculation.prompt_lookup import PromptLookup
-from decodekit.speculation.proposer import Chain, Context, Draft, Proposer
+from decodekit.speculation.proposer import Context, Draft, Proposer
 from decodekit.speculation.suffix import Suffix
 from decodekit.speculation.suffix_corpus import SuffixCorpus
 from decodekit.speculation.verification import coupled_match

@@ -24,6 +24,7 @@ import numpy as np
 import torch
 
 from decodekit.errors import OptionError
+from decodekit.sampling.checks import require_integer
 from decodekit.speculation.proposer import Context, Draft, Proposer, asked
 from decodekit.speculation.verification import num_equal
 
@@ -88,11 +89,9 @@ class Adaptive:
             raise OptionError(f"costs={costs!r:.60} are not two or more times above 0", at="costs")
         if not 0 <= self.decay < 1:
             raise OptionError(f"decay={self.decay!r} is not in 0 <= decay < 1", at="decay")
-        every = self.probe_every
-        if not isinstance(every, int) or isinstance(every, bool) or every < 1:
-            raise OptionError(f"probe_every={every!r} is not an integer from 1 on", at="probe_every")
+        require_integer("probe_every", self.probe_every)
         object.__setattr__(self, "costs", costs)
-        object.__setattr__(self, "_experience", _Experience(costs, self.decay, every))
+        object.__setattr__(self, "_experience", _Experience(costs, self.decay, self.probe_every))
 
     @property
     def proposers(self) -> tuple[Proposer, ...]:

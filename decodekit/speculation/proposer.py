@@ -185,41 +185,6 @@ class ChecksTarget(Protocol):
         """
 
 
-@dataclass(frozen=True)
-class Chain:
-    """Several proposers, tried in order: for each row the first draft with a legal token counts.
-
-    Args:
-        proposers: at least one.
-
-    Raises:
-        OptionError: there is none, or something is no proposer.
-    """
-
-    proposers: tuple[Proposer, ...]
-
-    def __post_init__(self) -> None:
-        for proposer in self.proposers or (None,):
-            if not isinstance(proposer, Proposer):
-                raise no_proposer(proposer)
-
-    def propose(self, contexts: Sequence[Context], limits: Sequence[int]) -> list[Draft]:
-        """For each context the first draft that offers anything."""
-        drafts = [Draft()] * len(contexts)
-        open_rows = [row for row, limit in enumerate(limits) if limit > 0]
-        for source, proposer in zip(source_names(self.proposers), self.proposers, strict=True):
-            if not open_rows:
-                break
-            offers = asked(proposer, [contexts[row] for row in open_rows], [limits[row] for row in open_rows])
-            for row, offer in zip(open_rows, offers, strict=True):
-                draft = offer if offer.source or not offer else replace(offer, source=source)
-                # What was drawn must not be cut for what it is; see `generation.rejection`.
-                is_drawn = draft.probabilities is not None
-                drafts[row] = draft if is_drawn else draft.first(contexts[row].num_legal(draft.tokens))
-            open_rows = [row for row in open_rows if not drafts[row]]
-        return drafts
-
-
 def asked(proposer: Proposer, contexts: Sequence[Context], limits: Sequence[int]) -> list[Draft]:
     """What a proposer offers, if it can be looked at at all: a draft for every context, of tokens of the target.
 

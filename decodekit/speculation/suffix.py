@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from decodekit.errors import OptionError
-from decodekit.sampling.checks import is_number
+from decodekit.sampling.checks import is_number, require_integer
 from decodekit.speculation.proposer import Context, Draft
 from decodekit.speculation.suffix_corpus import SEPARATOR, SuffixCorpus, Tokens
 from decodekit.speculation.verification import num_equal
@@ -63,9 +63,7 @@ class Suffix:
 
     def __post_init__(self) -> None:
         for name in ("max_tokens", "max_match", "min_match"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise OptionError(f"{name}={value!r} is not an integer from 1 on", at=name)
+            require_integer(name, getattr(self, name))
         if self.min_match > self.max_match:
             raise OptionError(f"min_match={self.min_match} is above max_match={self.max_match}", at="min_match")
         if not is_number(self.tokens_per_match) or not self.tokens_per_match > 0:
@@ -84,7 +82,7 @@ class Suffix:
     def _draft(self, context: Context, limit: int) -> Draft:
         row = context.memory.get(self)
         if row is None:
-            row = context.memory[self] = _Row(context)
+            row = context.memory[self] = RowTokens(context)
             if self.corpus is not None:
                 # The list grows on with its row, so that the end of the text is in it when the row has gone.
                 weakref.finalize(row, self.corpus.add, context.root.text).atexit = False
@@ -160,8 +158,12 @@ def likeliest_path(tokens: Tokens, places: Places, max_tokens: int, min_probabil
     return path, expected
 
 
-class _Row:
-    """Prompt and text of a row in one array that has room to grow."""
+class RowTokens:
+    """Prompt and text of a row in one array that has room to grow.
+
+    Args:
+        context: of the row.
+    """
 
     def __init__(self, context: Context) -> None:
         self._num_prompt_tokens = len(context.prompt)

@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from decodekit.errors import OptionError
+from decodekit.sampling.checks import require_integer
 
 Tokens = npt.NDArray[np.int32]
 
@@ -32,8 +32,7 @@ class SuffixCorpus:
     """
 
     def __init__(self, max_tokens: int = 65_536) -> None:
-        if not isinstance(max_tokens, int) or isinstance(max_tokens, bool) or max_tokens < 2:
-            raise OptionError(f"max_tokens={max_tokens!r} is not an integer from 2 on", at="max_tokens")
+        require_integer("max_tokens", max_tokens, 2)
         self.max_tokens = max_tokens
         # Rows that have gone add from a garbage collection, in the middle of anything, so that adding takes no lock.
         self._added: deque[Tokens] = deque()

@@ -64,7 +64,7 @@ class TextDrafts:
         target = context.target.vocabulary
         row = context.memory.get(self)
         if row is None:
-            row = context.memory[self] = _Row(target.decode(context.prompt), self._tokenizer, self._canonical)
+            row = context.memory[self] = _DraftText(target.decode(context.prompt), self._tokenizer, self._canonical)
         return row.read(target.decode(context.text))
 
     def _likeliest(self, indices: Sequence[int], drafts: Sequence[Sequence[int]], logits: Tensor) -> list[int | None]:
@@ -82,7 +82,7 @@ class TextDrafts:
         return context.canonical.after(before, data) or context.canonical.after((), data)
 
 
-class _Row:
+class _DraftText:
     """A text in tokens of the draft model, divided anew only where it changes: its cache is kept for the rest.
 
     Args:

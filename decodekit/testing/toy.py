@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from decodekit.llm import LLM
-from decodekit.models.causal_lm import Cache, LogitsKind
+from decodekit.models.causal_lm import Cache, LogitsKind, Rows
 from decodekit.sampling import gumbel
 
 _END: Final = 256
@@ -129,13 +129,7 @@ class ToyLM:
         return logits
 
     def forward(
-        self,
-        tokens: Tensor,
-        num_tokens: Sequence[int],
-        cache: Cache,
-        rows: Sequence[int] | None = None,
-        *,
-        logits: LogitsKind = "last",
+        self, tokens: Tensor, num_tokens: Sequence[int], cache: Cache, rows: Rows = None, *, logits: LogitsKind = "last"
     ) -> Tensor:
         """See `models.causal_lm.CausalLM.forward`."""
         assert isinstance(cache, ToyCache)
@@ -157,7 +151,7 @@ class ToyLM:
         tokens: Tensor,
         num_tokens: Sequence[int],
         cache: Cache,
-        rows: Sequence[int] | None = None,
+        rows: Rows = None,
         *,
         logits: LogitsKind = "last",
         layers: Sequence[int] = (-1,),
