@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from typing import Any
 
 from decodekit.errors import OptionError
 from decodekit.evaluation.measuring import Measurement
 from decodekit.evaluation.speed import Speed
 from decodekit.evaluation.task import Task
-from decodekit.generation.stats import ParticleStats, ProposerStats, Stats
 
 PROVENANCE = ("date", "decodekit", "commit", "python", "versions", "machine")
 """What `machine.provenance` says."""
@@ -152,19 +152,28 @@ def record_of(row: Row, strategy: Any, baseline: str, facts: Mapping[str, Any]) 
 
 
 def row_of(record: Mapping[str, Any]) -> Row:
-    """The row of which this is the record; raises KeyError or TypeError for anything else."""
+    """The row of which this is the record; raises KeyError, TypeError or ValueError for anything else."""
+    quality, measurements = _reader(dict[str, float]), _reader(tuple[Measurement, ...])
     return Row(
         record["strategy"],
         record["task"],
         record["seed"],
         tuple(
-            Outcome(one["id"], one["seed"], _numbers(one["quality"]), tuple(map(_measurement, one["repeats"])))
+            Outcome(one["id"], one["seed"], quality(one["quality"]), measurements(one["repeats"]))
             for one in record["examples"]
         ),
-        _numbers(record["quality"]),
-        tuple(Speed(**{**_numbers(one), "acceptance": tuple(one["acceptance"])}) for one in record["speed"]),
+        quality(record["quality"]),
+        _reader(tuple[Speed, ...])(record["speed"]),
         {name: record[name] for name in PROVENANCE if name in record},
     )
+
+
+@cache
+def _reader(kind: Any) -> Callable[[Any], Any]:
+    """Makes values of a kind from what `_plain` made of them."""
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(kind).validate_python
 
 
 def _outcome_record(outcome: Outcome) -> dict[str, Any]:
@@ -183,38 +192,6 @@ def _outcome_record(outcome: Outcome) -> dict[str, Any]:
         "is_repeatable": outcome.is_repeatable,
         "repeats": [asdict(one) for one in outcome.repeats],
     }
-
-
-def _measurement(record: Mapping[str, Any]) -> Measurement:
-    stats = record["stats"]
-    return Measurement(
-        **{
-            **record,
-            "token_ids": tuple(record["token_ids"]),
-            "stats": None if stats is None else _stats(stats),
-            "gaps": tuple((seconds, count) for seconds, count in record["gaps"]),
-        }
-    )
-
-
-def _stats(record: Mapping[str, Any]) -> Stats:
-    particles = record["particles"]
-    return Stats(
-        **{
-            **_numbers(record),
-            "acceptance_histogram": tuple(record["acceptance_histogram"]),
-            "particles": None if particles is None else ParticleStats(**_numbers(particles)),
-            "by_proposer": tuple(
-                ProposerStats(**{**one, "acceptance_histogram": tuple(one["acceptance_histogram"])})
-                for one in record["by_proposer"]
-            ),
-        }
-    )
-
-
-def _numbers(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Values of which none is a text, as `_plain` wrote them."""
-    return {name: float(value) if isinstance(value, str) else value for name, value in record.items()}
 
 
 def _plain(value: Any) -> Any:

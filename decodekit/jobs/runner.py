@@ -16,7 +16,6 @@ from decodekit.jobs.probabilities import value_probabilities
 from decodekit.jobs.prompt import Prompt
 from decodekit.jobs.settings import document_seed
 from decodekit.jobs.store import JobFolder
-from decodekit.jobs.truncation import open_pointer
 from decodekit.jobs.validation import OutputValidator
 from decodekit.records.ledger import Row
 
@@ -263,7 +262,8 @@ def _place(error: DecodekitError, completion: Completion | None) -> str | None:
     For a text that was cut, the value that it leaves open. Never the number of the prompt: it differs from run to run.
     """
     if isinstance(error, LengthError) and completion is not None:
-        pointer = open_pointer(completion.text)
-        if pointer is not None:
-            return f'inside "{pointer}"' if pointer else "inside the whole value"
+        from decodekit.constraints.json_schema.pointers import pointer
+
+        place = pointer(completion.text.encode("utf-8", errors="surrogatepass"))
+        return f'inside "{place}"' if place else "inside the whole value"
     return re.sub(r"^prompt \d+(, )?", "", error.at or "") or None

@@ -17,7 +17,7 @@ import math
 import os
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -214,9 +214,18 @@ def read_results(folder: Path, damaged: Damaged | None = None) -> Iterator[Row]:
     return _read(folder, RESULTS, damaged)
 
 
-def read_failures(folder: Path, damaged: Damaged | None = None) -> dict[str, Row]:
-    """The last failure of every document that failed and is not done, by id; `damaged` as in `read_results`."""
-    done = {row["id"] for row in read_results(folder)}
+def read_failures(
+    folder: Path, damaged: Damaged | None = None, *, done: Collection[str] | None = None
+) -> dict[str, Row]:
+    """The last failure of every document that failed and is not done, by id.
+
+    Args:
+        folder: of the job.
+        damaged: as in `read_results`.
+        done: the ids of the documents that are done, where the caller has read them.
+    """
+    if done is None:
+        done = {row["id"] for row in read_results(folder)}
     return {row["id"]: row for row in _read(folder, FAILED, damaged) if row["id"] not in done}
 
 
