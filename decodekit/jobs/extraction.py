@@ -51,7 +51,7 @@ class ExtractionOptions:
         seed: base of the documents' seeds.
         speculate: names of who guesses ahead, in order; empty for nobody. None is `SPECULATE`, where the model and the
             strategy can. Results do not depend on it, so it is not one of the job's settings.
-        fast_forward: as in `LLM.generate`. ``"canonical"`` is another law, and so one of the settings.
+        fast_forward: as in `LLM.generate`. ``"canonical"`` changes the distribution, so it is one of the settings.
         max_rollbacks: as in `LLM.generate`: how often a text is taken back because a guard refuses it.
     """
 

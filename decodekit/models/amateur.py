@@ -1,4 +1,4 @@
-"""Contrastive decoding: the law of a model against that of a weaker one, the amateur, which reads the same text.
+"""Contrastive decoding: a model against a weaker one, the amateur, which reads the same text.
 
 Li et al. 2023, "Contrastive Decoding: Open-ended Text Generation as Optimization"; O'Brien & Lewis 2023, "Contrastive
 Decoding Improves Reasoning in Large Language Models", whose scores are computed (`contrast.amateurish`).
@@ -71,7 +71,7 @@ class PairedCache:
 
 
 class AmateurLM(ContrastLM):
-    """The law of a model against that of an amateur; see `contrast.amateurish`.
+    """The distribution of a model against that of an amateur; see `contrast.amateurish`.
 
     Args:
         model: the expert.

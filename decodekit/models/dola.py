@@ -1,11 +1,11 @@
-"""DoLa: the law of the last layer against that of an earlier one, which knows less of the world.
+"""DoLa: the distribution of the last layer against that of an earlier one, which knows less of the world.
 
-Chuang et al. 2023, "DoLa: Decoding by Contrasting Layers Improves Factuality in Large Language Models". Of the
-candidate layers the one is taken, at each place by itself, whose law is farthest from that of the last.
+Chuang et al. 2023, "DoLa: Decoding by Contrasting Layers Improves Factuality in Large Language Models". At each place
+by itself, the candidate layer is taken whose distribution is farthest from that of the last layer.
 
 The paper applies the output projection to a layer as it is, and so do its authors' code and transformers 4
 (`final_norm=False`). Here the final norm comes first, as it does after the last layer and as it would if the model
-ended there: without it, the scale of the hidden states alone makes an early law nearly flat, or nearly one token.
+ended there. Without it, the mere scale of the hidden states makes an early distribution nearly flat, or nearly certain.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def candidate_layers(layers: Layers, num_layers: int, is_tied: bool) -> list[int
 
 
 class DoLaLM(ContrastLM):
-    """The law of the last layer against that of an earlier one; see `contrast.layered`.
+    """The distribution of the last layer against that of an earlier one; see `contrast.layered`.
 
     Args:
         model: whose layers are read.

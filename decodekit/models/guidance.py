@@ -112,16 +112,16 @@ class Reading(NamedTuple):
     num_shared: int
     """so many last tokens of the first row."""
     num_guided: int
-    """Of the wanted places, those after which text may stand; inside the prompt the model's own law holds."""
+    """Of the wanted places, those after which text may stand; inside the prompt the model's own logits count."""
 
 
 class GuidedLM(ContrastLM):
-    """The law u + scale (c - u) of the text, with log-probabilities c after the prompt, u after the negative one.
+    """A model of u + scale (c - u), with log-probabilities c after the prompt and u after the negative prompt.
 
-    Its caches must be told what the prompts are (`GuidedCache.set_prompt`). Within a prompt the law is the model's own.
+    Its caches must be told what the prompts are (`GuidedCache.set_prompt`). Within a prompt the logits are the model's.
 
     Args:
-        model: gives both laws.
+        model: gives both log-probabilities.
         scale: how far to go from u to c and beyond; 1 is c.
     """
 
@@ -249,13 +249,13 @@ class GuidedLM(ContrastLM):
             logits="last" if set(wanted) == {1} else wanted,
         )
         pieces = dict(zip(inner_rows, torch.split(out, wanted), strict=True))
-        laws: list[Tensor] = []
+        found: list[Tensor] = []
         for reading in readings:
             first, num_own = pieces[2 * reading.row], reading.num_wanted - reading.num_guided
-            laws.append(torch.log_softmax(first[:num_own], dim=-1))
+            found.append(torch.log_softmax(first[:num_own], dim=-1))
             if reading.num_guided:
-                laws.append(guided(first[num_own:], pieces[2 * reading.row + 1], self.scale))
-        return torch.cat(laws)
+                found.append(guided(first[num_own:], pieces[2 * reading.row + 1], self.scale))
+        return torch.cat(found)
 
 
 def _interleaved(first: Sequence[int], second: Sequence[int]) -> list[int]:

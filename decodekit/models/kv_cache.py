@@ -1,5 +1,14 @@
 """The ragged KV cache: keys and values of sequences that advance independently.
 
+    slots            0    1    2    3    4    5    scratch
+    row 0, length 4  The  cat  sat  on   .    .    .
+    row 1, length 2  Two  men  .    .    .    .    .
+
+    One pass appends "the mat" to row 0 and "ate" to row 1, padded to two columns:
+    row 0, length 6  The  cat  sat  on   the  mat  .
+    row 1, length 3  Two  men  ate  .    .    .    pad      the padding has no slot of its own
+    "mat" is refused: `truncate([5, 3])` lowers a number, and the next token of row 0 is written over it.
+
 Layers whose keys and values have one shape share one tensor; where all layers are alike, its plane 2l holds the keys
 and its plane 2l + 1 the values of layer l. On an accelerator a plane lies token-major in memory, `[rows, slots, heads,
 head_dim]`; on a CPU head-major, where attention over short heads was seen to be up to three times as fast. All code

@@ -100,12 +100,12 @@ class BiasOptions:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class ShapeOptions:
-    """Options that reshape the law of a token, after the constraint's mask.
+    """Options that reshape the distribution of a token, after the constraint's mask.
 
     Args:
         typical_p: keep the tokens whose surprise is nearest to the entropy, with this mass (Meister et al. 2022).
         epsilon_cutoff: keep tokens of at least this probability (Hewitt et al. 2022).
-        eta_cutoff: the same with a limit that falls where the law is flat (Hewitt et al. 2022).
+        eta_cutoff: the same with a limit that falls where the distribution is flat (Hewitt et al. 2022).
         top_n_sigma: keep logits within so many standard deviations of the largest (Tang et al. 2024).
         top_a: keep tokens of at least this times the square of the largest probability.
         top_h: keep the likeliest tokens with this share of the entropy (Potraghloo et al. 2025).

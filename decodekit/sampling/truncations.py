@@ -1,4 +1,4 @@
-"""Truncations that look at the whole law of a row: typical, epsilon, eta, top-n-sigma, top-h and top-a.
+"""Truncations that look at the whole distribution of a row: typical, epsilon, eta, top-n-sigma, top-h and top-a.
 
 Each keeps the likeliest token, or the most typical one, whatever its setting. Tokens equal in what decides are kept or
 removed together, so that none of these depends on the order of a sort; what is at a limit but for rounding is kept
@@ -101,7 +101,7 @@ def apply_top_n_sigma(logits: Tensor, n: float) -> Tensor:
 def apply_top_h(logits: Tensor, h: float, num_candidates: int = 100) -> Tensor:
     """Keep the likeliest tokens whose terms of the entropy sum up to at most h H (Potraghloo et al. 2025).
 
-    Of the law of the ``num_candidates`` likeliest tokens: the longest prefix of the sorted law with
+    Of the distribution of the ``num_candidates`` likeliest tokens: the longest prefix of the sorted distribution with
     -sum(p ln p) <= h H, at least one token; as in transformers, which takes 100 candidates.
 
     Args:
@@ -163,7 +163,7 @@ class Epsilon(LogitsProcessor):
 
 @dataclass(frozen=True, repr=False)
 class Eta(LogitsProcessor):
-    """Epsilon sampling with a limit that falls where the law is flat; see ``apply_eta``.
+    """Epsilon sampling with a limit that falls where the distribution is flat; see ``apply_eta``.
 
     Raises:
         OptionError: epsilon is not above 0 and below 1.

@@ -1,8 +1,12 @@
 """The tokens into which the tokenizer itself divides a text, where a part of the text is already in tokens.
 
 Many divisions of a text into tokens are legal under a constraint, and one of them is what the model was trained on.
-Two questions are answered for bytes that must follow a text: how the tokenizer divides them there, and how far that
-division holds whatever comes after them.
+Two questions are answered for bytes that must follow a text: how the tokenizer divides them there (`after`), and how
+far that division holds whatever comes after them (`settled_after`).
+
+    text             {              the constraint forces "name": " after it
+    after            "name  ":  ·"  as the tokenizer divides the whole text
+    settled_after    "name  ":      a quote may follow, and ·"" is one token: then ·" is none
 
 The second needs care. Of the bytes ``"name": "`` the last two may be a token ``·"`` by themselves and yet not be one
 before another quote, if the vocabulary has ``·""``. Let T be all bytes so far. If the division of a longer text has a

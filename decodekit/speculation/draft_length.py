@@ -1,15 +1,21 @@
 """How long a draft should be: as long as the tokens that it brings are worth the time that they cost.
 
+A step with k draft tokens takes the time 1 + 0.05 k; each token is accepted in 6 of 10 cases if those before it were:
+
+    k                   0      1      2      3      4      5
+    tokens of a step    1      1.60   1.96   2.18   2.31   2.38      1 + 0.6 + 0.6^2 + ...
+    time of a step      1      1.05   1.10   1.15   1.20   1.25
+    tokens per time     1      1.52   1.78   1.89   1.92   1.91      four draft tokens are best
+
 With t(k) the time of a step that verifies k draft tokens, and a_i the odds that the i-th is accepted given that those
 before it were, a step of length k brings 1 + a_1 + a_1 a_2 + ... + a_1 ... a_k tokens on average (Leviathan et al.
 2023), and the best k maximises that over t(k). k = 0 is a length like any other: guesses that do not pay are not
-verified, and a proposer that brings nothing is not asked, but for a probe now and then.
+verified, and a proposer that brings nothing is asked only for a probe now and then.
 
-A guess that goes on from a long match is likelier than one from a short match, so that the odds are kept by
-`Draft.match`: in a text that copies here and there, long matches pay while single tokens do not.
+A guess that goes on from a long match is likelier than one from a short match, so the odds are kept by `Draft.match`:
+in a text that copies here and there, long matches pay while single tokens do not.
 
-The length is the proposer's own affair: no text depends on it, so acceptance may be learned from all rows together, in
-whatever order they come.
+No text depends on the length of a draft, so acceptance may be learned from all rows together, in any order.
 """
 
 from __future__ import annotations

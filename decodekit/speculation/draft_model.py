@@ -2,7 +2,7 @@
 
 The draft model draws as the target draws, with the same processors and the same noise (Leviathan et al. 2023 draw
 independently and accept by a test; here both take the argmax of logits plus one noise, so that they agree wherever the
-two laws are near; "coupled" drafts, Daliri et al. 2024). Greedy targets get greedy drafts by the same rule.
+two distributions are near; "coupled" drafts, Daliri et al. 2024). Greedy targets get greedy drafts by the same rule.
 """
 
 from __future__ import annotations

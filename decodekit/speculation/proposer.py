@@ -32,8 +32,8 @@ class Draft:
 
     Args:
         tokens: k of them, in order; none where there is no guess.
-        probabilities: float32 [k, V], the law that each token was drawn from, given the tokens before it; None if they
-            were chosen and not drawn, so that the law is all on the token.
+        probabilities: float32 [k, V], the distribution that each token was drawn from, given the tokens before it; None
+            for tokens that were chosen and not drawn, each with probability 1.
         source: who of several proposers offers it, for the statistics; a `Chain` says it.
         match: how many tokens of the text the guess goes on from, where it was found by a match; 0 if nothing is told.
     """
@@ -50,8 +50,8 @@ class Draft:
         """The first `num_tokens` of it."""
         if num_tokens >= len(self.tokens):
             return self
-        laws = None if self.probabilities is None else self.probabilities[:num_tokens]
-        return Draft(self.tokens[:num_tokens], laws, self.source, self.match)
+        probabilities = None if self.probabilities is None else self.probabilities[:num_tokens]
+        return Draft(self.tokens[:num_tokens], probabilities, self.source, self.match)
 
 
 class Target(Protocol):
@@ -82,7 +82,7 @@ class Target(Protocol):
         """
 
     def draw(self, rows: Sequence[int], drafts: Sequence[Sequence[int]], logits: Tensor) -> tuple[Tokens, Tensor]:
-        """Tokens drawn by its processors and its mask, with noise that it does not use itself, and their laws.
+        """Tokens drawn by its processors and its mask, with noise that it does not use itself, and their distributions.
 
         Args:
             rows, drafts, logits: as for `take`.

@@ -1,5 +1,10 @@
 """Suffix decoding: the text goes on as it mostly did after the longest of its endings that came before.
 
+    tokens so far       a b c d   a b c e   x a b c
+    longest ending      a b c came twice before; d followed once, and e, the latest
+    path                e with a share of 1/2 of the places, then x a b c, as that place goes on
+    length              it ends below a share of 0.1, and after 8 tokens for each of the three tokens of the match
+
 The method is that of SuffixDecoding (Oliaro et al. 2024): the longest ending of the text that occurs in the prompt, in
 the text itself or in earlier texts; from there the likeliest path by the counts of what followed; the longer the match,
 the longer the draft. With one occurrence, the latest, it is prompt lookup (Saxena 2023); with a corpus alone it is the

@@ -116,7 +116,7 @@ class ToyLM:
         """Empty rows."""
         return ToyCache(num_rows, capacity)
 
-    def law(self, prefix: Sequence[int]) -> Tensor:
+    def logits_after(self, prefix: Sequence[int]) -> Tensor:
         """Logits after a prefix, float32 [V]."""
         key = 0
         for token in prefix[-3:]:
@@ -141,7 +141,7 @@ class ToyLM:
             for place, token in enumerate(tokens[i, :count].tolist()):
                 read.append(token)
                 if place >= count - wanted[i]:
-                    found[i, place] = self.law(read)
+                    found[i, place] = self.logits_after(read)
         if logits == "all":
             return found
         return torch.cat([row[end - n : end] for row, end, n in zip(found, num_tokens, wanted, strict=True)])
