@@ -172,15 +172,9 @@ class HuggingFaceLM:
         return self._runner.forward(tokens, num_tokens, cache, rows, logits)  # type: ignore[arg-type]
 
     def forward_hidden(
-        self,
-        tokens: Tensor,
-        num_tokens: Sequence[int],
-        cache: Cache,
-        rows: Rows = None,
-        *,
-        logits: LogitsKind = "last",
-        layers: Sequence[int] = (-1,),
-    ) -> tuple[Tensor, list[Tensor]]:
+        self, tokens: Tensor, num_tokens: Sequence[int], cache: Cache, rows: Rows = None, *,
+        logits: LogitsKind = "last", layers: Sequence[int] = (-1,),
+    ) -> tuple[Tensor, list[Tensor]]:  # fmt: skip
         """`forward` with hidden states; see `layers.HiddenStates.forward_hidden`. Steps are not replayed for it."""
         self._check(tokens, num_tokens, cache, rows, logits)
         hidden: list[Tensor] = []

@@ -28,15 +28,9 @@ class HiddenStates(CausalLM, Protocol):
         ...
 
     def forward_hidden(
-        self,
-        tokens: Tensor,
-        num_tokens: Sequence[int],
-        cache: Cache,
-        rows: Rows = None,
-        *,
-        logits: LogitsKind = "last",
-        layers: Sequence[int] = (-1,),
-    ) -> tuple[Tensor, list[Tensor]]:
+        self, tokens: Tensor, num_tokens: Sequence[int], cache: Cache, rows: Rows = None, *,
+        logits: LogitsKind = "last", layers: Sequence[int] = (-1,),
+    ) -> tuple[Tensor, list[Tensor]]:  # fmt: skip
         """`CausalLM.forward` with what layers say of every new token.
 
         Args:

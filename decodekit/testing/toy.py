@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -153,11 +153,11 @@ class ToyLM:
         cache: Cache,
         rows: Rows = None,
         *,
-        logits: LogitsKind = "last",
         layers: Sequence[int] = (-1,),
+        **options: Any,
     ) -> tuple[Tensor, list[Tensor]]:
         """See `models.layers.HiddenStates.forward_hidden`; all layers say the same, 16 numbers for every token."""
-        found = self.forward(tokens, num_tokens, cache, rows, logits=logits)
+        found = self.forward(tokens, num_tokens, cache, rows, **options)
         keys = tokens.flatten().tolist()
         hidden = gumbel([self.seed] * len(keys), [1] * len(keys), keys, 16, self.device).view(*tokens.shape, 16)
         return found, [hidden] * len(layers)
