@@ -20,11 +20,11 @@ from decodekit.constraints.constraint import Constraint
 from decodekit.errors import DecodekitError, OptionError, UnknownNameError, UselessOptionError, raise_faults
 from decodekit.evaluation.comparison import Comparison
 from decodekit.evaluation.intervals import MIN_SAMPLES
-from decodekit.evaluation.judging import Judge
+from decodekit.evaluation.judging import JudgeModel
 from decodekit.evaluation.keeping import BenchFolder, settings_of
 from decodekit.evaluation.machine import provenance
 from decodekit.evaluation.measuring import Measurement, Meter, decode, metered
-from decodekit.evaluation.metrics import Answer, Metric, measure_example, measure_run, metrics_of, missing_packages
+from decodekit.evaluation.metrics import JudgedText, Metric, measure_example, measure_run, metrics_of, missing_packages
 from decodekit.evaluation.results import Outcome, Row, pooled, record_of
 from decodekit.evaluation.speed import speed_of
 from decodekit.evaluation.strategies import Strategies, named_strategies
@@ -93,7 +93,7 @@ def compare(
         raise UselessOptionError("fresh=True has no effect without a folder", at="fresh")
     origin = provenance()
     watched, meter = metered(llm)
-    bench = _Bench(watched, meter, plan, Judge(judge or llm), progress or _silent, origin)
+    bench = _Bench(watched, meter, plan, JudgeModel(judge or llm), progress or _silent, origin)
     rows = bench.run() if folder is None else _kept_rows(bench, llm, judge or llm, Path(folder), fresh=fresh)
     shown = {task.name: _shown(plan.measures[task.name], rows, task.name) for task in plan.tasks}
     return Comparison(
@@ -127,7 +127,7 @@ _Cell: TypeAlias = tuple[str, str, int]
 
 
 @dataclass(frozen=True)
-class _Plan:
+class _BenchPlan:
     """What is run: the options of `compare` after they were read and checked.
 
     Args:
@@ -173,7 +173,7 @@ def _planned(
     batch_size: int,
     baseline: str | None,
     max_new_tokens: int | None,
-) -> _Plan:
+) -> _BenchPlan:
     """The options of `compare`, read; raises what is wrong with them, all of it together."""
     faults: list[DecodekitError] = []
     chosen: dict[str, Strategy] = _collected(lambda: named_strategies(strategies), faults) or {}
@@ -205,7 +205,7 @@ def _planned(
         "max_new_tokens": {task.name: task.max_new_tokens for task in found},
     }
     first = baseline or next(iter(chosen))
-    return _Plan(chosen, tuple(found), measures, seeds, repeats, batch_size, first, settings)
+    return _BenchPlan(chosen, tuple(found), measures, seeds, repeats, batch_size, first, settings)
 
 
 def _kept_rows(bench: _Bench, llm: LLM, judge: LLM, folder: Path, *, fresh: bool) -> list[Row]:
@@ -243,8 +243,8 @@ class _Bench:
 
     llm: LLM
     meter: Meter
-    plan: _Plan
-    judge: Judge
+    plan: _BenchPlan
+    judge: JudgeModel
     progress: Progress
     provenance: Mapping[str, Any]
     num_done: int = field(default=0, init=False)
@@ -337,7 +337,7 @@ class _Bench:
     ) -> Row:
         metrics = self.plan.measures[task.name]
         answers = [
-            Answer(example, prompt, task.constraint_of(example), repeats[0].text, repeats[0].stats)
+            JudgedText(example, prompt, task.constraint_of(example), repeats[0].text, repeats[0].stats)
             for example, prompt, repeats in zip(task.examples, prompts, measured, strict=True)
         ]
         values = {metric.name: [measure_example(metric, answer) for answer in answers] for metric in metrics}
@@ -421,7 +421,7 @@ def _name(llm: LLM) -> str:
     return folder.name if is_bundled else name
 
 
-def _notes(rows: Sequence[Row], plan: _Plan, shown: Mapping[str, tuple[str, ...]]) -> Iterator[str]:
+def _notes(rows: Sequence[Row], plan: _BenchPlan, shown: Mapping[str, tuple[str, ...]]) -> Iterator[str]:
     """What a reader should know of the figures."""
     seeds, repeats = plan.seeds, plan.repeats
     if len(seeds) < MIN_SAMPLES:

@@ -13,7 +13,7 @@ from decodekit.generation.scoring import token_logprobs
 from decodekit.llm import LLM
 
 
-class Judge:
+class JudgeModel:
     """A model that says how likely texts are behind their prompts.
 
     Every pair of prompt and text is read once, however often it comes.

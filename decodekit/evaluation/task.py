@@ -182,10 +182,10 @@ def read_task(path: Path) -> Task:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise OptionError(f"the file cannot be read: {error}", at=str(path)) from error
-    return _Reader(path.name.removesuffix(".jsonl"), str(path), path.parent).task(text)
+    return _TaskReader(path.name.removesuffix(".jsonl"), str(path), path.parent).task(text)
 
 
-class _Reader:
+class _TaskReader:
     """Reads a file and collects what is wrong with it.
 
     Args:
@@ -309,7 +309,7 @@ def _refuse_unknown(given: Mapping[str, Any], known: set[str]) -> None:
 
 def _packaged(name: str) -> Task:
     source = files("decodekit.evaluation").joinpath("tasks", f"{name}.jsonl")
-    return _Reader(name, f"the shipped task {name}", None).task(source.read_text(encoding="utf-8"))
+    return _TaskReader(name, f"the shipped task {name}", None).task(source.read_text(encoding="utf-8"))
 
 
 def _free_extraction() -> Task:

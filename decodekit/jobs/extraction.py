@@ -11,9 +11,9 @@ from decodekit.errors import OptionError, UselessOptionError, raise_faults
 from decodekit.jobs.documents import Entry
 from decodekit.jobs.executors import LocalExecutor, automatic_batch_size
 from decodekit.jobs.prompt import Prompt, choose_prompt
-from decodekit.jobs.runner import Observer, Runner, Summary
+from decodekit.jobs.runner import JobRunner, Observer, RunSummary
 from decodekit.jobs.schema import JobSchema, reload_schema
-from decodekit.jobs.settings import Settings
+from decodekit.jobs.settings import JobSettings
 from decodekit.jobs.store import JobFolder
 from decodekit.jobs.validation import OutputValidator
 from decodekit.records.fingerprints import digest, tokenizer_fingerprint, weights_fingerprint
@@ -123,7 +123,7 @@ class ExtractionOptions:
         return strategy, constraint, validator
 
     @classmethod
-    def of_settings(cls, settings: Settings, **changes: Any) -> ExtractionOptions:
+    def of_settings(cls, settings: JobSettings, **changes: Any) -> ExtractionOptions:
         """The options that a job folder was made with, some of them changed.
 
         Raises:
@@ -190,7 +190,7 @@ class Extraction:
         }
         # Nothing is decoded: the rest of what speaks against the options is told before a folder is made.
         llm.as_completed((), seed=(), batch_size=1, **self._call)
-        self.settings = Settings(
+        self.settings = JobSettings(
             model=options.model,
             weights=weights_fingerprint(llm),
             dtype=str(llm.model.dtype).removeprefix("torch."),
@@ -226,8 +226,8 @@ class Extraction:
         limit: int | None = None,
         retries: bool = False,
         observer: Observer | None = None,
-    ) -> Summary:
-        """Do the documents that are not done; see `Runner.run`.
+    ) -> RunSummary:
+        """Do the documents that are not done; see `JobRunner.run`.
 
         Args:
             folder: an open job folder.
@@ -243,7 +243,7 @@ class Extraction:
             batch_size=batch_size or automatic_batch_size(self._llm.model.device.type),
             options=self._call,
         )
-        runner = Runner(
+        runner = JobRunner(
             folder,
             self._prompt,
             self._validator,

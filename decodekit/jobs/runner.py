@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from decodekit.errors import DecodekitError, DocumentError, LengthError, OutputError
 from decodekit.jobs.documents import Document, Entry, select
-from decodekit.jobs.executors import Executor, Outcome, Task
+from decodekit.jobs.executors import Decoded, DocumentTask, Executor
 from decodekit.jobs.probabilities import value_probabilities
 from decodekit.jobs.prompt import Prompt
 from decodekit.jobs.settings import document_seed
@@ -54,7 +54,7 @@ class Silent:
 
 
 @dataclass
-class Summary:
+class RunSummary:
     """What one run did.
 
     Attributes:
@@ -79,7 +79,7 @@ class Summary:
     is_stopped: bool = False
 
 
-class Runner:
+class JobRunner:
     """Runs the documents of a job that are not done.
 
     Args:
@@ -117,7 +117,7 @@ class Runner:
         shard: tuple[int, int] | None = None,
         limit: int | None = None,
         retries: bool = False,
-    ) -> Summary:
+    ) -> RunSummary:
         """Do all documents that are not done; one that fails is written down and the others go on.
 
         Args:
@@ -132,7 +132,7 @@ class Runner:
         """
         entries = select(entries, shard, limit)
         todo, num_changed = self._todo(entries, retries)
-        summary = Summary(len(entries), len(entries) - len(todo), num_changed)
+        summary = RunSummary(len(entries), len(entries) - len(todo), num_changed)
         self._folder.start_run(shard=shard, limit=limit)
         self._observer.start(len(entries), summary.num_before)
         started = time.perf_counter()
@@ -164,7 +164,7 @@ class Runner:
                 todo.append(entry)
         return todo, len(changed)
 
-    def _tasks(self, entries: Sequence[Entry], summary: Summary) -> Iterator[Task]:
+    def _tasks(self, entries: Sequence[Entry], summary: RunSummary) -> Iterator[DocumentTask]:
         seed = self._folder.job.settings.seed
         for entry in entries:
             if self._has_too_many_failures(summary):
@@ -174,12 +174,12 @@ class Runner:
             except DocumentError as error:
                 self._fail(entry.id, "", error, None, summary)
             else:
-                yield Task(document, self._prompt.fill(document.text), document_seed(seed, document.id))
+                yield DocumentTask(document, self._prompt.fill(document.text), document_seed(seed, document.id))
 
-    def _has_too_many_failures(self, summary: Summary) -> bool:
+    def _has_too_many_failures(self, summary: RunSummary) -> bool:
         return self._max_failures is not None and summary.num_failed >= self._max_failures
 
-    def _record(self, outcome: Outcome, summary: Summary) -> None:
+    def _record(self, outcome: Decoded, summary: RunSummary) -> None:
         document, completion = outcome.task.document, outcome.completion
         if completion is None:
             assert outcome.error is not None
@@ -214,7 +214,7 @@ class Runner:
             row["value"] = self._validator.value(completion.text)
         return row
 
-    def _metrics(self, outcome: Outcome, completion: Completion, *, is_whole: bool) -> Row:
+    def _metrics(self, outcome: Decoded, completion: Completion, *, is_whole: bool) -> Row:
         row: Row = {
             "id": outcome.task.document.id,
             "run": len(self._folder.job.runs),
@@ -232,7 +232,7 @@ class Runner:
         digest: str,
         error: DecodekitError,
         completion: Completion | None,
-        summary: Summary,
+        summary: RunSummary,
     ) -> None:
         before = self._folder.failures.get(document_id)
         row: dict[str, Any] = {

@@ -27,7 +27,7 @@ from typing import IO, Any, Final, Self, TypeAlias
 
 from decodekit.errors import JobError, JobSettingsError, OutputError
 from decodekit.jobs.documents import SPOOLED, STDIN_ID, Input
-from decodekit.jobs.settings import Settings
+from decodekit.jobs.settings import JobSettings
 from decodekit.records.folder import lock_folder, remove_files
 from decodekit.records.ledger import Damage, Ledger, Row, new_file, read_rows, replace_file
 
@@ -109,8 +109,8 @@ class JobFile:
         runs: start of each run (seconds since 1970) and how it ended; a run that was killed has no end.
     """
 
-    settings: Settings
-    earlier: dict[str, Settings] = field(default_factory=dict)
+    settings: JobSettings
+    earlier: dict[str, JobSettings] = field(default_factory=dict)
     inputs: list[Input] = field(default_factory=list)
     runs: list[dict[str, Any]] = field(default_factory=list)
 
@@ -148,8 +148,8 @@ class JobFile:
                 raise JobError(f"{path} has format {data['format']}, this version reads {FORMAT}.", at=str(path))
             _check_job(data)
             return cls(
-                Settings.from_json(data["settings"]),
-                {key: Settings.from_json(value) for key, value in data["earlier"].items()},
+                JobSettings.from_json(data["settings"]),
+                {key: JobSettings.from_json(value) for key, value in data["earlier"].items()},
                 [_here(Input(**source), folder) for source in data["inputs"]],
                 data["runs"],
             )
@@ -265,7 +265,7 @@ class JobFolder:
 
     @classmethod
     def create_or_resume(
-        cls, path: Path, settings: Settings, *, fresh: bool = False, force: bool = False
+        cls, path: Path, settings: JobSettings, *, fresh: bool = False, force: bool = False
     ) -> tuple[JobFolder, bool]:
         """Open a folder for a job with these settings, and say whether it resumes an earlier run.
 
@@ -305,7 +305,7 @@ class JobFolder:
             raise
 
     @classmethod
-    def resume(cls, path: Path, settings: Settings) -> JobFolder:
+    def resume(cls, path: Path, settings: JobSettings) -> JobFolder:
         """Open an existing job folder, for a run with these settings, which may differ (every line names its own)."""
         JobFile.read(path)
         return cls.create_or_resume(path, settings, force=True)[0]
@@ -373,7 +373,7 @@ class JobFolder:
             self.close()
 
 
-def _take_settings(path: Path, job: JobFile, settings: Settings, *, force: bool) -> None:
+def _take_settings(path: Path, job: JobFile, settings: JobSettings, *, force: bool) -> None:
     old, new = job.settings.fingerprint, settings.fingerprint
     if old == new:
         return

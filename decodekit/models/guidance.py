@@ -99,7 +99,7 @@ class GuidedCache:
         self.inner.grow(capacity)
 
 
-class Reading(NamedTuple):
+class PairReading(NamedTuple):
     """What one pass reads of a pair of rows."""
 
     row: int
@@ -170,18 +170,20 @@ class GuidedLM(ContrastLM):
             cache.second_lengths[reading.row] += len(reading.negative) + reading.num_shared
         return out
 
-    def _reading(self, cache: GuidedCache, row: int, num_tokens: int, num_wanted: int) -> Reading:
+    def _reading(self, cache: GuidedCache, row: int, num_tokens: int, num_wanted: int) -> PairReading:
         length, prompt_length = cache.row_lengths[row], cache.prompt_lengths[row]
         if prompt_length is None:
             raise ValueError(f"the cache was not told the prompt of row {row}: set_prompt(...)")
         end, negative = length + num_tokens, cache.negative_prompts[row][cache.second_lengths[row] :]
         if end < prompt_length:
             # Beside a part of the prompt the second row reads as much, but for the last token.
-            return Reading(row, num_tokens, num_wanted, negative[:-1][:num_tokens], 0, 0)
+            return PairReading(row, num_tokens, num_wanted, negative[:-1][:num_tokens], 0, 0)
         num_text = end - prompt_length
-        return Reading(row, num_tokens, num_wanted, negative, min(num_text, num_tokens), min(num_wanted, num_text + 1))
+        return PairReading(
+            row, num_tokens, num_wanted, negative, min(num_text, num_tokens), min(num_wanted, num_text + 1)
+        )
 
-    def _catch_up(self, cache: GuidedCache, readings: list[Reading]) -> list[Reading]:
+    def _catch_up(self, cache: GuidedCache, readings: list[PairReading]) -> list[PairReading]:
         """Read what is too long of negative prompts for one pass; what is left to read."""
         readings = list(readings)
         while True:
@@ -221,7 +223,7 @@ class GuidedLM(ContrastLM):
         parts = torch.split(out, _interleaved(counts, counts))
         return guided(torch.cat(parts[::2]), torch.cat(parts[1::2]), self.scale)
 
-    def _forward_prompts(self, tokens: Tensor, cache: GuidedCache, readings: Sequence[Reading]) -> Tensor:
+    def _forward_prompts(self, tokens: Tensor, cache: GuidedCache, readings: Sequence[PairReading]) -> Tensor:
         """Some pairs read of their prompts. Logits [sum of the wanted, V]."""
         inner_rows: list[int] = []
         parts: list[Tensor] = []

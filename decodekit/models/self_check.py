@@ -26,7 +26,7 @@ _WINDOWS = ("sliding_window", "attention_chunk_size", "sliding_window_size", "wi
 _SMALL_WINDOW = 4
 
 
-class Runner(Protocol):
+class RunsRows(Protocol):
     """A tier: something that runs the model on rows."""
 
     def new_cache(self, num_rows: int, capacity: int) -> Any:
@@ -60,7 +60,7 @@ def small_windows(model: nn.Module) -> nn.Module | None:
 
 
 @torch.inference_mode()
-def largest_error(runner: Runner, model: nn.Module, context_length: int | None) -> float:
+def largest_error(runner: RunsRows, model: nn.Module, context_length: int | None) -> float:
     """Run the check.
 
     Args:
