@@ -262,7 +262,7 @@ def _place(error: DecodekitError, completion: Completion | None) -> str | None:
     For a text that was cut, the value that it leaves open. Never the number of the prompt: it differs from run to run.
     """
     if isinstance(error, LengthError) and completion is not None:
-        from decodekit.constraints.json_schema.pointers import pointer
+        from decodekit.constraints.json_schema.document.pointers import pointer
 
         place = pointer(completion.text.encode("utf-8", errors="surrogatepass"))
         return f'inside "{place}"' if place else "inside the whole value"

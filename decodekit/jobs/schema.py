@@ -228,7 +228,7 @@ def _parse(text: str, place: str) -> Any:
 
 def _from_dictionary(source: str, value: Any, options: Mapping[str, Any]) -> JobSchema:
     from decodekit.constraints import JsonSchema, as_constraint
-    from decodekit.constraints.named import json_schema_in
+    from decodekit.constraints.wire import json_schema_in
 
     if not isinstance(value, (dict, bool)):
         raise InvalidConstraintError("a JSON Schema is an object, true or false.", at=source)

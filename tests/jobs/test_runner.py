@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from decodekit.constraints.json_schema.pointers import pointer as pointer_of_what_is_open
+from decodekit.constraints.json_schema.document.pointers import pointer as pointer_of_what_is_open
 from decodekit.errors import DecodekitError, InvalidOutputError, JobError, JobSettingsError, OutputError
 from decodekit.jobs.documents import Input, scan
 from decodekit.jobs.settings import document_seed
