@@ -41,7 +41,13 @@ _LEAST: Final = -1e4
 
 
 def guided(conditional: Tensor, unconditional: Tensor, scale: float) -> Tensor:
-    """u + scale (c - u) for log-probabilities c, u: Sanchez et al. 2023, equation 7. Logits float32 [..., V]."""
+    """u + scale (c - u) for log-probabilities c, u (Sanchez et al. 2023, equation 7).
+
+    Args:
+        conditional: logits float32 [..., V] after the prompt.
+        unconditional: logits float32 [..., V] after the negative prompt.
+        scale: how far to go from u to c and beyond; 1 gives c.
+    """
     c = torch.log_softmax(conditional, dim=-1)
     u = torch.log_softmax(unconditional, dim=-1).clamp_min(_LEAST)
     return torch.where(c == -math.inf, c, u + scale * (c - u))

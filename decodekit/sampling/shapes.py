@@ -22,7 +22,12 @@ from decodekit.sampling.truncations import entropy
 def apply_dynamic_temperature(logits: Tensor, low: float, high: float, exponent: float = 1.0) -> Tensor:
     """z / T with T = low + (high - low) (H / ln n)^exponent over the n tokens that are left (llama.cpp, KoboldCpp).
 
-    A sure distribution gets the low temperature, a uniform one the high one. With n = 1 there is nothing to do.
+    A sure distribution gets the low temperature, a uniform one the high one. With n = 1 the row stays as it is.
+
+    Args:
+        logits: float32 [N, V].
+        low, high: temperatures, 0 < low <= high.
+        exponent: above 0.
     """
     count = (logits > -math.inf).sum(dim=-1, keepdim=True)
     share = (entropy(logits) / count.to(torch.float32).log()).clamp(max=1.0)
@@ -35,6 +40,11 @@ def apply_quadratic(logits: Tensor, factor: float, curve: float = 1.0) -> Tensor
 
     The likeliest tokens come nearer to each other, unlikely ones fall further. From text-generation-webui, also in
     KoboldCpp and Aphrodite (``smoothing_factor``, ``smoothing_curve``); with a curve from 1 to 3 it keeps the order.
+
+    Args:
+        logits: float32 [N, V].
+        factor: f, above 0.
+        curve: from 1 to 3.
     """
     peak = logits.amax(dim=-1, keepdim=True)
     d = (logits - peak).clamp(min=-1e4)  # no mass there; the cube stays finite

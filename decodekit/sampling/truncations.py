@@ -22,7 +22,7 @@ from decodekit.sampling.margins import log_total, lowest_kept, precise, reached,
 
 
 def entropy(logits: Tensor) -> Tensor:
-    """H of each row in nats, [..., 1] float32; computed in float64, so that the number of places of -inf is nothing.
+    """H of each row [..., V] in nats, float32 [..., 1]; computed in float64, so that places of -inf do not change it.
 
     A row without tokens, or with NaN, has the entropy NaN.
     """
@@ -61,17 +61,32 @@ def apply_typical(logits: Tensor, mass: float) -> Tensor:
 
 
 def apply_epsilon(logits: Tensor, epsilon: float) -> Tensor:
-    """Keep p >= epsilon, and the likeliest token (epsilon sampling, Hewitt et al. 2022)."""
+    """Keep p >= epsilon, and the likeliest token (epsilon sampling, Hewitt et al. 2022).
+
+    Args:
+        logits: float32 [N, V].
+        epsilon: above 0, below 1.
+    """
     return _at_least(logits, math.log(epsilon))
 
 
 def apply_eta(logits: Tensor, epsilon: float) -> Tensor:
-    """Keep p >= min(epsilon, sqrt(epsilon) e^-H), and the likeliest token (eta sampling, Hewitt et al. 2022)."""
+    """Keep p >= min(epsilon, sqrt(epsilon) e^-H), and the likeliest token (eta sampling, Hewitt et al. 2022).
+
+    Args:
+        logits: float32 [N, V].
+        epsilon: above 0, below 1.
+    """
     return _at_least(logits, (0.5 * math.log(epsilon) - _entropy(logits)).clamp(max=math.log(epsilon)))
 
 
 def apply_top_a(logits: Tensor, a: float) -> Tensor:
-    """Keep p >= a max(p)^2, and the likeliest token (top-a; RWKV-LM, KoboldAI)."""
+    """Keep p >= a max(p)^2, and the likeliest token (top-a; RWKV-LM, KoboldAI).
+
+    Args:
+        logits: float32 [N, V].
+        a: from 0 to 1; 0 keeps every token.
+    """
     if a == 0.0:
         return logits
     return _at_least(logits, math.log(a) - 2 * log_total(logits))  # ln max p = -ln sum e^(z - max z)
@@ -89,6 +104,10 @@ def apply_top_n_sigma(logits: Tensor, n: float) -> Tensor:
     The standard deviation is that of the population, as in llama.cpp; the authors' code divides by the number less one.
     A temperature before or after changes nothing of what is kept. Of two tokens the second is exactly two deviations
     below the first, whatever the logits, so that n = 2 keeps both.
+
+    Args:
+        logits: float32 [N, V].
+        n: above 0.
     """
     is_left = logits > -math.inf
     count = is_left.sum(dim=-1, keepdim=True).clamp(min=1)
