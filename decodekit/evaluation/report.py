@@ -12,7 +12,7 @@ from decodekit.evaluation.metrics import METRICS
 from decodekit.evaluation.summary import Summarised, Summary
 from decodekit.evaluation.tables import Grid, failures, grids, shown
 from decodekit.evaluation.task import Task
-from decodekit.pages import figure_html, page_html
+from decodekit.pages import figure_html, page_html, table_html
 
 MAX_EXAMPLES = 5
 """So many examples of a task are shown with what each strategy wrote."""
@@ -101,9 +101,7 @@ def _texts(comparison: Summarised, task: Task) -> str:
 
 
 def _table(grid: Grid) -> str:
-    heading = "".join(f"<th>{escape(name)}</th>" for name in grid.heading)
-    rows = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in grid.rows)
-    return figure_html(grid.title, f"<table><tr>{heading}</tr>{rows}</table>")
+    return figure_html(grid.title, table_html(grid.rows, grid.heading))
 
 
 def _notes(comparison: Summarised) -> Iterator[str]:
@@ -126,12 +124,9 @@ def _about(comparison: Summarised) -> str:
 
 
 def _settings(comparison: Summarised) -> str:
-    strategies = "".join(
-        f"<tr><td>{escape(name)}</td><td>{escape(repr(value))}</td></tr>"
-        for name, value in comparison.strategies.items()
-    )
+    strategies = table_html((name, repr(value)) for name, value in comparison.strategies.items())
     facts = json.dumps({**comparison.settings, **comparison.provenance}, indent=2, ensure_ascii=False)
-    return f"<details><summary><b>Settings</b></summary><table>{strategies}</table><pre>{escape(facts)}</pre></details>"
+    return f"<details><summary><b>Settings</b></summary>{strategies}<pre>{escape(facts)}</pre></details>"
 
 
 def _plain(value: object) -> str:

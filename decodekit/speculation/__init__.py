@@ -1,6 +1,13 @@
 """Guessing ahead: proposers offer drafts, verification keeps of them what the target would have taken itself.
 
 Read `proposer` for what a proposer is, `verification` for why a draft never changes the text.
+
+- `prompt_lookup`, `suffix` (with `suffix_corpus`): copy what followed earlier in the text, or in other texts
+- `grammar_draft` (with `canonical`): what the constraint leaves no choice about
+- `draft_model`, `early_exit` (with `draft_engine`, `text_draft`): a smaller model, or the first layers of the target
+- `joined`: several proposers; `draft_length`: drafts as long as pays; `names`: how callers say it
+
+A new proposer: a class with `propose`, a name for the front door, and `testing.check_proposer` in its test.
 """
 
 from decodekit.speculation.draft_length import Adaptive, measured_costs
