@@ -233,7 +233,7 @@ class _Bench:
     """Runs the strategies of a comparison, task by task.
 
     Args:
-        llm: decodes, under the eyes of `meter`.
+        llm: decodes, watched by `meter`.
         meter: watches the caches.
         plan: what is run.
         judge: says how likely texts are.
@@ -363,11 +363,11 @@ class _Bench:
 
 
 def _silent(num_done: int, num_calls: int, label: str) -> None:
-    """Nobody looks."""
+    """No progress is shown."""
 
 
 def _units(task: Task, prompts: Sequence[Prompt], batch_size: int) -> Iterator[_Unit]:
-    """Examples under one constraint, so many at a time."""
+    """Examples under one constraint, at most `batch_size` at a time."""
     by_constraint: dict[Any, list[int]] = {}
     for number, example in enumerate(task.examples):
         by_constraint.setdefault(task.constraint_of(example), []).append(number)

@@ -107,7 +107,7 @@ def settings_of(
     prompts: Mapping[str, Sequence[Prompt]],
     shown: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """All that decides the rows of a comparison, as JSON: whoever has the same finds the same, but for the times.
+    """All that decides the rows of a comparison, as JSON: equal settings give equal rows, but for the times.
 
     Args:
         llm, judge: the models.

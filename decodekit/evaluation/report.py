@@ -15,7 +15,7 @@ from decodekit.evaluation.task import Task
 from decodekit.pages import figure_html, page_html, table_html
 
 MAX_EXAMPLES = 5
-"""So many examples of a task are shown with what each strategy wrote."""
+"""How many examples of a task are shown with what each strategy wrote."""
 
 
 def report_html(comparison: Summarised) -> str:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 SPECULATE = ("grammar", "prompt-lookup")
-"""Who guesses ahead in an extraction unless the user says otherwise.
+"""The proposers of an extraction, unless the user says otherwise.
 
 Keys, quotes and commas follow from the schema, values are mostly copied from the document, and the guesses cost no
 model. The grammar comes first: where it guesses at all, it is nearly always right.
@@ -49,7 +49,7 @@ class ExtractionOptions:
         on_length: ``"error"``: a document cut at the budget has failed; ``"return"``: it is done, without a value;
             ``"close"``: its JSON is closed before the budget is used up.
         seed: base of the documents' seeds.
-        speculate: names of who guesses ahead, in order; empty for nobody. None is `SPECULATE`, where the model and the
+        speculate: names of proposers, in order; empty for none. None is `SPECULATE`, where the model and the
             strategy can. Results do not depend on it, so it is not one of the job's settings.
         fast_forward: as in `LLM.generate`. ``"canonical"`` changes the distribution, so it is one of the settings.
         max_rollbacks: as in `LLM.generate`: how often a text is taken back because a guard refuses it.
@@ -76,7 +76,7 @@ class ExtractionOptions:
         name, spelled = spelled_strategy(self.strategy)
         options = {**spelled, **self.strategy_options}
         guesses = options.pop("speculate", None) or self.speculate
-        if options.get("verify") == "rejection" and guesses:  # then the text depends on who guesses
+        if options.get("verify") == "rejection" and guesses:  # then the text depends on the proposers
             options["speculate"] = guesses if isinstance(guesses, str) else list(guesses)
         if self.fast_forward == "canonical":
             options["fast_forward"] = self.fast_forward
@@ -188,7 +188,7 @@ class Extraction:
             "fast_forward": options.fast_forward,
             "max_rollbacks": options.max_rollbacks,
         }
-        # Nothing is decoded: the rest of what speaks against the options is told before a folder is made.
+        # Nothing is decoded: the front door refuses wrong options here, before a folder is made.
         llm.as_completed((), seed=(), batch_size=1, **self._call)
         self.settings = JobSettings(
             model=options.model,
@@ -233,10 +233,10 @@ class Extraction:
             folder: an open job folder.
             entries: the documents.
             batch_size: documents decoded at a time; None chooses by the device.
-            max_failures: take up no more documents after so many failures.
+            max_failures: the number of failures after which no more documents are taken up.
             shard, limit: which documents; see `documents.select`.
             retries: take up documents that failed before, too.
-            observer: is told of every document.
+            observer: gets every document as it is done.
         """
         executor = LocalExecutor(
             self._llm,

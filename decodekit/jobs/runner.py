@@ -28,7 +28,7 @@ class Observer(Protocol):
     """Is told how a run goes."""
 
     def start(self, num_documents: int, num_before: int) -> None:
-        """A run begins: so many documents in all, so many of them done or failed before."""
+        """A run begins: the number of documents, and how many of them were done or failed before."""
         ...
 
     def advance(self, document_id: str, error: DecodekitError | None, num_tokens: int) -> None:
@@ -87,8 +87,8 @@ class JobRunner:
         prompt: makes prompts of documents.
         validator: checks every output.
         vocabulary: of the model, to give probabilities to the values of an output; None leaves them out.
-        max_failures: take up no more documents after so many failures; None for no limit.
-        observer: is told of every document.
+        max_failures: the number of failures after which no more documents are taken up; None for no limit.
+        observer: gets every document as it is done.
     """
 
     def __init__(

@@ -86,7 +86,7 @@ class JobSchema:
 def load_schema(source: str, options: Mapping[str, Any] = MappingProxyType({})) -> JobSchema:
     """Read a schema.
 
-    Formats that are known are enforced, unless the options say otherwise: who asks for a date wants one. A `JsonSchema`
+    Known formats are enforced, unless the options say otherwise: a field of type date should be a date. A `JsonSchema`
     of a module keeps the options that it was made with, where none is given here.
 
     Args:
@@ -174,7 +174,7 @@ def reload_schema(
     beyond: Mapping[str, Any] = MappingProxyType({}),
     reading: Mapping[str, Any] = MappingProxyType({}),
 ) -> JobSchema:
-    """The schema of an existing job: a file is not read again, a class, a constraint and fields are made anew.
+    """The schema of an existing job: a file is not read again; a class, a constraint and fields are made again.
 
     Args:
         source: as given when the job was made.

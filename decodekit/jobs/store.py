@@ -6,7 +6,7 @@
 - `metrics.jsonl`: seconds and probabilities of each result, for the report. It decides nothing: results are the same
   without it, and equal for equal settings however often the job was killed.
 - `job.json`: settings and fingerprint, the inputs, and the settings of earlier lines when `--force` mixed them.
-- `damaged.jsonl`: lines of these files that are no rows (somebody edited them, a bad disk). Whoever looks at the folder
+- `damaged.jsonl`: lines of these files that are no rows (an edit by hand, a bad disk). A command that reads the folder
   leaves them out and says so; a run moves them here, and does the documents again of which nothing else is known.
 """
 
@@ -61,7 +61,7 @@ _FIELDS: Final[Mapping[str, Mapping[str, type | tuple[type, ...]]]] = {
     },
     METRICS: {"id": str, "run": int, "at": (int, float), "seconds": (int, float)},
 }
-"""What a row has, as far as somebody reads it."""
+"""The fields of a row that are read."""
 
 
 class RowCheck:
@@ -162,7 +162,7 @@ class JobFile:
 
 
 def _check_job(data: Mapping[str, Any]) -> None:
-    """Raise TypeError for what is not as `JobFile.write` writes it, as far as somebody reads it."""
+    """Raise TypeError if a part of `job.json` that is read is not as `JobFile.write` writes it."""
 
     def check(is_right: bool, what: str) -> None:
         if not is_right:

@@ -39,7 +39,7 @@ class GuidedCache:
 
     @property
     def num_rows(self) -> int:
-        """How many sequences the cache holds; as many more rows are behind it."""
+        """How many sequences the cache holds; the inner cache has twice as many rows."""
         return len(self.row_lengths)
 
     @property

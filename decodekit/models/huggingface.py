@@ -36,7 +36,7 @@ class Tier:
     Args:
         name: "ragged", "rowwise" or "recompute".
         error: largest relative error of the self-check.
-        refused: what spoke against each faster tier.
+        refused: why each faster tier was not taken.
         place: its number among the ways that are tried; there are two of "rowwise".
     """
 
@@ -55,7 +55,7 @@ class HuggingFaceLM:
 
     The given model is not changed: its own `generate` gives what it gave before. Its weights are shared, not copied.
     What is learned of it, which takes some forward passes of a few tokens, is kept as long as the model lives, for all
-    objects that run it, and learned anew when a cache is made after the model has changed; see `known`.
+    objects that run it, and learned again when a cache is made after the model has changed; see `known`.
 
     Args:
         model: a model with a language modelling head, loaded by transformers; on its device, in its type.

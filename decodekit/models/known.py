@@ -83,7 +83,7 @@ def notes_of(model: nn.Module) -> Notes:
 
 
 def forget(model: nn.Module) -> None:
-    """Learn everything anew."""
+    """Drop the notes of a model, so that everything is learned again."""
     with _lock:
         _notes.pop(model, None)
 

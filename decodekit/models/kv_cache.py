@@ -94,8 +94,8 @@ class Step:
         self.is_fresh = max(starts) == 0  # nothing stored before: the new keys are all keys
         self.is_uniform = num_new == 1 and min(row_ends) == self.end  # each query sees exactly the slots [0, end)
         self.is_strict = False  # refuse arguments of attention whose meaning is unknown
-        self.windows: set[int] | None = None  # collects the sliding windows of the layers, where somebody asks for them
-        self.hidden: list[Tensor] | None = None  # collects the hidden states of the layers, where somebody asks
+        self.windows: set[int] | None = None  # collects the sliding windows of the layers, if not None
+        self.hidden: list[Tensor] | None = None  # collects the hidden states of the layers, if not None
         self.given_mask: Tensor | None = None  # the mask of all layers over the slots they are handed; see `replay`
         self._masks: dict[tuple[int | None, int, torch.dtype], tuple[int, int, Tensor]] = {}
 
@@ -338,7 +338,7 @@ class RaggedCache:
     def _copy_rows(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Make every first row of the pairs what the second was; the others are not touched.
 
-        The slots that both rows hold already are not copied: hypotheses of one prompt differ behind it.
+        The slots that both rows hold already are not copied: hypotheses of one prompt differ after it.
         """
         if not pairs:
             return

@@ -161,7 +161,7 @@ class RowwiseModel:
     def _forward_row(
         self, new: Tensor, cache: RowCache, row: int, num_wanted: int, hidden: list[Tensor] | None
     ) -> Tensor:
-        """float32 [num_wanted, V]: logits of the last so many new tokens of one row; `hidden` collects [T, D] each."""
+        """float32 [num_wanted, V]: logits of the last new tokens of one row; `hidden` collects [T, D] each."""
         added: list[int] = new.tolist()
         if self._state is None or (cache.states[row] is None and cache.tokens[row]):
             new = torch.tensor(cache.tokens[row] + added, device=self._device)

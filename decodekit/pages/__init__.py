@@ -1,6 +1,6 @@
 """Pages that show what was found: one file without scripts, the same look for all of them.
 
-A report has a style sheet of its own behind `page.css`, and pictures in SVG whose colours stand in the elements.
+A report has a style sheet of its own after `page.css`, and pictures in SVG whose colours stand in the elements.
 """
 
 from __future__ import annotations

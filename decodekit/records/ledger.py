@@ -5,7 +5,7 @@ What always holds, whatever happens to the process:
 - every line but the last is complete, because a line goes to the file with one `write` on a descriptor in append mode,
   and a write that fails half-way is cut back to the length before it;
 - a torn last line (killed inside the `write`, or pages lost in a power cut) is cut off when the file is opened again;
-- a line that is no row for another reason (somebody edited the file, a bad disk) is an error that names it, or, where
+- a line that is no row for another reason (an edit by hand, a bad disk) is an error that names it, or, where
   the owner of the file says what a row is, is left out when the file is read and moved to a file of its own when it is
   opened for writing;
 - `rewrite` replaces the file in one step: a reader sees the old lines or the new ones.
@@ -31,7 +31,7 @@ from decodekit.records.strict_json import read_json
 
 Row = dict[str, Any]
 
-_SYNC_SHARE = 20  # of the time, one part in so many goes to `fsync`
+_SYNC_SHARE = 20  # at most one part in 20 of the time goes to `fsync`
 
 
 def encode_line(row: Mapping[str, object]) -> bytes:

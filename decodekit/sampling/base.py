@@ -228,7 +228,7 @@ class Pipeline:
 
     A constraint mask is applied before the first processor that is not a bias. So it comes after penalties and biases
     and before temperature and truncation: top-k of an unmasked row could keep only forbidden tokens. (A bias that
-    stands behind a truncation stays there; it cannot bring a forbidden token back, since -inf stays -inf.)
+    stands after a truncation stays there; it cannot bring a forbidden token back, since -inf stays -inf.)
 
     Raises:
         OptionError: something in the list is not a processor.

@@ -120,7 +120,7 @@ class Mirostat:
     def advance(self, mu: Tensor, logits: Tensor, kept: Tensor, tokens: Tensor) -> Tensor:
         """mu after one more token of each row, float32 [N].
 
-        A token that the truncation removes (a constraint allows no other, or a guess of somebody else's) has the
+        A token that the truncation removes (the only one a constraint allows, or a token of a draft) has the
         surprise that it has in the whole distribution; one that is impossible there leaves mu as it was.
 
         Args:

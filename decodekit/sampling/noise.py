@@ -31,7 +31,7 @@ intermediate keys, and for one sequence the positions distinct keys. Two rows sh
 ids, only if their keys lie within V multiples of G: V 2^-63 per pair of rows, about 10^-14 for V = 131,072.
 
 Streams. A place has further numbers, independent of its Gumbel noise, where a draft is drawn and tested, and where
-particles are drawn anew: those of the sequence stream 2^60 + sequence. Sequences are below 2^60, so all of them are
+particles are resampled: those of the sequence stream 2^60 + sequence. Sequences are below 2^60, so all of them are
 distinct sequences of the seed.
 """
 
@@ -68,7 +68,7 @@ class Stream(IntEnum):
     RESIDUAL = 3
     """What replaces it."""
     RESAMPLING = 4
-    """Which particles are drawn anew."""
+    """Which particles are kept when particles are resampled."""
     CHOICE = 5
     """Which particle is handed out."""
 

@@ -25,7 +25,7 @@ WIDE = 4096
 """Below this width torch and numpy are as fast, and compiled code need not be loaded."""
 
 MANY = 1 << 20
-"""So many logits have pages worth asking for."""
+"""Numbers of logits from which asking the system for large pages pays."""
 
 _ROWS_OF_A_THREAD = 4
 
@@ -194,7 +194,7 @@ def sample_wide(logits: Tensor, keys: Words) -> Ids | None:
     ids, counts = np.zeros((len(rows), MAX_CONTENDERS), np.int64), np.empty(len(rows), np.int64)
     _over_rows(find_contenders, rows, peaks, keys, ids, counts)
     width = int(counts.max(initial=1))
-    if width > MAX_CONTENDERS:  # so many within 1e-4 of the best that float32 must decide among all
+    if width > MAX_CONTENDERS:  # too many within 1e-4 of the best: float32 decides among all tokens
         return None
     ids = ids[:, :width]
     is_used = np.arange(width) < counts[:, None]

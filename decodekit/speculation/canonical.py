@@ -14,7 +14,7 @@ token that begins at p and ends beyond T, the tokens before p are the division o
 side of a boundary do not depend on the other side (Sennrich et al. 2016). So the tokens that hold are those that the
 divisions of T and of every such T[:p] have in common; p is a place from which on the rest of T is the beginning of a
 longer token. A tokenizer that splits words before it merges looks at the kind of the next character, too, so T is also
-divided with one character of every kind behind it.
+divided with one character of every kind after it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from decodekit.speculation.verification import num_equal
 from decodekit.vocabulary import Vocabulary
 
 WINDOW: Final = 32
-"""So many of the last tokens of a text are looked at; a merge reaches no further than a word."""
+"""How many of the last tokens of a text are looked at; a merge reaches no further than a word."""
 
 _KINDS: Final = ("a", "A", "0", " ", "\n", '"', ",", "}", "é")
 _decoder: Final = codecs.getincrementaldecoder("utf-8")
@@ -60,7 +60,7 @@ class Canonical:
     def after(self, text: Sequence[int], following: bytes) -> tuple[int, ...]:
         """The tokens of `following` in the tokenizer's own division of `text` and `following` together.
 
-        None if that division has no boundary between the two: then no tokens behind those of `text` are canonical.
+        None if that division has no boundary between the two: then no tokens after those of `text` are canonical.
 
         Args:
             text: tokens; special ones end what is looked at.

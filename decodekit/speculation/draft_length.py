@@ -47,7 +47,7 @@ High, so that what is new is tried; a single token, which repeats in any text, i
 PROBE_TOKENS: Final = 4
 PROBE_CALLS: Final = 4
 MAX_REST: Final = 16
-"""What brings nothing is probed ever more seldom, in the end after so many times `probe_every`."""
+"""A proposer that brings nothing is probed ever more seldom; the longest rest is this times `probe_every`."""
 
 _GUESS_WEIGHT: Final = 1.0
 _NEIGHBOUR_WEIGHT: Final = 2.0
@@ -74,7 +74,7 @@ class Adaptive:
         costs: t(0), t(1), ..., t(K), the time of a step with 0 to K draft tokens, in any unit; no draft is longer than
             K. `measured_costs` measures it.
         decay: what an earlier experience counts for, at every later one at the same position.
-        probe_every: a proposer that brings nothing in so many calls is left alone for as many, then for twice as many,
+        probe_every: after this many calls in vain a proposer is left alone for as many calls, then for twice as many,
             and so on up to `MAX_REST` times as many; so are guesses of a kind that does not pay.
 
     Raises:
@@ -105,7 +105,7 @@ class Adaptive:
         return (self.proposer,)
 
     def acceptance(self, match: int = 0) -> list[float]:
-        """The present estimates of a_1 ... a_K for guesses from a match of so many tokens; 0 where none is told."""
+        """The present estimates of a_1 ... a_K for guesses from a match of `match` tokens; 0 where none is told."""
         return self._experience.kind(match).acceptance()
 
     def num_tokens(self, match: int = 0) -> int:
@@ -153,7 +153,7 @@ class _Offered:
 
 
 class _Rest:
-    """When somebody who brings nothing is left alone: after some calls in vain, each time for longer.
+    """When a proposer that brings nothing is left alone: after some calls in vain, each time for longer.
 
     Args:
         patience: calls in vain before the first rest; `PROBE_CALLS` of them, at most, before each later one.
@@ -228,7 +228,7 @@ class _Experience:
         self._kinds = [_Kind(guess, costs, decay, probe_every) for guess in FIRST_GUESSES]
 
     def kind(self, match: int) -> _Kind:
-        """The kind of a guess from a match of so many tokens."""
+        """The kind of a guess from a match of `match` tokens."""
         return self._kinds[min(match.bit_length(), len(self._kinds) - 1)]
 
     def longest(self) -> int:
@@ -277,7 +277,7 @@ def measured_costs(
 
 
 def _time(model: CausalLM, num_tokens: int, num_rows: int, num_read: int, num_times: int) -> float:
-    """The least seconds of a pass over so many tokens of every row."""
+    """The least seconds of a pass over `num_tokens` tokens of every row."""
     cache: Any = model.new_cache(num_rows, num_read + num_tokens)
 
     def seconds(count: int) -> float:

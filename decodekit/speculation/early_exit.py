@@ -82,7 +82,7 @@ class EarlyExit:
         return kept
 
     def check_target(self, model: CausalLM, vocabulary: Vocabulary, *, is_greedy: bool) -> None:
-        """Cut the layers out if need be, anew if the model has changed; see `Proposer`."""
+        """Cut the layers out if that was not done, or if the model has changed since; see `ChecksTarget`."""
         from decodekit.models.truncated import first_layers, num_layers
 
         engine = self._engines.get(model)

@@ -58,8 +58,8 @@ class Joined:
     """Several proposers that go on from one another's guesses within one draft.
 
     For each row the first proposer that offers a legal token begins, as in a `Chain`; then the first of the others that
-    has something to add goes on, and so forth in turn, until nobody does. The likelier a guess is right, the more is
-    won: what follows a wrong one is read in vain.
+    has something to add goes on, and so forth in turn, until none has. It pays where guesses are mostly right: what
+    follows a wrong one is verified in vain.
 
     Args:
         proposers: at least two.
@@ -96,7 +96,7 @@ class _Growing:
     """
 
     def __init__(self, context: Context, num_left: int) -> None:
-        self.context = context  # behind what is guessed so far
+        self.context = context  # after what is guessed so far
         self.num_left = num_left
         self.parts: list[Draft] = []
         self.last = -1  # the number of the proposer of the last part
@@ -112,7 +112,7 @@ class _Growing:
         return bool(part)
 
     def advance(self) -> bool:
-        """Go to the place behind the last part; whether the draft may go on there."""
+        """Go to the place after the last part; whether the draft may go on there."""
         tokens = self.parts[-1].tokens
         self.num_left -= len(tokens)
         ahead = self.context.ahead(tokens) if self.num_left > 0 else None

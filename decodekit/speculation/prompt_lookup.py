@@ -60,7 +60,7 @@ class PromptLookup:
             row = context.memory[self] = RowTokens(context)
         tokens = row.update(context.root.text)
         latest = tokens
-        if context.guessed:  # what is guessed behind the text is looked up, and nothing is copied from it
+        if context.guessed:  # guessed tokens are part of what is looked up, never of what is copied
             latest = np.append(tokens[-self.max_ngram :], np.asarray(context.guessed, np.int32))
         places, length = longest_match(tokens, latest, self.max_ngram)
         if length < self.min_ngram:

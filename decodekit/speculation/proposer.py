@@ -105,7 +105,7 @@ class Context:
         memory: what proposers keep for this row from call to call, each under a key of its own.
         target: how the target takes its tokens, the same for all contexts of a call; None if it is not known.
         row: which of its rows this is.
-        ahead_of: the context of the row itself, where `text` is its text and a guess behind it; see `ahead`.
+        ahead_of: the context of the row itself, where `text` is its text and a guess after it; see `ahead`.
     """
 
     prompt: Sequence[int]
@@ -139,7 +139,7 @@ class Context:
     def ahead(self, tokens: Sequence[int]) -> Context | None:
         """The context that the row will have if its text goes on with `tokens`; None if the constraint refuses them.
 
-        Whoever learns from texts or keeps the list of one looks at `root`: what is guessed here may never come.
+        A proposer that learns from texts, or keeps the list of one, takes them from `root`: a guess may never come.
         """
         matcher = None if self.matcher is None else self.matcher.fork()
         try:

@@ -52,7 +52,7 @@ class Suffix:
         max_match: longer endings are not told apart.
         min_match: shorter ones are no reason to guess.
         tokens_per_match: most tokens of a draft for every token of the match; more save passes and waste tokens.
-        min_probability: the draft ends where less than this part of the places that match goes along.
+        min_probability: the draft ends where a smaller share of the matching places continues with it.
         corpus: texts of other rows; what a row came to is added when it has finished. None looks at the row alone.
 
     Raises:
@@ -105,7 +105,7 @@ class Suffix:
 
 
 def longest_match(tokens: Tokens, text: Tokens, max_match: int) -> tuple[Places, int]:
-    """Where the longest ending of `text` occurs in `tokens` with another token behind it.
+    """Where the longest ending of `text` occurs in `tokens` with another token after it.
 
     Args:
         tokens: int32 [n].
@@ -113,7 +113,7 @@ def longest_match(tokens: Tokens, text: Tokens, max_match: int) -> tuple[Places,
         max_match: longer endings are not told apart.
 
     Returns:
-        The indices of the tokens behind it, ascending, and its length; none and 0 if the last token does not occur.
+        The indices of the tokens after it, ascending, and its length; none and 0 if the last token does not occur.
     """
     if not len(tokens) or not len(text):
         return np.empty(0, np.intp), 0

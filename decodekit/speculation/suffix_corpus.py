@@ -15,7 +15,7 @@ from decodekit.sampling.checks import require_integer
 Tokens = npt.NDArray[np.int32]
 
 SEPARATOR: Final = -1
-"""Stands behind every text, and is no token."""
+"""Stands after every text; not a token."""
 
 
 class SuffixCorpus:
@@ -42,7 +42,7 @@ class SuffixCorpus:
 
     @property
     def tokens(self) -> Tokens:
-        """All texts, the oldest first, with a separator behind each; int32 [n], never written to again.
+        """All texts, the oldest first, with a separator after each; int32 [n], never written to again.
 
         Costs a copy of the whole store after texts were added.
         """

@@ -26,7 +26,7 @@ from decodekit.speculation.proposer import Context, Draft
 from decodekit.vocabulary import Vocabulary
 
 _OPEN: Final = (4, WINDOW // 2, WINDOW)
-"""So many of the last tokens may be divided anew when bytes follow; more are tried where fewer are no boundary."""
+"""Numbers of last tokens that may be divided again when bytes follow, tried in turn until one begins at a boundary."""
 
 
 class TextDrafts:
@@ -83,7 +83,7 @@ class TextDrafts:
 
 
 class _DraftText:
-    """A text in tokens of the draft model, divided anew only where it changes: its cache is kept for the rest.
+    """A text in tokens of the draft model, divided again only where it changes; the cache is kept for the rest.
 
     Args:
         prompt: what comes before the text; special tokens of the target are no part of it.
