@@ -17,7 +17,7 @@ from decodekit.jobs.prompt import Prompt
 from decodekit.jobs.settings import document_seed
 from decodekit.jobs.store import JobFolder
 from decodekit.jobs.validation import OutputValidator
-from decodekit.records.ledger import Row
+from decodekit.records.ledger import Record
 
 if TYPE_CHECKING:
     from decodekit.llm import Completion
@@ -195,10 +195,10 @@ class JobRunner:
         summary.num_tokens += completion.stats.num_generated_tokens
         self._observer.advance(document.id, None, completion.stats.num_generated_tokens)
 
-    def _result(self, document: Document, completion: Completion) -> Row:
+    def _result(self, document: Document, completion: Completion) -> Record:
         if completion.error is not None:
             raise completion.error
-        row: Row = {
+        row: Record = {
             "id": document.id,
             "value": None,
             "finish_reason": completion.finish_reason,
@@ -214,8 +214,8 @@ class JobRunner:
             row["value"] = self._validator.value(completion.text)
         return row
 
-    def _metrics(self, outcome: Decoded, completion: Completion, *, is_whole: bool) -> Row:
-        row: Row = {
+    def _metrics(self, outcome: Decoded, completion: Completion, *, is_whole: bool) -> Record:
+        row: Record = {
             "id": outcome.task.document.id,
             "run": len(self._folder.job.runs),
             "at": round(time.time(), 3),

@@ -29,7 +29,7 @@ from decodekit.errors import JobError, JobSettingsError, OutputError
 from decodekit.jobs.documents import SPOOLED, STDIN_ID, Input
 from decodekit.jobs.settings import JobSettings
 from decodekit.records.folder import lock_folder, remove_files
-from decodekit.records.ledger import Damage, Ledger, Row, new_file, read_rows, replace_file
+from decodekit.records.ledger import Damage, Ledger, Record, new_file, read_rows, replace_file
 
 JOB, RESULTS, FAILED, METRICS, REPORT = "job.json", "results.jsonl", "failed.jsonl", "metrics.jsonl", "report.html"
 DAMAGED = "damaged.jsonl"
@@ -75,7 +75,7 @@ class RowCheck:
         self._fields = _FIELDS[name]
         self._seen: set[str] | None = set() if name == RESULTS else None
 
-    def __call__(self, row: Row) -> str | None:
+    def __call__(self, row: Record) -> str | None:
         """What is wrong with the row; None if nothing is."""
         for field_name, kind in self._fields.items():
             if field_name not in row:
@@ -204,19 +204,19 @@ def known_inputs(folder: Path) -> list[Input]:
     return JobFile.read(folder).inputs if os.path.isfile(folder / JOB) else []
 
 
-def _read(folder: Path, name: str, damaged: Damaged | None) -> Iterator[Row]:
+def _read(folder: Path, name: str, damaged: Damaged | None) -> Iterator[Record]:
     found: list[Damage] = [] if damaged is None else damaged[name]
     return read_rows(folder / name, RowCheck(name), found)
 
 
-def read_results(folder: Path, damaged: Damaged | None = None) -> Iterator[Row]:
+def read_results(folder: Path, damaged: Damaged | None = None) -> Iterator[Record]:
     """The rows of the documents that are done. Lines that are no rows are left out, and told to `damaged`."""
     return _read(folder, RESULTS, damaged)
 
 
 def read_failures(
     folder: Path, damaged: Damaged | None = None, *, done: Collection[str] | None = None
-) -> dict[str, Row]:
+) -> dict[str, Record]:
     """The last failure of every document that failed and is not done, by id.
 
     Args:
@@ -229,7 +229,7 @@ def read_failures(
     return {row["id"]: row for row in _read(folder, FAILED, damaged) if row["id"] not in done}
 
 
-def read_metrics(folder: Path, damaged: Damaged | None = None) -> dict[str, Row]:
+def read_metrics(folder: Path, damaged: Damaged | None = None) -> dict[str, Record]:
     """The last metrics of every document, by id; `damaged` as in `read_results`."""
     return {row["id"]: row for row in _read(folder, METRICS, damaged)}
 
@@ -259,7 +259,7 @@ class JobFolder:
         self.num_torn_bytes = sum(ledger.num_torn_bytes for ledger in (self.results, self.failed, self.metrics))
         self.done: dict[str, str] = {row["id"]: row["document"] for row in self.results.rows()}
         rows = list(self.failed.rows())
-        self.failures: dict[str, Row] = {row["id"]: row for row in rows if row["id"] not in self.done}
+        self.failures: dict[str, Record] = {row["id"]: row for row in rows if row["id"] not in self.done}
         if len(rows) != len(self.failures):
             self.failed.rewrite(self.failures.values())
 
@@ -338,7 +338,7 @@ class JobFolder:
             for document_id in ids:
                 self.done.pop(document_id, None)
 
-    def record_result(self, row: Row, metrics: Row) -> None:
+    def record_result(self, row: Record, metrics: Record) -> None:
         """Append a result. The metrics go first: a kill between the two costs nothing but a line that is ignored."""
         if row["id"] in self.done:
             raise JobError(f"document {row['id']!r} is already done; its result would stand twice.")
@@ -347,7 +347,7 @@ class JobFolder:
         self.done[row["id"]] = row["document"]
         self.failures.pop(row["id"], None)
 
-    def record_failure(self, row: Row) -> None:
+    def record_failure(self, row: Record) -> None:
         """Append a failure; it replaces an earlier failure of the same document."""
         self.failed.append(row)
         self.failures[row["id"]] = row

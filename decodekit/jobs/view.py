@@ -11,7 +11,7 @@ from typing import Any
 from decodekit.errors import DecodekitError, DocumentError
 from decodekit.jobs.documents import Entry, scan, select
 from decodekit.jobs.store import Damaged, JobFile, read_failures, read_metrics, read_results
-from decodekit.records.ledger import Row
+from decodekit.records.ledger import Record
 from decodekit.records.strict_json import is_equal, pointer_of
 
 MISSING: Any = object()
@@ -30,8 +30,8 @@ class DocumentView:
     """
 
     id: str
-    row: Row
-    metrics: Row
+    row: Record
+    metrics: Record
     entry: Entry | None
     expected: Any = MISSING
 

@@ -6,13 +6,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from decodekit.errors import OptionError
 from decodekit.sampling.base import LogitsProcessor, OrderPreserving, Stage
-from decodekit.sampling.candidates import Floats
 from decodekit.sampling.checks import is_number, require, token_ids
 from decodekit.sampling.history import History
 from decodekit.sampling.margins import log_total, lowest_kept, widened
@@ -133,11 +131,6 @@ class DynamicTemperature(OrderPreserving):
         """z / T(H)."""
         return apply_dynamic_temperature(logits, self.low, self.high, self.exponent)
 
-    def on_sorted(self, logits: Floats) -> Floats:
-        """z / T(H)."""
-        scaled: Floats = apply_dynamic_temperature(torch.from_numpy(logits), self.low, self.high, self.exponent).numpy()
-        return scaled
-
 
 @dataclass(frozen=True, repr=False)
 class Quadratic(OrderPreserving):
@@ -158,11 +151,6 @@ class Quadratic(OrderPreserving):
     def __call__(self, logits: Tensor, history: History | None = None) -> Tensor:
         """The bent logits."""
         return apply_quadratic(logits, self.factor, self.curve)
-
-    def on_sorted(self, logits: Floats) -> Floats:
-        """The bent logits."""
-        bent: Floats = apply_quadratic(torch.from_numpy(np.ascontiguousarray(logits)), self.factor, self.curve).numpy()
-        return bent
 
 
 @dataclass(frozen=True, repr=False)
