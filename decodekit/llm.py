@@ -134,7 +134,7 @@ class LLM:
         Raises:
             ModelError: there is no such model, or it cannot be loaded.
         """
-        from decodekit.models.huggingface import load
+        from decodekit.models.loading import load
 
         model, tokenizer = load(
             name_or_path, dtype=dtype, device=device, device_map=device_map, revision=revision, **from_pretrained

@@ -18,7 +18,7 @@ from decodekit.errors import OptionError
 if TYPE_CHECKING:
     from decodekit.jobs.documents import Entry, Scan
     from decodekit.jobs.extraction import Extraction
-    from decodekit.jobs.runner import Summary
+    from decodekit.jobs.runner import RunSummary
     from decodekit.jobs.store import Damaged, JobFolder
     from decodekit.llm import LLM
 
@@ -249,7 +249,7 @@ def _print_left_out(found: Scan) -> None:
         note(f"files that are named more than once are done once: {len(found.repeated)}, such as {found.repeated[0]}")
 
 
-def _print_summary(summary: Summary, folder: JobFolder) -> None:
+def _print_summary(summary: RunSummary, folder: JobFolder) -> None:
     if summary.num_changed:
         note(f"{summary.num_changed} documents have changed since they were done, and were done again")
     num_ended = summary.num_done + summary.num_failed

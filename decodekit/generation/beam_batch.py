@@ -37,7 +37,7 @@ from decodekit.generation.stopping import FinishReason, finish_reason
 from decodekit.generation.streaming import TextStream
 from decodekit.sampling import History
 from decodekit.sampling.noise import gumbel
-from decodekit.sampling.pipeline import is_faulty
+from decodekit.sampling.selectors import is_faulty
 
 if TYPE_CHECKING:
     from decodekit.constraints.matching.matcher import Matcher

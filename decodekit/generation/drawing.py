@@ -23,7 +23,7 @@ from decodekit.generation.sequence import Sequence, TokenLogprob
 from decodekit.generation.settings import NoiseKeys, Settings
 from decodekit.sampling import Candidates, History, apply_bitmask, faults, sample
 from decodekit.sampling.noise import Stream
-from decodekit.sampling.pipeline import is_faulty
+from decodekit.sampling.selectors import is_faulty
 
 if TYPE_CHECKING:
     import numpy.typing as npt

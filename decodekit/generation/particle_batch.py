@@ -52,7 +52,7 @@ from decodekit.generation.taking import take
 from decodekit.sampling import Candidates, sample
 from decodekit.sampling.functions import apply_bitmask
 from decodekit.sampling.noise import Stream, gumbel, uniforms
-from decodekit.sampling.pipeline import is_faulty
+from decodekit.sampling.selectors import is_faulty
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -23,11 +23,11 @@ from decodekit.sampling import (
     greedy,
     sample,
 )
+from decodekit.sampling.base import ordered
 from decodekit.sampling.checks import is_count
 from decodekit.sampling.mirostat import Mirostat as MirostatLaw
 from decodekit.sampling.named import Processors, listed
 from decodekit.sampling.options import BiasOptions, ShapeOptions
-from decodekit.sampling.orders import ordered
 from decodekit.speculation import Adaptive, GrammarDraft, PromptLookup, Proposer, Suffix
 from decodekit.speculation.proposer import Speculate, each_proposer, every_part
 from decodekit.speculation.verification import Verify

@@ -1,6 +1,6 @@
 """decodekit's constraint engine as a plug-in of a MaskBench-style runner.
 
-    python maskbench.py --engine decodekit.integrations.maskbench:Engine --tokenizer FOLDER --data dev.jsonl.gz
+    PYTHONPATH=. python .../maskbench.py --engine benchmarks.maskbench:Engine --tokenizer FOLDER --data dev.jsonl.gz
 
 The runner hands over a vocabulary (`size`, `eos_token_id`, `token_bytes`), compiles JSON Schemas and asks for the mask
 before every token of some instances. Nothing is prepared here that depends on a schema.
