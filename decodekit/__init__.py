@@ -17,6 +17,7 @@ _HOME: dict[str, str] = {
     "LLM": "decodekit.llm",
     "Chunk": "decodekit.llm",
     "Completion": "decodekit.llm",
+    "GenerateOptions": "decodekit.llm",
     "Score": "decodekit.llm",
     "generate": "decodekit.llm",
     # strategies
@@ -131,6 +132,7 @@ if TYPE_CHECKING:
     from decodekit.llm import LLM as LLM
     from decodekit.llm import Chunk as Chunk
     from decodekit.llm import Completion as Completion
+    from decodekit.llm import GenerateOptions as GenerateOptions
     from decodekit.llm import Score as Score
     from decodekit.llm import generate as generate
     from decodekit.sampling import DRY as DRY

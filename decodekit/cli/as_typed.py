@@ -158,9 +158,10 @@ def _of_a_strategy(option: str, name: str, typed: Sequence[str], names: Sequence
     """The answer where the option decides how texts are decoded; None if it is near to one of the command alone."""
     from decodekit.plugins import nearest
     from decodekit.spelling import read_call
+    from decodekit.strategy.generate_options import GENERATION_OPTIONS
     from decodekit.strategy.known_options import KNOWN_OPTIONS, answer
     from decodekit.strategy.names import all_option_names
-    from decodekit.strategy.remedies import GENERATION_OPTIONS, Remedy
+    from decodekit.strategy.remedies import Remedy
 
     value = _value_of(option, typed)
     if name in GENERATION_OPTIONS:

@@ -20,9 +20,6 @@ from decodekit.sampling.named import Processors
 from decodekit.strategy.base import Strategy
 from decodekit.strategy.particles import Particles
 from decodekit.strategy.remedies import (
-    GENERATION_OPTIONS as GENERATION_OPTIONS,
-)
-from decodekit.strategy.remedies import (
     GUESSING,
     Site,
     Style,

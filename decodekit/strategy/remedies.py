@@ -18,25 +18,11 @@ from decodekit import sampling
 from decodekit.errors import DecodekitError, OptionError
 from decodekit.plugins import nearest
 from decodekit.spelling import read_value
+from decodekit.strategy.generate_options import GENERATION_OPTIONS
 from decodekit.strategy.known_options import KNOWN_OPTIONS, Answer, Code, answer, shown
 
 Factories: TypeAlias = Mapping[str, Callable[..., Any]]
 Style: TypeAlias = Literal["call", "text", "class", "value"]
-
-GENERATION_OPTIONS: Final = (
-    "strategy",
-    "constraint",
-    "max_new_tokens",
-    "stop",
-    "seed",
-    "logprobs",
-    "on_length",
-    "on_error",
-    "max_rollbacks",
-    "fast_forward",
-    "batch_size",
-)
-"""Options of `LLM.generate` that do not belong to a strategy."""
 
 GUESSING: Final = ("prompt-lookup", "suffix", "speculative")
 """Names of strategies that bring their proposer along."""
