@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
-
-from typer.core import TyperCommand
 
 from decodekit.errors import DecodekitError, OptionError
 
@@ -105,30 +102,6 @@ def _word(value: Any) -> str:
     return "'" + text.replace("'", "'\\''") + "'"
 
 
-class Command(TyperCommand):
-    """A command that answers an option that it does not have with what to write instead."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """The arguments that are left.
-
-        Raises:
-            OptionError: there is no such option.
-        """
-        typed = [*args]
-        try:
-            return super().parse_args(ctx, args)
-        except Exception as error:
-            option = getattr(error, "option_name", None)
-            if type(error).__name__ != "NoSuchOption" or not isinstance(option, str):
-                raise
-            from decodekit.cli.console import USAGE, note
-
-            names = [str(one.name) for one in self.params if str(one.opts[-1]).startswith("--")]
-            note(str(unknown(option, typed, names, str(ctx.command_path))))
-            ctx.exit(USAGE)
-            raise AssertionError from error
-
-
 def unknown(option: str, typed: Sequence[str], names: Sequence[str], command: str) -> OptionError:
     """The fault of an option that a command does not have.
 
@@ -216,9 +189,3 @@ def _value_of(option: str, typed: Sequence[str]) -> Any:
         if word.startswith(f"{option}="):
             return read_value(word.partition("=")[2])
     return None
-
-
-def given_options(function: Callable[..., Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a command that do not have their defaults."""
-    parameters = inspect.signature(function).parameters
-    return {name: value for name, value in values.items() if name in parameters and value != parameters[name].default}

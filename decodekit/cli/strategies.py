@@ -8,7 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 from decodekit.cli import options as o
-from decodekit.cli.console import command, print_json
+from decodekit.cli.command import command
+from decodekit.cli.console import print_json
 from decodekit.errors import DecodekitError
 
 _WIDTH, _INDENT = 110, "    "
