@@ -132,7 +132,7 @@ def _of_a_strategy(option: str, name: str, typed: Sequence[str], names: Sequence
     from decodekit.plugins import nearest
     from decodekit.spelling import read_call
     from decodekit.strategy.generate_options import GENERATION_OPTIONS
-    from decodekit.strategy.known_options import KNOWN_OPTIONS, answer
+    from decodekit.strategy.known_options import answer, known_options
     from decodekit.strategy.names import all_option_names
     from decodekit.strategy.remedies import Remedy
 
@@ -141,11 +141,11 @@ def _of_a_strategy(option: str, name: str, typed: Sequence[str], names: Sequence
         return OptionError(
             f"no option {option} of this command.", at=option, hint=f"LLM.generate(..., {name}=...) in Python"
         )
-    every = [*names, *all_option_names(), *KNOWN_OPTIONS]
+    every = [*names, *all_option_names(), *known_options()]
     near = name if name in every else nearest(name, every)
     if near is None or near in names:
         return None
-    known = None if near in all_option_names() and near != "n" else KNOWN_OPTIONS.get(near)
+    known = None if near in all_option_names() and near != "n" else known_options().get(near)
     cause = f"no option {option}" + (f" ({known.libraries})" if known is not None and near == name else "") + "."
     cause += f" Did you mean {dashed(near)}?" if near != name else ""
     found = answer(near, value) if known is not None else None
