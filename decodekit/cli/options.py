@@ -172,7 +172,7 @@ def output_path(text: str | Path) -> Path:
 
 def parse_whitespace(text: str) -> str | int:
     """``"tab"`` as the character, a number as one, a name as it is; raises OptionError for anything else."""
-    from decodekit.constraints.json_schema.layout import MAX_INDENT
+    from decodekit.constraints.json_schema.frames.layout import MAX_INDENT
 
     if text in ("natural", "any", "compact"):
         return text

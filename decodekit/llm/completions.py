@@ -68,7 +68,7 @@ def _length_error(plan: Plan, index: int, text: str, result: Result) -> LengthEr
     if plan.grammar is not None and result.is_satisfied:
         cause += "; as it is it satisfies the constraint, and it might have gone on"
     elif plan.grammar is not None:
-        from decodekit.constraints.json_schema.filling import remark  # which not every user needs
+        from decodekit.constraints.author.filling import remark  # which not every user needs
 
         cause += " before the constraint was satisfied"
         spent_on = remark(plan.grammar.constraint, text)

@@ -18,8 +18,8 @@ from decodekit.generation.prompt import Messages, Prompt, TokenIds, check_prompt
 from decodekit.generation.scoring import token_logprobs
 from decodekit.generation.sequence import Request
 from decodekit.llm.completions import completed
+from decodekit.llm.option_rules import seeds_fit
 from decodekit.llm.plan import Plan
-from decodekit.llm.rules import seeds_fit
 from decodekit.llm.tokenizers import facts_of
 from decodekit.models.causal_lm import CausalLM
 from decodekit.sampling.checks import plain

@@ -8,14 +8,14 @@ from itertools import repeat
 from typing import Any
 
 from decodekit.constraints import as_constraint, compile
-from decodekit.constraints.compiler import CompiledGrammar
+from decodekit.constraints.matching.compiler import CompiledGrammar
 from decodekit.errors import DecodekitError, OptionError, ResourceLimitError, UselessOptionError, raise_faults
 from decodekit.generation import memory
 from decodekit.generation.retreat import MAX_ROLLBACKS
 from decodekit.generation.search import Choice, Search
 from decodekit.generation.settings import Settings, left_out_of
 from decodekit.generation.stopping import StopStrings
-from decodekit.llm.rules import Call
+from decodekit.llm.option_rules import GenerateCall
 from decodekit.models.causal_lm import CausalLM
 from decodekit.models.contrast import Contrast
 from decodekit.sampling import LogitsProcessor, Pipeline
@@ -69,7 +69,7 @@ class Plan:
             OptionError: with all faults; or what only the compiled constraint shows.
             ConstraintError: the constraint cannot be used.
         """
-        call = Call.of(model, vocabulary, options, faults)
+        call = GenerateCall.of(model, vocabulary, options, faults)
         raise_faults(faults)
         strategy = call.strategy
         assert strategy is not None
@@ -136,7 +136,7 @@ class Plan:
                     memory.check_rows(self.model, 1, 1, f"{name}={num_tokens}", 1 + min(num_tokens, longest))
 
 
-def _settings(call: Call, strategy: Strategy, choice: Choice | None, canonical: Canonical) -> Settings:
+def _settings(call: GenerateCall, strategy: Strategy, choice: Choice | None, canonical: Canonical) -> Settings:
     options = call.options
     num_alternatives = int(options.logprobs) if options.logprobs is not True else 0
     needs_logprobs = bool(options.logprobs) or (choice is not None and choice.needs_logprobs)
@@ -160,7 +160,7 @@ def _settings(call: Call, strategy: Strategy, choice: Choice | None, canonical: 
     )
 
 
-def _check_compiled(call: Call, grammar: CompiledGrammar | None) -> None:
+def _check_compiled(call: GenerateCall, grammar: CompiledGrammar | None) -> None:
     """Raise what only the compiled constraint shows.
 
     Raises:

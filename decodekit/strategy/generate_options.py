@@ -6,7 +6,7 @@ makes this value, which the checks and the loops read::
 
     GenerateOptions(strategy="sample", max_new_tokens=64, strategy_options={"temperature": 0.7})
 
-A new option is a field of `GenerateOptions`, a key of `GenerateKeywords` and a rule in `llm.rules`.
+A new option is a field of `GenerateOptions`, a key of `GenerateKeywords` and a rule in `llm.option_rules`.
 """
 
 from __future__ import annotations
