@@ -66,7 +66,7 @@ def bench(
         list[str],
         typer.Option(
             metavar="LIST",
-            help="Names between commas, each with options and with who guesses ahead: "
+            help="Names between commas, each with options and a proposer: "
             "greedy,sample:temperature=0.7,top_p=0.9,greedy+prompt-lookup,greedy:contrast=dola. "
             "`decodekit strategies` lists them.",
             show_default=False,
@@ -108,7 +108,7 @@ def bench(
     from decodekit.evaluation.strategies import named_strategies
     from decodekit.spelling import split_calls
 
-    # Before a model is loaded, so that faults are told at once.
+    # Before a model is loaded: faults are reported at once.
     chosen = named_strategies([one for text in strategies for one in split_calls(text)])
     options: Any = {
         "tasks": examples.load(layout),

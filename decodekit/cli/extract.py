@@ -133,7 +133,7 @@ def _extract(
     fresh: bool,
     force: bool,
 ) -> int:
-    """Read the inputs, then load the model and run the job; faults of inputs and options are told before it loads."""
+    """Read the inputs, then load the model and run the job; their faults are reported before it loads."""
     from decodekit.jobs.documents import Input, read_stdin, scan, stdin_input
     from decodekit.jobs.extraction import Extraction
     from decodekit.jobs.schema import warnings_of

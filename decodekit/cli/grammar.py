@@ -58,7 +58,7 @@ def check(
 ) -> int:
     """Show what a grammar is made of, or whether it accepts texts; 7 if it does not accept all, 3 if it is refused.
 
-    The texts are those of other hands: a JSON Schema accepts them with all blanks and escapes that JSON allows, unless
+    The texts come from elsewhere: a JSON Schema accepts them with any whitespace and escapes that JSON allows, unless
     --whitespace and --escapes ask for what is generated.
     """
     asked = layout.given()
@@ -132,8 +132,8 @@ def load(
         source: the file or the name.
         start: the rule to start from.
         asked: options of a JSON Schema.
-        is_judging: whether texts of other hands are held against it: a JSON Schema then takes all blanks and escapes,
-            unless it was made with others or `asked` names them.
+        is_judging: whether texts from elsewhere are checked with it: a JSON Schema then takes any whitespace and
+            escapes, unless it was made with others or `asked` names them.
 
     Raises:
         ConstraintError: there is none, or it is malformed.

@@ -43,25 +43,23 @@ class SchemaOptions:
         str | None,
         _of_schema(
             metavar="natural|any|compact|tab|N",
-            help="natural (left out: this): none, one blank after commas and colons, or one indentation, throughout; "
-            "any: blanks wherever JSON allows them; compact: none; tab or a number: this indentation.",
+            help="natural (the default): none, one space after commas and colons, or one indentation, throughout; "
+            "any: whitespace wherever JSON allows it; compact: none; tab or a number: this indentation.",
         ),
     ] = None
     escapes: Annotated[
         Literal["needed", "any"] | None,
         _of_schema(
-            help="needed (left out: this): what JSON can write as itself is; any: every character may be an escape."
+            help="needed (the default): what JSON can write as itself is; any: every character may be an escape."
         ),
     ] = None
     format: Annotated[
         Literal["assert", "annotate"] | None,
-        _of_schema(
-            help="assert (left out: this): a known format, such as date, limits the string; annotate: none does."
-        ),
+        _of_schema(help="assert (the default): a known format, such as date, limits the string; annotate: none does."),
     ] = None
     order: Annotated[
         Literal["declared", "any"] | None,
-        _of_schema(help="declared (left out: this): properties in the order of the schema; any: in every order."),
+        _of_schema(help="declared (the default): properties in the order of the schema; any: in every order."),
     ] = None
 
     def given(self) -> Mapping[str, Any]:
@@ -126,9 +124,9 @@ class SpeedOptions:
         str | None,
         _of_speed(
             metavar="NAMES",
-            help="Who guesses ahead: grammar, prompt-lookup, suffix, draft-model:NAME, early-exit:LAYERS, with options "
-            "(draft-model:NAME,num_tokens=6); joined by + in one draft, or several to try in order between commas; or "
-            "none. The text stays the same.",
+            help="Proposers of drafts: grammar, prompt-lookup, suffix, draft-model:NAME, early-exit:LAYERS, with "
+            "options (draft-model:NAME,num_tokens=6); joined by + in one draft, or several to try in order between "
+            "commas; or none. The text stays the same.",
             show_default=False,
         ),
     ] = None
@@ -152,7 +150,7 @@ MaxRollbacks = Annotated[
     int | None,
     typer.Option(
         min=0,
-        help="How often a text is taken back because a guard refuses it (such as uniqueItems of objects).",
+        help="How often a text is rolled back because a guard refuses it (such as uniqueItems of objects).",
         show_default=False,
     ),
 ]

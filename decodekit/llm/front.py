@@ -284,7 +284,7 @@ def generate(model: Any, tokenizer: Any, prompts: Any, **options: Unpack[Generat
 
 
 def _warn_of_equal_prompts(prompts: Sequence[Any]) -> None:
-    """Say that equal prompts get equal texts, which nobody expects who draws several without a seed."""
+    """Warn that equal prompts get equal texts, which is a surprise where several are drawn without a seed."""
     counts = Counter(prompt if isinstance(prompt, str) else repr(prompt) for prompt in prompts)
     most = max(counts.values(), default=1)
     if most < 2:

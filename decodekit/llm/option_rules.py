@@ -106,7 +106,7 @@ class GenerateCall:
 
     @property
     def proposers(self) -> Sequence[Proposer]:
-        """Who guesses ahead."""
+        """The proposers of drafts."""
         return () if self.strategy is None else each_proposer(self.strategy.proposer)
 
     @property

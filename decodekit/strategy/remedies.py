@@ -1,8 +1,8 @@
 """What to write in place of an option that a strategy does not have.
 
 An option may be unknown for four reasons, each with its own answer: it belongs to another strategy, it is another
-library's (`known_options`), it is misspelled, or nobody has it. A remedy is tried before it is told: the strategy that
-it speaks of is made with it, so that no advice is refused.
+library's (`known_options`), it is misspelled, or nobody has it. A remedy is tried first: the strategy that it
+names is made with it, so no advice is refused.
 """
 
 from __future__ import annotations
