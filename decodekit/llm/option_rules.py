@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, TypeVar, get_args
 
-from decodekit.constraints.wire import named_constraint
+from decodekit.constraints.coerce import named_constraint
 from decodekit.errors import DecodekitError, OptionError, UselessOptionError
 from decodekit.generation import memory
 from decodekit.generation.search import Search, SearchCall
