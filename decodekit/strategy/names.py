@@ -16,7 +16,7 @@ from decodekit.generation.beam import Beam
 from decodekit.generation.contrastive import ContrastiveSearch
 from decodekit.sampling import LogitsProcessor, Pipeline
 from decodekit.sampling.checks import plain
-from decodekit.strategy.base import Strategy
+from decodekit.strategy.base import Strategy, accepting
 from decodekit.strategy.generate_options import StrategyLike
 from decodekit.strategy.particles import Particles
 from decodekit.strategy.remedies import (
@@ -26,26 +26,55 @@ from decodekit.strategy.remedies import (
     unknown_option,
     useless_with_greedy_hint,
 )
-from decodekit.strategy.several import BestOf, SelfConsistency, WithSampleOptions
-from decodekit.strategy.speculative import Speculative
+from decodekit.strategy.several import BestOf, OverSamples, SelfConsistency
+from decodekit.strategy.speculative import speculative
 from decodekit.strategy.spelled import read_options, spelled_strategy
 from decodekit.strategy.tokenwise import Greedy, Mirostat, Sample
 
 Strategy.register(Beam)  # a search of its own, with its options beside it
 Strategy.register(ContrastiveSearch)
 
+
+def _over_samples(kind: Callable[..., OverSamples]) -> Callable[..., Strategy]:
+    """What the name of a strategy over samples stands for: its own options and those of `Sample`, side by side.
+
+    Samples of another strategy are asked for by ``strategy=``, with its name in place of the options of `Sample`.
+    """
+    own = inspect.signature(kind).parameters
+    sample = [one for one in inspect.signature(Sample).parameters.values() if one.name != "num_return_sequences"]
+
+    @accepting(*sample, *own.values())
+    def make(**options: Any) -> Strategy:
+        of_kind = {name: value for name, value in options.items() if name in own}
+        rest = {name: value for name, value in options.items() if name not in own}
+        faults: list[DecodekitError] = []
+        made: Strategy = Sample()
+        try:
+            made = resolve_strategy(of_kind.pop("strategy"), rest) if "strategy" in of_kind else Sample(**rest)
+        except DecodekitError as error:
+            faults.append(error)
+        try:
+            made = kind(strategy=made, **of_kind)
+        except DecodekitError as error:
+            faults.append(error)
+        raise_faults(faults)
+        return made
+
+    return make
+
+
 _BUILT_IN: dict[str, Callable[..., Any]] = {
     "greedy": Greedy,
     "sample": Sample,
     "prompt-lookup": partial(Greedy, speculate="prompt-lookup"),
     "suffix": partial(Greedy, speculate="suffix"),
-    "speculative": Speculative(),
+    "speculative": speculative,
     "mirostat": Mirostat,
     "beam": Beam,
     "contrastive": ContrastiveSearch,
-    "best-of": WithSampleOptions(BestOf),
-    "self-consistency": WithSampleOptions(SelfConsistency),
-    "particles": WithSampleOptions(Particles),
+    "best-of": _over_samples(BestOf),
+    "self-consistency": _over_samples(SelfConsistency),
+    "particles": _over_samples(Particles),
 }
 
 
