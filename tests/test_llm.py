@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import math
 import re
@@ -565,12 +564,6 @@ def test_threads_share_a_model() -> None:
     for thread in threads:
         thread.join()
     assert found == dict.fromkeys(range(4), expected)
-
-
-def test_docs_name_every_option() -> None:
-    doc = inspect.getdoc(LLM.generate) or ""
-    for name in inspect.signature(LLM.generate).parameters:
-        assert name == "self" or f"{name}:" in doc
 
 
 def test_repr() -> None:

@@ -8,13 +8,13 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, Unpack
 
 from decodekit.errors import DecodekitError, DecodingError
 from decodekit.jobs.documents import Document
 
 if TYPE_CHECKING:
-    from decodekit.llm import Completion
+    from decodekit.llm import Completion, GenerateKeywords
 
 DEFAULT_BATCH_SIZE = {"cpu": 8}
 ACCELERATOR_BATCH_SIZE = 32
@@ -63,7 +63,9 @@ class Executor(Protocol):
 class CompletesPrompts(Protocol):
     """The part of `decodekit.LLM` that a job needs."""
 
-    def as_completed(self, prompts: Iterable[Any], **options: Any) -> Iterator[tuple[int, Completion]]:
+    def as_completed(
+        self, prompts: Iterable[Any], **options: Unpack[GenerateKeywords]
+    ) -> Iterator[tuple[int, Completion]]:
         """Complete prompts, taken lazily; (number of the prompt, completion) in order of completion."""
         ...
 

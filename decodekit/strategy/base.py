@@ -19,10 +19,11 @@ and name it in the entry-point group ``decodekit.strategies`` to find it by name
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import Field, fields, is_dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from torch import Tensor
 
@@ -44,6 +45,8 @@ from decodekit.speculation import (
 from decodekit.speculation.names import ByOptions
 from decodekit.speculation.proposer import Speculate
 from decodekit.speculation.verification import Verify
+
+Factory = TypeVar("Factory", bound=Callable[..., Any])
 
 
 def _early_exit(layer: str = "0.5", num_tokens: int = 4) -> EarlyExit:
@@ -133,3 +136,15 @@ def check_seed(seed: object, faults: list[DecodekitError]) -> None:
     """Add a fault if `seed` is not an integer of 63 bits."""
     if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 1 << 63:
         faults.append(OptionError(f"seed={seed!r} is not an integer from 0 to 2**63 - 1", at="seed"))
+
+
+def accepting(*others: inspect.Parameter) -> Callable[[Factory], Factory]:
+    """Say which options a function takes by ``**options``: `inspect.signature` finds them behind its own."""
+
+    def named(make: Factory) -> Factory:
+        own = (one for one in inspect.signature(make).parameters.values() if one.kind is not one.VAR_KEYWORD)
+        every = {one.name: one.replace(kind=one.KEYWORD_ONLY) for one in (*own, *others)}
+        make.__signature__ = inspect.Signature([*every.values()])  # type: ignore[attr-defined]
+        return make
+
+    return named

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -174,45 +173,3 @@ class SelfConsistency(OverSamples):
     def choose(self, samples: Sequence[Completion]) -> Completion:
         """The answer of most of them, with the others."""
         return majority(samples, self.key)
-
-
-class WithSampleOptions:
-    """Makes a strategy over samples from its own options and those of `Sample`, side by side: what its name stands for.
-
-    Samples of another strategy are asked for by ``strategy=``, with its name in place of the options of `Sample`.
-
-    Args:
-        kind: the strategy.
-    """
-
-    def __init__(self, kind: Callable[..., OverSamples]) -> None:
-        self._kind = kind
-        own = dict(inspect.signature(kind).parameters)
-        sample = dict(inspect.signature(Sample).parameters)
-        del sample["num_return_sequences"]
-        self._own = own.keys()
-        parameters = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in {**sample, **own}.values()]
-        self.__signature__ = inspect.Signature(parameters)
-
-    def __call__(self, **options: Any) -> OverSamples:
-        """The strategy.
-
-        Raises:
-            OptionError: with the faults of both.
-        """
-        own = {name: value for name, value in options.items() if name in self._own}
-        from decodekit.strategy.names import resolve_strategy
-
-        rest = {name: value for name, value in options.items() if name not in own}
-        faults: list[DecodekitError] = []
-        sample: Strategy = Sample()
-        try:
-            sample = resolve_strategy(own.pop("strategy"), rest) if "strategy" in own else Sample(**rest)
-        except DecodekitError as error:
-            faults.append(error)
-        try:
-            made = self._kind(strategy=sample, **own)
-        except DecodekitError as error:
-            faults.append(error)
-        raise_faults(faults)
-        return made
