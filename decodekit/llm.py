@@ -31,9 +31,8 @@ from decodekit.errors import (
     UselessOptionError,
     raise_faults,
 )
-from decodekit.generation import families, memory
-from decodekit.generation.batch import Result
-from decodekit.generation.beam import Beam
+from decodekit.generation import memory, samples
+from decodekit.generation.backtracking import MAX_ROLLBACKS
 from decodekit.generation.completion import Chunk, Completion, Score
 from decodekit.generation.prompt import (
     Messages,
@@ -45,7 +44,7 @@ from decodekit.generation.prompt import (
     encode_plain,
     is_single,
 )
-from decodekit.generation.retreat import MAX_ROLLBACKS
+from decodekit.generation.results import Result
 from decodekit.generation.scoring import token_logprobs
 from decodekit.generation.search import Choice, Search, SearchCall
 from decodekit.generation.sequence import Request
@@ -58,7 +57,7 @@ from decodekit.sampling.checks import is_count, plain
 from decodekit.speculation import GrammarDraft
 from decodekit.speculation.canonical import Canonical
 from decodekit.speculation.proposer import ChecksTarget, each_proposer
-from decodekit.strategy import Greedy, Guidance, Processors, Strategy, can_redraw, check_seed, resolve_strategy
+from decodekit.strategy import Beam, Greedy, Guidance, Processors, Strategy, can_redraw, check_seed, resolve_strategy
 from decodekit.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
@@ -199,7 +198,7 @@ class LLM:
                 and one that may forbid any token is refused.
             on_error: what happens when a row fails: ``"return"`` gives a completion with `.error`, ``"raise"`` raises.
             max_rollbacks: how often a text is taken back because the guard of the constraint refuses it, before its row
-                fails with a `GuardError`; None is `generation.retreat.MAX_ROLLBACKS` (64). Only with a guard.
+                fails with a `GuardError`; None is `generation.backtracking.MAX_ROLLBACKS` (64). Only with a guard.
             fast_forward: what is taken without asking the model, where the constraint leaves no choice: ``"exact"``,
                 the tokens that are the only ones allowed; ``"off"``, nothing; ``"canonical"``, besides, bytes that are
                 the only ones allowed, in the tokenizer's own tokens. The first two give the same text, the third
@@ -629,7 +628,7 @@ class LLM:
         texts: dict[int, list[str]] = {}
         requests = self._requests(prompts, plan)
         if plan.search is None:
-            updates = families.decode(plan.model, plan.settings, num_rows, requests, plan.num_samples)
+            updates = samples.decode(plan.model, plan.settings, num_rows, requests, plan.num_samples)
         else:
             updates = plan.search.decode(plan.model, plan.settings, num_rows, requests)
         for update in updates:

@@ -39,7 +39,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """Log-probability of a token under the model's own law: log-softmax of its logits as they came.
+    """Log-probability of a token under the model's own distribution: log-softmax of its logits as they came.
 
     Penalties, temperature, truncation and the constraint are not in it, so figures of different strategies compare.
 
@@ -48,8 +48,8 @@ class TokenLogprob:
         logprob: its natural logarithm of probability.
         alternatives: the likeliest tokens at this position with theirs, likeliest first; the taken one may be among
             them.
-        log_z: logarithm of what the constraint's mask leaves of the model's law here, the sum of exp(log-probability)
-            over the tokens that may come; 0 without a constraint. See `generation.stats.Stats`.
+        log_z: logarithm of what the constraint's mask leaves of the model's distribution here, the sum of
+            exp(log-probability) over the tokens that may come; 0 without a constraint. See `generation.stats.Stats`.
     """
 
     token_id: int
@@ -82,7 +82,7 @@ class Sequence:
     `pending` holds the tokens that the model has not read: the prompt first, then the token taken last, and forced
     tokens with both. The model has always read ``prompt + token_ids`` up to them. `new_text` and the tokens from
     `num_reported` on were not handed out yet. `memory` is what proposers keep for the row, `states` the mu of Mirostat
-    by the number of tokens before it (see `generation.adaptive`).
+    by the number of tokens before it (see `generation.mirostat_states`).
 
     Where the constraint has a guard, `bans` holds the tokens that must not come at a position after the present prefix,
     `refusal` why the guard refused last, and `place_refusals`, by length of the text, why it refuses tokens that the
@@ -168,6 +168,20 @@ class Sequence:
         texts = self.matcher.token_texts
         self.new_text = "".join(self.stream.push(texts[token] or b"") for token in self.token_ids)
         self.num_rollbacks += 1
+
+    def fork(self, request: Request, row: int) -> Sequence:
+        """The same text for another sample in another row, where it goes on by itself.
+
+        What belongs to one way of taking tokens (bans, drafts, states) is not copied: searches have none of it.
+        """
+        twin = Sequence(self.index, request, self.max_tokens, self.stop, row)
+        twin.matcher = None if self.matcher is None else self.matcher.fork()
+        twin.stream, twin.new_text = self.stream.fork(), self.new_text
+        twin.pending, twin.token_ids, twin.logprobs = [*self.pending], [*self.token_ids], [*self.logprobs]
+        twin.num_forwards, twin.started_at = self.num_forwards, self.started_at
+        twin.num_guard_refusals, twin.mask_s = self.num_guard_refusals, self.mask_s
+        twin.finish_reason = self.finish_reason
+        return twin
 
     def forget_states(self) -> None:
         """Drop the states behind the text, and those that it cannot be taken back to."""

@@ -1,10 +1,10 @@
 """Which token is taken: strategies as frozen values, and the names by which they are found."""
 
-from decodekit.generation.beam import Beam
-from decodekit.generation.contrastive import ContrastiveSearch
 from decodekit.sampling.named import Processors
 from decodekit.strategy.base import PROPOSERS, Strategy, check_seed
+from decodekit.strategy.beam import Beam
 from decodekit.strategy.contrast import Amateur, DoLa, Guidance
+from decodekit.strategy.contrastive import ContrastiveSearch
 from decodekit.strategy.names import (
     GENERATION_OPTIONS,
     all_option_names,

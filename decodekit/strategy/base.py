@@ -103,7 +103,7 @@ class Strategy(ABC):
 
     @property
     def num_samples(self) -> int:
-        """How many texts of a prompt are decoded; see `generation.families`."""
+        """How many texts of a prompt are decoded; see `generation.samples`."""
         return 1
 
     @property

@@ -12,12 +12,12 @@ from typing import Any
 
 from decodekit import plugins
 from decodekit.errors import DecodekitError, OptionError, PluginError, UselessOptionError, raise_faults
-from decodekit.generation.beam import Beam
-from decodekit.generation.contrastive import ContrastiveSearch
 from decodekit.sampling import LogitsProcessor, Pipeline
 from decodekit.sampling.checks import plain
 from decodekit.sampling.named import Processors
 from decodekit.strategy.base import Strategy
+from decodekit.strategy.beam import Beam
+from decodekit.strategy.contrastive import ContrastiveSearch
 from decodekit.strategy.particles import Particles
 from decodekit.strategy.remedies import (
     GENERATION_OPTIONS as GENERATION_OPTIONS,
@@ -35,8 +35,10 @@ from decodekit.strategy.speculative import Speculative
 from decodekit.strategy.spelled import read_options, spelled_strategy
 from decodekit.strategy.tokenwise import Greedy, Mirostat, Sample
 
-Strategy.register(Beam)  # a search of its own, with its options beside it
-Strategy.register(ContrastiveSearch)
+
+def _resolved(strategy: Any, options: dict[str, Any]) -> Strategy:
+    return resolve_strategy(strategy, options)
+
 
 _BUILT_IN: dict[str, Callable[..., Any]] = {
     "greedy": Greedy,
@@ -47,9 +49,9 @@ _BUILT_IN: dict[str, Callable[..., Any]] = {
     "mirostat": Mirostat,
     "beam": Beam,
     "contrastive": ContrastiveSearch,
-    "best-of": WithSampleOptions(BestOf),
-    "self-consistency": WithSampleOptions(SelfConsistency),
-    "particles": WithSampleOptions(Particles),
+    "best-of": WithSampleOptions(BestOf, _resolved),
+    "self-consistency": WithSampleOptions(SelfConsistency, _resolved),
+    "particles": WithSampleOptions(Particles, _resolved),
 }
 
 

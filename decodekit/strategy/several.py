@@ -183,10 +183,12 @@ class WithSampleOptions:
 
     Args:
         kind: the strategy.
+        resolve: finds the strategy of a name, given its options.
     """
 
-    def __init__(self, kind: Callable[..., OverSamples]) -> None:
+    def __init__(self, kind: Callable[..., OverSamples], resolve: Callable[[Any, dict[str, Any]], Strategy]) -> None:
         self._kind = kind
+        self._resolve = resolve
         own = dict(inspect.signature(kind).parameters)
         sample = dict(inspect.signature(Sample).parameters)
         del sample["num_return_sequences"]
@@ -201,13 +203,11 @@ class WithSampleOptions:
             OptionError: with the faults of both.
         """
         own = {name: value for name, value in options.items() if name in self._own}
-        from decodekit.strategy.names import resolve_strategy
-
         rest = {name: value for name, value in options.items() if name not in own}
         faults: list[DecodekitError] = []
         sample: Strategy = Sample()
         try:
-            sample = resolve_strategy(own.pop("strategy"), rest) if "strategy" in own else Sample(**rest)
+            sample = self._resolve(own.pop("strategy"), rest) if "strategy" in own else Sample(**rest)
         except DecodekitError as error:
             faults.append(error)
         try:

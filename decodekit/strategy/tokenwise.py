@@ -175,7 +175,7 @@ class Mirostat(Strategy, BiasOptions):
 
     Tokens with more than mu bits of surprise are left out; after each token mu moves by `eta` times the distance of
     its surprise from `tau`. It begins at 2 tau. mu is a function of the text so far, so that a text depends on the seed
-    and on nothing else, as with `Sample`; see `generation.adaptive`.
+    and on nothing else, as with `Sample`; see `generation.mirostat_states`.
 
     Args:
         tau: the surprise to keep, in bits; above 0.

@@ -13,8 +13,9 @@ from decodekit.constraints.bitmask import bitmask_from_ids
 from decodekit.constraints.closing import Completions
 from decodekit.constraints.matcher import GrammarMatcher
 from decodekit.errors import LengthError
+from decodekit.generation import samples
 from decodekit.generation import step as steps
-from decodekit.generation.batch import Batch, Result
+from decodekit.generation.results import Result
 from decodekit.generation.sequence import Request
 from decodekit.generation.step import Settings
 from decodekit.sampling import AllowedTokens, BadWords, LogitBias, LogitsProcessor, MinTokens, Pipeline, SequenceBias
@@ -60,7 +61,7 @@ def run(
     grammar = compile(constraint, vocabulary)
     requests = [Request([65 + index], grammar.matcher(), seed=index) for index in range(num)]
     size = vocabulary.size
-    updates = Batch(ToyLM(hashed_law(size), size), settings, 3, requests).run()
+    updates = samples.decode(ToyLM(hashed_law(size), size), settings, 3, requests)
     results = {update.index: update.result for update in updates if update.result is not None}
     return [results[index] for index in range(num)]
 

@@ -17,11 +17,10 @@ import pytest
 import torch
 
 from decodekit.constraints import Constraint, Regex, compile
-from decodekit.generation import drawing, rejection, step
-from decodekit.generation.batch import Batch
-from decodekit.generation.buffers import TokenTable
+from decodekit.generation import drawing, rejection, samples, step
 from decodekit.generation.sequence import Request
 from decodekit.generation.settings import Settings
+from decodekit.generation.token_table import TokenTable
 from decodekit.sampling import Pipeline, apply_bitmask
 from decodekit.sampling.noise import Stream
 from decodekit.speculation import (
@@ -126,7 +125,7 @@ def p_of_texts(
     drawn_before.clear()
     found: Counter[tuple[int, ...]] = Counter()
     num_accepted = 0
-    for update in Batch(TableLM(TARGET), settings, 2000, requests).run():
+    for update in samples.decode(TableLM(TARGET), settings, 2000, requests):
         if update.result is not None:
             found[update.result.token_ids] += 1
             num_accepted += sum(update.result.stats.acceptance_histogram)

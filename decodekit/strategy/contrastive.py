@@ -1,42 +1,35 @@
-"""Contrastive search: of the k likeliest tokens the one that is likely and unlike everything before it.
-
-Su et al. 2022, "A Contrastive Framework for Neural Text Generation", equation 5: with the hidden states h of the last
-layer, the next token is the argmax over the k likeliest v of
-
-    (1 - alpha) p(v | x) - alpha max_j cos(h_v, h_j),
-
-j running over all tokens of prompt and text, and h_v the state that the model has after reading v. So each token costs
-a forward pass over k continuations. transformers 4 had it as `penalty_alpha`.
-"""
+"""Contrastive search as a strategy: each token is compared with candidates beside it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import InitVar, dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar
 
-import torch
 from torch import Tensor
 
-from decodekit.errors import DecodekitError, ModelError, OptionError, UselessOptionError, raise_faults
+from decodekit.errors import DecodekitError, ModelError, OptionError, raise_faults
+from decodekit.generation.contrastive_search import ContrastiveRows
+from decodekit.generation.driver import Driver
+from decodekit.generation.settings import NoiseKeys
 from decodekit.models.layers import HiddenStates
-from decodekit.sampling import Pipeline, greedy
+from decodekit.sampling import Candidates, Pipeline, greedy
 from decodekit.sampling.checks import is_count, is_number
 from decodekit.sampling.named import Processors, listed
+from decodekit.speculation.proposer import Proposer, Speculate
+from decodekit.strategy.base import Strategy
 
 if TYPE_CHECKING:
-    from decodekit.generation.batch import Update
+    from decodekit.generation.results import Update
     from decodekit.generation.search import SearchCall
     from decodekit.generation.sequence import Request
-    from decodekit.generation.settings import NoiseKeys, Settings
+    from decodekit.generation.settings import Settings
     from decodekit.models.causal_lm import CausalLM
-    from decodekit.sampling import Candidates
-    from decodekit.speculation.proposer import Proposer, Speculate
 
 
 @dataclass(frozen=True)
-class ContrastiveSearch:
+class ContrastiveSearch(Strategy):
     """The token that is likely and unlike everything before it, of the `top_k` likeliest. Nothing is drawn.
 
     Processors and the constraint's mask come before the candidates are chosen, so that all candidates may come; where
@@ -55,7 +48,6 @@ class ContrastiveSearch:
     """
 
     name: ClassVar[str] = "contrastive"
-    seed: ClassVar[int | None] = None
 
     top_k: int = 4
     penalty_alpha: float = 0.6
@@ -107,33 +99,22 @@ class ContrastiveSearch:
         Raises:
             ModelError: the model does not show its layers.
         """
-        from decodekit.generation.contrastive_batch import ContrastiveBatch
-
         if not isinstance(model, HiddenStates):
             raise _without_states(model)
-        return ContrastiveBatch(model, settings, self, num_prompts, requests).run()
+        option = f"top_k={self.top_k}"
+        rows = ContrastiveRows(model, settings, self.num_candidates, self.penalty_alpha, option)
+        return Driver(rows, num_prompts, requests).run()
 
     def refusals(self, call: SearchCall) -> Iterator[DecodekitError]:
         """Options that contrastive search does not have, and models that it cannot use."""
         if call.model is not None and not isinstance(call.model, HiddenStates):
             yield _without_states(call.model)
-        if call.on_length == "close":
-            yield OptionError(
-                'on_length="close" and contrastive search cannot be combined',
-                at="on_length",
-                hint="bounds on lengths in the constraint",
-            )
-        if call.fast_forward == "canonical":
-            yield OptionError(
-                'fast_forward="canonical" and contrastive search cannot be combined: tokens are compared one by one',
-                at="fast_forward",
-                hint='fast_forward="exact"',
-            )
-        if call.max_rollbacks is not None:
-            yield UselessOptionError(
-                f"max_rollbacks={call.max_rollbacks} has no effect here: what a guard refuses is no candidate",
-                at="max_rollbacks",
-            )
+        yield from call.unsupported(
+            "contrastive search",
+            closing="bounds on lengths in the constraint",
+            canonical="tokens are compared one by one",
+            rollbacks="here: what a guard refuses is no candidate",
+        )
 
 
 def _without_states(model: CausalLM) -> ModelError:
@@ -142,42 +123,3 @@ def _without_states(model: CausalLM) -> ModelError:
         at="strategy",
         hint="a model of transformers, or models.layers.HiddenStates implemented for it",
     )
-
-
-class Choices(NamedTuple):
-    """The candidates for one token."""
-
-    tokens: list[int]
-    """Likeliest first."""
-    probabilities: Tensor
-    """Of each, float32 [c], under the processed law."""
-
-
-def likeliest(scores: Tensor, first: int, num_candidates: int) -> Choices:
-    """The tokens of the largest probability, none of probability 0; `first` before its equals.
-
-    Args:
-        scores: processed logits of one place, float32 [V].
-        first: a token of the largest probability.
-        num_candidates: most of them.
-    """
-    law = torch.softmax(scores, dim=-1)
-    values, tokens = law.topk(min(num_candidates, law.shape[-1]))
-    pairs = [(token, value) for token, value in zip(tokens.tolist(), values.tolist(), strict=True) if value > 0]
-    others = [pair for pair in pairs if pair[0] != first][: num_candidates - 1]
-    chosen = [(first, float(law[first])), *others]
-    return Choices([token for token, _ in chosen], torch.tensor([value for _, value in chosen], device=scores.device))
-
-
-def most_contrastive(choices: Choices, states: Tensor, context: Tensor, penalty_alpha: float) -> int:
-    """Which of the candidates is taken; of equals the likeliest.
-
-    Args:
-        choices: c candidates.
-        states: unit vectors [c, D], the hidden state after each.
-        context: unit vectors [T, D], the hidden states of prompt and text.
-        penalty_alpha: weight of the largest similarity.
-    """
-    similarity = (states @ context.T).amax(dim=-1)  # [c]
-    scores = ((1 - penalty_alpha) * choices.probabilities - penalty_alpha * similarity).tolist()
-    return scores.index(max(scores))
