@@ -22,7 +22,6 @@ Two beams, tokens a, b and the end $, K = 4. After the prompt, log p is a -0.5, 
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
@@ -32,22 +31,19 @@ import torch
 from torch import Tensor
 
 from decodekit.errors import DeadEndError, DecodekitError
-from decodekit.generation.drawing import measure, non_finite
+from decodekit.generation.append import append_token
+from decodekit.generation.drawing import non_finite, record
 from decodekit.generation.driver import CacheRows, Group, Policy
-from decodekit.generation.padding import right_padded
-from decodekit.generation.results import Result, Update, is_satisfied, with_others
+from decodekit.generation.positions import Position
+from decodekit.generation.results import Update, update_of, with_others
 from decodekit.generation.sequence import Sequence as Text
 from decodekit.generation.sharing import copy_rows
-from decodekit.generation.stats import Stats
-from decodekit.generation.stopping import FinishReason, finish_reason
-from decodekit.generation.streaming import TextStream
+from decodekit.generation.step import forward
 from decodekit.sampling import History
 from decodekit.sampling.noise import gumbel
 from decodekit.sampling.pipeline import is_faulty
 
 if TYPE_CHECKING:
-    from decodekit.constraints.matcher import Matcher
-    from decodekit.generation.sequence import TokenLogprob
     from decodekit.generation.settings import Settings
     from decodekit.models.causal_lm import CausalLM
 
@@ -81,29 +77,21 @@ class Hypothesis:
     """A continuation of the prompt.
 
     Args:
-        token_ids: its tokens.
-        log_prob: sum of their processed log-probabilities, less the penalties of diversity.
-        row: the cache row that has read all tokens but the last.
-        matcher: state of the constraint after the tokens; not changed any more.
-        logprobs: one per token if asked for.
-        finish_reason: why it ended; None while it may go on.
+        sequence: its text; `pending` is its last token, and its row has read the others.
+        log_prob: sum of the processed log-probabilities of its tokens, less the penalties of diversity.
     """
 
-    token_ids: tuple[int, ...]
+    sequence: Text
     log_prob: float
-    row: int
-    matcher: Matcher | None = None
-    logprobs: tuple[TokenLogprob, ...] = ()
-    finish_reason: FinishReason | None = None
 
     def score(self, length_penalty: float) -> float:
         """log p / length^length_penalty."""
-        return self.log_prob / float(max(1, len(self.token_ids)) ** length_penalty)
+        return self.log_prob / float(max(1, len(self.sequence.token_ids)) ** length_penalty)
 
     @property
     def is_whole(self) -> bool:
         """Whether this is a finished text that its constraint accepts; True without a constraint."""
-        return self.matcher is None or self.finish_reason in ("stop", "complete")
+        return self.sequence.matcher is None or self.sequence.finish_reason in ("stop", "complete")
 
 
 class Candidate(NamedTuple):
@@ -161,48 +149,23 @@ class Beams:
             if total > -math.inf
         ]
 
-    def advance(
-        self,
-        candidates: Sequence[Candidate],
-        reasons: Sequence[FinishReason | None],
-        logprobs: Sequence[TokenLogprob] = (),
-    ) -> None:
-        """Take the continuations of a step: which end, which go on, and whether the search is over.
+    def advance(self, every: Sequence[Hypothesis]) -> None:
+        """Take the continuations of a step: which ended, which go on, and whether the search is over.
 
         Args:
-            candidates: of this step, in the order in which they were chosen.
-            reasons: of each, why its text ends with it; None if it does not.
-            logprobs: of each, if they are asked for.
+            every: the candidates of the step as hypotheses, in the order in which they were chosen.
         """
         size = self.options.group_size
-        entries = [logprobs[rank : rank + 1] for rank in range(len(candidates))]
-        every = list(zip(candidates, reasons, entries, strict=True))
-        ended = [self._extended(*one) for one in every[:size] if one[1] is not None]
+        ended = [one for one in every[:size] if one.sequence.finish_reason is not None]
         # What the constraint does not accept ranks behind all that it does, whatever the score. The sort is stable: of
         # equals the earlier stays.
         self.finished = sorted([*self.finished, *ended], key=self.options.rank, reverse=True)[:size]
-        going = [one for one in every if one[1] is None]
-        going.sort(key=lambda one: -one[0].log_prob)  # what was drawn comes in another order
-        self.live = [self._extended(*one) for one in going[:size]]
+        going = [one for one in every if one.sequence.finish_reason is None]
+        going.sort(key=lambda one: -one.log_prob)  # what was drawn comes in another order
+        self.live = going[:size]
         self.is_done = not self.live or not self._may_improve()
         if self.is_done:
             self.live = []
-
-    def _extended(
-        self, candidate: Candidate, reason: FinishReason | None, logprobs: Sequence[TokenLogprob]
-    ) -> Hypothesis:
-        parent = self.live[candidate.beam]
-        matcher = None if parent.matcher is None else parent.matcher.fork()
-        if matcher is not None:
-            _accept(matcher, candidate.token)
-        return Hypothesis(
-            (*parent.token_ids, candidate.token),
-            candidate.log_prob,
-            parent.row,
-            matcher,
-            (*parent.logprobs, *logprobs),
-            reason,
-        )
 
     def _may_improve(self) -> bool:
         """Whether a live hypothesis could still take a place among the finished, as the early stopping sees it."""
@@ -211,16 +174,11 @@ class Beams:
             return True
         if options.early_stopping is True:
             return False
-        best, length = self.live[0], len(self.live[0].token_ids)
+        best, length = self.live[0], len(self.live[0].sequence.token_ids)
         if options.early_stopping == "never" and options.length_penalty > 0:
             length = self.max_tokens
         worst = min(hypothesis.score(options.length_penalty) for hypothesis in self.finished)
         return best.log_prob / float(length**options.length_penalty) > worst
-
-
-def _accept(matcher: Matcher, token: int) -> None:
-    if not matcher.accept(token):
-        raise RuntimeError(f"{type(matcher).__name__} refused token {token}, which its own mask allowed")
 
 
 def hamming_penalty(groups: Sequence[Beams], diversity_penalty: float, vocab_size: int) -> Tensor | None:
@@ -228,7 +186,8 @@ def hamming_penalty(groups: Sequence[Beams], diversity_penalty: float, vocab_siz
 
     Negated, this is the Hamming diversity of Vijayakumar et al. 2016, section 3.
     """
-    tokens = [hypothesis.token_ids[-1] for beams in groups for hypothesis in beams.live if hypothesis.token_ids]
+    texts = [hypothesis.sequence.token_ids for beams in groups for hypothesis in beams.live]
+    tokens = [text[-1] for text in texts if text]
     if not tokens:
         return None
     return torch.bincount(torch.tensor(tokens), minlength=vocab_size) * diversity_penalty
@@ -236,15 +195,19 @@ def hamming_penalty(groups: Sequence[Beams], diversity_penalty: float, vocab_siz
 
 @dataclass(eq=False)
 class BeamGroup(Group):
-    """The beams of one prompt. Its sequence reads the prompt, and has no tokens of its own.
+    """The beams of one prompt. Its sequence is the empty text that all begin with, and reads the prompt.
 
     Args:
         beams: searches that know of each other; one without diversity.
         best: the best hypothesis of the step before, to be shown where no text was found.
+        num_forwards: passes of the model so far.
+        error: what failed.
     """
 
     beams: list[Beams]
     best: Hypothesis
+    num_forwards: int = 0
+    error: DecodekitError | None = None
 
     @property
     def live(self) -> list[Hypothesis]:
@@ -254,12 +217,7 @@ class BeamGroup(Group):
     @property
     def is_done(self) -> bool:
         """Whether all beams are, or something failed."""
-        return self.sequence.error is not None or all(beams.is_done for beams in self.beams)
-
-    @property
-    def place(self) -> str:
-        """Where it is, for errors."""
-        return f"prompt {self.sequence.index}, step {len(self.live[0].token_ids)}"
+        return self.error is not None or all(beams.is_done for beams in self.beams)
 
 
 class BeamSearch(Policy[BeamGroup]):
@@ -280,78 +238,55 @@ class BeamSearch(Policy[BeamGroup]):
         self._options = options
 
     def begin(self, sequence: Text) -> BeamGroup:
-        """Every group of beams begins with the empty hypothesis."""
-        options, reason = self._options, sequence.finish_reason
-        root = Hypothesis((), 0.0, -1, sequence.matcher)
+        """Every group of beams begins with the empty text."""
+        root = Hypothesis(sequence, 0.0)
         num_eos = len(self.settings.vocabulary.eos_token_ids)
-        every = [Beams(options, sequence.max_tokens, num_eos, [root]) for _ in range(options.num_beam_groups)]
-        if reason is not None:
+        every = [
+            Beams(self._options, sequence.max_tokens, num_eos, [root]) for _ in range(self._options.num_beam_groups)
+        ]
+        if sequence.finish_reason is not None:
             for beams in every:
                 beams.live, beams.is_done = [], True
-            every[0].finished = [replace(root, finish_reason=reason)]
+            every[0].finished = [root]
         return BeamGroup([sequence], every, root)
 
     def step(self, groups: Sequence[BeamGroup], rows: CacheRows) -> None:
         """Continue the hypotheses of every prompt by a token."""
         self._place(groups, rows)
-        for group, logits in zip(groups, self._read(groups, rows), strict=True):
+        reading = {id(one.sequence): one.sequence for group in groups for one in group.live}  # the empty text once
+        sequences = sorted(reading.values(), key=lambda one: one.row)  # neighbouring rows are read in place
+        logits = forward(sequences, self.model, rows.cache)
+        index = {id(sequence): i for i, sequence in enumerate(sequences)}
+        for group in groups:
+            own = torch.tensor([index[id(one.sequence)] for one in group.live], device=logits.device)
             try:
-                self._advance(group, logits)
+                self._advance(group, logits[own])
             except DecodekitError as error:  # a constraint may outgrow its bounds
-                group.sequence.error = error
+                group.error = error
 
     def _place(self, groups: Sequence[BeamGroup], rows: CacheRows) -> None:
         """Give every hypothesis a row of its own that has read what it has."""
         copies: list[tuple[int, int]] = []
         for group in groups:
-            if group.sequence.pending:  # the prompt is read once, for all
-                continue
-            parents = {hypothesis.row for hypothesis in group.live}
+            live = {id(one.sequence): one.sequence for one in group.live}.values()
+            parents = {sequence.row for sequence in live}
             free = [row for row in group.rows if row not in parents]
             taken: set[int] = set()
-            for beams in group.beams:
-                for rank, hypothesis in enumerate(beams.live):
-                    if hypothesis.row in taken:
-                        row = free.pop(0)
-                        copies.append((hypothesis.row, row))
-                        beams.live[rank] = replace(hypothesis, row=row)
-                    taken.add(hypothesis.row)
+            for sequence in live:
+                if sequence.row in taken:
+                    copies.append((sequence.row, free[0]))
+                    sequence.row = free.pop(0)
+                taken.add(sequence.row)
         copy_rows(rows.cache, copies)
 
-    def _read(self, groups: Sequence[BeamGroup], rows: CacheRows) -> list[Tensor]:
-        """Read the rest of a prompt, or the last token of every live hypothesis.
-
-        Returns:
-            For each prompt logits [B, V] of what follows its B live hypotheses.
-        """
-        parts = [self._parts(group) for group in groups]
-        reading = [part for some in parts for part in some]
-        order = sorted(range(len(reading)), key=lambda i: reading[i][0])  # neighbouring rows are read in place
-        indices = [reading[i][0] for i in order]
-        tokens = right_padded([reading[i][1] for i in order], self.model.device)
-        every = indices == list(range(rows.cache.num_rows))
-        counts = [len(reading[i][1]) for i in order]
-        logits = self.model.forward(tokens, counts, rows.cache, None if every else indices)
-        logits = logits[torch.tensor(np.argsort(order), device=logits.device)]
-        for group in groups:
-            group.sequence.num_forwards += 1
-            group.sequence.pending = []
-        found = torch.split(logits, [len(some) for some in parts])
-        return [one.expand(len(group.live), -1) for group, one in zip(groups, found, strict=True)]
-
-    def _parts(self, group: BeamGroup) -> list[tuple[int, list[int]]]:
-        """The rows of a prompt that read, and what."""
-        if not group.sequence.pending:
-            return [(hypothesis.row, [hypothesis.token_ids[-1]]) for hypothesis in group.live]
-        for beams in group.beams:
-            beams.live = [replace(beams.live[0], row=group.rows[0])]
-        return [(group.rows[0], group.sequence.pending)]
-
     def _advance(self, group: BeamGroup, logits: Tensor) -> None:
-        if not math.isfinite(logits.amax().item()):  # the maximum of a row with NaN is NaN
-            raise non_finite(self.settings, group.place, logits)
-        log_probs = self._log_probs(group, logits)
+        """Continue the hypotheses of a prompt; logits [B, V]."""
         group.best = group.live[0]
+        group.num_forwards = group.best.sequence.num_forwards
+        at = str(Position(group.best.sequence))
+        if not math.isfinite(logits.amax().item()):  # the maximum of a row with NaN is NaN
+            raise non_finite(self.settings, at, logits)
+        log_probs = self._log_probs(group.live, logits, at)
         first, before = 0, list[Beams]()
         for beams in group.beams:
             if beams.is_done:
@@ -362,111 +297,79 @@ class BeamSearch(Policy[BeamGroup]):
             candidates = beams.candidates(
                 log_probs[rows],
                 None if penalty is None else penalty.to(logits.device),
-                self._noise(group, beams, logits) if self._options.do_sample else None,
+                self._noise(beams, logits) if self._options.do_sample else None,
             )
-            reasons = [self._reason_after(beams, candidate) for candidate in candidates]
-            beams.advance(candidates, reasons, self._measured(candidates, logits[rows]))
+            extended = [self._extended(beams, candidate) for candidate in candidates]
+            taken = [(one.sequence, [to.token], to.beam) for one, to in zip(extended, candidates, strict=True)]
+            record(taken, logits[rows], None, self.settings)
+            beams.advance(extended)
             before.append(beams)
 
-    def _log_probs(self, group: BeamGroup, logits: Tensor) -> Tensor:
+    def _log_probs(self, live: Sequence[Hypothesis], logits: Tensor, at: str) -> Tensor:
         """Processed log-probabilities of what may follow each live hypothesis, float32 [B, V]."""
-        live, pipeline = group.live, self.settings.pipeline
+        pipeline, sequences = self.settings.pipeline, [hypothesis.sequence for hypothesis in live]
         history = None
         if pipeline.needs_history:
-            prompts = [group.sequence.request.prompt] * len(live)
-            history = History.from_lists(prompts, [hypothesis.token_ids for hypothesis in live], logits.device)
+            prompts = [sequence.request.prompt for sequence in sequences]
+            history = History.from_lists(prompts, [sequence.token_ids for sequence in sequences], logits.device)
         mask = None
-        if group.sequence.matcher is not None:
+        if sequences[0].matcher is not None:
             words = np.zeros((len(live), self.settings.vocabulary.num_mask_words), dtype=np.int32)
-            for row, hypothesis in enumerate(live):
-                assert hypothesis.matcher is not None
-                hypothesis.matcher.fill_bitmask(words, row)
+            for row, sequence in enumerate(sequences):
+                assert sequence.matcher is not None
+                sequence.matcher.fill_bitmask(words, row)
             mask = torch.from_numpy(words).to(logits.device)
         own = torch.log_softmax(logits.float(), dim=-1)
         processed = pipeline(own, history, mask)
         if not bool(is_faulty(processed).any()):
             return processed
         if pipeline.first_fault(own, history, mask) is not None:
-            raise non_finite(self.settings, group.place, own, history, mask)
+            raise non_finite(self.settings, at, own, history, mask)
         # A truncation of a row without tokens divides 0 by 0. Such a hypothesis has no continuation.
         return processed.masked_fill(processed.isnan(), -math.inf)
 
-    def _noise(self, group: BeamGroup, beams: Beams, logits: Tensor) -> Tensor:
+    def _noise(self, beams: Beams, logits: Tensor) -> Tensor:
         """Gumbel noise [B, V], keyed by seed, sample, rank of the hypothesis, and position."""
-        num_live, request = len(beams.live), group.sequence.request
-        numbers = [request.sequence * self._options.num_beams + rank for rank in range(num_live)]
-        position = len(beams.live[0].token_ids)
-        return gumbel([request.seed] * num_live, numbers, [position] * num_live, logits.shape[1], logits.device)
+        num_live, sequence = len(beams.live), beams.live[0].sequence
+        first = sequence.request.sequence * self._options.num_beams
+        positions = [len(sequence.token_ids)] * num_live
+        numbers = [*range(first, first + num_live)]
+        return gumbel([sequence.request.seed] * num_live, numbers, positions, logits.shape[1], logits.device)
 
-    def _measured(self, candidates: Sequence[Candidate], logits: Tensor) -> list[TokenLogprob]:
-        """The log-probabilities of the tokens of candidates under the model's own distribution, if they are wanted."""
-        if self.settings.num_alternatives is None or not candidates:
-            return []
-        parents = torch.tensor([candidate.beam for candidate in candidates], device=logits.device)
-        return measure(logits[parents], [candidate.token for candidate in candidates], self.settings.num_alternatives)
+    def _extended(self, beams: Beams, candidate: Candidate) -> Hypothesis:
+        """A hypothesis with one token more; it may have ended.
 
-    def _reason_after(self, beams: Beams, candidate: Candidate) -> FinishReason | None:
-        """Why the text of a candidate ends with it; None if it goes on."""
-        hypothesis, token = beams.live[candidate.beam], candidate.token
-        matcher = hypothesis.matcher
-        if matcher is not None:
-            _accept(matcher, token)
-        tokens = (*hypothesis.token_ids, token)
-        reason = finish_reason(
-            token,
-            eos_token_ids=self.settings.vocabulary.eos_token_ids,
-            matcher=matcher,
-            is_stopped=bool(self.settings.stop) and self._text(tokens, matcher)[1].is_stopped,
-            num_tokens=len(tokens),
-            max_tokens=beams.max_tokens,
-        )
-        if matcher is not None:
-            matcher.rollback(1)
-        return reason
-
-    def _text(self, token_ids: Sequence[int], matcher: Matcher | None) -> tuple[str, TextStream]:
-        """The text of tokens, as far as it is certain before the end, and its stream."""
-        texts = self.settings.vocabulary.token_bytes if matcher is None else matcher.token_texts
-        stream = TextStream(self.settings.stop)
-        return "".join(stream.push(texts[token] or b"") for token in token_ids), stream
+        Raises:
+            DecodekitError: the constraint fails.
+        """
+        parent = beams.live[candidate.beam].sequence
+        sequence = parent.fork(parent.request, parent.row)
+        append_token(sequence, candidate.token, self.settings, None)
+        if sequence.error is not None:
+            raise sequence.error
+        return Hypothesis(sequence, candidate.log_prob)
 
     def update(self, group: BeamGroup) -> Update | None:
         """The end of a search: its texts, best first."""
         if not group.is_done:
             return None
         found = sorted((one for beams in group.beams for one in beams.finished), key=self._options.rank, reverse=True)
-        error = group.sequence.error
+        error = group.error
         if error is None and not found:
             error = DeadEndError(
                 "no beam has a token that may follow, and none is complete",
                 at=f"prompt {group.sequence.index}",
                 hint="more beams, a wider constraint, or fewer forbidden tokens",
             )
-        now = time.perf_counter()
         if error is not None:
-            reason: FinishReason = "dead_end" if isinstance(error, DeadEndError) else "error"
-            return self._ended(group, replace(group.best, finish_reason=reason), now, error)
-        return with_others(self._ended(group, one, now) for one in found[: self._options.num_return_sequences])
+            group.best.sequence.finish("dead_end" if isinstance(error, DeadEndError) else "error", error)
+            found = [group.best]
+        return with_others(self._ended(group, one) for one in found[: self._options.num_return_sequences])
 
-    def _ended(
-        self, group: BeamGroup, hypothesis: Hypothesis, now: float, error: DecodekitError | None = None
-    ) -> Update:
-        sequence = group.sequence
-        certain, stream = self._text(hypothesis.token_ids, hypothesis.matcher)
-        assert hypothesis.finish_reason is not None
-        result = Result(
-            hypothesis.token_ids,
-            hypothesis.finish_reason,
-            error,
-            hypothesis.logprobs,
-            Stats(
-                num_prompt_tokens=len(sequence.request.prompt),
-                num_generated_tokens=len(hypothesis.token_ids),
-                num_forwards=sequence.num_forwards,
-                ttft_s=None,  # nothing is certain before the end
-                duration_s=now - sequence.started_at,
-            ),
-            hypothesis.score(self._options.length_penalty),
-            is_satisfied=is_satisfied(hypothesis.finish_reason, hypothesis.matcher),
-        )
-        return Update(sequence.index, certain + stream.close(), hypothesis.token_ids, result)
+    def _ended(self, group: BeamGroup, hypothesis: Hypothesis) -> Update:
+        update = update_of(hypothesis.sequence)
+        assert update.result is not None
+        # Nothing is certain before the end, and masks are filled for all hypotheses together.
+        stats = replace(update.result.stats, num_forwards=group.num_forwards, ttft_s=None, mask_s=None, log_z=None)
+        score = hypothesis.score(self._options.length_penalty)
+        return replace(update, result=replace(update.result, stats=stats, score=score))

@@ -32,7 +32,7 @@ from torch.nn.functional import normalize
 
 from decodekit.errors import DeadEndError, DecodekitError
 from decodekit.generation.append import append_token
-from decodekit.generation.drawing import choose, measure, scores
+from decodekit.generation.drawing import Outputs, record
 from decodekit.generation.driver import CacheRows, Group, Policy
 from decodekit.generation.forced import append_forced
 from decodekit.generation.masks import Masks
@@ -170,16 +170,12 @@ class ContrastiveRows(Policy[Comparison]):
         positions = [Position(group.sequence) for group in groups]
         logits = torch.cat([group.logits for group in groups if group.logits is not None])  # [N, V]
         bitmask = self._masks.fill([group.sequence for group in groups], [[] for _ in groups])
-        first = choose(positions, logits, bitmask, self.settings, rows.table)  # as greedy decoding has it
+        outputs = Outputs(positions, logits, bitmask, self.settings, rows.table)
+        first = outputs.choose()  # as greedy decoding has it
         alive = [i for i, token in enumerate(first) if isinstance(token, int)]
         processed: dict[int, Tensor] = {}
         if alive and self.num_rows > 1:
-            index = torch.tensor(alive)
-            some = None if bitmask is None else bitmask[index]
-            found = scores(
-                [positions[i] for i in alive], logits[index.to(logits.device)], some, self.settings, rows.table
-            )
-            processed = dict(zip(alive, found if isinstance(found, Tensor) else found.dense(), strict=True))
+            processed = dict(zip(alive, outputs.at(alive).scores(), strict=True))
         for i, (group, token) in enumerate(zip(groups, first, strict=True)):
             if isinstance(token, DecodekitError):
                 group.sequence.finish("dead_end" if isinstance(token, DeadEndError) else "error", token)
@@ -197,8 +193,7 @@ class ContrastiveRows(Policy[Comparison]):
         assert group.logits is not None
         num_before = len(sequence.token_ids)
         goes_on = append_token(sequence, token, settings, rows.table)
-        if settings.num_alternatives is not None and len(sequence.token_ids) > num_before:
-            sequence.logprobs += measure(group.logits, [token], settings.num_alternatives, group.mask)
+        record([(sequence, sequence.token_ids[num_before:], 0)], group.logits, group.mask, settings)
         if goes_on:
             append_forced(sequence, settings, rows.table)
         group.choices = group.logits = None

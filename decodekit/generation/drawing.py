@@ -6,9 +6,8 @@ a draft may be looked at as a whole, and why rows do not meet.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from collections.abc import Sequence as Rows
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -32,86 +31,116 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from decodekit.models.causal_lm import CausalLM
+    from decodekit.sampling import Mirostat
     from decodekit.speculation.verification import Verify
     from decodekit.vocabulary import Vocabulary
 
 
-def choose(
-    positions: Rows[Position], logits: Tensor, bitmask: Tensor | None, settings: Settings, table: TokenTable | None
-) -> list[int | DecodekitError]:
-    """One token per position, or the error of the position."""
-    draw_all = draw if settings.mirostat is None else draw_along
-    if bitmask is None:
-        return draw_all(positions, logits, None, settings, table)
-    # A token that is the only one allowed is certain: temperature and truncation keep it, whatever its logit. Noise is
-    # keyed by position, so that not drawing here moves no later draw.
-    sole = sole_tokens(bitmask)
-    if settings.can_ban:
-        sole = [token if token == NONE_ALLOWED else None for token in sole]
-    rows = [row for row, token in enumerate(sole) if token is None]
-    if len(rows) == len(positions):
-        return draw_all(positions, logits, bitmask, settings, table)
-    drawn: Iterator[int | DecodekitError] = iter(())
-    if rows:
-        index = torch.tensor(rows)
-        some = [positions[row] for row in rows]
-        drawn = iter(draw_all(some, logits[index.to(logits.device)], bitmask[index], settings, table))
-    return [
-        next(drawn) if token is None else one.sequence.error or _dead_end(one) if token == NONE_ALLOWED else token
-        for one, token in zip(positions, sole, strict=True)
-    ]
+@dataclass(frozen=True, slots=True)
+class Outputs:
+    """What the model gives for the positions of a step, and what a token is taken from at each.
 
+    Args:
+        positions: P of them.
+        logits: float32 [P, V], as the model gives them.
+        bitmask: int32 [P, W], the allowed tokens; None in free text.
+        settings: how tokens are taken.
+        table: the prefixes, if a processor of the pipeline looks back.
+    """
 
-def draw(
-    positions: Rows[Position], logits: Tensor, bitmask: Tensor | None, settings: Settings, table: TokenTable | None
-) -> list[int | DecodekitError]:
-    """Process the logits [P, V] and select one token per position, or the error of the position."""
-    try:
-        rows, keys = scores(positions, logits, bitmask, settings, table), noise_keys(positions)
-        return verified([*settings.select(rows, keys).tolist()], positions, rows, keys)
-    except DecodingError as error:
-        if len(positions) == 1:
-            return [_at(positions[0], error, logits, bitmask, settings, table)]
-    # One position must not stop the others. Everything is a function of the position, so that each is drawn alone.
-    return [
-        choice
-        for row, position in enumerate(positions)
-        for choice in draw([position], *_only(row, logits, bitmask), settings, table)
-    ]
+    positions: Rows[Position]
+    logits: Tensor
+    bitmask: Tensor | None
+    settings: Settings
+    table: TokenTable | None
 
+    def at(self, indices: Rows[int]) -> Outputs:
+        """Those of some positions."""
+        index = torch.tensor(indices)
+        return Outputs(
+            [self.positions[i] for i in indices],
+            self.logits[index.to(self.logits.device)],
+            None if self.bitmask is None else self.bitmask[index],
+            self.settings,
+            self.table,
+        )
 
-def _only(row: int, logits: Tensor, bitmask: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    return logits[row : row + 1], None if bitmask is None else bitmask[row : row + 1]
+    def choose(self) -> list[int | DecodekitError]:
+        """One token per position, or the error of the position."""
+        if self.bitmask is None:
+            return self.draw()
+        # A token that is the only one allowed is certain: temperature and truncation keep it, whatever its logit. Noise
+        # is keyed by position, so that not drawing here moves no later draw.
+        sole = sole_tokens(self.bitmask)
+        if self.settings.can_ban:
+            sole = [token if token == NONE_ALLOWED else None for token in sole]
+        rows = [row for row, token in enumerate(sole) if token is None]
+        if len(rows) == len(self.positions):
+            return self.draw()
+        drawn = iter(self.at(rows).draw() if rows else ())
+        return [
+            next(drawn) if token is None else one.sequence.error or _dead_end(one) if token == NONE_ALLOWED else token
+            for one, token in zip(self.positions, sole, strict=True)
+        ]
 
+    def draw(self) -> list[int | DecodekitError]:
+        """Process the logits and select one token per position, or the error of the position."""
+        positions, settings = self.positions, self.settings
+        if settings.mirostat is not None:
+            return self._draw_along(settings.mirostat)
+        try:
+            rows, keys = self.narrowed(), noise_keys(positions)
+            return verified([*settings.select(rows, keys).tolist()], positions, rows, keys)
+        except DecodingError as error:
+            if len(positions) == 1:
+                return [self._fault(error)]
+        # One position must not stop the others. Everything is a function of the position, so that each is drawn alone.
+        return [choice for row in range(len(positions)) for choice in self.at([row]).draw()]
 
-def draw_along(
-    positions: Rows[Position], logits: Tensor, bitmask: Tensor | None, settings: Settings, table: TokenTable | None
-) -> list[int | DecodekitError]:
-    """`draw` with a truncation that adapts to the text; see `generation.mirostat_states`."""
-    assert settings.mirostat is not None
-    try:
-        rows = scores(positions, logits, bitmask, settings, table)
-    except DecodingError as error:  # of a processor, whatever the position
-        return [_at(position, error, logits, bitmask, settings, table) for position in positions]
-    rows = rows.dense() if isinstance(rows, Candidates) else rows
-    choices = take_along(settings.mirostat, settings.select, positions, rows, noise_keys(positions))
-    return [
-        _at(position, choice, *_only(row, logits, bitmask), settings, table)
-        if isinstance(choice, DecodingError)
-        else choice
-        for row, (position, choice) in enumerate(zip(positions, choices, strict=True))
-    ]
+    def _draw_along(self, mirostat: Mirostat) -> list[int | DecodekitError]:
+        """`draw` with a truncation that adapts to the text; see `generation.mirostat_states`."""
+        positions = self.positions
+        choices: Rows[int | DecodingError]
+        try:
+            choices = take_along(mirostat, self.settings.select, positions, self.scores(), noise_keys(positions))
+        except DecodingError as error:  # of a processor, whatever the position
+            choices = [error] * len(positions)
+        return [
+            self.at([row])._fault(choice) if isinstance(choice, DecodingError) else choice
+            for row, choice in enumerate(choices)
+        ]
 
+    def scores(self) -> Tensor:
+        """The processed logits, float32 [P, V]."""
+        rows = self.narrowed()
+        return rows.dense() if isinstance(rows, Candidates) else rows
 
-def scores(
-    positions: Rows[Position], logits: Tensor, bitmask: Tensor | None, settings: Settings, table: TokenTable | None
-) -> Tensor | Candidates:
-    """The processed rows: each with the text that stands before it, draft included, and with its own mask."""
-    device = logits.device
-    history = None
-    if table is not None:
-        history = table.history([one.sequence for one in positions], [one.draft for one in positions], device)
-    return settings.pipeline.narrow(logits, history, None if bitmask is None else bitmask.to(device))
+    def narrowed(self) -> Tensor | Candidates:
+        """The processed rows: each with the text that stands before it, draft included, and with its own mask."""
+        return self.settings.pipeline.narrow(self.logits, self.history(), self._mask())
+
+    def history(self) -> History | None:
+        """The text before each position, if a processor looks back."""
+        if self.table is None:
+            return None
+        drafts = [one.draft for one in self.positions]
+        return self.table.history([one.sequence for one in self.positions], drafts, self.logits.device)
+
+    def _mask(self) -> Tensor | None:
+        return None if self.bitmask is None else self.bitmask.to(self.logits.device)
+
+    def _fault(self, error: DecodingError) -> DecodingError:
+        """The error of the only position, with the place that a caller knows, and with who made it."""
+        at = str(self.positions[0])
+        if isinstance(error, DeadEndError):
+            cause = "every token that is allowed has a logit of -inf"
+            hint = error.hint or "a wider constraint, or fewer forbidden tokens in logit_bias"
+            return DeadEndError(cause, at=at, hint=hint)
+        if isinstance(error, NonFiniteLogitsError):
+            return non_finite(self.settings, at, self.logits, self.history(), self._mask())
+        if isinstance(error, ProcessorError):
+            return ProcessorError(error.cause, at=f"{at}, {error.at}", hint=error.hint)
+        return error
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,51 +169,47 @@ class LikeTarget:
 
     def take(self, rows: Rows[int], drafts: Rows[Rows[int]], logits: Tensor) -> list[int | None]:
         """One token per position. Masks are dear and most tokens are legal: a mask is made where one is not."""
-        positions = [Position(self.sequences[row], draft) for row, draft in zip(rows, drafts, strict=True)]
-        tokens = [_token(choice) for choice in draw(positions, logits, None, self.settings, self.table)]
-        illegal = [i for i, token in enumerate(tokens) if not _allows(positions[i], token)]
+        outputs = self._outputs(rows, drafts, logits)
+        choices = outputs.draw()
+        illegal = [i for i, choice in enumerate(choices) if not _allows(outputs.positions[i], choice)]
         if illegal:
-            some = [positions[i] for i in illegal]
-            index = torch.tensor(illegal, device=logits.device)
-            redrawn = draw(some, logits[index], self._masks(some), self.settings, self.table)
-            for i, choice in zip(illegal, redrawn, strict=True):
-                tokens[i] = _token(choice)
-        return tokens
+            for i, choice in zip(illegal, self._masked(outputs.at(illegal)).draw(), strict=True):
+                choices[i] = choice
+        return [choice if isinstance(choice, int) else None for choice in choices]
 
     def draw(self, rows: Rows[int], drafts: Rows[Rows[int]], logits: Tensor) -> tuple[list[int | None], Tensor]:
         """Tokens drawn apart from the target's, and the distributions q that they come from, which need all masks."""
-        positions = [Position(self.sequences[row], draft) for row, draft in zip(rows, drafts, strict=True)]
-        has_masks = any(position.sequence.matcher is not None for position in positions)
-        processed = scores(positions, logits, self._masks(positions) if has_masks else None, self.settings, self.table)
-        processed = processed.dense() if isinstance(processed, Candidates) else processed
+        outputs = self._outputs(rows, drafts, logits)
+        has_masks = any(position.sequence.matcher is not None for position in outputs.positions)
+        processed = (self._masked(outputs) if has_masks else outputs).scores()
         bad = faults(processed.amax(dim=-1))
-        good = [i for i in range(len(positions)) if i not in bad]
-        tokens: list[int | None] = [None] * len(positions)
+        good = [i for i in range(len(rows)) if i not in bad]
+        tokens: list[int | None] = [None] * len(rows)
         if good:
-            keys = noise_keys(positions).of(good, Stream.DRAFT)
+            keys = noise_keys(outputs.positions).of(good, Stream.DRAFT)
             drawn = sample(processed[good], keys.seeds, keys.sequences, keys.positions).tolist()
             for i, token in zip(good, drawn, strict=True):
                 tokens[i] = token
         return tokens, processed.softmax(dim=-1)
 
-    def _masks(self, positions: Rows[Position]) -> Tensor:
-        """The tokens allowed at each position, int32 [P, W]."""
-        words = np.zeros((len(positions), self.vocabulary.num_mask_words), dtype=np.int32)
-        for position, row in zip(positions, words, strict=True):
+    def _outputs(self, rows: Rows[int], drafts: Rows[Rows[int]], logits: Tensor) -> Outputs:
+        positions = [Position(self.sequences[row], draft) for row, draft in zip(rows, drafts, strict=True)]
+        return Outputs(positions, logits, None, self.settings, self.table)
+
+    def _masked(self, outputs: Outputs) -> Outputs:
+        """The outputs with the tokens allowed at each position."""
+        words = np.zeros((len(outputs.positions), self.vocabulary.num_mask_words), dtype=np.int32)
+        for position, row in zip(outputs.positions, words, strict=True):
             _fill_ahead(position, row)
-        return torch.from_numpy(words)
+        return replace(outputs, bitmask=torch.from_numpy(words))
 
 
-def _token(choice: int | DecodekitError) -> int | None:
-    return choice if isinstance(choice, int) else None
-
-
-def _allows(position: Position, token: int | None) -> bool:
+def _allows(position: Position, choice: int | DecodekitError) -> bool:
     matcher = position.sequence.matcher
     if matcher is None:
         return True
     try:
-        return token is not None and matcher.validate([*position.draft, token]) > len(position.draft)
+        return isinstance(choice, int) and matcher.validate([*position.draft, choice]) > len(position.draft)
     except DecodekitError:  # the row will meet the error by itself
         return True
 
@@ -219,7 +244,8 @@ def record(
     positions = [position for _, tokens, first in taken for position in range(first, first + len(tokens))]
     if not positions:
         return
-    rows = logits if len(positions) == len(logits) else logits[torch.tensor(positions, device=logits.device)]
+    is_every = positions == list(range(len(logits)))
+    rows = logits if is_every else logits[torch.tensor(positions, device=logits.device)]
     masks = None if bitmask is None else bitmask[torch.tensor(positions)]
     every = [token for _, tokens, _ in taken for token in tokens]
     entries = iter(measure(rows, every, settings.num_alternatives, masks))
@@ -256,28 +282,6 @@ def _dead_end(position: Position) -> DeadEndError:
         at=str(position),
         hint="a tokenizer that has every byte as a token, or a wider constraint",
     )
-
-
-def _at(
-    position: Position,
-    error: DecodingError,
-    logits: Tensor,
-    bitmask: Tensor | None,
-    settings: Settings,
-    table: TokenTable | None,
-) -> DecodingError:
-    """The error of a position that was drawn alone, with the position that a caller knows, and with who made it."""
-    if isinstance(error, DeadEndError):
-        cause = "every token that is allowed has a logit of -inf"
-        hint = error.hint or "a wider constraint, or fewer forbidden tokens in logit_bias"
-        return DeadEndError(cause, at=str(position), hint=hint)
-    if isinstance(error, NonFiniteLogitsError):
-        device = logits.device
-        history = None if table is None else table.history([position.sequence], [position.draft], device)
-        return non_finite(settings, str(position), logits, history, None if bitmask is None else bitmask.to(device))
-    if isinstance(error, ProcessorError):
-        return ProcessorError(error.cause, at=f"{position}, {error.at}", hint=error.hint)
-    return error
 
 
 def non_finite(

@@ -98,7 +98,7 @@ class Policy(ABC, Generic[G]):
     num_rows: int = 1
     """Rows of a request."""
     num_samples: int = 1
-    """How often a request is decoded; samples of request s are numbered from s num_samples on, which keys their noise."""
+    """How often a request is decoded: samples of request s have the numbers from s num_samples on, for their noise."""
     is_prompt_shared: bool = False
     """Whether several rows begin with one prompt, which is read once and copied."""
     option: str | None = None

@@ -40,7 +40,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from decodekit.errors import ConstraintError, DeadEndError, DecodekitError, DecodingError
 from decodekit.generation.append import append_token
-from decodekit.generation.drawing import non_finite, record, scores
+from decodekit.generation.drawing import Outputs, non_finite, record
 from decodekit.generation.driver import CacheRows, Group, Policy
 from decodekit.generation.masks import Masks
 from decodekit.generation.positions import Position, noise_keys
@@ -58,7 +58,6 @@ from decodekit.generation.sharing import copy_rows
 from decodekit.generation.stats import ParticleStats
 from decodekit.generation.step import forward
 from decodekit.generation.weighted_draws import NO_DRAW, Draw, masked_draws, rejection_draw
-from decodekit.sampling import Candidates
 from decodekit.sampling.noise import Stream, gumbel, uniforms
 from decodekit.sampling.pipeline import is_faulty
 
@@ -198,22 +197,21 @@ class ParticleFilter(Policy[Population]):
     ) -> list[Draw]:
         """A legal token of each particle with its weight; an error of one is that of its population."""
         positions = [Position(population.sequences[place]) for population, place in live]
+        outputs = Outputs(positions, logits, None, self.settings, rows.table)
         for i, peak in enumerate(logits.amax(dim=-1).tolist()):
             if not math.isfinite(peak):  # the maximum of a row with NaN is NaN
                 live[i][0].error = non_finite(self.settings, str(positions[i]), logits[i : i + 1])
         try:
-            found = scores(positions, logits, None, self.settings, rows.table)
+            processed = outputs.scores()
         except DecodingError as error:  # of a processor, whatever the position
             for population, _ in live:
                 population.error = population.error or error
             return [NO_DRAW] * len(live)
-        processed = found.dense() if isinstance(found, Candidates) else found
         for i, is_bad in enumerate(is_faulty(processed).tolist()):
             if is_bad and live[i][0].error is None:
-                history = None
-                if rows.table is not None:
-                    history = rows.table.history([positions[i].sequence], [()], logits.device)
-                live[i][0].error = non_finite(self.settings, str(positions[i]), logits[i : i + 1], history)
+                live[i][0].error = non_finite(
+                    self.settings, str(positions[i]), logits[i : i + 1], outputs.at([i]).history()
+                )
         keys = noise_keys(positions)
         if self._options.method == "awrs":
             return self._draw_by_rejection(live, processed, keys)

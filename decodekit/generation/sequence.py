@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence as Tokens
+from copy import copy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -172,15 +173,13 @@ class Sequence:
     def fork(self, request: Request, row: int) -> Sequence:
         """The same text for another sample in another row, where it goes on by itself.
 
-        What belongs to one way of taking tokens (bans, drafts, states) is not copied: searches have none of it.
+        Only for texts without bans, drafts and states, which would be shared: searches have none of them.
         """
-        twin = Sequence(self.index, request, self.max_tokens, self.stop, row)
+        twin = copy(self)
+        twin.request, twin.row = request, row
         twin.matcher = None if self.matcher is None else self.matcher.fork()
-        twin.stream, twin.new_text = self.stream.fork(), self.new_text
+        twin.stream = self.stream.fork()
         twin.pending, twin.token_ids, twin.logprobs = [*self.pending], [*self.token_ids], [*self.logprobs]
-        twin.num_forwards, twin.started_at = self.num_forwards, self.started_at
-        twin.num_guard_refusals, twin.mask_s = self.num_guard_refusals, self.mask_s
-        twin.finish_reason = self.finish_reason
         return twin
 
     def forget_states(self) -> None:

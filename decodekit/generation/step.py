@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence as Rows
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
@@ -43,7 +43,7 @@ from decodekit.errors import DeadEndError, DecodekitError
 from decodekit.generation.append import append_token
 from decodekit.generation.backtracking import MAX_REDRAWS, checkpoint, destination, failure, give_up
 from decodekit.generation.budget import can_stop_here, ends_in_time, keep_ending, must_close
-from decodekit.generation.drawing import LikeTarget, choose, record
+from decodekit.generation.drawing import LikeTarget, Outputs, record
 from decodekit.generation.forced import append_forced, forced_run
 from decodekit.generation.masks import Masks
 from decodekit.generation.padding import right_padded
@@ -119,10 +119,11 @@ def step(
     positions = positions_along(sequences, guesses)  # P = N + all draft tokens
     logits = forward(sequences, model, cache, drafts=drafts)  # [P, V], as the model gives them
     bitmask = masks.fill(sequences, drafts)  # [P, words] or None, on the CPU while a GPU computes
-    target = choose(positions, logits, bitmask, settings, table)  # the target's own tokens, or errors
+    outputs = Outputs(positions, logits, bitmask, settings, table)
+    target = outputs.choose()  # the target's own token at every position, or an error
     firsts = accumulate([len(guess.tokens) + 1 for guess in guesses], initial=0)  # the first position of every row
     verdicts = [
-        verify(sequence, guess, draft, first, target, logits, bitmask, settings, table)
+        verify(sequence, guess, draft, first, target, outputs)
         for sequence, guess, draft, first in zip(sequences, guesses, drafts, firsts, strict=False)
     ]
     taken = [(sequence, one.tokens, one.first) for sequence, one in zip(sequences, verdicts, strict=True)]
@@ -207,10 +208,7 @@ def verify(
     draft: list[int],
     first: int,
     target: Rows[int | DecodekitError],
-    logits: Tensor,
-    bitmask: Tensor | None,
-    settings: Settings,
-    table: TokenTable | None,
+    outputs: Outputs,
 ) -> Verdict:
     """Take the target's tokens of one row as far as the draft agrees, and one more; the row may finish by any of them.
 
@@ -219,9 +217,9 @@ def verify(
         guess: what was guessed.
         draft: the tokens of the guess; fewer if the constraint failed on the way.
         first: the first position of the row.
-        target, logits, bitmask: of all positions.
-        settings, table: as in `step`.
+        target, outputs: of all positions.
     """
+    settings = outputs.settings
     own = target[first : first + len(draft) + 1]
     if settings.is_canonical:  # forced by their bytes: taken whatever the target would take
         own = [*draft[: guess.num_forced], *own[guess.num_forced :]]
@@ -229,7 +227,7 @@ def verify(
     for position, choice in enumerate(coupled_match(draft, own), first):
         if settings.is_canonical and position - first > guess.num_forced and forced_run(sequence, settings):
             break  # what follows here is not the target's to choose
-        outcome = settle(sequence, choice, position, logits, bitmask, settings, table)
+        outcome = settle(sequence, choice, position, outputs)
         if isinstance(outcome, Backtrack):
             backtrack = outcome
         elif isinstance(outcome, End):
@@ -238,7 +236,7 @@ def verify(
             sequence.finish("dead_end" if isinstance(outcome, DeadEndError) else "error", outcome)
         else:
             sequence.pending.clear()  # what stands before the position has been read, draft tokens too
-            append_token(sequence, outcome, settings, table)
+            append_token(sequence, outcome, settings, outputs.table)
         if sequence.finish_reason is not None or outcome != choice:
             break
     sequence.forget_states()
@@ -258,30 +256,22 @@ def verify(
     return Verdict(first, tokens, backtrack)
 
 
-def settle(
-    sequence: Sequence,
-    choice: int | DecodekitError,
-    position: int,
-    logits: Tensor,
-    bitmask: Tensor | None,
-    settings: Settings,
-    table: TokenTable | None,
-) -> Outcome:
+def settle(sequence: Sequence, choice: int | DecodekitError, position: int, outputs: Outputs) -> Outcome:
     """The outcome of a position that the text has reached: what may not come is cleared and drawn again."""
-    if bitmask is None or not (sequence.has_guard or must_close(sequence, settings)):
+    settings = outputs.settings
+    if outputs.bitmask is None or not (sequence.has_guard or must_close(sequence, settings)):
         return choice
     sequence.refusal = sequence.place_refusals.get(len(sequence.token_ids), sequence.refusal)
-    here = slice(position, position + 1)
     is_ending = settings.masks_ending
     while isinstance(outcome := judge(sequence, choice, settings), Again):
         assert isinstance(choice, int) and sequence.matcher is not None
-        words = bitmask[position].numpy()
+        words = outputs.bitmask[position].numpy()
         if outcome is Again.TOO_LATE and not is_ending:
             num_left = sequence.max_tokens - len(sequence.token_ids) - 1
             keep_ending(sequence.matcher, sequence.plan, num_left, settings.left_out, words)
             is_ending = True
         forbid(words, choice)
-        [choice] = choose([Position(sequence)], logits[here], bitmask[here], settings, table)
+        [choice] = replace(outputs.at([position]), positions=[Position(sequence)]).choose()
     return outcome
 
 

@@ -14,7 +14,6 @@ from decodekit.constraints.closing import Completions
 from decodekit.constraints.matcher import GrammarMatcher
 from decodekit.errors import LengthError
 from decodekit.generation import samples
-from decodekit.generation import step as steps
 from decodekit.generation.results import Result
 from decodekit.generation.sequence import Request
 from decodekit.generation.step import Settings
@@ -192,7 +191,7 @@ def test_a_large_vocabulary_costs_few_draws_and_few_questions(monkeypatch: pytes
     """Tekken, a model that says anything: 34,934 draws in 42 steps before there were classes of tokens."""
     vocabulary = tekken_vocabulary()
     budget = compile(PERSON, vocabulary).least_tokens() + 8
-    draws = count_calls(monkeypatch, steps, "choose")
+    draws = count_calls(monkeypatch, Outputs, "choose")
     masks = count_calls(monkeypatch, GrammarMatcher, "fill_ending")
     questions = count_calls(monkeypatch, Completions, "are_enough")
     [result] = run(PERSON, Sample(temperature=1.5), budget, num=1, vocabulary=vocabulary)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -335,16 +335,17 @@ def late_mask(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def unmasked_bonus(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The mask of the first place along the whole draft."""
-    own = drawing.choose
+    """The mask of the first position along the whole draft."""
+    own = drawing.Outputs.choose
 
-    def choose(places: Any, logits: Any, bitmask: Any, *rest: Any) -> Any:
-        if bitmask is not None:
-            firsts = [max(j for j in range(i + 1) if not places[j].draft) for i in range(len(places))]
-            bitmask = bitmask[firsts]
-        return own(places, logits, bitmask, *rest)
+    def choose(self: drawing.Outputs) -> Any:
+        if self.bitmask is None:
+            return own(self)
+        positions = self.positions
+        firsts = [max(j for j in range(i + 1) if not positions[j].draft) for i in range(len(positions))]
+        return own(replace(self, bitmask=self.bitmask[firsts]))
 
-    monkeypatch.setattr("decodekit.generation.step.choose", choose)
+    monkeypatch.setattr(drawing.Outputs, "choose", choose)
     for salt in range(4):
         assert_equals_the_plain_loop(
             Greedy(), texts=CONSTRAINTS[2], proposer=lambda texts: Prophet(texts, 0.0, 4), salt=salt
