@@ -14,6 +14,7 @@ from decodekit.constraints.closing import Completions
 from decodekit.constraints.matcher import GrammarMatcher
 from decodekit.errors import LengthError
 from decodekit.generation import samples
+from decodekit.generation.drawing import Outputs
 from decodekit.generation.results import Result
 from decodekit.generation.sequence import Request
 from decodekit.generation.step import Settings
