@@ -17,7 +17,7 @@ from decodekit.errors import ContextLengthError, OptionError
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from decodekit.constraints.matcher import Matcher
+    from decodekit.constraints.matching.matcher import Matcher
     from decodekit.generation.sequence import Request, Sequence
     from decodekit.generation.settings import Settings
     from decodekit.models.causal_lm import CausalLM

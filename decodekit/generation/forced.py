@@ -14,7 +14,7 @@ from decodekit.generation.append import append_token
 from decodekit.generation.budget import ends_in_time, must_close
 
 if TYPE_CHECKING:
-    from decodekit.constraints.matcher import Matcher
+    from decodekit.constraints.matching.matcher import Matcher
     from decodekit.generation.sequence import Sequence
     from decodekit.generation.settings import Settings
     from decodekit.generation.token_table import TokenTable

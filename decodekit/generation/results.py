@@ -12,7 +12,7 @@ from decodekit.generation.stats import Stats
 from decodekit.generation.stopping import FinishReason
 
 if TYPE_CHECKING:
-    from decodekit.constraints.matcher import Matcher
+    from decodekit.constraints.matching.matcher import Matcher
     from decodekit.generation.sequence import Request, Sequence, TokenLogprob
 
 

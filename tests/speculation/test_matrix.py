@@ -13,7 +13,7 @@ from torch import Tensor
 
 from decodekit import sampling
 from decodekit.constraints import Constraint, JsonSchema, Regex, compile
-from decodekit.constraints.matcher import Matcher
+from decodekit.constraints.matching.matcher import Matcher
 from decodekit.generation import samples
 from decodekit.generation.results import Result
 from decodekit.generation.sequence import Request
