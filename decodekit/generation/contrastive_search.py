@@ -97,7 +97,7 @@ class Comparison(Group):
         num_read: how many tokens of prompt and text each row has read.
         context: unit vectors float32 [T, D], the hidden states of the tokens that the first row has read.
         logits: float32 [1, V] of what follows the text; None where its last tokens are yet to be read.
-        mask: of the constraint at that place, int32 [1, W]; None in free text.
+        mask: of the constraint at that position, int32 [1, W]; None in free text.
         choices: the candidates that are being read; None where there is nothing to compare.
     """
 
@@ -227,16 +227,16 @@ class ContrastiveRows(Policy[Comparison]):
         logits, [hidden] = self.model.forward_hidden(
             right_padded(tokens, self.model.device), counts, rows.cache, None if every else indices
         )
-        place_of = {row: place for place, row in enumerate(indices)}
+        index_of = {row: index for index, row in enumerate(indices)}
         compared = [group for group, _ in readings if group.choices is not None]
         for group, parts in readings:
-            places = [place_of[row] for row in group.rows[: len(parts)]]
-            self._learn(group, parts, hidden[places[0]])
+            read = [index_of[row] for row in group.rows[: len(parts)]]
+            self._learn(group, parts, hidden[read[0]])
             if group.choices is None:
-                group.logits = None if group.sequence.pending else logits[places[0]][None]
+                group.logits = None if group.sequence.pending else logits[read[0]][None]
             else:
-                last = hidden[places, [counts[place] - 1 for place in places]]
-                self._compare(group, logits[places], last, rows)
+                last = hidden[read, [counts[index] - 1 for index in read]]
+                self._compare(group, logits[read], last, rows)
         if compared:
             lengths: list[int] = rows.cache.lengths.tolist()
             for group in compared:

@@ -233,6 +233,8 @@ class Driver(Generic[G]):
         """Read the prompts, and let the groups take their first step with the last chunks of them."""
         if self._shared is not None:
             yield from self._read_shared(self._shared, admitted, rows)
+            self._running += admitted  # a token is left to read, as in the other rows
+            return
         for groups in _similar(admitted):
             yield from self._read_chunks(groups, rows)
             yield from self._step(groups, rows)

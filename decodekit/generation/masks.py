@@ -67,7 +67,7 @@ class Masks:
     def _fill_along(self, sequence: Sequence, draft: list[int], words: npt.NDArray[np.int32]) -> list[int]:
         matcher = sequence.matcher
         assert matcher is not None
-        sequence.place_refusals = {}
+        sequence.position_refusals = {}
         begin, num_filled = matcher.num_tokens, 0
         plan: tuple[int, ...] | None = sequence.plan
         try:
@@ -122,7 +122,7 @@ class Masks:
         text = [*sequence.token_ids, *draft]
         for token, refusal in matcher.refusals().items():
             if checkpoint(text, refusal.keep, matcher.token_texts) == len(text):
-                sequence.place_refusals[len(text)] = refusal
+                sequence.position_refusals[len(text)] = refusal
                 forbid(words, token)
 
 

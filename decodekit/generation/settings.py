@@ -54,7 +54,7 @@ class NoiseKeys:
     positions: list[int]
 
     def of(self, rows: Sequence[int], stream: Stream = Stream.TARGET) -> NoiseKeys:
-        """The keys of some rows, for another of the numbers that a place has."""
+        """The keys of some rows, for another of the numbers that a position has."""
         sequences = stream.of([self.sequences[row] for row in rows])
         return NoiseKeys([self.seeds[row] for row in rows], sequences, [self.positions[row] for row in rows])
 
@@ -101,9 +101,10 @@ class Settings:
         max_new_tokens: how many tokens a sequence may have.
         stop: texts that end a sequence.
         num_alternatives: how many alternatives to record with each token's log-probability; None records nothing.
-        can_redraw: whether a token that may not come can be drawn, cleared and drawn again without a change of law:
-            True promises that the selector takes the argmax of something that it computes for every token by itself,
-            and that the pipeline removes no tokens. Otherwise what a guard refuses is cleared before the draw.
+        can_redraw: whether a token that may not come can be drawn, cleared and drawn again without a change of
+            distribution: True promises that the selector takes the argmax of something that it computes for every token
+            by itself, and that the pipeline removes no tokens. Otherwise what a guard refuses is cleared before the
+            draw.
         max_rollbacks: how often a text is taken back because of a guard before its row fails.
         must_close: let no token come after which the constraint cannot be satisfied within `max_new_tokens`.
         fast_forward: what is taken without asking the model.

@@ -78,7 +78,7 @@ class Stats:
             constraint, and for a search that fills masks for all its hypotheses together.
         particles: of a prompt that was continued by particles, what became of them.
         log_z: sum over the tokens of the text of the logarithm of the mass that the constraint's mask leaves under the
-            model's own distribution at their places, the softmax of the logits as they come: 0 without a constraint,
+            model's own distribution at their positions, the softmax of the logits as they come: 0 without a constraint,
             else at most 0, with forced tokens, whose mass is their probability. What a guard had refused at a place
             before its token was taken is not in its mask, nor what comes too late for ``on_length="close"``. None
             unless log-probabilities were asked for, and for a search with several hypotheses that are no particles.

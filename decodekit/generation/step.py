@@ -1,7 +1,7 @@
 """One step of decoding: every sequence of a batch takes one token or more from one forward pass.
 
-Whatever is decoded goes through `step`: the first token after a prompt and all later ones, free or constrained,
-greedy or sampled, with drafts or without. Plain decoding is a draft of length 0.
+Every single text goes through `step`: the first token after a prompt and all later ones, free or constrained, greedy or
+sampled, with drafts or without. Plain decoding is a draft of length 0.
 
 Say the text is ``ab``, of which ``b`` is pending, the constraint allows ``[a-d]*e``, and a proposer offers ``cdx``:
 
@@ -50,7 +50,7 @@ from decodekit.generation.padding import right_padded
 from decodekit.generation.positions import Drawn, Guess, Position, positions_along
 from decodekit.generation.rejection import drawn_tokens, may_test
 from decodekit.generation.sequence import Sequence
-from decodekit.generation.settings import FastForward, NoiseKeys, Selector, Settings
+from decodekit.generation.settings import Settings
 from decodekit.generation.token_table import TokenTable
 from decodekit.models.contrast import uncontrasted
 from decodekit.speculation.proposer import Context, asked
@@ -58,8 +58,6 @@ from decodekit.speculation.verification import coupled_match, num_equal
 
 if TYPE_CHECKING:
     from decodekit.models.causal_lm import Cache, CausalLM, LogitsKind
-
-__all__ = ["Backtrack", "FastForward", "Guess", "NoiseKeys", "Selector", "Settings", "forward", "step"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,7 +259,7 @@ def settle(sequence: Sequence, choice: int | DecodekitError, position: int, outp
     settings = outputs.settings
     if outputs.bitmask is None or not (sequence.has_guard or must_close(sequence, settings)):
         return choice
-    sequence.refusal = sequence.place_refusals.get(len(sequence.token_ids), sequence.refusal)
+    sequence.refusal = sequence.position_refusals.get(len(sequence.token_ids), sequence.refusal)
     is_ending = settings.masks_ending
     while isinstance(outcome := judge(sequence, choice, settings), Again):
         assert isinstance(choice, int) and sequence.matcher is not None

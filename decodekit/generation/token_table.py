@@ -42,20 +42,20 @@ class TokenTable:
         self._tokens = self._tokens[list(rows)]
 
     def history(self, sequences: Rows[Sequence], drafts: Rows[Rows[int]], device: torch.device) -> History:
-        """What stands before each of P places, as tensors on `device`.
+        """What stands before each of P positions, as tensors on `device`.
 
         Args:
-            sequences: [P], that of each place.
-            drafts: [P], the draft tokens before the place.
+            sequences: [P], that of each position.
+            drafts: [P], the draft tokens before the position.
             device: of the tensors.
         """
         lengths = [sequence.length + len(draft) for sequence, draft in zip(sequences, drafts, strict=True)]
         rows = [sequence.row for sequence in sequences]
         self._reserve(max(lengths))
         tokens = self._tokens[rows, : max(lengths)]  # a copy
-        for place, draft in enumerate(drafts):
+        for position, draft in enumerate(drafts):
             if draft:
-                tokens[place, lengths[place] - len(draft) : lengths[place]] = draft
+                tokens[position, lengths[position] - len(draft) : lengths[position]] = draft
         return History(
             token_ids=torch.from_numpy(tokens).to(device),
             prompt_lengths=torch.tensor([len(sequence.request.prompt) for sequence in sequences], device=device),

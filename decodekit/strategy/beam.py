@@ -2,34 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import InitVar, dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
 
-from torch import Tensor
-
 from decodekit.errors import DecodekitError, OptionError, UselessOptionError, raise_faults
 from decodekit.generation.beam_search import BeamOptions, BeamSearch
-from decodekit.generation.driver import Driver
-from decodekit.generation.settings import NoiseKeys
 from decodekit.models.contrast import Contrast, is_contrast
-from decodekit.sampling import Candidates, Pipeline, Stage, Temperature, greedy
+from decodekit.sampling import Pipeline, Stage, Temperature
 from decodekit.sampling.checks import is_count, is_number
 from decodekit.sampling.named import Processors, listed
-from decodekit.speculation.proposer import Proposer, Speculate
-from decodekit.strategy.base import Strategy
+from decodekit.speculation.proposer import Speculate
+from decodekit.strategy.searching import Searching, faults_of_guesses
 
 if TYPE_CHECKING:
-    from decodekit.generation.results import Update
     from decodekit.generation.search import SearchCall
-    from decodekit.generation.sequence import Request
     from decodekit.generation.settings import Settings
     from decodekit.models.causal_lm import CausalLM
 
 
 @dataclass(frozen=True)
-class Beam(Strategy, BeamOptions):
+class Beam(Searching, BeamOptions):
     """The likeliest texts that a search with a few hypotheses finds.
 
     Processors see log-probabilities and the sums are of what they leave, without dividing by its mass: a constraint
@@ -65,16 +59,8 @@ class Beam(Strategy, BeamOptions):
     contrast: Contrast | None = field(default=None, kw_only=True)
 
     def __post_init__(self, speculate: Speculate) -> None:
-        faults = self._faults()
-        if speculate is not None:
-            faults.append(
-                OptionError(
-                    "beam search cannot speculate: a draft continues one text, and beams are several",
-                    at="speculate",
-                    hint='no speculate=, or strategy="greedy"',
-                )
-            )
-        raise_faults(faults)
+        why = "beam search cannot speculate: a draft continues one text, and beams are several"
+        raise_faults([*self._faults(), *faults_of_guesses(speculate, why)])
 
     def _faults(self) -> list[DecodekitError]:
         faults: list[DecodekitError] = []
@@ -143,20 +129,9 @@ class Beam(Strategy, BeamOptions):
         biases = [processor for processor in extra if processor.stage is Stage.BIAS]
         return Pipeline((*biases, Temperature(self.temperature), *(p for p in extra if p.stage is not Stage.BIAS)))
 
-    @property
-    def proposer(self) -> Proposer | None:
-        """None: nobody guesses ahead."""
-        return None
-
-    def select(self, scores: Tensor | Candidates, keys: NoiseKeys, /) -> Tensor:
-        """The likeliest token of each row alone, which is what one hypothesis would take."""
-        return greedy(scores if isinstance(scores, Tensor) else scores.dense())
-
-    def decode(
-        self, model: CausalLM, settings: Settings, num_prompts: int, requests: Iterable[Request | DecodekitError]
-    ) -> Iterator[Update]:
-        """Search the prompts of a stream; see `generation.search.Search`."""
-        return Driver(BeamSearch(model, settings, self), num_prompts, requests).run()
+    def policy(self, model: CausalLM, settings: Settings) -> BeamSearch:
+        """A row for each hypothesis."""
+        return BeamSearch(model, settings, self)
 
     def refusals(self, call: SearchCall) -> Iterator[DecodekitError]:
         """Options that a beam search does not have."""

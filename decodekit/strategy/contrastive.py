@@ -2,34 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import InitVar, dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
 
-from torch import Tensor
-
 from decodekit.errors import DecodekitError, ModelError, OptionError, raise_faults
 from decodekit.generation.contrastive_search import ContrastiveRows
-from decodekit.generation.driver import Driver
-from decodekit.generation.settings import NoiseKeys
 from decodekit.models.layers import HiddenStates
-from decodekit.sampling import Candidates, Pipeline, greedy
+from decodekit.sampling import Pipeline
 from decodekit.sampling.checks import is_count, is_number
 from decodekit.sampling.named import Processors, listed
-from decodekit.speculation.proposer import Proposer, Speculate
-from decodekit.strategy.base import Strategy
+from decodekit.speculation.proposer import Speculate
+from decodekit.strategy.searching import Searching, faults_of_guesses
 
 if TYPE_CHECKING:
-    from decodekit.generation.results import Update
     from decodekit.generation.search import SearchCall
-    from decodekit.generation.sequence import Request
     from decodekit.generation.settings import Settings
     from decodekit.models.causal_lm import CausalLM
 
 
 @dataclass(frozen=True)
-class ContrastiveSearch(Strategy):
+class ContrastiveSearch(Searching):
     """The token that is likely and unlike everything before it, of the `top_k` likeliest. Nothing is drawn.
 
     Processors and the constraint's mask come before the candidates are chosen, so that all candidates may come; where
@@ -62,15 +56,8 @@ class ContrastiveSearch(Strategy):
             cause = f"penalty_alpha={self.penalty_alpha!r} is not a number from 0 to 1"
             faults.append(OptionError(cause, at="penalty_alpha"))
         listed(self.processors, faults)
-        if speculate is not None:
-            faults.append(
-                OptionError(
-                    "contrastive search cannot speculate: each token is compared with candidates beside it",
-                    at="speculate",
-                    hint='no speculate=, or strategy="greedy"',
-                )
-            )
-        raise_faults(faults)
+        why = "contrastive search cannot speculate: each token is compared with candidates beside it"
+        raise_faults([*faults, *faults_of_guesses(speculate, why)])
 
     @cached_property
     def pipeline(self) -> Pipeline:
@@ -78,32 +65,19 @@ class ContrastiveSearch(Strategy):
         return Pipeline(listed(self.processors, []))
 
     @property
-    def proposer(self) -> Proposer | None:
-        """None: nobody guesses ahead."""
-        return None
-
-    @property
     def num_candidates(self) -> int:
         """How many tokens are compared; 1 where no comparison can change the likeliest."""
         return self.top_k if self.penalty_alpha > 0 else 1
 
-    def select(self, scores: Tensor | Candidates, keys: NoiseKeys, /) -> Tensor:
-        """The likeliest token, which is the first candidate."""
-        return greedy(scores if isinstance(scores, Tensor) else scores.dense())
-
-    def decode(
-        self, model: CausalLM, settings: Settings, num_prompts: int, requests: Iterable[Request | DecodekitError]
-    ) -> Iterator[Update]:
-        """Search the prompts of a stream; see `generation.search.Search`.
+    def policy(self, model: CausalLM, settings: Settings) -> ContrastiveRows:
+        """A row for each candidate.
 
         Raises:
             ModelError: the model does not show its layers.
         """
         if not isinstance(model, HiddenStates):
             raise _without_states(model)
-        option = f"top_k={self.top_k}"
-        rows = ContrastiveRows(model, settings, self.num_candidates, self.penalty_alpha, option)
-        return Driver(rows, num_prompts, requests).run()
+        return ContrastiveRows(model, settings, self.num_candidates, self.penalty_alpha, f"top_k={self.top_k}")
 
     def refusals(self, call: SearchCall) -> Iterator[DecodekitError]:
         """Options that contrastive search does not have, and models that it cannot use."""

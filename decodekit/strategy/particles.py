@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, get_args
 
 from decodekit.errors import DecodekitError, OptionError, UselessOptionError, raise_faults
-from decodekit.generation.driver import Driver
 from decodekit.generation.particle_filter import Method, ParticleFilter, ParticleOptions, Returns
 from decodekit.generation.resampling import Resample
 from decodekit.sampling.checks import is_number
+from decodekit.strategy.searching import Searching
 from decodekit.strategy.several import OverSamples
 from decodekit.strategy.tokenwise import Sample
 
 if TYPE_CHECKING:
-    from decodekit.generation.results import Update
     from decodekit.generation.search import SearchCall
-    from decodekit.generation.sequence import Request
     from decodekit.generation.settings import Settings
     from decodekit.models.causal_lm import CausalLM
     from decodekit.strategy.base import Strategy
 
 
 @dataclass(frozen=True, repr=False)
-class Particles(OverSamples, ParticleOptions):
+class Particles(OverSamples, Searching, ParticleOptions):
     """A text from the distribution of the model given that the constraint holds, which masking alone does not give.
 
     The distribution, the weights and the draws are explained in `generation.particle_filter`. `Completion.score` is the
@@ -86,11 +84,9 @@ class Particles(OverSamples, ParticleOptions):
                 hint='method="awrs", which asks about the tokens that are drawn',
             )
 
-    def decode(
-        self, model: CausalLM, settings: Settings, num_prompts: int, requests: Iterable[Request | DecodekitError]
-    ) -> Iterator[Update]:
-        """Continue the prompts of a stream; see `generation.search.Search`."""
-        return Driver(ParticleFilter(model, settings, self), num_prompts, requests).run()
+    def policy(self, model: CausalLM, settings: Settings) -> ParticleFilter:
+        """A row for each particle."""
+        return ParticleFilter(model, settings, self)
 
     def refusals(self, call: SearchCall) -> Iterator[DecodekitError]:
         """Options that particles do not have, and texts that may be anything."""

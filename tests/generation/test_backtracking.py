@@ -17,7 +17,7 @@ from decodekit.generation import samples
 from decodekit.generation.backtracking import luby
 from decodekit.generation.results import Result
 from decodekit.generation.sequence import Request
-from decodekit.generation.step import Settings
+from decodekit.generation.settings import Settings
 from decodekit.strategy import Greedy, Sample, Strategy, can_redraw
 from decodekit.vocabulary import Vocabulary
 from tests.generation.test_driver import choose_by

@@ -17,7 +17,7 @@ from decodekit.generation import samples
 from decodekit.generation.drawing import Outputs
 from decodekit.generation.results import Result
 from decodekit.generation.sequence import Request
-from decodekit.generation.step import Settings
+from decodekit.generation.settings import Settings
 from decodekit.sampling import AllowedTokens, BadWords, LogitBias, LogitsProcessor, MinTokens, Pipeline, SequenceBias
 from decodekit.strategy import Greedy, Sample, Strategy, can_redraw
 from decodekit.vocabulary import Vocabulary

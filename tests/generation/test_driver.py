@@ -18,7 +18,7 @@ from decodekit.generation import driver as driver_module
 from decodekit.generation import samples
 from decodekit.generation.results import Result, Update
 from decodekit.generation.sequence import Request
-from decodekit.generation.step import Settings
+from decodekit.generation.settings import Settings
 from decodekit.generation.stopping import StopStrings
 from decodekit.sampling import History, LogitBias, RepetitionPenalty, sample
 from decodekit.strategy import Greedy, Sample, Strategy

@@ -14,7 +14,7 @@ from decodekit.errors import LengthError
 from decodekit.generation import samples
 from decodekit.generation.results import Result
 from decodekit.generation.sequence import Request
-from decodekit.generation.step import Settings
+from decodekit.generation.settings import Settings
 from decodekit.llm import LLM
 from decodekit.models.huggingface import HuggingFaceLM
 from decodekit.strategy import Greedy, Sample, Strategy

@@ -18,7 +18,7 @@ from scipy.stats import chisquare
 from decodekit.constraints import Choices, compile
 from decodekit.generation import samples
 from decodekit.generation.sequence import Request
-from decodekit.generation.step import NoiseKeys, Settings
+from decodekit.generation.settings import NoiseKeys, Settings
 from decodekit.sampling import sample
 from decodekit.strategy import Sample, Strategy
 from decodekit.vocabulary import Vocabulary

@@ -16,7 +16,7 @@ from decodekit.generation import samples
 from decodekit.generation.driver import PREFILL_TOKENS
 from decodekit.generation.results import Result
 from decodekit.generation.sequence import Request
-from decodekit.generation.step import Settings
+from decodekit.generation.settings import Settings
 from decodekit.models.contrast import guided
 from decodekit.models.guidance import CHUNK, GuidedCache, GuidedLM
 from decodekit.models.huggingface import HuggingFaceLM
