@@ -38,7 +38,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-from decodekit.constraints.bitmask import forbid
+from decodekit.constraints.engine.bitmask import forbid
 from decodekit.errors import DeadEndError, DecodekitError
 from decodekit.generation.append import append_token
 from decodekit.generation.backtracking import MAX_REDRAWS, checkpoint, destination, failure, give_up
