@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from decodekit.errors import DecodekitError, ModelError, OptionError, raise_faults
 from decodekit.generation.contrastive_search import ContrastiveRows
+from decodekit.generation.settings import Settings
 from decodekit.models.layers import HiddenStates
 from decodekit.sampling import Pipeline
 from decodekit.sampling.checks import is_count, is_number
@@ -18,7 +19,6 @@ from decodekit.strategy.searching import Searching, faults_of_guesses
 
 if TYPE_CHECKING:
     from decodekit.generation.search import SearchCall
-    from decodekit.generation.settings import Settings
     from decodekit.models.causal_lm import CausalLM
 
 
