@@ -30,10 +30,9 @@ from decodekit.errors import (
     UselessOptionError,
     VocabularyMismatchError,
 )
-from decodekit.generation.beam import Beam
 from decodekit.llm import LLM, Chunk, Completion, Score
 from decodekit.sampling import History, LogitsProcessor, NoRepeatNGram, Stage, Temperature
-from decodekit.strategy import Greedy, Sample
+from decodekit.strategy import Beam, Greedy, Sample
 from tests.reference.generation import Law, ToyLM, hashed_law
 from tests.reference.generation_tokenizer import BOS, EOS, small_tokenizer
 from tests.reference.vocabularies import sentencepiece_tokenizer

@@ -7,8 +7,8 @@ from typing import Any
 
 from decodekit.constraints.constraint import Constraint
 from decodekit.errors import ConstraintError, DecodekitError, LengthError
-from decodekit.generation.batch import Result
 from decodekit.generation.completion import Completion
+from decodekit.generation.results import Result
 from decodekit.llm.plan import Plan
 
 

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias, Unpack, overload
 from torch import Tensor
 
 from decodekit.errors import ContextLengthError, DecodekitError, OptionError, raise_faults
-from decodekit.generation import families
+from decodekit.generation import samples
 from decodekit.generation.completion import Chunk, Completion, Score
 from decodekit.generation.prompt import Messages, Prompt, TokenIds, check_prompt, each_prompt, encode, is_single
 from decodekit.generation.scoring import token_logprobs
@@ -222,7 +222,7 @@ class LLM:
         texts: dict[int, list[str]] = {}
         requests = self._requests(prompts, plan)
         if plan.search is None:
-            updates = families.decode(plan.model, plan.settings, num_rows, requests, plan.num_samples)
+            updates = samples.decode(plan.model, plan.settings, num_rows, requests, plan.num_samples)
         else:
             updates = plan.search.decode(plan.model, plan.settings, num_rows, requests)
         for update in updates:

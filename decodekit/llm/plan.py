@@ -11,7 +11,7 @@ from decodekit.constraints import as_constraint, compile
 from decodekit.constraints.matching.compiler import CompiledGrammar
 from decodekit.errors import DecodekitError, OptionError, ResourceLimitError, UselessOptionError, raise_faults
 from decodekit.generation import memory
-from decodekit.generation.retreat import MAX_ROLLBACKS
+from decodekit.generation.backtracking import MAX_ROLLBACKS
 from decodekit.generation.search import Choice, Search
 from decodekit.generation.settings import Settings, left_out_of
 from decodekit.generation.stopping import StopStrings

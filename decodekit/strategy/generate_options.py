@@ -15,7 +15,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Final, Literal, TypeAlias, TypedDict, Unpack, cast
 
-from decodekit.generation.beam import Beam
 from decodekit.generation.settings import FastForward
 from decodekit.models.contrast import Contrast
 from decodekit.sampling.checks import plain
@@ -24,6 +23,7 @@ from decodekit.sampling.watermark import Watermark
 from decodekit.speculation.proposer import Speculate
 from decodekit.speculation.verification import Verify
 from decodekit.strategy.base import Strategy
+from decodekit.strategy.beam import Beam
 
 OnLength: TypeAlias = Literal["error", "return", "close"]
 OnError: TypeAlias = Literal["return", "raise"]
@@ -146,7 +146,7 @@ class GenerateOptions:
             and a processor that may forbid any token is refused.
         on_error: what happens when a row fails: ``"return"`` gives a completion with `.error`, ``"raise"`` raises.
         max_rollbacks: how often a text is rolled back because the guard of the constraint refuses it, before its row
-            fails with a `GuardError`; None is `generation.retreat.MAX_ROLLBACKS` (64). Only with a guard.
+            fails with a `GuardError`; None is `generation.backtracking.MAX_ROLLBACKS` (64). Only with a guard.
         fast_forward: what is taken without asking the model where the constraint leaves no choice: ``"exact"``, single
             allowed tokens; ``"off"``, nothing; ``"canonical"``, also single allowed bytes, in the tokenizer's own
             tokens. The first two give the same text, the third changes the distribution; see

@@ -12,11 +12,11 @@ from typing import Any
 
 from decodekit import plugins
 from decodekit.errors import DecodekitError, OptionError, PluginError, UselessOptionError, raise_faults
-from decodekit.generation.beam import Beam
-from decodekit.generation.contrastive import ContrastiveSearch
 from decodekit.sampling import LogitsProcessor, Pipeline
 from decodekit.sampling.checks import plain
 from decodekit.strategy.base import Strategy, accepting
+from decodekit.strategy.beam import Beam
+from decodekit.strategy.contrastive import ContrastiveSearch
 from decodekit.strategy.generate_options import StrategyLike
 from decodekit.strategy.particles import Particles
 from decodekit.strategy.remedies import (
@@ -30,9 +30,6 @@ from decodekit.strategy.several import BestOf, OverSamples, SelfConsistency
 from decodekit.strategy.speculative import speculative
 from decodekit.strategy.spelled import read_options, spelled_strategy
 from decodekit.strategy.tokenwise import Greedy, Mirostat, Sample
-
-Strategy.register(Beam)  # a search of its own, with its options beside it
-Strategy.register(ContrastiveSearch)
 
 
 def _over_samples(kind: Callable[..., OverSamples]) -> Callable[..., Strategy]:

@@ -17,7 +17,7 @@ from decodekit.generation.settings import NoiseKeys
 from decodekit.models.contrast import Contrast
 from decodekit.sampling import Candidates, Pipeline
 from decodekit.sampling.checks import is_count
-from decodekit.sampling.mirostat import Mirostat as MirostatLaw
+from decodekit.sampling.mirostat import Mirostat as Truncation
 from decodekit.speculation import Proposer
 from decodekit.strategy.base import Strategy
 from decodekit.strategy.tokenwise import Greedy, Sample
@@ -38,7 +38,7 @@ class OverSamples(Strategy):
         return self.strategy.select(scores, keys)
 
     @property
-    def mirostat(self) -> MirostatLaw | None:
+    def mirostat(self) -> Truncation | None:
         """That of the samples."""
         return self.strategy.mirostat
 
@@ -92,9 +92,10 @@ class BestOf(OverSamples):
     Args:
         n: how many samples.
         strategy: draws them.
-        rank: what is best: ``"logprob"``, the largest log-probability under the model's own law (before processors,
-            temperature and constraint); ``"mean_logprob"``, the largest mean of it over the tokens; a function of the
-            `Completion` of a sample, the largest number; or another `LLM`, the least perplexity of the text alone.
+        rank: what is best: ``"logprob"``, the largest log-probability under the model's own distribution (before
+            processors, temperature and constraint); ``"mean_logprob"``, the largest mean of it over the tokens; a
+            function of the `Completion` of a sample, the largest number; or another `LLM`, the least perplexity of the
+            text alone.
 
     Raises:
         OptionError: with all options that are out of range or in conflict.

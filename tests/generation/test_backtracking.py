@@ -14,13 +14,14 @@ from decodekit.constraints.composition.composed import Special
 from decodekit.constraints.constraint import Guard, Refusal
 from decodekit.constraints.network import Frame
 from decodekit.errors import ConstraintError, DeadEndError, GuardError
-from decodekit.generation.batch import Batch, Result
-from decodekit.generation.retreat import luby
+from decodekit.generation import samples
+from decodekit.generation.backtracking import luby
+from decodekit.generation.results import Result
 from decodekit.generation.sequence import Request
-from decodekit.generation.step import Settings
+from decodekit.generation.settings import Settings
 from decodekit.strategy import Greedy, Sample, Strategy, can_redraw
 from decodekit.vocabulary import Vocabulary
-from tests.generation.test_batch import choose_by
+from tests.generation.test_driver import choose_by
 from tests.reference.generation import ToyLM, hashed_law
 from tests.reference.guards import guarded_decode
 
@@ -79,7 +80,7 @@ def run(
     tokens: dict[int, list[int]] = {}
     results: dict[int, Result] = {}
     size = settings.vocabulary.size
-    for update in Batch(ToyLM(hashed_law(size, salt=salt), size), settings, num_rows, requests).run():
+    for update in samples.decode(ToyLM(hashed_law(size, salt=salt), size), settings, num_rows, requests):
         texts[update.index] = texts.get(update.index, "") + update.text
         tokens.setdefault(update.index, []).extend(update.token_ids)
         if update.result is not None:

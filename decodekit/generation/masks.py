@@ -1,6 +1,6 @@
-"""What a batch keeps from step to step for its rows: bitmasks of allowed tokens, and the tokens that processors read.
+"""Bitmasks of the tokens that constraints allow, for all positions of a step.
 
-Both are host arrays that are written in place and handed to torch without a copy (on a CPU).
+They are kept in one host array that is written in place and handed to torch without a copy (on a CPU).
 """
 
 from __future__ import annotations
@@ -15,10 +15,9 @@ from torch import Tensor
 
 from decodekit.constraints.engine.bitmask import forbid
 from decodekit.errors import DecodekitError
-from decodekit.generation.retreat import checkpoint
+from decodekit.generation.backtracking import checkpoint
+from decodekit.generation.budget import keep_ending, plan_before
 from decodekit.generation.sequence import Sequence
-from decodekit.generation.taking import keep_ending, plan_before
-from decodekit.sampling import History
 
 ALL_ALLOWED = -1
 """A word of a mask with every bit."""
@@ -27,29 +26,26 @@ NONE_ALLOWED = -1
 
 
 class Masks:
-    """The bitmasks of the places of one step.
+    """The bitmasks of the positions of one step.
 
     Args:
-        num_rows: how many sequences a step may have.
-        num_words: int32 words of one place; bit t % 32 of word t // 32 allows token t.
+        num_words: int32 words of one position; bit t % 32 of word t // 32 allows token t.
         can_redraw: whether a token that a guard refuses keeps its bit, because it can be drawn and refused.
         left_out: where tokens lose their bits after which a text cannot end within its budget, the tokens that it must
             not depend on; else None.
     """
 
-    def __init__(
-        self, num_rows: int, num_words: int, can_redraw: bool = True, left_out: frozenset[int] | None = None
-    ) -> None:
-        self._words = np.zeros((num_rows, num_words), dtype=np.int32)
+    def __init__(self, num_words: int, can_redraw: bool = True, left_out: frozenset[int] | None = None) -> None:
+        self._words = np.zeros((0, num_words), dtype=np.int32)
         self._can_redraw = can_redraw
         self._left_out = left_out
 
     def fill(self, sequences: Rows[Sequence], drafts: list[list[int]]) -> Tensor | None:
-        """The tokens allowed after the first 0, 1, ..., k tokens of each draft, int32 [P, words] as places come.
+        """The tokens allowed after the first 0, 1, ..., k tokens of each draft, int32 [P, words] as positions come.
 
         Valid until the next call; None if all rows are free text. A constraint that fails (it may outgrow its bounds)
         in front of a draft is an error of its sequence, and allows nothing. Where it fails further on, the draft is cut
-        in `drafts`, so that the row meets the failure in its own time; the places behind the cut mean nothing.
+        in `drafts`, so that the row meets the failure in its own time; the positions behind the cut mean nothing.
         """
         if all(sequence.matcher is None for sequence in sequences):
             return None
@@ -71,17 +67,17 @@ class Masks:
     def _fill_along(self, sequence: Sequence, draft: list[int], words: npt.NDArray[np.int32]) -> list[int]:
         matcher = sequence.matcher
         assert matcher is not None
-        sequence.place_refusals = {}
+        sequence.position_refusals = {}
         begin, num_filled = matcher.num_tokens, 0
         plan: tuple[int, ...] | None = sequence.plan
         try:
-            self._fill_place(sequence, (), words[0], plan)
+            self._fill_position(sequence, (), words[0], plan)
             num_filled = 1
-            for place, token in enumerate(draft, 1):
-                plan = self._plan_after(sequence, plan, token, place)
+            for position, token in enumerate(draft, 1):
+                plan = self._plan_after(sequence, plan, token, position)
                 if not matcher.accept(token):
                     break
-                self._fill_place(sequence, draft[:place], words[place], plan)
+                self._fill_position(sequence, draft[:position], words[position], plan)
                 num_filled += 1
         except DecodekitError as error:
             if num_filled == 0:
@@ -92,25 +88,25 @@ class Masks:
         return draft[: num_filled - 1]
 
     def _plan_after(
-        self, sequence: Sequence, plan: tuple[int, ...] | None, token: int, place: int
+        self, sequence: Sequence, plan: tuple[int, ...] | None, token: int, position: int
     ) -> tuple[int, ...] | None:
-        """The plan of a text after a token of a draft, by which it has `place` tokens more; see `Sequence.plan`.
+        """The plan of a text after a token of a draft, by which it has `position` tokens more; see `Sequence.plan`.
 
         None if the text could not end in time: the draft is not followed to there.
         """
         if self._left_out is None or plan is None:
             return plan
         assert sequence.matcher is not None
-        num_left = sequence.max_tokens - len(sequence.token_ids) - place
+        num_left = sequence.max_tokens - len(sequence.token_ids) - position
         plan = plan_before(sequence.matcher, plan, token, num_left, self._left_out)
         return None if plan is None else plan[1:] if plan[:1] == (token,) else ()
 
-    def _fill_place(
+    def _fill_position(
         self, sequence: Sequence, draft: Rows[int], words: npt.NDArray[np.int32], plan: tuple[int, ...] | None
     ) -> None:
         matcher = sequence.matcher
         assert matcher is not None
-        matcher.fill_bitmask(words[None], exact=not sequence.has_guard)  # `retreat` asks the guard what is drawn
+        matcher.fill_bitmask(words[None], exact=not sequence.has_guard)  # `step` asks the guard what is drawn
         if self._left_out is not None and plan is not None:
             num_left = sequence.max_tokens - len(sequence.token_ids) - len(draft) - 1
             keep_ending(matcher, plan, num_left, self._left_out, words)
@@ -126,7 +122,7 @@ class Masks:
         text = [*sequence.token_ids, *draft]
         for token, refusal in matcher.refusals().items():
             if checkpoint(text, refusal.keep, matcher.token_texts) == len(text):
-                sequence.place_refusals[len(text)] = refusal
+                sequence.position_refusals[len(text)] = refusal
                 forbid(words, token)
 
 
@@ -140,62 +136,3 @@ def sole_tokens(bitmask: Tensor) -> list[int | None]:
 def _only_bit(words: npt.NDArray[np.uint32]) -> int:
     word = int(words.nonzero()[0][0])
     return word * 32 + int(words[word]).bit_length() - 1
-
-
-class TokenTable:
-    """Prompt and text of every cache row, padded with -1, for processors that look back.
-
-    Args:
-        num_rows: rows of the cache.
-    """
-
-    def __init__(self, num_rows: int) -> None:
-        self._tokens = np.full((num_rows, 512), -1, dtype=np.int64)
-
-    def begin(self, sequence: Sequence) -> None:
-        """Put the prompt of a new sequence, and the text that it has already, into its row."""
-        tokens = [*sequence.request.prompt, *sequence.token_ids]
-        self._reserve(len(tokens))
-        self._tokens[sequence.row] = -1
-        self._tokens[sequence.row, : len(tokens)] = tokens
-
-    def append(self, sequence: Sequence) -> None:
-        """Add the token that the sequence took last."""
-        self._reserve(sequence.length)
-        self._tokens[sequence.row, sequence.length - 1] = sequence.token_ids[-1]
-
-    def truncate(self, sequence: Sequence) -> None:
-        """Forget the tokens beyond the length of the sequence."""
-        self._tokens[sequence.row, sequence.length :] = -1
-
-    def reorder(self, rows: Rows[int]) -> None:
-        """Row i becomes what row ``rows[i]`` was, as in `Cache.reorder`."""
-        self._tokens = self._tokens[list(rows)]
-
-    def history(self, sequences: Rows[Sequence], drafts: Rows[Rows[int]], device: torch.device) -> History:
-        """What stands before each of P places, as tensors on `device`.
-
-        Args:
-            sequences: [P], that of each place.
-            drafts: [P], the draft tokens before the place.
-            device: of the tensors.
-        """
-        lengths = [sequence.length + len(draft) for sequence, draft in zip(sequences, drafts, strict=True)]
-        rows = [sequence.row for sequence in sequences]
-        self._reserve(max(lengths))
-        tokens = self._tokens[rows, : max(lengths)]  # a copy
-        for place, draft in enumerate(drafts):
-            if draft:
-                tokens[place, lengths[place] - len(draft) : lengths[place]] = draft
-        return History(
-            token_ids=torch.from_numpy(tokens).to(device),
-            prompt_lengths=torch.tensor([len(sequence.request.prompt) for sequence in sequences], device=device),
-            lengths=torch.tensor(lengths, device=device),
-        )
-
-    def _reserve(self, length: int) -> None:
-        num_rows, capacity = self._tokens.shape
-        if length > capacity:
-            wider = np.full((num_rows, max(length, 2 * capacity)), -1, dtype=np.int64)
-            wider[:, :capacity] = self._tokens
-            self._tokens = wider

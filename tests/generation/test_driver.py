@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from decodekit.errors import ContextLengthError, DeadEndError, NonFiniteLogitsError, OptionError, ResourceLimitError
-from decodekit.generation import batch as batch_module
-from decodekit.generation.batch import Batch, Result, Update
+from decodekit.generation import driver as driver_module
+from decodekit.generation import samples
+from decodekit.generation.results import Result, Update
 from decodekit.generation.sequence import Request
-from decodekit.generation.step import Settings
+from decodekit.generation.settings import Settings
 from decodekit.generation.stopping import StopStrings
 from decodekit.sampling import History, LogitBias, RepetitionPenalty, sample
 from decodekit.strategy import Greedy, Sample, Strategy
@@ -43,7 +44,7 @@ def settings_of(
 def run(model: ToyLM, requests: Sequence[Any], settings: Settings, num_rows: int) -> dict[int, tuple[str, Result]]:
     """Text and result by request, after checking the law of updates."""
     updates: dict[int, list[Update]] = {}
-    for update in Batch(model, settings, num_rows, requests).run():
+    for update in samples.decode(model, settings, num_rows, requests):
         assert not updates.get(update.index) or updates[update.index][-1].result is None
         updates.setdefault(update.index, []).append(update)
     done = {}
@@ -165,7 +166,7 @@ def test_rows_are_refilled_at_once_and_lazily() -> None:
 
     model = ToyLM(partial(ends_after, 5), V)
     finished = 0
-    for update in Batch(model, settings_of(), 2, requests()).run():
+    for update in samples.decode(model, settings_of(), 2, requests()):
         assert len(taken) <= finished + 2
         finished += update.result is not None
     assert finished == 10
@@ -189,7 +190,7 @@ def test_a_cache_is_not_larger_than_the_work() -> None:
 
 def test_groups_of_prefill_and_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Prompts are read in groups of similar length; one that is too long alone is read in chunks."""
-    monkeypatch.setattr(batch_module, "PREFILL_TOKENS", 10)
+    monkeypatch.setattr(driver_module, "PREFILL_TOKENS", 10)
     model = ToyLM(never_ends, V)
     requests = [Request([0] * n) for n in (23, 2, 4, 3)]
     done = run(model, requests, settings_of(max_new_tokens=2), 4)
@@ -200,7 +201,7 @@ def test_groups_of_prefill_and_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_long_prompt_does_not_hold_up_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """Between the chunks of a prompt the rows that decode go on."""
-    monkeypatch.setattr(batch_module, "PREFILL_TOKENS", 4)
+    monkeypatch.setattr(driver_module, "PREFILL_TOKENS", 4)
     model = ToyLM(partial(ends_after, 8), V)
     done = run(model, [Request([1]), Request([1] * 7), Request([1] * 15)], settings_of(), 2)
     # the second ends, and the third is read in its row
@@ -232,7 +233,7 @@ def test_many_refusals_do_not_pile_up() -> None:
             taken += 1
             yield Request([])
 
-    updates = Batch(ToyLM(never_ends, V), settings_of(), 4, requests()).run()
+    updates = samples.decode(ToyLM(never_ends, V), settings_of(), 4, requests())
     assert next(updates).result is not None
     assert taken <= 4
 
@@ -319,8 +320,8 @@ def test_constrained_and_free_rows_share_a_batch() -> None:
 
 def test_a_request_can_be_run_again() -> None:
     request = Request([0], TextsMatcher([b"cc"], VOCABULARY))
-    batches = [Batch(ToyLM(never_ends, V), settings_of(), 1, [request]) for _ in range(2)]
-    assert [[update.text for update in batch.run()] for batch in batches] == [["cc"], ["cc"]]
+    batches = [samples.decode(ToyLM(never_ends, V), settings_of(), 1, [request]) for _ in range(2)]
+    assert [[update.text for update in batch] for batch in batches] == [["cc"], ["cc"]]
 
 
 def test_logprobs_are_those_of_the_raw_law() -> None:

@@ -6,13 +6,13 @@ token, the argmax over the rest is the token that the exact mask would have give
 left, the text goes back to a checkpoint, with the token that followed it banned there. Bans belong to the prefix: they
 add up as long as the text comes back to it, and are forgotten when it goes back further.
 
-Going back by one token at a time could wander among the ways to write one value for ever (blanks, escapes). So the r-th
-rollback goes back ``luby(r) - 1`` tokens further than it must: 0, 0, 1, 0, 0, 1, 3, ... (M. Luby, A. Sinclair,
+Going back by one token at a time could wander among the ways to write one value for ever (whitespace, escapes). So the
+r-th rollback goes back ``luby(r) - 1`` tokens further than it must: 0, 0, 1, 0, 0, 1, 3, ... (M. Luby, A. Sinclair,
 D. Zuckerman, Optimal speedup of Las Vegas algorithms, 1993).
 
-All of this is state of one row, so a text does not depend on its neighbours. After the first rollback the law of a row
-is no longer the exact conditional law of the model given that the guard accepts: prefixes are banned that other
-continuations might have saved.
+All of this is state of one row, so a text does not depend on its neighbours. After the first rollback the distribution
+of a row is no longer the exact conditional one of the model given that the guard accepts: prefixes are banned that
+other continuations might have saved.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 MAX_ROLLBACKS: Final = 64
 """How often the text of a row is taken back before the row fails, unless the caller says otherwise."""
 MAX_REDRAWS: Final = 1024
-"""How many tokens are refused at one place before the row fails."""
+"""How many tokens are refused at one position before the row fails."""
 
 
 def luby(number: int) -> int:

@@ -15,13 +15,13 @@ from torch import Tensor
 from decodekit import LLM
 from decodekit.constraints import Regex, compile
 from decodekit.errors import OptionError
-from decodekit.generation import adaptive
+from decodekit.generation import mirostat_states
 from decodekit.generation.sequence import Request
 from decodekit.generation.sequence import Sequence as Row
 from decodekit.generation.settings import Settings
 from decodekit.sampling import History, Temperature, sample
 from decodekit.strategy import Mirostat, can_redraw
-from tests.generation.test_batch import EOS, TOKENS, VOCABULARY, V, settings_of
+from tests.generation.test_driver import EOS, TOKENS, VOCABULARY, V, settings_of
 from tests.generation.test_sampled_law import VOCABULARY as LETTERS
 from tests.reference.generation import TextsMatcher, ToyLM, hashed_law, reference_decode
 from tests.speculation.test_same_text import GUARDED, Prophet, decode
@@ -162,12 +162,12 @@ def test_options_and_the_front_door() -> None:
 
 def one_mu_for_a_draft(monkeypatch: pytest.MonkeyPatch) -> None:
     """mu does not move along a draft."""
-    monkeypatch.setattr(adaptive, "_next_of_draft", lambda places, i: None)
+    monkeypatch.setattr(mirostat_states, "_next_of_draft", lambda places, i: None)
 
 
 def forced_tokens_leave_mu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forced tokens count for nothing."""
-    monkeypatch.setattr(adaptive, "_after_forced", lambda mirostat, mu, num_tokens: mu)
+    monkeypatch.setattr(mirostat_states, "_after_forced", lambda mirostat, mu, num_tokens: mu)
 
 
 def stale_states(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,10 @@
-"""A token joins a text: constraint, bytes, and whether the text ends with it."""
+"""The budget of a text: how many tokens it may have, and with ``on_length="close"`` whether it can end within it.
+
+A text closes in time by induction. Say 3 tokens are left and ``{"a": 1`` stands. ``}`` passes, for the constraint is
+satisfied after it; ``0`` passes, for the completion ``}`` fits into the 2 tokens after it; ``, "b`` does not, if the
+least completion ``": 0}`` has 4. The completion that was found when a token passed is the text's `Sequence.plan`: its
+first token passes next, whatever else does.
+"""
 
 from __future__ import annotations
 
@@ -6,54 +12,49 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from decodekit.errors import DecodekitError
-from decodekit.generation.stopping import finish_reason
+from decodekit.errors import ContextLengthError, OptionError
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from decodekit.constraints.matching.matcher import Matcher
-    from decodekit.generation.buffers import TokenTable
-    from decodekit.generation.sequence import Sequence
+    from decodekit.generation.sequence import Request, Sequence
     from decodekit.generation.settings import Settings
+    from decodekit.models.causal_lm import CausalLM
 
 
-def take(sequence: Sequence, token: int, settings: Settings, table: TokenTable | None) -> bool:
-    """Append a token to a sequence, and finish the sequence if it ends here or if its constraint fails.
+def token_budget(index: int, request: Request, model: CausalLM, settings: Settings) -> int:
+    """How many tokens may be generated for a request.
 
-    A constraint that outgrew its bounds stops its own row; the other rows go on.
-
-    Returns:
-        Whether the sequence goes on.
+    Raises:
+        OptionError: its prompt has no tokens.
+        ContextLengthError: its prompt fills the context of the model.
     """
-    try:
-        if sequence.matcher is not None and not sequence.matcher.accept(token):
-            raise RuntimeError(f"{type(sequence.matcher).__name__} refused token {token}, which its own mask allowed")
-        sequence.token_ids.append(token)
-        sequence.pending.append(token)
-        sequence.plan = sequence.plan[1:] if sequence.plan[:1] == (token,) else ()
-        if table is not None and sequence.row >= 0:
-            table.append(sequence)
-        texts = settings.vocabulary.token_bytes if sequence.matcher is None else sequence.matcher.token_texts
-        data = texts[token]
-        if data is not None:
-            sequence.new_text += sequence.stream.push(data)
-        reason = finish_reason(
-            token,
-            eos_token_ids=settings.vocabulary.eos_token_ids,
-            matcher=sequence.matcher,
-            is_stopped=sequence.stream.is_stopped,
-            num_tokens=len(sequence.token_ids),
-            max_tokens=sequence.max_tokens,
+    num_prompt_tokens, context_length = len(request.prompt), model.context_length
+    max_tokens = settings.max_new_tokens
+    if num_prompt_tokens == 0:
+        raise OptionError(
+            "the prompt has no tokens, so that the model has nothing to continue",
+            at=f"prompt {index}",
+            hint="a prompt that is not empty; this tokenizer puts no token at the beginning",
         )
-        if reason == "length" and must_close(sequence, settings) and sequence.matcher and sequence.matcher.is_accepting:
-            reason = "complete"
-    except DecodekitError as error:
-        sequence.finish("error", error)
-        return False
-    if reason is not None:
-        sequence.finish(reason)
-    return reason is None
+    if context_length is not None:
+        if num_prompt_tokens >= context_length:
+            raise ContextLengthError(
+                f"the prompt has {num_prompt_tokens:,} tokens, the context of the model {context_length:,}: "
+                "there is no room for an answer",
+                at=f"prompt {index}",
+                hint="a shorter prompt, or a model with a longer context",
+            )
+        if len(request.negative_prompt) >= context_length:
+            raise ContextLengthError(
+                f"the negative prompt has {len(request.negative_prompt):,} tokens, the context of the model "
+                f"{context_length:,}: there is no room for an answer",
+                at=f"prompt {index}",
+                hint="a shorter negative prompt",
+            )
+        max_tokens = min(max_tokens, context_length - max(num_prompt_tokens, len(request.negative_prompt)))
+    return max_tokens
 
 
 def must_close(sequence: Sequence, settings: Settings) -> bool:

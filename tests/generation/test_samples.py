@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from decodekit.constraints import Guarded, Regex, compile
 from decodekit.errors import OptionError
-from decodekit.generation import batch as batch_module
-from decodekit.generation import families as families_module
-from decodekit.generation.batch import Batch, Result, Update
-from decodekit.generation.families import decode, gathered
+from decodekit.generation import driver as driver_module
+from decodekit.generation import samples
+from decodekit.generation import samples as samples_module
+from decodekit.generation.results import Result, Update
+from decodekit.generation.samples import decode, gathered
 from decodekit.generation.sequence import Request
 from decodekit.generation.settings import Settings
 from decodekit.generation.stats import Stats
@@ -65,7 +66,7 @@ def families(
 
 def alone(model: Any, given: Settings, request: Request) -> tuple[str, Result]:
     text = ""
-    for update in Batch(model, given, 1, [request]).run():
+    for update in samples.decode(model, given, 1, [request]):
         text += update.text
         if update.result is not None:
             return text, update.result
@@ -117,8 +118,8 @@ def test_every_sample_has_the_text_that_it_has_alone(
     model = ToyLM(law, V)
     model.can_rollback = can_rollback or strategy.proposer is not None
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(families_module, "MAX_ROWS", max_rows)
-        patch.setattr(batch_module, "PREFILL_TOKENS", 7)
+        patch.setattr(samples_module, "MAX_ROWS", max_rows)
+        patch.setattr(driver_module, "PREFILL_TOKENS", 7)
         found = families(model, given, requests, num_samples, num_prompts)
     for index, prompt in enumerate(prompts):
         for number, sample in enumerate(found[index]):
@@ -150,7 +151,7 @@ def test_samples_in_turns_find_the_prompt_in_a_row() -> None:
     model = ToyLM(hashed_law(V), V)
     given = settings_of(Sample(), max_new_tokens=3, vocabulary=Vocabulary(LETTERS, ()))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(families_module, "MAX_ROWS", 2)
+        patch.setattr(samples_module, "MAX_ROWS", 2)
         families(model, given, [Request([1] * 50)], 7, 1)
     assert tokens_read(model) == 49 + 7 * 3
     assert model.caches[0].num_rows == 2
@@ -162,7 +163,7 @@ def test_with_recurrent_state_those_that_begin_together_share() -> None:
     model.can_rollback = False
     given = settings_of(Sample(), max_new_tokens=3, vocabulary=Vocabulary(LETTERS, ()))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(families_module, "MAX_ROWS", 2)
+        patch.setattr(samples_module, "MAX_ROWS", 2)
         families(model, given, [Request([1] * 50)], 4, 1)
     assert tokens_read(model) == 2 * 49 + 4 * 3
 
@@ -171,7 +172,7 @@ def test_a_control_without_sharing_reads_every_prompt() -> None:
     model = ToyLM(hashed_law(V), V)
     given = settings_of(Sample(), max_new_tokens=3, vocabulary=Vocabulary(LETTERS, ()))
     requests = [Request([1] * 50, sequence=number) for number in range(4)]
-    list(Batch(model, given, 4, requests).run())
+    list(samples.decode(model, given, 4, requests))
     assert tokens_read(model) == 4 * (50 + 2)
 
 
@@ -220,7 +221,7 @@ def test_on_models(name: str) -> None:
     grammar = compile(Regex("[!-_]{0,5}"), vocabulary)
     requests = [Request(tokens(i, length), grammar.matcher(), seed=i) for i, length in enumerate((9, 3, 40))]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(families_module, "MAX_ROWS", 5)
+        patch.setattr(samples_module, "MAX_ROWS", 5)
         found = families(model, given, requests, 4, 2)
     for request, family in zip(requests, found, strict=True):
         for number, sample in enumerate(family):
@@ -234,7 +235,7 @@ def test_guards_take_back_only_their_own_sample() -> None:
     grammar = compile(Guarded(Regex("[ab][a-d]|[cd][a-d]"), lambda text: text[0] not in "ab"), vocabulary)
     given = settings_of(Sample(), vocabulary=vocabulary, max_new_tokens=2, can_redraw=True)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(families_module, "MAX_ROWS", 3)
+        patch.setattr(samples_module, "MAX_ROWS", 3)
         [family] = families(ToyLM(hashed_law(4), 4), given, [Request([1, 2, 3], grammar.matcher())], 12, 1)
     assert sum(result.stats.num_rollbacks for _, result in family) > 0
     for number, sample in enumerate(family):
