@@ -10,7 +10,7 @@ from decodekit.constraints.compiler import compile
 from decodekit.constraints.constraint import Constraint, as_constraint
 from decodekit.constraints.guards import Guarded
 from decodekit.constraints.json_schema import guarding, support
-from decodekit.constraints.json_schema.formats import Formats
+from decodekit.constraints.json_schema.formats import GUARDED, Formats
 from decodekit.constraints.json_schema.frames import SchemaNetwork
 from decodekit.constraints.json_schema.reporting import report
 from decodekit.constraints.json_schema.schema import JsonSchema
@@ -150,15 +150,17 @@ def warnings_of(constraint: JsonSchema) -> list[str]:
 
 def _keywords(network: SchemaNetwork, found: list[Finding]) -> tuple[KeywordCoverage, ...]:
     by_guard = guarding.guarded_locations(network.semantics)
-    return tuple(
-        KeywordCoverage(
-            finding.keyword,
-            finding.location.at(finding.keyword),
-            "guard" if finding.keyword == "uniqueItems" and finding.location.index in by_guard else finding.status,
-            finding.error,
-        )
-        for finding in found
-    )
+
+    def status(finding: Finding) -> Status:
+        name, location = finding.keyword, finding.location
+        is_format = name == "format" and finding.status == "mask" and network.semantics.formats == "assert"
+        if (name == "uniqueItems" and location.index in by_guard) or (
+            is_format and location.keywords()["format"] in GUARDED
+        ):
+            return "guard"
+        return finding.status
+
+    return tuple(KeywordCoverage(one.keyword, one.location.at(one.keyword), status(one), one.error) for one in found)
 
 
 def _warnings(found: list[Finding], format: Formats, guarded: list[str]) -> list[str]:

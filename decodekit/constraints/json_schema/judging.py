@@ -215,7 +215,7 @@ _PROPERTIES: Final = ("properties", "patternProperties", "additionalProperties")
 def _property_names(judge: Judge, location: Location, value: Instance, below: Any, seen: Seen) -> bool:
     if value.kind != "object":
         return True
-    names = (Instance("string", key, 0, 0) for key in value.members)
+    names = (Instance("string", key, value.start, value.end, 0) for key in value.members)
     return all(judge.below(location, "propertyNames", value=name) is not None for name in names)
 
 

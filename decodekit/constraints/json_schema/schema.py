@@ -12,7 +12,7 @@ from decodekit.constraints.guards import Guard
 from decodekit.constraints.json_schema import layout, support
 from decodekit.constraints.json_schema.drafts import JsonValue
 from decodekit.constraints.json_schema.escapes import Escapes
-from decodekit.constraints.json_schema.formats import Formats
+from decodekit.constraints.json_schema.formats import GUARDED, Formats
 from decodekit.constraints.json_schema.frames import SchemaNetwork
 from decodekit.constraints.json_schema.layout import Whitespace
 from decodekit.constraints.json_schema.objects import Order
@@ -163,7 +163,7 @@ class JsonSchema(Constraint):
         return _BYTES_PER_CHARACTER * (len(self._text) + sum(len(text) for _, text in self.registry))
 
     def guard(self) -> Guard | None:
-        """What compares objects and arrays under `uniqueItems`, and reads host names; None where neither is asked."""
+        """What compares objects and arrays by `uniqueItems`, reads host names and patterns; None without them."""
         return _guard(self._key)
 
     def parse(self, text: str) -> object:
@@ -222,7 +222,7 @@ def _network(key: _Key) -> SchemaNetwork:
 @lru_cache(maxsize=_NUM_NETWORKS)
 def _guard(key: _Key) -> Guard | None:
     texts = f"{key[0]}{key[4]}"
-    if "uniqueItems" not in texts and not (key[1] == "assert" and "hostname" in texts):
+    if "uniqueItems" not in texts and not (key[1] == "assert" and any(name in texts for name in GUARDED)):
         return None
     from decodekit.constraints.json_schema.guarding import guard_of  # most schemas need none of it
 
