@@ -146,16 +146,7 @@ class Reasons:
         names = [detail for name, detail in parts if name == "required" and detail is not None]
         if names:
             value["required"] = names
-        variant = Location(
-            place.index,
-            value,
-            place.document,
-            place.path,
-            place.base,
-            place.draft,
-            ignored=place.ignored,
-            scope=place.scope,
-        )
+        variant = replace(place, value=value, is_constant=False)
         branches = [detail for name, detail in parts if name == "allOf" and detail is not None]
         return conjunction(
             self._semantics.goal(variant), *(self._semantics.below(place, "allOf", branch) for branch in branches)
