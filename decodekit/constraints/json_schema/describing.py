@@ -22,7 +22,7 @@ from decodekit.constraints.json_schema.meanings import MEANINGS
 from decodekit.constraints.json_schema.numbers import NumberSpec
 from decodekit.constraints.json_schema.pointers import innermost, pointer
 from decodekit.constraints.json_schema.semantics import Semantics
-from decodekit.constraints.json_schema.shape import EVERYTHING, Goal, Shape, conjunction
+from decodekit.constraints.json_schema.shape import EVERYTHING, Goal, Reading, Shape, conjunction
 from decodekit.constraints.wording import listed
 from decodekit.errors import ConstraintError
 
@@ -243,7 +243,7 @@ def _refusing(semantics: Semantics, goal: Goal, lexeme: bytes, num_read: int) ->
         if literal & 1 and location is not None and refuses(semantics.shape_of(literal)):
             yield f"not {location.pointer}"
     for location, name, value in _facts(semantics, goal):
-        if name in _OF_SCALARS and refuses(MEANINGS[name](semantics, location, value, True)):
+        if name in _OF_SCALARS and refuses(MEANINGS[name](semantics, location, value, Reading.VALID)):
             yield location.at(name)
 
 

@@ -8,7 +8,7 @@ A literal is a schema that is asserted or denied. Denial is pushed inwards (the 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any, Final, TypeVar, cast
 
@@ -17,18 +17,19 @@ from decodekit.constraints.json_schema import patterns, text
 from decodekit.constraints.json_schema.drafts import Draft, JsonValue, keyword
 from decodekit.constraints.json_schema.formats import Formats
 from decodekit.constraints.json_schema.loader import Library, Location
-from decodekit.constraints.json_schema.meanings import GROUPS, MEANINGS, SEEING, UNEVALUATED, Meaning
+from decodekit.constraints.json_schema.meanings import GROUPS, MEANINGS, UNEVALUATED, Meaning
 from decodekit.constraints.json_schema.shape import (
     EVERYTHING,
     FALSE,
     NOTHING,
     TRUE,
     ArraySpec,
+    EvaluatedKeys,
     Goal,
     Literal,
     ObjectSpec,
     Part,
-    SeenKeys,
+    Reading,
     Shape,
     conjunction,
     limited,
@@ -71,13 +72,13 @@ class Semantics:
         self._numbers: dict[Location, int] = {}
         self._constants: dict[str, Literal] = {}
         self._shapes: dict[Literal, Shape] = {0: EVERYTHING, 1: NOTHING}
+        self._evaluated: dict[tuple[Literal, Reading], Shape] = {}
         self._goals: dict[Goal, Shape] = {TRUE: EVERYTHING, FALSE: NOTHING}
-        self._in_progress: list[Literal] = []
+        self._in_progress: list[tuple[Literal, bool]] = []
         self._lock = threading.RLock()  # `_in_progress` belongs to one thread at a time
         self._parts: dict[Location, Part] = {}
-        self._remainders: dict[tuple[Location, SeenKeys], Part] = {}
+        self._remainders: dict[tuple[Location, EvaluatedKeys], Part] = {}
         self._scalars: dict[Literal, frozenset[object] | None] = {}
-        self._seen_shapes: dict[tuple[Literal, bool], Shape] = {}
         self._either: dict[tuple[Goal, ...], Literal] = {}
         self._plainly_empty: dict[tuple[Goal, int], bool] = {}
         self._compound: int | None = None
@@ -199,12 +200,29 @@ class Semantics:
     def _shape_of(self, literal: Literal) -> Shape:
         location = self._locations[literal >> 1]
         if location is None:
-            shape = self._shapes[literal] = self._choice(self._choices[literal >> 1], is_asserted=not literal & 1)
-            return shape
-        shape = self._shapes[literal] = self._guarded(
-            literal, location, lambda: self._evaluate(location, is_asserted=not literal & 1)
-        )
+            shape = self._choice(self._choices[literal >> 1], is_asserted=not literal & 1)
+        else:
+            reading = Reading.INVALID if literal & 1 else Reading.VALID
+            shape = self._guarded(literal, location, reading)
+        self._shapes[literal] = shape
         return shape
+
+    def read(self, literal: Literal, reading: Reading) -> Shape:
+        """The values that an asserted literal stands for in a reading."""
+        if reading is Reading.INVALID:
+            return self.shape_of(literal ^ 1)
+        location = self.location(literal)
+        if reading is Reading.VALID or location is None or literal & 1:
+            return self.shape_of(literal)
+        with self._lock:
+            shape = self._evaluated.get((literal, reading))
+            if shape is None:
+                shape = self._evaluated[literal, reading] = self._guarded(literal, location, reading)
+        return shape
+
+    def read_below(self, location: Location, *tokens: str | int, reading: Reading) -> Shape:
+        """`read` for a sub-schema."""
+        return self.read(self.literal(self.library.child(location, *tokens)), reading)
 
     def _choice(self, goals: tuple[Goal, ...], *, is_asserted: bool) -> Shape:
         if is_asserted:
@@ -220,9 +238,10 @@ class Semantics:
             result = self.both(result, denied)
         return result
 
-    def _guarded(self, literal: Literal, location: Location, evaluate: Callable[[], Shape]) -> Shape:
+    def _guarded(self, literal: Literal, location: Location, reading: Reading) -> Shape:
         """Evaluate one literal, unless that is going on already."""
-        if literal in self._in_progress:
+        key = literal, reading.is_evaluated
+        if key in self._in_progress:
             raise UnsupportedSchemaError(
                 "the schema refers to itself for the same value, so it says nothing that could be enforced",
                 at=location.pointer,
@@ -232,9 +251,9 @@ class Semantics:
             raise ResourceLimitError(
                 f"more than {MAX_IN_PLACE} references or combinators speak of the same value", at=location.pointer
             )
-        self._in_progress.append(literal)
+        self._in_progress.append(key)
         try:
-            return evaluate()
+            return self._evaluate(location, reading)
         except ResourceLimitError as error:
             if error.at is not None:
                 raise
@@ -242,45 +261,30 @@ class Semantics:
         finally:
             self._in_progress.pop()
 
-    def seen_shape_of(self, literal: Literal, *, is_exact: bool) -> Shape:
-        """The values that an asserted literal admits, where each object and array tells what was evaluated of it.
+    def _evaluate(self, location: Location, reading: Reading) -> Shape:
+        if reading.is_evaluated:
+            return self.evaluated(location, reading)
+        if reading is Reading.VALID and self._is_unevaluated_limited(location):
+            return self.evaluated(location, Reading.EVALUATED).without_evaluated()
+        result = EVERYTHING if reading.is_asserted else NOTHING
+        for _, value, meaning in _assertions(location):
+            shape = meaning(self, location, value, reading)
+            result = result.meet(shape) if reading.is_asserted else result.join(shape)
+        return result
 
-        An alternative may tell less than all unless `is_exact`; then alternatives that evaluate different parts are
-        apart.
+    def evaluated(self, location: Location, reading: Reading, *, has_unevaluated: bool = True) -> Shape:
+        """The values that a schema admits, where each object and array tells what was evaluated of it.
+
+        Without its `unevaluatedProperties` and `unevaluatedItems`, which come last, unless `has_unevaluated`.
         """
-        location = self.location(literal)
-        if location is None or literal & 1:
-            return self.shape_of(literal)
-        key = literal, is_exact
-        with self._lock:
-            shape = self._seen_shapes.get(key)
-            if shape is None:
-                shape = self._seen_shapes[key] = self._guarded(
-                    ~literal, location, lambda: self.seen_shape(location, is_exact=is_exact)
-                )
-        return shape
-
-    def seen_shape(self, location: Location, *, is_exact: bool, has_unevaluated: bool = True) -> Shape:
-        """As `seen_shape_of`; without its `unevaluatedProperties` and `unevaluatedItems` unless `has_unevaluated`."""
         result, last = EVERYTHING, []
         for name, value, meaning in _assertions(location):
             if name in UNEVALUATED:
                 last.append(name)
-                continue
-            seeing = SEEING.get(name)
-            shape = meaning(self, location, value, True) if seeing is None else seeing(self, location, value, is_exact)
-            result = self.both(result, shape)
+            else:
+                result = self.both(result, meaning(self, location, value, reading))
         for name in last if has_unevaluated else ():
             result = self._prune(UNEVALUATED[name](self, location, result))
-        return result
-
-    def _evaluate(self, location: Location, *, is_asserted: bool) -> Shape:
-        if is_asserted and self._is_unevaluated_limited(location):
-            return self.seen_shape(location, is_exact=False).unseen()
-        result = EVERYTHING if is_asserted else NOTHING
-        for _, value, meaning in _assertions(location):
-            shape = meaning(self, location, value, is_asserted)
-            result = result.meet(shape) if is_asserted else result.join(shape)
         return result
 
     def _is_unevaluated_limited(self, location: Location) -> bool:
@@ -518,14 +522,14 @@ class Semantics:
             part = self._parts[location] = Part(names, rules, additional)
         return part
 
-    def remainder(self, location: Location, seen: SeenKeys) -> Part:
-        """`unevaluatedProperties` of a schema object where `seen` was evaluated."""
-        part = self._remainders.get((location, seen))
+    def remainder(self, location: Location, evaluated: EvaluatedKeys) -> Part:
+        """`unevaluatedProperties` of a schema object behind what was evaluated."""
+        part = self._remainders.get((location, evaluated))
         if part is None:
-            names = dict.fromkeys(sorted(seen.names), TRUE)
-            rules = tuple((pattern, TRUE) for pattern in seen.patterns)
+            names = dict.fromkeys(sorted(evaluated.names), TRUE)
+            rules = tuple((pattern, TRUE) for pattern in evaluated.patterns)
             part = Part(names, rules, self.below(location, "unevaluatedProperties"))
-            self._remainders[location, seen] = part
+            self._remainders[location, evaluated] = part
         return part
 
     def pattern(self, location: Location, pattern: str, *tokens: str) -> Node:

@@ -8,6 +8,7 @@ text reaches them; that is what lets schemas recurse, and a large one start at o
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
@@ -23,6 +24,30 @@ Literal: TypeAlias = int
 """A schema, asserted or denied: twice the number of its location, plus one if denied."""
 Goal: TypeAlias = frozenset[Literal]
 """A conjunction of literals: what one value has to satisfy."""
+
+
+class Reading(enum.Enum):
+    """Which values a schema stands for, and what its shape tells of them."""
+
+    VALID = enum.auto()
+    """Those that it admits."""
+    INVALID = enum.auto()
+    """Those that it does not."""
+    EVALUATED = enum.auto()
+    """As `VALID`; each object and array tells what was evaluated of it. An alternative may tell less than all."""
+    EXACT = enum.auto()
+    """As `EVALUATED`, and alternatives that evaluate different parts are apart."""
+
+    @property
+    def is_asserted(self) -> bool:
+        """Whether the values are those that the schema admits."""
+        return self is not Reading.INVALID
+
+    @property
+    def is_evaluated(self) -> bool:
+        """Whether they tell what was evaluated."""
+        return self in (Reading.EVALUATED, Reading.EXACT)
+
 
 TRUE: Final[Goal] = frozenset()
 FALSE: Final[Goal] = frozenset({1})  # location 0 admits everything; its denial admits nothing
@@ -81,7 +106,7 @@ class Witness:
 
 
 @dataclass(frozen=True)
-class SeenKeys:
+class EvaluatedKeys:
     """The properties that the schemas of one conjunction have evaluated, for an `unevaluatedProperties` around them.
 
     Attributes:
@@ -93,20 +118,20 @@ class SeenKeys:
     patterns: tuple[Node, ...] = ()
     is_all: bool = False
 
-    def meet(self, other: SeenKeys) -> SeenKeys:
+    def meet(self, other: EvaluatedKeys) -> EvaluatedKeys:
         """What either of two schemas, which both hold, has evaluated."""
         if self.is_all or not other:
             return self
         if other.is_all or not self:
             return other
-        return SeenKeys(self.names | other.names, tuple(dict.fromkeys(self.patterns + other.patterns)))
+        return EvaluatedKeys(self.names | other.names, tuple(dict.fromkeys(self.patterns + other.patterns)))
 
     def __bool__(self) -> bool:
         return self.is_all or bool(self.names or self.patterns)
 
 
 @dataclass(frozen=True)
-class SeenItems:
+class EvaluatedItems:
     """The items that the schemas of one conjunction have evaluated, for an `unevaluatedItems` around them.
 
     Attributes:
@@ -118,20 +143,20 @@ class SeenItems:
     is_all: bool = False
     goals: frozenset[Goal] = frozenset()
 
-    def meet(self, other: SeenItems) -> SeenItems:
+    def meet(self, other: EvaluatedItems) -> EvaluatedItems:
         """What either of two schemas, which both hold, has evaluated."""
         if self.is_all or not other:
             return self
         if other.is_all or not self:
             return other
-        return SeenItems(max(self.num_items, other.num_items), False, self.goals | other.goals)
+        return EvaluatedItems(max(self.num_items, other.num_items), False, self.goals | other.goals)
 
     def __bool__(self) -> bool:
         return self.is_all or bool(self.num_items or self.goals)
 
 
-_NO_KEYS: Final = SeenKeys()
-_NO_ITEMS: Final = SeenItems()
+_NO_KEYS: Final = EvaluatedKeys()
+_NO_ITEMS: Final = EvaluatedItems()
 
 
 @dataclass(frozen=True)
@@ -143,7 +168,7 @@ class ObjectSpec:
         required: names that occur, in the order in which they were asked for.
         names: goals of the key itself (`propertyNames`).
         witnesses: obligations, each to be met by some property.
-        seen: no condition, but what was evaluated; empty unless an `unevaluatedProperties` is about to ask.
+        evaluated: no condition, but what was evaluated; empty unless an `unevaluatedProperties` is about to ask.
         excluding: literals that do not hold, still to be multiplied out (`Semantics.shape` does it).
     """
 
@@ -153,7 +178,7 @@ class ObjectSpec:
     max_properties: int | None = None
     names: Goal = TRUE
     witnesses: tuple[Witness, ...] = ()
-    seen: SeenKeys = _NO_KEYS
+    evaluated: EvaluatedKeys = _NO_KEYS
     excluding: frozenset[Literal] = frozenset()
 
     def meet(self, other: ObjectSpec) -> ObjectSpec:
@@ -165,7 +190,7 @@ class ObjectSpec:
             _least(self.max_properties, other.max_properties),
             conjunction(self.names, other.names),
             tuple(dict.fromkeys(self.witnesses + other.witnesses)),
-            self.seen.meet(other.seen),
+            self.evaluated.meet(other.evaluated),
             self.excluding | other.excluding,
         )
 
@@ -187,7 +212,7 @@ class ObjectSpec:
             and self.min_properties <= other.min_properties
             and _is_at_most(other.max_properties, self.max_properties)
             and self.names <= other.names
-            and self.seen == other.seen
+            and self.evaluated == other.evaluated
             and self.excluding <= other.excluding
         )
 
@@ -214,7 +239,7 @@ class ArraySpec:
 
     Attributes:
         is_unique: no two items are equal. `is_repeating`: two items are.
-        seen: no condition, but what was evaluated; empty unless an `unevaluatedItems` is about to ask.
+        evaluated: no condition, but what was evaluated; empty unless an `unevaluatedItems` is about to ask.
         excluding: as in `ObjectSpec`.
     """
 
@@ -225,7 +250,7 @@ class ArraySpec:
     contains: tuple[Contains, ...] = ()
     is_unique: bool = False
     is_repeating: bool = False
-    seen: SeenItems = _NO_ITEMS
+    evaluated: EvaluatedItems = _NO_ITEMS
     excluding: frozenset[Literal] = frozenset()
 
     def goal(self, index: int) -> Goal:
@@ -246,7 +271,7 @@ class ArraySpec:
             and _is_at_most(other.max_items, self.max_items)
             and self.is_unique <= other.is_unique
             and self.is_repeating <= other.is_repeating
-            and self.seen == other.seen
+            and self.evaluated == other.evaluated
             and self.excluding <= other.excluding
         )
 
@@ -261,7 +286,7 @@ class ArraySpec:
             tuple(dict.fromkeys(self.contains + other.contains)),
             self.is_unique or other.is_unique,
             self.is_repeating or other.is_repeating,
-            self.seen.meet(other.seen),
+            self.evaluated.meet(other.evaluated),
             self.excluding | other.excluding,
         )
 
@@ -335,17 +360,19 @@ class Shape:
         return replace(self, objects=objects, arrays=arrays)
 
     @property
-    def has_seen(self) -> bool:
+    def has_evaluated(self) -> bool:
         """Whether some alternative tells what it has evaluated."""
-        return any(spec.seen for spec in self.objects) or any(spec.seen for spec in self.arrays)
+        return any(spec.evaluated for spec in self.objects) or any(spec.evaluated for spec in self.arrays)
 
-    def unseen(self) -> Shape:
+    def without_evaluated(self) -> Shape:
         """The same values, without what was evaluated."""
-        if not self.has_seen:
+        if not self.has_evaluated:
             return self
-        objects = _unique([replace(spec, seen=_NO_KEYS) for spec in self.objects], ANY_OBJECT)
+        objects = _unique([replace(spec, evaluated=_NO_KEYS) for spec in self.objects], ANY_OBJECT)
         return replace(
-            self, objects=objects, arrays=_unique([replace(spec, seen=_NO_ITEMS) for spec in self.arrays], ANY_ARRAY)
+            self,
+            objects=objects,
+            arrays=_unique([replace(spec, evaluated=_NO_ITEMS) for spec in self.arrays], ANY_ARRAY),
         )
 
     def without_compounds(self) -> Shape:
@@ -433,7 +460,7 @@ def _unique(specs: list[_S], anything: _S) -> tuple[_S, ...]:
     """Without repetition; one spec without conditions takes the others in, except those that evaluated something."""
     unique: tuple[_S, ...] = tuple(dict.fromkeys(specs))
     if anything in unique:
-        unique = tuple([spec for spec in unique if spec == anything or getattr(spec, "seen", None)])
+        unique = tuple([spec for spec in unique if spec == anything or getattr(spec, "evaluated", None)])
     return limited(unique)
 
 

@@ -16,7 +16,7 @@ from decodekit.constraints.json_schema.arrays import ArrayPlan
 from decodekit.constraints.json_schema.drafts import is_number, keyword
 from decodekit.constraints.json_schema.frames import SchemaNetwork
 from decodekit.constraints.json_schema.loader import Location, show
-from decodekit.constraints.json_schema.meanings import SEEING, UNEVALUATED
+from decodekit.constraints.json_schema.meanings import EVALUATING, UNEVALUATED
 from decodekit.constraints.json_schema.shape import FALSE, TRUE, Goal, conjunction
 from decodekit.constraints.json_schema.shape import Part as ObjectPart
 from decodekit.errors import ConstraintError, UnsatisfiableError
@@ -40,7 +40,7 @@ _OF_ITEMS: Final = frozenset({"minItems", "prefixItems", "items", "additionalIte
 _BRANCHED: Final = ("anyOf", "oneOf", "allOf", "not", "if", "then", "else")
 
 _READS: Final[dict[str, frozenset[str]]] = {
-    **dict.fromkeys(UNEVALUATED, frozenset(SEEING) | {"then", "else"}),
+    **dict.fromkeys(UNEVALUATED, EVALUATING | {"then", "else"}),
     "additionalProperties": frozenset({"properties", "patternProperties"}),
     "additionalItems": frozenset({"items"}),
     "items": frozenset({"prefixItems"}),
