@@ -11,13 +11,13 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, cast
 
-from decodekit.constraints.ir import Node
 from decodekit.constraints.json_schema import formats, numbers, text
 from decodekit.constraints.json_schema.drafts import Draft, JsonValue, is_number
 from decodekit.constraints.json_schema.formats import Formats
 from decodekit.constraints.json_schema.loader import Location
 from decodekit.constraints.json_schema.numbers import NO_CONDITION, NumberSpec, exact
 from decodekit.constraints.json_schema.shape import (
+    ANY_ARRAY,
     EVERYTHING,
     FALSE,
     MAX_ALTERNATIVES,
@@ -27,7 +27,6 @@ from decodekit.constraints.json_schema.shape import (
     Contains,
     EvaluatedItems,
     EvaluatedKeys,
-    Goal,
     Literal,
     ObjectSpec,
     Part,
@@ -35,9 +34,10 @@ from decodekit.constraints.json_schema.shape import (
     Shape,
     Witness,
     conjunction,
+    denial,
     limited,
     restrict,
-    single,
+    without,
 )
 from decodekit.errors import ResourceLimitError
 
@@ -54,14 +54,6 @@ Meaning: TypeAlias = "Callable[[Semantics, Location, Any, Reading], Shape]"
 """(semantics, schema, value of the keyword, reading of the schema) -> the values that it stands for."""
 _Path: TypeAlias = tuple[str | int, ...]
 _Spec = TypeVar("_Spec", ObjectSpec, ArraySpec)
-
-
-def _denied(goal: Goal) -> Goal:
-    """The denial of a goal of at most one literal."""
-    if not goal:
-        return FALSE
-    (literal,) = goal
-    return conjunction(frozenset({literal ^ 1}))
 
 
 # -- any type
@@ -85,9 +77,7 @@ def _of_types(names: tuple[str, ...], is_plain: bool, is_asserted: bool) -> Shap
     shape = EVERYTHING.only(*({"null", "boolean", "string", "array", "object", "number"} - set(names)))
     if "integer" in names and "number" not in names:
         rest = numbers.not_integer(is_plain=is_plain)
-        shape = Shape(
-            shape.has_null, shape.has_true, shape.has_false, shape.strings, (rest,), shape.objects, shape.arrays
-        )
+        shape = replace(shape, numbers=(rest,))
     return shape
 
 
@@ -133,9 +123,9 @@ def _among(semantics: Semantics, location: Location, values: list[tuple[_Path, A
         EVERYTHING.arrays,
     )
     for path, entry in objects:
-        shape = semantics.both(shape, restrict(objects=_few(_object_differs(semantics, location, path, entry))))
+        shape = semantics.both(shape, restrict(objects=_few(_object_equal(semantics, location, path, entry).denials())))
     for path, items in arrays:
-        shape = semantics.both(shape, restrict(arrays=_few(_array_differs(semantics, location, path, items))))
+        shape = semantics.both(shape, restrict(arrays=_few(_array_equal(semantics, location, path, items).denials())))
     return shape
 
 
@@ -152,31 +142,9 @@ def _object_equal(semantics: Semantics, location: Location, path: _Path, value: 
     return ObjectSpec((Part(names, additional=FALSE),), tuple(value))
 
 
-def _object_differs(
-    semantics: Semantics, location: Location, path: _Path, value: dict[str, JsonValue]
-) -> Iterator[ObjectSpec]:
-    for name, below in value.items():
-        yield _absent(name)
-        constant = semantics.constant(location, below, *path, name)
-        yield ObjectSpec((single(name, frozenset({constant ^ 1})),), (name,))
-    others = text.without(text.BODY, text.words(list(value))) if value else text.BODY
-    yield ObjectSpec(witnesses=(Witness(others, TRUE),))
-
-
 def _array_equal(semantics: Semantics, location: Location, path: _Path, value: list[JsonValue]) -> ArraySpec:
     goals = [frozenset({semantics.constant(location, below, *path, index)}) for index, below in enumerate(value)]
     return ArraySpec(tuple(goals), FALSE, len(value), len(value))
-
-
-def _array_differs(
-    semantics: Semantics, location: Location, path: _Path, value: list[JsonValue]
-) -> Iterator[ArraySpec]:
-    if value:
-        yield ArraySpec(max_items=len(value) - 1)
-    yield ArraySpec(min_items=len(value) + 1)
-    for index, below in enumerate(value):
-        constant = semantics.constant(location, below, *path, index)
-        yield ArraySpec((TRUE,) * index + (frozenset({constant ^ 1}),), min_items=index + 1)
 
 
 # -- numbers and strings
@@ -196,7 +164,7 @@ def _bound(name: str) -> Meaning:
             spec = NumberSpec(low=bound, low_strict=is_strict == reading.is_asserted)
         else:
             spec = NumberSpec(high=bound, high_strict=is_strict == reading.is_asserted)
-        return restrict(numbers=(spec,)) if reading.is_asserted else Shape(numbers=(spec,))
+        return _only(reading, numbers=(spec,))
 
     return meaning
 
@@ -209,26 +177,42 @@ def _multiple_of(semantics: Semantics, location: Location, value: Any, reading: 
     return Shape(numbers=(numbers.not_multiple(step),))
 
 
-def _strings(language: Node, is_asserted: bool) -> Shape:
-    return restrict(strings=language) if is_asserted else Shape(strings=text.without(text.BODY, language))
+def _size(is_least: bool, between: Callable[[int, int | None], dict[str, Any]]) -> Meaning:
+    """A bound on a length or number; `between`: the part of a shape where it lies between two."""
+
+    def meaning(semantics: Semantics, location: Location, value: Any, reading: Reading) -> Shape:
+        count = int(value)
+        if is_least == reading.is_asserted:
+            part = between(count if is_least else count + 1, None)
+        elif is_least and not count:
+            return NOTHING
+        else:
+            part = between(0, count - 1 if is_least else count)
+        return _only(reading, **part)
+
+    return meaning
 
 
-def _min_length(semantics: Semantics, location: Location, value: Any, reading: Reading) -> Shape:
-    count = int(value)
-    if reading.is_asserted:
-        return restrict(strings=text.length(count, None)) if count else EVERYTHING
-    return Shape(strings=text.length(0, count - 1)) if count else NOTHING
+def _only(reading: Reading, **parts: Any) -> Shape:
+    """A type that is limited to a part: with all values of the other types if its keyword is asserted."""
+    return restrict(**parts) if reading.is_asserted else Shape(**parts)
 
 
-def _max_length(semantics: Semantics, location: Location, value: Any, reading: Reading) -> Shape:
-    count = int(value)
-    if reading.is_asserted:
-        return restrict(strings=text.length(0, count))
-    return Shape(strings=text.length(count + 1, None))
+def _length(least: int, most: int | None) -> dict[str, Any]:
+    return {"strings": text.length(least, most) if least or most is not None else text.BODY}
+
+
+def _num_items(least: int, most: int | None) -> dict[str, Any]:
+    return {"arrays": (ArraySpec(min_items=least, max_items=most),)}
+
+
+def _num_properties(least: int, most: int | None) -> dict[str, Any]:
+    return {"objects": (ObjectSpec(min_properties=least, max_properties=most),)}
 
 
 def _pattern(semantics: Semantics, location: Location, value: Any, reading: Reading) -> Shape:
-    return _strings(semantics.pattern(location, value, "pattern"), reading.is_asserted)
+    language = semantics.pattern(location, value, "pattern")
+    return _only(reading, strings=language if reading.is_asserted else text.without(text.BODY, language))
 
 
 def _format(semantics: Semantics, location: Location, value: Any, reading: Reading) -> Shape:
@@ -236,14 +220,10 @@ def _format(semantics: Semantics, location: Location, value: Any, reading: Readi
     language = texts(value, semantics.formats, at=location.at("format"))
     if language is None:
         return EVERYTHING if reading.is_asserted else NOTHING
-    return restrict(strings=language) if reading.is_asserted else Shape(strings=language)
+    return _only(reading, strings=language)
 
 
 # -- arrays
-
-
-def _arrays(*specs: ArraySpec, is_asserted: bool) -> Shape:
-    return restrict(arrays=specs) if is_asserted else Shape(arrays=specs)
 
 
 def _items(semantics: Semantics, location: Location, value: Any, reading: Reading) -> Shape:
@@ -253,32 +233,7 @@ def _items(semantics: Semantics, location: Location, value: Any, reading: Readin
         is_list = location.draft < Draft.DRAFT2020 and isinstance(keywords.get("items"), list)
         rest_key = "additionalItems" if is_list else "items"
         spec = replace(spec, evaluated=EvaluatedItems(len(spec.prefix), rest_key in keywords))
-    if reading.is_asserted:
-        return _arrays(spec, is_asserted=True)
-    denied = [
-        ArraySpec((TRUE,) * index + (_denied(goal),), min_items=index + 1)
-        for index, goal in enumerate(spec.prefix)
-        if goal != TRUE
-    ]
-    if spec.rest != TRUE:
-        start = len(spec.prefix)
-        denied.append(
-            ArraySpec(contains=(Contains(_denied(spec.rest), spec.rest, 1, None, start),), min_items=start + 1)
-        )
-    return _arrays(*denied, is_asserted=False)
-
-
-def _min_items(semantics: Semantics, location: Location, value: Any, reading: Reading) -> Shape:
-    count = int(value)
-    if reading.is_asserted:
-        return _arrays(ArraySpec(min_items=count), is_asserted=True)
-    return _arrays(ArraySpec(max_items=count - 1), is_asserted=False) if count else NOTHING
-
-
-def _max_items(semantics: Semantics, location: Location, value: Any, reading: Reading) -> Shape:
-    count = int(value)
-    spec = ArraySpec(max_items=count) if reading.is_asserted else ArraySpec(min_items=count + 1)
-    return _arrays(spec, is_asserted=reading.is_asserted)
+    return _only(reading, arrays=(spec,) if reading.is_asserted else tuple(spec.denials()))
 
 
 def _contains(semantics: Semantics, location: Location, value: Any, reading: Reading) -> Shape:
@@ -289,26 +244,25 @@ def _contains(semantics: Semantics, location: Location, value: Any, reading: Rea
     goal = semantics.below(location, "contains")
     denied = semantics.below(location, "contains", is_asserted=False)
     if reading.is_asserted:
-        spec = (
-            ArraySpec() if least == 0 and most is None else ArraySpec(contains=(Contains(goal, denied, least, most),))
-        )
+        is_met = least == 0 and most is None  # by every array
+        spec = ArraySpec(contains=() if is_met else (Contains(goal, denied, least, most),))
         if reading.is_evaluated and location.draft >= Draft.DRAFT2020:  # before, it evaluated nothing
             spec = replace(spec, evaluated=EvaluatedItems(goals=frozenset({goal})))
-        return EVERYTHING if spec == ArraySpec() else _arrays(spec, is_asserted=True)
+        return EVERYTHING if spec == ANY_ARRAY else restrict(arrays=(spec,))
     specs = [ArraySpec(contains=(Contains(goal, denied, 0, least - 1),))] if least else []
     if most is not None:
         specs.append(ArraySpec(contains=(Contains(goal, denied, most + 1, None),)))
-    return _arrays(*specs, is_asserted=False)
+    return Shape(arrays=tuple(specs))
 
 
 def _unique_items(semantics: Semantics, location: Location, value: Any, reading: Reading) -> Shape:
     if is_unique_anyway(location, semantics.formats):
         return EVERYTHING if reading.is_asserted else NOTHING
     if reading.is_asserted:
-        return _arrays(ArraySpec(is_unique=True), is_asserted=True)
+        return restrict(arrays=(ArraySpec(is_unique=True),))
     # Arrays that violate the items beside it are denied by those already; the others tell which items can be equal.
     spec = semantics.items(location).meet(ArraySpec(min_items=2, is_repeating=True))
-    return _arrays(spec, is_asserted=False)
+    return Shape(arrays=(spec,))
 
 
 def is_unique_anyway(location: Location, formats: Formats) -> bool:
@@ -330,56 +284,26 @@ def is_unique_anyway(location: Location, formats: Formats) -> bool:
 # -- objects
 
 
-def _objects(*specs: ObjectSpec, is_asserted: bool) -> Shape:
-    return restrict(objects=specs) if is_asserted else Shape(objects=specs)
-
-
-def _absent(name: str) -> ObjectSpec:
-    return ObjectSpec((single(name, FALSE),))
-
-
 def _properties(semantics: Semantics, location: Location, value: Any, reading: Reading) -> Shape:
     part = semantics.part(location)
+    spec = ObjectSpec((part,))
     if reading.is_evaluated:
         is_all = "additionalProperties" in location.keywords()
         evaluated = EvaluatedKeys(frozenset(part.names), tuple(pattern for pattern, _ in part.patterns), is_all)
-        return _objects(ObjectSpec((part,), evaluated=evaluated), is_asserted=True)
-    if reading.is_asserted:
-        return _objects(ObjectSpec((part,)), is_asserted=True)
-    denied = [ObjectSpec((single(name, _denied(goal)),), (name,)) for name, goal in part.names.items() if goal != TRUE]
-    denied += [
-        ObjectSpec(witnesses=(Witness(pattern, _denied(goal)),)) for pattern, goal in part.patterns if goal != TRUE
-    ]
-    if part.additional != TRUE:
-        denied.append(ObjectSpec(witnesses=(Witness(semantics.uncovered(part), _denied(part.additional)),)))
-    return _objects(*denied, is_asserted=False)
+        spec = replace(spec, evaluated=evaluated)
+    return _only(reading, objects=(spec,) if reading.is_asserted else tuple(spec.denials()))
 
 
 def _property_names(semantics: Semantics, location: Location, value: Any, reading: Reading) -> Shape:
     if reading.is_asserted:
-        return _objects(ObjectSpec(names=semantics.below(location, "propertyNames")), is_asserted=True)
-    refused = semantics.pending(semantics.below(location, "propertyNames", is_asserted=False)).strings
-    return _objects(ObjectSpec(witnesses=(Witness(refused, TRUE),)), is_asserted=False)
+        return restrict(objects=(ObjectSpec(names=semantics.below(location, "propertyNames")),))
+    refused = semantics.read_below(location, "propertyNames", reading=reading).strings
+    return Shape(objects=(ObjectSpec(witnesses=(Witness(refused, TRUE),)),))
 
 
 def _required(semantics: Semantics, location: Location, value: Any, reading: Reading) -> Shape:
-    names = tuple(dict.fromkeys(value))
-    if reading.is_asserted:
-        return _objects(ObjectSpec(required=names), is_asserted=True)
-    return _objects(*map(_absent, names), is_asserted=False)
-
-
-def _min_properties(semantics: Semantics, location: Location, value: Any, reading: Reading) -> Shape:
-    count = int(value)
-    if reading.is_asserted:
-        return _objects(ObjectSpec(min_properties=count), is_asserted=True)
-    return _objects(ObjectSpec(max_properties=count - 1), is_asserted=False) if count else NOTHING
-
-
-def _max_properties(semantics: Semantics, location: Location, value: Any, reading: Reading) -> Shape:
-    count = int(value)
-    spec = ObjectSpec(max_properties=count) if reading.is_asserted else ObjectSpec(min_properties=count + 1)
-    return _objects(spec, is_asserted=reading.is_asserted)
+    spec = ObjectSpec(required=tuple(dict.fromkeys(value)))
+    return _only(reading, objects=(spec,) if reading.is_asserted else tuple(spec.denials()))
 
 
 def _dependencies(semantics: Semantics, location: Location, value: Any, reading: Reading) -> Shape:
@@ -392,15 +316,13 @@ def _dependencies(semantics: Semantics, location: Location, value: Any, reading:
     result = EVERYTHING if reading.is_asserted else NOTHING
     key = "dependencies" if location.draft <= Draft.DRAFT7 else "dependentSchemas"
     for name, below in value.items():
-        if not isinstance(below, list):
-            then = semantics.read_below(location, key, name, reading=reading)
+        if isinstance(below, list):
+            then = _required(semantics, location, below, reading)
         else:
-            needed = tuple(dict.fromkeys(below))
-            absent = Shape(objects=tuple(map(_absent, needed)))
-            then = restrict(objects=(ObjectSpec(required=needed),)) if reading.is_asserted else absent
+            then = semantics.read_below(location, key, name, reading=reading)
         has_name = semantics.both(Shape(objects=(ObjectSpec(required=(name,)),)), then)
         if reading.is_asserted:
-            result = semantics.both(result, restrict(objects=(_absent(name),)).join(has_name))
+            result = semantics.both(result, restrict(objects=(without(name),)).join(has_name))
         else:
             result = result.join(has_name)
     return result
@@ -453,12 +375,7 @@ def _none(semantics: Semantics, literals: list[Literal]) -> Shape:
     """The values that satisfy none of some asserted literals; of objects and arrays it is settled later."""
     result = EVERYTHING
     for literal in literals:
-        result = _without_scalars(semantics, result, literal)
-        shape = semantics.shape_of(literal)
-        if shape.objects:
-            result = replace(result, objects=result.excluding(literal).objects)
-        if shape.arrays:
-            result = replace(result, arrays=result.excluding(literal).arrays)
+        result = _without_scalars(semantics, result, literal).excluding(literal, semantics.shape_of(literal))
     return result
 
 
@@ -494,8 +411,7 @@ def _exactly_one(semantics: Semantics, literals: list[Literal], shapes: list[Sha
                 continue
             if semantics.have_common_scalar(shape, other_shape):
                 alone = _without_scalars(semantics, alone, literals[other])
-            if (shape.objects and other_shape.objects) or (shape.arrays and other_shape.arrays):
-                alone = alone.excluding(literals[other])
+            alone = alone.excluding(literals[other], other_shape)
         result = result.join(alone)
     return result
 
@@ -583,7 +499,7 @@ def _deny_unevaluated_properties(semantics: Semantics, location: Location, value
     objects = []
     for spec in semantics.evaluated(location, Reading.EXACT, has_unevaluated=False).objects:
         if not spec.evaluated.is_all:
-            keys = semantics.uncovered(semantics.remainder(location, spec.evaluated))
+            keys = semantics.remainder(location, spec.evaluated).uncovered()
             witness = ObjectSpec(witnesses=(Witness(keys, refused),))
             objects.append(replace(spec.meet(witness), evaluated=EvaluatedKeys()))
     return semantics.both(EVERYTHING, Shape(objects=tuple(dict.fromkeys(objects))))
@@ -599,7 +515,7 @@ def _deny_unevaluated_items(semantics: Semantics, location: Location, value: Any
     for spec in semantics.evaluated(location, Reading.EXACT, has_unevaluated=False).arrays:
         evaluated = spec.evaluated
         if not evaluated.is_all:
-            both = conjunction(refused, *map(_denied, evaluated.goals))
+            both = conjunction(refused, *map(denial, evaluated.goals))
             witness = Contains(both, semantics.either(goal, *evaluated.goals), 1, None, evaluated.num_items)
             counted = ArraySpec(contains=(witness,), min_items=evaluated.num_items + 1)
             arrays.append(replace(spec.meet(counted), evaluated=EvaluatedItems()))
@@ -612,20 +528,20 @@ MEANINGS: Final[dict[str, Meaning]] = {
     "const": _const,
     **{name: _bound(name) for name in ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")},
     "multipleOf": _multiple_of,
-    "minLength": _min_length,
-    "maxLength": _max_length,
+    "minLength": _size(True, _length),
+    "maxLength": _size(False, _length),
     "pattern": _pattern,
     "format": _format,
     **dict.fromkeys(("prefixItems", "items", "additionalItems"), _items),
-    "minItems": _min_items,
-    "maxItems": _max_items,
+    "minItems": _size(True, _num_items),
+    "maxItems": _size(False, _num_items),
     "contains": _contains,
     "uniqueItems": _unique_items,
     **dict.fromkeys(("properties", "patternProperties", "additionalProperties"), _properties),
     "propertyNames": _property_names,
     "required": _required,
-    "minProperties": _min_properties,
-    "maxProperties": _max_properties,
+    "minProperties": _size(True, _num_properties),
+    "maxProperties": _size(False, _num_properties),
     "dependencies": _dependencies,
     "dependentRequired": _dependencies,
     "dependentSchemas": _dependencies,

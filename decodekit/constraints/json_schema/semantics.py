@@ -537,13 +537,6 @@ class Semantics:
         at = location.at(*tokens, *(() if tokens == ("pattern",) else (pattern,)))
         return patterns.search_language(pattern, at=at)
 
-    def uncovered(self, part: Part) -> Node:
-        """The keys that neither the names nor the patterns of a part cover."""
-        language = text.without(text.BODY, text.words(list(part.names))) if part.names else text.BODY
-        for pattern, _ in part.patterns:
-            language = text.without(language, pattern)
-        return language
-
     def items(self, location: Location) -> ArraySpec:
         """The goals of the items by `prefixItems`, `items` and `additionalItems`, as the draft reads them."""
         keywords = location.keywords()

@@ -9,7 +9,7 @@ text reaches them; that is what lets schemas recurse, and a large one start at o
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import Final, TypeAlias, TypeVar
@@ -65,6 +65,14 @@ def conjunction(*goals: Goal) -> Goal:
     return FALSE if 1 in literals or any(literal ^ 1 in literals for literal in literals) else literals
 
 
+def denial(goal: Goal) -> Goal:
+    """The denial of a goal of at most one literal."""
+    if not goal:
+        return FALSE
+    (literal,) = goal
+    return conjunction(frozenset({literal ^ 1}))
+
+
 @dataclass(frozen=True, eq=False)
 class Part:
     """`properties`, `patternProperties` and `additionalProperties` of one schema object, which know each other.
@@ -89,6 +97,13 @@ class Part:
         if key in self.names:
             goals.append(self.names[key])
         return conjunction(*goals) if goals else self.additional
+
+    def uncovered(self) -> Node:
+        """The keys that neither the names nor the patterns cover."""
+        language = text.without(text.BODY, text.words(list(self.names))) if self.names else text.BODY
+        for pattern, _ in self.patterns:
+            language = text.without(language, pattern)
+        return language
 
 
 @lru_cache(maxsize=16_384)
@@ -198,6 +213,19 @@ class ObjectSpec:
         """What the value at `key` has to satisfy."""
         return conjunction(*(part.goal(key) for part in self.parts))
 
+    def denials(self) -> Iterator[ObjectSpec]:
+        """For each part and each required name, the objects that do not satisfy it."""
+        for part in self.parts:
+            for name, goal in part.names.items():
+                if goal != TRUE:
+                    yield ObjectSpec((single(name, denial(goal)),), (name,))
+            for pattern, goal in part.patterns:
+                if goal != TRUE:
+                    yield ObjectSpec(witnesses=(Witness(pattern, denial(goal)),))
+            if part.additional != TRUE:
+                yield ObjectSpec(witnesses=(Witness(part.uncovered(), denial(part.additional)),))
+        yield from map(without, self.required)
+
     @property
     def num_conditions(self) -> int:
         """How much it asks."""
@@ -220,6 +248,11 @@ class ObjectSpec:
     def declared(self) -> tuple[str, ...]:
         """The declared names in their order, then required names that no part declares."""
         return tuple(dict.fromkeys([name for part in self.parts for name in part.names] + list(self.required)))
+
+
+def without(name: str) -> ObjectSpec:
+    """The objects without a property."""
+    return ObjectSpec((single(name, FALSE),))
 
 
 @dataclass(frozen=True)
@@ -256,6 +289,20 @@ class ArraySpec:
     def goal(self, index: int) -> Goal:
         """What the item at `index` has to satisfy."""
         return self.prefix[index] if index < len(self.prefix) else self.rest
+
+    def denials(self) -> Iterator[ArraySpec]:
+        """For each item and each bound on their number, the arrays that do not satisfy it."""
+        if self.min_items:
+            yield ArraySpec(max_items=self.min_items - 1)
+        if self.max_items is not None:
+            yield ArraySpec(min_items=self.max_items + 1)
+        start = len(self.prefix)
+        for index, goal in enumerate(self.prefix):
+            if goal != TRUE:
+                yield ArraySpec((TRUE,) * index + (denial(goal),), min_items=index + 1)
+        if self.rest != TRUE and (self.max_items is None or self.max_items > start):
+            other = Contains(denial(self.rest), self.rest, 1, None, start)
+            yield ArraySpec(contains=(other,), min_items=start + 1)
 
     @property
     def num_conditions(self) -> int:
@@ -353,11 +400,14 @@ class Shape:
         """Whether no alternative excludes a literal that is not multiplied out."""
         return not (any(spec.excluding for spec in self.objects) or any(spec.excluding for spec in self.arrays))
 
-    def excluding(self, literal: Literal) -> Shape:
-        """The same scalars, and the objects and arrays that do not satisfy a literal, which is left to be settled."""
-        objects = tuple([replace(spec, excluding=spec.excluding | {literal}) for spec in self.objects])
-        arrays = tuple([replace(spec, excluding=spec.excluding | {literal}) for spec in self.arrays])
-        return replace(self, objects=objects, arrays=arrays)
+    def excluding(self, literal: Literal, shape: Shape) -> Shape:
+        """The same scalars, and the objects and arrays that do not satisfy a literal, which is left to be settled.
+
+        `shape`: that of the literal; it may have objects or arrays only.
+        """
+        objects = [replace(spec, excluding=spec.excluding | {literal}) for spec in self.objects if shape.objects]
+        arrays = [replace(spec, excluding=spec.excluding | {literal}) for spec in self.arrays if shape.arrays]
+        return replace(self, objects=tuple(objects) or self.objects, arrays=tuple(arrays) or self.arrays)
 
     @property
     def has_evaluated(self) -> bool:
