@@ -101,7 +101,7 @@ class Judge:
             self.path.pop()
 
     def question(self, ask: Callable[[], Seen | None]) -> Seen | None:
-        """An answer that is allowed to be no, so that repetitions on the way do not count."""
+        """Evaluate a subschema whose failure is not an error: its repetitions are not reported."""
         self._depth_denied += 1
         try:
             return ask()

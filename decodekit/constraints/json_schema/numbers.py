@@ -1,25 +1,36 @@
 """JSON numbers within exact decimal bounds, as languages of bytes.
 
+A worked example. ``{"exclusiveMinimum": 0.5, "maximum": 20}`` is ``NumberSpec(low=1/2, low_strict=True, high=20)``. Its
+language is the intersection of two, one for each bound, and each is a union of two kinds of spellings:
+
+    above 0.5     fixed         0.51  0.6  1  12.0  20  345 …
+                  scientific    5.1e-1  6e-01  1E0  2.0e+1 …     one digit before the point, and it is not zero
+    at most 20    fixed         -7  0  1.5  19.99  20  20.00 …
+                  scientific    -1e9  5e-3  1.9e1  2e+1 …
+
+So after ``2`` may follow nothing, a fraction, the exponent 0, the exponent 1 if all digits between are zeros, or a
+``0``. A bound is compared digit by digit: with the digits of the bound so far, the rest of the bound still counts;
+beyond them, any digits may follow.
+
 A language with a bound or a step holds these spellings of a value, and all of them:
 
 - without an exponent: ``-12``, ``0.50``, ``-0``; with ``multipleOf`` other than 1 only these;
-- with an exponent and one digit that is not zero before the point: ``1e-07``, ``6.02E+23``, which is how JSON writers
-  print large and small numbers. Integers need a mantissa without fraction here: ``1e3``, not ``1.5e3``; what has to be
-  no integer, an exponent of at most 0.
+- with an exponent and one nonzero digit before the point: ``1e-07``, ``6.02E+23``, which is how JSON writers print
+  large and small numbers. Integers need a mantissa without fraction here: ``1e3``, not ``1.5e3``; values that must not
+  be integers, an exponent of at most 0.
 
-Other spellings (``0.5e1``, ``50e-1``) cannot be compared with a bound by any finite automaton; they are generated where
-a number has no condition at all. All arithmetic is exact: bounds are fractions, digits are compared as digits.
+No finite automaton compares other spellings (``0.5e1``, ``50e-1``) with a bound. They are generated only for numbers
+without any condition. All arithmetic is exact: bounds are fractions, digits are compared as digits.
 
-What a reader with doubles takes for infinity is no number any more (`json.loads` reads ``1e309`` so), so exponents have
-bounds, and these are all of them:
+Readers with doubles take large numbers for infinity (`json.loads` reads ``1e309`` so), so exponents have bounds:
 
 - with one digit before the point a number is at most ``1.7976931348623158e308``: what is read as a finite double, to 17
-  digits. ``0.5e308`` is the largest power behind a zero, and behind several digits the largest exponent is 99;
-- an exponent is at least -999. What is less than ``2.4703282292062328e-324`` is read as zero, so such a number has to
+  digits. Behind a zero the largest exponent is 308 (``0.5e308``), and behind several digits it is 99;
+- an exponent is at least -999. Numbers below ``2.4703282292062328e-324`` are read as zero, so such a number has to
   be right both as it is written and as zero: ``1e-400`` satisfies ``"minimum": 0``, but not ``"exclusiveMinimum": 0``.
 
-Without an exponent a number may have any number of digits. With more than 308 of them before a point it is read as
-infinity all the same: to count so many digits would cost every number its state for each of them.
+Without an exponent a number may have any number of digits. With more than 308 of them before the point it is read as
+infinity all the same: counting that many digits would give every number its own states for each of them.
 """
 
 from __future__ import annotations

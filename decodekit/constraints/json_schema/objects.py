@@ -2,6 +2,19 @@
 
 The keys of an object are of two kinds. *Declared* names are known: they have numbers, and a state remembers which are
 gone. All other keys fall into *classes*, the regions between the patterns, and a state remembers the used ones by name.
+A worked example, with order "declared":
+
+    {"properties": {"a": {"type": "integer"}, "b": {}}, "required": ["b"],
+     "patternProperties": {"^x": false}, "maxProperties": 2}
+
+    names      a: 0, b: 1; required: 1
+    classes    one: the keys that are neither a nor b and do not begin with x; any value
+    {          ObjectState(seen=0, count=0)                a or b may follow; c may not, as b has to come first
+    {"b": 1    ObjectState(seen=2, count=1)                it may end, or c may follow; a is too late
+    {"b": 1, "c": 2    ObjectState(seen=2, count=2, used={"c"})      it has to end
+
+A denied keyword leaves a *witness*: some property has a key of a language and a value that satisfies a goal. A state
+lists the witnesses that are still owed, and a key may follow only if the others can still be met after it.
 
 Source of the idea of an obligation set carried along: alternating automata (Chandra, Kozen, Stockmeyer 1981), here with
 the conjunctions multiplied out.

@@ -1,8 +1,21 @@
-"""What each keyword means: from schemas to shapes, asserted and denied.
+"""What each schema means: from schemas to shapes, as valid and as invalid.
 
-A literal is a schema that is asserted or denied. Denial is pushed inwards (the negation normal form): *not all* is
-*any not*, a denied property is a required one with a denied value, a denied `additionalProperties` is a witness. So
-`not`, `if` and an overlapping `oneOf` need no machinery of their own, and a shape is always a plain disjunction.
+A literal is a schema that is asserted (an even number) or denied (the next odd one). A goal is a conjunction of
+literals, a shape the set of its values, type by type. A worked example:
+
+    {"anyOf": [{"type": "integer", "minimum": 3}, {"type": "object", "required": ["a"]}],
+     "not": {"properties": {"a": {"type": "integer"}}}}
+
+    2   the schema itself      4, 6   its branches      8   what not holds      10   #/not/properties/a
+    shape of 4    numbers: integers of at least 3
+    shape of 6    objects: with "a"
+    shape of 9    objects: with "a", whose value satisfies the goal {11}      8 denied, which no number is
+    shape of 2    (4 or 6) and 9: objects with "a", whose value satisfies the goal {11}
+
+Denial is pushed inwards (the negation normal form): *not all* is *any not*, a denied property is a required one with a
+denied value, a denied `additionalProperties` is a witness. So `not`, `if` and an overlapping `oneOf` need no machinery
+of their own, and a shape is always a plain disjunction. The values below an object or array stay goals, which are
+looked into only when a text reaches them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a schema may say and what decoding makes otherwise of it than its author may think: warnings, no errors."""
+"""Warnings for keywords that probably do not do what the author of a schema expects."""
 
 from __future__ import annotations
 

@@ -1,8 +1,17 @@
-"""JSON strings as languages of bytes: every code point may be raw UTF-8 or an escape.
+r"""JSON strings as languages of bytes: every code point may be raw UTF-8 or an escape.
 
-A language here is one of string *bodies*, the bytes between the quotes, and is closed under spelling: with one spelling
-of a text it holds all of them (``a`` and ``\\u0061``). Intersections, unions and complements (within `BODY`) of such
-languages are closed again, so the other modules may treat a body language as a set of texts.
+A language here is one of string *bodies*, the bytes between the quotes. It is closed under spelling: with one spelling
+of a text it holds all of them. A worked example, the body language of the texts ``é`` and ``ab``:
+
+    é     C3 A9                         raw
+          \u00e9  \u00E9  \u00Ee …       as an escape, digits in both cases
+    ab    ab  a\u0062  \u0061b  \u0061\u0062
+    meet(words(["é", "ab"]), length(1, 1))       é, in all its spellings
+    without(words(["é", "ab"]), words(["ab"]))   the same
+    matches(words(["é", "ab"]), "ab")            True, asked with one spelling
+
+Intersections, unions and complements (within `BODY`) of such languages are closed again. So the other modules may treat
+a body language as a set of texts.
 
 Source: RFC 8259, section 7.
 """
