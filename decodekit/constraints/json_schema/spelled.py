@@ -6,8 +6,9 @@ fewest conditions and bytes seem to be left and the most alternatives stay open,
 ends when all places are known. A bounded length is kept apart as the number of characters read, and decided breadth
 first where that search finds none.
 
-A search by bytes (`emptiness`) meets every place in many spellings. Of the hostile schemas of the tests it refuses four
-that have a mask, and does not end on a fifth, where sixteen letters have to occur in one string.
+A search by bytes (`emptiness`) meets every place in many spellings, and counts one by one up to a least length. It
+refuses a pattern without a letter twice and a text of a billion letters, and does not end where all letters have to
+occur; all of these have masks here.
 
 Sources: J. Brzozowski, Derivatives of Regular Expressions (1964), for the product of derivatives; J. Pearl, Heuristics
 (1984), for the best-first search.
