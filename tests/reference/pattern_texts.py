@@ -18,9 +18,10 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Final
 
-from decodekit.constraints import charclasses, ir, utf8
-from decodekit.constraints.ir import Node
-from decodekit.constraints.json_schema import text
+from decodekit.constraints.json_schema.strings import text
+from decodekit.constraints.language import ir, utf8
+from decodekit.constraints.language.ir import Node
+from decodekit.constraints.regex import charclasses
 
 MAX_DEPTH: Final = 10
 

@@ -1,0 +1,568 @@
+"""The keywords, one function each: what a keyword says when its schema is asserted, and what when it is denied.
+
+A keyword speaks of one type. Asserted it admits all values of the other types; denied it admits none of them.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, cast
+
+from decodekit.constraints.json_schema.document.drafts import Draft, JsonValue, is_number
+from decodekit.constraints.json_schema.document.loader import Location
+from decodekit.constraints.json_schema.strings import formats, text
+from decodekit.constraints.json_schema.strings.formats import Formats
+from decodekit.constraints.json_schema.values import numbers
+from decodekit.constraints.json_schema.values.numbers import NO_CONDITION, NumberSpec, exact
+from decodekit.constraints.json_schema.values.shape import (
+    ANY_ARRAY,
+    EVERYTHING,
+    FALSE,
+    MAX_ALTERNATIVES,
+    NOTHING,
+    TRUE,
+    ArraySpec,
+    Contains,
+    EvaluatedItems,
+    EvaluatedKeys,
+    Literal,
+    ObjectSpec,
+    Part,
+    Reading,
+    Shape,
+    Witness,
+    conjunction,
+    denial,
+    limited,
+    restrict,
+    without,
+)
+from decodekit.errors import ResourceLimitError
+
+if TYPE_CHECKING:
+    from decodekit.constraints.json_schema.meaning.semantics import Semantics
+
+MAX_DEPENDENCIES: Final = 64
+"""Bound on the properties that one schema lets depend on others; the alternatives are multiplied out."""
+
+MAX_BRANCHES: Final = 1_000
+"""Bound on the branches of a oneOf."""
+
+Meaning: TypeAlias = "Callable[[Semantics, Location, Any, Reading], Shape]"
+"""(semantics, schema, value of the keyword, reading of the schema) -> the values that it stands for."""
+_Path: TypeAlias = tuple[str | int, ...]
+_Spec = TypeVar("_Spec", ObjectSpec, ArraySpec)
+
+
+# -- any type
+
+
+def _type(semantics: Semantics, location: Location, value: Any, reading: Reading) -> Shape:
+    names = tuple(value) if isinstance(value, list) else (value,)
+    # Pydantic reads 1e2 as an int, and not 1e97: a Python int is generated as digits.
+    is_digits = semantics.formats == "python" and reading.is_asserted
+    return _of_types(names, location.draft == Draft.DRAFT4 or is_digits, reading.is_asserted)
+
+
+@lru_cache(maxsize=1024)
+def _of_types(names: tuple[str, ...], is_plain: bool, is_asserted: bool) -> Shape:
+    if is_asserted:
+        shape = EVERYTHING.only(*names)
+        if "integer" in names and "number" not in names:
+            spec = NumberSpec(is_integer=not is_plain, is_plain=is_plain)
+            shape = shape.join(Shape(numbers=(spec,)))
+        return shape
+    shape = EVERYTHING.only(*({"null", "boolean", "string", "array", "object", "number"} - set(names)))
+    if "integer" in names and "number" not in names:
+        rest = numbers.not_integer(is_plain=is_plain)
+        shape = replace(shape, numbers=(rest,))
+    return shape
+
+
+def _enum(semantics: Semantics, location: Location, value: Any, reading: Reading) -> Shape:
+    return _among(
+        semantics, location, [(("enum", index), entry) for index, entry in enumerate(value)], reading.is_asserted
+    )
+
+
+def _const(semantics: Semantics, location: Location, value: Any, reading: Reading) -> Shape:
+    # What stands for a constant inside an enum or a const has the place of the constant itself.
+    return _among(semantics, location, [(() if location.is_constant else ("const",), value)], reading.is_asserted)
+
+
+def _among(semantics: Semantics, location: Location, values: list[tuple[_Path, Any]], is_asserted: bool) -> Shape:
+    """Exactly these values, or all but these. Equality is JSON's: 1 is 1.0 and is not true."""
+    texts = [entry for _, entry in values if isinstance(entry, str)]
+    decimals = frozenset(exact(entry) for _, entry in values if is_number(entry))
+    objects = [(path, entry) for path, entry in values if isinstance(entry, dict)]
+    arrays = [(path, entry) for path, entry in values if isinstance(entry, list)]
+    if max(len(objects), len(arrays)) > MAX_ALTERNATIVES:
+        raise ResourceLimitError(
+            f"an enum with more than {MAX_ALTERNATIVES} objects or arrays", hint="naming the values by strings"
+        )
+    has_null, has_true, has_false = (any(entry is single for _, entry in values) for single in (None, True, False))
+    if is_asserted:
+        return Shape(
+            has_null,
+            has_true,
+            has_false,
+            text.words(texts),
+            (NumberSpec(values=decimals),) if decimals else (),
+            tuple(_object_equal(semantics, location, path, entry) for path, entry in objects),
+            tuple(_array_equal(semantics, location, path, entry) for path, entry in arrays),
+        )
+    shape = Shape(
+        not has_null,
+        not has_true,
+        not has_false,
+        text.without(text.BODY, text.words(texts)) if texts else text.BODY,
+        (numbers.not_values(decimals) if decimals else NO_CONDITION,),
+        EVERYTHING.objects,
+        EVERYTHING.arrays,
+    )
+    for path, entry in objects:
+        shape = semantics.both(shape, restrict(objects=_few(_object_equal(semantics, location, path, entry).denials())))
+    for path, items in arrays:
+        shape = semantics.both(shape, restrict(arrays=_few(_array_equal(semantics, location, path, items).denials())))
+    return shape
+
+
+def _few(specs: Iterator[_Spec]) -> tuple[_Spec, ...]:
+    """Alternatives that are made no further than to their limit: of an array they take the square of its length."""
+    return limited(tuple(itertools.islice(specs, MAX_ALTERNATIVES + 1)))
+
+
+def _object_equal(semantics: Semantics, location: Location, path: _Path, value: dict[str, JsonValue]) -> ObjectSpec:
+    names = {
+        name: conjunction(frozenset({semantics.constant(location, below, *path, name)}))
+        for name, below in value.items()
+    }
+    return ObjectSpec((Part(names, additional=FALSE),), tuple(value))
+
+
+def _array_equal(semantics: Semantics, location: Location, path: _Path, value: list[JsonValue]) -> ArraySpec:
+    goals = [frozenset({semantics.constant(location, below, *path, index)}) for index, below in enumerate(value)]
+    return ArraySpec(tuple(goals), FALSE, len(value), len(value))
+
+
+# -- numbers and strings
+
+
+def _bound(name: str) -> Meaning:
+    is_low = name.endswith("inimum")
+
+    def meaning(semantics: Semantics, location: Location, value: Any, reading: Reading) -> Shape:
+        if isinstance(value, bool):  # draft 4: read with minimum and maximum
+            return EVERYTHING if reading.is_asserted else NOTHING
+        bound = exact(value)
+        is_strict = name.startswith("exclusive")
+        if location.draft == Draft.DRAFT4:
+            is_strict = location.keywords().get(f"exclusive{name.capitalize()}") is True
+        if reading.is_asserted == is_low:
+            spec = NumberSpec(low=bound, low_strict=is_strict == reading.is_asserted)
+        else:
+            spec = NumberSpec(high=bound, high_strict=is_strict == reading.is_asserted)
+        return _only(reading, numbers=(spec,))
+
+    return meaning
+
+
+def _multiple_of(semantics: Semantics, location: Location, value: Any, reading: Reading) -> Shape:
+    step = exact(value)
+    if reading.is_asserted:
+        spec = NumberSpec(is_integer=True) if step == 1 else NumberSpec(step=step)
+        return restrict(numbers=(spec,))
+    return Shape(numbers=(numbers.not_multiple(step),))
+
+
+def _size(is_least: bool, between: Callable[[int, int | None], dict[str, Any]]) -> Meaning:
+    """A bound on a length or number; `between`: the part of a shape where it lies between two."""
+
+    def meaning(semantics: Semantics, location: Location, value: Any, reading: Reading) -> Shape:
+        count = int(value)
+        if is_least == reading.is_asserted:
+            part = between(count if is_least else count + 1, None)
+        elif is_least and not count:
+            return NOTHING
+        else:
+            part = between(0, count - 1 if is_least else count)
+        return _only(reading, **part)
+
+    return meaning
+
+
+def _only(reading: Reading, **parts: Any) -> Shape:
+    """A type that is limited to a part: with all values of the other types if its keyword is asserted."""
+    return restrict(**parts) if reading.is_asserted else Shape(**parts)
+
+
+def _length(least: int, most: int | None) -> dict[str, Any]:
+    return {"strings": text.length(least, most) if least or most is not None else text.BODY}
+
+
+def _num_items(least: int, most: int | None) -> dict[str, Any]:
+    return {"arrays": (ArraySpec(min_items=least, max_items=most),)}
+
+
+def _num_properties(least: int, most: int | None) -> dict[str, Any]:
+    return {"objects": (ObjectSpec(min_properties=least, max_properties=most),)}
+
+
+def _pattern(semantics: Semantics, location: Location, value: Any, reading: Reading) -> Shape:
+    language = semantics.pattern(location, value, "pattern")
+    return _only(reading, strings=language if reading.is_asserted else text.without(text.BODY, language))
+
+
+def _format(semantics: Semantics, location: Location, value: Any, reading: Reading) -> Shape:
+    texts = formats.language if reading.is_asserted else formats.denial
+    language = texts(value, semantics.formats, at=location.at("format"))
+    if language is None:
+        return EVERYTHING if reading.is_asserted else NOTHING
+    return _only(reading, strings=language)
+
+
+# -- arrays
+
+
+def _items(semantics: Semantics, location: Location, value: Any, reading: Reading) -> Shape:
+    spec = semantics.items(location)
+    if reading.is_evaluated:
+        keywords = location.keywords()
+        is_list = location.draft < Draft.DRAFT2020 and isinstance(keywords.get("items"), list)
+        rest_key = "additionalItems" if is_list else "items"
+        spec = replace(spec, evaluated=EvaluatedItems(len(spec.prefix), rest_key in keywords))
+    return _only(reading, arrays=(spec,) if reading.is_asserted else tuple(spec.denials()))
+
+
+def _contains(semantics: Semantics, location: Location, value: Any, reading: Reading) -> Shape:
+    keywords = location.keywords()
+    counts = location.draft >= Draft.DRAFT2019
+    least = int(cast("int", keywords.get("minContains", 1))) if counts else 1
+    most = int(cast("int", keywords["maxContains"])) if counts and "maxContains" in keywords else None
+    goal = semantics.below(location, "contains")
+    denied = semantics.below(location, "contains", is_asserted=False)
+    if reading.is_asserted:
+        is_met = least == 0 and most is None  # by every array
+        spec = ArraySpec(contains=() if is_met else (Contains(goal, denied, least, most),))
+        if reading.is_evaluated and location.draft >= Draft.DRAFT2020:  # before, it evaluated nothing
+            spec = replace(spec, evaluated=EvaluatedItems(goals=frozenset({goal})))
+        return EVERYTHING if spec == ANY_ARRAY else restrict(arrays=(spec,))
+    specs = [ArraySpec(contains=(Contains(goal, denied, 0, least - 1),))] if least else []
+    if most is not None:
+        specs.append(ArraySpec(contains=(Contains(goal, denied, most + 1, None),)))
+    return Shape(arrays=tuple(specs))
+
+
+def _unique_items(semantics: Semantics, location: Location, value: Any, reading: Reading) -> Shape:
+    if is_unique_anyway(location, semantics.formats):
+        return EVERYTHING if reading.is_asserted else NOTHING
+    if reading.is_asserted:
+        return restrict(arrays=(ArraySpec(is_unique=True),))
+    # Arrays that violate the items beside it are denied by those already; the others tell which items can be equal.
+    spec = semantics.items(location).meet(ArraySpec(min_items=2, is_repeating=True))
+    return Shape(arrays=(spec,))
+
+
+def is_unique_anyway(location: Location, formats: Formats) -> bool:
+    """Whether ``uniqueItems`` says nothing that the keywords beside it do not.
+
+    A Python set is read from a list with repetitions as well, unless it needs a number of different items.
+    """
+    keywords = location.keywords()
+    types = keywords.get("type", "array")
+    most, least = keywords.get("maxItems"), keywords.get("minItems", 0)
+    return (
+        keywords.get("uniqueItems") is False
+        or (formats == "python" and is_number(least) and cast("int", least) <= 1)
+        or (types != "array" and not (isinstance(types, list) and "array" in types))
+        or (is_number(most) and cast("int", most) <= 1)
+    )
+
+
+# -- objects
+
+
+def _properties(semantics: Semantics, location: Location, value: Any, reading: Reading) -> Shape:
+    part = semantics.part(location)
+    spec = ObjectSpec((part,))
+    if reading.is_evaluated:
+        is_all = "additionalProperties" in location.keywords()
+        evaluated = EvaluatedKeys(frozenset(part.names), tuple(pattern for pattern, _ in part.patterns), is_all)
+        spec = replace(spec, evaluated=evaluated)
+    return _only(reading, objects=(spec,) if reading.is_asserted else tuple(spec.denials()))
+
+
+def _property_names(semantics: Semantics, location: Location, value: Any, reading: Reading) -> Shape:
+    if reading.is_asserted:
+        return restrict(objects=(ObjectSpec(names=semantics.below(location, "propertyNames")),))
+    refused = semantics.read_below(location, "propertyNames", reading=reading).strings
+    return Shape(objects=(ObjectSpec(witnesses=(Witness(refused, TRUE),)),))
+
+
+def _required(semantics: Semantics, location: Location, value: Any, reading: Reading) -> Shape:
+    spec = ObjectSpec(required=tuple(dict.fromkeys(value)))
+    return _only(reading, objects=(spec,) if reading.is_asserted else tuple(spec.denials()))
+
+
+def _dependencies(semantics: Semantics, location: Location, value: Any, reading: Reading) -> Shape:
+    """`dependencies`, `dependentRequired`, `dependentSchemas`: an object with the name has more to satisfy."""
+    if len(value) > MAX_DEPENDENCIES:
+        raise ResourceLimitError(
+            f"more than {MAX_DEPENDENCIES} properties have dependencies",
+            hint="objects for what belongs together",
+        )
+    result = EVERYTHING if reading.is_asserted else NOTHING
+    key = "dependencies" if location.draft <= Draft.DRAFT7 else "dependentSchemas"
+    for name, below in value.items():
+        if isinstance(below, list):
+            then = _required(semantics, location, below, reading)
+        else:
+            then = semantics.read_below(location, key, name, reading=reading)
+        has_name = semantics.both(Shape(objects=(ObjectSpec(required=(name,)),)), then)
+        if reading.is_asserted:
+            result = semantics.both(result, restrict(objects=(without(name),)).join(has_name))
+        else:
+            result = result.join(has_name)
+    return result
+
+
+# -- combinators
+
+
+def _branches(semantics: Semantics, location: Location, key: str, count: int) -> list[Literal]:
+    return [semantics.literal(semantics.library.child(location, key, index)) for index in range(count)]
+
+
+def _all_of(semantics: Semantics, location: Location, value: Any, reading: Reading) -> Shape:
+    result = EVERYTHING if reading.is_asserted else NOTHING
+    for literal in _branches(semantics, location, "allOf", len(value)):
+        shape = semantics.read(literal, reading)
+        result = semantics.both(result, shape) if reading.is_asserted else result.join(shape)
+    return result
+
+
+def _any_of(semantics: Semantics, location: Location, value: Any, reading: Reading) -> Shape:
+    literals = _branches(semantics, location, "anyOf", len(value))
+    if reading is Reading.INVALID:
+        return _none(semantics, literals)
+    if reading.is_evaluated:
+        return _some(semantics, literals, reading)
+    result = NOTHING
+    for literal in literals:
+        result = result.join(semantics.shape_of(literal))
+    return result
+
+
+def _some(semantics: Semantics, literals: list[Literal], reading: Reading) -> Shape:
+    """The union over all sets of branches that hold. Which others fail matters only if what was evaluated is exact."""
+    some, none = NOTHING, EVERYTHING  # of the branches that evaluate something: some hold; none does
+    others = NOTHING
+    for literal in literals:
+        shape = semantics.read(literal, reading)
+        if not shape.has_evaluated:
+            others = others.join(shape)
+            continue
+        fails = semantics.shape_of(literal ^ 1) if reading is Reading.EXACT else EVERYTHING
+        with_it = semantics.both(none, shape).join(semantics.both(some, shape))
+        some = with_it.join(semantics.both(some, fails))
+        none = semantics.both(none, fails)
+    return some.join(semantics.both(none, others))
+
+
+def _none(semantics: Semantics, literals: list[Literal]) -> Shape:
+    """The values that satisfy none of some asserted literals; of objects and arrays it is settled later."""
+    result = EVERYTHING
+    for literal in literals:
+        result = _without_scalars(semantics, result, literal).excluding(literal, semantics.shape_of(literal))
+    return result
+
+
+def _without_scalars(semantics: Semantics, shape: Shape, literal: Literal) -> Shape:
+    """A shape without the scalars that satisfy a literal."""
+    denied = semantics.shape_of(literal ^ 1).without_compounds()
+    return replace(shape.meet(denied), objects=shape.objects, arrays=shape.arrays)
+
+
+def _one_of(semantics: Semantics, location: Location, value: Any, reading: Reading) -> Shape:
+    if len(value) > MAX_BRANCHES:  # they are compared pair by pair
+        raise ResourceLimitError(f"a oneOf with more than {MAX_BRANCHES:,} branches", hint='"anyOf" or "enum"')
+    literals = _branches(semantics, location, "oneOf", len(value))
+    if reading.is_asserted:
+        return _exactly_one(semantics, literals, [semantics.read(literal, reading) for literal in literals])
+    none = _none(semantics, literals)
+    for shape, other_shape in itertools.combinations(map(semantics.shape_of, literals), 2):
+        none = none.join(semantics.both(shape, other_shape))
+    return none
+
+
+def _exactly_one(semantics: Semantics, literals: list[Literal], shapes: list[Shape]) -> Shape:
+    """The values of each branch that are in no other one.
+
+    Which objects and arrays can be in two branches is asked when the conditions around the keyword are known: most
+    branches are told apart by a property that is required elsewhere.
+    """
+    result = NOTHING
+    for index, shape in enumerate(shapes):
+        alone = shape
+        for other, other_shape in enumerate(shapes):
+            if other == index:
+                continue
+            if semantics.have_common_scalar(shape, other_shape):
+                alone = _without_scalars(semantics, alone, literals[other])
+            alone = alone.excluding(literals[other], other_shape)
+        result = result.join(alone)
+    return result
+
+
+def _not(semantics: Semantics, location: Location, value: Any, reading: Reading) -> Shape:
+    return semantics.pending(semantics.below(location, "not", is_asserted=not reading.is_asserted))
+
+
+def _if(semantics: Semantics, location: Location, value: Any, reading: Reading) -> Shape:
+    """*If* and *then*, or not *if* and *else*; read as invalid, with the branch denied."""
+    keywords = location.keywords()
+    anything = EVERYTHING if reading.is_asserted else NOTHING
+    held = reading if reading.is_asserted else Reading.VALID
+    if "then" not in keywords and "else" not in keywords:
+        if not reading.is_evaluated:
+            return anything
+        holds = semantics.read_below(location, "if", reading=held)
+        if not holds.has_evaluated:
+            return EVERYTHING
+        is_exact = reading is Reading.EXACT
+        return holds.join(semantics.read_below(location, "if", reading=Reading.INVALID) if is_exact else EVERYTHING)
+    result = NOTHING
+    for key, condition in (("then", held), ("else", Reading.INVALID)):
+        branch = semantics.read_below(location, key, reading=reading) if key in keywords else anything
+        if branch != NOTHING:
+            result = result.join(semantics.both(semantics.read_below(location, "if", reading=condition), branch))
+    return result
+
+
+def _ref(semantics: Semantics, location: Location, value: Any, reading: Reading) -> Shape:
+    return semantics.read(semantics.literal(semantics.library.resolve(location, value)), reading)
+
+
+def _dynamic_ref(semantics: Semantics, location: Location, value: Any, reading: Reading) -> Shape:
+    return semantics.read(semantics.literal(semantics.library.resolve_dynamic(location)), reading)
+
+
+# -- what nothing evaluated
+
+
+def _unevaluated_properties(semantics: Semantics, location: Location, shape: Shape) -> Shape:
+    """A shape that tells what was evaluated, with the goal of all other properties."""
+    goal = semantics.below(location, "unevaluatedProperties")
+    objects = []
+    for spec in shape.objects:
+        if not spec.evaluated.is_all:
+            if goal != TRUE:
+                spec = spec.meet(ObjectSpec((semantics.remainder(location, spec.evaluated),)))
+            spec = replace(spec, evaluated=EvaluatedKeys(is_all=True))
+        objects.append(spec)
+    return replace(shape, objects=tuple(dict.fromkeys(objects)))
+
+
+def _unevaluated_items(semantics: Semantics, location: Location, shape: Shape) -> Shape:
+    """A shape that tells what was evaluated, with the goal of all other items."""
+    goal = semantics.below(location, "unevaluatedItems")
+    arrays = []
+    for spec in shape.arrays:
+        evaluated = spec.evaluated
+        if not evaluated.is_all:
+            rest = semantics.either(goal, *evaluated.goals)
+            spec = replace(
+                spec.meet(ArraySpec((TRUE,) * evaluated.num_items, rest)), evaluated=EvaluatedItems(is_all=True)
+            )
+        arrays.append(spec)
+    return replace(shape, arrays=tuple(dict.fromkeys(arrays)))
+
+
+UNEVALUATED: Final[dict[str, Callable[[Semantics, Location, Shape], Shape]]] = {
+    "unevaluatedProperties": _unevaluated_properties,
+    "unevaluatedItems": _unevaluated_items,
+}
+
+
+def _unevaluated(semantics: Semantics, location: Location, value: Any, reading: Reading) -> Shape:
+    """Asserted only where it says nothing; elsewhere `Semantics.evaluated` applies it after its sisters."""
+    return EVERYTHING if reading.is_asserted else NOTHING
+
+
+def _deny_unevaluated_properties(semantics: Semantics, location: Location, value: Any, reading: Reading) -> Shape:
+    """Denied: the other keywords hold, and some property that none of them evaluated is refused."""
+    if reading.is_asserted or semantics.below(location, "unevaluatedProperties") == TRUE:
+        return _unevaluated(semantics, location, value, reading)
+    refused = semantics.below(location, "unevaluatedProperties", is_asserted=False)
+    objects = []
+    for spec in semantics.evaluated(location, Reading.EXACT, has_unevaluated=False).objects:
+        if not spec.evaluated.is_all:
+            keys = semantics.remainder(location, spec.evaluated).uncovered()
+            witness = ObjectSpec(witnesses=(Witness(keys, refused),))
+            objects.append(replace(spec.meet(witness), evaluated=EvaluatedKeys()))
+    return semantics.both(EVERYTHING, Shape(objects=tuple(dict.fromkeys(objects))))
+
+
+def _deny_unevaluated_items(semantics: Semantics, location: Location, value: Any, reading: Reading) -> Shape:
+    """Denied: the other keywords hold, and some item that none of them evaluated is refused."""
+    goal = semantics.below(location, "unevaluatedItems")
+    if reading.is_asserted or goal == TRUE:
+        return _unevaluated(semantics, location, value, reading)
+    refused = semantics.below(location, "unevaluatedItems", is_asserted=False)
+    arrays = []
+    for spec in semantics.evaluated(location, Reading.EXACT, has_unevaluated=False).arrays:
+        evaluated = spec.evaluated
+        if not evaluated.is_all:
+            both = conjunction(refused, *map(denial, evaluated.goals))
+            witness = Contains(both, semantics.either(goal, *evaluated.goals), 1, None, evaluated.num_items)
+            counted = ArraySpec(contains=(witness,), min_items=evaluated.num_items + 1)
+            arrays.append(replace(spec.meet(counted), evaluated=EvaluatedItems()))
+    return semantics.both(EVERYTHING, Shape(arrays=tuple(dict.fromkeys(arrays))))
+
+
+MEANINGS: Final[dict[str, Meaning]] = {
+    "type": _type,
+    "enum": _enum,
+    "const": _const,
+    **{name: _bound(name) for name in ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")},
+    "multipleOf": _multiple_of,
+    "minLength": _size(True, _length),
+    "maxLength": _size(False, _length),
+    "pattern": _pattern,
+    "format": _format,
+    **dict.fromkeys(("prefixItems", "items", "additionalItems"), _items),
+    "minItems": _size(True, _num_items),
+    "maxItems": _size(False, _num_items),
+    "contains": _contains,
+    "uniqueItems": _unique_items,
+    **dict.fromkeys(("properties", "patternProperties", "additionalProperties"), _properties),
+    "propertyNames": _property_names,
+    "required": _required,
+    "minProperties": _size(True, _num_properties),
+    "maxProperties": _size(False, _num_properties),
+    "dependencies": _dependencies,
+    "dependentRequired": _dependencies,
+    "dependentSchemas": _dependencies,
+    "allOf": _all_of,
+    "anyOf": _any_of,
+    "oneOf": _one_of,
+    "not": _not,
+    "if": _if,
+    "$ref": _ref,
+    "$dynamicRef": _dynamic_ref,
+    "$recursiveRef": _dynamic_ref,
+    "unevaluatedProperties": _deny_unevaluated_properties,
+    "unevaluatedItems": _deny_unevaluated_items,
+}
+
+EVALUATING: Final = frozenset(
+    {"properties", "patternProperties", "additionalProperties", "prefixItems", "items", "additionalItems", "contains"}
+    | {"dependencies", "dependentSchemas", "allOf", "anyOf", "oneOf", "if", "$ref", "$dynamicRef", "$recursiveRef"}
+)
+"""The keywords that evaluate properties and items, by themselves or by schemas in place."""
+
+GROUPS: Final = (_properties, _items)
+"""The meanings that read several keywords at once, under whichever of them comes first."""
