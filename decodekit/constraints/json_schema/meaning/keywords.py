@@ -31,7 +31,7 @@ from decodekit.constraints.json_schema.values.shape import (
     Literal,
     ObjectSpec,
     Part,
-    Reading,
+    Sense,
     Shape,
     Witness,
     conjunction,
@@ -51,8 +51,8 @@ MAX_DEPENDENCIES: Final = 64
 MAX_BRANCHES: Final = 1_000
 """Bound on the branches of a oneOf."""
 
-Meaning: TypeAlias = "Callable[[Semantics, Location, Any, Reading], Shape]"
-"""(semantics, schema, value of the keyword, reading of the schema) -> the values that it stands for."""
+Meaning: TypeAlias = "Callable[[Semantics, Location, Any, Sense], Shape]"
+"""(semantics, schema, value of the keyword, sense of the schema) -> the values that it stands for."""
 _Path: TypeAlias = tuple[str | int, ...]
 _Spec = TypeVar("_Spec", ObjectSpec, ArraySpec)
 
@@ -60,11 +60,11 @@ _Spec = TypeVar("_Spec", ObjectSpec, ArraySpec)
 # -- any type
 
 
-def _type(semantics: Semantics, location: Location, value: Any, reading: Reading) -> Shape:
+def _type(semantics: Semantics, location: Location, value: Any, sense: Sense) -> Shape:
     names = tuple(value) if isinstance(value, list) else (value,)
     # Pydantic reads 1e2 as an int, and not 1e97: a Python int is generated as digits.
-    is_digits = semantics.formats == "python" and reading.is_asserted
-    return _of_types(names, location.draft == Draft.DRAFT4 or is_digits, reading.is_asserted)
+    is_digits = semantics.formats == "python" and sense.is_asserted
+    return _of_types(names, location.draft == Draft.DRAFT4 or is_digits, sense.is_asserted)
 
 
 @lru_cache(maxsize=1024)
@@ -82,15 +82,15 @@ def _of_types(names: tuple[str, ...], is_plain: bool, is_asserted: bool) -> Shap
     return shape
 
 
-def _enum(semantics: Semantics, location: Location, value: Any, reading: Reading) -> Shape:
+def _enum(semantics: Semantics, location: Location, value: Any, sense: Sense) -> Shape:
     return _among(
-        semantics, location, [(("enum", index), entry) for index, entry in enumerate(value)], reading.is_asserted
+        semantics, location, [(("enum", index), entry) for index, entry in enumerate(value)], sense.is_asserted
     )
 
 
-def _const(semantics: Semantics, location: Location, value: Any, reading: Reading) -> Shape:
+def _const(semantics: Semantics, location: Location, value: Any, sense: Sense) -> Shape:
     # What stands for a constant inside an enum or a const has the place of the constant itself.
-    return _among(semantics, location, [(() if location.is_constant else ("const",), value)], reading.is_asserted)
+    return _among(semantics, location, [(() if location.is_constant else ("const",), value)], sense.is_asserted)
 
 
 def _among(semantics: Semantics, location: Location, values: list[tuple[_Path, Any]], is_asserted: bool) -> Shape:
@@ -154,25 +154,25 @@ def _array_equal(semantics: Semantics, location: Location, path: _Path, value: l
 def _bound(name: str) -> Meaning:
     is_low = name.endswith("inimum")
 
-    def meaning(semantics: Semantics, location: Location, value: Any, reading: Reading) -> Shape:
+    def meaning(semantics: Semantics, location: Location, value: Any, sense: Sense) -> Shape:
         if isinstance(value, bool):  # draft 4: read with minimum and maximum
-            return EVERYTHING if reading.is_asserted else NOTHING
+            return EVERYTHING if sense.is_asserted else NOTHING
         bound = exact(value)
         is_strict = name.startswith("exclusive")
         if location.draft == Draft.DRAFT4:
             is_strict = location.keywords().get(f"exclusive{name.capitalize()}") is True
-        if reading.is_asserted == is_low:
-            spec = NumberSpec(low=bound, low_strict=is_strict == reading.is_asserted)
+        if sense.is_asserted == is_low:
+            spec = NumberSpec(low=bound, low_strict=is_strict == sense.is_asserted)
         else:
-            spec = NumberSpec(high=bound, high_strict=is_strict == reading.is_asserted)
-        return _only(reading, numbers=(spec,))
+            spec = NumberSpec(high=bound, high_strict=is_strict == sense.is_asserted)
+        return _only(sense, numbers=(spec,))
 
     return meaning
 
 
-def _multiple_of(semantics: Semantics, location: Location, value: Any, reading: Reading) -> Shape:
+def _multiple_of(semantics: Semantics, location: Location, value: Any, sense: Sense) -> Shape:
     step = exact(value)
-    if reading.is_asserted:
+    if sense.is_asserted:
         spec = NumberSpec(is_integer=True) if step == 1 else NumberSpec(step=step)
         return restrict(numbers=(spec,))
     return Shape(numbers=(numbers.not_multiple(step),))
@@ -181,22 +181,22 @@ def _multiple_of(semantics: Semantics, location: Location, value: Any, reading: 
 def _size(is_least: bool, between: Callable[[int, int | None], dict[str, Any]]) -> Meaning:
     """A bound on a length or number; `between`: the part of a shape where it lies between two."""
 
-    def meaning(semantics: Semantics, location: Location, value: Any, reading: Reading) -> Shape:
+    def meaning(semantics: Semantics, location: Location, value: Any, sense: Sense) -> Shape:
         count = int(value)
-        if is_least == reading.is_asserted:
+        if is_least == sense.is_asserted:
             part = between(count if is_least else count + 1, None)
         elif is_least and not count:
             return NOTHING
         else:
             part = between(0, count - 1 if is_least else count)
-        return _only(reading, **part)
+        return _only(sense, **part)
 
     return meaning
 
 
-def _only(reading: Reading, **parts: Any) -> Shape:
+def _only(sense: Sense, **parts: Any) -> Shape:
     """A type that is limited to a part: with all values of the other types if its keyword is asserted."""
-    return restrict(**parts) if reading.is_asserted else Shape(**parts)
+    return restrict(**parts) if sense.is_asserted else Shape(**parts)
 
 
 def _length(least: int, most: int | None) -> dict[str, Any]:
@@ -211,43 +211,43 @@ def _num_properties(least: int, most: int | None) -> dict[str, Any]:
     return {"objects": (ObjectSpec(min_properties=least, max_properties=most),)}
 
 
-def _pattern(semantics: Semantics, location: Location, value: Any, reading: Reading) -> Shape:
+def _pattern(semantics: Semantics, location: Location, value: Any, sense: Sense) -> Shape:
     language = semantics.pattern(location, value, "pattern")
-    return _only(reading, strings=language if reading.is_asserted else text.without(text.BODY, language))
+    return _only(sense, strings=language if sense.is_asserted else text.without(text.BODY, language))
 
 
-def _format(semantics: Semantics, location: Location, value: Any, reading: Reading) -> Shape:
-    texts = formats.language if reading.is_asserted else formats.denial
+def _format(semantics: Semantics, location: Location, value: Any, sense: Sense) -> Shape:
+    texts = formats.language if sense.is_asserted else formats.denial
     language = texts(value, semantics.formats, at=location.at("format"))
     if language is None:
-        return EVERYTHING if reading.is_asserted else NOTHING
-    return _only(reading, strings=language)
+        return EVERYTHING if sense.is_asserted else NOTHING
+    return _only(sense, strings=language)
 
 
 # -- arrays
 
 
-def _items(semantics: Semantics, location: Location, value: Any, reading: Reading) -> Shape:
+def _items(semantics: Semantics, location: Location, value: Any, sense: Sense) -> Shape:
     spec = semantics.items(location)
-    if reading.is_evaluated:
+    if sense.is_evaluated:
         keywords = location.keywords()
         is_list = location.draft < Draft.DRAFT2020 and isinstance(keywords.get("items"), list)
         rest_key = "additionalItems" if is_list else "items"
         spec = replace(spec, evaluated=EvaluatedItems(len(spec.prefix), rest_key in keywords))
-    return _only(reading, arrays=(spec,) if reading.is_asserted else tuple(spec.denials()))
+    return _only(sense, arrays=(spec,) if sense.is_asserted else tuple(spec.denials()))
 
 
-def _contains(semantics: Semantics, location: Location, value: Any, reading: Reading) -> Shape:
+def _contains(semantics: Semantics, location: Location, value: Any, sense: Sense) -> Shape:
     keywords = location.keywords()
     counts = location.draft >= Draft.DRAFT2019
     least = int(cast("int", keywords.get("minContains", 1))) if counts else 1
     most = int(cast("int", keywords["maxContains"])) if counts and "maxContains" in keywords else None
     goal = semantics.below(location, "contains")
     denied = semantics.below(location, "contains", is_asserted=False)
-    if reading.is_asserted:
+    if sense.is_asserted:
         is_met = least == 0 and most is None  # by every array
         spec = ArraySpec(contains=() if is_met else (Contains(goal, denied, least, most),))
-        if reading.is_evaluated and location.draft >= Draft.DRAFT2020:  # before, it evaluated nothing
+        if sense.is_evaluated and location.draft >= Draft.DRAFT2020:  # before, it evaluated nothing
             spec = replace(spec, evaluated=EvaluatedItems(goals=frozenset({goal})))
         return EVERYTHING if spec == ANY_ARRAY else restrict(arrays=(spec,))
     specs = [ArraySpec(contains=(Contains(goal, denied, 0, least - 1),))] if least else []
@@ -256,10 +256,10 @@ def _contains(semantics: Semantics, location: Location, value: Any, reading: Rea
     return Shape(arrays=tuple(specs))
 
 
-def _unique_items(semantics: Semantics, location: Location, value: Any, reading: Reading) -> Shape:
+def _unique_items(semantics: Semantics, location: Location, value: Any, sense: Sense) -> Shape:
     if is_unique_anyway(location, semantics.formats):
-        return EVERYTHING if reading.is_asserted else NOTHING
-    if reading.is_asserted:
+        return EVERYTHING if sense.is_asserted else NOTHING
+    if sense.is_asserted:
         return restrict(arrays=(ArraySpec(is_unique=True),))
     # Arrays that violate the items beside it are denied by those already; the others tell which items can be equal.
     spec = semantics.items(location).meet(ArraySpec(min_items=2, is_repeating=True))
@@ -285,44 +285,44 @@ def is_unique_anyway(location: Location, formats: Formats) -> bool:
 # -- objects
 
 
-def _properties(semantics: Semantics, location: Location, value: Any, reading: Reading) -> Shape:
+def _properties(semantics: Semantics, location: Location, value: Any, sense: Sense) -> Shape:
     part = semantics.part(location)
     spec = ObjectSpec((part,))
-    if reading.is_evaluated:
+    if sense.is_evaluated:
         is_all = "additionalProperties" in location.keywords()
         evaluated = EvaluatedKeys(frozenset(part.names), tuple(pattern for pattern, _ in part.patterns), is_all)
         spec = replace(spec, evaluated=evaluated)
-    return _only(reading, objects=(spec,) if reading.is_asserted else tuple(spec.denials()))
+    return _only(sense, objects=(spec,) if sense.is_asserted else tuple(spec.denials()))
 
 
-def _property_names(semantics: Semantics, location: Location, value: Any, reading: Reading) -> Shape:
-    if reading.is_asserted:
+def _property_names(semantics: Semantics, location: Location, value: Any, sense: Sense) -> Shape:
+    if sense.is_asserted:
         return restrict(objects=(ObjectSpec(names=semantics.below(location, "propertyNames")),))
-    refused = semantics.read_below(location, "propertyNames", reading=reading).strings
+    refused = semantics.read_below(location, "propertyNames", sense=sense).strings
     return Shape(objects=(ObjectSpec(witnesses=(Witness(refused, TRUE),)),))
 
 
-def _required(semantics: Semantics, location: Location, value: Any, reading: Reading) -> Shape:
+def _required(semantics: Semantics, location: Location, value: Any, sense: Sense) -> Shape:
     spec = ObjectSpec(required=tuple(dict.fromkeys(value)))
-    return _only(reading, objects=(spec,) if reading.is_asserted else tuple(spec.denials()))
+    return _only(sense, objects=(spec,) if sense.is_asserted else tuple(spec.denials()))
 
 
-def _dependencies(semantics: Semantics, location: Location, value: Any, reading: Reading) -> Shape:
+def _dependencies(semantics: Semantics, location: Location, value: Any, sense: Sense) -> Shape:
     """`dependencies`, `dependentRequired`, `dependentSchemas`: an object with the name has more to satisfy."""
     if len(value) > MAX_DEPENDENCIES:
         raise ResourceLimitError(
             f"more than {MAX_DEPENDENCIES} properties have dependencies",
             hint="objects for what belongs together",
         )
-    result = EVERYTHING if reading.is_asserted else NOTHING
+    result = EVERYTHING if sense.is_asserted else NOTHING
     key = "dependencies" if location.draft <= Draft.DRAFT7 else "dependentSchemas"
     for name, below in value.items():
         if isinstance(below, list):
-            then = _required(semantics, location, below, reading)
+            then = _required(semantics, location, below, sense)
         else:
-            then = semantics.read_below(location, key, name, reading=reading)
+            then = semantics.read_below(location, key, name, sense=sense)
         has_name = semantics.both(Shape(objects=(ObjectSpec(required=(name,)),)), then)
-        if reading.is_asserted:
+        if sense.is_asserted:
             result = semantics.both(result, restrict(objects=(without(name),)).join(has_name))
         else:
             result = result.join(has_name)
@@ -336,36 +336,36 @@ def _branches(semantics: Semantics, location: Location, key: str, count: int) ->
     return [semantics.literal(semantics.library.child(location, key, index)) for index in range(count)]
 
 
-def _all_of(semantics: Semantics, location: Location, value: Any, reading: Reading) -> Shape:
-    result = EVERYTHING if reading.is_asserted else NOTHING
+def _all_of(semantics: Semantics, location: Location, value: Any, sense: Sense) -> Shape:
+    result = EVERYTHING if sense.is_asserted else NOTHING
     for literal in _branches(semantics, location, "allOf", len(value)):
-        shape = semantics.read(literal, reading)
-        result = semantics.both(result, shape) if reading.is_asserted else result.join(shape)
+        shape = semantics.read(literal, sense)
+        result = semantics.both(result, shape) if sense.is_asserted else result.join(shape)
     return result
 
 
-def _any_of(semantics: Semantics, location: Location, value: Any, reading: Reading) -> Shape:
+def _any_of(semantics: Semantics, location: Location, value: Any, sense: Sense) -> Shape:
     literals = _branches(semantics, location, "anyOf", len(value))
-    if reading is Reading.INVALID:
+    if sense is Sense.INVALID:
         return _none(semantics, literals)
-    if reading.is_evaluated:
-        return _some(semantics, literals, reading)
+    if sense.is_evaluated:
+        return _some(semantics, literals, sense)
     result = NOTHING
     for literal in literals:
         result = result.join(semantics.shape_of(literal))
     return result
 
 
-def _some(semantics: Semantics, literals: list[Literal], reading: Reading) -> Shape:
+def _some(semantics: Semantics, literals: list[Literal], sense: Sense) -> Shape:
     """The union over all sets of branches that hold. Which others fail matters only if what was evaluated is exact."""
     some, none = NOTHING, EVERYTHING  # of the branches that evaluate something: some hold; none does
     others = NOTHING
     for literal in literals:
-        shape = semantics.read(literal, reading)
+        shape = semantics.read(literal, sense)
         if not shape.has_evaluated:
             others = others.join(shape)
             continue
-        fails = semantics.shape_of(literal ^ 1) if reading is Reading.EXACT else EVERYTHING
+        fails = semantics.shape_of(literal ^ 1) if sense is Sense.EXACT else EVERYTHING
         with_it = semantics.both(none, shape).join(semantics.both(some, shape))
         some = with_it.join(semantics.both(some, fails))
         none = semantics.both(none, fails)
@@ -386,12 +386,12 @@ def _without_scalars(semantics: Semantics, shape: Shape, literal: Literal) -> Sh
     return replace(shape.meet(denied), objects=shape.objects, arrays=shape.arrays)
 
 
-def _one_of(semantics: Semantics, location: Location, value: Any, reading: Reading) -> Shape:
+def _one_of(semantics: Semantics, location: Location, value: Any, sense: Sense) -> Shape:
     if len(value) > MAX_BRANCHES:  # they are compared pair by pair
         raise ResourceLimitError(f"a oneOf with more than {MAX_BRANCHES:,} branches", hint='"anyOf" or "enum"')
     literals = _branches(semantics, location, "oneOf", len(value))
-    if reading.is_asserted:
-        return _exactly_one(semantics, literals, [semantics.read(literal, reading) for literal in literals])
+    if sense.is_asserted:
+        return _exactly_one(semantics, literals, [semantics.read(literal, sense) for literal in literals])
     none = _none(semantics, literals)
     for shape, other_shape in itertools.combinations(map(semantics.shape_of, literals), 2):
         none = none.join(semantics.both(shape, other_shape))
@@ -417,37 +417,37 @@ def _exactly_one(semantics: Semantics, literals: list[Literal], shapes: list[Sha
     return result
 
 
-def _not(semantics: Semantics, location: Location, value: Any, reading: Reading) -> Shape:
-    return semantics.pending(semantics.below(location, "not", is_asserted=not reading.is_asserted))
+def _not(semantics: Semantics, location: Location, value: Any, sense: Sense) -> Shape:
+    return semantics.pending(semantics.below(location, "not", is_asserted=not sense.is_asserted))
 
 
-def _if(semantics: Semantics, location: Location, value: Any, reading: Reading) -> Shape:
+def _if(semantics: Semantics, location: Location, value: Any, sense: Sense) -> Shape:
     """*If* and *then*, or not *if* and *else*; read as invalid, with the branch denied."""
     keywords = location.keywords()
-    anything = EVERYTHING if reading.is_asserted else NOTHING
-    held = reading if reading.is_asserted else Reading.VALID
+    anything = EVERYTHING if sense.is_asserted else NOTHING
+    held = sense if sense.is_asserted else Sense.VALID
     if "then" not in keywords and "else" not in keywords:
-        if not reading.is_evaluated:
+        if not sense.is_evaluated:
             return anything
-        holds = semantics.read_below(location, "if", reading=held)
+        holds = semantics.read_below(location, "if", sense=held)
         if not holds.has_evaluated:
             return EVERYTHING
-        is_exact = reading is Reading.EXACT
-        return holds.join(semantics.read_below(location, "if", reading=Reading.INVALID) if is_exact else EVERYTHING)
+        is_exact = sense is Sense.EXACT
+        return holds.join(semantics.read_below(location, "if", sense=Sense.INVALID) if is_exact else EVERYTHING)
     result = NOTHING
-    for key, condition in (("then", held), ("else", Reading.INVALID)):
-        branch = semantics.read_below(location, key, reading=reading) if key in keywords else anything
+    for key, condition in (("then", held), ("else", Sense.INVALID)):
+        branch = semantics.read_below(location, key, sense=sense) if key in keywords else anything
         if branch != NOTHING:
-            result = result.join(semantics.both(semantics.read_below(location, "if", reading=condition), branch))
+            result = result.join(semantics.both(semantics.read_below(location, "if", sense=condition), branch))
     return result
 
 
-def _ref(semantics: Semantics, location: Location, value: Any, reading: Reading) -> Shape:
-    return semantics.read(semantics.literal(semantics.library.resolve(location, value)), reading)
+def _ref(semantics: Semantics, location: Location, value: Any, sense: Sense) -> Shape:
+    return semantics.read(semantics.literal(semantics.library.resolve(location, value)), sense)
 
 
-def _dynamic_ref(semantics: Semantics, location: Location, value: Any, reading: Reading) -> Shape:
-    return semantics.read(semantics.literal(semantics.library.resolve_dynamic(location)), reading)
+def _dynamic_ref(semantics: Semantics, location: Location, value: Any, sense: Sense) -> Shape:
+    return semantics.read(semantics.literal(semantics.library.resolve_dynamic(location)), sense)
 
 
 # -- what nothing evaluated
@@ -487,18 +487,18 @@ UNEVALUATED: Final[dict[str, Callable[[Semantics, Location, Shape], Shape]]] = {
 }
 
 
-def _unevaluated(semantics: Semantics, location: Location, value: Any, reading: Reading) -> Shape:
+def _unevaluated(semantics: Semantics, location: Location, value: Any, sense: Sense) -> Shape:
     """Asserted only where it says nothing; elsewhere `Semantics.evaluated` applies it after its sisters."""
-    return EVERYTHING if reading.is_asserted else NOTHING
+    return EVERYTHING if sense.is_asserted else NOTHING
 
 
-def _deny_unevaluated_properties(semantics: Semantics, location: Location, value: Any, reading: Reading) -> Shape:
+def _deny_unevaluated_properties(semantics: Semantics, location: Location, value: Any, sense: Sense) -> Shape:
     """Denied: the other keywords hold, and some property that none of them evaluated is refused."""
-    if reading.is_asserted or semantics.below(location, "unevaluatedProperties") == TRUE:
-        return _unevaluated(semantics, location, value, reading)
+    if sense.is_asserted or semantics.below(location, "unevaluatedProperties") == TRUE:
+        return _unevaluated(semantics, location, value, sense)
     refused = semantics.below(location, "unevaluatedProperties", is_asserted=False)
     objects = []
-    for spec in semantics.evaluated(location, Reading.EXACT, has_unevaluated=False).objects:
+    for spec in semantics.evaluated(location, Sense.EXACT, has_unevaluated=False).objects:
         if not spec.evaluated.is_all:
             keys = semantics.remainder(location, spec.evaluated).uncovered()
             witness = ObjectSpec(witnesses=(Witness(keys, refused),))
@@ -506,14 +506,14 @@ def _deny_unevaluated_properties(semantics: Semantics, location: Location, value
     return semantics.both(EVERYTHING, Shape(objects=tuple(dict.fromkeys(objects))))
 
 
-def _deny_unevaluated_items(semantics: Semantics, location: Location, value: Any, reading: Reading) -> Shape:
+def _deny_unevaluated_items(semantics: Semantics, location: Location, value: Any, sense: Sense) -> Shape:
     """Denied: the other keywords hold, and some item that none of them evaluated is refused."""
     goal = semantics.below(location, "unevaluatedItems")
-    if reading.is_asserted or goal == TRUE:
-        return _unevaluated(semantics, location, value, reading)
+    if sense.is_asserted or goal == TRUE:
+        return _unevaluated(semantics, location, value, sense)
     refused = semantics.below(location, "unevaluatedItems", is_asserted=False)
     arrays = []
-    for spec in semantics.evaluated(location, Reading.EXACT, has_unevaluated=False).arrays:
+    for spec in semantics.evaluated(location, Sense.EXACT, has_unevaluated=False).arrays:
         evaluated = spec.evaluated
         if not evaluated.is_all:
             both = conjunction(refused, *map(denial, evaluated.goals))

@@ -41,7 +41,7 @@ from decodekit.constraints.json_schema.values.shape import (
     Literal,
     ObjectSpec,
     Part,
-    Reading,
+    Sense,
     Shape,
     conjunction,
     limited,
@@ -85,7 +85,7 @@ class Semantics:
         self._numbers: dict[Location, int] = {}
         self._constants: dict[str, Literal] = {}
         self._shapes: dict[Literal, Shape] = {0: EVERYTHING, 1: NOTHING}
-        self._evaluated: dict[tuple[Literal, Reading], Shape] = {}
+        self._evaluated: dict[tuple[Literal, Sense], Shape] = {}
         self._goals: dict[Goal, Shape] = {TRUE: EVERYTHING, FALSE: NOTHING}
         self._in_progress: list[tuple[Literal, bool]] = []
         self._lock = threading.RLock()  # `_in_progress` belongs to one thread at a time
@@ -215,27 +215,27 @@ class Semantics:
         if location is None:
             shape = self._choice(self._choices[literal >> 1], is_asserted=not literal & 1)
         else:
-            reading = Reading.INVALID if literal & 1 else Reading.VALID
-            shape = self._guarded(literal, location, reading)
+            sense = Sense.INVALID if literal & 1 else Sense.VALID
+            shape = self._guarded(literal, location, sense)
         self._shapes[literal] = shape
         return shape
 
-    def read(self, literal: Literal, reading: Reading) -> Shape:
-        """The values that an asserted literal stands for in a reading."""
-        if reading is Reading.INVALID:
+    def read(self, literal: Literal, sense: Sense) -> Shape:
+        """The values that an asserted literal stands for in a sense."""
+        if sense is Sense.INVALID:
             return self.shape_of(literal ^ 1)
         location = self.location(literal)
-        if reading is Reading.VALID or location is None or literal & 1:
+        if sense is Sense.VALID or location is None or literal & 1:
             return self.shape_of(literal)
         with self._lock:
-            shape = self._evaluated.get((literal, reading))
+            shape = self._evaluated.get((literal, sense))
             if shape is None:
-                shape = self._evaluated[literal, reading] = self._guarded(literal, location, reading)
+                shape = self._evaluated[literal, sense] = self._guarded(literal, location, sense)
         return shape
 
-    def read_below(self, location: Location, *tokens: str | int, reading: Reading) -> Shape:
+    def read_below(self, location: Location, *tokens: str | int, sense: Sense) -> Shape:
         """`read` for a sub-schema."""
-        return self.read(self.literal(self.library.child(location, *tokens)), reading)
+        return self.read(self.literal(self.library.child(location, *tokens)), sense)
 
     def _choice(self, goals: tuple[Goal, ...], *, is_asserted: bool) -> Shape:
         if is_asserted:
@@ -251,9 +251,9 @@ class Semantics:
             result = self.both(result, denied)
         return result
 
-    def _guarded(self, literal: Literal, location: Location, reading: Reading) -> Shape:
+    def _guarded(self, literal: Literal, location: Location, sense: Sense) -> Shape:
         """Evaluate one literal, unless that is going on already."""
-        key = literal, reading.is_evaluated
+        key = literal, sense.is_evaluated
         if key in self._in_progress:
             raise UnsupportedSchemaError(
                 "the schema refers to itself for the same value, so it says nothing that could be enforced",
@@ -266,7 +266,7 @@ class Semantics:
             )
         self._in_progress.append(key)
         try:
-            return self._evaluate(location, reading)
+            return self._evaluate(location, sense)
         except ResourceLimitError as error:
             if error.at is not None:
                 raise
@@ -274,18 +274,18 @@ class Semantics:
         finally:
             self._in_progress.pop()
 
-    def _evaluate(self, location: Location, reading: Reading) -> Shape:
-        if reading.is_evaluated:
-            return self.evaluated(location, reading)
-        if reading is Reading.VALID and self._is_unevaluated_limited(location):
-            return self.evaluated(location, Reading.EVALUATED).without_evaluated()
-        result = EVERYTHING if reading.is_asserted else NOTHING
+    def _evaluate(self, location: Location, sense: Sense) -> Shape:
+        if sense.is_evaluated:
+            return self.evaluated(location, sense)
+        if sense is Sense.VALID and self._is_unevaluated_limited(location):
+            return self.evaluated(location, Sense.EVALUATED).without_evaluated()
+        result = EVERYTHING if sense.is_asserted else NOTHING
         for _, value, meaning in _assertions(location):
-            shape = meaning(self, location, value, reading)
-            result = result.meet(shape) if reading.is_asserted else result.join(shape)
+            shape = meaning(self, location, value, sense)
+            result = result.meet(shape) if sense.is_asserted else result.join(shape)
         return result
 
-    def evaluated(self, location: Location, reading: Reading, *, has_unevaluated: bool = True) -> Shape:
+    def evaluated(self, location: Location, sense: Sense, *, has_unevaluated: bool = True) -> Shape:
         """The values that a schema admits, where each object and array tells what was evaluated of it.
 
         Without its `unevaluatedProperties` and `unevaluatedItems`, which come last, unless `has_unevaluated`.
@@ -295,7 +295,7 @@ class Semantics:
             if name in UNEVALUATED:
                 last.append(name)
             else:
-                result = self.both(result, meaning(self, location, value, reading))
+                result = self.both(result, meaning(self, location, value, sense))
         for name in last if has_unevaluated else ():
             result = self._prune(UNEVALUATED[name](self, location, result))
         return result

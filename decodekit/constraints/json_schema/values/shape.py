@@ -26,7 +26,7 @@ Goal: TypeAlias = frozenset[Literal]
 """A conjunction of literals: what one value has to satisfy."""
 
 
-class Reading(enum.Enum):
+class Sense(enum.Enum):
     """Which values a schema stands for, and what its shape tells of them."""
 
     VALID = enum.auto()
@@ -41,12 +41,12 @@ class Reading(enum.Enum):
     @property
     def is_asserted(self) -> bool:
         """Whether the values are those that the schema admits."""
-        return self is not Reading.INVALID
+        return self is not Sense.INVALID
 
     @property
     def is_evaluated(self) -> bool:
         """Whether they tell what was evaluated."""
-        return self in (Reading.EVALUATED, Reading.EXACT)
+        return self in (Sense.EVALUATED, Sense.EXACT)
 
 
 TRUE: Final[Goal] = frozenset()
