@@ -131,7 +131,7 @@ class SchemaNetwork:
         """A scalar that satisfies a goal, or the bracket that opens an object or array that does, each labelled."""
         move = self._values.get(goal)
         if move is None:
-            scalar = ir.choice(*self._scalars(goal))
+            scalar = scalars.language(self.semantics.shape(goal))
             opens = [_OPEN_OBJECT] if self.objects(goal) else []
             opens += [_OPEN_ARRAY] if self.arrays(goal) else []
             if opens:
@@ -160,19 +160,10 @@ class SchemaNetwork:
             plan = self._arrays[spec] = ArrayPlan(spec, self.semantics)
         return plan
 
-    def _scalars(self, goal: Goal) -> list[Node]:
-        shape = self.semantics.shape(goal)
-        names = ((b"null", shape.has_null), (b"true", shape.has_true), (b"false", shape.has_false))
-        parts = [ir.literal(name) for name, is_member in names if is_member]
-        if not shape.strings.is_empty:
-            parts.append(text.quoted(shape.strings))
-        parts += [node for spec in shape.numbers if not (node := spec.node()).is_empty]
-        return parts
-
     def _has_value(self, goal: Goal, ask: Ask) -> bool:
-        if self._scalars(goal):
-            return True
         shape = self.semantics.shape(goal)
+        if scalars.language(shape) is not ir.EMPTY:
+            return True
         # All alternatives are asked, not only the first that holds: the answers of one round are found together.
         return any(
             [

@@ -139,20 +139,15 @@ class ObjectPlan:
         return self.semantics.shape(self.spec.names).strings if self.spec.names else text.BODY
 
     @cached_property
-    def _order(self) -> tuple[tuple[str, ...], tuple[int, ...]]:
-        """The names that can be generated, ascending, and their numbers."""
-        pairs = sorted((name, number) for number, name in enumerate(self.names) if text.is_text(name))
-        return tuple(name for name, _ in pairs), tuple(number for _, number in pairs)
-
-    @property
-    def sorted_names(self) -> tuple[str, ...]:
-        """The declared names, ascending: the words of a table of keys."""
-        return self._order[0]
-
-    @property
     def numbers(self) -> tuple[int, ...]:
-        """The number of each of `sorted_names`."""
-        return self._order[1]
+        """The numbers of the names that can be generated, ascending by name."""
+        numbers = (number for number, name in enumerate(self.names) if text.is_text(name))
+        return tuple(sorted(numbers, key=self.names.__getitem__))
+
+    @cached_property
+    def sorted_names(self) -> tuple[str, ...]:
+        """These names: the words of a table of keys."""
+        return tuple([self.names[number] for number in self.numbers])
 
     @cached_property
     def positions(self) -> dict[int, int]:
@@ -215,14 +210,10 @@ class ObjectPlan:
         """Whether undeclared keys are told apart."""
         return bool(self.spec.names) or any(part.patterns for part in self.spec.parts)
 
-    def unused(self, keys: Node, used: frozenset[str]) -> Node:
-        """The keys of a language that were not used yet; EMPTY if there is none."""
-        left = text.without(keys, self._words(used)) if used else keys
-        return ir.EMPTY if left.is_empty else left
-
     @staticmethod
-    def _words(used: frozenset[str]) -> Node:
-        return text.words(sorted(used))
+    def unused(keys: Node, used: frozenset[str]) -> Node:
+        """The keys of a language that were not used yet."""
+        return text.without(keys, text.words(sorted(used))) if used else keys
 
     # -- feasibility
 
@@ -338,9 +329,7 @@ class ObjectPlan:
         owed = [self.spec.witnesses[witness] for witness in witnesses]
         for number, region in enumerate(self.classes):
             if ask(conjunction(region.goal, *(witness.goal for witness in owed))):
-                keys = text.meet(region.keys, *(witness.keys for witness in owed))
-                if state.used:
-                    keys = text.without(keys, self._words(state.used))
+                keys = self.unused(text.meet(region.keys, *(witness.keys for witness in owed)), state.used)
                 num_keys = text.num_texts(keys, len(state.pending) + 1)
                 num_lost = sum(self._may_be_lost(key, number, witnesses) for key in state.used)
                 few = text.texts(keys, num_keys) if not num_lost and num_keys <= len(state.pending) else None
@@ -483,11 +472,8 @@ class ObjectPlan:
                     if not self.is_inhabited(self.joined(region.goal, witnesses)):
                         continue
                     keys = text.meet(region.keys, *(self.spec.witnesses[w].keys for w in witnesses))
-                    if witnesses or region.num_keys - len(state.used) < 1:
-                        keys = self.unused(keys, state.used)
-                    elif state.used:
-                        keys = text.without(keys, self._words(state.used))
-                    if keys is ir.EMPTY:
+                    keys = self.unused(keys, state.used)
+                    if (witnesses or region.num_keys - len(state.used) < 1) and keys.is_empty:
                         continue
                     if self.can_finish(self.after_other(SOME_KEY, witnesses, state)):
                         yield number, witnesses, keys
