@@ -25,8 +25,8 @@ from decodekit.constraints.json_schema.document.drafts import (
     VOCABULARIES,
     Dialect,
     Draft,
+    Inner,
     JsonValue,
-    Place,
     draft_of,
     keyword,
 )
@@ -400,20 +400,20 @@ def _schemas_below(
         if name not in KEYWORDS:
             continue
         known = keyword(name, draft)
-        if known is None or known.place is Place.NONE or (assertions_only and not known.is_assertion):
+        if known is None or known.place is Inner.NONE or (assertions_only and not known.is_assertion):
             continue
         if known.check(value[name]):  # beside a bare $ref nothing is asked of the siblings
             yield from _schemas_in(f"/{name}", known.place, value[name])
 
 
-def _schemas_in(path: str, place: Place, value: JsonValue) -> Iterator[tuple[str, JsonValue]]:
-    if isinstance(value, list) and place in (Place.LIST, Place.SELF_OR_LIST):
+def _schemas_in(path: str, place: Inner, value: JsonValue) -> Iterator[tuple[str, JsonValue]]:
+    if isinstance(value, list) and place in (Inner.LIST, Inner.SELF_OR_LIST):
         yield from ((f"{path}/{index}", below) for index, below in enumerate(value))
-    elif isinstance(value, dict) and place in (Place.MAP, Place.MAP_OR_NAMES):
+    elif isinstance(value, dict) and place in (Inner.MAP, Inner.MAP_OR_NAMES):
         for name, below in value.items():
-            if not (place is Place.MAP_OR_NAMES and isinstance(below, list)):
+            if not (place is Inner.MAP_OR_NAMES and isinstance(below, list)):
                 yield f"{path}/{escape(name)}", below
-    elif place in (Place.SELF, Place.SELF_OR_LIST):
+    elif place in (Inner.SELF, Inner.SELF_OR_LIST):
         yield path, value
 
 

@@ -1,6 +1,6 @@
 """JSON values as frames: what the engine reads, unfolded from the plans of objects and arrays.
 
-A value is read as one lexeme: a scalar, or the opening bracket of an object or array. Punctuation with the white space
+A value is read as one lexeme: a scalar, or the opening bracket of an object or array. Punctuation with the whitespace
 around it is called as lexemes of its own, so that all schemas share their lexical states and all members what follows
 them; so is a key from behind its first quote to its last. The alternatives of a shape live side by side as separate
 frames.

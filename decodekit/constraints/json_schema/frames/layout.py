@@ -1,8 +1,8 @@
-"""Where white space may stand between the tokens of JSON.
+"""Where whitespace may stand between the tokens of JSON.
 
-A `Layout` is the white space around one object or array: a handful of languages, which joined to the punctuation
+A `Layout` is the whitespace around one object or array: a handful of languages, which joined to the punctuation
 between them are the lexemes that frames call, the same for all schemas. A layout names those of the containers inside,
-so a policy is the layout of the outermost one. There is never any white space before the first or after the last byte
+so a policy is the layout of the outermost one. There is never any whitespace before the first or after the last byte
 of the text: it carries nothing, and a text that cannot go on tells the decoding loop that it is complete.
 
 The policy ``"natural"`` admits what people and `json.dumps` write::
@@ -40,7 +40,7 @@ Whitespace: TypeAlias = Literal["natural", "any", "compact", "\t"] | int
 ``"compact"``: none; n or a tab: as ``json.dumps(indent=...)``."""
 
 MAX_GAP: Final = 64
-"""Most white space in one gap, in bytes: enough for a line break and deep indentation, and an end for a loop."""
+"""Most whitespace in one gap, in bytes: enough for a line break and deep indentation, and an end for a loop."""
 MAX_INDENT: Final = 16
 
 _WHITESPACE: Final = ir.repeat(ir.byte_set(b" \t\n\r"), 0, MAX_GAP)
@@ -50,7 +50,7 @@ _QUOTE: Final = ir.literal(b'"')
 
 @dataclass(frozen=True)
 class Gaps:
-    """The white space around one object or array.
+    """The whitespace around one object or array.
 
     Attributes:
         first: after the opening bracket, before a member. `close`: before the closing bracket after a member.
@@ -68,10 +68,10 @@ class Gaps:
 
 
 class Layout:
-    """The white space around one object or array, with that of the containers inside. Compared by identity.
+    """The whitespace around one object or array, with that of the containers inside. Compared by identity.
 
     Args:
-        gaps: its white space. That of an open layout says how an empty container is closed, and how a key begins if
+        gaps: its whitespace. That of an open layout says how an empty container is closed, and how a key begins if
             the key does not tell.
         at_key, behind_key: the layouts for which an open one stands, told apart before or after the first key.
     """

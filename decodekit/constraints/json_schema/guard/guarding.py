@@ -18,7 +18,7 @@ from decodekit.constraints.composition.guarded import Guard, Refusal
 from decodekit.constraints.json_schema.document import support
 from decodekit.constraints.json_schema.document.loader import Location
 from decodekit.constraints.json_schema.frames.arrays import is_by_value
-from decodekit.constraints.json_schema.guard.judging import Judge
+from decodekit.constraints.json_schema.guard.judging import SchemaJudge
 from decodekit.constraints.json_schema.meaning.keywords import is_unique_anyway
 from decodekit.constraints.json_schema.meaning.semantics import Semantics
 from decodekit.constraints.json_schema.strings.formats import GUARDED
@@ -54,7 +54,7 @@ class SchemaGuard:
         """
         if self.is_of_names and not _INTERNATIONAL.search(text):
             return None
-        judge = Judge(self.semantics)
+        judge = SchemaJudge(self.semantics)
         try:
             if judge.evaluate(self.semantics.library.root, instances.read(text)) is not None:
                 return None

@@ -41,7 +41,7 @@ class Repetition:
     keyword: str
 
 
-class Judge:
+class SchemaJudge:
     """Judges one value.
 
     Args:
@@ -85,7 +85,7 @@ class Evaluation:
         keys, items: the properties and items that were evaluated so far.
     """
 
-    judge: Judge
+    judge: SchemaJudge
     location: Location
     value: Instance
     keys: set[str] = field(default_factory=set)

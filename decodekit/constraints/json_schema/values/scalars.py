@@ -28,7 +28,7 @@ _WORDS: Final = ("null", "true", "false")
 
 
 def read(lexeme: bytes) -> Scalar:
-    """The scalar that a text stands for; white space around it is allowed."""
+    """The scalar that a text stands for; whitespace around it is allowed."""
     lexeme = lexeme.strip(b" \t\r\n")
     if lexeme.startswith(b'"'):
         return "string", json.loads(lexeme)
