@@ -34,7 +34,7 @@ from decodekit.constraints.completion.witness_search import (
 from decodekit.constraints.engine.configurations import State
 from decodekit.constraints.engine.division import NONE, division_of
 from decodekit.constraints.engine.recogniser import Unfolding
-from decodekit.constraints.language.ir import Node
+from decodekit.constraints.language.node import Node
 from decodekit.constraints.language.shortest import ANY_BYTE
 from decodekit.constraints.network import Call, Frame, Read
 from decodekit.errors import ResourceLimitError

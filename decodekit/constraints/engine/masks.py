@@ -24,8 +24,8 @@ from typing import Final
 
 import numpy as np
 
-from decodekit.constraints.bitmask import bitmask_from_ids, num_words
 from decodekit.constraints.engine.automaton import DEAD, Int32Array, UInt8Array
+from decodekit.constraints.engine.bitmask import bitmask_from_ids, num_words
 from decodekit.constraints.engine.configurations import Configuration, Entry, StackCut, State
 from decodekit.constraints.engine.kernels import add_tokens_kernel
 from decodekit.constraints.engine.recogniser import Unfolding

@@ -9,10 +9,11 @@ import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, cast
+from typing import Any, Final, TypeAlias, TypeVar, cast
 
 from decodekit.constraints.json_schema.document.drafts import Draft, JsonValue, is_number
 from decodekit.constraints.json_schema.document.loader import Location
+from decodekit.constraints.json_schema.meaning.semantics import Keywords, Meaning, Semantics
 from decodekit.constraints.json_schema.strings import formats, text
 from decodekit.constraints.json_schema.strings.formats import Formats
 from decodekit.constraints.json_schema.values import numbers
@@ -42,17 +43,12 @@ from decodekit.constraints.json_schema.values.shape import (
 )
 from decodekit.errors import ResourceLimitError
 
-if TYPE_CHECKING:
-    from decodekit.constraints.json_schema.meaning.semantics import Semantics
-
 MAX_DEPENDENCIES: Final = 64
 """Bound on the properties that one schema lets depend on others; the alternatives are multiplied out."""
 
 MAX_BRANCHES: Final = 1_000
 """Bound on the branches of a oneOf."""
 
-Meaning: TypeAlias = "Callable[[Semantics, Location, Any, Sense], Shape]"
-"""(semantics, schema, value of the keyword, sense of the schema) -> the values that it stands for."""
 _Path: TypeAlias = tuple[str | int, ...]
 _Spec = TypeVar("_Spec", ObjectSpec, ArraySpec)
 
@@ -564,5 +560,4 @@ EVALUATING: Final = frozenset(
 )
 """The keywords that evaluate properties and items, by themselves or by schemas in place."""
 
-GROUPS: Final = (_properties, _items)
-"""The meanings that read several keywords at once, under whichever of them comes first."""
+KEYWORDS: Final = Keywords(MEANINGS, (_properties, _items), UNEVALUATED)

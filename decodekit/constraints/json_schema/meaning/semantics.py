@@ -21,13 +21,12 @@ looked into only when a text reaches them.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
-from typing import Any, Final, TypeVar, cast
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final, TypeAlias, TypeVar, cast
 
 from decodekit.constraints.json_schema.document.drafts import Draft, JsonValue, keyword
 from decodekit.constraints.json_schema.document.loader import Library, Location
-from decodekit.constraints.json_schema.meaning.keywords import GROUPS, MEANINGS, UNEVALUATED, Meaning
 from decodekit.constraints.json_schema.strings import patterns, text
 from decodekit.constraints.json_schema.strings.formats import Formats
 from decodekit.constraints.json_schema.values.shape import (
@@ -47,7 +46,7 @@ from decodekit.constraints.json_schema.values.shape import (
     limited,
     single,
 )
-from decodekit.constraints.language.ir import Node
+from decodekit.constraints.language.node import Node
 from decodekit.errors import ResourceLimitError, UnsupportedSchemaError
 
 MAX_COMPARED: Final = 128
@@ -63,11 +62,29 @@ _COMPOUND: Final = frozenset(
 )
 
 _SCALAR_TYPES: Final = ("string", "number", "integer", "boolean", "null")
-_INVOLVED: Final = MEANINGS.keys() - {
+_SIMPLE: Final = frozenset({
     "type", "enum", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "minLength",
     "maxLength", "pattern", "format",
-}  # fmt: skip
-"""The keywords with schemas or any values in them, and those of objects and arrays."""
+})  # fmt: skip
+"""The keywords without schemas or any values in them, those of objects and arrays aside."""
+
+Meaning: TypeAlias = "Callable[[Semantics, Location, Any, Sense], Shape]"
+"""(semantics, schema, value of the keyword, sense of the schema) -> the values that it stands for."""
+
+
+@dataclass(frozen=True)
+class Keywords:
+    """What the keywords mean, by name; see the module `keywords`, which makes it.
+
+    Attributes:
+        meanings: the values that a keyword stands for.
+        groups: the meanings that read several keywords at once, under whichever of them comes first.
+        unevaluated: the keywords that read which properties and items were evaluated.
+    """
+
+    meanings: Mapping[str, Meaning]
+    groups: Collection[Meaning]
+    unevaluated: Mapping[str, Callable[[Semantics, Location, Shape], Shape]]
 
 
 class Semantics:
@@ -76,11 +93,14 @@ class Semantics:
     Args:
         library: the documents.
         formats: whether a known `format` limits the strings, and how; otherwise it is an annotation.
+        keywords: what each keyword means.
     """
 
-    def __init__(self, library: Library, formats: Formats) -> None:
+    def __init__(self, library: Library, formats: Formats, keywords: Keywords) -> None:
         self.library = library
         self.formats = formats
+        self.keywords = keywords
+        self._involved = keywords.meanings.keys() - _SIMPLE
         self._locations: list[Location | None] = [None]  # by literal // 2; number 0 admits everything
         self._numbers: dict[Location, int] = {}
         self._constants: dict[str, Literal] = {}
@@ -171,7 +191,7 @@ class Semantics:
         if location is None or literal & 1:
             return False
         keywords = location.keywords()
-        if keywords.get("type") not in _SCALAR_TYPES or not _INVOLVED.isdisjoint(keywords):
+        if keywords.get("type") not in _SCALAR_TYPES or not self._involved.isdisjoint(keywords):
             return False
         return all(type(value) is str for value in cast("list[JsonValue]", keywords.get("enum", ())))
 
@@ -280,7 +300,7 @@ class Semantics:
         if sense is Sense.VALID and self._is_unevaluated_limited(location):
             return self.evaluated(location, Sense.EVALUATED).without_evaluated()
         result = EVERYTHING if sense.is_asserted else NOTHING
-        for _, value, meaning in _assertions(location):
+        for _, value, meaning in self._assertions(location):
             shape = meaning(self, location, value, sense)
             result = result.meet(shape) if sense.is_asserted else result.join(shape)
         return result
@@ -291,19 +311,32 @@ class Semantics:
         Without its `unevaluatedProperties` and `unevaluatedItems`, which come last, unless `has_unevaluated`.
         """
         result, last = EVERYTHING, []
-        for name, value, meaning in _assertions(location):
-            if name in UNEVALUATED:
+        unevaluated = self.keywords.unevaluated
+        for name, value, meaning in self._assertions(location):
+            if name in unevaluated:
                 last.append(name)
             else:
                 result = self.both(result, meaning(self, location, value, sense))
         for name in last if has_unevaluated else ():
-            result = self._prune(UNEVALUATED[name](self, location, result))
+            result = self._prune(unevaluated[name](self, location, result))
         return result
 
     def _is_unevaluated_limited(self, location: Location) -> bool:
         """Whether `unevaluatedProperties` or `unevaluatedItems` ask for something."""
-        names = UNEVALUATED.keys() & location.keywords().keys()
+        names = self.keywords.unevaluated.keys() & location.keywords().keys()
         return any(keyword(name, location.draft) and self.below(location, name) != TRUE for name in names)
+
+    def _assertions(self, location: Location) -> Iterator[tuple[str, JsonValue, Meaning]]:
+        """The keywords of a schema that say what is valid, with values and meanings; of a group only the first."""
+        done = set()
+        for name, value in location.keywords().items():
+            known = keyword(name, location.draft)
+            meaning = self.keywords.meanings.get(name)
+            if known is None or not known.is_assertion or meaning is None or meaning in done:
+                continue
+            if meaning in self.keywords.groups:
+                done.add(meaning)  # these read their sisters too
+            yield name, value, meaning
 
     # -- what is plainly empty, to keep disjunctions short; the exact answer is that of `Emptiness`
 
@@ -576,16 +609,3 @@ def _largest(specs: list[_Spec]) -> list[_Spec]:
         if not any(other.takes_in(spec) for other in kept):
             kept.append(spec)
     return [spec for spec in unique if spec in kept]
-
-
-def _assertions(location: Location) -> Iterator[tuple[str, JsonValue, Meaning]]:
-    """The keywords of a schema that say what is valid, with their values and meanings; of a group only the first."""
-    done = set()
-    for name, value in location.keywords().items():
-        known = keyword(name, location.draft)
-        meaning = MEANINGS.get(name)
-        if known is None or not known.is_assertion or meaning is None or meaning in done:
-            continue
-        if meaning in GROUPS:
-            done.add(meaning)  # these read their sisters too
-        yield name, value, meaning

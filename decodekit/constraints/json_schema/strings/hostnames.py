@@ -19,7 +19,7 @@ from typing import Final
 from decodekit.constraints.json_schema.strings import text
 from decodekit.constraints.json_schema.strings.patterns import full_language
 from decodekit.constraints.language import ir, utf8
-from decodekit.constraints.language.ir import Node
+from decodekit.constraints.language.node import Node
 
 MAX_NAME: Final = 253
 MAX_MAIL_DOMAIN: Final = 189

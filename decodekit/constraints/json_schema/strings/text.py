@@ -4,7 +4,7 @@ A language here is one of string *bodies*, the bytes between the quotes. It is c
 of a text it holds all of them. A worked example, the body language of the texts ``é`` and ``ab``:
 
     é     C3 A9                         raw
-          \u00e9  \u00E9  \u00Ee …       as an escape, digits in both cases
+          \u00e9  \u00E9                as an escape, digits in both cases
     ab    ab  a\u0062  \u0061b  \u0061\u0062
     meet(words(["é", "ab"]), length(1, 1))       é, in all its spellings
     without(words(["é", "ab"]), words(["ab"]))   the same
@@ -26,7 +26,7 @@ from typing import Final, Protocol
 
 from decodekit.constraints.language import ir, utf8
 from decodekit.constraints.language.blocks import MAX_BYTES, Block
-from decodekit.constraints.language.ir import Node, Transitions
+from decodekit.constraints.language.node import ByteMask, Node, Transitions
 from decodekit.constraints.language.utf8 import Ranges
 
 QUOTE: Final[Node] = ir.literal(b'"')
@@ -113,7 +113,7 @@ CHARACTER: Final[Node] = encode(utf8.SCALARS)
 ir.declare_alphabet(CHARACTER)
 BODY: Final[Node] = ir.repeat(CHARACTER)
 """Any text."""
-_ONE_SPELLING: Final[Node] = ir.repeat(
+ONE_SPELLING: Final[Node] = ir.repeat(
     ir.choice(
         utf8.charset(_RAW),
         ir.literal(b'\\"'),
@@ -214,34 +214,6 @@ def matches(body: Node, value: str) -> bool:
     return node.is_nullable
 
 
-def num_texts(body: Node, limit: int) -> int:
-    """The number of texts in a body language, or `limit` if there are at least so many.
-
-    Counts one spelling of each text, level by level: the number of ways into each state after k bytes.
-    """
-    from decodekit.constraints.json_schema.strings import spelled
-
-    counted = spelled.num_texts(body, limit)
-    if counted is not None:
-        return counted
-    total = 0
-    frontier = {ir.both(body, _ONE_SPELLING): 1}
-    for _ in range(_MAX_LEVELS):
-        following: dict[Node, int] = {}
-        for node, num_ways in frontier.items():
-            if node.is_nullable:
-                total += num_ways
-            for mask, target in node.transitions():
-                if not target.is_empty:
-                    if target is node:  # round and round: without end
-                        return limit
-                    following[target] = following.get(target, 0) + num_ways * mask.bit_count()
-        if total >= limit or not following:
-            return min(total, limit)
-        frontier = following
-    return limit
-
-
 def word_list(body: Node) -> tuple[str, ...] | None:
     """The texts of a body language that was made as a list of them, ascending; None if it was made otherwise."""
     if (
@@ -252,28 +224,6 @@ def word_list(body: Node) -> tuple[str, ...] | None:
     ):
         return tuple(dict.fromkeys(body.table.words[body.start : body.stop]))
     return None
-
-
-def texts(body: Node, limit: int) -> tuple[str, ...] | None:
-    """The texts of a body language if there are at most `limit`, else None."""
-    words = word_list(body)
-    if words is not None:
-        return words if len(words) <= limit else None
-    if num_texts(body, limit + 1) > limit:
-        return None
-    found = []
-    stack = [(b"", ir.both(body, _ONE_SPELLING))]
-    while stack:
-        spelled, node = stack.pop()
-        if node.is_nullable:
-            found.append(json.loads(b'"' + spelled + b'"'))
-        for mask, target in node.transitions():
-            if not target.is_empty:
-                stack += [(spelled + bytes((byte,)), target) for byte in range(256) if mask >> byte & 1]
-    return tuple(found)
-
-
-_MAX_LEVELS: Final = 2_000  # a language with longer texts only is taken to be large
 
 
 class Selection(Protocol):
@@ -428,7 +378,7 @@ class _Words(Node):
         self._transitions = None
 
     def _derive(self) -> Transitions:
-        rows: list[tuple[ir.ByteMask, Node]] = [row for end in self._ends() for row in end.transitions()]
+        rows: list[tuple[ByteMask, Node]] = [row for end in self._ends() for row in end.transitions()]
         children = list(self._children())
         if self.table.spelling is not spell or any(character > "\uffff" for character, _ in children):
             rows += ir.choice(*(ir.concat(self.table.spelling(c), rest) for c, rest in children)).transitions()
@@ -456,7 +406,7 @@ class _Words(Node):
             for escape in _escapes(character):
                 if escape.startswith(self.begun):
                     groups.setdefault(escape[size], []).append((escape, rest))
-        rows: list[tuple[ir.ByteMask, Node]] = []
+        rows: list[tuple[ByteMask, Node]] = []
         for letter, found in groups.items():
             mask = 1 << ord(letter) | (1 << ord(letter.upper()) if size > 1 else 0)  # digits in both cases
             (escape, first), (_, last) = found[0], found[-1]
