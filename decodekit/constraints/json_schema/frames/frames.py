@@ -25,7 +25,7 @@ from decodekit.constraints.json_schema.strings.escapes import Escapes, spelled
 from decodekit.constraints.json_schema.strings.formats import Formats
 from decodekit.constraints.json_schema.strings.text import WordTable, text_of, to_body
 from decodekit.constraints.json_schema.values import scalars
-from decodekit.constraints.json_schema.values.emptiness import Ask, Emptiness
+from decodekit.constraints.json_schema.values.inhabited import Ask, Emptiness
 from decodekit.constraints.json_schema.values.scalars import Scalar
 from decodekit.constraints.json_schema.values.shape import ArraySpec, Goal, ObjectSpec
 from decodekit.constraints.language import ir

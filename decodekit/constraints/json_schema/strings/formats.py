@@ -23,7 +23,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Final, Literal, TypeAlias
 
-from decodekit.constraints.json_schema.strings import characters, hostnames, regex_texts, text
+from decodekit.constraints.json_schema.strings import character_derivatives, hostnames, regex_format, text
 from decodekit.constraints.json_schema.strings.patterns import full_language
 from decodekit.constraints.language import ir
 from decodekit.constraints.language.node import Node
@@ -199,7 +199,7 @@ GUARDED: Final[dict[str, Callable[[str], bool]]] = {
     "hostname": hostnames.is_valid,
     "idn-hostname": hostnames.is_valid,
     "idn-email": lambda value: _is_mail(value),
-    "regex": regex_texts.is_pattern,
+    "regex": regex_format.is_pattern,
 }
 """The formats of which `language` has more texts than are valid, with what decides about a text of it."""
 
@@ -240,7 +240,7 @@ def denial(name: str, mode: Formats, *, at: str) -> Node | None:
 @lru_cache(maxsize=256)
 def _language(name: str, mode: Formats) -> Node | None:
     if mode == "assert" and name in _BUILT:
-        return characters.trust(_BUILT[name]())  # from sets of characters in every spelling
+        return character_derivatives.trust(_BUILT[name]())  # from sets of characters in every spelling
     pattern = (_PYTHON_PATTERNS if mode == "python" else _PATTERNS).get(name)
     if pattern is None:
         return None
