@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from decodekit.constraints.json_schema.strings import characters, formats, patterns, text
+from decodekit.constraints.json_schema.strings import character_derivatives, formats, patterns, text
 from decodekit.constraints.language import ir
 from decodekit.constraints.language.node import Node
 
@@ -27,7 +27,7 @@ def by_bytes(node: Node, character: str) -> Node:
 def after(node: Node, character: str) -> Node:
     """The same by the row."""
     point = ord(character)
-    return next((target for low, high, target in characters.row(node) if low <= point <= high), ir.EMPTY)
+    return next((target for low, high, target in character_derivatives.row(node) if low <= point <= high), ir.EMPTY)
 
 
 def random_node(rng: random.Random) -> Node:
@@ -47,10 +47,10 @@ def test_rows_are_derivatives() -> None:
     num_alive = 0
     for _ in range(120):
         node = random_node(rng)
-        if not characters.is_spelled(node):
+        if not character_derivatives.is_spelled(node):
             continue  # spellings of several characters were put together: left to bytes
         for _ in range(5):
-            row = characters.row(node)
+            row = character_derivatives.row(node)
             assert all(low <= high for low, high, _ in row)
             assert all(one[1] < other[0] for one, other in pairwise(row))
             for character in SAMPLE:
@@ -61,7 +61,7 @@ def test_rows_are_derivatives() -> None:
             num_alive += bool(alive)
             if not alive:
                 break
-            node = characters.trust(rng.choice(alive))
+            node = character_derivatives.trust(rng.choice(alive))
     assert num_alive > 200
 
 
@@ -84,12 +84,14 @@ def test_what_overlaps_is_united() -> None:
         (10, 14, [one]), (15, 17, [one, two]), (18, 18, [one, two, three]), (19, 20, [one, two]), (21, 40, [two]),
         (50, 50, [one]),
     ]  # fmt: skip
-    assert characters._joined(ways) == tuple((low, high, ir.choice(*nodes)) for low, high, nodes in expected)
+    assert character_derivatives._joined(ways) == tuple((low, high, ir.choice(*nodes)) for low, high, nodes in expected)
 
 
 @pytest.mark.slow
 def test_most_formats_are_read_by_characters() -> None:
     known = [
-        name for name in formats.names() if characters.is_spelled(formats.language(name, "assert", at="#") or ir.EMPTY)
+        name
+        for name in formats.names()
+        if character_derivatives.is_spelled(formats.language(name, "assert", at="#") or ir.EMPTY)
     ]
     assert {"date", "time", "date-time", "uri", "uuid", "ipv4", "hostname"} <= set(known)

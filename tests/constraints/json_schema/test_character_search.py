@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from decodekit.constraints.json_schema.strings import patterns, spelled, text
-from decodekit.constraints.json_schema.strings.characters import row
+from decodekit.constraints.json_schema.strings import character_search, patterns, text
+from decodekit.constraints.json_schema.strings.character_derivatives import row
 from decodekit.constraints.language import ir
 from decodekit.constraints.language import node as nodes
 from decodekit.constraints.language.node import Node
@@ -47,7 +47,7 @@ def test_against_the_search_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
             node = node.derivative(byte)
         if not isinstance(node, ir.Both):
             continue
-        fast = spelled.is_empty(node)
+        fast = character_search.is_empty(node)
         if fast is None:
             continue
         try:
@@ -60,14 +60,16 @@ def test_against_the_search_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_begins_inside_a_character_is_left_to_bytes() -> None:
     node = text.meet(patterns.search_language("^[a-cé]", at="#"), patterns.search_language("[^b]$", at="#"))
-    assert spelled.is_empty(node) is False
+    assert character_search.is_empty(node) is False
     for beginning in (b"\\", b"\\u", b"\\u00", b"\\u006", b"\xc3"):
         inside = node
         for byte in beginning:
             inside = inside.derivative(byte)
-        assert spelled.is_empty(inside) is None and not inside.is_empty
-    assert spelled.is_empty(ir.both(ir.repeat(ir.byte_set(b"ab")), ir.complement(ir.literal(b"a")))) is None  # no JSON
-    assert spelled.is_empty(ir.complement(ir.literal(b"a"))) is None
+        assert character_search.is_empty(inside) is None and not inside.is_empty
+    assert (
+        character_search.is_empty(ir.both(ir.repeat(ir.byte_set(b"ab")), ir.complement(ir.literal(b"a")))) is None
+    )  # no JSON
+    assert character_search.is_empty(ir.complement(ir.literal(b"a"))) is None
 
 
 def test_counting(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,11 +77,11 @@ def test_counting(monkeypatch: pytest.MonkeyPatch) -> None:
     num_finite = 0
     for _ in range(150):
         node, limit = random_language(rng), rng.choice([1, 5, 1000])
-        fast = spelled.num_texts(node, limit)
+        fast = character_search.num_texts(node, limit)
         assert fast is not None
         with monkeypatch.context() as patch:
-            patch.setattr(spelled, "num_texts", lambda body, limit: None)
-            assert fast == spelled.num_texts(node, limit), node
+            patch.setattr(character_search, "_num_spelled", lambda body, limit: None)
+            assert fast == character_search.num_texts(node, limit), node
         num_finite += 0 < fast < limit
     assert num_finite > 5
 
@@ -103,32 +105,32 @@ def test_by_hand(asked: list[str], excluded: list[str], empty: bool) -> None:
         node = text.meet(node, patterns.search_language(pattern, at="#"))
     for pattern in excluded:
         node = text.without(node, patterns.search_language(pattern, at="#"))
-    assert spelled.is_empty(node) is empty and node.is_empty is empty
+    assert character_search.is_empty(node) is empty and node.is_empty is empty
 
 
 def test_bounds_on_the_length() -> None:
     even = patterns.search_language("^(..)*$", at="#")
-    assert spelled.is_empty(text.meet(even, text.length(3, 3))) is True
-    assert spelled.is_empty(text.meet(even, text.length(3, 4))) is False
-    assert spelled.is_empty(text.meet(even, text.length(10_001, 10_001))) is True
-    assert spelled.is_empty(text.meet(even, text.length(10_001, None))) is False
-    assert spelled.num_texts(text.meet(text.words(["a", "bb", "cc"]), text.length(2, None)), 10) == 2
+    assert character_search.is_empty(text.meet(even, text.length(3, 3))) is True
+    assert character_search.is_empty(text.meet(even, text.length(3, 4))) is False
+    assert character_search.is_empty(text.meet(even, text.length(10_001, 10_001))) is True
+    assert character_search.is_empty(text.meet(even, text.length(10_001, None))) is False
+    assert character_search.num_texts(text.meet(text.words(["a", "bb", "cc"]), text.length(2, None)), 10) == 2
 
 
 def test_what_lost_a_condition_needs_no_search(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All letters somewhere: behind each of them lies a place with one condition less, of 2**16 places."""
+    """All letters somewhere: behind each of them lies a state with one condition less, of 2**16 states."""
     letters = "abcdefghijklmnop"
     node = text.meet(*(patterns.search_language(letter, at="#") for letter in letters))
-    assert spelled.is_empty(node) is False
+    assert character_search.is_empty(node) is False
 
     def search(*asked: object) -> bool:
         raise RecursionError("a search")
 
-    monkeypatch.setattr(spelled, "_dive", search)
-    answers = [spelled.is_empty(node.derivative(ord(letter))) for letter in letters]
+    monkeypatch.setattr(character_search, "_dive", search)
+    answers = [character_search.is_empty(node.derivative(ord(letter))) for letter in letters]
     assert answers == [False] * len(letters)
     with pytest.raises(RecursionError, match="a search"):  # one condition more is another question
-        spelled.is_empty(text.meet(node, patterns.search_language("q", at="#")))
+        character_search.is_empty(text.meet(node, patterns.search_language("q", at="#")))
 
 
 def lengths(steps: tuple[int, ...], most: int) -> set[int]:
@@ -153,7 +155,7 @@ def test_long_texts() -> None:
             body = "|".join(f"[a-c]{{{step}}}" for step in steps)
             node = text.meet(node, patterns.search_language(f"^({body})*$", at="#"))
         expected = not any(all(length in lengths(steps, most) for steps in many) for length in range(least, most + 1))
-        assert spelled.is_empty(node) == expected, (many, least, most)
+        assert character_search.is_empty(node) == expected, (many, least, most)
         answers.append(expected)
     assert answers.count(True) > 20 and answers.count(False) > 20
 
@@ -172,36 +174,39 @@ def test_long_texts() -> None:
     ],
 )
 def test_texts_that_go_round(pattern: str, least: int, most: int | None, empty: bool) -> None:
-    assert spelled.is_empty(text.meet(patterns.search_language(pattern, at="#"), text.length(least, most))) is empty
+    assert (
+        character_search.is_empty(text.meet(patterns.search_language(pattern, at="#"), text.length(least, most)))
+        is empty
+    )
 
 
 def test_patterns_against_each_other() -> None:
     """Sets of 2**n remainders, but a text is near: the first letter that all patterns can use is taken at once."""
     asked = [patterns.search_language(f"^(a|b)*a(a|b){{{n}}}$", at="#") for n in range(5, 18)]
-    work = spelled._Work(0)
-    place, least, most = spelled._start(text.meet(*asked))
+    work = character_search._Work(0)
+    state, least, most = character_search._start(text.meet(*asked))
     for letter in "abbabaaabbbbabababba":  # and from wherever one stands
-        assert place is not None and spelled._has_word(place, least, most, work)
-        place = after_letter(place, letter)
-    assert work.max_places - work.num_places < 600
+        assert state is not None and character_search._has_word(state, least, most, work)
+        state = after_letter(state, letter)
+    assert work.max_states - work.num_states < 600
 
 
-def after_letter(place: spelled._Place, letter: str) -> spelled._Place | None:
-    """Where a place leads by one letter, each condition by itself."""
-    targets = [next((t for low, high, t in row(node) if low <= ord(letter) <= high), None) for node in [*place[0]]]
-    return spelled._after(place, tuple(targets))
+def after_letter(state: character_search._State, letter: str) -> character_search._State | None:
+    """Where a state leads by one letter, each condition by itself."""
+    targets = [next((t for low, high, t in row(node) if low <= ord(letter) <= high), None) for node in [*state[0]]]
+    return character_search._after(state, tuple(targets))
 
 
 def test_too_many_states(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spelled, "MAX_STATES", 50)
+    monkeypatch.setattr(character_search, "MAX_STATES", 50)
     node = text.meet(
         patterns.search_language("^[ab]*a[ab]{8}$", at="#"), patterns.search_language("^[ab]*b[ab]{8}$", at="#")
     )
     with pytest.raises(ResourceLimitError, match="50 states"):
-        spelled.is_empty(node)
-    monkeypatch.setattr(spelled, "MAX_STATES", 10_000)
-    monkeypatch.setattr(spelled, "MAX_PARTS", 500)
+        character_search.is_empty(node)
+    monkeypatch.setattr(character_search, "MAX_STATES", 10_000)
+    monkeypatch.setattr(character_search, "MAX_PARTS", 500)
     with pytest.raises(ResourceLimitError, match="states are needed"):
-        spelled.is_empty(node)
-    monkeypatch.setattr(spelled, "MAX_PARTS", 10_000)
-    assert spelled.is_empty(node)
+        character_search.is_empty(node)
+    monkeypatch.setattr(character_search, "MAX_PARTS", 10_000)
+    assert character_search.is_empty(node)

@@ -1,4 +1,4 @@
-r"""The format ``regex``: the texts that are patterns of ECMA-262, as a body language.
+r"""Many texts that are patterns of ECMA-262, as a body language: all of them are of the format ``regex``.
 
 Groups nest, names and numbers refer to each other, and counts and ranges are ordered, so the patterns are no regular
 language. This is a part of it: every text here is a pattern by ECMA-262 (2018 and later) without flags, and with the

@@ -1,10 +1,14 @@
 """Whether a language of JSON strings has a word, decided character by character instead of byte by byte.
 
-Where several languages meet, or are left out, nothing has to be built but the places at which they are together: a
-search over the product of their derivatives by characters (see `characters`). It goes on where the fewest conditions
-and bytes seem to be left and the most alternatives stay open, and without bounds on the length it ends when all places
-are known. A bounded length is kept apart as the number of characters read, and decided breadth first where that search
-finds none.
+The question comes up where several languages meet, or are left out. The search runs over the product of their
+derivatives by characters (see `character_derivatives`) and builds nothing but the states that it visits. It continues
+where the fewest conditions and bytes seem to be left and the most alternatives stay open, and without bounds on the
+length it ends when all states are known. A bounded length is kept apart as the number of characters read, and decided
+breadth first where that search finds none.
+
+A search by bytes (`emptiness`) meets every state in many spellings, and counts one by one up to a least length. It
+refuses a pattern without a letter twice and a text of a billion letters, and does not end where all letters have to
+occur; all of these have masks here.
 
 Sources: J. Brzozowski, Derivatives of Regular Expressions (1964), for the product of derivatives; J. Pearl, Heuristics
 (1984), for the best-first search.
@@ -20,32 +24,32 @@ from itertools import count
 from typing import Final, TypeAlias
 
 from decodekit.constraints.json_schema.strings import text
-from decodekit.constraints.json_schema.strings.characters import Row, is_spelled, row, trust
+from decodekit.constraints.json_schema.strings.character_derivatives import Row, is_spelled, row, trust
 from decodekit.constraints.language import ir
 from decodekit.constraints.language.node import Node
 from decodekit.errors import ResourceLimitError
 
 MAX_STATES: Final = 20_000
-"""Bound on the places of the product that one question may look at."""
+"""Bound on the states of the product that one question may look at."""
 MAX_PARTS: Final = 100_000
-"""Bound on the conditions of these places, each counted with its alternatives: the time that they take."""
+"""Bound on the conditions of these states, each counted with its alternatives: the time that they take."""
 MAX_DIVES: Final = 500
-"""Places that are looked at best first before the breadth-first search of texts with a bounded length begins."""
+"""States that are looked at best first before the breadth-first search of texts with a bounded length begins."""
 MAX_LENGTHY: Final = 50_000
-"""Places of a long text, one for each character that it has to have, that one question may look at beside these."""
+"""States of a long text, one for each character that it has to have, that one question may look at beside these."""
 _MAX_COMPARED: Final = 16
 MAX_REMEMBERED: Final = 20_000
-"""Bound on the places whose answer is kept."""
+"""Bound on the states whose answer is kept."""
 
-_Place: TypeAlias = tuple[frozenset[Node], frozenset[Node]]
+_State: TypeAlias = tuple[frozenset[Node], frozenset[Node]]
 """What the rest of a text belongs to, and what it does not belong to."""
 _Targets: TypeAlias = tuple["Node | None", ...]
 _Piece: TypeAlias = tuple[int, int, _Targets]
 
-_text_lengths: dict[_Place, int] = {}  # of some text that leads from a place to an end
-_barren: set[_Place] = set()  # no text does
-_inhabited: tuple[_Place, ...] = ()  # the last places that were asked for and have a text
-_ANY_TEXT: Final[_Place] = (frozenset({text.BODY}), frozenset())
+_text_lengths: dict[_State, int] = {}  # of some text that leads from a state to an end
+_barren: set[_State] = set()  # no text does
+_inhabited: tuple[_State, ...] = ()  # the last states that were asked for and have a text
+_ANY_TEXT: Final[_State] = (frozenset({text.BODY}), frozenset())
 
 
 def is_empty(node: Node) -> bool | None:
@@ -56,16 +60,16 @@ def is_empty(node: Node) -> bool | None:
     """
     if not is_spelled(node):
         return None
-    place, least, most = _start(node)
-    if place is None:
+    state, least, most = _start(node)
+    if state is None:
         return True
-    if not place[0]:
+    if not state[0]:
         return None  # only complements: the language has words that are no texts
-    return not _has_word(place, least, most, _Work(least))
+    return not _has_word(state, least, most, _Work(least))
 
 
-def _start(node: Node) -> tuple[_Place | None, int, int | None]:
-    """The place before a text, with the least and the greatest length; no place if it is plainly empty."""
+def _start(node: Node) -> tuple[_State | None, int, int | None]:
+    """The state before a text, with the least and the greatest length; no state if it is plainly empty."""
     least, most = 0, None
     conditions: list[tuple[Node, bool]] = []
     for operand in node.operands if isinstance(node, ir.Both) else (node,):
@@ -78,12 +82,12 @@ def _start(node: Node) -> tuple[_Place | None, int, int | None]:
             conditions.append((operand.operand, False))
         else:
             conditions.append((operand, True))
-    place = _place(conditions)
-    return (None if most is not None and least > most else place), least, most
+    state = _state(conditions)
+    return (None if most is not None and least > most else state), least, most
 
 
-def _place(conditions: list[tuple[Node, bool]]) -> _Place | None:
-    """A place in its normal form; None if nothing can follow there."""
+def _state(conditions: list[tuple[Node, bool]]) -> _State | None:
+    """A state in its normal form; None if nothing can follow there."""
     belongs: set[Node] = set()
     excluded: set[Node] = set()
     while conditions:
@@ -118,24 +122,24 @@ def _is_universal(node: Node) -> bool:
     return node is text.BODY or (isinstance(node, ir.Choice) and text.BODY in node.options)
 
 
-def _is_end(place: _Place) -> bool:
-    return all(node.is_nullable for node in place[0]) and not any(node.is_nullable for node in place[1])
+def _is_end(state: _State) -> bool:
+    return all(node.is_nullable for node in state[0]) and not any(node.is_nullable for node in state[1])
 
 
-def _following(place: _Place) -> set[_Place]:
-    """The places after one more character."""
-    found = {_after(place, targets) for targets in _followed(place)}
+def _following(state: _State) -> set[_State]:
+    """The states after one more character."""
+    found = {_after(state, targets) for targets in _followed(state)}
     return {after for after in found if after is not None}
 
 
-def _followed(place: _Place) -> dict[_Targets, int]:
-    """What follows each condition of a place, in its order, with the number of the characters that lead there."""
+def _followed(state: _State) -> dict[_Targets, int]:
+    """What follows each condition of a state, in its order, with the number of the characters that lead there."""
     pieces: list[_Piece] | None = None
-    for node in place[0]:
+    for node in state[0]:
         ways = row(node)
         pieces = [(low, high, (target,)) for low, high, target in ways] if pieces is None else _met(pieces, ways)
     assert pieces is not None  # some language is always asked for
-    for node in place[1]:
+    for node in state[1]:
         pieces = _marked(pieces, row(node))
     found: dict[_Targets, int] = {}
     for low, high, targets in pieces:
@@ -145,10 +149,10 @@ def _followed(place: _Place) -> dict[_Targets, int]:
     return found
 
 
-def _after(place: _Place, targets: _Targets) -> _Place | None:
-    """The place where each condition is what follows it."""
-    num_asked = len(place[0])
-    return _place([(node, index < num_asked) for index, node in enumerate(targets) if node is not None])
+def _after(state: _State, targets: _Targets) -> _State | None:
+    """The state where each condition is what follows it."""
+    num_asked = len(state[0])
+    return _state([(node, index < num_asked) for index, node in enumerate(targets) if node is not None])
 
 
 def _met(pieces: list[_Piece], ways: Row) -> list[_Piece]:
@@ -186,24 +190,24 @@ def _marked(pieces: list[_Piece], ways: Row) -> list[_Piece]:
 
 
 class _Work:
-    """What one question may still cost: a number of places, and of the conditions and alternatives in them."""
+    """What one question may still cost: a number of states, and of the conditions and alternatives in them."""
 
     def __init__(self, least: int) -> None:
         self.num_lengthy = min(least, MAX_LENGTHY)
-        self.num_places = self.max_places = MAX_STATES + self.num_lengthy
+        self.num_states = self.max_states = MAX_STATES + self.num_lengthy
         self.num_parts = MAX_PARTS + self.num_lengthy
 
-    def look(self, place: _Place) -> None:
-        """Count a place whose successors are made.
+    def look(self, state: _State) -> None:
+        """Count a state whose successors are made.
 
         Raises:
             ResourceLimitError: it is one too many.
         """
-        self.num_places -= 1
-        self.num_parts -= sum(map(_num_parts, place[0])) + sum(map(_num_parts, place[1]))
-        if self.num_places < 0 or self.num_parts < 0:
+        self.num_states -= 1
+        self.num_parts -= sum(map(_num_parts, state[0])) + sum(map(_num_parts, state[1]))
+        if self.num_states < 0 or self.num_parts < 0:
             raise ResourceLimitError(
-                f"more than {self.max_places - self.num_places - 1:,} states are needed to tell whether an "
+                f"more than {self.max_states - self.num_states - 1:,} states are needed to tell whether an "
                 "intersection is empty",
                 hint="use fewer or simpler patterns together",
             )
@@ -214,8 +218,8 @@ def _num_parts(node: Node) -> int:
     return len(node.options) if isinstance(node, ir.Choice) else 1
 
 
-def _has_word(start: _Place, least: int, most: int | None, work: _Work) -> bool:
-    """Whether a text of some length between the bounds leads from a place to an end."""
+def _has_word(start: _State, least: int, most: int | None, work: _Work) -> bool:
+    """Whether a text of some length between the bounds leads from a state to an end."""
     if start == _ANY_TEXT:
         return True
     if start in _barren:
@@ -224,7 +228,7 @@ def _has_word(start: _Place, least: int, most: int | None, work: _Work) -> bool:
     if known is not None and _is_between(known, least, most):
         return True
     if not least and most is None:
-        # With fewer conditions than a place that has a text: every successor of an intersection that lost an operand.
+        # With fewer conditions than a state that has a text: every successor of an intersection that lost an operand.
         if len(start[0]) > 1 and any(start[0] <= other[0] and start[1] <= other[1] for other in _inhabited):
             return True
         return _dive(start, 0, None, work, math.inf)
@@ -237,32 +241,32 @@ def _is_between(length: int, least: int, most: int | None) -> bool:
 
 @dataclass(slots=True)
 class _Step:
-    """A place on the way of a text."""
+    """A state on the way of a text."""
 
-    place: _Place
+    state: _State
     length: int  # characters read
     before: _Step | None
     mark: _Step | None  # an earlier step, or itself: Brent's cycle detection compares with it alone
 
 
-def _dive(start: _Place, least: int, most: int | None, work: _Work, max_places: float) -> bool:
-    """Whether a text is found best first, within so many places; exact if they do not bound it, nor does the length."""
+def _dive(start: _State, least: int, most: int | None, work: _Work, max_states: float) -> bool:
+    """Whether a text is found best first, within so many states; exact if they do not bound it, nor does the length."""
     order = count(step=-1)  # of equal ones the last first: deeper and deeper
     queue = [(0, 0, 0, next(order), _Step(start, 0, None, None))]
     seen = {(start, 0)}
-    num_places = 0
-    while queue and num_places < max_places:
+    num_states = 0
+    while queue and num_states < max_states:
         step = heappop(queue)[-1]
-        place, length = step.place, step.length
-        num_places += 1
-        left = 0 if _is_end(place) and length >= least else _text_lengths.get(place)
+        state, length = step.state, step.length
+        num_states += 1
+        left = 0 if _is_end(state) and length >= least else _text_lengths.get(state)
         if left is not None and _is_between(length + left, least, most):
             _learn_way(step, length + left)
             return True
-        if length == most or place in _barren:
+        if length == most or state in _barren:
             continue
-        work.look(place)
-        for after in _following(place):
+        work.look(state)
+        for after in _following(state):
             following = _next_step(after, step, least)
             key = (after, min(following.length, least))
             if key not in seen:
@@ -271,17 +275,17 @@ def _dive(start: _Place, least: int, most: int | None, work: _Work, max_places: 
     if not queue and not least and most is None:
         if len(_barren) > MAX_REMEMBERED:
             _barren.clear()
-        _barren.update(place for place, _ in seen)
+        _barren.update(state for state, _ in seen)
     return False
 
 
-def _next_step(place: _Place, before: _Step, least: int) -> _Step:
-    """The step to a place; if it was marked before, all rounds at once up to the least length."""
+def _next_step(state: _State, before: _Step, least: int) -> _Step:
+    """The step to a state; if it was marked before, all rounds at once up to the least length."""
     length = before.length + 1
-    step = _Step(place, length, before, before.mark)
+    step = _Step(state, length, before, before.mark)
     mark = before.mark
     if length < least:
-        if mark is not None and mark.place == place:
+        if mark is not None and mark.state == state:
             period = length - mark.length
             step.length += (least - length) // period * period
             step.mark = step
@@ -296,33 +300,33 @@ def _learn_way(end: _Step, length: int) -> None:
     if len(_text_lengths) > MAX_REMEMBERED:
         _text_lengths.clear()
     step = end
-    _text_lengths[step.place] = length - step.length
+    _text_lengths[step.state] = length - step.length
     while step.before is not None:
         step = step.before
-        _text_lengths[step.place] = length - step.length
-    _inhabited = (step.place, *_inhabited)[:_MAX_COMPARED]
+        _text_lengths[step.state] = length - step.length
+    _inhabited = (step.state, *_inhabited)[:_MAX_COMPARED]
 
 
-def _search(start: _Place, least: int, most: int | None, work: _Work) -> bool:
-    """Whether there is a text of a bounded length, breadth first: each place is looked at once beyond the least."""
+def _search(start: _State, least: int, most: int | None, work: _Work) -> bool:
+    """Whether there is a text of a bounded length, breadth first: each state is looked at once beyond the least."""
     frontier = {start}
-    frontiers: dict[frozenset[_Place], int] = {}  # shorter than the least length, with the length
-    seen: set[_Place] = set()
+    frontiers: dict[frozenset[_State], int] = {}  # shorter than the least length, with the length
+    seen: set[_State] = set()
     length = 0
     while frontier:
         if length >= least:
             if any(map(_is_end, frontier)):
                 _text_lengths[start] = length
                 return True
-            # A place that was reached with fewer characters says nothing new, once there are enough of them.
+            # A state that was reached with fewer characters says nothing new, once there are enough of them.
             seen |= frontier
         if length == most:
             return False
-        following: set[_Place] = set()
-        for place in frontier:
-            if place not in _barren:
-                work.look(place)
-                following |= _following(place)
+        following: set[_State] = set()
+        for state in frontier:
+            if state not in _barren:
+                work.look(state)
+                following |= _following(state)
         frontier = following - seen
         length += 1
         if length < least:
@@ -333,14 +337,14 @@ def _search(start: _Place, least: int, most: int | None, work: _Work) -> bool:
     return False
 
 
-def _rank(place: _Place, length: int, least: int) -> tuple[int, int, int]:
+def _rank(state: _State, length: int, least: int) -> tuple[int, int, int]:
     """What seems best comes first: few conditions left, then few bytes over all of them, then many open ways."""
     num_bytes = num_ways = 0
-    for node in place[0]:
+    for node in state[0]:
         bounds = node.bounds()
         num_bytes += 0 if bounds is None else bounds[0]
         num_ways += _num_ways(node)
-    return len(place[0]), max(num_bytes, least - length), len(place[1]) - num_ways
+    return len(state[0]), max(num_bytes, least - length), len(state[1]) - num_ways
 
 
 def _num_ways(node: Node) -> int:
@@ -405,7 +409,7 @@ def texts(body: Node, limit: int) -> tuple[str, ...] | None:
 def _num_spelled(node: Node, limit: int) -> int | None:
     """The number of texts of a body language, or `limit` if there are at least so many; None as `is_empty`.
 
-    Counts level by level: the number of ways into each place after k characters.
+    Counts level by level: the number of ways into each state after k characters.
 
     Raises:
         ResourceLimitError: as `is_empty`.
@@ -421,18 +425,18 @@ def _num_spelled(node: Node, limit: int) -> int | None:
     work = _Work(least)
     frontier = {start: 1} if _has_word(start, least, most, work) else {}
     while frontier and total + sum(frontier.values()) < limit:  # each of these ways goes on to a text of its own
-        following: dict[_Place, int] = {}
+        following: dict[_State, int] = {}
         least_left = max(0, least - length - 1)
         most_left = None if most is None else most - length - 1
-        for place, num_ways in frontier.items():
-            if length >= least and _is_end(place):
+        for state, num_ways in frontier.items():
+            if length >= least and _is_end(state):
                 total += num_ways
             if most_left is not None and most_left < 0:
                 continue
-            work.look(place)
-            for targets, num_characters in _followed(place).items():
-                after = _after(place, targets)
-                if after == place and most is None:  # round and round, before a text: without end
+            work.look(state)
+            for targets, num_characters in _followed(state).items():
+                after = _after(state, targets)
+                if after == state and most is None:  # round and round, before a text: without end
                     return limit
                 if after is not None and (after in following or _has_word(after, least_left, most_left, work)):
                     following[after] = following.get(after, 0) + num_ways * num_characters
