@@ -174,6 +174,14 @@ class Automaton:
             self.next[state] = row
             self.kinds[state] = INNER if row.any() else FINAL
 
+    def make(self, code: int) -> None:
+        """Make what a kernel asks for: see `walk._after`."""
+        state, byte = divmod(-2 - code, 512)
+        if byte == 256:
+            self.expand(state)
+        else:
+            self.follow(state, byte)
+
     def step(self, state: int, byte: int) -> int:
         """The state after `byte`, or `DEAD`."""
         with self.lock:

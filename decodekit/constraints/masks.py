@@ -32,7 +32,6 @@ from decodekit.constraints.network import TextNeeded
 from decodekit.constraints.runs import MAX_RETURNED, Runner
 from decodekit.constraints.token_index import NO_NODES, Part, TokenIndex, Walk, WayOut, all_tokens, tokens_after
 from decodekit.constraints.unfolding import Unfolding
-from decodekit.constraints.walk import add_tokens_kernel
 from decodekit.vocabulary import Vocabulary
 
 MASK_CACHE_BYTES: Final = 64 << 20
@@ -266,8 +265,7 @@ class Masks:
         whose tokens are known.
         """
         after, _ = self._unfolding.advance(configurations, byte)
-        trie = part.whole.trie
-        add_tokens_kernel()(np.array([part.whole.root], np.int32), trie.first, trie.tokens, words)
+        self._runner.add_tokens(part.whole.trie, np.array([part.whole.root], np.int32), words)
         self._add(after, part, words, returned)
         others: Int32Array = roots[roots != part.whole.root]
         return others
@@ -348,7 +346,7 @@ class Masks:
         if not configurations and not is_accepting:
             return []
         if len(at):
-            add_tokens_kernel()(at, index.trie.first, index.trie.tokens, words)
+            self._runner.add_tokens(index.trie, at, words)
         if not configurations or not len(before):
             return []
         return self._runner.run(index.trie, before, tuple(configurations), words, index.bytes_above)
