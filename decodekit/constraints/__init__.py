@@ -14,15 +14,15 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from decodekit.constraints.batches import fill_bitmasks
+from decodekit.constraints.author.members import complete, explain, sample_text, sample_texts
 from decodekit.constraints.bitmask import allocate_bitmask, bitmask_from_ids, ids_from_bitmask
-from decodekit.constraints.choices import Choices
-from decodekit.constraints.compiler import CompiledGrammar, compile
+from decodekit.constraints.composition.choices import Choices
+from decodekit.constraints.composition.guarded import Guard, Guarded, Refusal
 from decodekit.constraints.constraint import Constraint, as_constraint
-from decodekit.constraints.explaining import Explanation
-from decodekit.constraints.guards import Guard, Guarded, Refusal
-from decodekit.constraints.matcher import Matcher
-from decodekit.constraints.members import complete, explain, sample_text, sample_texts
+from decodekit.constraints.explain.explanation import Explanation
+from decodekit.constraints.matching.batches import fill_bitmasks
+from decodekit.constraints.matching.compiler import CompiledGrammar, compile
+from decodekit.constraints.matching.matcher import Matcher
 from decodekit.constraints.memory import memory_in_use, memory_limit, set_memory_limit
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from decodekit.constraints.grammar import Grammar as Grammar
     from decodekit.constraints.json_schema import JsonSchema as JsonSchema
     from decodekit.constraints.json_schema import check as check
-    from decodekit.constraints.regex import Regex as Regex
+    from decodekit.constraints.regex.regex import Regex as Regex
     from decodekit.constraints.tool_calls import ToolCall as ToolCall
     from decodekit.constraints.tool_calls import ToolResponse as ToolResponse
     from decodekit.constraints.tool_calls import Tools as Tools
@@ -106,7 +106,7 @@ _LAZY = {
     "Grammar": "decodekit.constraints.grammar",
     "JsonSchema": "decodekit.constraints.json_schema",
     "check": "decodekit.constraints.json_schema",
-    "Regex": "decodekit.constraints.regex",
+    "Regex": "decodekit.constraints.regex.regex",
 }
 
 

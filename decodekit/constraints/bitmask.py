@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from decodekit.constraints.automaton import Int32Array
+from decodekit.constraints.engine.automaton import Int32Array
 
 
 def num_words(vocabulary_size: int) -> int:

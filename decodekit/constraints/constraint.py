@@ -10,7 +10,7 @@ from decodekit.constraints.network import Frame
 from decodekit.errors import InvalidConstraintError
 
 if TYPE_CHECKING:
-    from decodekit.constraints.guards import Guard
+    from decodekit.constraints.composition.guarded import Guard
 
 
 class Constraint(ABC):
@@ -73,7 +73,7 @@ def as_constraint(value: object) -> Constraint:
     if isinstance(value, Constraint):
         return value
     if isinstance(value, str):
-        from decodekit.constraints.named import named_constraint
+        from decodekit.constraints.wire import named_constraint
 
         return as_constraint(named_constraint(value))
     if isinstance(value, bytes):
@@ -87,7 +87,7 @@ def as_constraint(value: object) -> Constraint:
         )
     # The front ends import this module, and not every user needs them.
     from decodekit.constraints.json_schema import JsonSchema
-    from decodekit.constraints.python_types import is_type
+    from decodekit.constraints.json_schema.python_types import is_type
 
     if isinstance(value, Mapping):
         if value.get("type") == "structural_tag":

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from decodekit.constraints import emptiness, ir
-from decodekit.constraints.ir import (
+from decodekit.constraints.language import emptiness, ir
+from decodekit.constraints.language.ir import (
     ANYTHING,
     EMPTY,
     EPSILON,
@@ -30,7 +30,7 @@ from decodekit.constraints.ir import (
     matches,
     repeat,
 )
-from decodekit.constraints.words import words as word_list
+from decodekit.constraints.language.words import words as word_list
 from decodekit.errors import ResourceLimitError
 from tests.reference.languages import derived_words, words
 

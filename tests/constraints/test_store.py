@@ -12,16 +12,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from decodekit.constraints import ir, store, token_index
-from decodekit.constraints.automaton import Automaton, begin_epoch
 from decodekit.constraints.bitmask import allocate_bitmask, ids_from_bitmask
-from decodekit.constraints.compiler import CompiledGrammar
-from decodekit.constraints.json_schema import JsonSchema, text
-from decodekit.constraints.json_schema.escapes import Escapes, spelled
-from decodekit.constraints.languages import named, register
-from decodekit.constraints.store import Store
-from decodekit.constraints.token_index import TokenIndex, Walk, all_tokens
-from decodekit.constraints.trie import TokenTrie
+from decodekit.constraints.engine import store, token_index
+from decodekit.constraints.engine.automaton import Automaton, begin_epoch
+from decodekit.constraints.engine.store import Store
+from decodekit.constraints.engine.token_index import TokenIndex, Walk, all_tokens
+from decodekit.constraints.engine.trie import TokenTrie
+from decodekit.constraints.json_schema import JsonSchema
+from decodekit.constraints.json_schema.strings import text
+from decodekit.constraints.json_schema.strings.escapes import Escapes, spelled
+from decodekit.constraints.language import ir
+from decodekit.constraints.language.registry import named, register
+from decodekit.constraints.matching.compiler import CompiledGrammar
 from decodekit.vocabulary import Vocabulary
 from tests.reference import masks
 from tests.reference import walk as reference
@@ -286,7 +288,7 @@ def test_languages_are_known_by_their_words_whatever_the_label() -> None:
 
 
 def test_the_digest_of_a_language_is_its_structure() -> None:
-    from decodekit.constraints.languages import _digest
+    from decodekit.constraints.language.registry import _digest
 
     def digest(node: ir.Node) -> bytes:
         return _digest(node, {})

@@ -10,7 +10,7 @@ import pytest
 
 from decodekit.constraints import Constraint, Guarded, Regex, compile
 from decodekit.constraints.composition import Concat, Special
-from decodekit.constraints.guards import Guard, Refusal
+from decodekit.constraints.composition.guarded import Guard, Refusal
 from decodekit.constraints.network import Frame
 from decodekit.errors import ConstraintError, DeadEndError, GuardError
 from decodekit.generation.batch import Batch, Result

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from decodekit.constraints.composition.guarded import Guard, Refusal
 from decodekit.constraints.composition.splitting import HasParts, Split, first_refusal
 from decodekit.constraints.constraint import Constraint, as_constraint
 from decodekit.constraints.grammar.frames import root_frame
@@ -18,8 +19,7 @@ from decodekit.constraints.grammar.rules import (
     children,
     special_tokens_of,
 )
-from decodekit.constraints.guards import Guard, Refusal
-from decodekit.constraints.ir import literal
+from decodekit.constraints.language.ir import literal
 from decodekit.constraints.network import Frame
 from decodekit.errors import InvalidConstraintError
 

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Final, TypeAlias
 
 from decodekit.constraints.constraint import Constraint
-from decodekit.constraints.ir import Node, literal
+from decodekit.constraints.language.ir import Node, literal
 from decodekit.errors import InvalidConstraintError
 
 

@@ -10,9 +10,9 @@ from fractions import Fraction
 
 import pytest
 
-from decodekit.constraints import ir
-from decodekit.constraints.json_schema import numbers
-from decodekit.constraints.json_schema.numbers import NumberSpec, exact
+from decodekit.constraints.json_schema.values import numbers
+from decodekit.constraints.json_schema.values.numbers import NumberSpec, exact
+from decodekit.constraints.language import ir
 from decodekit.errors import ResourceLimitError
 
 NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?\Z")

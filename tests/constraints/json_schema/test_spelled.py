@@ -4,10 +4,10 @@ import random
 
 import pytest
 
-from decodekit.constraints import emptiness, ir
-from decodekit.constraints.ir import Node
-from decodekit.constraints.json_schema import patterns, spelled, text
-from decodekit.constraints.json_schema.characters import row
+from decodekit.constraints.json_schema.strings import patterns, spelled, text
+from decodekit.constraints.json_schema.strings.characters import row
+from decodekit.constraints.language import emptiness, ir
+from decodekit.constraints.language.ir import Node
 from decodekit.errors import ResourceLimitError
 
 PATTERNS = [

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from decodekit.constraints import ir
-from decodekit.constraints.json_schema import text
-from decodekit.constraints.json_schema.text import BODY, WordTable
+from decodekit.constraints.json_schema.strings import text
+from decodekit.constraints.json_schema.strings.text import BODY, WordTable
+from decodekit.constraints.language import ir
 
 
 def holds(node: ir.Node, data: bytes) -> bool:

@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterable, Sequence
 
 import pytest
 
-from decodekit.constraints import ir, regex, utf8
-from decodekit.constraints.ir import Node
-from decodekit.constraints.json_schema import patterns, spelled, text
-from decodekit.constraints.json_schema.escapes import Sparing
+from decodekit.constraints.json_schema.strings import patterns, spelled, text
+from decodekit.constraints.json_schema.strings.escapes import Sparing
+from decodekit.constraints.language import ir, utf8
+from decodekit.constraints.language.ir import Node
+from decodekit.constraints.regex import regex
 from tests.reference.regex import Char, Place, Quantifier, World, written
 
 SPELLINGS = {
