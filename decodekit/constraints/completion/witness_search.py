@@ -34,43 +34,31 @@ class Lexemes:
 
     def __init__(self, usable: ByteMask = ANY_BYTE) -> None:
         self.usable = usable
-        self._words: dict[Node, _Found] = {}
+        # By language and permitted labels: what was found so far, and the search for more.
+        self._words: dict[tuple[Node, bytes | None], tuple[list[Sequence[Word]], Iterator[Sequence[Word]]]] = {}
+        self._effort: Effort | None = None  # what counts the search that goes on
 
-    def of(self, node: Node, effort: Effort) -> Iterator[Sequence[Word]]:
+    def of(self, node: Node, permitted: bytes | None, effort: Effort) -> Iterator[Sequence[Word]]:
         """One word of each label by length, as `few_by_length` finds them; `effort` counts what was not known yet."""
-        found = self._words.get(node)
+        found = self._words.get((node, permitted))
         if found is None:
             if len(self._words) >= MAX_LEXEMES:
                 self._words.clear()
-            found = self._words[node] = _Found(node, self.usable)
-        return found.by_length(effort)
-
-
-class _Found:
-    """What was found so far of the words of a lexeme."""
-
-    __slots__ = ("_effort", "_layers", "_others")
-
-    def __init__(self, node: Node, usable: ByteMask) -> None:
-        self._effort: Effort | None = None
-        self._layers: list[Sequence[Word]] = []
-        self._others = few_by_length(node, 1, self._count, usable)
+            search: Iterator[Sequence[Word]] = few_by_length(node, 1, self._count, self.usable, permitted)
+            found = self._words[node, permitted] = [], search
+        layers, others = found
+        for length in count():
+            if length == len(layers):
+                self._effort = effort
+                layer = next(others, None)
+                if layer is None:
+                    return
+                layers.append(layer)
+            yield layers[length]
 
     def _count(self) -> None:
         assert self._effort is not None
         self._effort.step()
-
-    def by_length(self, effort: Effort) -> Iterator[Sequence[Word]]:
-        """The words of length 0, of length 1, and so on."""
-        for length in count():
-            if length == len(self._layers):
-                self._effort = effort
-                layer = next(self._others, None)
-                self._effort = None
-                if layer is None:
-                    return
-                self._layers.append(layer)
-            yield self._layers[length]
 
 
 @dataclass(slots=True)
@@ -163,7 +151,8 @@ class Search:
                         reader = move.reader or item
                         has_captures |= move.capture
                         text = b"" if move.capture else None
-                        reading = _Reading(reader, readings(reader, move.node, text, num_alike, effort), move.capture)
+                        words_ahead = lexeme_words(reader, move.node, None, text, num_alike, effort)
+                        reading = _Reading(reader, words_ahead, move.capture)
                         heapq.heappush(heap, (length, next(order), word, reading))
                     else:
                         # After everything else of this length: a call may lead ever deeper, an end is an end.
@@ -180,18 +169,21 @@ class _Reading:
     captures: bool
 
 
-def readings(frame: Frame, node: Node, text: bytes | None, num_alike: int, effort: Effort) -> Iterator[Sequence[Word]]:
+def lexeme_words(
+    frame: Frame, node: Node, permitted: bytes | None, text: bytes | None, num_alike: int, effort: Effort
+) -> Iterator[Sequence[Word]]:
     """Words of a lexeme by their length, those that may lead elsewhere than shorter ones.
 
     Args:
         frame: that reads it.
         node: the lexeme, or what is left of it.
+        permitted: the labels with which it may end, None if any.
         text: what was read of it, if it is captured.
         num_alike: how many captured words of a label there are, where each leads elsewhere.
         effort: counts.
     """
     if text is None:
-        return effort.lexemes.of(node, effort)
+        return effort.lexemes.of(node, permitted, effort)
     return _captured_words(frame, node, text, num_alike, effort)
 
 

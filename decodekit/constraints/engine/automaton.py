@@ -148,6 +148,18 @@ class Automaton:
                 for byte in bytes_of(mask):
                     self.next[state, byte] = successor
 
+    def node(self, state: int) -> Node:
+        """The language of a state: its remaining words. Inside of a block it is derived when it is asked for."""
+        node = self.nodes[state]
+        if node is None:
+            number = bisect_right(self._block_starts, state) - 1
+            start = self._block_starts[number]
+            node = self.nodes[start]
+            assert node is not None
+            for byte in self._blocks[number].path(state - start):
+                node = node.derivative(byte)
+        return node
+
     def follow(self, state: int, byte: int) -> int:
         """The state behind an edge that was left open, which is written down."""
         with self.lock:

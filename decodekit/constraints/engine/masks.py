@@ -145,7 +145,7 @@ class Masks:
 
     def _make(self, state: State) -> TokenMask:
         """The mask of a state, from that of a state with cut stacks if that is enough."""
-        for num_frames in () if self._unfolding.frames[0].has_registers else _CUTS:
+        for num_frames in () if self._unfolding.root_frame.has_registers else _CUTS:
             cut = self._cut(state, num_frames)
             if cut is None:
                 break

@@ -41,6 +41,8 @@ class Unfolding:
     """The part of a constraint's network that was reached so far; grows only. Thread-safe.
 
     Attributes:
+        root_frame: the frame of a whole text.
+        root: the state before a text.
         rows: what follows the lexemes that were left so far.
         stacks: the stacks that were reached so far.
         captures: by reader, whether the bytes are captured, uint8.
@@ -54,6 +56,7 @@ class Unfolding:
 
     def __init__(self, root: Frame, automaton: Automaton) -> None:
         self.automaton = automaton
+        self.root_frame = root
         self.frames: list[Frame] = []
         self.readers: list[Reader] = []
         self._moves: list[tuple[Move, ...] | None] = []  # by frame, once they were asked for

@@ -241,7 +241,7 @@ class TokenIndex:
         reached: Int32Array,
         capacity: int,
     ) -> tuple[Int32Array, UInt8Array, int, int]:
-        """Run the kernel to its end; see `kernels.walk`. Returns exits, label sets, numbers of exits and tokens inside."""
+        """Run `kernels.walk` to its end; returns exits, label sets, and the numbers of exits and tokens inside."""
         from decodekit.constraints.engine import kernels
 
         trie, start, stop = self.trie, self.root + 1, int(self.trie.end[self.root])
