@@ -18,9 +18,9 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
 from decodekit.constraints import as_constraint, compile
+from decodekit.constraints.coerce import named_constraint
 from decodekit.constraints.constraint import Constraint
 from decodekit.constraints.matching.compiler import CompiledGrammar
-from decodekit.constraints.wire import named_constraint
 from decodekit.errors import (
     ConstraintError,
     ContextLengthError,

@@ -86,8 +86,8 @@ def check(
 @command
 def list_(as_json: o.Json = False) -> int:
     """List the grammars of the library, and the constraints that packages have installed."""
+    from decodekit.constraints.coerce import available_constraints
     from decodekit.constraints.grammar import library
-    from decodekit.constraints.wire import available_constraints
 
     kinds = {name: library.path_of(name).name.removeprefix(f"{name}.") for name in library.names()}
     rows = [(name, kinds.get(name, "installed")) for name in available_constraints()]
@@ -156,8 +156,8 @@ def load(
 
 def _load(source: str, start: str | None) -> Constraint:
     from decodekit.constraints import as_constraint
+    from decodekit.constraints.coerce import available_constraints
     from decodekit.constraints.grammar import Grammar, library
-    from decodekit.constraints.wire import available_constraints
     from decodekit.errors import NameNotFoundError, OptionError
     from decodekit.jobs.schema import is_reference
     from decodekit.plugins import near_or_first

@@ -14,7 +14,7 @@ from decodekit.generation.stopping import FinishReason, StopStrings
 from decodekit.generation.streaming import TextStream
 
 if TYPE_CHECKING:
-    from decodekit.constraints.composition.guarded import Refusal
+    from decodekit.constraints.constraint import Refusal
     from decodekit.constraints.matching.matcher import Matcher
 
 

@@ -129,15 +129,14 @@ def is_reference(source: str) -> bool:
 
 
 def _names() -> list[str]:
-    from decodekit.constraints.wire import available_schemas
+    from decodekit.constraints.coerce import available_schemas
 
     return available_schemas()
 
 
 def _from_name(source: str, options: Mapping[str, Any]) -> JobSchema:
     from decodekit.constraints import Grammar
-    from decodekit.constraints.constraint import as_constraint
-    from decodekit.constraints.wire import json_schema_in
+    from decodekit.constraints.wire import as_constraint, json_schema_in
 
     given = as_constraint(source)
     constraint = json_schema_in(given)

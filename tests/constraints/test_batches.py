@@ -7,9 +7,9 @@ import random
 import numpy as np
 import pytest
 
-from decodekit.constraints.bitmask import allocate_bitmask
 from decodekit.constraints.composition.guarded import Guarded
 from decodekit.constraints.constraint import Constraint
+from decodekit.constraints.engine.bitmask import allocate_bitmask
 from decodekit.constraints.matching import compiler
 from decodekit.constraints.matching.batches import fill_bitmasks
 from decodekit.constraints.matching.compiler import compile

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from decodekit.constraints.bitmask import allocate_bitmask
 from decodekit.constraints.composition.choices import Choices
+from decodekit.constraints.engine.bitmask import allocate_bitmask
 from decodekit.constraints.matching.compiler import compile
 from decodekit.errors import InvalidConstraintError
 from decodekit.testing import check_language, check_matcher

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from decodekit.constraints import Choices, Constraint, JsonSchema, Regex, as_constraint
-from decodekit.constraints.bitmask import allocate_bitmask, ids_from_bitmask
 from decodekit.constraints.completion import closing, witness_search
+from decodekit.constraints.engine.bitmask import allocate_bitmask, ids_from_bitmask
 from decodekit.constraints.engine.configurations import State
 from decodekit.constraints.json_schema.frames.frames import ObjectFrame
 from decodekit.constraints.matching.compiler import CompiledGrammar

@@ -11,7 +11,7 @@ from decodekit.constraints import Regex
 from decodekit.constraints.engine.automaton import FINAL, Automaton
 from decodekit.constraints.engine.division import Division, _divide
 from decodekit.constraints.engine.token_index import all_tokens
-from decodekit.constraints.language.ir import Node
+from decodekit.constraints.language.node import Node
 from decodekit.constraints.network import Read
 from decodekit.constraints.special import is_text, spellings
 from decodekit.vocabulary import Vocabulary

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from decodekit.constraints.bitmask import allocate_bitmask, ids_from_bitmask
-from decodekit.constraints.composition import Concat, Special
 from decodekit.constraints.composition.choices import Choices
+from decodekit.constraints.composition.combinators import Concat
+from decodekit.constraints.composition.composed import Special
 from decodekit.constraints.composition.guarded import Guarded
 from decodekit.constraints.constraint import Constraint
+from decodekit.constraints.engine.bitmask import allocate_bitmask, ids_from_bitmask
 from decodekit.constraints.explain import explanation, trace
 from decodekit.constraints.grammar.frames import root_frame
 from decodekit.constraints.grammar.grammar import Grammar

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from decodekit.constraints import Guarded, Regex, compile
-from decodekit.constraints.bitmask import allocate_bitmask, ids_from_bitmask
+from decodekit.constraints.engine.bitmask import allocate_bitmask, ids_from_bitmask
 from decodekit.constraints.engine.successors import TokenBytes
 from decodekit.constraints.matching.guarded_matcher import GuardedMatcher
 from decodekit.constraints.matching.matcher import GrammarMatcher

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from decodekit.constraints import Choices, Grammar, JsonSchema, Regex, as_constraint
-from decodekit.constraints.bitmask import allocate_bitmask, ids_from_bitmask
 from decodekit.constraints.completion.in_time import InTime
+from decodekit.constraints.engine.bitmask import allocate_bitmask, ids_from_bitmask
 from decodekit.constraints.matching.compiler import CompiledGrammar
 from decodekit.constraints.matching.matcher import GrammarMatcher
 from decodekit.errors import ResourceLimitError

@@ -16,7 +16,7 @@ import pytest
 
 from decodekit.constraints.composition.free_text import free_text
 from decodekit.constraints.language import ir
-from decodekit.constraints.language.ir import Node
+from decodekit.constraints.language.node import Node
 from decodekit.constraints.language.words import words as word_list
 from tests.constraints.views import Views
 from tests.reference.composition import is_free_text

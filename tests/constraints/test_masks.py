@@ -11,12 +11,12 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 
-from decodekit.constraints.bitmask import allocate_bitmask, bitmask_from_ids, forbid, ids_from_bitmask
-from decodekit.constraints.composition import Concat
 from decodekit.constraints.composition.choices import Choices
+from decodekit.constraints.composition.combinators import Concat
 from decodekit.constraints.constraint import Constraint
 from decodekit.constraints.engine import masks as masks_module
 from decodekit.constraints.engine import recogniser, token_index
+from decodekit.constraints.engine.bitmask import allocate_bitmask, bitmask_from_ids, forbid, ids_from_bitmask
 from decodekit.constraints.json_schema import JsonSchema
 from decodekit.constraints.matching.compiler import CompiledGrammar, compile
 from decodekit.constraints.matching.matcher import GrammarMatcher, Matcher

@@ -21,8 +21,8 @@ from decodekit.constraints import (
     memory_limit,
     set_memory_limit,
 )
-from decodekit.constraints.bitmask import allocate_bitmask, ids_from_bitmask
 from decodekit.constraints.engine import token_index
+from decodekit.constraints.engine.bitmask import allocate_bitmask, ids_from_bitmask
 from decodekit.constraints.matching import compiler
 from decodekit.constraints.memory import Account
 from decodekit.errors import OptionError

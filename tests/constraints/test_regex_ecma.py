@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import pytest
 
-from decodekit.constraints.language.ir import Node, matches
+from decodekit.constraints.language.ir import matches
+from decodekit.constraints.language.node import Node
 from decodekit.constraints.regex.regex import Regex, full_match, parse_search
 from decodekit.errors import DecodekitError, InvalidConstraintError, UnsupportedSchemaError
 from decodekit.testing import check_language

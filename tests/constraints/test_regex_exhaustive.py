@@ -14,7 +14,7 @@ from typing import Any, Final
 import pytest
 
 from decodekit.constraints.language import ir
-from decodekit.constraints.language.ir import Node
+from decodekit.constraints.language.node import Node
 from decodekit.constraints.regex.lowering import Lowering
 from decodekit.constraints.regex.regex import full_match, parse_search
 from decodekit.errors import UnsupportedSchemaError

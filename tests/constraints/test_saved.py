@@ -11,9 +11,11 @@ from pydantic import BaseModel
 
 import decodekit
 from decodekit.constraints.author.members import sample_text
-from decodekit.constraints.composition import Concat, Many, OneOf, Optional, Reasoned, Special, Tag, Tagged, Text
 from decodekit.constraints.composition.choices import Choices
+from decodekit.constraints.composition.combinators import Concat, Many, OneOf, Optional, Text
+from decodekit.constraints.composition.composed import Special
 from decodekit.constraints.composition.guarded import Guarded
+from decodekit.constraints.composition.tags import Reasoned, Tag, Tagged
 from decodekit.constraints.constraint import Constraint
 from decodekit.constraints.grammar.grammar import Grammar
 from decodekit.constraints.json_schema import JsonSchema

@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 
 from decodekit.constraints import compile, complete, explain, sample_text, sample_texts
-from decodekit.constraints.bitmask import allocate_bitmask, ids_from_bitmask
-from decodekit.constraints.composition import Concat, Many, OneOf, Reasoned, Special, Tag, Tagged, Text
+from decodekit.constraints.composition.combinators import Concat, Many, OneOf, Text
+from decodekit.constraints.composition.composed import Special
 from decodekit.constraints.composition.guarded import Guarded
+from decodekit.constraints.composition.tags import Reasoned, Tag, Tagged
 from decodekit.constraints.constraint import Constraint
 from decodekit.constraints.engine.automaton import shared_automaton
+from decodekit.constraints.engine.bitmask import allocate_bitmask, ids_from_bitmask
 from decodekit.constraints.engine.recogniser import Unfolding
 from decodekit.constraints.explain.special_names import readings
 from decodekit.constraints.grammar import Grammar

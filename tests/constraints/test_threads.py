@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from decodekit.constraints.bitmask import allocate_bitmask, ids_from_bitmask
 from decodekit.constraints.constraint import Constraint
 from decodekit.constraints.engine import automaton
+from decodekit.constraints.engine.bitmask import allocate_bitmask, ids_from_bitmask
 from decodekit.constraints.json_schema import JsonSchema
 from decodekit.constraints.matching import compiler
 from decodekit.constraints.matching.compiler import compile

@@ -19,9 +19,9 @@ import pytest
 from tokenizers import Tokenizer
 
 import decodekit
-from decodekit.constraints.bitmask import allocate_bitmask, ids_from_bitmask
 from decodekit.constraints.constraint import Constraint
 from decodekit.constraints.engine.automaton import Int32Array
+from decodekit.constraints.engine.bitmask import allocate_bitmask, ids_from_bitmask
 from decodekit.constraints.grammar import library
 from decodekit.constraints.grammar.grammar import Grammar
 from decodekit.constraints.matching.compiler import compile

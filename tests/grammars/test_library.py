@@ -18,7 +18,7 @@ import pytest
 
 import decodekit
 from decodekit.constraints.author.members import explain
-from decodekit.constraints.bitmask import allocate_bitmask, ids_from_bitmask
+from decodekit.constraints.engine.bitmask import allocate_bitmask, ids_from_bitmask
 from decodekit.constraints.grammar import library
 from decodekit.constraints.grammar.grammar import Grammar
 from decodekit.constraints.matching.compiler import compile

@@ -24,7 +24,7 @@ from decodekit.constraints.grammar.rules import (
     Terminal,
 )
 from decodekit.constraints.language import ir
-from decodekit.constraints.language.ir import Node
+from decodekit.constraints.language.node import Node
 from decodekit.constraints.network import Lexeme
 from decodekit.constraints.special import spelling
 

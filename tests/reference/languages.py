@@ -7,7 +7,7 @@ from collections.abc import Hashable
 from functools import cache
 
 from decodekit.constraints.language import ir
-from decodekit.constraints.language.ir import Node
+from decodekit.constraints.language.node import Node
 
 Words = frozenset[tuple[bytes, Hashable]]
 """Words with the label they end with."""

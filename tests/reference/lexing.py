@@ -21,7 +21,7 @@ from decodekit.constraints.grammar.rules import (
     children,
 )
 from decodekit.constraints.language import ir
-from decodekit.constraints.language.ir import Node
+from decodekit.constraints.language.node import Node
 from tests.reference import earley
 
 

@@ -24,19 +24,20 @@ from itertools import count
 from typing import Final, TypeVar
 
 from decodekit.constraints.completion.closing import Completions
-from decodekit.constraints.composition.guarded import Refusal
-from decodekit.constraints.constraint import Constraint, as_constraint
+from decodekit.constraints.constraint import Constraint, Refusal
 from decodekit.constraints.engine.automaton import shared_automaton
 from decodekit.constraints.engine.recogniser import Unfolding
 from decodekit.constraints.explain.explanation import Explanation, as_bytes, explain_refusal
 from decodekit.constraints.explain.special_names import readings
 from decodekit.constraints.explain.trace import Thread, Trace
-from decodekit.constraints.language.ir import ByteMask, Node, bytes_of
+from decodekit.constraints.language.ir import bytes_of
+from decodekit.constraints.language.node import ByteMask, Node
 from decodekit.constraints.language.shortest import shortest_word
 from decodekit.constraints.matching.compiler import check_satisfiable
 from decodekit.constraints.memory import on_shortage
 from decodekit.constraints.network import Call, Frame, Label, Move, Read, Return
 from decodekit.constraints.special import with_names
+from decodekit.constraints.wire import as_constraint
 from decodekit.errors import ConstraintError, GuardError, OptionError
 from decodekit.vocabulary import Vocabulary
 

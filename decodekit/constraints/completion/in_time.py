@@ -26,9 +26,9 @@ from typing import Final
 
 import numpy as np
 
-from decodekit.constraints.bitmask import bitmask_from_ids, ids_from_bitmask
 from decodekit.constraints.completion.closing import Completions
 from decodekit.constraints.engine.automaton import Int32Array
+from decodekit.constraints.engine.bitmask import bitmask_from_ids, ids_from_bitmask
 from decodekit.constraints.engine.configurations import Configuration, State
 from decodekit.constraints.engine.division import NONE
 from decodekit.constraints.engine.masks import Masks

@@ -6,7 +6,8 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from decodekit.constraints.language.ir import EPSILON, Concat, Node, Repeat
+from decodekit.constraints.language.ir import EPSILON, Concat, Repeat
+from decodekit.constraints.language.node import Node
 from decodekit.constraints.language.registry import Narrowed
 from decodekit.constraints.language.shortest import words_by_length
 from decodekit.constraints.network import Call, Frame, Read, Return

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Final
 
-from decodekit.constraints.language.ir import ByteMask, Node
+from decodekit.constraints.language.node import ByteMask, Node
 from decodekit.constraints.language.shortest import ANY_BYTE, Word, few_by_length, shortest_word, words_by_length
 from decodekit.constraints.network import Call, Frame, Read, Return
 from decodekit.errors import ResourceLimitError

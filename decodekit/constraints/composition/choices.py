@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from decodekit.constraints.constraint import Constraint
-from decodekit.constraints.language.ir import Node
+from decodekit.constraints.language.node import Node
 from decodekit.constraints.language.words import words
 from decodekit.constraints.network import Frame, Lexeme
 from decodekit.errors import InvalidConstraintError

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from decodekit.constraints.composition.guarded import Guard, Refusal
+from decodekit.constraints.coerce import coerce
 from decodekit.constraints.composition.splitting import HasParts, Split, first_refusal
-from decodekit.constraints.constraint import Constraint, as_constraint
+from decodekit.constraints.constraint import Constraint, Guard, Refusal
 from decodekit.constraints.grammar.frames import root_frame
 from decodekit.constraints.grammar.rules import (
     EMPTY_TEXT,
@@ -113,7 +113,7 @@ def part_of(value: object, at: str) -> str | Special | Constraint:
     if isinstance(value, Special):
         return value
     try:
-        return as_constraint(value)
+        return coerce(value)
     except InvalidConstraintError as error:
         raise InvalidConstraintError(error.cause, at=error.at or at, hint=error.hint) from None
 

@@ -1,61 +1,19 @@
-"""Guards: what a whole text must satisfy beyond its language, asked when the text may end.
+"""A constraint with a function of the user's that judges the whole value.
 
-A mask decides byte by byte. A few requirements are decided on a whole value only: that the objects of an array are
-distinct, that a function of the user says yes. A constraint names them as its guard; the matcher asks the guard where
-the language accepts the text, and no text that it refuses is ever finished. How far a refused text is taken back is in
-`Refusal.keep`.
+A mask decides byte by byte. A function that says yes or no to a value is asked where the language accepts the text, and
+no text that it refuses is ever finished. How far a refused text is taken back is in `Refusal.keep`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import TypeAlias
 
-from decodekit.constraints.constraint import Constraint, as_constraint
+from decodekit.constraints.coerce import coerce
+from decodekit.constraints.constraint import Constraint, Guard, Refusal
 from decodekit.constraints.network import Frame
 from decodekit.errors import ConstraintError, DecodekitError, InvalidConstraintError
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """Why a text is refused, and what of it can stay.
-
-    Attributes:
-        keep: number of leading bytes of the text that can stay; what follows them is drawn again. The whole length says
-            that only the end is wrong: the text before its last token stays, and goes on with another one.
-        at: where: a JSON Pointer into the value, or a description.
-        message: what is wrong, in one sentence.
-    """
-
-    keep: int
-    at: str
-    message: str
-
-
-class Guard(Protocol):
-    """Judges whole texts of a constraint's language.
-
-    A text has the special tokens that the constraint asks for by their names (see `Constraint.special_tokens`).
-
-    Laws: the answer depends on the text alone; `Refusal.keep` is at most its length. Several threads may ask at once.
-    """
-
-    def refuses(self, text: bytes) -> Refusal | None:
-        """Why `text`, which the language of the constraint accepts, is refused all the same; None if it is not."""
-
-
-@runtime_checkable
-class CompoundGuard(Guard, Protocol):
-    """A guard of JSON texts, without blanks around them, that refuses arrays and objects only.
-
-    So what it may refuse ends with the bracket that closes it, and nothing else has to be looked at (see `brackets`).
-    """
-
-    @property
-    def is_of_compounds(self) -> bool:
-        """Whether it is one: True."""
-
 
 Verdict: TypeAlias = bool | str
 """True is yes; False, or a text that says why, is no."""
@@ -90,7 +48,7 @@ class Guarded(Constraint):
                 at="function",
                 hint='Guarded(schema, lambda value: value["low"] <= value["high"])',
             )
-        object.__setattr__(self, "constraint", as_constraint(constraint))
+        object.__setattr__(self, "constraint", coerce(constraint))
         object.__setattr__(self, "function", function)
 
     @property

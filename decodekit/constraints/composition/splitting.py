@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, TypeAlias
 
-from decodekit.constraints.composition.guarded import Refusal
-from decodekit.constraints.constraint import Constraint
+from decodekit.constraints.constraint import Constraint, Refusal
 from decodekit.constraints.engine.automaton import shared_automaton
 from decodekit.constraints.engine.configurations import State
 from decodekit.constraints.engine.recogniser import Unfolding

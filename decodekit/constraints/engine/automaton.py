@@ -19,8 +19,8 @@ from typing import Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from decodekit.constraints.language.blocks import Block
-from decodekit.constraints.language.ir import Node, bytes_of, label_range
+from decodekit.constraints.language.ir import bytes_of, label_range
+from decodekit.constraints.language.node import Block, Node
 from decodekit.errors import ResourceLimitError
 
 Int32Array: TypeAlias = npt.NDArray[np.int32]

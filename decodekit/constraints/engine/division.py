@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 
-from decodekit.constraints.bitmask import bitmask_from_ids
+from decodekit.constraints.engine.bitmask import bitmask_from_ids
 from decodekit.constraints.engine.token_index import all_tokens
-from decodekit.constraints.language.ir import ByteMask
+from decodekit.constraints.language.node import ByteMask
 from decodekit.vocabulary import Vocabulary
 
 if TYPE_CHECKING:

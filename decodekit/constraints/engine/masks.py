@@ -24,8 +24,8 @@ from typing import Final
 
 import numpy as np
 
-from decodekit.constraints.bitmask import bitmask_from_ids, num_words
 from decodekit.constraints.engine.automaton import DEAD, Int32Array, UInt8Array
+from decodekit.constraints.engine.bitmask import bitmask_from_ids, num_words
 from decodekit.constraints.engine.configurations import Configuration, Entry, StackCut, State
 from decodekit.constraints.engine.recogniser import Unfolding
 from decodekit.constraints.engine.runner import MAX_RETURNED, Runner

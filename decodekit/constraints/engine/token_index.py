@@ -19,9 +19,9 @@ from weakref import WeakSet, finalize
 import numpy as np
 
 from decodekit.constraints import special
-from decodekit.constraints.bitmask import num_words
 from decodekit.constraints.engine import automaton, trie
 from decodekit.constraints.engine.automaton import Automaton, Int32Array, UInt8Array
+from decodekit.constraints.engine.bitmask import num_words
 from decodekit.constraints.engine.store import Store, version_of
 from decodekit.constraints.engine.trie import TokenTrie
 from decodekit.constraints.language import ir

@@ -14,11 +14,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from decodekit.constraints.composition.guarded import Refusal
+from decodekit.constraints.constraint import Refusal
 from decodekit.constraints.engine.configurations import State
 from decodekit.constraints.engine.recogniser import Unfolding
 from decodekit.constraints.explain.trace import Origin, Thread, Trace
-from decodekit.constraints.language.ir import Node
+from decodekit.constraints.language.node import Node
 from decodekit.constraints.language.wording import expectations, listed, printable, show
 from decodekit.constraints.network import Read
 from decodekit.constraints.special import is_text

@@ -11,7 +11,7 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
-from decodekit.constraints.language.ir import Node
+from decodekit.constraints.language.node import Node
 from decodekit.constraints.network import Call, End, Frame, Move, Read, Return
 from decodekit.errors import ResourceLimitError
 

@@ -16,7 +16,7 @@ from typing import ClassVar
 from decodekit.constraints.grammar.linear import Head, Rest, Rule, Unrolled, Word
 from decodekit.constraints.grammar.rules import Rules
 from decodekit.constraints.language import ir
-from decodekit.constraints.language.ir import Node
+from decodekit.constraints.language.node import Node
 from decodekit.constraints.language.wording import expectations
 from decodekit.constraints.network import END, RETURN, Call, Frame, Label, Move, Read
 from decodekit.errors import UnsatisfiableError

@@ -33,7 +33,7 @@ from decodekit.errors import (
 )
 
 if TYPE_CHECKING:
-    from decodekit.constraints.composition.guarded import Guard
+    from decodekit.constraints.constraint import Guard
     from decodekit.constraints.engine.recogniser import Unfolding
 
 Syntax: TypeAlias = Literal["lark", "gbnf", "regex", "schema"]

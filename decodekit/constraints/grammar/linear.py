@@ -37,7 +37,7 @@ from decodekit.constraints.grammar.rules import (
     Terminal,
 )
 from decodekit.constraints.language import ir
-from decodekit.constraints.language.ir import Node
+from decodekit.constraints.language.node import Node
 from decodekit.constraints.network import RETURN, Frame, Lexeme
 from decodekit.constraints.special import spelling, written
 from decodekit.errors import ResourceLimitError

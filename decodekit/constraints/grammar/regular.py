@@ -29,7 +29,8 @@ from decodekit.constraints.grammar.rules import (
     sequence,
 )
 from decodekit.constraints.language import ir
-from decodekit.constraints.language.ir import Literal, Node
+from decodekit.constraints.language.ir import Literal
+from decodekit.constraints.language.node import Node
 from decodekit.constraints.language.words import words
 
 MAX_PARTS: Final = 10_000

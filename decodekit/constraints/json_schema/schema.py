@@ -7,14 +7,15 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
-from decodekit.constraints.composition.guarded import Guard
-from decodekit.constraints.constraint import Constraint
+from decodekit.constraints.constraint import Constraint, Guard
 from decodekit.constraints.json_schema.document import support
 from decodekit.constraints.json_schema.document.drafts import JsonValue
 from decodekit.constraints.json_schema.frames import layout
 from decodekit.constraints.json_schema.frames.frames import SchemaNetwork
 from decodekit.constraints.json_schema.frames.layout import Whitespace
 from decodekit.constraints.json_schema.frames.objects import Order
+from decodekit.constraints.json_schema.messages import describing
+from decodekit.constraints.json_schema.strings import common as common  # registers its languages
 from decodekit.constraints.json_schema.strings.escapes import Escapes
 from decodekit.constraints.json_schema.strings.formats import Formats
 from decodekit.constraints.memory import on_shortage
@@ -240,7 +241,7 @@ def _release_networks() -> None:
 def _load(key: _Key) -> SchemaNetwork:
     text, formats, whitespace, order, registry, escapes = key
     documents = {uri: json.loads(document) for uri, document in registry}
-    return SchemaNetwork(json.loads(text), documents, formats, whitespace, order, escapes)
+    return SchemaNetwork(json.loads(text), documents, formats, whitespace, order, escapes, describing)
 
 
 def _to_text(schema: object) -> str:

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from decodekit.constraints.language.ir import Node
+from decodekit.constraints.language.node import Node
 
 MAX_BYTES: Final = 2048
 """Longest list, in bytes, that is laid out; each byte may be a state with a row of a kilobyte."""

@@ -15,19 +15,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Hashable, Iterable, Iterator
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final
 from weakref import WeakKeyDictionary, WeakValueDictionary, ref
 
-from decodekit.constraints.language.emptiness import search_is_empty
-
-if TYPE_CHECKING:
-    from decodekit.constraints.language.blocks import Block
-
-ByteMask: TypeAlias = int
-"""A set of bytes: bit b of a 256-bit integer."""
-
-Transitions: TypeAlias = "tuple[tuple[ByteMask, Node], ...]"
-"""Disjoint, non-empty byte sets with what remains after any of their bytes; other bytes lead to `EMPTY`."""
+from decodekit.constraints.language.node import EMPTY as EMPTY
+from decodekit.constraints.language.node import ByteMask, Node, Transitions
 
 ALL_BYTES: Final[ByteMask] = (1 << 256) - 1
 
@@ -37,84 +29,6 @@ _FACTOR_DEPTH: Final = 40  # bound on the recursion of factoring; beyond it a ch
 _lock = threading.RLock()
 _interned: WeakValueDictionary[tuple[object, ...], Node] = WeakValueDictionary()
 _foreign: WeakKeyDictionary[Node, ref[Node]] = WeakKeyDictionary()
-
-
-class Node:
-    """A regular language of bytes. Immutable, compared by value; for the nodes of this module that is identity.
-
-    A front end may add its own lazily derived nodes: give `transitions` and `labels`, and value equality with a hash
-    (a frozen dataclass does), so that equal remainders are recognised.
-    """
-
-    # No ABC: its instance checks take a quarter of the time of making derivatives.
-
-    __slots__ = ("__weakref__",)
-
-    can_be_empty: bool = True
-    """Whether the language may be empty although the constructors did not see it. False skips the search."""
-    is_labelled: bool = True
-    """Whether a word may end with a label other than None."""
-    has_counts: bool = False
-    """Whether `saturated` may differ from the node itself."""
-    label_range: tuple[int, int] | None = None
-    """The labels of all words are the numbers from the first to before the second; None if a node does not know."""
-
-    @property
-    def labels(self) -> tuple[Hashable, ...]:
-        """The labels with which the empty word ends here: ``()`` if it is no word, ``(None,)`` if it has no label."""
-        raise NotImplementedError(f"{type(self).__name__} has no labels")
-
-    def transitions(self) -> Transitions:
-        """What remains after each possible first byte. Targets are never `EMPTY` itself but may be empty languages."""
-        raise NotImplementedError(f"{type(self).__name__} has no transitions")
-
-    def block(self) -> Block | None:
-        """The states of all remainders at once, if the node is a list of words that can give them; else None."""
-        return None
-
-    def forget(self) -> None:
-        """Let go of what `transitions` keeps, where it is cheap to make again: somebody has written it down."""
-
-    def saturated(self, limit: int) -> Node:
-        """A node with the same derivatives and ends for the next `limit` bytes, with counts beyond them forgotten.
-
-        X{0,900} and X{0,800} are both X{0,} to who looks no further than 16 bytes. Complements stay as they are, and so
-        do intersections but for those with a bound that is out of sight (see `Both`), because their counts decide
-        together what is empty.
-        """
-        return self._saturate(limit) if self.has_counts else self
-
-    def _saturate(self, limit: int) -> Node:
-        return self
-
-    def bounds(self) -> tuple[int, int] | None:
-        """Bytes that suffice for a word, and bytes that suffice to complete any beginning of one; None if not known."""
-        return None
-
-    @property
-    def is_nullable(self) -> bool:
-        """Whether the empty word belongs to the language."""
-        return bool(self.labels)
-
-    def derivative(self, byte: int) -> Node:
-        """The words that follow `byte` (0..255)."""
-        bit = 1 << byte
-        for mask, target in self.transitions():
-            if mask & bit:
-                return target
-        return EMPTY
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether the language has no word; exact.
-
-        Raises:
-            ResourceLimitError: the search needed more than `emptiness.MAX_SEARCH_STATES` states.
-        """
-        return self.can_be_empty and self._is_empty()
-
-    def _is_empty(self) -> bool:
-        return search_is_empty(self)
 
 
 class _Interned(Node):
@@ -177,24 +91,6 @@ class _Interned(Node):
 
     def __reduce__(self) -> tuple[object, ...]:
         raise TypeError("nodes are made anew from their constraint in each process; pickle the constraint")
-
-
-class Empty(_Interned):
-    """The language without words."""
-
-    __slots__ = ()
-
-    def __init__(self) -> None:
-        self._finish((), True, False)
-
-    def _is_empty(self) -> bool:
-        return True
-
-    def _derive(self) -> Transitions:
-        return ()
-
-    def __repr__(self) -> str:
-        return "EMPTY"
 
 
 class Accept(_Interned):
@@ -494,7 +390,7 @@ def _intern(kind: type[_Interned], identity: Hashable, *arguments: object) -> No
 
 def _canonical(node: Node) -> Node:
     """The node itself, or the equal node of another module that was met first, so that identity is equality."""
-    if isinstance(node, _Interned):
+    if isinstance(node, _Interned) or node is EMPTY:
         return node
     with _lock:
         reference = _foreign.get(node)
@@ -514,8 +410,6 @@ def accept(label: Hashable) -> Node:
     return _intern(Accept, (type(label), label), label)  # the type too: True is not 1
 
 
-EMPTY: Final[Node] = Empty()
-"""The language without words."""
 EPSILON: Final[Node] = accept(None)
 """The language of the empty word, without a label."""
 

@@ -14,7 +14,7 @@ from collections.abc import Hashable
 from typing import Final
 
 from decodekit.constraints.language import ir
-from decodekit.constraints.language.ir import Node
+from decodekit.constraints.language.node import Node
 
 _MAX_PARTS: Final = 4  # of a chain that may be a registered language
 

@@ -8,7 +8,8 @@ from functools import lru_cache
 from operator import itemgetter
 from typing import Final, TypeAlias
 
-from decodekit.constraints.language.ir import ByteMask, Node, label_range
+from decodekit.constraints.language.ir import label_range
+from decodekit.constraints.language.node import ByteMask, Node
 
 Word: TypeAlias = tuple[bytes, Hashable]
 """A word of a regular language, and its label."""

@@ -6,7 +6,8 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from decodekit.constraints.language.ir import ByteMask, Node, bytes_of
+from decodekit.constraints.language.ir import bytes_of
+from decodekit.constraints.language.node import ByteMask, Node
 
 MAX_SHOWN: Final = 6
 """Alternatives that are listed before the rest is counted."""

@@ -9,7 +9,8 @@ from bisect import bisect_left
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 
-from decodekit.constraints.language.ir import EMPTY, Node, Transitions, accept, concat, literal
+from decodekit.constraints.language.ir import EMPTY, accept, concat, literal
+from decodekit.constraints.language.node import Node, Transitions
 
 
 @dataclass(frozen=True, slots=True, eq=False)

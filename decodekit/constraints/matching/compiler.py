@@ -17,7 +17,7 @@ import numpy as np
 from decodekit.constraints.completion.closing import Completions
 from decodekit.constraints.completion.in_time import InTime
 from decodekit.constraints.completion.longest import most_bytes
-from decodekit.constraints.constraint import Constraint, as_constraint
+from decodekit.constraints.constraint import Constraint
 from decodekit.constraints.engine.automaton import Automaton, begin_epoch, shared_automaton
 from decodekit.constraints.engine.division import NONE
 from decodekit.constraints.engine.masks import Masks
@@ -27,6 +27,7 @@ from decodekit.constraints.matching.guarded_matcher import GuardedMatcher, Verdi
 from decodekit.constraints.matching.matcher import GrammarMatcher, Matcher
 from decodekit.constraints.memory import Account, has_room, make_room, on_shortage, share
 from decodekit.constraints.special import check_special_tokens, token_texts
+from decodekit.constraints.wire import as_constraint
 from decodekit.errors import UnsatisfiableError
 from decodekit.vocabulary import Vocabulary
 

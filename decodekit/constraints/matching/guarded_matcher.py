@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from decodekit.constraints.bitmask import forbid
-from decodekit.constraints.composition.guarded import CompoundGuard, Guard, Refusal
+from decodekit.constraints.constraint import CompoundGuard, Guard, Refusal
 from decodekit.constraints.engine.automaton import Int32Array
+from decodekit.constraints.engine.bitmask import forbid
 from decodekit.constraints.engine.configurations import State
 from decodekit.constraints.engine.division import NONE
 from decodekit.constraints.engine.recogniser import Unfolding

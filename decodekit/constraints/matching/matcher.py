@@ -7,7 +7,7 @@ from typing import Final, Protocol, runtime_checkable
 
 from decodekit.constraints.completion.closing import Completions
 from decodekit.constraints.completion.in_time import InTime
-from decodekit.constraints.composition.guarded import Refusal
+from decodekit.constraints.constraint import Refusal
 from decodekit.constraints.engine.automaton import Int32Array
 from decodekit.constraints.engine.configurations import State
 from decodekit.constraints.engine.division import NONE

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 from decodekit.constraints.language import ir, utf8
-from decodekit.constraints.language.ir import Node, Transitions
+from decodekit.constraints.language.node import Node, Transitions
 from decodekit.constraints.language.utf8 import EVERYTHING, Ranges
 from decodekit.constraints.regex.tree import (
     Alternatives,

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from decodekit.constraints.constraint import Constraint
 from decodekit.constraints.language import ir, utf8
-from decodekit.constraints.language.ir import Node
+from decodekit.constraints.language.node import Node
 from decodekit.constraints.network import Frame, Lexeme
 from decodekit.constraints.regex.lowering import Encode, Lowering
 from decodekit.constraints.regex.lowering import Loop as Loop

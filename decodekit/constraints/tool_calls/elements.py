@@ -16,6 +16,7 @@ from decodekit.constraints.grammar.rules import EMPTY_TEXT, Alternatives, Expres
 from decodekit.constraints.json_schema import JsonSchema
 from decodekit.constraints.json_schema.strings.formats import Formats
 from decodekit.constraints.language import ir
+from decodekit.constraints.language.node import Node
 from decodekit.constraints.regex.regex import parse_search
 from decodekit.constraints.tool_calls.tool import RESOURCE, Tool
 from decodekit.errors import InvalidConstraintError, UnsatisfiableError, UnsupportedSchemaError
@@ -140,7 +141,7 @@ def _has_values(schema: dict[str, Any], at: str, condition: dict[str, Any]) -> b
     return True
 
 
-def _text(root: dict[str, Any], schema: Any, at: str, has_formats: bool) -> ir.Node:
+def _text(root: dict[str, Any], schema: Any, at: str, has_formats: bool) -> Node:
     """The strings of a schema, as they are."""
     while isinstance(schema, Mapping) and "$ref" in schema and set(schema) - _ANNOTATIONS == {"$ref"}:
         target: Any = root

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from decodekit.constraints.composition import Concat, Many
 from decodekit.constraints.composition.choices import Choices
+from decodekit.constraints.composition.combinators import Concat, Many
 from decodekit.constraints.constraint import Constraint
 from decodekit.constraints.grammar.grammar import Grammar
 from decodekit.constraints.matching.compiler import compile

@@ -19,7 +19,8 @@ from decodekit.constraints.grammar.rules import Alternatives, Inline, Rules, Spe
 from decodekit.constraints.grammar.source import MAX_DEPTH, MAX_LENGTH, Source
 from decodekit.constraints.json_schema import JsonSchema
 from decodekit.constraints.language import ir
-from decodekit.constraints.language.ir import Node, matches
+from decodekit.constraints.language.ir import matches
+from decodekit.constraints.language.node import Node
 from decodekit.errors import (
     DecodekitError,
     InvalidConstraintError,

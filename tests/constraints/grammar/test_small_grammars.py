@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from decodekit.constraints.bitmask import allocate_bitmask, ids_from_bitmask
+from decodekit.constraints.engine.bitmask import allocate_bitmask, ids_from_bitmask
 from decodekit.constraints.grammar import gbnf, linear, regular
 from decodekit.constraints.grammar.frames import root_frame
 from decodekit.constraints.grammar.lark import rules as lark

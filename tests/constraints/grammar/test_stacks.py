@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from decodekit.constraints.bitmask import ids_from_bitmask
 from decodekit.constraints.engine import masks, runner
 from decodekit.constraints.engine.automaton import Automaton
+from decodekit.constraints.engine.bitmask import ids_from_bitmask
 from decodekit.constraints.engine.configurations import CUT, State
 from decodekit.constraints.engine.masks import Masks
 from decodekit.constraints.engine.recogniser import Unfolding

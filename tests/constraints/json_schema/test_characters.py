@@ -7,7 +7,7 @@ import pytest
 
 from decodekit.constraints.json_schema.strings import characters, formats, patterns, text
 from decodekit.constraints.language import ir
-from decodekit.constraints.language.ir import Node
+from decodekit.constraints.language.node import Node
 
 PATTERNS = [
     "^a*$", "a", "[^a]", "^[ab]{2,4}$", "^(a|bc)*$", "(?=.*b)a", "^(?!ab)", r"\\", '"', r"^[\u0000-\u001f]$", "é|ü",

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from decodekit.constraints.bitmask import allocate_bitmask, ids_from_bitmask
+from decodekit.constraints.engine.bitmask import allocate_bitmask, ids_from_bitmask
 from decodekit.constraints.json_schema import JsonSchema
 from decodekit.constraints.json_schema.strings import escapes, text
 from decodekit.constraints.matching.compiler import CompiledGrammar

@@ -10,11 +10,11 @@ import unicodedata
 import idna
 import pytest
 
-from decodekit.constraints.bitmask import allocate_bitmask, ids_from_bitmask
-from decodekit.constraints.composition.guarded import CompoundGuard
+from decodekit.constraints.constraint import CompoundGuard
+from decodekit.constraints.engine.bitmask import allocate_bitmask, ids_from_bitmask
 from decodekit.constraints.json_schema.strings import formats, hostnames, text
 from decodekit.constraints.language import ir
-from decodekit.constraints.language.ir import Node
+from decodekit.constraints.language.node import Node
 from decodekit.constraints.matching.compiler import compile
 from decodekit.constraints.regex.syntax import parse
 from tests.constraints.json_schema.test_corpora import SUITE

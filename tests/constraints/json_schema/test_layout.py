@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from decodekit.constraints.bitmask import allocate_bitmask, ids_from_bitmask
 from decodekit.constraints.engine.automaton import Automaton
+from decodekit.constraints.engine.bitmask import allocate_bitmask, ids_from_bitmask
 from decodekit.constraints.engine.recogniser import Unfolding
 from decodekit.constraints.json_schema import JsonSchema
 from decodekit.constraints.json_schema.frames import frames, layout

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from decodekit.constraints.bitmask import allocate_bitmask, ids_from_bitmask
+from decodekit.constraints.engine.bitmask import allocate_bitmask, ids_from_bitmask
 from decodekit.constraints.json_schema import JsonSchema
 from decodekit.constraints.matching.compiler import CompiledGrammar
 from decodekit.errors import ConstraintError

@@ -18,7 +18,7 @@ import pytest
 from decodekit.constraints.json_schema import JsonSchema
 from decodekit.constraints.json_schema.values import numbers, scalars
 from decodekit.constraints.language import ir
-from decodekit.constraints.language.ir import Node
+from decodekit.constraints.language.node import Node
 from decodekit.constraints.matching.compiler import compile
 from tests.constraints.views import Views
 from tests.reference.vocabularies import byte_vocabulary

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from decodekit.constraints.json_schema import JsonSchema, check
+from decodekit.constraints.author.coverage import check
+from decodekit.constraints.json_schema import JsonSchema
 from decodekit.constraints.json_schema.document import support
 from decodekit.errors import (
     ConstraintError,

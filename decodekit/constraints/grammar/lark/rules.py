@@ -46,6 +46,7 @@ from decodekit.constraints.grammar.rules import (
 )
 from decodekit.constraints.grammar.source import Place, Source, nearest
 from decodekit.constraints.language import ir
+from decodekit.constraints.language.node import Node
 from decodekit.errors import ConstraintError, InvalidConstraintError, ResourceLimitError, UnsupportedSchemaError
 
 MAX_INSTANCES: Final = 10_000
@@ -128,7 +129,7 @@ class _Lowering:
                         if isinstance(part, Name | Usage) and part.name not in entry.parameters:
                             self.definitions.look_up(part, inner)
 
-    def ignored(self, item: Item) -> ir.Node:
+    def ignored(self, item: Item) -> Node:
         scope = self.definitions.scope
         place = next((scope.place(part.at) for part in walk(item) if hasattr(part, "at")), scope.place(0))
         if isinstance(item, Name):
@@ -269,7 +270,7 @@ class _Lowering:
         return Inline(constraint)
 
 
-def _ranked(node: ir.Node, rank: Rank, name: str, place: Place) -> Terminal:
+def _ranked(node: Node, rank: Rank, name: str, place: Place) -> Terminal:
     if node.is_nullable:
         place.fail(
             f'the terminal {name} may be empty, which no lexeme is with lexer="longest"',

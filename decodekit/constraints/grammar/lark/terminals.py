@@ -29,7 +29,7 @@ from decodekit.constraints.grammar.lark.tree import (
 )
 from decodekit.constraints.grammar.source import Place
 from decodekit.constraints.language import ir, utf8
-from decodekit.constraints.language.ir import Node
+from decodekit.constraints.language.node import Node
 from decodekit.constraints.language.words import words
 from decodekit.constraints.regex import syntax as regex_syntax
 from decodekit.constraints.regex import tree as regex_tree

@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from decodekit.constraints.language import ir
-from decodekit.constraints.language.ir import ALL_BYTES, ByteMask, Node, Transitions
+from decodekit.constraints.language.ir import ALL_BYTES
+from decodekit.constraints.language.node import ByteMask, Node, Transitions
 from decodekit.errors import ResourceLimitError
 
 MAX_STATES: Final = 20_000

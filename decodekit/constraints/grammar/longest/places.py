@@ -31,7 +31,7 @@ from decodekit.constraints.grammar.rules import (
     sequence,
 )
 from decodekit.constraints.language import ir
-from decodekit.constraints.language.ir import ByteMask, Node
+from decodekit.constraints.language.node import ByteMask, Node
 from decodekit.constraints.network import Call, Frame, Label, Read
 from decodekit.errors import ResourceLimitError, UnsupportedSchemaError
 

@@ -22,7 +22,7 @@ from decodekit.constraints.json_schema.values.representatives import have_repres
 from decodekit.constraints.json_schema.values.scalars import Scalar
 from decodekit.constraints.json_schema.values.shape import ArraySpec, Goal, conjunction
 from decodekit.constraints.language import ir
-from decodekit.constraints.language.ir import Node
+from decodekit.constraints.language.node import Node
 from decodekit.errors import ResourceLimitError
 
 MAX_CONTAINS: Final = 6

@@ -11,15 +11,15 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Final, cast
+from typing import Final, Protocol, cast
 
 from decodekit.constraints.json_schema.document.drafts import JsonValue
 from decodekit.constraints.json_schema.document.loader import Library
 from decodekit.constraints.json_schema.frames.arrays import SOME_TEXT, ArrayPlan, ArrayState, Item
 from decodekit.constraints.json_schema.frames.layout import Layout, Whitespace, outermost
 from decodekit.constraints.json_schema.frames.objects import SOME_KEY, ObjectPlan, ObjectState, Order
+from decodekit.constraints.json_schema.meaning.keywords import KEYWORDS
 from decodekit.constraints.json_schema.meaning.semantics import Semantics
-from decodekit.constraints.json_schema.messages import describing
 from decodekit.constraints.json_schema.strings import text
 from decodekit.constraints.json_schema.strings.escapes import Escapes, spelled
 from decodekit.constraints.json_schema.strings.formats import Formats
@@ -29,7 +29,7 @@ from decodekit.constraints.json_schema.values.emptiness import Ask, Emptiness
 from decodekit.constraints.json_schema.values.scalars import Scalar
 from decodekit.constraints.json_schema.values.shape import ArraySpec, Goal, ObjectSpec
 from decodekit.constraints.language import ir
-from decodekit.constraints.language.ir import Node
+from decodekit.constraints.language.node import Node
 from decodekit.constraints.network import END, Call, Frame, Fresh, Label, Lexeme, Move, Read, TextNeeded, Within
 
 MAX_EXPLORED: Final = 16
@@ -48,6 +48,28 @@ _ANY_NAME: Final = ir.concat(text.BODY, text.QUOTE, ir.accept(_NAME))
 """A key from behind its first quote on."""
 
 
+class Messages(Protocol):
+    """What a schema asks for, in words; the module `describing` is one."""
+
+    def value_words(self, network: SchemaNetwork, goal: Goal, /) -> tuple[str, ...]:
+        """What satisfies a goal."""
+
+    def value_objection(self, network: SchemaNetwork, goal: Goal, data: bytes, start: int, stop: int, /) -> str | None:
+        """The keywords that refuse a value; see `Frame.objection`."""
+
+    def key_words(self, frame: ObjectFrame, /) -> tuple[str, ...]:
+        """The keys that may follow."""
+
+    def object_objection(self, frame: ObjectFrame, data: bytes, start: int, stop: int, /) -> str | None:
+        """What an object lacks, or why it has no such key; see `Frame.objection`."""
+
+    def item_words(self, frame: ArrayFrame, /) -> tuple[str, ...]:
+        """The items that may follow."""
+
+    def array_objection(self, frame: ArrayFrame, data: bytes, start: int, stop: int, /) -> str | None:
+        """What an array lacks, or why it has no such item; see `Frame.objection`."""
+
+
 class SchemaNetwork:
     """The unfolded network of one schema with its options.
 
@@ -55,6 +77,7 @@ class SchemaNetwork:
         schema: the JSON value of the schema.
         registry: documents that references may name, by URI.
         formats, whitespace, order, escapes: see `JsonSchema`.
+        messages: what says in words what a state asks for.
     """
 
     def __init__(
@@ -65,9 +88,11 @@ class SchemaNetwork:
         whitespace: Whitespace,
         order: Order,
         escapes: Escapes,
+        messages: Messages,
     ) -> None:
+        self.messages = messages
         self.library = Library(schema, registry)
-        self.semantics = Semantics(self.library, formats)
+        self.semantics = Semantics(self.library, formats, KEYWORDS)
         self.emptiness = Emptiness(self._has_value)
         self.layout = outermost(whitespace)
         self.order = order
@@ -207,11 +232,11 @@ class ValueFrame(Frame):
 
     def expected(self, move: Move) -> tuple[str, ...]:
         """What the schema says of the value."""
-        return describing.value_words(self.network, self.goal)
+        return self.network.messages.value_words(self.network, self.goal)
 
     def objection(self, text: bytes, start: int, stop: int) -> str | None:
         """The keywords that refuse the value."""
-        return describing.value_objection(self.network, self.goal, text, start, stop)
+        return self.network.messages.value_objection(self.network, self.goal, text, start, stop)
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,11 +350,11 @@ class ObjectFrame(Frame):
     def expected(self, move: Move) -> tuple[str, ...]:
         """The keys, but for the comma before one."""
         is_key = self.place == "key" or (self.place == "open" and isinstance(move, Call))
-        return describing.key_words(self) if is_key else ()
+        return self.network.messages.key_words(self) if is_key else ()
 
     def objection(self, text: bytes, start: int, stop: int) -> str | None:
         """What the object lacks, or why it has no such key."""
-        return describing.object_objection(self, text, start, stop)
+        return self.network.messages.object_objection(self, text, start, stop)
 
     def _at(self, place: str, state: ObjectState) -> ObjectFrame:
         return ObjectFrame(self.network, self.plan, state, self.layout, place)
@@ -445,11 +470,11 @@ class ArrayFrame(Frame):
     def expected(self, move: Move) -> tuple[str, ...]:
         """The items that are told apart here; others say it themselves."""
         is_told = isinstance(move, Read) or (isinstance(move, Call) and move.callee is _QUOTE)
-        return describing.item_words(self) if is_told and self.place in ("next", "text") else ()
+        return self.network.messages.item_words(self) if is_told and self.place in ("next", "text") else ()
 
     def objection(self, text: bytes, start: int, stop: int) -> str | None:
         """What the array lacks, or why it has no such item."""
-        return describing.array_objection(self, text, start, stop)
+        return self.network.messages.array_objection(self, text, start, stop)
 
     def _at(self, place: str, state: ArrayState) -> ArrayFrame:
         return ArrayFrame(self.network, self.plan, state, self.layout, place)

@@ -31,7 +31,7 @@ from functools import cached_property
 from typing import Final, Literal, TypeAlias
 
 from decodekit.constraints.language import ir
-from decodekit.constraints.language.ir import Node
+from decodekit.constraints.language.node import Node
 from decodekit.constraints.network import END, Lexeme, Read
 from decodekit.errors import OptionError
 

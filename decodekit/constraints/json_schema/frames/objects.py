@@ -17,13 +17,13 @@ from itertools import combinations
 from typing import Final, Literal, TypeAlias
 
 from decodekit.constraints.json_schema.meaning.semantics import Semantics
-from decodekit.constraints.json_schema.strings import text
+from decodekit.constraints.json_schema.strings import spelled, text
 from decodekit.constraints.json_schema.strings.text import WordTable
 from decodekit.constraints.json_schema.values.emptiness import Ask
 from decodekit.constraints.json_schema.values.representatives import have_representatives
 from decodekit.constraints.json_schema.values.shape import FALSE, Goal, ObjectSpec, conjunction
 from decodekit.constraints.language import ir
-from decodekit.constraints.language.ir import Node
+from decodekit.constraints.language.node import Node
 from decodekit.errors import ResourceLimitError
 
 Order: TypeAlias = Literal["declared", "any"]
@@ -183,7 +183,7 @@ class ObjectPlan:
             is_open = keys is text.BODY
             if declared is not ir.EMPTY:
                 keys = text.without(keys, declared)
-            num_keys = _MANY if is_open else text.num_texts(keys, _MANY)
+            num_keys = _MANY if is_open else spelled.num_texts(keys, _MANY)
             if num_keys:
                 classes.append(KeyClass(keys, goal, num_keys, is_open))
         return tuple(classes)
@@ -283,7 +283,7 @@ class ObjectPlan:
         least += len(state.used)  # they all came from classes that are inhabited
         for region in self.classes:
             if (ask or self.is_inhabited)(region.goal):
-                least -= text.num_texts(region.keys, least) if least > region.num_keys == _MANY else region.num_keys
+                least -= spelled.num_texts(region.keys, least) if least > region.num_keys == _MANY else region.num_keys
                 if least <= 0:
                     return True
         return False
@@ -328,9 +328,9 @@ class ObjectPlan:
                 keys = text.meet(region.keys, *(witness.keys for witness in owed))
                 if state.used:
                     keys = text.without(keys, self._words(state.used))
-                num_keys = text.num_texts(keys, len(state.pending) + 1)
+                num_keys = spelled.num_texts(keys, len(state.pending) + 1)
                 num_lost = sum(self._may_be_lost(key, number, witnesses) for key in state.used)
-                few = text.texts(keys, num_keys) if not num_lost and num_keys <= len(state.pending) else None
+                few = spelled.texts(keys, num_keys) if not num_lost and num_keys <= len(state.pending) else None
                 if num_keys > num_lost:
                     yield num_keys - num_lost if few is None else frozenset(few)
 
@@ -503,7 +503,7 @@ class ObjectPlan:
     def _has_few(self, witness: int, state: ObjectState) -> bool:
         """Whether there are not more keys for a witness than could be lost."""
         left = self.unused(self.spec.witnesses[witness].keys, state.used - {SOME_KEY})
-        return text.num_texts(left, len(state.pending) + 2) < len(state.pending) + 2
+        return spelled.num_texts(left, len(state.pending) + 2) < len(state.pending) + 2
 
 
 def _can_all_choose(choices: tuple[_Choice, ...]) -> bool:

@@ -14,7 +14,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from decodekit.constraints.composition.guarded import Guard, Refusal
+from decodekit.constraints.constraint import Guard, Refusal
 from decodekit.constraints.json_schema.document import support
 from decodekit.constraints.json_schema.document.loader import Location
 from decodekit.constraints.json_schema.frames.arrays import is_by_value

@@ -9,10 +9,11 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, cast
+from typing import Any, Final, TypeAlias, TypeVar, cast
 
 from decodekit.constraints.json_schema.document.drafts import Draft, JsonValue, is_number
 from decodekit.constraints.json_schema.document.loader import Location
+from decodekit.constraints.json_schema.meaning.semantics import Keywords, Meaning, Semantics
 from decodekit.constraints.json_schema.strings import formats, text
 from decodekit.constraints.json_schema.strings.formats import Formats
 from decodekit.constraints.json_schema.values import numbers
@@ -38,11 +39,8 @@ from decodekit.constraints.json_schema.values.shape import (
     restrict,
     single,
 )
-from decodekit.constraints.language.ir import Node
+from decodekit.constraints.language.node import Node
 from decodekit.errors import ResourceLimitError
-
-if TYPE_CHECKING:
-    from decodekit.constraints.json_schema.meaning.semantics import Semantics
 
 MAX_DEPENDENCIES: Final = 64
 """Bound on the properties that one schema lets depend on others; the alternatives are multiplied out."""
@@ -50,8 +48,6 @@ MAX_DEPENDENCIES: Final = 64
 MAX_BRANCHES: Final = 1_000
 """Bound on the branches of a oneOf."""
 
-Meaning: TypeAlias = "Callable[[Semantics, Location, Any, bool], Shape]"
-"""(semantics, schema, value of the keyword, whether it is asserted) -> the values that it admits."""
 _Path: TypeAlias = tuple[str | int, ...]
 _Spec = TypeVar("_Spec", ObjectSpec, ArraySpec)
 
@@ -509,7 +505,6 @@ def _dynamic_ref(semantics: Semantics, location: Location, value: Any, is_assert
 
 # -- what was evaluated: the combinators again, for an `unevaluatedProperties` or `unevaluatedItems` around them
 
-_Seeing: TypeAlias = "Callable[[Semantics, Location, Any, bool], Shape]"
 """(semantics, schema, value of the keyword, is_exact) -> what it admits asserted, see `Semantics.seen_shape_of`."""
 
 
@@ -613,7 +608,7 @@ def _see_dynamic_ref(semantics: Semantics, location: Location, value: Any, is_ex
     return semantics.seen_shape_of(semantics.literal(target), is_exact=is_exact)
 
 
-SEEING: Final[dict[str, _Seeing]] = {
+SEEING: Final[dict[str, Meaning]] = {
     **dict.fromkeys(("properties", "patternProperties", "additionalProperties"), _see_properties),
     **dict.fromkeys(("prefixItems", "items", "additionalItems"), _see_items),
     "contains": _see_contains,
@@ -731,5 +726,4 @@ MEANINGS: Final[dict[str, Meaning]] = {
     "unevaluatedItems": _deny_unevaluated_items,
 }
 
-GROUPS: Final = (_properties, _items)
-"""The meanings that read several keywords at once, under whichever of them comes first."""
+KEYWORDS: Final = Keywords(MEANINGS, (_properties, _items), SEEING, UNEVALUATED)

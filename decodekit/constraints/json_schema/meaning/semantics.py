@@ -8,13 +8,12 @@ A literal is a schema that is asserted or denied. Denial is pushed inwards (the 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
-from typing import Any, Final, TypeVar, cast
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final, TypeAlias, TypeVar, cast
 
 from decodekit.constraints.json_schema.document.drafts import Draft, JsonValue, keyword
 from decodekit.constraints.json_schema.document.loader import Library, Location
-from decodekit.constraints.json_schema.meaning.keywords import GROUPS, MEANINGS, SEEING, UNEVALUATED, Meaning
 from decodekit.constraints.json_schema.strings import patterns, text
 from decodekit.constraints.json_schema.strings.formats import Formats
 from decodekit.constraints.json_schema.values.shape import (
@@ -33,7 +32,7 @@ from decodekit.constraints.json_schema.values.shape import (
     limited,
     single,
 )
-from decodekit.constraints.language.ir import Node
+from decodekit.constraints.language.node import Node
 from decodekit.errors import ResourceLimitError, UnsupportedSchemaError
 
 MAX_COMPARED: Final = 128
@@ -49,11 +48,32 @@ _COMPOUND: Final = frozenset(
 )
 
 _SCALAR_TYPES: Final = ("string", "number", "integer", "boolean", "null")
-_INVOLVED: Final = MEANINGS.keys() - {
+_SIMPLE: Final = frozenset({
     "type", "enum", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "minLength",
     "maxLength", "pattern", "format",
-}  # fmt: skip
-"""The keywords with schemas or any values in them, and those of objects and arrays."""
+})  # fmt: skip
+"""The keywords without schemas or any values in them, those of objects and arrays aside."""
+
+Meaning: TypeAlias = "Callable[[Semantics, Location, Any, bool], Shape]"
+"""(semantics, schema, value of the keyword, whether it is asserted) -> the values that it admits."""
+
+
+@dataclass(frozen=True)
+class Keywords:
+    """What the keywords mean, by name; see the module `keywords`, which makes it.
+
+    Attributes:
+        meanings: the values that a keyword admits, asserted or denied.
+        groups: the meanings that read several keywords at once, under whichever of them comes first.
+        seeing: the keywords that leave annotations of evaluated properties and items; their last argument is whether
+            the answer must be exact.
+        unevaluated: the keywords that read these annotations.
+    """
+
+    meanings: Mapping[str, Meaning]
+    groups: Collection[Meaning]
+    seeing: Mapping[str, Meaning]
+    unevaluated: Mapping[str, Callable[[Semantics, Location, Shape], Shape]]
 
 
 class Semantics:
@@ -62,11 +82,14 @@ class Semantics:
     Args:
         library: the documents.
         formats: whether a known `format` limits the strings, and how; otherwise it is an annotation.
+        keywords: what each keyword means.
     """
 
-    def __init__(self, library: Library, formats: Formats) -> None:
+    def __init__(self, library: Library, formats: Formats, keywords: Keywords) -> None:
         self.library = library
         self.formats = formats
+        self.keywords = keywords
+        self._involved = keywords.meanings.keys() - _SIMPLE
         self._locations: list[Location | None] = [None]  # by literal // 2; number 0 admits everything
         self._numbers: dict[Location, int] = {}
         self._constants: dict[str, Literal] = {}
@@ -157,7 +180,7 @@ class Semantics:
         if location is None or literal & 1:
             return False
         keywords = location.keywords()
-        if keywords.get("type") not in _SCALAR_TYPES or not _INVOLVED.isdisjoint(keywords):
+        if keywords.get("type") not in _SCALAR_TYPES or not self._involved.isdisjoint(keywords):
             return False
         return all(type(value) is str for value in cast("list[JsonValue]", keywords.get("enum", ())))
 
@@ -263,30 +286,43 @@ class Semantics:
     def seen_shape(self, location: Location, *, is_exact: bool, has_unevaluated: bool = True) -> Shape:
         """As `seen_shape_of`; without its `unevaluatedProperties` and `unevaluatedItems` unless `has_unevaluated`."""
         result, last = EVERYTHING, []
-        for name, value, meaning in _assertions(location):
-            if name in UNEVALUATED:
+        seeing_of, unevaluated = self.keywords.seeing, self.keywords.unevaluated
+        for name, value, meaning in self._assertions(location):
+            if name in unevaluated:
                 last.append(name)
                 continue
-            seeing = SEEING.get(name)
+            seeing = seeing_of.get(name)
             shape = meaning(self, location, value, True) if seeing is None else seeing(self, location, value, is_exact)
             result = self.both(result, shape)
         for name in last if has_unevaluated else ():
-            result = self._prune(UNEVALUATED[name](self, location, result))
+            result = self._prune(unevaluated[name](self, location, result))
         return result
 
     def _evaluate(self, location: Location, *, is_asserted: bool) -> Shape:
         if is_asserted and self._is_unevaluated_limited(location):
             return self.seen_shape(location, is_exact=False).unseen()
         result = EVERYTHING if is_asserted else NOTHING
-        for _, value, meaning in _assertions(location):
+        for _, value, meaning in self._assertions(location):
             shape = meaning(self, location, value, is_asserted)
             result = result.meet(shape) if is_asserted else result.join(shape)
         return result
 
     def _is_unevaluated_limited(self, location: Location) -> bool:
         """Whether `unevaluatedProperties` or `unevaluatedItems` ask for something."""
-        names = UNEVALUATED.keys() & location.keywords().keys()
+        names = self.keywords.unevaluated.keys() & location.keywords().keys()
         return any(keyword(name, location.draft) and self.below(location, name) != TRUE for name in names)
+
+    def _assertions(self, location: Location) -> Iterator[tuple[str, JsonValue, Meaning]]:
+        """The keywords of a schema that say what is valid, with values and meanings; of a group only the first."""
+        done = set()
+        for name, value in location.keywords().items():
+            known = keyword(name, location.draft)
+            meaning = self.keywords.meanings.get(name)
+            if known is None or not known.is_assertion or meaning is None or meaning in done:
+                continue
+            if meaning in self.keywords.groups:
+                done.add(meaning)  # these read their sisters too
+            yield name, value, meaning
 
     # -- what is plainly empty, to keep disjunctions short; the exact answer is that of `Emptiness`
 
@@ -566,16 +602,3 @@ def _largest(specs: list[_Spec]) -> list[_Spec]:
         if not any(other.takes_in(spec) for other in kept):
             kept.append(spec)
     return [spec for spec in unique if spec in kept]
-
-
-def _assertions(location: Location) -> Iterator[tuple[str, JsonValue, Meaning]]:
-    """The keywords of a schema that say what is valid, with their values and meanings; of a group only the first."""
-    done = set()
-    for name, value in location.keywords().items():
-        known = keyword(name, location.draft)
-        meaning = MEANINGS.get(name)
-        if known is None or not known.is_assertion or meaning is None or meaning in done:
-            continue
-        if meaning in GROUPS:
-            done.add(meaning)  # these read their sisters too
-        yield name, value, meaning

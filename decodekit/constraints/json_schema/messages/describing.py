@@ -10,12 +10,13 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from decodekit.constraints.json_schema.document.drafts import JsonValue, keyword
 from decodekit.constraints.json_schema.document.loader import Location, show
 from decodekit.constraints.json_schema.document.pointers import innermost, pointer
 from decodekit.constraints.json_schema.frames.arrays import SOME_TEXT
+from decodekit.constraints.json_schema.frames.frames import ArrayFrame, ObjectFrame, SchemaNetwork
 from decodekit.constraints.json_schema.meaning.keywords import MEANINGS
 from decodekit.constraints.json_schema.meaning.semantics import Semantics
 from decodekit.constraints.json_schema.strings import formats, text
@@ -23,12 +24,9 @@ from decodekit.constraints.json_schema.values import numbers, scalars
 from decodekit.constraints.json_schema.values.numbers import NumberSpec
 from decodekit.constraints.json_schema.values.shape import EVERYTHING, Goal, Shape, conjunction
 from decodekit.constraints.language import ir
-from decodekit.constraints.language.ir import Node
+from decodekit.constraints.language.node import Node
 from decodekit.constraints.language.wording import listed
 from decodekit.errors import ConstraintError
-
-if TYPE_CHECKING:
-    from decodekit.constraints.json_schema.frames.frames import ArrayFrame, ObjectFrame, SchemaNetwork
 
 _MAX_FACTS: Final = 200
 _MAX_BRANCHES: Final = 6

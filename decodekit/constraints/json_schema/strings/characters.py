@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 
 from decodekit.constraints.json_schema.strings import text
 from decodekit.constraints.language import ir
-from decodekit.constraints.language.ir import ByteMask, Node
+from decodekit.constraints.language.node import ByteMask, Node
 from decodekit.constraints.regex.regex import Loop
 
 _Way: TypeAlias = tuple[int, int, Node]

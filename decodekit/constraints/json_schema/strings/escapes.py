@@ -15,8 +15,7 @@ from collections.abc import Hashable
 from typing import Final, Literal, TypeAlias
 
 from decodekit.constraints.language import ir
-from decodekit.constraints.language.blocks import Block
-from decodekit.constraints.language.ir import ByteMask, Node, Transitions
+from decodekit.constraints.language.node import Block, ByteMask, Node, Transitions
 from decodekit.constraints.language.registry import Narrowed
 
 Escapes: TypeAlias = Literal["any", "needed"]

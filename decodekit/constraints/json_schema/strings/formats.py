@@ -26,7 +26,7 @@ from typing import Final, Literal, TypeAlias
 from decodekit.constraints.json_schema.strings import characters, hostnames, regex_texts, text
 from decodekit.constraints.json_schema.strings.patterns import full_language
 from decodekit.constraints.language import ir
-from decodekit.constraints.language.ir import Node
+from decodekit.constraints.language.node import Node
 from decodekit.errors import UnsupportedSchemaError
 
 MAX_LOCAL_PART: Final = 64

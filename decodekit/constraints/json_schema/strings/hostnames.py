@@ -26,7 +26,7 @@ from typing import Final, cast
 
 from decodekit.constraints.json_schema.strings import text
 from decodekit.constraints.language import ir, utf8
-from decodekit.constraints.language.ir import Node
+from decodekit.constraints.language.node import Node
 from decodekit.constraints.language.utf8 import Ranges
 from decodekit.constraints.regex import charclasses
 

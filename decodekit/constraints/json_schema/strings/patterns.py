@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from decodekit.constraints.json_schema.strings import spelled, text
-from decodekit.constraints.language import emptiness
-from decodekit.constraints.language.ir import Node
+from decodekit.constraints.language import node
+from decodekit.constraints.language.node import Node
 from decodekit.constraints.regex import regex
 from decodekit.errors import ConstraintError
 
-emptiness.deciders.append(spelled.is_empty)
+node.deciders.append(spelled.is_empty)
 
 
 def search_language(pattern: str, *, at: str) -> Node:

@@ -20,7 +20,7 @@ from typing import Final
 
 from decodekit.constraints.json_schema.strings import text
 from decodekit.constraints.language import ir, utf8
-from decodekit.constraints.language.ir import Node
+from decodekit.constraints.language.node import Node
 from decodekit.constraints.regex import charclasses
 
 MAX_DEPTH: Final = 10

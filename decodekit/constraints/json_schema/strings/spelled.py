@@ -12,6 +12,7 @@ Sources: J. Brzozowski, Derivatives of Regular Expressions (1964), for the produ
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import dataclass
 from heapq import heappop, heappush
@@ -21,7 +22,7 @@ from typing import Final, TypeAlias
 from decodekit.constraints.json_schema.strings import text
 from decodekit.constraints.json_schema.strings.characters import Row, is_spelled, row, trust
 from decodekit.constraints.language import ir
-from decodekit.constraints.language.ir import Node
+from decodekit.constraints.language.node import Node
 from decodekit.errors import ResourceLimitError
 
 MAX_STATES: Final = 20_000
@@ -353,8 +354,55 @@ def _num_ways(node: Node) -> int:
 
 # -- counting
 
+_MAX_LENGTH: Final = 2_000  # a language with longer texts only is taken to be large
 
-def num_texts(node: Node, limit: int) -> int | None:
+
+def num_texts(body: Node, limit: int) -> int:
+    """The number of texts in a body language, or `limit` if there are at least so many.
+
+    Counts one spelling of each text, level by level: the number of ways into each state after k bytes.
+    """
+    counted = _num_spelled(body, limit)
+    if counted is not None:
+        return counted
+    total = 0
+    frontier = {ir.both(body, text.ONE_SPELLING): 1}
+    for _ in range(_MAX_LENGTH):
+        following: dict[Node, int] = {}
+        for node, num_ways in frontier.items():
+            if node.is_nullable:
+                total += num_ways
+            for mask, target in node.transitions():
+                if not target.is_empty:
+                    if target is node:  # round and round: without end
+                        return limit
+                    following[target] = following.get(target, 0) + num_ways * mask.bit_count()
+        if total >= limit or not following:
+            return min(total, limit)
+        frontier = following
+    return limit
+
+
+def texts(body: Node, limit: int) -> tuple[str, ...] | None:
+    """The texts of a body language if there are at most `limit`, else None."""
+    words = text.word_list(body)
+    if words is not None:
+        return words if len(words) <= limit else None
+    if num_texts(body, limit + 1) > limit:
+        return None
+    found = []
+    stack = [(b"", ir.both(body, text.ONE_SPELLING))]
+    while stack:
+        spelled, node = stack.pop()
+        if node.is_nullable:
+            found.append(json.loads(b'"' + spelled + b'"'))
+        for mask, target in node.transitions():
+            if not target.is_empty:
+                stack += [(spelled + bytes((byte,)), target) for byte in range(256) if mask >> byte & 1]
+    return tuple(found)
+
+
+def _num_spelled(node: Node, limit: int) -> int | None:
     """The number of texts of a body language, or `limit` if there are at least so many; None as `is_empty`.
 
     Counts level by level: the number of ways into each place after k characters.
@@ -393,6 +441,3 @@ def num_texts(node: Node, limit: int) -> int | None:
         if length > _MAX_LENGTH:
             return limit  # a language with longer texts only is taken to be large
     return min(limit, total + sum(frontier.values()))
-
-
-_MAX_LENGTH: Final = 2_000

@@ -17,7 +17,7 @@ from typing import Final, Protocol
 
 from decodekit.constraints.language import ir, utf8
 from decodekit.constraints.language.blocks import MAX_BYTES, Block
-from decodekit.constraints.language.ir import Node, Transitions
+from decodekit.constraints.language.node import ByteMask, Node, Transitions
 from decodekit.constraints.language.utf8 import Ranges
 
 QUOTE: Final[Node] = ir.literal(b'"')
@@ -104,7 +104,7 @@ CHARACTER: Final[Node] = encode(utf8.SCALARS)
 ir.declare_alphabet(CHARACTER)
 BODY: Final[Node] = ir.repeat(CHARACTER)
 """Any text."""
-_ONE_SPELLING: Final[Node] = ir.repeat(
+ONE_SPELLING: Final[Node] = ir.repeat(
     ir.choice(
         utf8.charset(_RAW),
         ir.literal(b'\\"'),
@@ -205,61 +205,11 @@ def matches(body: Node, value: str) -> bool:
     return node.is_nullable
 
 
-def num_texts(body: Node, limit: int) -> int:
-    """The number of texts in a body language, or `limit` if there are at least so many.
-
-    Counts one spelling of each text, level by level: the number of ways into each state after k bytes.
-    """
-    from decodekit.constraints.json_schema.strings import spelled
-
-    counted = spelled.num_texts(body, limit)
-    if counted is not None:
-        return counted
-    total = 0
-    frontier = {ir.both(body, _ONE_SPELLING): 1}
-    for _ in range(_MAX_LEVELS):
-        following: dict[Node, int] = {}
-        for node, num_ways in frontier.items():
-            if node.is_nullable:
-                total += num_ways
-            for mask, target in node.transitions():
-                if not target.is_empty:
-                    if target is node:  # round and round: without end
-                        return limit
-                    following[target] = following.get(target, 0) + num_ways * mask.bit_count()
-        if total >= limit or not following:
-            return min(total, limit)
-        frontier = following
-    return limit
-
-
 def word_list(body: Node) -> tuple[str, ...] | None:
     """The texts of a body language that was made as a list of them, ascending; None if it was made otherwise."""
     if isinstance(body, _Words) and body.depth == 0 and body.selection is EVERY_WORD and body.table.end is None:
         return tuple(dict.fromkeys(body.table.words[body.start : body.stop]))
     return None
-
-
-def texts(body: Node, limit: int) -> tuple[str, ...] | None:
-    """The texts of a body language if there are at most `limit`, else None."""
-    words = word_list(body)
-    if words is not None:
-        return words if len(words) <= limit else None
-    if num_texts(body, limit + 1) > limit:
-        return None
-    found = []
-    stack = [(b"", ir.both(body, _ONE_SPELLING))]
-    while stack:
-        spelled, node = stack.pop()
-        if node.is_nullable:
-            found.append(json.loads(b'"' + spelled + b'"'))
-        for mask, target in node.transitions():
-            if not target.is_empty:
-                stack += [(spelled + bytes((byte,)), target) for byte in range(256) if mask >> byte & 1]
-    return tuple(found)
-
-
-_MAX_LEVELS: Final = 2_000  # a language with longer texts only is taken to be large
 
 
 class Selection(Protocol):
@@ -410,7 +360,7 @@ class _Words(Node):
         self._transitions = None
 
     def _derive(self) -> Transitions:
-        rows: list[tuple[ir.ByteMask, Node]] = [row for end in self._ends() for row in end.transitions()]
+        rows: list[tuple[ByteMask, Node]] = [row for end in self._ends() for row in end.transitions()]
         children = list(self._children())
         if self.table.spelling is not spell or any(character > "\uffff" for character, _ in children):
             rows += ir.choice(*(ir.concat(self.table.spelling(c), rest) for c, rest in children)).transitions()
@@ -445,7 +395,7 @@ class _Escaped(_Words):
         return ()
 
     def _derive(self) -> Transitions:
-        rows: list[tuple[ir.ByteMask, Node]] = [
+        rows: list[tuple[ByteMask, Node]] = [
             (1 << _SHORT_ESCAPES[ord(character)][0], rest)
             for character, rest in self._children()
             if ord(character) in _SHORT_ESCAPES
@@ -479,7 +429,7 @@ class _Hexed(_Words):
         for character, rest in self._children():
             assert isinstance(rest, _Words)
             groups.setdefault(f"{ord(character):04x}"[position], []).append(rest)
-        rows: list[tuple[ir.ByteMask, Node]] = []
+        rows: list[tuple[ByteMask, Node]] = []
         for digit, below in groups.items():
             mask = 1 << ord(digit) | 1 << ord(digit.upper())
             if position == 3:

@@ -34,7 +34,7 @@ from typing import Final
 
 from decodekit.constraints.json_schema.strings.text import WordTable
 from decodekit.constraints.language import ir
-from decodekit.constraints.language.ir import Node, Transitions
+from decodekit.constraints.language.node import Node, Transitions
 from decodekit.errors import ResourceLimitError
 
 MAX_DIGITS: Final = 1_000
@@ -43,7 +43,7 @@ _MANY_POWERS: Final = 100_000
 """Bound on the exponent of a number that is read."""
 _MANY_DIGITS: Final = 40
 """A bound with more digits is read beside another condition, an intersection: the nodes of its digits lie inside each
-other, and an intersection is not rebuilt as a whole for each state (`ir.Node.saturated`)."""
+other, and an intersection is not rebuilt as a whole for each state (`Node.saturated`)."""
 
 _DIGIT: Final = ir.byte_set(b"0123456789")
 _DIGITS: Final = ir.repeat(_DIGIT)

@@ -12,12 +12,12 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Final, TypeAlias
 
-from decodekit.constraints.json_schema.strings import text
+from decodekit.constraints.json_schema.strings import spelled, text
 from decodekit.constraints.json_schema.values import numbers
 from decodekit.constraints.json_schema.values.numbers import NumberSpec
 from decodekit.constraints.json_schema.values.shape import Shape
 from decodekit.constraints.language import ir
-from decodekit.constraints.language.ir import Node
+from decodekit.constraints.language.node import Node
 
 Scalar: TypeAlias = tuple[str, str | Fraction]
 """("string", its text), ("number", its value), ("word", ``null``, ``true`` or ``false``)."""
@@ -43,7 +43,7 @@ def language(shape: Shape, *, without: Iterable[Scalar] = ()) -> Node:
     strings = shape.strings
     if not strings.is_empty:
         used = {value for kind, value in taken if kind == "string" and isinstance(value, str)}
-        listed = text.texts(strings, _MAX_WORDS) if used and text.first_characters(strings) is not None else None
+        listed = spelled.texts(strings, _MAX_WORDS) if used and text.first_characters(strings) is not None else None
         if listed is not None:  # what is left of a list is a list
             strings = text.words([value for value in listed if value not in used])
         elif used:
@@ -90,7 +90,7 @@ def members(shape: Shape, limit: int) -> frozenset[Scalar] | None:
             return None
         found.update(("number", value) for value in values)
     if not shape.strings.is_empty:
-        texts = text.texts(shape.strings, limit)
+        texts = spelled.texts(shape.strings, limit)
         if texts is None:
             return None
         found.update(("string", value) for value in texts)

@@ -16,7 +16,7 @@ from typing import Final, TypeAlias, TypeVar
 from decodekit.constraints.json_schema.strings import text
 from decodekit.constraints.json_schema.values.numbers import NO_CONDITION, NumberSpec
 from decodekit.constraints.language import ir
-from decodekit.constraints.language.ir import Node
+from decodekit.constraints.language.node import Node
 from decodekit.errors import ResourceLimitError
 
 Literal: TypeAlias = int
