@@ -2,12 +2,12 @@
 
 Example: the vocabulary ``a``, ``"``, ``",`` and ``ab"`` is the trie
 
-    node    1 a    2 b    3 "    4 "    5 ,
-    depth   1      2      3      1      2        (1-3 are one branch, 4-5 another)
+    node    1 "    2 ,    3 a    4 b    5 "
+    depth   1      2      1      2      3        (1-2 are one branch, 3-5 another)
 
-`walk` reads the inside of a JSON string: ``a`` stays inside, so it is allowed whatever surrounds the string. ``"`` (the
-nodes 3 and 4) ends the lexeme for good and is an exit; so is ``,`` if a lexeme may end before it. `run` is given whole
-configurations, here (inside of a string, frame after the string), and goes on behind the exits: it enters frames,
+`walk` reads the inside of a JSON string. ``a`` (node 3) stays inside, so it is allowed whatever surrounds the string.
+The quotes (nodes 1 and 5) end the lexeme for good: these are exits at a node. Node 2 is an exit before a node, as the
+string has ended before its comma. `run` is given whole configurations and goes on behind the exits: it enters frames,
 begins their lexemes and returns from them, until the token ends or nothing may follow. A *thread* is one configuration
 on the way down the trie.
 

@@ -1,5 +1,10 @@
 """From a state to the tokens that it allows, without trying the tokens one by one.
 
+Example: inside of the string of ``{"name": "Jo``, 127,722 of 131,072 tokens stay in the string. The walk of the lexical
+state "inside of a string" over the token trie lists them once, for every schema, with its 249 exits: the places in the
+trie at a quote, and behind one. Only from there on the configuration of this state is run, which knows that ``,`` or
+``}`` may follow: ``",`` is allowed, ``"]`` is not. The mask is the bits of the walk and those of the runs.
+
 Configurations that allow few bytes are run over the token trie together. A lexeme that allows many (the inside of a
 string) is walked against the trie once: tokens that stay inside are allowed whatever surrounds it, tokens that leave it
 are grouped by the place where they leave, and only from there on its surroundings are run. Walks depend on the lexical
@@ -271,8 +276,9 @@ class Masks:
         return others
 
     def _leads_to_dense(self, lexical: int, reader: int) -> int:
-        """Before which parts a lexeme that allows many bytes comes with, or right after, their first byte: bit i for
-        part i, so that what is kept are numbers, which the garbage collector need not look at.
+        """Bitset: bit i is set if a lexeme that allows many bytes starts at or after the first byte of part i.
+
+        An int, so that the garbage collector has nothing to scan.
         """
         key = lexical << 32 | reader
         known = self._leads.get(key)

@@ -1,4 +1,10 @@
-"""Runs of configurations over a token trie in compiled code, which comes back for what was never met before."""
+"""Runs of configurations over a token trie in compiled code, which comes back for what was never met before.
+
+Example: ``[1`` (see `recogniser`) is run over all tokens. The kernel meets the token ``],`` and needs the row of ``]``
+in the automaton (`LEXICAL`), what follows the end of the array (`LEAVE`), then of what encloses it (`ENTER`). Each time
+it stops, the runner asks the recogniser, which writes the answer into its arrays, and calls again. The second mask
+with an array finds everything in the arrays.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,13 @@
 """What a vocabulary means to the engine: the tries of its tokens, and walks of lexical states over them, kept.
 
+Example: the walk of "inside of a JSON string" over the tokens ``a``, ``"``, ``",`` and ``é"}`` is kept as
+
+    inside    {a}: allowed whatever surrounds the string
+    before    the nodes of ``,`` in ``",`` and of ``}`` in ``é"}``: the string has ended before their bytes
+    at        the node of ``"``: a token that ends with the string
+
+and serves every schema with a string, in every place: only at the exits it matters what surrounds the string.
+
 Counters would make every length of a string a state with a walk of its own. But a token of 16 bytes sees no difference
 between 900 and 800 characters left, so short tokens are walked with counts beyond their reach forgotten, and only the
 few long ones with more.

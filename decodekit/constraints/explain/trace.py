@@ -1,8 +1,19 @@
-"""Reading a text against the network of a constraint with a memory of where each lexeme began.
+"""A reader of texts that remembers where each lexeme began: for explaining a refusal, and for going on at random.
 
-The engine forgets on purpose which frames led to a state, so that states are few. Whoever explains a refusal, or goes
-on with a text at random, needs them. A trace keeps them for every way to read the text: one byte at a time, in Python,
-and bounded, since an ambiguous grammar has many ways.
+Example: ``{"ab": 12`` under ``{"type": "object"}``. The trace has three threads, as what is read next may be
+
+    a digit     of the number that began at byte 7: entered by the frame of the value
+    "}"         begun at byte 9: by the frame of the object, behind its member
+    ","         begun at byte 9: by the frame of the object, on the way to another key
+
+The protocol: `Trace(root)` stands before the text. `read(data)` goes on byte by byte and returns how many could be
+read; where none can, nothing changes. `threads` are the lexemes that may go on, each with its `Origin`: the frames
+entered since the lexeme before it. `ended` are the origins of lexemes that the last byte may have ended, and
+`is_accepting` says whether the text may end. A thread's `place` leads to the frames that wait for a return.
+
+The engine (`recogniser`) forgets on purpose which frames led to a state, so that states are few; completions need no
+more than such a state. A trace reads the same network one byte at a time in Python, with a bound, since an ambiguous
+grammar has many ways. It is the only other reader: it accepts exactly the texts that the engine accepts.
 """
 
 from __future__ import annotations
