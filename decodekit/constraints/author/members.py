@@ -259,14 +259,14 @@ class _Walk:
         if thread is None:
             return None
         below = []
-        place = self._rng.choice(thread.place.thens)
+        place = self._rng.choice(thread.stack.thens)
         while place is not None:
             below.append(place.frame)
             place = self._rng.choice(place.thens)
         for frame in reversed(below):
             self._push(frame)
-        rest = Read(thread.node, capture=thread.text is not None, reader=thread.place.frame)
-        return self._read(thread.place.frame, rest, thread.node, thread.text or b"")
+        rest = Read(thread.node, capture=thread.text is not None, reader=thread.stack.frame)
+        return self._read(thread.stack.frame, rest, thread.node, thread.text or b"")
 
     # -- moves
 

@@ -1,4 +1,11 @@
-"""The search of a shortest word of a frame, and what it may cost."""
+"""The search of a shortest word of a frame, in the order of length, and what it may cost.
+
+Example: a frame that reads ``[`` and then either reads ``]`` or calls an item. The heap begins with the frame itself
+(length 0). The word ``[`` of its lexeme leads to what may follow, at length 1. There ``]`` waits for length 2, and the
+call waits behind everything else of length 1; then a search of its own finds the least word of the item, ``0``, and the
+frame behind it goes on at length 2. The end after ``]`` is met first: ``[]``. A frame that calls itself is left out
+while it is being solved, as a shortest word never needs that call.
+"""
 
 from __future__ import annotations
 
@@ -85,7 +92,7 @@ class Effort:
             )
 
 
-class Search:
+class WitnessSearch:
     """The search of a shortest word of one frame, in the order of length. See `Completions._solve`.
 
     Attributes:
@@ -114,7 +121,7 @@ class Search:
         effort = Effort(self._whole.lexemes, self._whole)
         order = count()
         # (length so far, tie, word so far, what comes: a frame, words of a Read, a Call, or None for the end)
-        heap: list[tuple[int, int, bytes, Frame | _Reading | Call | None]] = [(0, next(order), b"", self._frame)]
+        heap: list[tuple[int, int, bytes, Frame | _Lexeme | Call | None]] = [(0, next(order), b"", self._frame)]
         seen: set[Frame] = set()
         has_captures = False
         while heap:
@@ -125,7 +132,7 @@ class Search:
                 return None
             if item is None:
                 return word
-            if isinstance(item, _Reading):
+            if isinstance(item, _Lexeme):
                 words = next(item.words, None)
                 if words is None:
                     continue
@@ -152,7 +159,7 @@ class Search:
                         has_captures |= move.capture
                         text = b"" if move.capture else None
                         words_ahead = lexeme_words(reader, move.node, None, text, num_alike, effort)
-                        reading = _Reading(reader, words_ahead, move.capture)
+                        reading = _Lexeme(reader, words_ahead, move.capture)
                         heapq.heappush(heap, (length, next(order), word, reading))
                     else:
                         # After everything else of this length: a call may lead ever deeper, an end is an end.
@@ -161,8 +168,8 @@ class Search:
 
 
 @dataclass(slots=True)
-class _Reading:
-    """The words of a Read by their length, as an item of the search: those of each length when it is its turn."""
+class _Lexeme:
+    """The words of a lexeme by their length, as an item of the search: those of each length when it is its turn."""
 
     frame: Frame
     words: Iterator[Sequence[Word]]

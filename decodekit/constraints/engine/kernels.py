@@ -137,6 +137,17 @@ class Work(NamedTuple):
     position: Int64Array
 
 
+class Run(NamedTuple):
+    """All that a run reads and writes."""
+
+    lexical: Lexical
+    readers: Readers
+    rows: RowArrays
+    stacks: StackArrays
+    trie: Trie
+    work: Work
+
+
 # -- parts
 
 
@@ -239,17 +250,16 @@ def _with_thread(work: Work, begin: Int, count: Int, lexical: Int, reader: Int, 
 
 
 @part
-def _begin_lexemes(
-    rows: RowArrays, stacks: StackArrays, work: Work, row: Int, stack: Int, depth: Int, begin: Int, count: Int
-) -> tuple[Int, Int]:
+def _begin_lexemes(run: Run, row: Int, stack: Int, depth: Int, begin: Int, count: Int) -> tuple[Int, Int]:
     """Add the threads with which a row begins lexemes on a stack; returns what is needed, and the threads' end."""
+    rows = run.rows
     for k in range(rows.start[row], rows.start[row + 1]):
         inner: Int = np.int64(stack)
         for m in range(rows.push[k], rows.push[k + 1]):
-            inner = _pushed(stacks, inner, rows.pushed[m])
+            inner = _pushed(run.stacks, inner, rows.pushed[m])
             if inner == NO_ROOM:
                 return STACKS, count
-        end = _with_thread(work, begin, count, rows.lexical[k], rows.reader[k], inner, depth)
+        end = _with_thread(run.work, begin, count, rows.lexical[k], rows.reader[k], inner, depth)
         if end == NO_ROOM:
             return ROOM, count
         count = end
@@ -257,8 +267,9 @@ def _begin_lexemes(
 
 
 @part
-def _return(rows: RowArrays, stacks: StackArrays, work: Work, stack: Int, num_todo: Int) -> tuple[Int, Int, bool]:
+def _return(run: Run, stack: Int, num_todo: Int) -> tuple[Int, Int, bool]:
     """Go on below a stack, a bundle in each of its stacks: what is needed, the end of `todo`, is the text whole."""
+    stacks, entry, work = run.stacks, run.rows.entry, run.work
     position, todo = work.position, work.todo
     low = high = -1
     if stacks.frame[stack] == BUNDLE:
@@ -279,33 +290,31 @@ def _return(rows: RowArrays, stacks: StackArrays, work: Work, stack: Int, num_to
                 work.returned[num] = position[NODE]
                 position[NUM_RETURNED] += 1
             continue
-        if rows.entry[frame] < 0:
+        if entry[frame] < 0:
             position[NEED] = frame
             return ENTER, num_todo, is_whole
         if num_todo == todo.shape[1]:
             return ROOM, num_todo, is_whole
-        todo[0, num_todo], todo[1, num_todo] = stacks.parent[top], rows.entry[frame]
+        todo[0, num_todo], todo[1, num_todo] = stacks.parent[top], entry[frame]
         num_todo += 1
     return DONE, num_todo, is_whole
 
 
 @part
-def _go_on(
-    rows: RowArrays, stacks: StackArrays, work: Work, row: Int, stack: Int, depth: Int, begin: Int, count: Int
-) -> tuple[Int, Int, bool]:
+def _go_on(run: Run, row: Int, stack: Int, depth: Int, begin: Int, count: Int) -> tuple[Int, Int, bool]:
     """Add the threads of all that follows a row on a stack: what is needed, the threads' end, is the text whole."""
-    todo = work.todo
+    todo = run.work.todo
     todo[0, 0], todo[1, 0] = stack, row
     num_todo: Int = 1
     is_whole = False
     while num_todo > 0:
         num_todo -= 1
         stack, row = todo[0, num_todo], todo[1, num_todo]
-        needed, count = _begin_lexemes(rows, stacks, work, row, stack, depth, begin, count)
+        needed, count = _begin_lexemes(run, row, stack, depth, begin, count)
         if needed != DONE:
             return needed, count, is_whole
-        if rows.returns[row] != 0:
-            needed, num_todo, ends = _return(rows, stacks, work, stack, num_todo)
+        if run.rows.returns[row] != 0:
+            needed, num_todo, ends = _return(run, stack, num_todo)
             if needed != DONE:
                 return needed, count, is_whole
             is_whole |= ends
@@ -323,11 +332,11 @@ def _is_selected(lexical: Lexical, readers: Readers, reader: Int, state: Int) ->
 
 
 @part
-def _row_after(readers: Readers, rows: RowArrays, position: Int64Array, reader: Int, ending: Int, begin: Int) -> Int:
+def _row_after(run: Run, reader: Int, ending: Int, begin: Int) -> Int:
     """The row of what follows a lexeme; -1 - (what is needed) if it is not known."""
-    key = np.int64(reader) << 32 | ending
-    captures = readers.captures[reader] != 0
-    row = _row_of_captured(rows, key, position[NODE], begin) if captures else _row(rows, key)
+    position, key = run.work.position, np.int64(reader) << 32 | ending
+    captures = run.readers.captures[reader] != 0
+    row = _row_of_captured(run.rows, key, position[NODE], begin) if captures else _row(run.rows, key)
     if row < 0:
         position[NEED], position[NEED + 1], position[NEED + 2] = reader, ending, begin
         return -1 - (CAPTURED if captures else LEAVE)
@@ -335,18 +344,9 @@ def _row_after(readers: Readers, rows: RowArrays, position: Int64Array, reader: 
 
 
 @part
-def _advance(
-    lexical: Lexical,
-    readers: Readers,
-    rows: RowArrays,
-    stacks: StackArrays,
-    trie: Trie,
-    work: Work,
-    low: Int,
-    begin: Int,
-) -> tuple[Int, Int, bool]:
+def _advance(run: Run, low: Int, begin: Int) -> tuple[Int, Int, bool]:
     """Read the node's byte in the threads ``low .. begin``: what is needed, the threads' end, is the text whole."""
-    position, threads = work.position, work.threads
+    lexical, trie, position, threads = run.lexical, run.trie, run.work.position, run.work.threads
     node = position[NODE]
     value, depth = trie.byte[node], trie.depth[node]
     count, is_whole = begin, False
@@ -356,7 +356,7 @@ def _advance(
         if target < 0:
             position[NEED] = target
             return LEXICAL, count, is_whole
-        if target == DEAD or not _is_selected(lexical, readers, reader, target):
+        if target == DEAD or not _is_selected(lexical, run.readers, reader, target):
             continue
         if lexical.kinds[target] != FINAL:
             is_new = True
@@ -371,10 +371,10 @@ def _advance(
                 threads[2, count], threads[3, count] = threads[2, i], threads[3, i]
                 count += 1
         if lexical.endings[target] != 0:
-            row = _row_after(readers, rows, position, reader, lexical.endings[target], threads[3, i])
+            row = _row_after(run, reader, lexical.endings[target], threads[3, i])
             if row < 0:
                 return -1 - row, count, is_whole
-            needed, count, ends = _go_on(rows, stacks, work, row, threads[2, i], depth, begin, count)
+            needed, count, ends = _go_on(run, row, threads[2, i], depth, begin, count)
             if needed != DONE:
                 return needed, count, is_whole
             is_whole |= ends
@@ -382,17 +382,9 @@ def _advance(
 
 
 @part
-def _run_below(
-    lexical: Lexical,
-    readers: Readers,
-    rows: RowArrays,
-    stacks: StackArrays,
-    trie: Trie,
-    work: Work,
-    root: Int,
-) -> Int:
+def _run_below(run: Run, root: Int) -> Int:
     """Run the subtree of a root from ``position[NODE]`` on; returns what is needed."""
-    position, offsets = work.position, work.offsets
+    trie, position, offsets = run.trie, run.work.position, run.work.offsets
     stop, base = trie.end[root], trie.depth[root] - 1
     if not root <= position[NODE] < stop:
         position[NODE] = root
@@ -401,14 +393,14 @@ def _run_below(
         level = trie.depth[node] - base
         begin = offsets[level]
         position[NUM_NODES] += 1
-        needed, count, is_whole = _advance(lexical, readers, rows, stacks, trie, work, offsets[level - 1], begin)
+        needed, count, is_whole = _advance(run, offsets[level - 1], begin)
         if needed != DONE:
             return needed
         if count - begin > position[MERGE_ABOVE]:
             position[NEED], position[NEED + 1] = begin, count
             return MERGE
         if is_whole or count > begin:
-            _add_tokens_of(trie, node, work.words)
+            _add_tokens_of(trie, node, run.work.words)
         if count > begin:
             offsets[level + 1] = count
             position[NODE] = node + 1
@@ -439,14 +431,16 @@ def run(
     Returns:
         DONE, or what is needed; with the same arguments the run then goes on where it stopped.
     """
-    lexical = Lexical(table, kinds, endings, low, high)
-    readers = Readers(captures, permitted, num_permitted)
-    row_arrays = RowArrays(keys, rows, entry, start, returns, row_lexical, row_reader, push, pushed, captured)
-    stacks = StackArrays(frame, parent, members, slots, num_stacks)
-    trie = Trie(byte, depth, end, first, tokens)
-    work = Work(threads, offsets, todo, seen, words, returned, position)
+    state = Run(
+        Lexical(table, kinds, endings, low, high),
+        Readers(captures, permitted, num_permitted),
+        RowArrays(keys, rows, entry, start, returns, row_lexical, row_reader, push, pushed, captured),
+        StackArrays(frame, parent, members, slots, num_stacks),
+        Trie(byte, depth, end, first, tokens),
+        Work(threads, offsets, todo, seen, words, returned, position),
+    )
     while position[ROOT] < len(roots):
-        needed = _run_below(lexical, readers, row_arrays, stacks, trie, work, roots[position[ROOT]])
+        needed = _run_below(state, roots[position[ROOT]])
         if needed != DONE:
             return needed
         position[ROOT], position[NODE] = position[ROOT] + 1, -1
@@ -526,3 +520,40 @@ def add_tokens(nodes: Int32Array, first: Int32Array, tokens: Int32Array, words: 
         for i in range(first[node], first[node + 1]):
             token = tokens[i]
             words[token >> 5] |= np.int32(1) << np.int32(token & 31)
+
+
+@compiled
+def divide(
+    text: UInt8Array,
+    top: Int32Array,
+    byte: UInt8Array,
+    end: Int32Array,
+    first: Int32Array,
+    tokens: Int32Array,
+    left_out: Int32Array,
+    fewest: Int32Array,
+    chosen: Int32Array,
+) -> None:
+    """Divide a text into the fewest tokens: see `Division._divide`. Of tokens with equal bytes the first is taken."""
+    size = len(text)
+    fewest[size] = 0
+    for start in range(size - 1, -1, -1):
+        node = top[text[start]]
+        if node == 0:
+            continue
+        for stop in range(start, size):
+            if stop > start:
+                child, behind = node + 1, end[node]
+                while child < behind and byte[child] < text[stop]:  # the children of a node ascend
+                    child = end[child]
+                if child >= behind or byte[child] != text[stop]:
+                    break
+                node = child
+            if fewest[stop + 1] + 1 > fewest[start]:
+                continue
+            for i in range(first[node], first[node + 1]):
+                token = tokens[i]
+                if left_out[token >> 5] >> (token & 31) & 1 == 0:
+                    fewest[start] = fewest[stop + 1] + 1
+                    chosen[0, start], chosen[1, start] = stop + 1 - start, token
+                    break

@@ -75,7 +75,6 @@ class CompiledGrammar:
                 self._token_texts,
                 self._unfolding,
                 self._masks,
-                self._completions,
                 self._in_time,
                 [self._unfolding.root],
                 [],

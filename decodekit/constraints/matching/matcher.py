@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final, Protocol, runtime_checkable
 
-from decodekit.constraints.completion.closing import Completions
 from decodekit.constraints.completion.in_time import InTime
 from decodekit.constraints.constraint import Refusal
 from decodekit.constraints.engine.automaton import Int32Array
@@ -137,7 +136,6 @@ class GrammarMatcher:
     """The matcher of a compiled grammar. See `Matcher` for what the methods promise."""
 
     __slots__ = (
-        "_completions",
         "_in_time",
         "_masks",
         "_path",
@@ -157,7 +155,6 @@ class GrammarMatcher:
         token_texts: Sequence[bytes | None],
         unfolding: Unfolding,
         masks: Masks,
-        completions: Completions,
         in_time: InTime,
         path: list[State],
         tokens: list[int],
@@ -167,7 +164,6 @@ class GrammarMatcher:
         self._token_bytes = vocabulary.token_bytes
         self._unfolding = unfolding
         self._masks = masks
-        self._completions = completions
         self._in_time = in_time
         self._path = path  # the state before the first token and after each one; states are immutable
         self._tokens = tokens
@@ -261,7 +257,6 @@ class GrammarMatcher:
             self.token_texts,
             self._unfolding,
             self._masks,
-            self._completions,
             self._in_time,
             self._path.copy(),
             self._tokens.copy(),
