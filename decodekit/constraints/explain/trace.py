@@ -187,9 +187,7 @@ class Trace:
         """The lexemes that may begin at some places, after all moves that read nothing."""
         threads: list[Thread] = []
         begin = self._joined(places)
-        agenda: list[tuple[StackNode, tuple[tuple[Frame, Move], ...]]] = [
-            (place, ()) for place in reversed(begin) if place
-        ]
+        agenda: list[tuple[StackNode, Path]] = [(place, ()) for place in reversed(begin) if place]
         seen: set[StackNode] = set()
         while agenda:
             place, path = agenda.pop()
