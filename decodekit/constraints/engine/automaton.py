@@ -14,7 +14,7 @@ import threading
 from bisect import bisect_right
 from collections.abc import Hashable
 from functools import lru_cache
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,7 @@ from decodekit.errors import ResourceLimitError
 
 Int32Array: TypeAlias = npt.NDArray[np.int32]
 UInt8Array: TypeAlias = npt.NDArray[np.uint8]
+_Scalar = TypeVar("_Scalar", bound=np.generic)
 
 DEAD: Final = 0
 OPEN: Final = -1
@@ -229,16 +230,17 @@ class Automaton:
             return first
 
     def _grow(self) -> None:
-        capacity = 2 * len(self.kinds)
-        table = np.zeros((capacity, 256), np.int32)
-        table[: len(self.next)] = self.next
-        kinds = np.zeros(capacity, np.uint8)
-        kinds[: len(self.kinds)] = self.kinds
-        endings = np.zeros(capacity, np.int32)
-        endings[: len(self.endings)] = self.endings
-        low, high = np.full(capacity, -1, np.int32), np.full(capacity, -1, np.int32)
-        low[: len(self.low)], high[: len(self.high)] = self.low, self.high
-        self.next, self.endings, self.kinds, self.low, self.high = table, endings, kinds, low, high
+        self.next, self.kinds, self.endings = doubled(self.next), doubled(self.kinds), doubled(self.endings)
+        self.low, self.high = doubled(self.low, -1), doubled(self.high, -1)
+
+
+def doubled(array: npt.NDArray[_Scalar], fill: int = 0) -> npt.NDArray[_Scalar]:
+    """A copy with as many more rows of `fill` behind it."""
+    grown = np.zeros((2 * len(array), *array.shape[1:]), array.dtype)  # pages of zeros cost nothing until they are used
+    grown[: len(array)] = array
+    if fill:
+        grown[len(array) :] = fill
+    return grown
 
 
 @lru_cache(maxsize=65_536)

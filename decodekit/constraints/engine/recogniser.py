@@ -26,7 +26,7 @@ from typing import Final
 
 import numpy as np
 
-from decodekit.constraints.engine.automaton import DEAD, Automaton, Int32Array, UInt8Array
+from decodekit.constraints.engine.automaton import DEAD, Automaton, Int32Array, UInt8Array, doubled
 from decodekit.constraints.engine.configurations import (
     CUT,
     Configuration,
@@ -37,7 +37,6 @@ from decodekit.constraints.engine.configurations import (
     StackCut,
     Stacks,
     State,
-    doubled,
     row_key,
 )
 from decodekit.constraints.network import Call, End, Frame, Fresh, Move, Read, Return
@@ -324,7 +323,7 @@ class Unfolding:
             self.readers.append(reader)
             if number == len(self.captures):
                 self.captures = doubled(self.captures)
-                self.permitted = np.concatenate((self.permitted, np.full(number, -1, np.int32)))
+                self.permitted = doubled(self.permitted, -1)
             self.captures[number] = reader.captures
             if reader.permitted is not None:
                 self.permitted[number] = self._selection(reader.permitted)
