@@ -64,7 +64,7 @@ MAX_WORK: Final = 2_000_000
 
 
 class Item:
-    """What stands behind the dot of a rule: a symbol and what follows it; None for nothing. `LinearForms` interns it."""
+    """What stands behind the dot of a rule: a symbol and what follows it; None is nothing. `LinearForms` interns it."""
 
     __slots__ = ("symbol", "then")
 
