@@ -9,7 +9,6 @@ from typing import TypeAlias
 from decodekit.constraints.engine.configurations import State
 from decodekit.constraints.engine.recogniser import Unfolding
 from decodekit.constraints.explain.explanation import Explanation, as_bytes, explain_end, explain_text
-from decodekit.constraints.network import Frame
 from decodekit.constraints.special import SpecialName, is_text, spelling, written
 
 _Marks: TypeAlias = tuple[tuple[int, int, bytes], ...]
@@ -49,14 +48,14 @@ class Reading:
             position = stop
         return b"".join([*pieces, self.text[position:end]])
 
-    def explain(self, root: Frame, unfolding: Unfolding) -> Explanation:
+    def explain(self, unfolding: Unfolding) -> Explanation:
         """Whether the text is whole and may end; if not, what stands against it. Positions are in characters."""
         if self.is_whole:
             length = len(self.text.decode("utf-8", "surrogatepass"))
-            return replace(explain_end(root, unfolding, self.path), position=length)
+            return replace(explain_end(unfolding, self.path), position=length)
         known = self.marks[-1][1] if self.marks else 0  # characters are whole behind a name
         before, rest = (part.decode("utf-8", "surrogatepass") for part in (self.text[:known], self.text[known:]))
-        found = explain_text(root, unfolding, self._path(known), rest)
+        found = explain_text(unfolding, self._path(known), rest)
         return replace(found, position=len(before) + found.position)
 
 
