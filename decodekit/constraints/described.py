@@ -149,7 +149,9 @@ def _of_code(code: CodeType) -> list[object]:
 
 
 def _told(value: Any) -> Iterator[dataclasses.Field[Any]]:
-    return (one for one in dataclasses.fields(value) if hasattr(value, one.name))
+    """The fields that say what a value is; one that only serves may be left out by its metadata."""
+    fields = dataclasses.fields(value)
+    return (one for one in fields if hasattr(value, one.name) and one.metadata.get("is_told", True))
 
 
 def _name(thing: object) -> str:

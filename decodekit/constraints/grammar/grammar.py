@@ -22,7 +22,7 @@ from decodekit.constraints.grammar.rules import (
 from decodekit.constraints.grammar.source import Place, Source
 from decodekit.constraints.memory import on_shortage
 from decodekit.constraints.network import Frame
-from decodekit.constraints.readings import readings
+from decodekit.constraints.readings import read_whole
 from decodekit.errors import (
     InvalidConstraintError,
     NameNotFoundError,
@@ -32,7 +32,6 @@ from decodekit.errors import (
 
 if TYPE_CHECKING:
     from decodekit.constraints.guards import Guard
-    from decodekit.constraints.unfolding import Unfolding
 
 Syntax: TypeAlias = Literal["lark", "gbnf", "regex", "schema"]
 Lexer: TypeAlias = Literal["scannerless", "longest"]
@@ -146,17 +145,7 @@ class Grammar(Constraint):
         Raises:
             ValueError: it is none of the grammar's; with the place where it stops being the beginning of one.
         """
-        reading = readings(_unfolding(self), text, self.special_tokens())[0]
-        if not reading.is_whole:
-            place = len(reading.text[: reading.end].decode("utf-8", errors="ignore"))
-            line, column = text.count("\n", 0, place) + 1, place - text.rfind("\n", 0, place)
-            raise ValueError(
-                f"no text of the grammar goes on with {text[place]!r} at line {line}, column {column}, "
-                f"behind {text[max(place - 40, 0) : place]!r}"
-            )
-        if not reading.state.is_accepting:
-            raise ValueError(f"no text of the grammar ends behind {text[-40:]!r}")
-        return text
+        return read_whole(_root(self), text, self.special_tokens())
 
     @property
     def num_bytes(self) -> int:
@@ -243,17 +232,8 @@ def _frame(rules: Rules, lexer: Lexer) -> Frame:
     return lexing_root(rules)
 
 
-@lru_cache(maxsize=8)
-def _unfolding(grammar: Grammar) -> Unfolding:
-    from decodekit.constraints.automaton import shared_automaton
-    from decodekit.constraints.unfolding import Unfolding
-
-    return Unfolding(_root(grammar), shared_automaton())
-
-
 @on_shortage
 def _release_grammars() -> None:
     """Let go of what can be made again from the texts."""
-    _unfolding.cache_clear()
     _root.cache_clear()
     _rules.cache_clear()
