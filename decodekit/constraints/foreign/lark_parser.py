@@ -26,14 +26,13 @@ text before it ends, as a guard.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from weakref import WeakKeyDictionary
 
-from decodekit.constraints import ir, regex_tree
+from decodekit.constraints import ir, regex_tree, utf8
 from decodekit.constraints.constraint import Constraint
 from decodekit.constraints.foreign.patterns import letters_of
 from decodekit.constraints.grammar.grammar import read_whole
@@ -44,7 +43,6 @@ from decodekit.constraints.guards import Guard, Refusal
 from decodekit.constraints.ir import Node
 from decodekit.constraints.memory import on_shortage
 from decodekit.constraints.network import Frame
-from decodekit.constraints.regex import full_match
 from decodekit.constraints.regex_lowering import Lowering
 from decodekit.constraints.regex_syntax import parse as parse_pattern
 from decodekit.constraints.regex_tree import Tree
@@ -129,11 +127,19 @@ class ParserGuard:
         try:
             self.parser.parse(text.decode())
         except LarkError as error:
-            place = getattr(error, "pos_in_stream", None)
-            is_inside = isinstance(place, int) and place >= 0
-            keep = len(text.decode()[:place].encode()) if is_inside else len(text)
-            return Refusal(keep, "the whole text", f"the parser refuses it: {str(error).splitlines()[0]}")
+            return Refusal(_place(error, text), "the whole text", f"the parser refuses it: {str(error).splitlines()[0]}")
+        except Exception as error:  # a transformer of the user's, which raises what it likes
+            raise ConstraintError(
+                f"the parser raised {type(error).__name__}: {error}", at=f"{text.decode()!r:.200}"
+            ) from error
         return None
+
+
+def _place(error: lark.exceptions.LarkError, text: bytes) -> int:
+    """The byte at which a parser stopped; the end of the text if it should go on there."""
+    place = getattr(error, "pos_in_stream", None)
+    is_end = getattr(getattr(error, "token", None), "type", None) == "$END"  # whose place is that of the last token
+    return len(text) if is_end or place is None or place < 0 else len(text.decode()[:place].encode())
 
 
 # --- from a parser ---
@@ -273,7 +279,8 @@ def _lexical(parser: LarkParser) -> Lexical:
         scanners = [_automaton(scanner, words, ranks) for scanner in parser.scanners]
         lexer = Lexer(*scanners)
         ignored = [nodes[name] for name in parser.ignored]
-        return Lexical(lexer, terminals, ir.choice(*ignored) if ignored else None, lexer.is_unanimous)
+        tried = [{ranks[one] for name, strings in scanner for one in (name, *strings)} for scanner in parser.scanners]
+        return Lexical(lexer, terminals, ir.choice(*ignored) if ignored else None, lexer.is_unanimous(tried))
     # An ignored terminal that a rule names is another one there: only a lexer of its own would drop it.
     ignored = [ir.concat(words[name][0], ir.accept(len(ranks) + ranks[name])) for name in parser.ignored]
     complete = ranks.keys() if parser.lexer == "dynamic_complete" else wide
@@ -297,12 +304,11 @@ def _automaton(scanner: Scanner, words: dict[str, tuple[Node, bool]], ranks: dic
 
 def _words(name: str, pattern: str, flags: str) -> tuple[Node, bool]:
     """The words of a terminal, and whether these alone say what it finds; else they are more than it finds."""
-    end = "\n" if "x" in flags else ""  # a comment may stand at the end
     try:
         tree = parse_pattern(pattern, "python", flags)
-        if _looks_outside(tree):
-            return Lowering(charset, _without_assertions(tree)).full_match(), False
-        return full_match(f"(?>{pattern}{end})", "python", flags), True
+        is_exact = not _looks_outside(tree)
+        tree = regex_tree.Atomic(_inward(tree)) if is_exact else _without_assertions(tree)
+        return Lowering(charset, tree).full_match(), is_exact
     except ConstraintError as error:
         error.at = f"terminal {name}" if error.at is None else f"terminal {name}, {error.at}"
         raise
@@ -334,17 +340,35 @@ def _looks_outside(tree: Tree, before: int = 0, behind: int = 0) -> bool:
     return any(_looks_outside(child, before, behind) for child in regex_tree.children(tree))
 
 
+def _inward(tree: Tree) -> Tree:
+    """A pattern that does not look outside, with lookbehind at one character as an assertion about that character."""
+    if isinstance(tree, regex_tree.Lookbehind):
+        item = tree.item
+        while isinstance(item, regex_tree.Sequence) and len(item.items) == 1:
+            item = item.items[0]
+        if isinstance(item, regex_tree.Chars):
+            chars = utf8.invert(item.ranges) if tree.is_negative else utf8.normalise(item.ranges)
+            return regex_tree.Assertion("line start", chars)  # behind one of them: this is never the start itself
+    return _mapped(tree, _inward)
+
+
 def _without_assertions(tree: Tree) -> Tree:
     """A pattern that matches all that another one does, whatever stands around."""
-    if isinstance(tree, regex_tree.Sequence):
-        return regex_tree.Sequence(tuple(map(_without_assertions, tree.items)))
-    if isinstance(tree, regex_tree.Alternatives):
-        return regex_tree.Alternatives(tuple(map(_without_assertions, tree.options)))
-    if isinstance(tree, regex_tree.Repeated):
-        return regex_tree.Repeated(_without_assertions(tree.item), tree.min, tree.max)
     if isinstance(tree, regex_tree.Atomic):
         return _without_assertions(tree.item)
-    return tree if isinstance(tree, regex_tree.Chars) else regex_tree.Sequence(())
+    is_assertion = isinstance(tree, regex_tree.Assertion | regex_tree.Lookahead | regex_tree.Lookbehind)
+    return regex_tree.Sequence(()) if is_assertion else _mapped(tree, _without_assertions)
+
+
+def _mapped(tree: Tree, function: Callable[[Tree], Tree]) -> Tree:
+    """The same with other parts."""
+    if isinstance(tree, regex_tree.Sequence):
+        return regex_tree.Sequence(tuple(map(function, tree.items)))
+    if isinstance(tree, regex_tree.Alternatives):
+        return regex_tree.Alternatives(tuple(map(function, tree.options)))
+    if isinstance(tree, regex_tree.Repeated):
+        return replace(tree, item=function(tree.item))
+    return tree
 
 
 @on_shortage

@@ -74,7 +74,7 @@ class Lexer:
         self._num_steps = 0
         self.first_bytes: list[ByteMask] = [0] * len(self.ranks)
         self.starts_of: list[list[int]] = [[] for _ in self.ranks]
-        for start in starts:
+        for start in dict.fromkeys(starts):
             for mask, target in rows[start]:
                 for end in bits(self._all_ends[target]):
                     self.first_bytes[self.ends[end][0]] |= mask
@@ -82,10 +82,18 @@ class Lexer:
                 if not any(self._agree(terminal, start, other) for other in self.starts_of[terminal]):
                     self.starts_of[terminal].append(start)
 
-    @property
-    def is_unanimous(self) -> bool:
-        """Whether the lexemes of each terminal are the same in all automata that read it."""
-        return all(len(starts) == 1 for starts in self.starts_of)
+    def is_unanimous(self, tried: Sequence[Collection[Any]]) -> bool:
+        """Whether the lexemes of each terminal are the same in all automata that may read it.
+
+        Args:
+            tried: the ranks of the terminals that each automaton may read, also those that it never finds.
+        """
+        return all(len(starts) <= 1 for starts in self.starts_of) and all(
+            {self.ends[end][0] for end in bits(self._all_ends[start])}.issuperset(
+                terminal for terminal, rank in enumerate(self.ranks) if rank in ranks
+            )
+            for start, ranks in zip(self._starts, tried, strict=True)
+        )
 
     def ends_from(self, start: int, shadow: int) -> int:
         """The ends of the lexemes behind a start that keep out of a shadow, a set of bits.
@@ -124,7 +132,7 @@ class Lexer:
         known = self._ends_behind.get(shadow)
         if known is None:
             found = 0
-            for start in self._starts:
+            for start in set(self._starts):
                 found |= self.ends_from(start, shadow)
             by_terminal: dict[int, list[int]] = {}
             for end in bits(found):
@@ -364,7 +372,7 @@ def _explore(
                 is_alive[earlier] = True
                 agenda.append(earlier)
     alive = [tuple((mask, target) for mask, target in row if is_alive[target]) for row in rows]
-    return alive, labels, list(dict.fromkeys(numbers[root] for root in roots))
+    return alive, labels, [numbers[root] for root in roots]
 
 
 def _shadows(
