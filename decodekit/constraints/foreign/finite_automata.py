@@ -71,6 +71,7 @@ class ByteRows:
         self._rows: dict[int, Transitions] = {}
 
     def row(self, state: int) -> Transitions:
+        """The byte sets that may come in a state, each with what is left behind it."""
         known = self._rows.get(state)
         if known is None:
             known = self._rows[state] = ir.merge(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from decodekit.constraints.constraint import Constraint
 from decodekit.constraints.json_schema import JsonSchema
@@ -14,6 +14,8 @@ from decodekit.errors import InvalidConstraintError, UnsupportedSchemaError
 
 if TYPE_CHECKING:
     from jsonschema.protocols import Validator
+
+_VALIDATORS: Final = tuple(f"Draft{draft}Validator" for draft in (4, 6, 7, 201909, 202012))
 
 
 def constraint_of(value: Any) -> Constraint:
@@ -37,8 +39,8 @@ def _of_validator(validator: Validator | type[Validator]) -> JsonSchema:
             f"{validator.__name__} is a class of validators without a schema", hint=f"{validator.__name__}(schema)"
         )
     dialect = _dialect(validator)
-    registry: Any = getattr(validator, "_registry")  # noqa: B009  (it has no public name)
-    specifications: Any = getattr(type(validator)({}), "_registry")  # noqa: B009
+    registry: Any = _attribute(validator, "_registry")
+    specifications: Any = _attribute(type(validator)({}), "_registry")
     documents = {uri: _in(dialect, registry[uri].contents) for uri in registry if uri not in specifications}
     schema: Any = validator.schema
     declared = schema.get("$schema", dialect) if isinstance(schema, Mapping) else dialect
@@ -57,17 +59,22 @@ def _dialect(validator: Validator) -> str:
 
     kind = type(validator)
     dialect = str(kind.META_SCHEMA.get("$schema", ""))
-    if getattr(jsonschema, kind.__name__, None) is not kind or _draft(dialect) is None:
+    if _draft(dialect) is None or kind not in (getattr(jsonschema, name) for name in _VALIDATORS):
         raise UnsupportedSchemaError(
             f"the validator {kind.__name__} has keywords or types of its own, or a draft that is not supported",
-            hint="Draft4Validator, Draft6Validator, Draft7Validator, Draft201909Validator or Draft202012Validator",
+            hint=f"one of {', '.join(_VALIDATORS)}",
         )
-    if getattr(validator, "_ref_resolver") is not None:  # noqa: B009
+    if _attribute(validator, "_ref_resolver") is not None:
         raise UnsupportedSchemaError(
             "a validator with a resolver is not supported: it may fetch what it refers to",
             hint="registry=referencing.Registry(...) with the documents",
         )
     return dialect
+
+
+def _attribute(validator: Validator, name: str) -> Any:
+    """One that has no public name."""
+    return getattr(validator, name, None)
 
 
 def _draft(uri: object) -> object:

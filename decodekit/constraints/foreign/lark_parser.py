@@ -35,7 +35,6 @@ from weakref import WeakKeyDictionary
 from decodekit.constraints import ir, regex_tree, utf8
 from decodekit.constraints.constraint import Constraint
 from decodekit.constraints.foreign.patterns import letters_of
-from decodekit.constraints.grammar.grammar import read_whole
 from decodekit.constraints.grammar.lexer import Lexer, first_match
 from decodekit.constraints.grammar.lexing import lexing_root
 from decodekit.constraints.grammar.rules import Expression, RuleRef, Rules, Terminal, alternatives, sequence
@@ -43,6 +42,7 @@ from decodekit.constraints.guards import Guard, Refusal
 from decodekit.constraints.ir import Node
 from decodekit.constraints.memory import on_shortage
 from decodekit.constraints.network import Frame
+from decodekit.constraints.readings import read_whole
 from decodekit.constraints.regex_lowering import Lowering
 from decodekit.constraints.regex_syntax import parse as parse_pattern
 from decodekit.constraints.regex_tree import Tree
@@ -127,7 +127,9 @@ class ParserGuard:
         try:
             self.parser.parse(text.decode())
         except LarkError as error:
-            return Refusal(_place(error, text), "the whole text", f"the parser refuses it: {str(error).splitlines()[0]}")
+            return Refusal(
+                _place(error, text), "the whole text", f"the parser refuses it: {str(error).splitlines()[0]}"
+            )
         except Exception as error:  # a transformer of the user's, which raises what it likes
             raise ConstraintError(
                 f"the parser raised {type(error).__name__}: {error}", at=f"{text.decode()!r:.200}"
@@ -182,9 +184,7 @@ def _read(parser: lark.Lark) -> LarkParser:
         scanners=tuple(sorted(scanners)),
     )
     is_judged = not _lexical(constraint).is_exact or (options.parser == "lalr" and _has_conflicts(parser))
-    if not is_judged:
-        return constraint
-    return LarkParser(*(getattr(constraint, name) for name in LarkParser.__slots__[:-1]), parser=parser)
+    return replace(constraint, parser=parser) if is_judged else constraint
 
 
 def _refuse_unknown(parser: lark.Lark) -> None:
@@ -195,7 +195,8 @@ def _refuse_unknown(parser: lark.Lark) -> None:
         )
     if len(options.start) != 1:
         raise InvalidConstraintError(
-            f"the Lark has several starts, {', '.join(map(repr, options.start))}", hint='Lark(..., start="...") with one'
+            f"the Lark has several starts, {', '.join(map(repr, options.start))}",
+            hint='Lark(..., start="...") with one',
         )
     found = {
         "a postlex such as an Indenter": options.postlex is not None,

@@ -92,8 +92,8 @@ class Grammar(Constraint):
     ) -> None:
         if syntax is not None and not (isinstance(syntax, str) and syntax in _STARTS):
             raise OptionError(f"{syntax!r:.60} is no syntax of grammars", at="syntax", hint='"lark" or "gbnf"')
-        if lexer not in ("scannerless", "longest"):
-            raise OptionError(f"{lexer!r} is no lexer", at="lexer", hint='"scannerless" or "longest"')
+        if not isinstance(lexer, str) or lexer not in ("scannerless", "longest"):
+            raise OptionError(f"{lexer!r:.60} is no lexer", at="lexer", hint='"scannerless" or "longest"')
         if start is not None and not isinstance(start, str):
             raise OptionError(f"start={start!r:.60} is no name of a rule", at="start", hint='start="value"')
         path = _path_of(text_or_path_or_name)

@@ -326,7 +326,9 @@ class OwnLexer(lark.lexer.Lexer):
     ("parser", "error", "said"),
     [
         (
-            lambda: lark.Lark("start: _NL\n_NL: /\\n/\n%declare _INDENT _DEDENT", parser="lalr", postlex=PythonIndenter()),
+            lambda: lark.Lark(
+                "start: _NL\n_NL: /\\n/\n%declare _INDENT _DEDENT", parser="lalr", postlex=PythonIndenter()
+            ),
             UnsupportedSchemaError,
             "Indenter",
         ),
