@@ -1,7 +1,13 @@
 r"""The texts that a `lark.Lark` object parses, from its compiled rules, terminals and scanners.
 
-    parser = lark.Lark('start: NAME ("=" NAME)?\nNAME: /[a-z]+/\n%ignore " "')
+    parser = lark.Lark('start: NAME "=" NAME\nNAME: /[a-z]+/\n%ignore " "')
     dk.generate("...", constraint=parser)
+
+    rules      start -> NAME EQUAL NAME
+    terminals  NAME [a-z]+    EQUAL =    __IGNORE_0 " ", which is ignored
+    ab =c      NAME ab, ignored, EQUAL, NAME c
+    a b=c      no text: behind NAME a, ignored, only EQUAL may come
+    ab=c       not NAME a and then b=c: behind NAME a, its shadow forbids another letter (see `grammar.lexer`)
 
 What the object holds is used, not the text that it was made of: so grammars that were opened, imported, edited or
 loaded from a file are all alike. How a text is divided into terminals depends on the lexer:
@@ -13,10 +19,10 @@ loaded from a file are all alike. How a text is divided into terminals depends o
 ``contextual``         the same among the terminals that may follow here, by the state of the LALR parser
 =====================  ==============================================================================================
 
-The words of a pattern are those that `re` finds in themselves (`/a|ab/` has the word ``a`` alone). Of those, a pattern
-without lookaround finds the longest one that the rest of a text begins with. Proof: let m be what it finds in x, and w
-a longer beginning of x that is such a word. The way to m is open in w too, and better than every way that is open in x,
-so also than those that are open in w alone end by end; but w is what is found in w, a contradiction.
+The words of a pattern are those that `re.match` finds when nothing follows: of ``/a|ab/`` the word ``a`` alone. In any
+text x, a pattern without lookaround finds the longest of its words that x begins with. Proof: let it find m in x, and
+let w be a longer word of it that x begins with. Both matches fit into w, where the search prefers w to m. They fit into
+x in the same way, so there too it would prefer w to m.
 
 Three things do not go into a mask. A terminal that looks outside of itself (``\b`` at its end), one that different
 contexts of a contextual lexer read differently (a keyword, where it is a name elsewhere), and conflicts of an LALR

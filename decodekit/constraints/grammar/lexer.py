@@ -440,5 +440,6 @@ def bits(number: int) -> list[int]:
 
 def _too_many(what: str) -> ResourceLimitError:
     return ResourceLimitError(
-        f'the terminals lead to more than {what} with lexer="longest"', hint='simpler terminals, or lexer="scannerless"'
+        f"the terminals lead to more than {what} in a lexer that takes the longest",
+        hint='simpler terminals, or Grammar(..., lexer="scannerless")',
     )

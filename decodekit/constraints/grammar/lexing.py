@@ -58,7 +58,7 @@ def lexing_root(rules: Rules, lexer: Lexer | None = None) -> Frame:
     outs = network.left_by((ROOT,), 0)
     if not outs:
         raise UnsatisfiableError(
-            f'no text can be derived from the rule {rules.start!r} with lexer="longest"',
+            f"no text can be derived from the rule {rules.start!r} with this lexer",
             hint="the terminals that it needs next to each other are read as longer ones, or as others",
         )
     return network.frame((ROOT,), 0, outs)
