@@ -28,7 +28,7 @@ from rich.table import Table
 import decodekit as dk
 from benchmarks import record
 from benchmarks.own_schemas import DOCUMENTS, SCHEMAS
-from decodekit.constraints.json_schema.filling import filling
+from decodekit.constraints.author.filling import filling
 
 WAYS: Final[Mapping[str, Mapping[str, Any]]] = {
     "defaults": {},

@@ -44,7 +44,7 @@ from rich.table import Table
 from benchmarks import record
 from benchmarks.masks import DEV, TEKKEN, load_runner, make_tokenizer
 from decodekit.constraints import JsonSchema, compile
-from decodekit.constraints.matcher import Matcher
+from decodekit.constraints.matching.matcher import Matcher
 from decodekit.errors import DecodekitError
 from decodekit.generation.forced import canonical_run
 from decodekit.speculation import Context, GrammarDraft

@@ -30,12 +30,12 @@ from rich.table import Table
 
 import decodekit as dk
 from benchmarks import record
-from decodekit.constraints.compiler import CompiledGrammar
-from decodekit.constraints.grammar import lark_tree as tree
-from decodekit.constraints.grammar.lark_syntax import parse as parse_lark
+from decodekit.constraints.grammar.lark import tree
+from decodekit.constraints.grammar.lark.syntax import parse as parse_lark
 from decodekit.constraints.grammar.source import Source
-from decodekit.constraints.regex_syntax import parse as parse_regex
-from decodekit.constraints.regex_tree import Alternatives, Chars, Repeated, Sequence, Tree
+from decodekit.constraints.matching.compiler import CompiledGrammar
+from decodekit.constraints.regex.syntax import parse as parse_regex
+from decodekit.constraints.regex.tree import Alternatives, Chars, Repeated, Sequence, Tree
 from decodekit.vocabulary import Vocabulary
 
 FOLDER = Path(__file__).parent / "grammars"

@@ -18,9 +18,9 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
 from decodekit.constraints import as_constraint, compile
-from decodekit.constraints.compiler import CompiledGrammar
+from decodekit.constraints.coerce import named_constraint
 from decodekit.constraints.constraint import Constraint
-from decodekit.constraints.named import named_constraint
+from decodekit.constraints.matching.compiler import CompiledGrammar
 from decodekit.errors import (
     ConstraintError,
     ContextLengthError,
@@ -698,7 +698,7 @@ def _completion(plan: _Plan, index: int, text: str, result: Result) -> Completio
         is_full = len(result.token_ids) < limit
         made_of = None
         if plan.grammar is not None and not result.is_satisfied:
-            from decodekit.constraints.json_schema.filling import remark  # which not every user needs
+            from decodekit.constraints.author.filling import remark  # which not every user needs
 
             made_of = remark(plan.grammar.constraint, text)
         error = LengthError(

@@ -19,10 +19,10 @@ from decodekit.cli import console
 from decodekit.cli import extract as extract_module
 from decodekit.cli.options import MAX_INDENT, parse_whitespace
 from decodekit.constraints import as_constraint, explain
+from decodekit.constraints.author.filling import Filling, filling, remark
 from decodekit.constraints.grammar.rules import Inline
-from decodekit.constraints.json_schema import layout
-from decodekit.constraints.json_schema.filling import Filling, filling, remark
-from decodekit.constraints.named import json_schema_in
+from decodekit.constraints.json_schema.frames import layout
+from decodekit.constraints.wire import json_schema_in
 from decodekit.errors import LengthError, OptionError
 from decodekit.jobs.schema import load_schema
 from tests.commands import Result

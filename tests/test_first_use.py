@@ -101,7 +101,7 @@ def test_the_first_use_of_wide_rows_is_announced_where_it_is_slow(tmp_path: Path
 CALL = """
 import sys
 import numpy as np
-from decodekit.constraints.walk import add_tokens_kernel
+from decodekit.constraints.engine.kernels import add_tokens_kernel
 words = np.zeros(2, np.int32)
 first, tokens = np.array([0, 0, 2, 3], np.int32), np.array([5, 33, 7], np.int32)
 add_tokens_kernel()(np.array([1], np.int32), first, tokens, words)
@@ -127,7 +127,7 @@ def test_compiled_code_is_found_by_the_next_process(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_where_nothing_can_be_kept_each_process_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    from decodekit.constraints import kernels
+    from decodekit.constraints.engine import numba_cache
 
     def refuse(_: object) -> None:
         raise RuntimeError("no folder")
@@ -135,8 +135,8 @@ def test_where_nothing_can_be_kept_each_process_compiles(monkeypatch: pytest.Mon
     def double(number: int) -> int:
         return 2 * number
 
-    monkeypatch.setattr(kernels, "_QuickCache", refuse)
-    assert kernels.compiled(double)(4) == 8
+    monkeypatch.setattr(numba_cache, "_QuickCache", refuse)
+    assert numba_cache.compiled(double)(4) == 8
 
 
 @pytest.mark.slow

@@ -28,6 +28,32 @@ LEVELS: list[set[str]] = [
     {"jobs", "evaluation", "integrations"},
     {"cli"},
 ]
+# The same inside of `constraints`, and inside of its largest room. `__init__` is the face of its folder.
+INSIDE: dict[str, list[set[str]]] = {
+    "constraints": [
+        {"language", "memory", "special"},
+        {"network"},
+        {"constraint", "engine"},
+        {"completion", "explain", "regex"},
+        {"json_schema"},
+        {"fingerprint", "grammar"},
+        {"coerce"},
+        {"composition"},
+        {"tool_calls"},
+        {"wire"},
+        {"matching"},
+        {"author"},
+    ],
+    "constraints.json_schema": [
+        {"strings"},
+        {"values"},
+        {"document"},
+        {"meaning"},
+        {"frames"},
+        {"guard", "messages", "python_types"},
+        {"schema"},
+    ],
+}
 LEVEL_OF = {room: level for level, rooms in enumerate(LEVELS) for room in rooms}
 # Single modules that may look sideways, with the reason.
 SIDEWAYS = {("speculation.draft_model", "models")}  # a draft model is a model
@@ -91,6 +117,73 @@ def test_the_guard_sees_a_violation() -> None:
     tree = ast.parse("def f():\n    from decodekit.generation import loop\n    import transformers")
     assert len(violations("sampling.noise", tree)) == 2
     assert violations("llm", ast.parse("import decodekit.generation.loop")) == []
+
+
+def inside(name: str, folder: str) -> str | None:
+    """The room of a folder that a module lies in; None for the folder's face and for modules elsewhere."""
+    start = f"{folder}."
+    return name[len(start) :].split(".")[0] if name.startswith(start) else None
+
+
+@pytest.mark.parametrize("folder", INSIDE)
+def test_imports_point_one_way_inside(folder: str) -> None:
+    level_of = {room: level for level, rooms in enumerate(INSIDE[folder]) for room in rooms}
+    found = []
+    for name, targets in GRAPH.items():
+        room = inside(name, folder)
+        assert room is None or room in level_of, f"{name} belongs to no room; add it to INSIDE"
+        for target in targets if room else ():
+            other = inside(target, folder)
+            if other not in (None, room) and level_of[str(other)] >= level_of[str(room)]:
+                found.append(f"{name} imports {target}, which is not below it")
+    assert found == []
+
+
+def graph(sources: dict[str, str]) -> dict[str, set[str]]:
+    """What each module imports of the others: inside functions, under `TYPE_CHECKING` and by package faces, too."""
+    edges = {}
+    for name, source in sources.items():
+        edges[name] = set()
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.Import):
+                edges[name] |= {alias.name.removeprefix("decodekit.") for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                below = {f"{node.module}.{alias.name}".removeprefix("decodekit.") for alias in node.names}
+                edges[name] |= {one if one in sources else node.module.removeprefix("decodekit.") for one in below}
+        edges[name] &= sources.keys() - {name}
+    return edges
+
+
+def circles(edges: dict[str, set[str]]) -> list[list[str]]:
+    """The modules that reach themselves, those that reach each other together."""
+    reached = {name: set(targets) for name, targets in edges.items()}
+    for middle in edges:  # Warshall's algorithm
+        for targets in reached.values():
+            if middle in targets:
+                targets |= reached[middle]
+    found = {frozenset(other for other in reached[name] if name in reached[other]) for name in edges}
+    return sorted(sorted(circle) for circle in found if circle)
+
+
+GRAPH = graph({name: path.read_text() for name, path in modules() if name != "__init__"})
+
+
+def test_no_file_imports_itself_by_others() -> None:
+    assert circles(GRAPH) == []
+
+
+def test_circles_are_found() -> None:
+    """Through a function, a package face, and where types are checked."""
+    sources = {
+        "a": "def f():\n    from decodekit.b import c",
+        "b": "from decodekit.b.c import x",
+        "b.c": "if TYPE_CHECKING:\n    from decodekit import d",
+        "d": "import decodekit.e\nfrom decodekit import version",
+        "e": "from decodekit.b import x",
+    }
+    assert graph(sources) == {"a": {"b.c"}, "b": {"b.c"}, "b.c": {"d"}, "d": {"e"}, "e": {"b"}}
+    assert circles(graph(sources)) == [["b", "b.c", "d", "e"]]
+    assert circles(graph(sources | {"e": ""})) == []
 
 
 def loaded_by(statement: str) -> set[str]:

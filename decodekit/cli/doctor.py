@@ -113,7 +113,7 @@ def _numba_cache() -> str:
 
 def _decodekit_cache() -> str:
     """Where what depends on a tokenizer alone is kept."""
-    from decodekit.constraints import store
+    from decodekit.constraints.engine import store
 
     return str(store.root() or f"off ({store.VARIABLE})")
 

@@ -17,9 +17,9 @@ from decodekit.cli.console import DONE, SOME_FAILED, command, print_json, print_
 from decodekit.cli.console import as_json as as_json_text
 
 if TYPE_CHECKING:
+    from decodekit.constraints.author.outline import Outline
     from decodekit.constraints.constraint import Constraint
-    from decodekit.constraints.explaining import Explanation
-    from decodekit.constraints.outline import Outline
+    from decodekit.constraints.explain.explanation import Explanation
 
 app = typer.Typer(help="Look at a grammar.", no_args_is_help=True)
 
@@ -66,11 +66,11 @@ def check(
     asked = o.schema_options(whitespace, escapes, format, order)
     constraint = load(file, start, asked, is_judging=bool(texts))
     if not texts:
-        from decodekit.constraints.outline import outline
+        from decodekit.constraints.author.outline import outline
 
         _print_outline(outline(constraint), as_json=as_json)
         return DONE
-    from decodekit.constraints.members import explain
+    from decodekit.constraints.author.members import explain
 
     given = [sys.stdin.read() if text == "-" else text for text in texts]
     found = [(text, explain(constraint, text)) for text in given]
@@ -86,8 +86,8 @@ def check(
 @command
 def list_(as_json: o.Json = False) -> int:
     """List the grammars of the library, and the constraints that packages have installed."""
+    from decodekit.constraints.coerce import available_constraints
     from decodekit.constraints.grammar import library
-    from decodekit.constraints.named import available_constraints
 
     kinds = {name: library.path_of(name).name.removeprefix(f"{name}.") for name in library.names()}
     rows = [(name, kinds.get(name, "installed")) for name in available_constraints()]
@@ -115,7 +115,7 @@ def sample(
     """Write random texts of a grammar, one after the other; with --json each is a JSON string on a line."""
     from itertools import islice
 
-    from decodekit.constraints.members import sample_texts
+    from decodekit.constraints.author.members import sample_texts
 
     constraint = load(file, start, o.schema_options(whitespace, escapes, format, order))
     for text in islice(sample_texts(constraint, seed=seed, size=size), num):
@@ -144,7 +144,7 @@ def load(
         PluginError: what has the name cannot be loaded.
         OptionError: `start` for what has no rules, or an option of JSON Schemas for something else.
     """
-    from decodekit.constraints.named import json_schema_in
+    from decodekit.constraints.wire import json_schema_in
     from decodekit.jobs.schema import with_options
 
     constraint = _load(source, start)
@@ -156,8 +156,8 @@ def load(
 
 def _load(source: str, start: str | None) -> Constraint:
     from decodekit.constraints import as_constraint
+    from decodekit.constraints.coerce import available_constraints
     from decodekit.constraints.grammar import Grammar, library
-    from decodekit.constraints.named import available_constraints
     from decodekit.errors import NameNotFoundError, OptionError
     from decodekit.jobs.schema import is_reference
     from decodekit.plugins import near_or_first

@@ -14,32 +14,33 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from decodekit.constraints.batches import fill_bitmasks
-from decodekit.constraints.bitmask import allocate_bitmask, bitmask_from_ids, ids_from_bitmask
-from decodekit.constraints.choices import Choices
-from decodekit.constraints.compiler import CompiledGrammar, compile
-from decodekit.constraints.constraint import Constraint, as_constraint
-from decodekit.constraints.explaining import Explanation
-from decodekit.constraints.guards import Guard, Guarded, Refusal
-from decodekit.constraints.matcher import Matcher
-from decodekit.constraints.members import complete, explain, sample_text, sample_texts
+from decodekit.constraints.author.members import complete, explain, sample_text, sample_texts
+from decodekit.constraints.composition.choices import Choices
+from decodekit.constraints.composition.guarded import Guarded
+from decodekit.constraints.constraint import Constraint, Guard, Refusal
+from decodekit.constraints.engine.bitmask import allocate_bitmask, bitmask_from_ids, ids_from_bitmask
+from decodekit.constraints.explain.explanation import Explanation
+from decodekit.constraints.matching.batches import fill_bitmasks
+from decodekit.constraints.matching.compiler import CompiledGrammar, compile
+from decodekit.constraints.matching.matcher import Matcher
 from decodekit.constraints.memory import memory_in_use, memory_limit, set_memory_limit
+from decodekit.constraints.wire import as_constraint
 
 if TYPE_CHECKING:
-    from decodekit.constraints.composition import Concat as Concat
-    from decodekit.constraints.composition import Many as Many
-    from decodekit.constraints.composition import OneOf as OneOf
-    from decodekit.constraints.composition import Optional as Optional
-    from decodekit.constraints.composition import Reasoned as Reasoned
-    from decodekit.constraints.composition import Special as Special
-    from decodekit.constraints.composition import Tag as Tag
-    from decodekit.constraints.composition import Tagged as Tagged
-    from decodekit.constraints.composition import TagValue as TagValue
-    from decodekit.constraints.composition import Text as Text
+    from decodekit.constraints.author.coverage import check as check
+    from decodekit.constraints.composition.combinators import Concat as Concat
+    from decodekit.constraints.composition.combinators import Many as Many
+    from decodekit.constraints.composition.combinators import OneOf as OneOf
+    from decodekit.constraints.composition.combinators import Optional as Optional
+    from decodekit.constraints.composition.combinators import Text as Text
+    from decodekit.constraints.composition.composed import Special as Special
+    from decodekit.constraints.composition.tags import Reasoned as Reasoned
+    from decodekit.constraints.composition.tags import Tag as Tag
+    from decodekit.constraints.composition.tags import Tagged as Tagged
+    from decodekit.constraints.composition.tags import TagValue as TagValue
     from decodekit.constraints.grammar import Grammar as Grammar
     from decodekit.constraints.json_schema import JsonSchema as JsonSchema
-    from decodekit.constraints.json_schema import check as check
-    from decodekit.constraints.regex import Regex as Regex
+    from decodekit.constraints.regex.regex import Regex as Regex
     from decodekit.constraints.tool_calls import ToolCall as ToolCall
     from decodekit.constraints.tool_calls import ToolResponse as ToolResponse
     from decodekit.constraints.tool_calls import Tools as Tools
@@ -89,24 +90,24 @@ __all__ = [
 
 # Loaded when asked for: they bring parsers and validators along.
 _LAZY = {
-    "Concat": "decodekit.constraints.composition",
-    "Many": "decodekit.constraints.composition",
-    "OneOf": "decodekit.constraints.composition",
-    "Optional": "decodekit.constraints.composition",
-    "Reasoned": "decodekit.constraints.composition",
-    "Special": "decodekit.constraints.composition",
-    "Tag": "decodekit.constraints.composition",
-    "TagValue": "decodekit.constraints.composition",
-    "Tagged": "decodekit.constraints.composition",
-    "Text": "decodekit.constraints.composition",
+    "Concat": "decodekit.constraints.composition.combinators",
+    "Many": "decodekit.constraints.composition.combinators",
+    "OneOf": "decodekit.constraints.composition.combinators",
+    "Optional": "decodekit.constraints.composition.combinators",
+    "Reasoned": "decodekit.constraints.composition.tags",
+    "Special": "decodekit.constraints.composition.composed",
+    "Tag": "decodekit.constraints.composition.tags",
+    "TagValue": "decodekit.constraints.composition.tags",
+    "Tagged": "decodekit.constraints.composition.tags",
+    "Text": "decodekit.constraints.composition.combinators",
     "ToolCall": "decodekit.constraints.tool_calls",
     "ToolResponse": "decodekit.constraints.tool_calls",
     "Tools": "decodekit.constraints.tool_calls",
     "tools": "decodekit.constraints.tool_calls",
     "Grammar": "decodekit.constraints.grammar",
     "JsonSchema": "decodekit.constraints.json_schema",
-    "check": "decodekit.constraints.json_schema",
-    "Regex": "decodekit.constraints.regex",
+    "check": "decodekit.constraints.author.coverage",
+    "Regex": "decodekit.constraints.regex.regex",
 }
 
 

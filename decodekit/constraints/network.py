@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Hashable
 from dataclasses import dataclass, field
 from typing import ClassVar, Final, TypeAlias
 
-from decodekit.constraints.ir import Node
+from decodekit.constraints.language.node import Node
 
 Label: TypeAlias = Hashable
 

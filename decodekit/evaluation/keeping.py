@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from decodekit import __version__
-from decodekit.constraints.described import described, without_address
+from decodekit.constraints.fingerprint import described, without_address
 from decodekit.errors import JobError, JobSettingsError
 from decodekit.evaluation.comparison import Row, row_of
 from decodekit.records.fingerprints import differences, digest, tokenizer_fingerprint, weights_fingerprint

@@ -32,7 +32,7 @@ from decodekit.generation.step import Settings, forward, step
 from decodekit.generation.stopping import FinishReason
 
 if TYPE_CHECKING:
-    from decodekit.constraints.matcher import Matcher
+    from decodekit.constraints.matching.matcher import Matcher
     from decodekit.models.causal_lm import Cache, CausalLM
 
 T = TypeVar("T")

@@ -31,7 +31,7 @@ from decodekit.sampling.checks import is_count, is_number
 from decodekit.sampling.named import Processors, listed
 
 if TYPE_CHECKING:
-    from decodekit.constraints.matcher import Matcher
+    from decodekit.constraints.matching.matcher import Matcher
     from decodekit.errors import DecodekitError
     from decodekit.generation.batch import Update
     from decodekit.generation.search import SearchCall

@@ -40,7 +40,7 @@ from decodekit.sampling.noise import gumbel
 from decodekit.sampling.pipeline import is_faulty
 
 if TYPE_CHECKING:
-    from decodekit.constraints.matcher import Matcher
+    from decodekit.constraints.matching.matcher import Matcher
     from decodekit.generation.sequence import Request, TokenLogprob
     from decodekit.generation.settings import Settings
     from decodekit.models.causal_lm import Cache, CausalLM

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from decodekit.constraints.bitmask import forbid
+from decodekit.constraints.engine.bitmask import forbid
 from decodekit.errors import DecodekitError
 from decodekit.generation.retreat import checkpoint
 from decodekit.generation.sequence import Sequence

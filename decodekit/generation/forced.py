@@ -13,7 +13,7 @@ from decodekit.errors import DecodekitError
 from decodekit.generation.taking import ends_in_time, must_close, take
 
 if TYPE_CHECKING:
-    from decodekit.constraints.matcher import Matcher
+    from decodekit.constraints.matching.matcher import Matcher
     from decodekit.generation.buffers import TokenTable
     from decodekit.generation.sequence import Sequence
     from decodekit.generation.settings import Settings

@@ -24,7 +24,7 @@ from decodekit.errors import DeadEndError, DecodekitError, GuardError
 if TYPE_CHECKING:
     from collections.abc import Sequence as Rows
 
-    from decodekit.constraints.guards import Refusal
+    from decodekit.constraints.constraint import Refusal
     from decodekit.generation.sequence import Sequence
 
 MAX_ROLLBACKS: Final = 64

@@ -14,8 +14,8 @@ from decodekit.generation.stopping import FinishReason, StopStrings
 from decodekit.generation.streaming import TextStream
 
 if TYPE_CHECKING:
-    from decodekit.constraints.guards import Refusal
-    from decodekit.constraints.matcher import Matcher
+    from decodekit.constraints.constraint import Refusal
+    from decodekit.constraints.matching.matcher import Matcher
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-from decodekit.constraints.bitmask import forbid
+from decodekit.constraints.engine.bitmask import forbid
 from decodekit.errors import DeadEndError, DecodekitError
 from decodekit.generation.buffers import Masks, TokenTable
 from decodekit.generation.drawing import Guess, LikeTarget, Place, choose, measure, places_along

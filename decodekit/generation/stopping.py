@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 if TYPE_CHECKING:
-    from decodekit.constraints.matcher import Matcher
+    from decodekit.constraints.matching.matcher import Matcher
 
 FinishReason: TypeAlias = Literal["stop", "length", "complete", "dead_end", "error"]
 """Why a text ended.

@@ -12,7 +12,7 @@ from decodekit.generation.stopping import finish_reason
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from decodekit.constraints.matcher import Matcher
+    from decodekit.constraints.matching.matcher import Matcher
     from decodekit.generation.buffers import TokenTable
     from decodekit.generation.sequence import Sequence
     from decodekit.generation.settings import Settings

@@ -14,8 +14,8 @@ from typing import Any, Protocol
 
 from decodekit.constraints import CompiledGrammar, JsonSchema, allocate_bitmask
 from decodekit.constraints import compile as compile_constraint
-from decodekit.constraints.automaton import Int32Array
-from decodekit.constraints.matcher import Matcher
+from decodekit.constraints.engine.automaton import Int32Array
+from decodekit.constraints.matching.matcher import Matcher
 from decodekit.vocabulary import Vocabulary
 
 

@@ -68,8 +68,8 @@ class JobSchema:
         The options of `JsonSchema`, what its references may name, and a digest of the class that it came from, whose
         validators say more than its schema. Empty for a constraint that is no JSON Schema, which `beyond` tells.
         """
-        from decodekit.constraints.described import code_digest
-        from decodekit.constraints.named import json_schema_in
+        from decodekit.constraints.fingerprint import code_digest
+        from decodekit.constraints.wire import json_schema_in
         from decodekit.records.fingerprints import digest
 
         constraint = json_schema_in(self.constraint)
@@ -116,8 +116,8 @@ def load_schema(source: str, options: Mapping[str, Any] = MappingProxyType({})) 
 
 def warnings_of(schema: JobSchema) -> list[str]:
     """What `schema check` would warn of; nothing for a constraint that is no JSON Schema."""
-    from decodekit.constraints.json_schema.coverage import warnings_of
-    from decodekit.constraints.named import json_schema_in
+    from decodekit.constraints.author.coverage import warnings_of
+    from decodekit.constraints.wire import json_schema_in
 
     constraint = json_schema_in(schema.constraint)
     return [] if constraint is None else warnings_of(constraint)
@@ -129,15 +129,14 @@ def is_reference(source: str) -> bool:
 
 
 def _names() -> list[str]:
-    from decodekit.constraints.named import available_schemas
+    from decodekit.constraints.coerce import available_schemas
 
     return available_schemas()
 
 
 def _from_name(source: str, options: Mapping[str, Any]) -> JobSchema:
     from decodekit.constraints import Grammar
-    from decodekit.constraints.constraint import as_constraint
-    from decodekit.constraints.named import json_schema_in
+    from decodekit.constraints.wire import as_constraint, json_schema_in
 
     given = as_constraint(source)
     constraint = json_schema_in(given)
@@ -241,8 +240,8 @@ def _from_dictionary(source: str, value: Any, options: Mapping[str, Any]) -> Job
 
 def _from_constraint(source: str, constraint: Constraint, options: Mapping[str, Any]) -> JobSchema:
     from decodekit.constraints import Guarded
-    from decodekit.constraints.described import described
-    from decodekit.constraints.named import json_schema_in
+    from decodekit.constraints.fingerprint import described
+    from decodekit.constraints.wire import json_schema_in
 
     if options:
         constraint = with_options(constraint, options)
@@ -260,7 +259,7 @@ def with_options(constraint: Constraint, options: Mapping[str, Any]) -> Constrai
         OptionError: the constraint has none, or an option has no effect on it.
     """
     from decodekit.constraints import Guarded, as_constraint
-    from decodekit.constraints.named import json_schema_in
+    from decodekit.constraints.wire import json_schema_in
 
     if isinstance(constraint, Guarded):
         return replace(constraint, constraint=with_options(as_constraint(constraint.constraint), options))

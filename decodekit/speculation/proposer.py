@@ -16,7 +16,7 @@ from decodekit.errors import DecodekitError, OptionError, ProposerError
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from decodekit.constraints.matcher import Matcher
+    from decodekit.constraints.matching.matcher import Matcher
     from decodekit.models.causal_lm import CausalLM
     from decodekit.speculation.canonical import Canonical
     from decodekit.speculation.verification import Verify

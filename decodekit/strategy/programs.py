@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence, Set
 from typing import Any, Final
 
-from decodekit.constraints.described import code_digest
+from decodekit.constraints.fingerprint import code_digest
 from decodekit.records.fingerprints import weights_of
 
 _KNOWN: Final = ("decodekit", "builtins", "torch", "functools")  # whose version says it, or who decides nothing

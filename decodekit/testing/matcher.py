@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable
 
-from decodekit.constraints.bitmask import allocate_bitmask, ids_from_bitmask
-from decodekit.constraints.compiler import compile
-from decodekit.constraints.constraint import as_constraint
-from decodekit.constraints.matcher import Matcher
+from decodekit.constraints.engine.bitmask import allocate_bitmask, ids_from_bitmask
+from decodekit.constraints.matching.compiler import compile
+from decodekit.constraints.matching.matcher import Matcher
+from decodekit.constraints.wire import as_constraint
 from decodekit.vocabulary import Vocabulary
 
 

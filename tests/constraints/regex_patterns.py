@@ -8,7 +8,8 @@ import re
 import warnings
 from functools import lru_cache
 
-from decodekit.constraints.ir import EMPTY, Node
+from decodekit.constraints.language.ir import EMPTY
+from decodekit.constraints.language.node import Node
 
 FLAGS = {"a": re.A, "i": re.I, "m": re.M, "s": re.S, "x": re.X, "u": re.U}
 

@@ -7,14 +7,14 @@ import random
 import numpy as np
 import pytest
 
-from decodekit.constraints import compiler
-from decodekit.constraints.batches import fill_bitmasks
-from decodekit.constraints.bitmask import allocate_bitmask
-from decodekit.constraints.compiler import compile
+from decodekit.constraints.composition.guarded import Guarded
 from decodekit.constraints.constraint import Constraint
-from decodekit.constraints.guards import Guarded
-from decodekit.constraints.matcher import Matcher
-from decodekit.constraints.regex import Regex
+from decodekit.constraints.engine.bitmask import allocate_bitmask
+from decodekit.constraints.matching import compiler
+from decodekit.constraints.matching.batches import fill_bitmasks
+from decodekit.constraints.matching.compiler import compile
+from decodekit.constraints.matching.matcher import Matcher
+from decodekit.constraints.regex.regex import Regex
 from decodekit.errors import DecodekitError, OptionError
 from decodekit.vocabulary import Vocabulary
 from tests.constraints.test_explaining import SCHEMAS

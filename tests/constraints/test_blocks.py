@@ -6,16 +6,17 @@ import random
 
 import pytest
 
-from decodekit.constraints import ir
-from decodekit.constraints.automaton import DEAD, OPEN, Automaton
-from decodekit.constraints.blocks import MAX_BYTES
-from decodekit.constraints.json_schema.text import QUOTE, WordTable, to_body
+from decodekit.constraints.engine.automaton import DEAD, OPEN, Automaton
+from decodekit.constraints.json_schema.strings.text import QUOTE, WordTable, to_body
+from decodekit.constraints.language import ir
+from decodekit.constraints.language.blocks import MAX_BYTES
+from decodekit.constraints.language.node import Node
 from tests.sizes import thinned
 
 ALPHABET = ["a", "b", "ab", "é", "ß", "語", "٣", "z", "1"]
 
 
-def end(position: int) -> ir.Node:
+def end(position: int) -> Node:
     return ir.concat(QUOTE, ir.accept(position))
 
 

@@ -5,9 +5,9 @@ import random
 import pytest
 
 from decodekit.constraints import JsonSchema, compile
-from decodekit.constraints.bitmask import allocate_bitmask, ids_from_bitmask
-from decodekit.constraints.brackets import ClosingTokens, Place
-from decodekit.constraints.guarded_matcher import GuardedMatcher
+from decodekit.constraints.engine.bitmask import allocate_bitmask, ids_from_bitmask
+from decodekit.constraints.matching.brackets import ClosingTokens, Place
+from decodekit.constraints.matching.guarded_matcher import GuardedMatcher
 from tests.reference.vocabularies import byte_vocabulary
 
 WORDS = [

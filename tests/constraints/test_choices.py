@@ -6,9 +6,9 @@ import time
 
 import pytest
 
-from decodekit.constraints.bitmask import allocate_bitmask
-from decodekit.constraints.choices import Choices
-from decodekit.constraints.compiler import compile
+from decodekit.constraints.composition.choices import Choices
+from decodekit.constraints.engine.bitmask import allocate_bitmask
+from decodekit.constraints.matching.compiler import compile
 from decodekit.errors import InvalidConstraintError
 from decodekit.testing import check_language, check_matcher
 from tests.reference.vocabularies import adversarial_vocabulary, tekken_vocabulary

@@ -13,24 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import decodekit as dk
-from decodekit.constraints import Choices, Constraint, Guarded, JsonSchema, Regex, as_constraint, compile, ir
-from decodekit.constraints.bitmask import allocate_bitmask, ids_from_bitmask
-from decodekit.constraints.composition import (
-    Composed,
-    Concat,
-    Many,
-    OneOf,
-    Optional,
-    Reasoned,
-    Special,
-    Tag,
-    Tagged,
-    TagValue,
-    Text,
-)
+from decodekit.constraints import Choices, Constraint, Guarded, JsonSchema, Regex, as_constraint, compile
+from decodekit.constraints.composition.combinators import Concat, Many, OneOf, Optional, Text
+from decodekit.constraints.composition.composed import Composed, Special
 from decodekit.constraints.composition.free_text import endings_before, free_text
 from decodekit.constraints.composition.splitting import Split
+from decodekit.constraints.composition.tags import Reasoned, Tag, Tagged, TagValue
+from decodekit.constraints.engine.bitmask import allocate_bitmask, ids_from_bitmask
 from decodekit.constraints.grammar.rules import Alternatives, Expression, Inline, Repeated, Sequence, Terminal
+from decodekit.constraints.language import ir
 from decodekit.errors import InvalidConstraintError
 from decodekit.testing import check_language, check_matcher
 from decodekit.vocabulary import Vocabulary

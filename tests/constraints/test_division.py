@@ -8,12 +8,12 @@ from functools import cache
 import numpy as np
 
 from decodekit.constraints import Regex
-from decodekit.constraints.automaton import FINAL, Automaton
-from decodekit.constraints.division import Division, _divide
-from decodekit.constraints.ir import Node
+from decodekit.constraints.engine.automaton import FINAL, Automaton
+from decodekit.constraints.engine.division import Division, _divide
+from decodekit.constraints.engine.token_index import all_tokens
+from decodekit.constraints.language.node import Node
 from decodekit.constraints.network import Read
 from decodekit.constraints.special import is_text, spellings
-from decodekit.constraints.token_index import all_tokens
 from decodekit.vocabulary import Vocabulary
 from tests.reference.vocabularies import adversarial_vocabulary, byte_vocabulary, random_vocabulary, tekken_vocabulary
 

@@ -7,21 +7,22 @@ from typing import Any
 
 import pytest
 
-from decodekit.constraints import explaining, tracing
-from decodekit.constraints.bitmask import allocate_bitmask, ids_from_bitmask
-from decodekit.constraints.choices import Choices
-from decodekit.constraints.compiler import compile
-from decodekit.constraints.composition import Concat, Special
+from decodekit.constraints.composition.choices import Choices
+from decodekit.constraints.composition.combinators import Concat
+from decodekit.constraints.composition.composed import Special
+from decodekit.constraints.composition.guarded import Guarded
 from decodekit.constraints.constraint import Constraint
+from decodekit.constraints.engine.bitmask import allocate_bitmask, ids_from_bitmask
+from decodekit.constraints.explain import explanation, trace
 from decodekit.constraints.grammar.frames import root_frame
 from decodekit.constraints.grammar.grammar import Grammar
 from decodekit.constraints.grammar.rules import RuleRef, Rules, SpecialToken, Terminal, alternatives, repeated, sequence
-from decodekit.constraints.guards import Guarded
-from decodekit.constraints.ir import literal
 from decodekit.constraints.json_schema import JsonSchema
-from decodekit.constraints.matcher import Matcher
+from decodekit.constraints.language.ir import literal
+from decodekit.constraints.matching.compiler import compile
+from decodekit.constraints.matching.matcher import Matcher
 from decodekit.constraints.network import END, Call, Frame, Label, Lexeme, Move, Read
-from decodekit.constraints.regex import Regex, full_match
+from decodekit.constraints.regex.regex import Regex, full_match
 from decodekit.vocabulary import Vocabulary
 from tests.constraints.test_masks import CONSTRAINTS, Framed
 from tests.reference.any_json import any_json
@@ -238,7 +239,7 @@ def test_special_tokens() -> None:
 
 def test_where_there_are_too_many_ways_the_engine_tells_what_it_knows(monkeypatch: pytest.MonkeyPatch) -> None:
     full = after(PERSON, NAMED).explain("}")
-    monkeypatch.setattr(tracing, "MAX_STEPS", 3)
+    monkeypatch.setattr(trace, "MAX_STEPS", 3)
     short = after(PERSON, NAMED).explain("}")
     assert "'\"'" in short.expected and short.position == full.position and not short.is_allowed
 
@@ -286,7 +287,7 @@ def test_what_is_expected_is_allowed() -> None:
                 num_literals += 1
                 assert matcher.explain(ast.literal_eval(words.rstrip("…"))).is_allowed, (text[:stop], words)
     assert num_literals > 20
-    assert explaining.Explanation(True, "allowed", 0).expected == ()
+    assert explanation.Explanation(True, "allowed", 0).expected == ()
 
 
 def test_a_guard_is_asked_where_the_text_ends_only() -> None:

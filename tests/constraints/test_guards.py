@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from decodekit.constraints import Guarded, Regex, compile
-from decodekit.constraints.bitmask import allocate_bitmask, ids_from_bitmask
-from decodekit.constraints.guarded_matcher import GuardedMatcher
-from decodekit.constraints.matcher import GrammarMatcher
-from decodekit.constraints.successors import TokenBytes
+from decodekit.constraints.engine.bitmask import allocate_bitmask, ids_from_bitmask
+from decodekit.constraints.engine.successors import TokenBytes
+from decodekit.constraints.matching.guarded_matcher import GuardedMatcher
+from decodekit.constraints.matching.matcher import GrammarMatcher
 from decodekit.errors import ConstraintError, InvalidConstraintError, UnknownNameError
 from decodekit.testing import check_language, check_matcher
 from decodekit.vocabulary import Vocabulary

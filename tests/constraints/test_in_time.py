@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from decodekit.constraints import Choices, Grammar, JsonSchema, Regex, as_constraint
-from decodekit.constraints.bitmask import allocate_bitmask, ids_from_bitmask
-from decodekit.constraints.compiler import CompiledGrammar
-from decodekit.constraints.in_time import InTime
-from decodekit.constraints.matcher import GrammarMatcher
+from decodekit.constraints.completion.in_time import InTime
+from decodekit.constraints.engine.bitmask import allocate_bitmask, ids_from_bitmask
+from decodekit.constraints.matching.compiler import CompiledGrammar
+from decodekit.constraints.matching.matcher import GrammarMatcher
 from decodekit.errors import ResourceLimitError
 from decodekit.vocabulary import Vocabulary
 from tests.reference.vocabularies import adversarial_vocabulary, byte_vocabulary, tekken_vocabulary

@@ -14,12 +14,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from decodekit.constraints import emptiness, ir
-from decodekit.constraints.ir import (
+from decodekit.constraints.language import ir
+from decodekit.constraints.language import node as nodes
+from decodekit.constraints.language.ir import (
     ANYTHING,
     EMPTY,
     EPSILON,
-    Node,
     accept,
     both,
     byte_set,
@@ -30,7 +30,8 @@ from decodekit.constraints.ir import (
     matches,
     repeat,
 )
-from decodekit.constraints.words import words as word_list
+from decodekit.constraints.language.node import Node
+from decodekit.constraints.language.words import words as word_list
 from decodekit.errors import ResourceLimitError
 from tests.reference.languages import derived_words, words
 
@@ -200,13 +201,13 @@ def matches_start(node: Node, data: bytes) -> bool:
 
 
 def test_a_search_that_is_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(emptiness, "MAX_SEARCH_STATES", 500)
+    monkeypatch.setattr(nodes, "MAX_SEARCH_STATES", 500)
     # Lengths that two different primes divide: the shortest common word has 31 * 37 characters.
     a = byte_set(b"a")
     node = both(repeat(repeat(a, 31, 31), 1), repeat(repeat(a, 37, 37), 1))
     with pytest.raises(ResourceLimitError, match="states"):
         _ = node.is_empty
-    monkeypatch.setattr(emptiness, "MAX_SEARCH_STATES", 5000)
+    monkeypatch.setattr(nodes, "MAX_SEARCH_STATES", 5000)
     assert not node.is_empty
     assert both(repeat(repeat(a, 31, 31), 1, 36), repeat(repeat(a, 37, 37), 1)).is_empty
 

@@ -14,10 +14,10 @@ from typing import Any, Final, TypeAlias
 
 import pytest
 
-from decodekit.constraints import ir
 from decodekit.constraints.composition.free_text import free_text
-from decodekit.constraints.ir import Node
-from decodekit.constraints.words import words as word_list
+from decodekit.constraints.language import ir
+from decodekit.constraints.language.node import Node
+from decodekit.constraints.language.words import words as word_list
 from tests.constraints.views import Views
 from tests.reference.composition import is_free_text
 from tests.reference.expressions import Language, Meanings

@@ -11,17 +11,17 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 
-from decodekit.constraints import masks as masks_module
-from decodekit.constraints import token_index, unfolding
-from decodekit.constraints.bitmask import allocate_bitmask, bitmask_from_ids, forbid, ids_from_bitmask
-from decodekit.constraints.choices import Choices
-from decodekit.constraints.compiler import CompiledGrammar, compile
-from decodekit.constraints.composition import Concat
+from decodekit.constraints.composition.choices import Choices
+from decodekit.constraints.composition.combinators import Concat
 from decodekit.constraints.constraint import Constraint
+from decodekit.constraints.engine import masks as masks_module
+from decodekit.constraints.engine import recogniser, token_index
+from decodekit.constraints.engine.bitmask import allocate_bitmask, bitmask_from_ids, forbid, ids_from_bitmask
 from decodekit.constraints.json_schema import JsonSchema
-from decodekit.constraints.matcher import GrammarMatcher, Matcher
+from decodekit.constraints.matching.compiler import CompiledGrammar, compile
+from decodekit.constraints.matching.matcher import GrammarMatcher, Matcher
 from decodekit.constraints.network import Frame
-from decodekit.constraints.regex import Regex
+from decodekit.constraints.regex.regex import Regex
 from decodekit.errors import ResourceLimitError, UnsatisfiableError
 from decodekit.vocabulary import Vocabulary
 from tests.reference import json_frames, masks
@@ -413,9 +413,9 @@ def test_impossible_constraints_are_refused(constraint: Constraint) -> None:
         compile(constraint, byte_vocabulary())
 
 
-@sized("limit", 2000, slow=unfolding.MAX_CONFIGURATIONS)
+@sized("limit", 2000, slow=recogniser.MAX_CONFIGURATIONS)
 def test_left_recursion_ends_in_an_error(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unfolding, "MAX_CONFIGURATIONS", limit)
+    monkeypatch.setattr(recogniser, "MAX_CONFIGURATIONS", limit)
     with pytest.raises(ResourceLimitError, match="alternatives"):
         compile(Framed(json_frames.LeftRecursive()), byte_vocabulary())
 
@@ -436,7 +436,7 @@ def test_right_recursion_and_deep_nesting_keep_going() -> None:
 
 
 def test_a_grammar_that_grew_starts_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    from decodekit.constraints import compiler
+    from decodekit.constraints.matching import compiler
 
     monkeypatch.setattr(compiler, "EPOCH_STATES", 50)
     vocabulary = byte_vocabulary()

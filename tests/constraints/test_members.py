@@ -11,17 +11,17 @@ from typing import Any
 import jsonschema
 import pytest
 
-from decodekit.constraints.choices import Choices
-from decodekit.constraints.compiler import compile
+from decodekit.constraints.author.members import complete, sample_text, sample_texts
+from decodekit.constraints.composition.choices import Choices
+from decodekit.constraints.composition.guarded import Guarded
 from decodekit.constraints.constraint import Constraint
 from decodekit.constraints.grammar.frames import root_frame
 from decodekit.constraints.grammar.rules import RuleRef as Ref
 from decodekit.constraints.grammar.rules import Rules, Terminal, alternatives, repeated, sequence
-from decodekit.constraints.guards import Guarded
-from decodekit.constraints.ir import byte_set, literal
 from decodekit.constraints.json_schema import JsonSchema
-from decodekit.constraints.members import complete, sample_text, sample_texts
-from decodekit.constraints.regex import Regex, full_match
+from decodekit.constraints.language.ir import byte_set, literal
+from decodekit.constraints.matching.compiler import compile
+from decodekit.constraints.regex.regex import Regex, full_match
 from decodekit.errors import ConstraintError, GuardError, OptionError, UnsatisfiableError
 from tests.constraints.test_explaining import PERSON, SCHEMAS
 from tests.constraints.test_masks import CONSTRAINTS, Framed

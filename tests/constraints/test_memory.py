@@ -16,14 +16,14 @@ from decodekit.constraints import (
     Matcher,
     as_constraint,
     compile,
-    compiler,
     memory,
     memory_in_use,
     memory_limit,
     set_memory_limit,
-    token_index,
 )
-from decodekit.constraints.bitmask import allocate_bitmask, ids_from_bitmask
+from decodekit.constraints.engine import token_index
+from decodekit.constraints.engine.bitmask import allocate_bitmask, ids_from_bitmask
+from decodekit.constraints.matching import compiler
 from decodekit.constraints.memory import Account
 from decodekit.errors import OptionError
 from decodekit.vocabulary import Vocabulary

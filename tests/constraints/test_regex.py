@@ -9,11 +9,12 @@ import time
 
 import pytest
 
-from decodekit.constraints import utf8
-from decodekit.constraints.bitmask import allocate_bitmask
-from decodekit.constraints.compiler import compile
-from decodekit.constraints.ir import EMPTY, Node, choice, concat, literal, matches
-from decodekit.constraints.regex import Regex, full_match, parse_search
+from decodekit.constraints.engine.bitmask import allocate_bitmask
+from decodekit.constraints.language import utf8
+from decodekit.constraints.language.ir import EMPTY, choice, concat, literal, matches
+from decodekit.constraints.language.node import Node
+from decodekit.constraints.matching.compiler import compile
+from decodekit.constraints.regex.regex import Regex, full_match, parse_search
 from decodekit.errors import DecodekitError, InvalidConstraintError, ResourceLimitError, UnsupportedSchemaError
 from decodekit.testing import check_language
 from tests.constraints.views import Views

@@ -9,10 +9,11 @@ from functools import cache, lru_cache
 
 import pytest
 
-from decodekit.constraints import casefolding, charclasses
-from decodekit.constraints.ir import Node, bytes_of
-from decodekit.constraints.regex import full_match
-from decodekit.constraints.utf8 import MAX_CODE_POINT, SCALARS, Ranges, intersect, normalise
+from decodekit.constraints.language.ir import bytes_of
+from decodekit.constraints.language.node import Node
+from decodekit.constraints.language.utf8 import MAX_CODE_POINT, SCALARS, Ranges, intersect, normalise
+from decodekit.constraints.regex import casefolding, charclasses
+from decodekit.constraints.regex.regex import full_match
 from tests.constraints.regex_patterns import compiled
 
 

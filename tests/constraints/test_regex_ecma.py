@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import pytest
 
-from decodekit.constraints.ir import Node, matches
-from decodekit.constraints.regex import Regex, full_match, parse_search
+from decodekit.constraints.language.ir import matches
+from decodekit.constraints.language.node import Node
+from decodekit.constraints.regex.regex import Regex, full_match, parse_search
 from decodekit.errors import DecodekitError, InvalidConstraintError, UnsupportedSchemaError
 from decodekit.testing import check_language
 

@@ -13,10 +13,10 @@ from typing import Any, Final
 
 import pytest
 
-from decodekit.constraints import ir
-from decodekit.constraints.ir import Node
-from decodekit.constraints.regex import full_match, parse_search
-from decodekit.constraints.regex_lowering import Lowering
+from decodekit.constraints.language import ir
+from decodekit.constraints.language.node import Node
+from decodekit.constraints.regex.lowering import Lowering
+from decodekit.constraints.regex.regex import full_match, parse_search
 from decodekit.errors import UnsupportedSchemaError
 from tests.constraints.regex_patterns import compiled
 from tests.constraints.views import Views

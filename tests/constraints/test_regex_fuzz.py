@@ -9,8 +9,9 @@ from collections import Counter
 
 import pytest
 
-from decodekit.constraints.ir import EMPTY, Node
-from decodekit.constraints.regex import full_match, parse_search
+from decodekit.constraints.language.ir import EMPTY
+from decodekit.constraints.language.node import Node
+from decodekit.constraints.regex.regex import full_match, parse_search
 from decodekit.errors import ConstraintError, UnsupportedSchemaError
 from tests.constraints.regex_patterns import BY_HAND, compiled, differences
 

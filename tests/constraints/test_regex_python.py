@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from decodekit.constraints.regex import Regex, full_match
+from decodekit.constraints.regex.regex import Regex, full_match
 from decodekit.errors import DecodekitError, ResourceLimitError, UnsupportedSchemaError
 from decodekit.testing import check_language
 from tests.constraints.regex_patterns import BY_HAND, accepted, compiled, differences, random_pattern

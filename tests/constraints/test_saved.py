@@ -10,16 +10,18 @@ import pytest
 from pydantic import BaseModel
 
 import decodekit
-from decodekit.constraints import saved
-from decodekit.constraints.choices import Choices
-from decodekit.constraints.compiler import CompiledGrammar, compile
-from decodekit.constraints.composition import Concat, Many, OneOf, Optional, Reasoned, Special, Tag, Tagged, Text
+from decodekit.constraints.author.members import sample_text
+from decodekit.constraints.composition.choices import Choices
+from decodekit.constraints.composition.combinators import Concat, Many, OneOf, Optional, Text
+from decodekit.constraints.composition.composed import Special
+from decodekit.constraints.composition.guarded import Guarded
+from decodekit.constraints.composition.tags import Reasoned, Tag, Tagged
 from decodekit.constraints.constraint import Constraint
 from decodekit.constraints.grammar.grammar import Grammar
-from decodekit.constraints.guards import Guarded
 from decodekit.constraints.json_schema import JsonSchema
-from decodekit.constraints.members import sample_text
-from decodekit.constraints.regex import Regex
+from decodekit.constraints.matching import saved
+from decodekit.constraints.matching.compiler import CompiledGrammar, compile
+from decodekit.constraints.regex.regex import Regex
 from decodekit.errors import (
     ConstraintError,
     InvalidConstraintError,

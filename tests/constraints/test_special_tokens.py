@@ -9,19 +9,21 @@ from typing import Any
 import pytest
 
 from decodekit.constraints import compile, complete, explain, sample_text, sample_texts
-from decodekit.constraints.automaton import shared_automaton
-from decodekit.constraints.bitmask import allocate_bitmask, ids_from_bitmask
-from decodekit.constraints.composition import Concat, Many, OneOf, Reasoned, Special, Tag, Tagged, Text
+from decodekit.constraints.composition.combinators import Concat, Many, OneOf, Text
+from decodekit.constraints.composition.composed import Special
+from decodekit.constraints.composition.guarded import Guarded
+from decodekit.constraints.composition.tags import Reasoned, Tag, Tagged
 from decodekit.constraints.constraint import Constraint
+from decodekit.constraints.engine.automaton import shared_automaton
+from decodekit.constraints.engine.bitmask import allocate_bitmask, ids_from_bitmask
+from decodekit.constraints.engine.recogniser import Unfolding
+from decodekit.constraints.explain.special_names import readings
 from decodekit.constraints.grammar import Grammar
-from decodekit.constraints.guarded_matcher import GuardedMatcher
-from decodekit.constraints.guards import Guarded
-from decodekit.constraints.matcher import GrammarMatcher
-from decodekit.constraints.readings import readings
-from decodekit.constraints.regex import Regex
+from decodekit.constraints.matching.guarded_matcher import GuardedMatcher
+from decodekit.constraints.matching.matcher import GrammarMatcher
+from decodekit.constraints.regex.regex import Regex
 from decodekit.constraints.special import is_text, spelling, token_texts, with_names, written
 from decodekit.constraints.tool_calls import tools
-from decodekit.constraints.unfolding import Unfolding
 from decodekit.errors import ConstraintError, InvalidConstraintError, OptionError
 from decodekit.generation.retreat import checkpoint
 from decodekit.testing import check_language, check_matcher

@@ -12,16 +12,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from decodekit.constraints import ir, store, token_index
-from decodekit.constraints.automaton import Automaton, begin_epoch
-from decodekit.constraints.bitmask import allocate_bitmask, ids_from_bitmask
-from decodekit.constraints.compiler import CompiledGrammar
-from decodekit.constraints.json_schema import JsonSchema, text
-from decodekit.constraints.json_schema.escapes import Escapes, spelled
-from decodekit.constraints.languages import named, register
-from decodekit.constraints.store import Store
-from decodekit.constraints.token_index import TokenIndex, Walk, all_tokens
-from decodekit.constraints.trie import TokenTrie
+from decodekit.constraints.engine import store, token_index
+from decodekit.constraints.engine.automaton import Automaton, begin_epoch
+from decodekit.constraints.engine.bitmask import allocate_bitmask, ids_from_bitmask
+from decodekit.constraints.engine.store import Store
+from decodekit.constraints.engine.token_index import TokenIndex, Walk, all_tokens
+from decodekit.constraints.engine.trie import TokenTrie
+from decodekit.constraints.json_schema import JsonSchema
+from decodekit.constraints.json_schema.strings import text
+from decodekit.constraints.json_schema.strings.escapes import Escapes, spelled
+from decodekit.constraints.language import ir
+from decodekit.constraints.language.node import Node
+from decodekit.constraints.language.registry import named, register
+from decodekit.constraints.matching.compiler import CompiledGrammar
 from decodekit.vocabulary import Vocabulary
 from tests.reference import masks
 from tests.reference import walk as reference
@@ -190,7 +193,7 @@ def test_a_kept_trie_is_the_trie(name: str, folder: Path) -> None:
 @pytest.mark.parametrize("name", VOCABULARIES)
 @pytest.mark.parametrize("escapes", ["any", "needed"])
 @pytest.mark.parametrize("node", [STRING, ir.concat(text.length(1, None), text.QUOTE)], ids=["free", "not empty"])
-def test_a_kept_walk_is_the_walk(name: str, node: ir.Node, escapes: Escapes, folder: Path) -> None:
+def test_a_kept_walk_is_the_walk(name: str, node: Node, escapes: Escapes, folder: Path) -> None:
     vocabulary = VOCABULARIES[name]
     first, second = Automaton(), Automaton()
     second.state(ir.accept("a label that changes the numbers"))
@@ -286,9 +289,9 @@ def test_languages_are_known_by_their_words_whatever_the_label() -> None:
 
 
 def test_the_digest_of_a_language_is_its_structure() -> None:
-    from decodekit.constraints.languages import _digest
+    from decodekit.constraints.language.registry import _digest
 
-    def digest(node: ir.Node) -> bytes:
+    def digest(node: Node) -> bytes:
         return _digest(node, {})
 
     a, b = ir.literal(b"ab"), ir.literal(b"cde")

@@ -12,13 +12,14 @@ from typing import Any
 
 import pytest
 
-from decodekit.constraints import automaton, compiler
-from decodekit.constraints.bitmask import allocate_bitmask, ids_from_bitmask
-from decodekit.constraints.compiler import compile
 from decodekit.constraints.constraint import Constraint
+from decodekit.constraints.engine import automaton
+from decodekit.constraints.engine.bitmask import allocate_bitmask, ids_from_bitmask
 from decodekit.constraints.json_schema import JsonSchema
-from decodekit.constraints.matcher import Matcher
-from decodekit.constraints.regex import Regex
+from decodekit.constraints.matching import compiler
+from decodekit.constraints.matching.compiler import compile
+from decodekit.constraints.matching.matcher import Matcher
+from decodekit.constraints.regex.regex import Regex
 from decodekit.testing import check_matcher
 from decodekit.vocabulary import Vocabulary
 from tests.constraints.test_masks import CONSTRAINTS

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 import decodekit as dk
 from decodekit.constraints import CompiledGrammar, Concat, JsonSchema, Reasoned, as_constraint, compile
-from decodekit.constraints.bitmask import allocate_bitmask, ids_from_bitmask
-from decodekit.constraints.composition import Text
+from decodekit.constraints.composition.combinators import Text
+from decodekit.constraints.engine.bitmask import allocate_bitmask, ids_from_bitmask
 from decodekit.constraints.tool_calls import FORMATS, Tool, ToolCall, ToolResponse, Tools, tools
 from decodekit.errors import ConstraintError, DecodekitError, OptionError, UselessOptionError
 from decodekit.testing import check_language, check_matcher

@@ -6,15 +6,15 @@ import random
 
 import pytest
 
-from decodekit.constraints import tracing
-from decodekit.constraints.automaton import shared_automaton
+from decodekit.constraints.author.members import sample_text
 from decodekit.constraints.constraint import Constraint
+from decodekit.constraints.engine.automaton import shared_automaton
+from decodekit.constraints.engine.recogniser import Unfolding
+from decodekit.constraints.explain import trace
+from decodekit.constraints.explain.trace import Trace
 from decodekit.constraints.grammar.grammar import Grammar
 from decodekit.constraints.json_schema import JsonSchema
-from decodekit.constraints.members import sample_text
 from decodekit.constraints.network import Read
-from decodekit.constraints.tracing import Trace
-from decodekit.constraints.unfolding import Unfolding
 from decodekit.errors import ResourceLimitError
 from tests.constraints.test_members import ALL
 
@@ -62,7 +62,7 @@ def test_where_a_lexeme_began() -> None:
 
 
 def test_the_steps_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tracing, "MAX_STEPS", 100)
-    trace = Trace(Grammar('start: start start | "a"\n').root())
+    monkeypatch.setattr(trace, "MAX_STEPS", 100)
+    traced = Trace(Grammar('start: start start | "a"\n').root())
     with pytest.raises(ResourceLimitError, match="too many ways"):
-        trace.read(b"a" * 50)
+        traced.read(b"a" * 50)

@@ -7,15 +7,15 @@ import random
 import numpy as np
 import pytest
 
-from decodekit.constraints import ir
-from decodekit.constraints.automaton import Automaton
-from decodekit.constraints.bitmask import ids_from_bitmask
-from decodekit.constraints.ir import Node
-from decodekit.constraints.masks import TokenMask
-from decodekit.constraints.regex import full_match
-from decodekit.constraints.token_index import TokenIndex, Walk
-from decodekit.constraints.trie import TokenTrie
-from decodekit.constraints.walk import EXIT_AT, EXIT_BEFORE
+from decodekit.constraints.engine.automaton import Automaton
+from decodekit.constraints.engine.bitmask import ids_from_bitmask
+from decodekit.constraints.engine.kernels import EXIT_AT, EXIT_BEFORE
+from decodekit.constraints.engine.masks import TokenMask
+from decodekit.constraints.engine.token_index import TokenIndex, Walk
+from decodekit.constraints.engine.trie import TokenTrie
+from decodekit.constraints.language import ir
+from decodekit.constraints.language.node import Node
+from decodekit.constraints.regex.regex import full_match
 from decodekit.vocabulary import Vocabulary
 from tests.reference import walk as reference
 from tests.reference.vocabularies import adversarial_vocabulary, byte_vocabulary, random_vocabulary, tekken_vocabulary

@@ -7,8 +7,9 @@ import random
 
 import pytest
 
-from decodekit.constraints.ir import EMPTY, Node, matches
-from decodekit.constraints.utf8 import EVERYTHING, MAX_CODE_POINT, charset, intersect, invert, normalise
+from decodekit.constraints.language.ir import EMPTY, matches
+from decodekit.constraints.language.node import Node
+from decodekit.constraints.language.utf8 import EVERYTHING, MAX_CODE_POINT, charset, intersect, invert, normalise
 
 EDGES = [0, 0x7F, 0x80, 0x7FF, 0x800, 0xD7FF, 0xD800, 0xDFFF, 0xE000, 0xFFFF, 0x10000, 0x10FFFF]
 SETS = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from functools import cache
 
-from decodekit.constraints.ir import Node
+from decodekit.constraints.language.node import Node
 from tests.reference.expressions import Language
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from decodekit.constraints import Constraint, Guarded, JsonSchema, Regex, compile
-from decodekit.constraints.bitmask import bitmask_from_ids
-from decodekit.constraints.closing import Completions
-from decodekit.constraints.matcher import GrammarMatcher
+from decodekit.constraints.completion.closing import Completions
+from decodekit.constraints.engine.bitmask import bitmask_from_ids
+from decodekit.constraints.matching.matcher import GrammarMatcher
 from decodekit.errors import LengthError
 from decodekit.generation import step as steps
 from decodekit.generation.batch import Batch, Result

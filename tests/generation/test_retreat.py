@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from decodekit.constraints import Constraint, Guarded, Regex, compile
-from decodekit.constraints.composition import Concat, Special
-from decodekit.constraints.guards import Guard, Refusal
+from decodekit.constraints.composition.combinators import Concat
+from decodekit.constraints.composition.composed import Special
+from decodekit.constraints.constraint import Guard, Refusal
 from decodekit.constraints.network import Frame
 from decodekit.errors import ConstraintError, DeadEndError, GuardError
 from decodekit.generation.batch import Batch, Result

@@ -19,13 +19,13 @@ import pytest
 from tokenizers import Tokenizer
 
 import decodekit
-from decodekit.constraints.automaton import Int32Array
-from decodekit.constraints.bitmask import allocate_bitmask, ids_from_bitmask
-from decodekit.constraints.compiler import compile
 from decodekit.constraints.constraint import Constraint
+from decodekit.constraints.engine.automaton import Int32Array
+from decodekit.constraints.engine.bitmask import allocate_bitmask, ids_from_bitmask
 from decodekit.constraints.grammar import library
 from decodekit.constraints.grammar.grammar import Grammar
-from decodekit.constraints.matcher import Matcher
+from decodekit.constraints.matching.compiler import compile
+from decodekit.constraints.matching.matcher import Matcher
 from decodekit.testing import check_matcher
 from decodekit.vocabulary import Vocabulary
 from tests.grammars.judges import JUDGES

@@ -17,12 +17,12 @@ import lark
 import pytest
 
 import decodekit
-from decodekit.constraints.bitmask import allocate_bitmask, ids_from_bitmask
-from decodekit.constraints.compiler import compile
+from decodekit.constraints.author.members import explain
+from decodekit.constraints.engine.bitmask import allocate_bitmask, ids_from_bitmask
 from decodekit.constraints.grammar import library
 from decodekit.constraints.grammar.grammar import Grammar
-from decodekit.constraints.members import explain
-from decodekit.constraints.named import json_schema_in
+from decodekit.constraints.matching.compiler import compile
+from decodekit.constraints.wire import json_schema_in
 from decodekit.errors import NameNotFoundError
 from decodekit.testing import check_language
 from tests.grammars.judges import EXACT, JUDGES, roman, run_sql

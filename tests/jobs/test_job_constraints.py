@@ -12,7 +12,7 @@ import pytest
 import decodekit as dk
 from decodekit.cli import console
 from decodekit.cli import extract as extract_module
-from decodekit.constraints.described import code_digest, described
+from decodekit.constraints.fingerprint import code_digest, described
 from decodekit.errors import ConstraintError, InvalidOutputError, JobError, NameNotFoundError
 from decodekit.jobs.extraction import ExtractionOptions, with_guesses
 from decodekit.jobs.prompt import choose_prompt

@@ -19,8 +19,8 @@ import decodekit as dk
 from decodekit import plugins
 from decodekit.cli import app, console
 from decodekit.constraints import as_constraint, explain
+from decodekit.constraints.coerce import named_constraint
 from decodekit.constraints.grammar import library
-from decodekit.constraints.named import named_constraint
 from decodekit.errors import InvalidConstraintError, OptionError, PluginError, UnknownNameError
 from decodekit.jobs.schema import load_schema, reload_schema
 from decodekit.strategy import available_strategies, resolve_strategy

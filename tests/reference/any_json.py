@@ -7,10 +7,10 @@ of keywords wants to see read.
 from __future__ import annotations
 
 from decodekit.constraints.json_schema import JsonSchema
-from decodekit.constraints.json_schema.escapes import Escapes
-from decodekit.constraints.json_schema.formats import Formats
-from decodekit.constraints.json_schema.layout import Whitespace
-from decodekit.constraints.json_schema.objects import Order
+from decodekit.constraints.json_schema.frames.layout import Whitespace
+from decodekit.constraints.json_schema.frames.objects import Order
+from decodekit.constraints.json_schema.strings.escapes import Escapes
+from decodekit.constraints.json_schema.strings.formats import Formats
 
 
 def any_json(

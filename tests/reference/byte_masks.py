@@ -11,7 +11,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from decodekit.constraints.matcher import Matcher
+from decodekit.constraints.matching.matcher import Matcher
 from decodekit.vocabulary import Vocabulary
 
 

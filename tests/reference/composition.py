@@ -14,7 +14,7 @@ from decodekit.constraints.grammar.rules import (
     SpecialToken,
     Terminal,
 )
-from decodekit.constraints.ir import matches
+from decodekit.constraints.language.ir import matches
 
 
 def divisions(expression: Expression, text: str, start: int = 0) -> Iterator[tuple[int, object]]:

@@ -12,7 +12,6 @@ from collections.abc import Callable, Collection
 from functools import lru_cache
 from typing import TypeAlias
 
-from decodekit.constraints import ir
 from decodekit.constraints.grammar.rules import (
     Alternatives,
     Expression,
@@ -24,7 +23,8 @@ from decodekit.constraints.grammar.rules import (
     SpecialToken,
     Terminal,
 )
-from decodekit.constraints.ir import Node
+from decodekit.constraints.language import ir
+from decodekit.constraints.language.node import Node
 from decodekit.constraints.network import Lexeme
 from decodekit.constraints.special import spelling
 

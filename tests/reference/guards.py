@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from decodekit.constraints.guards import Guard
+from decodekit.constraints.constraint import Guard
 from decodekit.vocabulary import Vocabulary
 from tests.reference.generation import Law
 

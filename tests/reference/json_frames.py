@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from decodekit.constraints import ir
+from decodekit.constraints.language import ir
 from decodekit.constraints.network import RETURN, Call, End, Frame, Label, Move, Read
-from decodekit.constraints.regex import full_match
+from decodekit.constraints.regex.regex import full_match
 
 NUMBER = full_match(r"-?[0-9]+(\.[0-9]+)?")
 STRING = full_match(r'"[^"\\\x00-\x1f]*"')

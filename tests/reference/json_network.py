@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from decodekit.constraints.constraint import Constraint
-from decodekit.constraints.ir import EMPTY, Node
+from decodekit.constraints.language.ir import EMPTY
+from decodekit.constraints.language.node import Node
 from decodekit.constraints.network import Call, Frame, Read, Return
 
 Stack = tuple[Frame, ...]  # frames to return to, the innermost last

@@ -6,8 +6,8 @@ import itertools
 from collections.abc import Hashable
 from functools import cache
 
-from decodekit.constraints import ir
-from decodekit.constraints.ir import Node
+from decodekit.constraints.language import ir
+from decodekit.constraints.language.node import Node
 
 Words = frozenset[tuple[bytes, Hashable]]
 """Words with the label they end with."""

@@ -10,7 +10,6 @@ from collections.abc import Hashable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from decodekit.constraints import ir
 from decodekit.constraints.grammar.rules import (
     NO_TEXT,
     Alternatives,
@@ -21,7 +20,8 @@ from decodekit.constraints.grammar.rules import (
     Terminal,
     children,
 )
-from decodekit.constraints.ir import Node
+from decodekit.constraints.language import ir
+from decodekit.constraints.language.node import Node
 from tests.reference import earley
 
 

@@ -6,7 +6,7 @@ frames themselves. No interning, no numbers, no tries, no caches.
 
 from __future__ import annotations
 
-from decodekit.constraints.ir import Node
+from decodekit.constraints.language.node import Node
 from decodekit.constraints.network import Call, Frame, Read, Return
 from decodekit.vocabulary import Vocabulary
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from decodekit.constraints.automaton import DEAD, FINAL, NOT_EXPANDED, Automaton
-from decodekit.constraints.trie import TokenTrie
-from decodekit.constraints.walk import EXIT_AT, EXIT_BEFORE
+from decodekit.constraints.engine.automaton import DEAD, FINAL, NOT_EXPANDED, Automaton
+from decodekit.constraints.engine.kernels import EXIT_AT, EXIT_BEFORE
+from decodekit.constraints.engine.trie import TokenTrie
 from decodekit.vocabulary import Vocabulary
 
 

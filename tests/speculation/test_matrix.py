@@ -13,7 +13,7 @@ from torch import Tensor
 
 from decodekit import sampling
 from decodekit.constraints import Constraint, JsonSchema, Regex, compile
-from decodekit.constraints.matcher import Matcher
+from decodekit.constraints.matching.matcher import Matcher
 from decodekit.generation.batch import Batch, Result
 from decodekit.generation.sequence import Request
 from decodekit.generation.settings import Settings

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from decodekit.constraints import JsonSchema, Regex, compile
-from decodekit.constraints.bitmask import allocate_bitmask
+from decodekit.constraints.engine.bitmask import allocate_bitmask
 from decodekit.generation.buffers import TokenTable
 from decodekit.generation.sequence import Request, Sequence
 from decodekit.generation.settings import Settings

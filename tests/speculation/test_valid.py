@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from decodekit.constraints import JsonSchema
-from decodekit.constraints.bitmask import allocate_bitmask, ids_from_bitmask
-from decodekit.constraints.compiler import CompiledGrammar
+from decodekit.constraints.engine.bitmask import allocate_bitmask, ids_from_bitmask
+from decodekit.constraints.matching.compiler import CompiledGrammar
 from decodekit.errors import GuardError, ResourceLimitError, UnsatisfiableError, UnsupportedSchemaError
 from decodekit.generation.sequence import Request
 from decodekit.generation.settings import Settings

@@ -6,21 +6,3 @@ r"""Constraints made of others: parts in a row, one of several, many; free text,
 
 Each parses a text into the values of its parts; how a text divides is said in the module `splitting`.
 """
-
-from decodekit.constraints.composition.combinators import Concat, Many, OneOf, Optional, Text
-from decodekit.constraints.composition.composed import Composed, Special
-from decodekit.constraints.composition.tags import Reasoned, Tag, Tagged, TagValue
-
-__all__ = [
-    "Composed",
-    "Concat",
-    "Many",
-    "OneOf",
-    "Optional",
-    "Reasoned",
-    "Special",
-    "Tag",
-    "TagValue",
-    "Tagged",
-    "Text",
-]

@@ -10,7 +10,7 @@ from decodekit.constraints.composition.composed import Composed, Special, checke
 from decodekit.constraints.composition.free_text import endings_before, free_text
 from decodekit.constraints.constraint import Constraint
 from decodekit.constraints.grammar.rules import Alternatives, Expression, Repeated, Sequence, Terminal
-from decodekit.constraints.ir import literal
+from decodekit.constraints.language.ir import literal
 from decodekit.errors import InvalidConstraintError
 
 Part: TypeAlias = str | Special | Constraint

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from decodekit.constraints.coerce import coerce
 from decodekit.constraints.composition.splitting import HasParts, Split, first_refusal
-from decodekit.constraints.constraint import Constraint, as_constraint
+from decodekit.constraints.constraint import Constraint, Guard, Refusal
 from decodekit.constraints.grammar.frames import root_frame
 from decodekit.constraints.grammar.rules import (
     EMPTY_TEXT,
@@ -18,8 +19,7 @@ from decodekit.constraints.grammar.rules import (
     children,
     special_tokens_of,
 )
-from decodekit.constraints.guards import Guard, Refusal
-from decodekit.constraints.ir import literal
+from decodekit.constraints.language.ir import literal
 from decodekit.constraints.network import Frame
 from decodekit.errors import InvalidConstraintError
 
@@ -113,7 +113,7 @@ def part_of(value: object, at: str) -> str | Special | Constraint:
     if isinstance(value, Special):
         return value
     try:
-        return as_constraint(value)
+        return coerce(value)
     except InvalidConstraintError as error:
         raise InvalidConstraintError(error.cause, at=error.at or at, hint=error.hint) from None
 

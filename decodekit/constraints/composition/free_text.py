@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final, TypeAlias
 
-from decodekit.constraints import utf8
-from decodekit.constraints.ir import EPSILON, ByteMask, Node, Transitions, bytes_of
+from decodekit.constraints.language import utf8
+from decodekit.constraints.language.ir import EPSILON, bytes_of
+from decodekit.constraints.language.node import ByteMask, Node, Transitions
 
 _CHARACTER: Final = utf8.charset(utf8.EVERYTHING)
 _FOUND: Final = -1  # where a word is complete, which no text may reach

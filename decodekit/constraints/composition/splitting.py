@@ -15,9 +15,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, TypeAlias
 
-from decodekit.constraints.automaton import shared_automaton
-from decodekit.constraints.configurations import State
-from decodekit.constraints.constraint import Constraint
+from decodekit.constraints.constraint import Constraint, Refusal
+from decodekit.constraints.engine.automaton import shared_automaton
+from decodekit.constraints.engine.configurations import State
+from decodekit.constraints.engine.recogniser import Unfolding
+from decodekit.constraints.explain.special_names import positions
 from decodekit.constraints.grammar.rules import (
     Alternatives,
     Expression,
@@ -28,12 +30,9 @@ from decodekit.constraints.grammar.rules import (
     Terminal,
     special_tokens_of,
 )
-from decodekit.constraints.guards import Refusal
 from decodekit.constraints.memory import Account, on_shortage
 from decodekit.constraints.network import Lexeme
-from decodekit.constraints.readings import positions
 from decodekit.constraints.special import written
-from decodekit.constraints.unfolding import Unfolding
 
 MAX_STATES: Final = 4_000
 """A part whose states are more than these starts anew with the next text."""

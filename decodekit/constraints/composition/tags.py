@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
-from decodekit.constraints import ir
 from decodekit.constraints.composition.combinators import Part, check_bounds, rounds
 from decodekit.constraints.composition.composed import Composed, Special, checked_text, expression_of, part_of
 from decodekit.constraints.composition.free_text import endings_before, free_text
 from decodekit.constraints.grammar.rules import Alternatives, Expression, Repeated, Sequence, Terminal
+from decodekit.constraints.language import ir
 from decodekit.errors import InvalidConstraintError
 
 MAX_GAP: Final = 16

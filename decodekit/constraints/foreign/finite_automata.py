@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from decodekit.constraints import ir, utf8
 from decodekit.constraints.constraint import Constraint
-from decodekit.constraints.ir import Node, Transitions
+from decodekit.constraints.language import ir, utf8
+from decodekit.constraints.language.node import Node, Transitions
+from decodekit.constraints.language.utf8 import Ranges
 from decodekit.constraints.network import Frame, Lexeme
-from decodekit.constraints.utf8 import Ranges
 from decodekit.errors import InvalidConstraintError, UnsatisfiableError
 
 if TYPE_CHECKING:

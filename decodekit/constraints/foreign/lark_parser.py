@@ -38,21 +38,21 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from weakref import WeakKeyDictionary
 
-from decodekit.constraints import ir, regex_tree, utf8
-from decodekit.constraints.constraint import Constraint
+from decodekit.constraints.constraint import Constraint, Guard, Refusal
+from decodekit.constraints.explain.special_names import read_whole
 from decodekit.constraints.foreign.patterns import letters_of
-from decodekit.constraints.grammar.lexer import Lexer, first_match
-from decodekit.constraints.grammar.lexing import lexing_root
+from decodekit.constraints.grammar.longest.frames import lexing_root
+from decodekit.constraints.grammar.longest.lexer import Lexer, first_match
 from decodekit.constraints.grammar.rules import Expression, RuleRef, Rules, Terminal, alternatives, sequence
-from decodekit.constraints.guards import Guard, Refusal
-from decodekit.constraints.ir import Node
+from decodekit.constraints.language import ir, utf8
+from decodekit.constraints.language.node import Node
+from decodekit.constraints.language.utf8 import charset
 from decodekit.constraints.memory import on_shortage
 from decodekit.constraints.network import Frame
-from decodekit.constraints.readings import read_whole
-from decodekit.constraints.regex_lowering import Lowering
-from decodekit.constraints.regex_syntax import parse as parse_pattern
-from decodekit.constraints.regex_tree import Tree
-from decodekit.constraints.utf8 import charset
+from decodekit.constraints.regex import tree as regex_tree
+from decodekit.constraints.regex.lowering import Lowering
+from decodekit.constraints.regex.syntax import parse as parse_pattern
+from decodekit.constraints.regex.tree import Tree
 from decodekit.errors import ConstraintError, InvalidConstraintError, UnsupportedSchemaError
 
 if TYPE_CHECKING:

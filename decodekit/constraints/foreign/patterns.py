@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from decodekit.constraints.regex import Regex
+from decodekit.constraints.regex.regex import Regex
 from decodekit.errors import UnsupportedSchemaError
 
 _LETTERS: Final = {re.IGNORECASE: "i", re.MULTILINE: "m", re.DOTALL: "s", re.VERBOSE: "x", re.ASCII: "a"}

@@ -13,12 +13,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from decodekit.constraints import ir
 from decodekit.constraints.grammar.linear import Head, Rest, Rule, Unrolled, Word
 from decodekit.constraints.grammar.rules import Rules
-from decodekit.constraints.ir import Node
+from decodekit.constraints.language import ir
+from decodekit.constraints.language.node import Node
+from decodekit.constraints.language.wording import expectations
 from decodekit.constraints.network import END, RETURN, Call, Frame, Label, Move, Read
-from decodekit.constraints.wording import expectations
 from decodekit.errors import UnsatisfiableError
 
 

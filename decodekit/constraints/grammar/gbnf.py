@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 from typing import Final, NoReturn
 
-from decodekit.constraints import ir, utf8
 from decodekit.constraints.grammar.literals import check_encodable, token_ids
 from decodekit.constraints.grammar.rules import (
     EMPTY_TEXT,
@@ -25,7 +24,8 @@ from decodekit.constraints.grammar.rules import (
     sequence,
 )
 from decodekit.constraints.grammar.source import MAX_COUNT, MAX_DEPTH, Place, Source, nearest
-from decodekit.constraints.utf8 import MAX_CODE_POINT
+from decodekit.constraints.language import ir, utf8
+from decodekit.constraints.language.utf8 import MAX_CODE_POINT
 from decodekit.errors import InvalidConstraintError, ResourceLimitError, UnsupportedSchemaError
 
 

@@ -9,8 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from decodekit.constraints.constraint import Constraint
-from decodekit.constraints.grammar import definitions, gbnf, lark
+from decodekit.constraints.explain.special_names import read_whole
+from decodekit.constraints.grammar import gbnf
 from decodekit.constraints.grammar.frames import root_frame
+from decodekit.constraints.grammar.lark import definitions
+from decodekit.constraints.grammar.lark import rules as lark
 from decodekit.constraints.grammar.literals import read_json
 from decodekit.constraints.grammar.regular import fold
 from decodekit.constraints.grammar.rules import (
@@ -22,7 +25,6 @@ from decodekit.constraints.grammar.rules import (
 from decodekit.constraints.grammar.source import Place, Source
 from decodekit.constraints.memory import on_shortage
 from decodekit.constraints.network import Frame
-from decodekit.constraints.readings import read_whole
 from decodekit.errors import (
     InvalidConstraintError,
     NameNotFoundError,
@@ -31,7 +33,7 @@ from decodekit.errors import (
 )
 
 if TYPE_CHECKING:
-    from decodekit.constraints.guards import Guard
+    from decodekit.constraints.constraint import Guard
 
 Syntax: TypeAlias = Literal["lark", "gbnf", "regex", "schema"]
 Lexer: TypeAlias = Literal["scannerless", "longest"]
@@ -208,7 +210,7 @@ def _load_rules(grammar: Grammar) -> Rules:
     if grammar.syntax == "gbnf":
         return gbnf.load_rules(source, grammar.start)
     if grammar.syntax == "regex":
-        from decodekit.constraints.regex import full_match
+        from decodekit.constraints.regex.regex import full_match
 
         return Rules({grammar.start: Terminal(full_match(grammar.text.rstrip("\r\n")))}, grammar.start)
     from decodekit.constraints.json_schema import JsonSchema
@@ -227,7 +229,7 @@ def _root(grammar: Grammar) -> Frame:
 def _frame(rules: Rules, lexer: Lexer) -> Frame:
     if lexer == "scannerless":
         return root_frame(fold(rules))
-    from decodekit.constraints.grammar.lexing import lexing_root  # few grammars need it
+    from decodekit.constraints.grammar.longest.frames import lexing_root  # few grammars need it
 
     return lexing_root(rules)
 

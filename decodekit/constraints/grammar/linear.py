@@ -26,7 +26,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final, TypeAlias
 
-from decodekit.constraints import ir
 from decodekit.constraints.grammar.rules import (
     Alternatives,
     Expression,
@@ -37,7 +36,8 @@ from decodekit.constraints.grammar.rules import (
     SpecialToken,
     Terminal,
 )
-from decodekit.constraints.ir import Node
+from decodekit.constraints.language import ir
+from decodekit.constraints.language.node import Node
 from decodekit.constraints.network import RETURN, Frame, Lexeme
 from decodekit.constraints.special import spelling, written
 from decodekit.errors import ResourceLimitError

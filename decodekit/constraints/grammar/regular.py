@@ -14,7 +14,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
-from decodekit.constraints import ir
 from decodekit.constraints.grammar.rules import (
     EMPTY_TEXT,
     Alternatives,
@@ -29,8 +28,10 @@ from decodekit.constraints.grammar.rules import (
     repeated,
     sequence,
 )
-from decodekit.constraints.ir import Literal, Node
-from decodekit.constraints.words import words
+from decodekit.constraints.language import ir
+from decodekit.constraints.language.ir import Literal
+from decodekit.constraints.language.node import Node
+from decodekit.constraints.language.words import words
 
 MAX_PARTS: Final = 10_000
 """Bound on the parts of one word, those of the rules in it counted as often as they occur."""

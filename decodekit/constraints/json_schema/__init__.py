@@ -1,24 +1,9 @@
-"""JSON Schema as a constraint: drafts 4 to 2020-12, enforced byte by byte."""
+"""JSON Schema as a constraint: drafts 4 to 2020-12, enforced byte by byte.
 
-from __future__ import annotations
+`document` reads schemas, `meaning` turns them into sets of `values` and `strings`, `frames` unfolds these into texts,
+`guard` judges what a mask cannot, `messages` says it in English.
+"""
 
-import importlib
-from typing import TYPE_CHECKING, Any
-
-from decodekit.constraints.json_schema import common as common
 from decodekit.constraints.json_schema.schema import JsonSchema
 
-if TYPE_CHECKING:
-    from decodekit.constraints.json_schema.coverage import Coverage as Coverage
-    from decodekit.constraints.json_schema.coverage import KeywordCoverage as KeywordCoverage
-    from decodekit.constraints.json_schema.coverage import check as check
-
-__all__ = ["Coverage", "JsonSchema", "KeywordCoverage", "check"]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module 'decodekit.constraints.json_schema' has no attribute {name!r}")
-    value = getattr(importlib.import_module("decodekit.constraints.json_schema.coverage"), name)
-    globals()[name] = value
-    return value
+__all__ = ["JsonSchema"]

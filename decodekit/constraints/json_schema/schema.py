@@ -7,15 +7,17 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
-from decodekit.constraints.constraint import Constraint
-from decodekit.constraints.guards import Guard
-from decodekit.constraints.json_schema import layout, support
-from decodekit.constraints.json_schema.drafts import JsonValue
-from decodekit.constraints.json_schema.escapes import Escapes
-from decodekit.constraints.json_schema.formats import Formats
-from decodekit.constraints.json_schema.frames import SchemaNetwork
-from decodekit.constraints.json_schema.layout import Whitespace
-from decodekit.constraints.json_schema.objects import Order
+from decodekit.constraints.constraint import Constraint, Guard
+from decodekit.constraints.json_schema.document import support
+from decodekit.constraints.json_schema.document.drafts import JsonValue
+from decodekit.constraints.json_schema.frames import layout
+from decodekit.constraints.json_schema.frames.frames import SchemaNetwork
+from decodekit.constraints.json_schema.frames.layout import Whitespace
+from decodekit.constraints.json_schema.frames.objects import Order
+from decodekit.constraints.json_schema.messages import describing
+from decodekit.constraints.json_schema.strings import common as common  # registers its languages
+from decodekit.constraints.json_schema.strings.escapes import Escapes
+from decodekit.constraints.json_schema.strings.formats import Formats
 from decodekit.constraints.memory import on_shortage
 from decodekit.constraints.network import Frame
 from decodekit.errors import InvalidConstraintError, OptionError, ResourceLimitError
@@ -85,7 +87,7 @@ class JsonSchema(Constraint):
             python_type: object = None
             schema = schema_or_type
         else:
-            from decodekit.constraints.python_types import json_schema_of
+            from decodekit.constraints.json_schema.python_types import json_schema_of
 
             python_type, schema, format = schema_or_type, json_schema_of(schema_or_type), "python"
         set_(self, "_python_type", python_type)
@@ -172,7 +174,7 @@ class JsonSchema(Constraint):
         value = json.loads(text, object_pairs_hook=_refuse_duplicates)
         if self._python_type is None:
             return value
-        from decodekit.constraints.python_types import validate_json
+        from decodekit.constraints.json_schema.python_types import validate_json
 
         return validate_json(self._python_type, text)
 
@@ -209,7 +211,7 @@ def _network(key: _Key) -> SchemaNetwork:
     network = _load(key)
     support.refuse_unsupported(network.library, key[1])
     if not network.is_inhabited(network.root_goal):
-        from decodekit.constraints.json_schema.unsatisfiable import Reasons
+        from decodekit.constraints.json_schema.messages.unsatisfiable import Reasons
 
         raise Reasons(network).error()
     network.explore()
@@ -221,7 +223,7 @@ def _guard(key: _Key) -> Guard | None:
     texts = f"{key[0]}{key[4]}"
     if "uniqueItems" not in texts and not (key[1] == "assert" and "hostname" in texts):
         return None
-    from decodekit.constraints.json_schema.guarding import guard_of  # most schemas need none of it
+    from decodekit.constraints.json_schema.guard.guarding import guard_of  # most schemas need none of it
 
     return guard_of(_network(key).semantics)
 
@@ -236,7 +238,7 @@ def _release_networks() -> None:
 def _load(key: _Key) -> SchemaNetwork:
     text, formats, whitespace, order, registry, escapes = key
     documents = {uri: json.loads(document) for uri, document in registry}
-    return SchemaNetwork(json.loads(text), documents, formats, whitespace, order, escapes)
+    return SchemaNetwork(json.loads(text), documents, formats, whitespace, order, escapes, describing)
 
 
 def _check_choice(name: str, value: object, choices: tuple[str, str], fault: str) -> None:

@@ -9,14 +9,15 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple, cast
 from urllib.parse import quote
 
-from decodekit.constraints import ir
 from decodekit.constraints.composition.composed import Composed, expression_of
 from decodekit.constraints.composition.free_text import free_text
 from decodekit.constraints.composition.tags import BLANKS
 from decodekit.constraints.grammar.rules import EMPTY_TEXT, Alternatives, Expression, Inline, Sequence, Terminal
 from decodekit.constraints.json_schema import JsonSchema
-from decodekit.constraints.json_schema.formats import Formats
-from decodekit.constraints.regex import parse_search
+from decodekit.constraints.json_schema.strings.formats import Formats
+from decodekit.constraints.language import ir
+from decodekit.constraints.language.node import Node
+from decodekit.constraints.regex.regex import parse_search
 from decodekit.constraints.tool_calls.tool import RESOURCE, Tool
 from decodekit.errors import InvalidConstraintError, UnsatisfiableError, UnsupportedSchemaError
 
@@ -140,7 +141,7 @@ def _has_values(schema: dict[str, Any], at: str, condition: dict[str, Any]) -> b
     return True
 
 
-def _text(root: dict[str, Any], schema: Any, at: str, has_formats: bool) -> ir.Node:
+def _text(root: dict[str, Any], schema: Any, at: str, has_formats: bool) -> Node:
     """The strings of a schema, as they are."""
     while isinstance(schema, Mapping) and "$ref" in schema and set(schema) - _ANNOTATIONS == {"$ref"}:
         target: Any = root

@@ -14,11 +14,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
-from decodekit.constraints import ir
 from decodekit.constraints.composition.composed import expression_of
 from decodekit.constraints.composition.free_text import free_text
 from decodekit.constraints.grammar.rules import EMPTY_TEXT, Alternatives, Expression, Repeated, Sequence, Terminal
-from decodekit.constraints.regex import full_match
+from decodekit.constraints.language import ir
+from decodekit.constraints.regex.regex import full_match
 
 Mark: TypeAlias = Callable[[str], Expression]
 """A marker, by its text or the name of its special token, as it is written."""

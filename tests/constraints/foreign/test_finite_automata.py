@@ -13,7 +13,7 @@ from interegular.fsm import FSM, Alphabet, anything_else
 
 import decodekit as dk
 from decodekit.constraints import as_constraint
-from decodekit.constraints.described import described
+from decodekit.constraints.fingerprint import described
 from decodekit.constraints.foreign.finite_automata import FiniteAutomaton
 from decodekit.errors import InvalidConstraintError, UnsatisfiableError, UnsupportedSchemaError
 from decodekit.testing import check_language, check_matcher

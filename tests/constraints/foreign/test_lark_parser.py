@@ -15,12 +15,13 @@ import pytest
 from lark.indenter import PythonIndenter
 
 import decodekit as dk
-from decodekit.constraints import as_constraint, ir
-from decodekit.constraints.automaton import Automaton
-from decodekit.constraints.described import described
+from decodekit.constraints import as_constraint
+from decodekit.constraints.engine.automaton import Automaton
+from decodekit.constraints.engine.recogniser import Unfolding
+from decodekit.constraints.fingerprint import described
 from decodekit.constraints.foreign.lark_parser import LarkParser, ParserGuard
-from decodekit.constraints.grammar.lexer import Lexer
-from decodekit.constraints.unfolding import Unfolding
+from decodekit.constraints.grammar.longest.lexer import Lexer
+from decodekit.constraints.language import ir
 from decodekit.errors import ConstraintError, InvalidConstraintError, UnsatisfiableError, UnsupportedSchemaError
 from decodekit.testing import check_language, check_matcher
 from tests.constraints.grammar import test_against_lark, test_lexing

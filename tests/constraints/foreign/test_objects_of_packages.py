@@ -21,7 +21,7 @@ from referencing.jsonschema import DRAFT7
 
 import decodekit as dk
 from decodekit.constraints import JsonSchema, Regex, as_constraint
-from decodekit.constraints.described import described
+from decodekit.constraints.fingerprint import described
 from decodekit.errors import DecodekitError, InvalidConstraintError, UnsupportedSchemaError
 from decodekit.jobs.schema import load_schema
 from decodekit.testing import check_language

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from decodekit.constraints.choices import Choices
-from decodekit.constraints.compiler import compile
-from decodekit.constraints.composition import Concat, Many
+from decodekit.constraints.composition.choices import Choices
+from decodekit.constraints.composition.combinators import Concat, Many
 from decodekit.constraints.constraint import Constraint
 from decodekit.constraints.grammar.grammar import Grammar
-from decodekit.constraints.regex import Regex
+from decodekit.constraints.matching.compiler import compile
+from decodekit.constraints.regex.regex import Regex
 from decodekit.vocabulary import Vocabulary
 
 BYTES = Vocabulary([*(bytes((byte,)) for byte in range(256)), None], [256])

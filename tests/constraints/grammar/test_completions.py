@@ -7,14 +7,14 @@ from functools import partial
 
 import pytest
 
-from decodekit.constraints.automaton import Automaton
-from decodekit.constraints.closing import Completions
-from decodekit.constraints.compiler import compile
-from decodekit.constraints.configurations import State
+from decodekit.constraints.completion.closing import Completions
+from decodekit.constraints.engine.automaton import Automaton
+from decodekit.constraints.engine.configurations import State
+from decodekit.constraints.engine.recogniser import Unfolding
 from decodekit.constraints.grammar.frames import root_frame
 from decodekit.constraints.grammar.grammar import Grammar
 from decodekit.constraints.grammar.rules import Rules
-from decodekit.constraints.unfolding import Unfolding
+from decodekit.constraints.matching.compiler import compile
 from decodekit.errors import UnsatisfiableError
 from decodekit.vocabulary import Vocabulary
 from tests.constraints.grammar.test_stacks import random_expression

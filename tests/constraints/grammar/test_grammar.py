@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 import decodekit as dk
-from decodekit.constraints.compiler import compile
 from decodekit.constraints.grammar import Grammar, library
 from decodekit.constraints.grammar.rules import Inline, Terminal
 from decodekit.constraints.json_schema import JsonSchema
+from decodekit.constraints.matching.compiler import compile
 from decodekit.errors import (
     DecodekitError,
     InvalidConstraintError,

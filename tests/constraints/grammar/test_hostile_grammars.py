@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from decodekit.constraints.compiler import CompiledGrammar
 from decodekit.constraints.grammar.grammar import Grammar
+from decodekit.constraints.matching.compiler import CompiledGrammar
 from decodekit.errors import ResourceLimitError
 from decodekit.vocabulary import Vocabulary
 

@@ -11,15 +11,16 @@ from pathlib import Path
 import lark
 import pytest
 
-from decodekit.constraints import ir
-from decodekit.constraints.grammar import definitions
-from decodekit.constraints.grammar.common import COMMON
-from decodekit.constraints.grammar.lark import load_rules
-from decodekit.constraints.grammar.lark_syntax import parse
+from decodekit.constraints.grammar.lark import definitions
+from decodekit.constraints.grammar.lark.common import COMMON
+from decodekit.constraints.grammar.lark.rules import load_rules
+from decodekit.constraints.grammar.lark.syntax import parse
 from decodekit.constraints.grammar.rules import Alternatives, Inline, Rules, SpecialToken, Terminal
 from decodekit.constraints.grammar.source import MAX_DEPTH, MAX_LENGTH, Source
-from decodekit.constraints.ir import Node, matches
 from decodekit.constraints.json_schema import JsonSchema
+from decodekit.constraints.language import ir
+from decodekit.constraints.language.ir import matches
+from decodekit.constraints.language.node import Node
 from decodekit.errors import (
     DecodekitError,
     InvalidConstraintError,

@@ -9,17 +9,17 @@ from dataclasses import dataclass
 import lark
 import pytest
 
-from decodekit.constraints.automaton import Automaton
-from decodekit.constraints.compiler import compile
-from decodekit.constraints.configurations import State
+from decodekit.constraints.completion.longest import most_bytes
+from decodekit.constraints.engine.automaton import Automaton
+from decodekit.constraints.engine.configurations import State
+from decodekit.constraints.engine.recogniser import Unfolding
 from decodekit.constraints.grammar import Grammar
-from decodekit.constraints.grammar.lark import load_rules
-from decodekit.constraints.grammar.lexer import Lexer
-from decodekit.constraints.grammar.lexing import lexing_root
+from decodekit.constraints.grammar.lark.rules import load_rules
+from decodekit.constraints.grammar.longest.frames import lexing_root
+from decodekit.constraints.grammar.longest.lexer import Lexer
 from decodekit.constraints.grammar.rules import Rules
 from decodekit.constraints.grammar.source import Source
-from decodekit.constraints.longest import most_bytes
-from decodekit.constraints.unfolding import Unfolding
+from decodekit.constraints.matching.compiler import compile
 from decodekit.errors import InvalidConstraintError, ResourceLimitError, UnsatisfiableError, UnsupportedSchemaError
 from decodekit.testing import check_language, check_matcher
 from tests.constraints.grammar.worlds import Framed, allowed, texts_of
@@ -255,7 +255,7 @@ def test_without_shadows_the_twin_disagrees(name: str, monkeypatch: pytest.Monke
 def test_without_ranks_the_twin_disagrees(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The negative control: a lexer that takes the last terminal of those that have a word."""
     case = CASES[name]
-    monkeypatch.setattr("decodekit.constraints.grammar.lexer.min", max, raising=False)
+    monkeypatch.setattr("decodekit.constraints.grammar.longest.lexer.min", max, raising=False)
     with pytest.raises(AssertionError):
         check_against_twin(case.grammar, case.letters.encode(), case.length)
 
@@ -266,14 +266,14 @@ def test_without_ranks_the_twin_disagrees(name: str, monkeypatch: pytest.MonkeyP
 )
 def test_calls_that_guess_the_shadow(name: str, depth: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Stacks that are kept in frames save guesses; whoever keeps none has the same texts."""
-    monkeypatch.setattr("decodekit.constraints.grammar.lexing.MAX_DEPTH", depth)
+    monkeypatch.setattr("decodekit.constraints.grammar.longest.frames.MAX_DEPTH", depth)
     case = CASES[name]
     assert check_against_twin(case.grammar, case.letters.encode(), min(case.length, 6))
 
 
 @pytest.mark.parametrize("seed", range(100, 110))
 def test_random_grammars_that_guess(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("decodekit.constraints.grammar.lexing.MAX_DEPTH", seed % 2)
+    monkeypatch.setattr("decodekit.constraints.grammar.longest.frames.MAX_DEPTH", seed % 2)
     check_against_twin(random_grammar(seed), b"ab", 6)
 
 

@@ -6,7 +6,6 @@ import random
 
 import pytest
 
-from decodekit.constraints import ir
 from decodekit.constraints.grammar.frames import root_frame
 from decodekit.constraints.grammar.rules import (
     EMPTY_TEXT,
@@ -25,7 +24,8 @@ from decodekit.constraints.grammar.rules import (
     sequence,
 )
 from decodekit.constraints.json_schema import JsonSchema
-from decodekit.constraints.regex import Regex
+from decodekit.constraints.language import ir
+from decodekit.constraints.regex.regex import Regex
 from decodekit.constraints.special import spelling
 from decodekit.errors import UnsatisfiableError
 from tests.constraints.grammar.worlds import check_against_reference, texts_of

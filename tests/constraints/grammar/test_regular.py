@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from decodekit.constraints import ir
-from decodekit.constraints.grammar import gbnf, lark
+from decodekit.constraints.grammar import gbnf
+from decodekit.constraints.grammar.lark import rules as lark
 from decodekit.constraints.grammar.regular import MAX_PARTS, fold
 from decodekit.constraints.grammar.rules import (
     EMPTY_TEXT,
@@ -25,6 +25,7 @@ from decodekit.constraints.grammar.rules import (
     sequence,
 )
 from decodekit.constraints.grammar.source import Source
+from decodekit.constraints.language import ir
 from tests.constraints.grammar import test_gbnf, test_lark
 from tests.reference import earley
 

@@ -12,11 +12,10 @@ from typing import Any
 
 import pytest
 
-from decodekit.constraints import ir
-from decodekit.constraints.bitmask import allocate_bitmask, ids_from_bitmask
-from decodekit.constraints.compiler import compile
-from decodekit.constraints.grammar import gbnf, lark, linear, regular
+from decodekit.constraints.engine.bitmask import allocate_bitmask, ids_from_bitmask
+from decodekit.constraints.grammar import gbnf, linear, regular
 from decodekit.constraints.grammar.frames import root_frame
+from decodekit.constraints.grammar.lark import rules as lark
 from decodekit.constraints.grammar.regular import fold
 from decodekit.constraints.grammar.rules import (
     Alternatives,
@@ -28,6 +27,8 @@ from decodekit.constraints.grammar.rules import (
     Terminal,
 )
 from decodekit.constraints.grammar.source import Source
+from decodekit.constraints.language import ir
+from decodekit.constraints.matching.compiler import compile
 from decodekit.errors import UnsatisfiableError
 from decodekit.vocabulary import Vocabulary
 from tests.constraints.grammar.worlds import Framed

@@ -7,10 +7,12 @@ from collections.abc import Callable
 
 import pytest
 
-from decodekit.constraints import ir, masks, runs
-from decodekit.constraints.automaton import Automaton
-from decodekit.constraints.bitmask import ids_from_bitmask
-from decodekit.constraints.configurations import CUT, State
+from decodekit.constraints.engine import masks, runner
+from decodekit.constraints.engine.automaton import Automaton
+from decodekit.constraints.engine.bitmask import ids_from_bitmask
+from decodekit.constraints.engine.configurations import CUT, State
+from decodekit.constraints.engine.masks import Masks
+from decodekit.constraints.engine.recogniser import Unfolding
 from decodekit.constraints.grammar.frames import root_frame
 from decodekit.constraints.grammar.rules import (
     Expression,
@@ -22,8 +24,7 @@ from decodekit.constraints.grammar.rules import (
     repeated,
     sequence,
 )
-from decodekit.constraints.masks import Masks
-from decodekit.constraints.unfolding import Unfolding
+from decodekit.constraints.language import ir
 from decodekit.errors import UnsatisfiableError
 from decodekit.vocabulary import Vocabulary
 
@@ -158,7 +159,7 @@ def brute_force(unfolding: Unfolding, state: State, vocabulary: Vocabulary) -> s
 def test_masks_of_cut_stacks_are_those_of_whole_ones(cuts: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     """Random grammars, random tokens; so few frames are kept that most masks meet the cut."""
     monkeypatch.setattr(masks, "_CUTS", cuts)
-    monkeypatch.setattr(runs, "MANY_THREADS", 4)
+    monkeypatch.setattr(runner, "MANY_THREADS", 4)
     num_masks = num_shared = 0
     for seed in range(120):
         rng = random.Random(seed)

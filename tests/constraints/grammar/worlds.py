@@ -6,12 +6,12 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from decodekit.constraints.bitmask import allocate_bitmask, ids_from_bitmask
-from decodekit.constraints.compiler import compile
 from decodekit.constraints.constraint import Constraint
+from decodekit.constraints.engine.bitmask import allocate_bitmask, ids_from_bitmask
 from decodekit.constraints.grammar.frames import root_frame
 from decodekit.constraints.grammar.rules import Rules
-from decodekit.constraints.matcher import Matcher
+from decodekit.constraints.matching.compiler import compile
+from decodekit.constraints.matching.matcher import Matcher
 from decodekit.constraints.network import Frame
 from decodekit.vocabulary import Vocabulary
 from tests.reference import earley

@@ -36,8 +36,8 @@ from typing import Any
 import jsonschema
 import numpy as np
 
-from decodekit.constraints.bitmask import allocate_bitmask, ids_from_bitmask
-from decodekit.constraints.compiler import CompiledGrammar
+from decodekit.constraints.engine.bitmask import allocate_bitmask, ids_from_bitmask
+from decodekit.constraints.matching.compiler import CompiledGrammar
 from decodekit.errors import ResourceLimitError, UnsatisfiableError, UnsupportedSchemaError
 from tests.reference import json_schema as reference
 from tests.reference.any_json import any_json

@@ -16,8 +16,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from decodekit.constraints.bitmask import allocate_bitmask, ids_from_bitmask
-from decodekit.constraints.compiler import CompiledGrammar
+from decodekit.constraints.engine.bitmask import allocate_bitmask, ids_from_bitmask
+from decodekit.constraints.matching.compiler import CompiledGrammar
 from decodekit.errors import ConstraintError
 from decodekit.vocabulary import Vocabulary
 from tests.reference.any_json import any_json

@@ -22,9 +22,9 @@ from typing import Any, Final
 
 import jsonschema
 
-from decodekit.constraints.compiler import compile
 from decodekit.constraints.json_schema import JsonSchema
-from decodekit.constraints.json_schema.objects import Order
+from decodekit.constraints.json_schema.frames.objects import Order
+from decodekit.constraints.matching.compiler import compile
 from decodekit.errors import ResourceLimitError, UnsatisfiableError
 from tests.reference.json_network import Item, SlowNetwork
 from tests.reference.vocabularies import byte_vocabulary

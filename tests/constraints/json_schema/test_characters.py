@@ -5,9 +5,9 @@ from itertools import pairwise
 
 import pytest
 
-from decodekit.constraints import ir
-from decodekit.constraints.ir import Node
-from decodekit.constraints.json_schema import characters, formats, patterns, text
+from decodekit.constraints.json_schema.strings import characters, formats, patterns, text
+from decodekit.constraints.language import ir
+from decodekit.constraints.language.node import Node
 
 PATTERNS = [
     "^a*$", "a", "[^a]", "^[ab]{2,4}$", "^(a|bc)*$", "(?=.*b)a", "^(?!ab)", r"\\", '"', r"^[\u0000-\u001f]$", "é|ü",

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from decodekit.constraints.bitmask import allocate_bitmask, ids_from_bitmask
-from decodekit.constraints.compiler import CompiledGrammar
+from decodekit.constraints.engine.bitmask import allocate_bitmask, ids_from_bitmask
 from decodekit.constraints.json_schema import JsonSchema
-from decodekit.constraints.matcher import Matcher
+from decodekit.constraints.matching.compiler import CompiledGrammar
+from decodekit.constraints.matching.matcher import Matcher
 from decodekit.errors import ConstraintError, UnsatisfiableError
 from decodekit.vocabulary import Vocabulary
 from tests.constraints.json_schema import corpora

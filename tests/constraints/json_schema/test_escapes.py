@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from decodekit.constraints.bitmask import allocate_bitmask, ids_from_bitmask
-from decodekit.constraints.compiler import CompiledGrammar
-from decodekit.constraints.json_schema import JsonSchema, escapes, text
-from decodekit.constraints.matcher import Matcher
+from decodekit.constraints.engine.bitmask import allocate_bitmask, ids_from_bitmask
+from decodekit.constraints.json_schema import JsonSchema
+from decodekit.constraints.json_schema.strings import escapes, text
+from decodekit.constraints.matching.compiler import CompiledGrammar
+from decodekit.constraints.matching.matcher import Matcher
 from decodekit.errors import ConstraintError, OptionError
 from tests.constraints.json_schema.fuzzing import DRAFTS, Source
 from tests.constraints.json_schema.test_mask_oracle import SCHEMAS, compare

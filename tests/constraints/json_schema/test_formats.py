@@ -10,13 +10,13 @@ import unicodedata
 import idna
 import pytest
 
-from decodekit.constraints import ir
-from decodekit.constraints.bitmask import allocate_bitmask, ids_from_bitmask
-from decodekit.constraints.compiler import compile
-from decodekit.constraints.guards import CompoundGuard
-from decodekit.constraints.ir import Node
-from decodekit.constraints.json_schema import formats, hostnames, text
-from decodekit.constraints.regex_syntax import parse
+from decodekit.constraints.constraint import CompoundGuard
+from decodekit.constraints.engine.bitmask import allocate_bitmask, ids_from_bitmask
+from decodekit.constraints.json_schema.strings import formats, hostnames, text
+from decodekit.constraints.language import ir
+from decodekit.constraints.language.node import Node
+from decodekit.constraints.matching.compiler import compile
+from decodekit.constraints.regex.syntax import parse
 from tests.constraints.json_schema.test_corpora import SUITE
 from tests.reference.any_json import any_json
 from tests.reference.json_network import accepts, is_admitted

@@ -8,7 +8,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from decodekit.constraints.json_schema.drafts import KEYWORDS, Draft
+from decodekit.constraints.json_schema.document.drafts import KEYWORDS, Draft
 from tests.constraints.json_schema import fuzzing
 from tests.constraints.json_schema.fuzzing import DRAFTS, Engine, FailureError, Oracle, Source, Tally
 from tests.reference import json_schema as reference

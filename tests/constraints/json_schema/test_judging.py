@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from decodekit.constraints.json_schema import instances
-from decodekit.constraints.json_schema.frames import SchemaNetwork
-from decodekit.constraints.json_schema.judging import RULES, Judge
-from decodekit.constraints.json_schema.meanings import MEANINGS
+from decodekit.constraints.json_schema.frames.frames import SchemaNetwork
+from decodekit.constraints.json_schema.guard.judging import RULES, Judge
+from decodekit.constraints.json_schema.meaning.keywords import MEANINGS
+from decodekit.constraints.json_schema.values import instances
 from decodekit.errors import InvalidConstraintError
 from tests.constraints.json_schema.fuzzing import DRAFTS, Source
 from tests.constraints.json_schema.test_against_jsonschema import SCALARS, random_value

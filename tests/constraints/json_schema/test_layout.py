@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from decodekit.constraints import ir
-from decodekit.constraints.automaton import Automaton
-from decodekit.constraints.bitmask import allocate_bitmask, ids_from_bitmask
-from decodekit.constraints.compiler import CompiledGrammar
-from decodekit.constraints.json_schema import JsonSchema, frames, layout
-from decodekit.constraints.unfolding import Unfolding
+from decodekit.constraints.engine.automaton import Automaton
+from decodekit.constraints.engine.bitmask import allocate_bitmask, ids_from_bitmask
+from decodekit.constraints.engine.recogniser import Unfolding
+from decodekit.constraints.json_schema import JsonSchema
+from decodekit.constraints.json_schema.frames import frames, layout
+from decodekit.constraints.language import ir
+from decodekit.constraints.matching.compiler import CompiledGrammar
 from decodekit.errors import OptionError
 from tests.reference.vocabularies import byte_vocabulary
 

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from decodekit.constraints.bitmask import allocate_bitmask, ids_from_bitmask
-from decodekit.constraints.compiler import CompiledGrammar
+from decodekit.constraints.engine.bitmask import allocate_bitmask, ids_from_bitmask
 from decodekit.constraints.json_schema import JsonSchema
+from decodekit.constraints.matching.compiler import CompiledGrammar
 from decodekit.errors import ConstraintError
 from decodekit.vocabulary import Vocabulary
 from tests.constraints.json_schema import corpora

@@ -10,9 +10,10 @@ from fractions import Fraction
 
 import pytest
 
-from decodekit.constraints import ir
-from decodekit.constraints.json_schema import numbers
-from decodekit.constraints.json_schema.numbers import NumberSpec, exact
+from decodekit.constraints.json_schema.values import numbers
+from decodekit.constraints.json_schema.values.numbers import NumberSpec, exact
+from decodekit.constraints.language import ir
+from decodekit.constraints.language.node import Node
 from decodekit.errors import ResourceLimitError
 
 NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?\Z")
@@ -55,7 +56,7 @@ def _words() -> list[str]:
 WORDS = _words()
 
 
-def holds(node: ir.Node, word: str) -> bool:
+def holds(node: Node, word: str) -> bool:
     for byte in word.encode():
         node = node.derivative(byte)
     return node.is_nullable

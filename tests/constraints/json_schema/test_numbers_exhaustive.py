@@ -15,10 +15,11 @@ from typing import Any, Final
 import jsonschema
 import pytest
 
-from decodekit.constraints import ir
-from decodekit.constraints.compiler import compile
-from decodekit.constraints.ir import Node
-from decodekit.constraints.json_schema import JsonSchema, numbers, scalars
+from decodekit.constraints.json_schema import JsonSchema
+from decodekit.constraints.json_schema.values import numbers, scalars
+from decodekit.constraints.language import ir
+from decodekit.constraints.language.node import Node
+from decodekit.constraints.matching.compiler import compile
 from tests.constraints.views import Views
 from tests.reference.vocabularies import byte_vocabulary
 

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from decodekit.constraints.json_schema.pointers import innermost, open_at_end, pointer
+from decodekit.constraints.json_schema.document.pointers import innermost, open_at_end, pointer
 
 
 @pytest.mark.parametrize(

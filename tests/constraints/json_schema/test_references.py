@@ -12,8 +12,8 @@ import pytest
 import referencing
 from referencing.jsonschema import specification_with
 
-from decodekit.constraints.json_schema import check
-from decodekit.constraints.json_schema.loader import Library
+from decodekit.constraints.author.coverage import check
+from decodekit.constraints.json_schema.document.loader import Library
 from decodekit.errors import UnresolvableReferenceError, UnsupportedSchemaError
 from decodekit.testing import check_language
 from tests.reference.any_json import any_json

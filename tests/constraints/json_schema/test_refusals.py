@@ -4,7 +4,9 @@ from typing import Any
 
 import pytest
 
-from decodekit.constraints.json_schema import JsonSchema, check, support
+from decodekit.constraints.author.coverage import check
+from decodekit.constraints.json_schema import JsonSchema
+from decodekit.constraints.json_schema.document import support
 from decodekit.errors import (
     ConstraintError,
     InvalidConstraintError,

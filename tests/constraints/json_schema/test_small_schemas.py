@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
-from decodekit.constraints.json_schema import schema, shape, text
-from decodekit.constraints.json_schema.arrays import ArrayPlan
-from decodekit.constraints.json_schema.objects import ObjectPlan
-from decodekit.constraints.json_schema.semantics import Semantics
+from decodekit.constraints.json_schema import schema
+from decodekit.constraints.json_schema.frames.arrays import ArrayPlan
+from decodekit.constraints.json_schema.frames.objects import ObjectPlan
+from decodekit.constraints.json_schema.meaning.semantics import Semantics
+from decodekit.constraints.json_schema.strings import text
+from decodekit.constraints.json_schema.values import shape
 from decodekit.errors import ResourceLimitError, UnsatisfiableError
 from tests.constraints.json_schema import small_schemas as small
 from tests.constraints.json_schema.small_schemas import Schema

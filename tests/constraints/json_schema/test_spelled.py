@@ -4,10 +4,11 @@ import random
 
 import pytest
 
-from decodekit.constraints import emptiness, ir
-from decodekit.constraints.ir import Node
-from decodekit.constraints.json_schema import patterns, spelled, text
-from decodekit.constraints.json_schema.characters import row
+from decodekit.constraints.json_schema.strings import patterns, spelled, text
+from decodekit.constraints.json_schema.strings.characters import row
+from decodekit.constraints.language import ir
+from decodekit.constraints.language import node as nodes
+from decodekit.constraints.language.node import Node
 from decodekit.errors import ResourceLimitError
 
 PATTERNS = [
@@ -25,10 +26,10 @@ BEGINNINGS = [b"", b"", b"", b"a", b"ab", b"\\", b"\\u00", b"\xc3", b"\xf0\x9f"]
 
 def by_bytes(node: Node, monkeypatch: pytest.MonkeyPatch) -> bool:
     with monkeypatch.context() as patch:
-        patch.setattr(emptiness, "deciders", [])
-        emptiness._emptiness.clear()
+        patch.setattr(nodes, "deciders", [])
+        nodes._emptiness.clear()
         answer = node.is_empty
-        emptiness._emptiness.clear()
+        nodes._emptiness.clear()
     return answer
 
 
@@ -78,7 +79,7 @@ def test_counting(monkeypatch: pytest.MonkeyPatch) -> None:
         assert fast is not None
         with monkeypatch.context() as patch:
             patch.setattr(spelled, "num_texts", lambda body, limit: None)
-            assert fast == text.num_texts(node, limit), node
+            assert fast == spelled.num_texts(node, limit), node
         num_finite += 0 < fast < limit
     assert num_finite > 5
 

@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterable, Sequence
 
 import pytest
 
-from decodekit.constraints import ir, regex, utf8
-from decodekit.constraints.ir import Node
-from decodekit.constraints.json_schema import patterns, spelled, text
-from decodekit.constraints.json_schema.escapes import Sparing
+from decodekit.constraints.json_schema.strings import patterns, spelled, text
+from decodekit.constraints.json_schema.strings.escapes import Sparing
+from decodekit.constraints.language import ir, utf8
+from decodekit.constraints.language.node import Node
+from decodekit.constraints.regex import regex
 from tests.reference.regex import Char, Place, Quantifier, World, written
 
 SPELLINGS = {
@@ -52,7 +53,7 @@ def test_every_spelling_of_every_list_of_two_texts() -> None:
         assert words_of(node) == set().union(*map(spellings, chosen)), chosen
         needed = set().union(*(spellings(value, NEEDLESS) for value in chosen))
         assert words_of(Sparing(node)) == needed, chosen
-        assert text.num_texts(node, 5) == len(chosen)
+        assert spelled.num_texts(node, 5) == len(chosen)
     assert len(lists) > 900
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from decodekit.constraints.json_schema import check
+from decodekit.constraints.author.coverage import check
 from decodekit.errors import ResourceLimitError, UnsatisfiableError, UnsupportedSchemaError
 from decodekit.testing import check_language
 from tests.constraints.json_schema.test_against_jsonschema import walk

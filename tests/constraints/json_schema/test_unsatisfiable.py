@@ -11,8 +11,8 @@ import pytest
 
 import decodekit as dk
 from decodekit.constraints import sample_text
-from decodekit.constraints.json_schema.frames import SchemaNetwork
-from decodekit.constraints.json_schema.unsatisfiable import Reasons
+from decodekit.constraints.json_schema.frames.frames import SchemaNetwork
+from decodekit.constraints.json_schema.messages.unsatisfiable import Reasons
 from decodekit.errors import ConstraintError, UnsatisfiableError
 from tests.constraints.json_schema import fuzzing
 from tests.reference.any_json import any_json
@@ -291,7 +291,7 @@ def test_negative_control() -> None:
 
 def test_a_reason_of_many_parts_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without questions left a reason gets longer, and stays true."""
-    monkeypatch.setattr("decodekit.constraints.json_schema.unsatisfiable.MAX_GOALS", 0)
+    monkeypatch.setattr("decodekit.constraints.json_schema.messages.unsatisfiable.MAX_GOALS", 0)
     schema = {"type": "string", "const": 1, "minLength": 2, "title": "x"}
     (reason,) = dk.check(schema).reasons
     assert reason == 'for type "string", const 1 and minLength 2 exclude each other'

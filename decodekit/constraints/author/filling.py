@@ -1,0 +1,75 @@
+r"""What of a JSON text says nothing: the white space between its tokens, and the escapes in its strings.
+
+A model that may write either as it likes can spend its whole budget on them (``"\u006c\u006f…"``, a page of blanks),
+and the text that is cut shows it. `remark` says so, and names the option that forbids it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from decodekit.constraints.constraint import Constraint
+from decodekit.constraints.json_schema.schema import JsonSchema
+
+MOSTLY: Final = 0.5
+"""Share of the characters from which on a text is mostly of a kind."""
+MIN_CHARACTERS: Final = 16
+"""Shorter texts are too short to say what they are made of."""
+
+_PART: Final = re.compile(r'"(?:[^"\\]|\\(?:u[0-9A-Fa-f]{0,4}|.|$))*(?:"|$)|[ \t\r\n]+', re.DOTALL)
+_ESCAPE: Final = re.compile(r"\\(?:u[0-9A-Fa-f]{0,4}|.|$)", re.DOTALL)
+_NEEDED: Final = re.compile(r'\\(?:["\\bfnrt]?|u?|u0{0,2}|u00(?:[01][0-9A-Fa-f]?|2|22|5|5[cC]))')
+
+
+@dataclass(frozen=True)
+class Filling:
+    """Characters of a text, which may be the beginning of one, that say little.
+
+    Attributes:
+        blanks: white space between the tokens of JSON.
+        needless: escapes of characters that JSON can write as themselves.
+        needed: other escapes, such as line breaks.
+    """
+
+    blanks: int = 0
+    needless: int = 0
+    needed: int = 0
+
+
+def filling(text: str) -> Filling:
+    """Count; what stands in strings is no white space."""
+    blanks = needless = needed = 0
+    for part in _PART.findall(text):
+        if not part.startswith('"'):
+            blanks += len(part)
+            continue
+        for escape in _ESCAPE.findall(part):
+            if _NEEDED.fullmatch(escape):
+                needed += len(escape)
+            else:
+                needless += len(escape)
+    return Filling(blanks, needless, needed)
+
+
+def remark(constraint: Constraint, text: str) -> tuple[str, str] | None:
+    """What a text that was cut is mostly made of, and what to do about it; None if it is made of something else."""
+    from decodekit.constraints.wire import json_schema_in  # which brings the grammars along
+
+    schema = json_schema_in(constraint)
+    if schema is None or len(text) < MIN_CHARACTERS:
+        return None
+    found = filling(text)
+    kinds = {
+        "white space between the values": (found.blanks, _about_blanks(schema)),
+        "escapes that JSON does not need": (found.needless, 'escapes="needed" (--escapes needed)'),
+        "escapes in strings": (found.needed, "maxLength or a pattern for the strings"),
+    }
+    kind, (number, hint) = max(kinds.items(), key=lambda item: item[1][0])
+    return (f"{number / len(text):.0%} of it is {kind}", hint) if number >= MOSTLY * len(text) else None
+
+
+def _about_blanks(schema: JsonSchema) -> str:
+    value = "natural" if schema.whitespace == "any" else "compact"
+    return f'whitespace="{value}" (--whitespace {value})'

@@ -1,0 +1,1 @@
+"""The least text that completes a beginning, as bytes and as tokens, and the longest text of a constraint."""

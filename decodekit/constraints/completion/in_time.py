@@ -1,0 +1,350 @@
+"""The tokens after which a text can still end in time, found without trying one after the other.
+
+Example: a name of at most 60 characters is being read, and after this token five more may come. Of 131,072 tokens some
+128,900 stay in the string. They lead to hundreds of states, which differ in how many characters may follow, but after
+each of them the shortest rest is ``"}``: they are one class, and one question answers for all of them. Tokens that end
+in half a character are a few classes more, by the bytes that it lacks. A few hundred tokens leave the string; those
+among them that the constraint allows here are looked at one by one, and are classes by the state that they lead to.
+
+So a state has its tokens in classes, each with a representative, the token with the least id. The classes are kept;
+which of them end in time is asked for each number of tokens that is left. The tokens of a class lead to one state, or
+to states with equally short words of the lexeme that is read and the same behind it. A captured text makes every token
+a state of its own (the key of an object); those that can become no declared or used key are as good as one another.
+Where that is not certain (numbers of which no two may be equal), a class may hold a token that is further from the end
+than its representative: who draws one asks for it again.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from itertools import count
+from typing import Final
+
+import numpy as np
+
+from decodekit.constraints.completion.closing import Completions
+from decodekit.constraints.engine.automaton import Int32Array
+from decodekit.constraints.engine.bitmask import bitmask_from_ids, ids_from_bitmask
+from decodekit.constraints.engine.configurations import Configuration, State
+from decodekit.constraints.engine.division import NONE
+from decodekit.constraints.engine.masks import Masks
+from decodekit.constraints.engine.recogniser import Unfolding
+from decodekit.constraints.engine.successors import read_as, successor, token_bytes_of
+from decodekit.constraints.engine.token_index import NO_NODES, WayOut, all_tokens
+from decodekit.constraints.language.shortest import shortest_word
+from decodekit.constraints.network import Fresh
+from decodekit.errors import ResourceLimitError
+from decodekit.vocabulary import Vocabulary
+
+MAX_STATES: Final = 256
+"""States whose classes are kept, per grammar."""
+MAX_SINGLE: Final = 4096
+"""So many tokens are looked at one by one; where they are more and no text is captured, all are read together."""
+MAX_SEARCHED: Final = 300
+"""States that the search of a completion may look at where tokens are left out."""
+_MAX_SETS: Final = 4  # of tokens that are left out
+_MAX_INSIDE: Final = 512  # lexical states whose classes are kept
+_MAX_CLASSES: Final = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class TokenClass:
+    """Tokens that leave a text equally far from its end.
+
+    Attributes:
+        representative: the one with the least id.
+        words: all of them, int32 [words]; None if there is no other.
+    """
+
+    representative: int
+    words: Int32Array | None
+
+    def first_without(self, forbidden: Int32Array) -> int | None:
+        """The first token that is not among those of another set, int32 [words]; None if there is none."""
+        if self.words is None:
+            token = self.representative
+            return None if forbidden[token >> 5] >> (token & 31) & 1 else token
+        return _first(self.words & ~forbidden)
+
+    def add_to(self, row: Int32Array) -> None:
+        """Set the bits of the tokens."""
+        if self.words is None:
+            row.view(np.uint32)[self.representative >> 5] |= np.uint32(1 << (self.representative & 31))
+        else:
+            row |= self.words
+
+
+class InTime:
+    """Which tokens leave enough time, for the states of one unfolding over one vocabulary. Thread-safe.
+
+    Args:
+        unfolding, masks, completions: of the grammar.
+        vocabulary: its tokens.
+    """
+
+    def __init__(self, unfolding: Unfolding, masks: Masks, completions: Completions, vocabulary: Vocabulary) -> None:
+        self._unfolding, self._masks = unfolding, masks
+        self._vocabulary = vocabulary
+        self._completions: OrderedDict[frozenset[int], Completions] = OrderedDict({NONE: completions})
+        self._index = all_tokens(vocabulary).whole
+        self._eos_words = bitmask_from_ids(sorted(vocabulary.eos_token_ids), vocabulary.size)
+        self._classes: OrderedDict[State, tuple[TokenClass, ...]] = OrderedDict()
+        self._inside: OrderedDict[int, tuple[Int32Array, ...]] = OrderedDict()  # by lexical state
+
+    def fill(
+        self, row: Int32Array, num_tokens: int, state: State, path: Callable[[], bytes], left_out: frozenset[int]
+    ) -> None:
+        """Write the allowed tokens after which a completion has at most `num_tokens` tokens, int32 [words].
+
+        Args:
+            row: where to write.
+            num_tokens: how many may come after the token.
+            state: what the token is read in.
+            path: gives a text that leads there.
+            left_out: tokens that no completion may have; see `closing`.
+        """
+        row[:] = self._eos_words if state.is_accepting and num_tokens >= 0 else 0
+        for one in self.classes(state) if num_tokens >= 0 else ():
+            if self.ends_within(num_tokens, state, one.representative, path, left_out):
+                one.add_to(row)
+
+    def ends_within(
+        self, num_tokens: int, state: State, token: int, path: Callable[[], bytes], left_out: frozenset[int]
+    ) -> bool:
+        """Whether `token` is allowed and a completion of the text after it has at most so many tokens."""
+        target = successor(self._unfolding, self._vocabulary, state, token)
+        if target is None or num_tokens < 0:
+            return False
+        if target.is_accepting or target is self._unfolding.ended:
+            return True
+        return self._without(left_out).are_enough(
+            num_tokens, target, lambda: path() + read_as(self._unfolding, self._vocabulary, state, token)
+        )
+
+    def completion(self, state: State, path: Callable[[], bytes], left_out: frozenset[int]) -> tuple[int, ...]:
+        """Few tokens with which the text becomes whole.
+
+        Raises:
+            ResourceLimitError: none were found within bounds.
+        """
+        completions = self._without(left_out)
+        try:
+            return completions.tokens(state, path)
+        except ResourceLimitError:
+            found = self._search(state, path(), left_out) if left_out else None
+            if found is None:
+                raise
+            return found
+
+    def _search(self, state: State, path: bytes, left_out: frozenset[int]) -> tuple[int, ...] | None:
+        """Tokens that make the text whole, none of those left out: what may be nearest to an end is tried first.
+
+        For texts whose shortest completions cannot be divided into the tokens that remain, though longer ones can.
+        """
+        forbidden = bitmask_from_ids(left_out, self._vocabulary.size)
+        order = count()
+        agenda: list[tuple[int, int, State, tuple[int, ...], bytes]] = [(0, next(order), state, (), path)]
+        seen = {state}
+        for _ in range(MAX_SEARCHED):
+            if not agenda:
+                return None
+            *_, current, tokens, read = heapq.heappop(agenda)
+            for one in self.classes(current):
+                token = one.first_without(forbidden)
+                target = None if token is None else successor(self._unfolding, self._vocabulary, current, token)
+                if token is None or target is None or target in seen:
+                    continue
+                seen.add(target)
+                so_far, text = (*tokens, token), read + read_as(self._unfolding, self._vocabulary, current, token)
+
+                def path_to(text: bytes = text) -> bytes:
+                    return text
+
+                try:
+                    return so_far + self._without(left_out).tokens(target, path_to)
+                except ResourceLimitError:
+                    rest = len(self._without(NONE).text(target, path_to))
+                    heapq.heappush(agenda, (len(so_far) + rest, next(order), target, so_far, text))
+        return None
+
+    def _without(self, left_out: frozenset[int]) -> Completions:
+        """The completions that have none of some tokens; kept for the few sets that were asked for last."""
+        found = self._completions.get(left_out)
+        if found is None:
+            usual = self._completions[NONE]
+            found = Completions(usual.root, self._unfolding, self._vocabulary, left_out, usual)
+            self._completions[left_out] = found
+            while len(self._completions) > _MAX_SETS:
+                self._completions.popitem(last=False)
+                self._completions[NONE] = usual
+        return found
+
+    def classes(self, state: State) -> tuple[TokenClass, ...]:
+        """The allowed tokens of a state in classes, those of the end of the text aside."""
+        known = self._classes.get(state)
+        if known is None:
+            with self._unfolding.automaton.lock:
+                known = self._classes[state] = tuple(self._make(state))
+                while len(self._classes) > MAX_STATES:
+                    self._classes.popitem(last=False)
+        return known
+
+    @property
+    def num_bytes(self) -> int:
+        """About how much memory is kept."""
+        rows = [one.words for some in list(self._classes.values()) for one in some if one.words is not None]
+        inside = sum(map(len, list(self._inside.values())))
+        others = sum(one.num_bytes for left_out, one in list(self._completions.items()) if left_out)
+        return (
+            others + self._eos_words.nbytes * (len(rows) + inside) + 100 * sum(map(len, list(self._classes.values())))
+        )
+
+    def _make(self, state: State) -> Iterator[TokenClass]:
+        """The classes of a state. The automaton's lock is held."""
+        allowed: Int32Array = self._masks.mask(state).words & ~self._eos_words
+        walked = [one for one in state.configurations if self._masks.is_walked(one)]
+        others = [one for one in state.configurations if not self._masks.is_walked(one)]
+        if not walked:
+            yield from self._by_state(state, allowed)
+            return
+        none: Int32Array = np.zeros_like(allowed)
+        # What is allowed by a configuration that is not walked, or leaves a lexeme, is looked at one by one.
+        single: Int32Array = self._masks.tokens_of(others) & allowed if others else none
+        inside: Int32Array = allowed & ~single
+        exits = [self._exits(one, inside) for one in walked]
+        for leaving, groups in exits:
+            single |= leaving
+            if len(walked) > 1:
+                single |= _union(groups, none)
+        left = single if len(walked) > 1 else single | _union(exits[0][1], none)
+        alike = [inside & ~left]  # disjoint; each stays inside the same lexemes, the same way
+        for lexical, *_ in walked:
+            parts = self._inside_of(lexical)
+            parts = (*parts, ~_union(parts, none))
+            alike = [both for one in alike for part in parts if (both := one & part).any()]
+            if len(alike) > _MAX_CLASSES:
+                yield from self._by_state(state, allowed)
+                return
+        yield from map(self._class_of, alike)
+        if len(walked) == 1:
+            yield from (self._class_of(words) for group in exits[0][1] if (words := group & ~single).any())
+        yield from self._by_state(state, single)
+
+    def _inside_of(self, lexical: int) -> tuple[Int32Array, ...]:
+        """The tokens inside a lexeme by the shortest word that is left of it, int32 [words] each."""
+        known = self._inside.get(lexical)
+        if known is None:
+            automaton = self._unfolding.automaton
+            reached = self._index.reached(automaton, lexical)
+            tokens = np.flatnonzero(reached)
+            targets = reached[tokens]
+            groups: dict[Hashable, list[int]] = {}
+            for target in np.flatnonzero(np.bincount(targets)).tolist():
+                groups.setdefault(self._rest_of(target), []).append(target)
+            group_of = np.zeros(automaton.num_states, np.int32)
+            for number, some in enumerate(groups.values()):
+                group_of[some] = number
+            numbers = group_of[targets]
+            size = self._vocabulary.size
+            known = tuple(bitmask_from_ids(tokens[numbers == number], size) for number in range(len(groups)))
+            self._inside[lexical] = known
+            while len(self._inside) > _MAX_INSIDE:
+                self._inside.popitem(last=False)
+        return known
+
+    def _rest_of(self, lexical: int) -> Hashable:
+        """What makes two states of a lexeme as good as one another: the shortest word, if it ends in one way alone."""
+        node = self._unfolding.automaton.nodes[lexical]
+        return lexical if node is None or node.is_labelled else shortest_word(node)
+
+    def _exits(self, configuration: Configuration, asked: Int32Array) -> tuple[Int32Array, list[Int32Array]]:
+        """Of some tokens, those that may leave the lexeme of a configuration or are apart for another reason; and those
+        that leave a captured text that nobody knows, by what follows it.
+        """
+        _, reader, _, text = configuration
+        apart: list[int] = []
+        groups: dict[tuple[int, bytes], list[int]] = {}
+        is_asked = np.unpackbits(
+            np.ascontiguousarray(asked).astype("<i4", copy=False).view(np.uint8), bitorder="little"
+        )
+        for index, walk in self._masks.walks_of(configuration):
+            for label_set in walk.label_sets:
+                before, at = walk.before.get(label_set, NO_NODES), walk.at.get(label_set, NO_NODES)
+                tokens = index.below(before, at)
+                tokens = tokens[is_asked[tokens] != 0]
+                common = None if text is None else self._unfolding.fresh(reader, label_set)
+                if text is None or common is None or common[0].decode(text) is None:
+                    apart += tokens.tolist()
+                    continue
+                apart += self._towards_listed(text, common[0])
+                ways = index.ways_out(walk, label_set)
+                for token in tokens.tolist():
+                    suffix = self._after_text(token, text, ways, common[0])
+                    if suffix is None:
+                        apart.append(token)
+                    else:
+                        groups.setdefault((label_set, suffix), []).append(token)
+        size = self._vocabulary.size
+        return bitmask_from_ids(apart, size) & asked, [bitmask_from_ids(some, size) for some in groups.values()]
+
+    def _after_text(self, token: int, text: bytes, ways: Mapping[bytes, WayOut], fresh: Fresh) -> bytes | None:
+        """What follows a captured text in a token that ends it; None if the text is listed, or its end not certain."""
+        data = self._vocabulary.token_bytes[token] or b""
+        ends = [end for end in range(1, len(data) + 1) if data[:end] in ways]
+        if len(ends) != 1:
+            return None
+        known = fresh.decode(text + data[: ends[0] - len(fresh.end)])
+        return None if known is None or known in fresh.listed else data[ends[0] :]
+
+    def _towards_listed(self, text: bytes, fresh: Fresh) -> Iterator[int]:
+        """The tokens after which a captured text may still become a listed one."""
+        so_far = fresh.decode(text)
+        assert so_far is not None
+        for known in fresh.listed:
+            if known.startswith(so_far):
+                yield from self._index.along(fresh.spell(known[len(so_far) :]))
+
+    def _by_state(self, state: State, words: Int32Array) -> Iterator[TokenClass]:
+        """Some tokens by the state that they lead to."""
+        tokens = ids_from_bitmask(words)
+        groups: dict[State, list[int]] = {}
+        if len(tokens) > MAX_SINGLE and all(text is None for *_, text in state.configurations):
+            found, numbers, states = token_bytes_of(self._vocabulary).after(self._unfolding, state)
+            is_asked = np.isin(found, tokens)
+            found, numbers = found[is_asked], numbers[is_asked]
+            for number in np.flatnonzero(np.bincount(numbers)).tolist():
+                groups[states[number]] = found[numbers == number].tolist()
+            tokens = tokens[~np.isin(tokens, found)]  # special tokens
+        for token in tokens.tolist():
+            target = successor(self._unfolding, self._vocabulary, state, token)
+            if target is not None:
+                groups.setdefault(target, []).append(token)
+        for some in groups.values():
+            yield (
+                self._class_of(bitmask_from_ids(some, self._vocabulary.size))
+                if len(some) > 1
+                else TokenClass(some[0], None)
+            )
+
+    def _class_of(self, words: Int32Array) -> TokenClass:
+        first = _first(words)
+        assert first is not None
+        return TokenClass(first, words)
+
+
+def _first(words: Int32Array) -> int | None:
+    """The token with the least id; None if there is none."""
+    used = np.flatnonzero(words)
+    if not len(used):
+        return None
+    bits = int(words[used[0]]) & 0xFFFFFFFF
+    return 32 * int(used[0]) + (bits & -bits).bit_length() - 1
+
+
+def _union(some: Sequence[Int32Array], none: Int32Array) -> Int32Array:
+    """The tokens of any of some sets."""
+    return reduce(np.bitwise_or, some, none)

@@ -1,0 +1,246 @@
+"""The lexical automaton: derivatives as numbered states, with their transitions in one table that grows on demand.
+
+Languages are hash-consed, so one automaton serves all constraints of the process: two schemas that hold the same string
+language share its states, and what a vocabulary learned about them. A state exists only if a word can be completed from
+it; whatever leads nowhere is the state `DEAD`.
+
+The table costs one kilobyte per state. When it outgrows `EPOCH_STATES` the next grammar starts a new automaton, and the
+old one goes with the last grammar that uses it; an automaton that reaches `MAX_STATES` refuses to grow.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_right
+from collections.abc import Hashable
+from functools import lru_cache
+from typing import Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from decodekit.constraints.language.ir import bytes_of, label_range
+from decodekit.constraints.language.node import Block, Node
+from decodekit.errors import ResourceLimitError
+
+Int32Array: TypeAlias = npt.NDArray[np.int32]
+UInt8Array: TypeAlias = npt.NDArray[np.uint8]
+
+DEAD: Final = 0
+OPEN: Final = -1
+"""In a row: something may follow, and `Automaton.follow` finds out what."""
+
+EPOCH_STATES: Final = 100_000
+MAX_STATES: Final = 1_000_000
+
+# What `kinds` holds.
+NOT_EXPANDED: Final = 0
+INNER: Final = 1  # some byte may follow
+FINAL: Final = 2  # a word ends here and no byte may follow
+
+
+class Automaton:
+    """Lexical states as integers; row s of `next` is known once ``kinds[s]`` is not `NOT_EXPANDED`.
+
+    Growth replaces the arrays: read an attribute anew after every call that may expand. Methods are thread-safe. Who
+    reads the arrays beside them, as a walk does, holds `lock`; what was learned is kept where no lock is needed.
+
+    Attributes:
+        lock: held by everything that makes states; reentrant.
+        next: target state by state and byte, or `OPEN`, int32 [capacity, 256].
+        kinds: uint8 [capacity].
+        endings: number of the label set with which a word may end here, int32 [capacity]; 0 where none ends.
+        low, high: range of the labels of all words from here, where they are numbers, else -1; int32 [capacity].
+        labels: the labels of a state, by state.
+        label_sets: the labels by number in `endings`.
+    """
+
+    def __init__(self) -> None:
+        self.next: Int32Array = np.zeros((256, 256), np.int32)
+        self.kinds: UInt8Array = np.zeros(256, np.uint8)
+        self.endings: Int32Array = np.zeros(256, np.int32)
+        self.low: Int32Array = np.full(256, -1, np.int32)
+        self.high: Int32Array = np.full(256, -1, np.int32)
+        self.nodes: list[Node | None] = [None]
+        self.labels: list[tuple[Hashable, ...]] = [()]
+        self.label_sets: list[tuple[Hashable, ...]] = [()]
+        self._label_set_of: dict[tuple[tuple[type, Hashable], ...], int] = {(): 0}
+        self._state_of: dict[Node, int] = {}
+        self._saturated: dict[tuple[int, int], int] = {}
+        self._blocks: list[Block] = []
+        self._block_starts: list[int] = []  # the root state of each block
+        self.lock = threading.RLock()
+        self.kinds[DEAD] = INNER  # never looked at; it only must not be expanded
+
+    @property
+    def num_states(self) -> int:
+        """Number of states, `DEAD` included."""
+        return len(self.nodes)
+
+    def state(self, node: Node) -> int:
+        """The state whose remaining words are those of `node`; `DEAD` if there are none.
+
+        Raises:
+            ResourceLimitError: too many states, or too many to tell whether the language is empty.
+        """
+        known = self._state_of.get(node)
+        if known is not None:
+            return known
+        with self.lock:
+            known = self._state_of.get(node)
+            if known is not None:
+                return known
+            if node.is_empty:
+                return DEAD
+            block = node.block()
+            state = self._allocate(1 if block is None else block.num_states)
+            labels = self.labels[state] = node.labels
+            self.endings[state] = self._label_set(labels)
+            if node.is_labelled:
+                self.low[state], self.high[state] = label_range(node) or (-1, -1)
+            self.nodes[state] = node
+            self._state_of[node] = state
+            if block is not None:
+                self._lay_out(state, block)
+            return state
+
+    def _allocate(self, num_states: int) -> int:
+        """Make room for some states; returns the first."""
+        start = len(self.nodes)
+        if start + num_states > MAX_STATES:
+            raise ResourceLimitError(
+                f"the constraint needs more than {MAX_STATES:,} lexical states",
+                hint="simplify its patterns or lower its counts",
+            )
+        while start + num_states > len(self.kinds):
+            self._grow()
+        if num_states == 1:
+            self.nodes.append(None)
+            self.labels.append(())
+        else:
+            self.nodes.extend([None] * num_states)
+            self.labels.extend([()] * num_states)
+        return start
+
+    def _label_set(self, labels: tuple[Hashable, ...]) -> int:
+        key = tuple((type(label), label) for label in labels)
+        number = self._label_set_of.get(key)
+        if number is None:
+            number = self._label_set_of[key] = len(self.label_sets)
+            self.label_sets.append(labels)
+        return number
+
+    def _lay_out(self, start: int, block: Block) -> None:
+        """Write the rows of a block whose root is `start`."""
+        stop = start + block.num_states
+        self._blocks.append(block)
+        self._block_starts.append(start)
+        self.next[start + block.source, block.byte] = start + block.target
+        self.next[start + block.open_state, block.open_byte] = OPEN
+        self.kinds[start:stop] = INNER
+        if self.low[start] >= 0:
+            # The words of a list are labelled in their order.
+            first = self.low[start]
+            self.low[start:stop], self.high[start:stop] = first + block.low, first + block.high
+        for state, end in zip((start + block.end_state).tolist(), block.ends, strict=True):
+            for mask, target in end.transitions():
+                successor = self.state(target)
+                for byte in bytes_of(mask):
+                    self.next[state, byte] = successor
+
+    def follow(self, state: int, byte: int) -> int:
+        """The state behind an edge that was left open, which is written down."""
+        with self.lock:
+            target = int(self.next[state, byte])
+            if target == OPEN:
+                number = bisect_right(self._block_starts, state) - 1
+                target = self.state(self._blocks[number].open_node(state - self._block_starts[number]))
+                self.next[state, byte] = target
+            return target
+
+    def expand(self, state: int) -> None:
+        """Fill the row of `state`."""
+        with self.lock:
+            if self.kinds[state] != NOT_EXPANDED:
+                return
+            node = self.nodes[state]
+            assert node is not None
+            row = np.zeros(256, np.int32)
+            for mask, target in node.transitions():
+                successor = self.state(target)
+                if successor != DEAD:
+                    row[_byte_indices(mask)] = successor
+            node.forget()
+            self.next[state] = row
+            self.kinds[state] = INNER if row.any() else FINAL
+
+    def step(self, state: int, byte: int) -> int:
+        """The state after `byte`, or `DEAD`."""
+        with self.lock:
+            if self.kinds[state] == NOT_EXPANDED:
+                self.expand(state)
+            target = int(self.next[state, byte])
+            return self.follow(state, byte) if target == OPEN else target
+
+    def saturated(self, state: int, limit: int) -> int:
+        """A state that behaves as `state` for the next `limit` bytes, the same one for many large counts."""
+        with self.lock:
+            node = self.nodes[state]
+            if node is None or not node.has_counts:
+                return state
+            key = (state, limit)
+            if key not in self._saturated:
+                self._saturated[key] = self.state(node.saturated(limit))
+            return self._saturated[key]
+
+    def is_final(self, state: int) -> bool:
+        """Whether no byte may follow."""
+        with self.lock:
+            if self.kinds[state] == NOT_EXPANDED:
+                self.expand(state)
+            return bool(self.kinds[state] == FINAL)
+
+    def first_bytes(self, state: int) -> UInt8Array:
+        """Which bytes may follow, uint8 [256] of 0 and 1."""
+        with self.lock:
+            if self.kinds[state] == NOT_EXPANDED:
+                self.expand(state)
+            first: UInt8Array = (self.next[state] != DEAD).astype(np.uint8)
+            return first
+
+    def _grow(self) -> None:
+        capacity = 2 * len(self.kinds)
+        table = np.zeros((capacity, 256), np.int32)
+        table[: len(self.next)] = self.next
+        kinds = np.zeros(capacity, np.uint8)
+        kinds[: len(self.kinds)] = self.kinds
+        endings = np.zeros(capacity, np.int32)
+        endings[: len(self.endings)] = self.endings
+        low, high = np.full(capacity, -1, np.int32), np.full(capacity, -1, np.int32)
+        low[: len(self.low)], high[: len(self.high)] = self.low, self.high
+        self.next, self.endings, self.kinds, self.low, self.high = table, endings, kinds, low, high
+
+
+@lru_cache(maxsize=65_536)
+def _byte_indices(mask: int) -> npt.NDArray[np.intp]:
+    return np.array(bytes_of(mask), np.intp)
+
+
+_current = Automaton()
+_current_lock = threading.Lock()
+
+
+def shared_automaton() -> Automaton:
+    """The automaton for the next grammar: the one of the process, or a new one if that has grown too large."""
+    global _current
+    with _current_lock:
+        if _current.num_states > EPOCH_STATES:
+            _current = Automaton()
+        return _current
+
+
+def begin_epoch() -> None:
+    """Let the next grammar start a new automaton, to have the memory of the old one back once no grammar uses it."""
+    global _current
+    with _current_lock:
+        _current = Automaton()

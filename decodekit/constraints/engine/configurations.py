@@ -1,0 +1,295 @@
+"""Configurations: what one state of a constraint is made of, as numbers in flat arrays that compiled code reads.
+
+A configuration is (lexical state, reader, stack, captured text): the lexeme being read, the frame that reads it, the
+frames to return to, and the bytes read so far if the frame asked for them. What follows a lexeme is known by the reader
+alone, whatever the stack (which frames are entered, what is pushed, whether the frame may return): `Following` says it,
+and `Rows` keeps it for compiled code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final, TypeAlias, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from decodekit.constraints.engine.automaton import Int32Array, UInt8Array
+
+Int64Array: TypeAlias = npt.NDArray[np.int64]
+_Scalar = TypeVar("_Scalar", bound=np.generic)
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """A frame with the manner in which it reads a lexeme.
+
+    Attributes:
+        frame: its number.
+        captures: whether it wants the bytes.
+        permitted: the labels with which the lexeme may end, None if any.
+    """
+
+    frame: int
+    captures: bool = False
+    permitted: bytes | None = None
+
+
+Configuration: TypeAlias = tuple[int, int, int, bytes | None]
+"""(lexical state, number of the reader, number of the stack, captured bytes)."""
+Entry: TypeAlias = tuple[frozenset[Configuration], bool]
+"""Configurations, and whether the text may end before any of them reads a byte."""
+
+
+@dataclass(frozen=True, slots=True)
+class Following:
+    """What follows on some stack: relative to it, so that it is the same on every one.
+
+    Attributes:
+        starts: (lexical state, reader, frames pushed, the innermost last).
+        is_returning: whether the frame on top of the stack may go on at once.
+    """
+
+    starts: tuple[tuple[int, int, tuple[int, ...]], ...]
+    is_returning: bool
+
+
+class State:
+    """A set of configurations, and whether the text so far is accepted. Interned by its network.
+
+    Attributes:
+        configurations: each with a byte that may follow; empty if the text can only end.
+        is_accepting: whether the text so far is a whole text of the constraint.
+        edges: the states after each byte that was tried, None where nothing follows.
+        mask: the allowed tokens, once they are known; owned by the masks of a vocabulary.
+    """
+
+    __slots__ = ("__weakref__", "configurations", "edges", "is_accepting", "mask")
+
+    def __init__(self, configurations: frozenset[Configuration], is_accepting: bool) -> None:
+        self.configurations = tuple(configurations)
+        self.is_accepting = is_accepting
+        self.edges: dict[int, State | None] = {}
+        self.mask: object = None
+
+    def __repr__(self) -> str:
+        return f"State({len(self.configurations)} configurations, is_accepting={self.is_accepting})"
+
+
+class Rows:
+    """What follows a lexeme, or on the entry of a frame, as flat arrays for compiled code; grows only.
+
+    Row r stands for the starts i in ``start[r] .. start[r + 1]``, which read ``lexical[i]`` by ``reader[i]`` above
+    ``pushed[push[i]:push[i + 1]]``, and for ``returns[r]``. The row of (reader, label set) is found by open addressing:
+    ``keys`` holds reader * 2**32 + label set, -1 where free; that of the entry of frame f is ``entry[f]``, -1 if it is
+    not known.
+    """
+
+    def __init__(self) -> None:
+        self.keys: Int64Array = np.full(1024, -1, np.int64)
+        self.rows: Int32Array = np.zeros(1024, np.int32)
+        self.entry: Int32Array = np.full(1024, -1, np.int32)
+        self.start: Int32Array = np.zeros(1024, np.int32)
+        self.returns: UInt8Array = np.zeros(1024, np.uint8)
+        self.lexical: Int32Array = np.zeros(1024, np.int32)
+        self.reader: Int32Array = np.zeros(1024, np.int32)
+        self.push: Int32Array = np.zeros(1025, np.int32)
+        self.pushed: Int32Array = np.zeros(1024, np.int32)
+        self._row_of: dict[Following, int] = {}
+        self._num_rows = self._num_keys = self._num_starts = self._num_pushed = 0
+
+    def add(self, following: Following) -> int:
+        """The row of what follows, a new one if there is none yet."""
+        known = self._row_of.get(following)
+        if known is not None:
+            return known
+        row = self._row_of[following] = self._num_rows
+        self._num_rows += 1
+        if row + 2 > len(self.start):
+            self.start, self.returns = doubled(self.start), doubled(self.returns)
+        for lexical, reader, frames in following.starts:
+            index = self._num_starts
+            self._num_starts += 1
+            if index == len(self.lexical):
+                self.lexical, self.reader = doubled(self.lexical), doubled(self.reader)
+                self.push = np.concatenate((self.push, np.zeros(index, np.int32)))
+            self.lexical[index], self.reader[index] = lexical, reader
+            for frame in frames:
+                if self._num_pushed == len(self.pushed):
+                    self.pushed = doubled(self.pushed)
+                self.pushed[self._num_pushed] = frame
+                self._num_pushed += 1
+            self.push[index + 1] = self._num_pushed
+        self.start[row + 1] = self._num_starts
+        self.returns[row] = following.is_returning
+        return row
+
+    def put(self, key: int, row: int) -> None:
+        """Let a key find a row."""
+        if 2 * self._num_keys >= len(self.keys):
+            old = [(int(k), int(r)) for k, r in zip(self.keys, self.rows, strict=True) if k >= 0]
+            self.keys, self.rows = np.full(2 * len(self.keys), -1, np.int64), np.zeros(2 * len(self.keys), np.int32)
+            for k, r in old:
+                self._insert(k, r)
+        self._insert(key, row)
+        self._num_keys += 1
+
+    def put_entry(self, frame: int, row: int) -> None:
+        """Let the entry of a frame find a row."""
+        while frame >= len(self.entry):
+            self.entry = np.concatenate((self.entry, np.full(len(self.entry), -1, np.int32)))
+        self.entry[frame] = row
+
+    def _insert(self, key: int, row: int) -> None:
+        mask = len(self.keys) - 1
+        slot = (key ^ key >> 29) * 0x9E3779B1 & mask
+        while self.keys[slot] >= 0:
+            slot = slot + 1 & mask
+        self.keys[slot], self.rows[slot] = key, row
+
+
+BUNDLE: Final = -2
+"""In place of a frame: the stack stands for several."""
+CUT: Final = -3
+"""In place of a frame: what lies here and below was left out."""
+_CUT_STACK: Final = 1
+_MAX_SHARED_DEPTH: Final = 200  # so far down stacks are compared at once; what was bundled before counts as one step
+
+
+class StackCut(Exception):  # noqa: N818  (no error: more of the stacks is needed)
+    """Raised where tokens depend on what was cut from the stacks."""
+
+
+class Stacks:
+    """Stacks of frames, interned: stack n > 0 is ``frame[n]`` on top of stack ``parent[n]``; 0 is the empty one.
+
+    A bundle stands for several stacks on which the same is read, so that it is read once (as in the graph-structured
+    stacks of Tomita, 1986): its frame is `BUNDLE`, and ``members`` holds at ``parent[n]`` how many stacks they are,
+    then their numbers, none of them a bundle.
+
+    The number of a stack is found by open addressing in ``slots`` (0 where free), by parent * 2**32 + frame. Compiled
+    code adds stacks too; ``count`` is int64 [1].
+    """
+
+    def __init__(self) -> None:
+        self.frame: Int32Array = np.full(512, -1, np.int32)
+        self.parent: Int32Array = np.zeros(512, np.int32)
+        self.members: Int32Array = np.zeros(64, np.int32)
+        self.slots: Int32Array = np.zeros(2048, np.int32)
+        self._num_members = 0
+        self._bundles: dict[frozenset[int], int] = {}
+        self._upper: dict[tuple[int, int], int] = {}
+        self.count: Int64Array = np.full(1, 2, np.int64)
+        self.frame[_CUT_STACK] = CUT
+
+    def push(self, parent: int, frame: int) -> int:
+        """The stack with a frame on top of another stack."""
+        if self.count[0] == len(self.frame):
+            self.grow()
+        key = parent << 32 | frame
+        mask = len(self.slots) - 1
+        slot = (key ^ key >> 29) * 0x9E3779B1 & mask
+        while (number := int(self.slots[slot])) != 0:
+            if self.parent[number] == parent and self.frame[number] == frame:
+                return number
+            slot = slot + 1 & mask
+        number = int(self.count[0])
+        self.count[0] += 1
+        self.slots[slot], self.parent[number], self.frame[number] = number, parent, frame
+        return number
+
+    def bundle(self, stacks: Iterable[int]) -> int:
+        """The number that stands for some stacks, those of bundles among them one by one.
+
+        Stacks with the same frame on top become one, on the bundle of what is below, and so on downwards: the sets of
+        stacks of an ambiguous text share their parts, and are as many as the places of the text, not as its readings.
+        """
+        return self._bundled(frozenset(member for stack in stacks for member in self.standing_for(stack)), 0)
+
+    def _bundled(self, stacks: frozenset[int], depth: int) -> int:
+        if len(stacks) == 1:
+            return next(iter(stacks))
+        number = self._bundles.get(stacks)
+        if number is not None:
+            return number
+        groups: dict[int, list[int]] = {}
+        for stack in stacks:
+            groups.setdefault(int(self.frame[stack]), []).append(stack)
+        if len(groups) < len(stacks) and depth < _MAX_SHARED_DEPTH:
+            merged: list[int] = []
+            for frame, group in groups.items():
+                if len(group) == 1:
+                    merged += group
+                else:
+                    parents = [int(self.parent[stack]) for stack in group]
+                    below = frozenset(member for parent in parents for member in self.standing_for(parent))
+                    merged.append(self.push(self._bundled(below, depth + 1), frame))
+            number = self._bundled(frozenset(merged), depth)
+        else:
+            number = self._new_bundle(stacks)
+        self._bundles[stacks] = number
+        return number
+
+    def _new_bundle(self, stacks: frozenset[int]) -> int:
+        if self.count[0] == len(self.frame):
+            self.grow()
+        number = int(self.count[0])
+        self.count[0] += 1
+        while self._num_members + 1 + len(stacks) > len(self.members):
+            self.members = doubled(self.members)
+        start = self._num_members
+        self._num_members += 1 + len(stacks)
+        self.members[start], self.members[start + 1 : self._num_members] = len(stacks), sorted(stacks)
+        self.frame[number], self.parent[number] = BUNDLE, start
+        return number
+
+    def upper(self, stack: int, num_frames: int) -> int:
+        """The stack with the frames on top alone, so many of them; below is a place that says that more was there."""
+        if stack <= _CUT_STACK:
+            return stack
+        key = (stack, num_frames)
+        number = self._upper.get(key)
+        if number is None:
+            if self.frame[stack] == BUNDLE:
+                number = self.bundle([self.upper(member, num_frames) for member in self.standing_for(stack)])
+            elif num_frames == 0:
+                number = _CUT_STACK
+            else:
+                number = self.push(self.upper(int(self.parent[stack]), num_frames - 1), int(self.frame[stack]))
+            self._upper[key] = number
+        return number
+
+    def standing_for(self, stack: int) -> list[int]:
+        """The stacks that a number stands for: itself, or those of the bundle."""
+        if self.frame[stack] != BUNDLE:
+            return [stack]
+        start = int(self.parent[stack]) + 1
+        members: list[int] = self.members[start : start + int(self.members[start - 1])].tolist()
+        return members
+
+    def grow(self) -> None:
+        """Make room."""
+        self.frame, self.parent = doubled(self.frame), doubled(self.parent)
+        self.slots = np.zeros(2 * len(self.slots), np.int32)
+        mask = len(self.slots) - 1
+        for number in range(_CUT_STACK + 1, int(self.count[0])):
+            if self.frame[number] == BUNDLE:
+                continue
+            key = int(self.parent[number]) << 32 | int(self.frame[number])
+            slot = (key ^ key >> 29) * 0x9E3779B1 & mask
+            while self.slots[slot]:
+                slot = slot + 1 & mask
+            self.slots[slot] = number
+
+
+def row_key(reader: int, label_set: int) -> int:
+    """The key of a row."""
+    return reader << 32 | label_set
+
+
+def doubled(array: npt.NDArray[_Scalar]) -> npt.NDArray[_Scalar]:
+    """A copy with as many zeros behind it."""
+    grown = np.zeros(2 * len(array), array.dtype)
+    grown[: len(array)] = array
+    return grown

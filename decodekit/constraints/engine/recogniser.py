@@ -1,0 +1,399 @@
+"""The states of a constraint: sets of configurations of its recursive transition network, made when they are reached.
+
+Reading a byte advances every configuration by itself; where a lexeme may end, the configurations that follow join the
+set. Equal sets are the same `State` object, so a state is a value: whoever keeps it can come back to it, whatever was
+read since. The few bytes of one token are read here, which measured faster than compiled code that comes back for every
+new row; whole tries are run by `Runner`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import numpy as np
+
+from decodekit.constraints.engine.automaton import DEAD, Automaton, Int32Array, UInt8Array
+from decodekit.constraints.engine.configurations import (
+    CUT,
+    Configuration,
+    Entry,
+    Following,
+    Reader,
+    Rows,
+    StackCut,
+    Stacks,
+    State,
+    doubled,
+    row_key,
+)
+from decodekit.constraints.network import Call, End, Frame, Fresh, Move, Read, Return
+from decodekit.errors import ResourceLimitError
+
+MAX_CONFIGURATIONS: Final = 20_000
+"""Bound on the alternatives that one state may hold, and on the frames that one step may enter."""
+_MANY_STACKS: Final = 4  # so many on which the same is read are bundled
+_FEW_BYTES: Final = 64  # so many are tried one by one
+_ANSWER_BYTES: Final = 500  # of what is kept of a stack or a state, measured on the grammars of the library
+
+
+class Unfolding:
+    """The part of a constraint's network that was reached so far; grows only. Thread-safe.
+
+    Attributes:
+        rows: what follows the lexemes that were left so far.
+        stacks: the stacks that were reached so far.
+        captures: by reader, whether the bytes are captured, uint8.
+        permitted: by reader, where its selection of labels begins in `num_permitted`, -1 if it has none, int32.
+        num_permitted: running counts of permitted labels, int32: of labels low to before high, a selection that begins
+            at b permits ``num_permitted[b + high] - num_permitted[b + low]``.
+
+    Raises (from any method):
+        ResourceLimitError: too many alternatives at once, or left recursion without end.
+    """
+
+    def __init__(self, root: Frame, automaton: Automaton) -> None:
+        self.automaton = automaton
+        self.frames: list[Frame] = []
+        self.readers: list[Reader] = []
+        self._moves: list[tuple[Move, ...] | None] = []  # by frame, once they were asked for
+        self.rows = Rows()
+        self.stacks = Stacks()
+        self.captures: UInt8Array = np.zeros(256, np.uint8)
+        self.permitted: Int32Array = np.full(256, -1, np.int32)
+        self.num_permitted: Int32Array = np.zeros(256, np.int32)
+        self._num_counts = 0
+        self._selections: dict[bytes, int] = {}
+        self._frame_numbers: dict[Frame, int] = {}
+        self._reader_numbers: dict[Reader, int] = {}
+        self._states: dict[Entry, State] = {}
+        self._followed: dict[tuple[int, ...], Following] = {}
+        self._left: dict[int, Following] = {}
+        self._fresh: dict[int, tuple[Fresh, Following] | None] = {}
+        self._returned: dict[int, Entry] = {}
+        self._following_bytes: dict[State, list[int]] = {}
+        with automaton.lock:
+            self.root = self._intern(self.resolve(self.enter(self._frame(root)), 0)) or State(frozenset(), False)
+        self.ended = State(frozenset(), False)
+        """The state after an end-of-sequence token: nothing follows."""
+
+    @property
+    def num_states(self) -> int:
+        """Number of states reached."""
+        return len(self._states)
+
+    @property
+    def num_answer_bytes(self) -> int:
+        """About how much memory the answers take that are kept beside states, arrays and stacks."""
+        return _ANSWER_BYTES * (len(self._returned) + len(self._following_bytes))
+
+    def step(self, state: State, byte: int) -> State | None:
+        """The state after one more byte, or None if no text continues so."""
+        try:
+            return state.edges[byte]
+        except KeyError:
+            with self.automaton.lock:
+                target = state.edges[byte] = self._read(state, byte)
+            return target
+
+    def read(self, state: State, data: bytes) -> State | None:
+        """The state after all bytes of `data`, or None."""
+        current: State | None = state
+        for byte in data:
+            try:
+                current = current.edges[byte]  # type: ignore[union-attr]
+            except KeyError:
+                current = self.step(current, byte)  # type: ignore[arg-type]
+            if current is None:
+                return None
+        return current
+
+    def join(self, states: Iterable[State | None]) -> State | None:
+        """The state of all ways of several states, None among them aside; None if there is none."""
+        given = [state for state in states if state is not None]
+        if len(given) <= 1:
+            return given[0] if given else None
+        with self.automaton.lock:
+            configurations = frozenset(one for state in given for one in state.configurations)
+            return self._intern((configurations, any(state.is_accepting for state in given)))
+
+    def is_selected(self, lexical: int, permitted: bytes | None) -> bool:
+        """Whether some word from a lexical state ends with a permitted label."""
+        if permitted is None:
+            return True
+        low, high = int(self.automaton.low[lexical]), int(self.automaton.high[lexical])
+        return low < 0 or 1 in permitted[low:high]
+
+    def leave(self, reader: int, label_set: int, text: bytes | None = None) -> Following:
+        """What follows a lexeme that ends with any label of a set; `text` if the reader captures."""
+        if text is not None:
+            return self._leave(reader, label_set, text)
+        key = row_key(reader, label_set)
+        following = self._left.get(key)
+        if following is None:
+            following = self._left[key] = self._leave(reader, label_set, b"")
+        return following
+
+    def enter(self, frame: int) -> Following:
+        """What follows on the entry of a frame."""
+        return self._follow((frame,))
+
+    def add_row(self, reader: int, label_set: int) -> None:
+        """Write down for compiled code what follows a lexeme of a reader that does not capture."""
+        self.rows.put(row_key(reader, label_set), self.rows.add(self.leave(reader, label_set)))
+
+    def add_entry(self, frame: int) -> None:
+        """Write down for compiled code what follows on the entry of a frame."""
+        self.rows.put_entry(frame, self.rows.add(self.enter(frame)))
+
+    def resolve(self, following: Following, stack: int) -> Entry:
+        """What follows, on a stack."""
+        configurations = self._started(following, stack)
+        if not following.is_returning:
+            return frozenset(configurations), False
+        below, is_accepting = self._returning(stack)
+        return below.union(configurations), is_accepting
+
+    def _started(self, following: Following, stack: int) -> set[Configuration]:
+        """The lexemes that begin on a stack."""
+        configurations: set[Configuration] = set()
+        for lexical, reader, frames in following.starts:
+            inner = stack
+            for frame in frames:
+                inner = self.stacks.push(inner, frame)
+            configurations.add((lexical, reader, inner, b"" if self.captures[reader] else None))
+        return configurations
+
+    def _returning(self, stack: int) -> Entry:
+        """What follows when the frame above a stack returns; kept, so that a chain of returns is followed once."""
+        known = self._returned.get(stack)
+        if known is not None:
+            return known
+        stacks = self.stacks
+        agenda = [stack]  # each is done when what lies below it is: no recursion, stacks may be deep
+        while agenda:
+            stack = agenda[-1]
+            configurations: set[Configuration] = set()
+            is_accepting = False
+            waiting: list[int] = []
+            for top in stacks.standing_for(stack):
+                if top == 0:
+                    is_accepting = True
+                    continue
+                if stacks.frame[top] == CUT:
+                    raise StackCut
+                parent = int(stacks.parent[top])
+                following = self.enter(int(stacks.frame[top]))
+                if following.is_returning:
+                    below = self._returned.get(parent)
+                    if below is None:
+                        waiting.append(parent)
+                        continue
+                    configurations |= below[0]
+                    is_accepting |= below[1]
+                configurations |= self._started(following, parent)
+            if waiting:
+                agenda += waiting
+                continue
+            agenda.pop()
+            found = self._bundle(frozenset(configurations), 2)  # always, so that levels differ by one frame
+            if len(found) > MAX_CONFIGURATIONS:
+                raise too_many()
+            self._returned[stack] = found, is_accepting
+        return self._returned[stack]
+
+    def fresh(self, reader: int, label_set: int) -> tuple[Fresh, Following] | None:
+        """What follows most captured texts, None if the frame does not say."""
+        key = row_key(reader, label_set)
+        if key not in self._fresh:
+            frame, labels = self.frames[self.readers[reader].frame], self.automaton.label_sets[label_set]
+            common = frame.fresh(labels[0]) if len(labels) == 1 else None
+            self._fresh[key] = None if common is None else (common, self._follow(map(self._frame, common.frames)))
+        return self._fresh[key]
+
+    def first_bytes(self, configurations: Iterable[Configuration]) -> UInt8Array:
+        """Which bytes may follow in any of the configurations, selections aside, uint8 [256] of 0 and 1."""
+        first = np.zeros(256, np.uint8)
+        for lexical, *_ in configurations:
+            first |= self.automaton.first_bytes(lexical)
+        return first
+
+    def following_bytes(self, state: State) -> list[int]:
+        """Which bytes may follow a state, in ascending order; not to be changed.
+
+        Where they are many it may name some that may not: who looks for the only one does not ask further.
+        """
+        following = self._following_bytes.get(state)
+        if following is None:
+            with self.automaton.lock:
+                following = np.flatnonzero(self.first_bytes(state.configurations)).tolist()
+            if len(following) <= _FEW_BYTES:
+                following = [byte for byte in following if self.step(state, byte) is not None]
+            self._following_bytes[state] = following
+        return following
+
+    def _read(self, state: State, byte: int) -> State | None:
+        return self._intern(self.advance(state.configurations, byte))
+
+    def advance(self, configurations: Iterable[Configuration], byte: int) -> Entry:
+        """What follows after one more byte in any of some configurations. The automaton's lock is held."""
+        reached: set[Configuration] = set()
+        is_accepting = False
+        automaton = self.automaton
+        for lexical, reader, stack, text in configurations:
+            target = automaton.step(lexical, byte)
+            if target == DEAD or not self.is_selected(target, self.readers[reader].permitted):
+                continue
+            text_now = None if text is None else text + bytes((byte,))
+            if not automaton.is_final(target):
+                reached.add((target, reader, stack, text_now))
+            ending = int(automaton.endings[target])
+            if ending:
+                entered, ends = self.resolve(self.leave(reader, ending, text_now), stack)
+                reached |= entered
+                is_accepting |= ends
+        return frozenset(reached), is_accepting
+
+    def _leave(self, reader: int, label_set: int, text: bytes) -> Following:
+        where = self.readers[reader]
+        frame = self.frames[where.frame]
+        frames: list[int] = []
+        for label in self.automaton.label_sets[label_set]:
+            if where.permitted is None or type(label) is not int or where.permitted[label]:
+                frames += map(self._frame, frame.after(label, text))
+        return self._follow(frames)
+
+    def _intern(self, entry: Entry) -> State | None:
+        configurations, is_accepting = entry
+        if not configurations and not is_accepting:
+            return None
+        state = self._states.get(entry)
+        if state is None:
+            if len(configurations) > MAX_CONFIGURATIONS:
+                raise too_many()
+            if len(configurations) >= _MANY_STACKS:
+                bundled = self._bundle(configurations, _MANY_STACKS)
+                if len(bundled) < len(configurations):
+                    state = self._intern((bundled, is_accepting))
+                    assert state is not None
+                    self._states[entry] = state
+                    return state
+            state = self._states[entry] = State(configurations, is_accepting)
+        return state
+
+    def _bundle(self, configurations: frozenset[Configuration], least: int) -> frozenset[Configuration]:
+        """The same with one configuration for all that differ in their stacks alone, if they are `least` or more."""
+        groups: dict[tuple[int, int, bytes | None], list[int]] = {}
+        for lexical, reader, stack, text in configurations:
+            groups.setdefault((lexical, reader, text), []).append(stack)
+        return frozenset(
+            (lexical, reader, number, text)
+            for (lexical, reader, text), stacks in groups.items()
+            for number in (stacks if len(stacks) < least else [self.stacks.bundle(stacks)])
+        )
+
+    def _frame(self, frame: Frame) -> int:
+        number = self._frame_numbers.get(frame)
+        if number is None:
+            number = self._frame_numbers[frame] = len(self.frames)
+            self.frames.append(frame)
+            self._moves.append(None)
+            self.rows.put_entry(number, -1)
+        return number
+
+    def _reader(self, reader: Reader) -> int:
+        number = self._reader_numbers.get(reader)
+        if number is None:
+            number = self._reader_numbers[reader] = len(self.readers)
+            self.readers.append(reader)
+            if number == len(self.captures):
+                self.captures = doubled(self.captures)
+                self.permitted = np.concatenate((self.permitted, np.full(number, -1, np.int32)))
+            self.captures[number] = reader.captures
+            if reader.permitted is not None:
+                self.permitted[number] = self._selection(reader.permitted)
+        return number
+
+    def _selection(self, permitted: bytes) -> int:
+        """Where the running counts of a selection begin."""
+        begin = self._selections.get(permitted)
+        if begin is None:
+            begin = self._selections[permitted] = self._num_counts
+            self._num_counts += len(permitted) + 1
+            while self._num_counts > len(self.num_permitted):
+                self.num_permitted = doubled(self.num_permitted)
+            counts = np.cumsum(np.frombuffer(permitted, np.uint8), dtype=np.int32)
+            self.num_permitted[begin] = 0
+            self.num_permitted[begin + 1 : self._num_counts] = counts
+        return begin
+
+    def _follow(self, frames: Iterable[int]) -> Following:
+        """What follows on the entry of any of some frames."""
+        key = tuple(frames)
+        following = self._followed.get(key)
+        if following is None:
+            following = self._followed[key] = self._close(key)
+        return following
+
+    def _close(self, frames: tuple[int, ...]) -> Following:
+        """Follow all moves that read nothing: what may be read next, and whether the stack below may go on."""
+        agenda: list[tuple[int, tuple[int, ...]]] = [(frame, ()) for frame in frames]
+        entered = set(agenda)
+        starts: dict[tuple[int, int, tuple[int, ...]], None] = {}
+        is_returning = False
+        while agenda:
+            frame, pushed = agenda.pop()
+            following: list[tuple[int, tuple[int, ...]]] = []
+            for move in self._moves_of(frame):
+                if isinstance(move, Read):
+                    following += ((number, pushed) for number in self._begin(frame, move, pushed, starts))
+                elif isinstance(move, Call):
+                    # What only returns need not be returned to: right recursion keeps a flat stack.
+                    inner = pushed if isinstance(move.then, End) else (*pushed, self._frame(move.then))
+                    following.append((self._frame(move.callee), inner))
+                elif isinstance(move, Return):
+                    if pushed:
+                        following.append((pushed[-1], pushed[:-1]))
+                    else:
+                        is_returning = True
+            for item in following:
+                if item not in entered:
+                    entered.add(item)
+                    agenda.append(item)
+            if len(entered) > MAX_CONFIGURATIONS:
+                raise too_many()
+        return Following(tuple(starts), is_returning)
+
+    def _moves_of(self, frame: int) -> tuple[Move, ...]:
+        moves = self._moves[frame]
+        if moves is None:
+            moves = self._moves[frame] = self.frames[frame].moves()
+        return moves
+
+    def _begin(
+        self, frame: int, move: Read, pushed: tuple[int, ...], starts: dict[tuple[int, int, tuple[int, ...]], None]
+    ) -> list[int]:
+        """Begin a lexeme; returns the frames that follow if it may be empty."""
+        automaton = self.automaton
+        lexical = automaton.state(move.node if move.within is None else move.within.node)
+        permitted = None if move.within is None else move.within.permitted
+        if move.reader is not None:
+            frame = self._frame(move.reader)
+        if lexical == DEAD or not self.is_selected(lexical, permitted):
+            return []
+        if not automaton.is_final(lexical):
+            starts[lexical, self._reader(Reader(frame, move.capture, permitted)), pushed] = None
+        return [
+            self._frame(after)
+            for label in automaton.labels[lexical]
+            if permitted is None or type(label) is not int or permitted[label]
+            for after in self.frames[frame].after(label, b"")
+        ]
+
+
+def too_many() -> ResourceLimitError:
+    """The error of a constraint with too many alternatives."""
+    return ResourceLimitError(
+        f"the constraint has more than {MAX_CONFIGURATIONS:,} alternatives at one place of the text",
+        hint="make alternatives begin differently, and remove rules that begin with themselves",
+    )

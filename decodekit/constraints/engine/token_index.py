@@ -1,0 +1,425 @@
+"""What a vocabulary means to the engine: the tries of its tokens, and walks of lexical states over them, kept.
+
+Counters would make every length of a string a state with a walk of its own. But a token of 16 bytes sees no difference
+between 900 and 800 characters left, so short tokens are walked with counts beyond their reach forgotten, and only the
+few long ones with more.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Final
+from weakref import WeakSet, finalize
+
+import numpy as np
+
+from decodekit.constraints import special
+from decodekit.constraints.engine import automaton, kernels, trie
+from decodekit.constraints.engine.automaton import Automaton, Int32Array, UInt8Array
+from decodekit.constraints.engine.bitmask import num_words
+from decodekit.constraints.engine.kernels import EXIT_AT, EXIT_BEFORE, reach_kernel, walk_kernel
+from decodekit.constraints.engine.store import Store, version_of
+from decodekit.constraints.engine.trie import TokenTrie
+from decodekit.constraints.language import ir
+from decodekit.constraints.language.ir import accept
+from decodekit.constraints.language.registry import named
+from decodekit.constraints.memory import Account, on_shortage, share
+from decodekit.constraints.network import Fresh
+from decodekit.first_use import announcer
+from decodekit.vocabulary import Vocabulary
+
+WALK_CACHE_BYTES: Final = 64 << 20
+"""Bound on the walks kept for one trie and one automaton; less if the memory limit is low."""
+
+SHORT_TOKEN: Final = 16
+"""Tokens of up to so many bytes are walked apart: 99 % of the tokens of a vocabulary of 131k."""
+
+MIN_TOKENS_KEPT: Final = 8192
+"""A vocabulary with fewer tokens is as quickly sorted as read."""
+
+# The sources of what is kept.
+_SOURCES: Final = (__file__, special.__file__, trie.__file__, kernels.__file__, automaton.__file__, ir.__file__)
+
+MANY_NODES: Final = 1500
+"""A first byte with so many nodes below it is looked at by itself."""
+
+NO_NODES: Final = np.zeros(0, np.int32)
+
+_MAX_EXITS: Final = 4096  # a walk with more is repeated for the bytes that may follow
+_ANY_BYTE: Final = np.ones(256, np.uint8)
+
+
+@dataclass(frozen=True, slots=True)
+class WayOut:
+    """Where tokens leave a lexeme after the same bytes: which of the exits before a node, and which of those at one."""
+
+    before: Int32Array
+    at: Int32Array
+
+
+@dataclass(slots=True)
+class Walk:
+    """What a lexical state means for a vocabulary.
+
+    Attributes:
+        inside: tokens after which the lexeme goes on, int32 [words]; None if there are none.
+        before: by label set, the nodes before whose byte the lexeme may end.
+        at: by label set, the nodes with tokens that end the lexeme for good.
+        label_sets: the label sets with which the lexeme may end inside a token.
+        is_complete: False if there were too many exits to list; the walk must be repeated for the bytes that follow.
+        ways_out: the exits of a label set by the bytes before them, made when a captured text asks for them.
+        by_text: those bytes by the text that they stand for.
+    """
+
+    inside: Int32Array | None
+    before: dict[int, Int32Array]
+    at: dict[int, Int32Array]
+    label_sets: tuple[int, ...]
+    is_complete: bool
+    num_bytes: int = field(init=False)
+    ways_out: dict[int, dict[bytes, WayOut]] = field(init=False, default_factory=dict)
+    by_text: dict[tuple[int, object], dict[str, list[bytes]]] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        arrays = [*self.before.values(), *self.at.values()]
+        inside = 0 if self.inside is None else self.inside.nbytes
+        self.num_bytes = 256 + inside + sum(128 + array.nbytes for array in arrays)
+
+    def to_arrays(self) -> dict[str, Int32Array]:
+        """What `from_arrays` makes the same walk of, complete and with one label set at most; its number aside."""
+        return {
+            "inside": NO_NODES if self.inside is None else self.inside,
+            "before": np.concatenate([NO_NODES, *self.before.values()]),
+            "at": np.concatenate([NO_NODES, *self.at.values()]),
+        }
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, Int32Array], label_set: int) -> Walk:
+        """The walk that `to_arrays` was asked of, with the number of the label set in some automaton."""
+        inside, before, at = arrays["inside"], arrays["before"], arrays["at"]
+        return cls(
+            inside=inside if len(inside) else None,
+            before={label_set: before} if len(before) else {},
+            at={label_set: at} if len(at) else {},
+            label_sets=(label_set,) if len(before) or len(at) else (),
+            is_complete=True,
+        )
+
+
+class _Kept:
+    """The walks of the states of one automaton, the one that was asked for last at the end."""
+
+    def __init__(self) -> None:
+        self.walks: OrderedDict[tuple[int, bytes], Walk] = OrderedDict()
+        self._account = Account(self)
+
+    def add(self, key: tuple[int, bytes], walk: Walk) -> None:
+        if key not in self.walks:  # another thread may have been faster
+            self.walks[key] = walk
+            self._account.add(walk.num_bytes)
+        bound = share(WALK_CACHE_BYTES, 8)
+        while self._account.num_bytes > bound and len(self.walks) > 1:
+            _, oldest = self.walks.popitem(last=False)
+            self._account.add(-oldest.num_bytes)
+
+    def clear(self) -> None:
+        self.walks.clear()
+        self._account.set(0)
+
+
+class TokenIndex:
+    """The tokens of some lengths as the masks see them: their trie, and the walks of lexical states over it.
+
+    With `root`, a node of the trie, it is the tokens below that node, and what is read are their bytes from there on.
+    """
+
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        trie: TokenTrie | None = None,
+        name: str = "tokens",
+        store: Store | None = None,
+        root: int = 0,
+    ) -> None:
+        self.vocabulary = vocabulary
+        self.trie = TokenTrie.build(vocabulary) if trie is None else trie
+        self.root, self.depth = root, int(self.trie.depth[root])
+        self._name, self._store = name, store
+        self.num_words = num_words(vocabulary.size)
+        self._walks: dict[int, _Kept] = {}  # by the `id` of the automaton that numbers their states
+        self._lock = threading.RLock()
+        Account(self).add(0 if root else self.trie.num_bytes)
+        _indices.add(self)
+        below = slice(root + 1, int(self.trie.end[root]))
+        self.top: Int32Array = (np.flatnonzero(self.trie.depth[below] == self.depth + 1) + root + 1).astype(np.int32)
+        """The nodes of one byte more than the root."""
+
+    def walk(self, automaton: Automaton, state: int, follow: UInt8Array | None = None) -> Walk:
+        """The walk of a lexical state over the whole trie, kept for next time. The automaton's lock is held."""
+        state = automaton.saturated(state, self.trie.max_depth)
+        key = (state, b"" if follow is None else follow.tobytes())
+        with self._lock:
+            kept = self._walks.get(id(automaton))
+            if kept is None:
+                kept = self._walks[id(automaton)] = _Kept()
+                finalize(automaton, self._walks.pop, id(automaton), None).atexit = False
+            walk = kept.walks.get(key)
+            if walk is not None:
+                kept.walks.move_to_end(key)
+                return walk
+        walk = self._common_walk(automaton, state) if follow is None else self._walk_all(automaton, state, follow)
+        with self._lock:
+            kept.add(key, walk)
+        return walk
+
+    def forget_walks(self) -> None:
+        """Let go of all walks."""
+        with self._lock:
+            for kept in self._walks.values():
+                kept.clear()
+
+    def _walk_all(self, automaton: Automaton, state: int, follow: UInt8Array | None = None) -> Walk:
+        words = np.zeros(self.num_words, np.int32)
+        return self.walk_nodes(automaton, state, self.root + 1, int(self.trie.end[self.root]), words, follow)
+
+    def _common_walk(self, automaton: Automaton, state: int) -> Walk:
+        """The walk of a lexical state, from disk if its language has a name; kept there if it was not yet."""
+        node = automaton.nodes[state]
+        known = None if node is None or self._store is None else named(node)
+        if known is None or self._store is None:
+            return self._walk_all(automaton, state)
+        language, label = known
+        file = f"{language}-{self._name}"
+        # A label is numbered by the automaton, so its number is not kept.
+        label_set = int(automaton.endings[automaton.state(accept(label))])
+        arrays = self._store.load(file)
+        if arrays is not None:
+            return Walk.from_arrays(arrays, label_set)
+        walk = self._walk_all(automaton, state)
+        if walk.is_complete and set(walk.label_sets) <= {label_set}:
+            self._store.save(file, walk.to_arrays())
+        return walk
+
+    def walk_nodes(
+        self,
+        automaton: Automaton,
+        state: int,
+        start: int,
+        stop: int,
+        words: Int32Array,
+        follow: UInt8Array | None = None,
+    ) -> Walk:
+        """The walk of a lexical state over the subtrees ``start .. stop``, siblings; adds the tokens inside to `words`.
+
+        With the bytes that may `follow` the lexeme, uint8 [256], the exits before other bytes are left out and the
+        rest are listed whatever their number.
+        """
+        trie, kernel = self.trie, walk_kernel()
+        start_depth = int(trie.depth[start]) - 1 if start < stop else 0
+        stack = np.zeros(trie.max_depth + 1, np.int32)
+        stack[start_depth] = state
+        bytes_after = _ANY_BYTE if follow is None else follow
+        exits = np.empty((_MAX_EXITS, 3), np.int32)
+        position = np.array([start, 0, 0], np.int32)
+        seen = np.zeros(len(automaton.label_sets), np.uint8)
+        while True:
+            unknown, num_exits, num_inside = kernel(
+                automaton.next, automaton.kinds, automaton.endings,
+                trie.byte, trie.depth, trie.end, trie.first, trie.tokens,
+                bytes_after, start_depth, stop, stack, words, exits, seen, position,
+            )  # fmt: skip
+            if unknown == -1:
+                if num_exits <= len(exits) or follow is None:
+                    break
+                exits = np.empty((num_exits, 3), np.int32)
+                position[:] = (start, 0, 0)
+                continue
+            if unknown >= 0:
+                automaton.expand(unknown)
+            else:
+                automaton.follow(*divmod(-2 - unknown, 256))
+            if len(seen) < len(automaton.label_sets):
+                seen = np.concatenate((seen, np.zeros(len(automaton.label_sets) - len(seen), np.uint8)))
+        is_complete = num_exits <= len(exits)
+        found = exits[:num_exits] if is_complete else exits[:0]
+        return Walk(
+            inside=words if num_inside else None,
+            before=_group(found[found[:, 2] == EXIT_BEFORE]),
+            at=_group(found[found[:, 2] == EXIT_AT]),
+            label_sets=tuple(np.flatnonzero(seen).tolist()),
+            is_complete=is_complete,
+        )
+
+    def reached(self, automaton: Automaton, state: int) -> Int32Array:
+        """By token, the lexical state after it if the lexeme goes on, else `DEAD`; int32 [V]. Not kept.
+
+        The automaton's lock is held, and the index has all tokens.
+        """
+        trie, kernel = self.trie, reach_kernel()
+        reached: Int32Array = np.zeros(32 * self.num_words, np.int32)
+        stack = np.zeros(trie.max_depth + 1, np.int32)
+        stack[0] = state
+        position = np.ones(1, np.int32)
+        while True:
+            unknown = kernel(
+                automaton.next, automaton.kinds, trie.byte, trie.depth, trie.end, trie.first, trie.tokens,
+                stack, reached, position,
+            )  # fmt: skip
+            if unknown == -1:
+                return reached
+            if unknown >= 0:
+                automaton.expand(unknown)
+            else:
+                automaton.follow(*divmod(-2 - unknown, 256))
+
+    def below(self, before: Int32Array, at: Int32Array) -> Int32Array:
+        """The tokens of the subtrees of some nodes, and those of some nodes alone; ids in no order."""
+        first, end = self.trie.first, self.trie.end
+        change = np.zeros(len(self.trie.tokens) + 1, np.int32)
+        for starts, stops in ((first[before], first[end[before]]), (first[at], first[at + 1])):
+            np.add.at(change, starts, 1)
+            np.add.at(change, stops, -1)
+        return self.trie.tokens[np.cumsum(change[:-1]) > 0]
+
+    def along(self, data: bytes) -> Iterator[int]:
+        """The tokens with which some bytes begin, the shortest first. The index has all tokens."""
+        trie, node = self.trie, 0
+        for byte in data:
+            child, end = node + 1, int(trie.end[node])
+            while child < end and trie.byte[child] < byte:  # the children of a node ascend
+                child = int(trie.end[child])
+            if child >= end or trie.byte[child] != byte:
+                return
+            node = child
+            yield from trie.tokens[trie.first[node] : trie.first[node + 1]].tolist()
+
+    def ways_out(self, walk: Walk, label_set: int) -> dict[bytes, WayOut]:
+        """The exits of a walk of all tokens with a label set, by the bytes of the lexeme before them."""
+        found = walk.ways_out.get(label_set)
+        if found is None:
+            groups: dict[bytes, tuple[list[int], list[int]]] = {}
+            depth = self.trie.depth
+            for number, node in enumerate(walk.before.get(label_set, NO_NODES).tolist()):
+                groups.setdefault(self.bytes_above(node, self.depth, int(depth[node]) - 1), ([], []))[0].append(number)
+            for number, node in enumerate(walk.at.get(label_set, NO_NODES).tolist()):
+                groups.setdefault(self.bytes_above(node, self.depth, int(depth[node])), ([], []))[1].append(number)
+            found = walk.ways_out[label_set] = {
+                prefix: WayOut(np.array(before, np.int32), np.array(at, np.int32))
+                for prefix, (before, at) in groups.items()
+            }
+        return found
+
+    def ways_by_text(self, walk: Walk, label_set: int, fresh: Fresh) -> dict[str, list[bytes]]:
+        """The keys of `ways_out` by what they add to a captured text."""
+        key = (label_set, fresh.decode)
+        found = walk.by_text.get(key)
+        if found is None:
+            found = {}
+            for prefix in self.ways_out(walk, label_set):
+                text = fresh.decode(prefix[: len(prefix) - len(fresh.end)])
+                if text is not None:
+                    found.setdefault(text, []).append(prefix)
+            walk.by_text[key] = found
+        return found
+
+    def bytes_above(self, node: int, start: int, stop: int) -> bytes:
+        """Of the prefix that `node` stands for, the bytes from depth `start` to `stop`."""
+        # The first token of the subtree has that prefix.
+        data = self.vocabulary.token_bytes[int(self.trie.tokens[self.trie.first[node]])]
+        return (self._spelled(node) if data is None else data)[start:stop]
+
+    def _spelled(self, node: int) -> bytes:
+        """The prefix of a node in the spelling of a special token, from its ancestors."""
+        byte, depth = self.trie.byte, self.trie.depth
+        prefix = bytearray()
+        while depth[node]:
+            prefix.append(byte[node])
+            node = int(np.flatnonzero(depth[:node] == depth[node] - 1)[-1])
+        return bytes(prefix[::-1])
+
+
+def _group(exits: Int32Array) -> dict[int, Int32Array]:
+    """Nodes by label set."""
+    return {int(label_set): exits[exits[:, 1] == label_set, 0].copy() for label_set in np.unique(exits[:, 1])}
+
+
+_indices: WeakSet[TokenIndex] = WeakSet()
+
+
+@on_shortage
+def _forget_walks() -> None:
+    for index in list(_indices):
+        index.forget_walks()
+
+
+_RANGES: Final = {"tokens": (1, None), "short-tokens": (1, SHORT_TOKEN), "long-tokens": (SHORT_TOKEN + 1, None)}
+
+
+def store_of(vocabulary: Vocabulary) -> Store | None:
+    """Where what depends on a vocabulary alone is kept; None if the vocabulary is too small to be worth a file."""
+    if len(vocabulary) < MIN_TOKENS_KEPT:
+        return None
+    return Store(vocabulary.fingerprint, version_of(*_SOURCES))
+
+
+@lru_cache(maxsize=8)
+def _tries(vocabulary: Vocabulary) -> tuple[TokenTrie, ...]:
+    """The tries of all tokens, of the short and of the long ones; from disk if they are there."""
+    store = store_of(vocabulary)
+    if store is not None:
+        kept = [store.load(name) for name in _RANGES]
+        if all(arrays is not None for arrays in kept):
+            return tuple(TokenTrie.from_arrays(arrays) for arrays in kept if arrays is not None)
+    with announcer.step("sorting the tokens"):
+        tries = tuple(TokenTrie.build_all(vocabulary, tuple(_RANGES.values())))
+        if store is not None:
+            for name, made in zip(_RANGES, tries, strict=True):
+                store.save(name, made.to_arrays())
+    return tries
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Tokens that have their first bytes in common: all of them, those that are short and those that are long."""
+
+    whole: TokenIndex
+    by_length: tuple[TokenIndex, ...]
+
+
+@lru_cache(maxsize=8)
+def all_tokens(vocabulary: Vocabulary) -> Part:
+    """All tokens of a vocabulary; made once."""
+    store = store_of(vocabulary)
+    whole, *others = (
+        TokenIndex(vocabulary, trie, name, store) for name, trie in zip(_RANGES, _tries(vocabulary), strict=True)
+    )
+    return Part(whole, tuple(index for index in others if len(index.trie.tokens)))
+
+
+@lru_cache(maxsize=8)
+def tokens_after(vocabulary: Vocabulary) -> tuple[tuple[int, Part], ...]:
+    """For each blank or punctuation mark with which many tokens begin: these tokens, as what follows it.
+
+    Half of many vocabularies begins with a blank.
+    """
+    store, every = store_of(vocabulary), all_tokens(vocabulary)
+    names = ("tokens", "short-tokens", "long-tokens")
+
+    def below(index: TokenIndex, name: str, byte: int) -> TokenIndex | None:
+        found = index.top[index.trie.byte[index.top] == byte]
+        return TokenIndex(vocabulary, index.trie, f"{byte}-{name}", store, int(found[0])) if len(found) else None
+
+    parts: list[tuple[int, Part]] = []
+    for node in every.whole.top.tolist():
+        byte = int(every.whole.trie.byte[node])
+        if every.whole.trie.end[node] - node >= MANY_NODES and byte < 0x80 and not chr(byte).isalnum():
+            whole, *others = (
+                below(index, name, byte) for index, name in zip((every.whole, *every.by_length), names, strict=False)
+            )
+            assert whole is not None
+            parts.append((byte, Part(whole, tuple(index for index in others if index is not None))))
+    return tuple(parts)

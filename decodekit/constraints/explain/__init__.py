@@ -1,0 +1,1 @@
+"""Where a text stops to be allowed, and what could stand there: for messages only."""

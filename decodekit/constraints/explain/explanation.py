@@ -1,0 +1,227 @@
+"""Why a constraint refuses a text, in words: how far it goes, what may come there, and what stands against it.
+
+    >>> print(matcher.explain("}"))
+    refused at '}': the object still needs "name" (required); expected '"'
+
+A refusal is read from the network: the lexemes that could go on, the frames that offered them, and what these frames
+say of themselves (`Frame.expected`, `Frame.objection`). Where there are too many ways to have read the text, the
+engine's own state has to do, and its lexical languages are all that is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from decodekit.constraints.constraint import Refusal
+from decodekit.constraints.engine.configurations import State
+from decodekit.constraints.engine.recogniser import Unfolding
+from decodekit.constraints.explain.trace import Origin, Thread, Trace
+from decodekit.constraints.language.node import Node
+from decodekit.constraints.language.wording import expectations, listed, printable, show
+from decodekit.constraints.network import Frame, Read
+from decodekit.constraints.special import is_text
+from decodekit.errors import ResourceLimitError
+
+_MAX_OBJECTIONS: Final = 3
+_MANY: Final = 4  # a lexeme that may go on in more ways is told by what it is
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Whether a text or a token may come next, and why not.
+
+    Attributes:
+        is_allowed: whether it may.
+        text: the same in a sentence, with the reason.
+        position: how much of it can be read: characters of a str, bytes of bytes or of a token.
+        expected: what may come there instead, in words; empty where all of it can be read.
+    """
+
+    is_allowed: bool
+    text: str
+    position: int
+    expected: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def explain_text(root: Frame, unfolding: Unfolding, before: bytes, asked: str | bytes) -> Explanation:
+    """Whether a text may go on with `asked`, as far as the language says.
+
+    Args:
+        root: the frame of a whole text.
+        unfolding: what the engine knows of it.
+        before: the text so far, which is alive.
+        asked: what is to come next.
+    """
+    data = as_bytes(asked)
+    state, count = _read(unfolding, before), 0
+    for byte in data:
+        following = unfolding.step(state, byte) if is_text(bytes((byte,))) else None
+        if following is None:
+            break
+        state, count = following, count + 1
+    if count == len(data):
+        end = ": the text may end there" if state.is_accepting else ""
+        return Explanation(True, f"allowed{end}", _position(asked, count))
+    known = _Told.of(root, state, unfolding, before + data[:count])
+    objections = known.objections(before + data, len(before) + count)
+    where = _where(asked, data, count)
+    if not known.expected:
+        objections = objections or ["the text is complete, nothing may follow"]
+    return Explanation(
+        False, _sentence(f"refused at {where}", objections, known), _position(asked, count), known.expected
+    )
+
+
+def explain_end(root: Frame, unfolding: Unfolding, text: bytes) -> Explanation:
+    """Whether the text may end, as far as the language says."""
+    state = _read(unfolding, text)
+    if state.is_accepting:
+        return Explanation(True, "allowed: the text may end here", 0)
+    known = _Told.of(root, state, unfolding, text)
+    said = _sentence("the text cannot end here", known.objections(text, len(text)), known)
+    return Explanation(False, said, 0, known.expected)
+
+
+def explain_special(root: Frame, unfolding: Unfolding, before: bytes, spellings: Sequence[bytes]) -> Explanation:
+    """Whether a special token may come next, given the bytes with which the engine reads it."""
+    state = _read(unfolding, before)
+    if any(unfolding.read(state, spelling) is not None for spelling in spellings):
+        return Explanation(True, "allowed", 0)
+    known = _Told.of(root, state, unfolding, before)
+    name = spellings[-1][1:-1].decode(errors="replace") if spellings else "the token"
+    said = _sentence(f"refused: {name} is no text, nor a special token that may come here", [], known)
+    return Explanation(False, said, 0, known.expected)
+
+
+def explain_refusal(refusal: Refusal, position: int) -> Explanation:
+    """What a guard says of a text that is whole."""
+    return Explanation(
+        False, f"the text cannot end so: {refusal.message} (at {refusal.at or 'the whole value'})", position
+    )
+
+
+def as_bytes(asked: str | bytes) -> bytes:
+    """What was asked in UTF-8; a lone surrogate becomes bytes that no text has."""
+    return asked.encode("utf-8", "surrogatepass") if isinstance(asked, str) else asked
+
+
+def _read(unfolding: Unfolding, text: bytes) -> State:
+    state = unfolding.read(unfolding.root, text)
+    assert state is not None, "the text so far is alive"
+    return state
+
+
+def _position(asked: str | bytes, count: int) -> int:
+    """A number of bytes in the units of what was asked; a character is read when all its bytes are."""
+    if isinstance(asked, bytes):
+        return count
+    return len(asked.encode("utf-8", "surrogatepass")[:count].decode("utf-8", "ignore"))
+
+
+def _where(asked: str | bytes, data: bytes, count: int) -> str:
+    """The first thing that is refused, and where it is if not at the beginning."""
+    position = _position(asked, count)
+    if isinstance(asked, str):
+        refused, unit, size = show(asked[position].encode("utf-8", "surrogatepass")), "character", len(asked)
+    else:
+        refused, unit, size = show(_character(data, count)), "byte", len(asked)
+    return f"{refused}, {unit} {position + 1} of {size}" if size > 1 else refused
+
+
+def _character(data: bytes, at: int) -> bytes:
+    """The character of which a byte is one; the byte alone if the bytes around it are no text."""
+    for start in range(at, max(at - 4, -1), -1):
+        for stop in range(at + 1, min(at + 5, len(data) + 1)):
+            try:
+                if len(data[start:stop].decode()) == 1:
+                    return data[start:stop]
+            except UnicodeDecodeError:
+                continue
+    return data[at : at + 1]
+
+
+def _sentence(beginning: str, objections: list[str], known: _Told) -> str:
+    parts = objections[:_MAX_OBJECTIONS]
+    if not all(any(words in objection for objection in parts) for words in known.expected):
+        parts.append(f"expected {listed(known.expected)}")
+    return f"{beginning}: {'; '.join(parts)}" if parts else beginning
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """What is known of the place where a text stops.
+
+    Attributes:
+        expected: what may come, in words.
+        origins: of the lexemes that may go on there, or that may have ended there.
+    """
+
+    expected: tuple[str, ...]
+    origins: tuple[Origin, ...]
+
+    @classmethod
+    def of(cls, root: Frame, state: State, unfolding: Unfolding, text: bytes) -> _Told:
+        try:
+            trace = Trace(root)
+            if trace.read(text) == len(text):
+                return cls(_expected(trace, text), tuple(dict.fromkeys([*map(_origin, trace.threads), *trace.ended])))
+        except (ResourceLimitError, RecursionError):
+            pass
+        return cls(expectations(_nodes(state, unfolding)), ())
+
+    def objections(self, text: bytes, stop: int) -> list[str]:
+        """What the frames at the place say against the text, the innermost first."""
+        found: dict[str, None] = {}
+        for origin in self.origins:
+            for frame, _ in reversed(origin.path):
+                objection = frame.objection(text, origin.start, stop)
+                if objection is not None:
+                    found[objection] = None
+                    break
+        return list(found)
+
+
+def _origin(thread: Thread) -> Origin:
+    return thread.origin
+
+
+def _expected(trace: Trace, text: bytes) -> tuple[str, ...]:
+    """What may come next, the names of things before their first characters."""
+    named: dict[str, None] = {}
+    plain: list[Node] = []
+    for thread in trace.threads:
+        names = _names(thread.origin)
+        if not names:
+            plain.append(thread.node)
+            continue
+        is_begun = bool(text[thread.origin.start :].strip())
+        follow = expectations([thread.node]) if is_begun else ()
+        if is_begun and len(follow) > _MANY:
+            named[f"the rest of {listed(names)}"] = None
+        else:
+            named.update(dict.fromkeys(follow if is_begun else names))
+    if named:  # beside it, white space is no news
+        return (*named, *(words for words in expectations(plain) if words != "white space"))
+    return expectations(plain)
+
+
+def _names(origin: Origin) -> tuple[str, ...]:
+    """What a lexeme is called: by its own name, or by the innermost frame that has one for it."""
+    for frame, move in reversed(origin.path):
+        names = (move.name,) if isinstance(move, Read) and move.name is not None else frame.expected(move)
+        if names:
+            names = tuple(map(printable, names))
+            title = next((title for frame, _ in reversed(origin.path) if (title := frame.title()) is not None), None)
+            return names if title is None else tuple(f"{name} ({title})" for name in names)
+    return ()
+
+
+def _nodes(state: State, unfolding: Unfolding) -> Iterable[Node]:
+    """The lexical languages of a state of the engine, those that are parts of a block of many aside."""
+    found = {unfolding.automaton.nodes[lexical] for lexical, *_ in state.configurations}
+    return [node for node in found if node is not None]

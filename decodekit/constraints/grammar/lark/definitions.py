@@ -1,0 +1,228 @@
+"""The definitions of a Lark grammar by name, with those that it imports, overrides and extends.
+
+What is imported is defined anew for each import, as in Lark: it has the name that it is given, the rest of its grammar
+a qualified one such as ``common.DIGIT``, and who overrides a name changes what its grammar makes of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+from decodekit.constraints.grammar.lark.common import COMMON
+from decodekit.constraints.grammar.lark.syntax import parse
+from decodekit.constraints.grammar.lark.tree import Definition, Import, Item, Module, Name, Usage, is_terminal_name
+from decodekit.constraints.grammar.source import Place, Source, nearest
+from decodekit.errors import NameNotFoundError, ResourceLimitError
+
+MAX_IMPORTS: Final = 1_000
+"""Bound on the grammars that are imported, each counted as often as it is."""
+MAX_IMPORT_DEPTH: Final = 50
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scope:
+    """What the names in one grammar mean.
+
+    Attributes:
+        source: the text that they stand in.
+        prefix: what comes before a name to make it one of the whole.
+        given: the names that were given to what was imported.
+    """
+
+    source: Source
+    prefix: str = ""
+    given: Mapping[str, str] = field(default_factory=dict)
+
+    def qualified(self, name: str) -> str:
+        """The name in the whole."""
+        return self.given.get(name, self.prefix + name)
+
+    def place(self, at: int) -> Place:
+        """A place in the text."""
+        return Place(self.source, at)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Entry:
+    """A rule, template or terminal, whose alternatives may come from several grammars."""
+
+    name: str
+    is_terminal: bool
+    parameters: tuple[str, ...]
+    priority: int
+    parts: tuple[tuple[Item, Scope], ...]
+    place: Place
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Definitions:
+    """All definitions, what is ignored, and the scope of the grammar that is not imported."""
+
+    entries: Mapping[str, Entry]
+    ignored: tuple[Item, ...]
+    scope: Scope
+
+    def look_up(self, item: Name | Usage, scope: Scope) -> Entry:
+        """What a name stands for.
+
+        Raises:
+            InvalidConstraintError: nothing; with the nearest name.
+        """
+        entry = self.entries.get(scope.qualified(item.name))
+        if entry is None:
+            kind = "terminal" if is_terminal_name(item.name) else "rule"
+            known = (name.removeprefix(scope.prefix) for name in self.entries if name.startswith(scope.prefix))
+            scope.place(item.at).fail(f"there is no {kind} {item.name!r}", nearest(item.name, known))
+        return entry
+
+
+def load(source: Source, files: Mapping[str, str] | None = None) -> Definitions:
+    """The definitions of a grammar.
+
+    Args:
+        source: its text.
+        files: the texts of the grammars that it imports, as `imported_files` gives them; None for a text without a
+            folder, which can import none.
+
+    Raises:
+        InvalidConstraintError: malformed, a name defined twice, an override or extension of what is not there.
+        NameNotFoundError: an import of a grammar or a name that is not there.
+        UnsupportedSchemaError: something that is refused by name.
+        ResourceLimitError: more than `MAX_IMPORTS` imports, or deeper than `MAX_IMPORT_DEPTH`.
+    """
+    loader = _Loader(files)
+    scope = Scope(source)
+    module = parse(source)
+    loader.load(module, scope, ("",))
+    return Definitions(loader.entries, module.ignored, scope)
+
+
+def imported_files(source: Source, folder: Path) -> dict[str, str]:
+    """The texts of all grammars that `source`, which lies in `folder`, imports from files, by their path from there.
+
+    Raises:
+        NameNotFoundError: there is no such file.
+        ResourceLimitError: they are more than `MAX_IMPORTS`.
+    """
+    texts: dict[str, str] = {}
+    agenda = [("", source)]
+    for key, importing in agenda:  # grows while it is read
+        for statement in parse(importing).imports:
+            imported = _file_key(key, statement)
+            if not statement.is_relative or imported in texts:
+                continue
+            place = Place(importing, statement.at)
+            try:
+                texts[imported] = (folder / imported).read_text(encoding="utf-8")
+            except (OSError, UnicodeError) as error:
+                place.fail(f"the grammar {imported!r} cannot be read: {error}", None, NameNotFoundError)
+            if len(texts) > MAX_IMPORTS:
+                place.fail(f"more than {MAX_IMPORTS:,} imports", None, ResourceLimitError)
+            agenda.append((imported, Source(texts[imported], imported)))
+    return texts
+
+
+def _file_key(importing: str, statement: Import) -> str:
+    return str(PurePosixPath(importing).parent.joinpath(*statement.path)) + ".lark"
+
+
+class _Loader:
+    """Grammars, from the first one down its imports."""
+
+    def __init__(self, files: Mapping[str, str] | None) -> None:
+        self.files = files
+        self.entries: dict[str, Entry] = {}
+        self.num_imports = 0
+
+    def load(self, module: Module, scope: Scope, open_files: tuple[str, ...]) -> None:
+        """Define what a grammar holds. `open_files` are those on the way to it, itself the last."""
+        by_grammar: dict[tuple[bool, tuple[str, ...]], list[Import]] = {}
+        for statement in module.imports:
+            by_grammar.setdefault((statement.is_relative, statement.path), []).append(statement)
+        for statements in by_grammar.values():
+            self.load_import(statements, scope, open_files)
+        for definition in module.definitions:
+            self.define(definition, scope)
+
+    def load_import(self, statements: list[Import], scope: Scope, open_files: tuple[str, ...]) -> None:
+        """Load one grammar for all statements that import from it."""
+        statement = statements[0]
+        place = scope.place(statement.at)
+        self.num_imports += 1
+        if self.num_imports > MAX_IMPORTS or len(open_files) > MAX_IMPORT_DEPTH:
+            place.fail(
+                f"more than {MAX_IMPORTS:,} imports, or nested deeper than {MAX_IMPORT_DEPTH}", None, ResourceLimitError
+            )
+        key, source = self.find(statement, place, open_files[-1])
+        if key in open_files:
+            place.fail(f"the grammar {key!r} imports itself")
+        module = parse(source)
+        names = [name for one in statements for name in one.names]
+        known = {definition.name for definition in module.definitions}
+        known |= {alias for one in module.imports for _, alias, _ in one.names}
+        given: dict[str, str] = {}
+        for name, alias, at in names:
+            if name not in known:
+                hint = nearest(name, sorted(known))
+                scope.place(at).fail(f"{'.'.join(statement.path)} has no {name!r}", hint, NameNotFoundError)
+            given.setdefault(name, scope.qualified(alias))
+        prefix = f"{scope.prefix}{'.'.join(statement.path)}."
+        self.load(module, Scope(source, prefix, given), open_files if key is None else (*open_files, key))
+        for name, alias, at in names:  # a second name of the same thing
+            if given[name] != scope.qualified(alias):
+                inner = Scope(scope.source, scope.prefix, {alias: given[name]})
+                self.add(Definition(alias, (), 0, Name(alias, at), "define", at), scope, inner)
+
+    def find(self, statement: Import, place: Place, importing: str) -> tuple[str | None, Source]:
+        """The key of a file, None for the library, and the text."""
+        path = ".".join(statement.path)
+        if not statement.is_relative:
+            if statement.path != ("common",):
+                place.fail(
+                    f"there is no grammar {path!r} to import", f"common, or .{path} for a file", NameNotFoundError
+                )
+            return None, COMMON
+        if self.files is None:
+            place.fail(
+                f"{path!r} cannot be imported: a grammar that is given as text has no folder",
+                "the path of a file that holds the grammar",
+                NameNotFoundError,
+            )
+        key = _file_key(importing, statement)
+        if key not in self.files:
+            place.fail(f"there is no file {key!r} to import from", None, NameNotFoundError)
+        return key, Source(self.files[key], key)
+
+    def define(self, definition: Definition, scope: Scope) -> None:
+        """Add a definition, or change one."""
+        place = scope.place(definition.at)
+        known = self.entries.get(scope.qualified(definition.name))
+        if definition.how == "define":
+            if known is not None:
+                place.fail(
+                    f"{definition.name!r} is defined more than once, first at {known.place.short}",
+                    "%override to replace it, %extend to add alternatives",
+                )
+        elif known is None:
+            near = nearest(definition.name, self.entries)
+            place.fail(f"there is no {definition.name!r} to {definition.how}", near)
+        elif definition.how == "extend" and known.parameters != definition.parameters:
+            place.fail(f"{definition.name!r} has other parameters at {known.place.short}")
+        self.add(definition, scope, scope, known.parts if known and definition.how == "extend" else ())
+
+    def add(
+        self, definition: Definition, scope: Scope, inner: Scope, parts: tuple[tuple[Item, Scope], ...] = ()
+    ) -> None:
+        """Define a name of `scope` by an item whose names are those of `inner`, besides other `parts`."""
+        name = scope.qualified(definition.name)
+        self.entries[name] = Entry(
+            name,
+            definition.is_terminal,
+            definition.parameters,
+            definition.priority,
+            (*parts, (definition.body, inner)),
+            scope.place(definition.at),
+        )

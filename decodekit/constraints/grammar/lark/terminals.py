@@ -1,0 +1,264 @@
+r"""Terminals of a Lark grammar: expressions without rules, each a regular language of bytes.
+
+A terminal is matched as a language of its own: ``^``, ``$``, ``\b`` and lookaround see what the terminal reads, and not
+what stands around it. As in Lark, an expression of several parts is one pattern, so that lookaround of one part sees
+the others, and a lazy quantifier in any of them makes the terminal end where `re.match` ends first.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator
+from functools import lru_cache
+from typing import Final, NamedTuple, TypeAlias
+
+from decodekit.constraints.grammar.lark.definitions import Definitions, Entry, Scope
+from decodekit.constraints.grammar.lark.tree import (
+    CharRange,
+    Choice,
+    Counted,
+    Item,
+    Json,
+    Name,
+    Pattern,
+    Series,
+    Special,
+    Text,
+    Usage,
+    walk,
+)
+from decodekit.constraints.grammar.source import Place
+from decodekit.constraints.language import ir, utf8
+from decodekit.constraints.language.node import Node
+from decodekit.constraints.language.words import words
+from decodekit.constraints.regex import syntax as regex_syntax
+from decodekit.constraints.regex import tree as regex_tree
+from decodekit.constraints.regex.regex import full_match
+from decodekit.constraints.regex.syntax import MAX_PATTERN_LENGTH
+from decodekit.errors import ConstraintError, ResourceLimitError
+
+MAX_SIZE: Final = 300_000
+"""Bound on the parts of one terminal, with those of the terminals that it is made of."""
+
+MAX_CHARACTERS: Final = 10_000_000
+"""Bound on the characters of all patterns that terminals are written as."""
+
+Parts: TypeAlias = "tuple[tuple[Item, Scope], ...]"
+
+_MANY_TEXTS: Final = 16  # so many options that are plain texts are sorted as a list of words
+
+
+class _Traits(NamedTuple):
+    """What a terminal is made of, with the terminals in it."""
+
+    size: int
+    asks_around: bool  # some part is about what the others read
+    is_lazy: bool
+
+    @property
+    def is_one_pattern(self) -> bool:
+        """Whether the parts cannot be taken one by one."""
+        return self.asks_around or self.is_lazy
+
+
+class Terminals:
+    """The languages of terminals, by name and of expressions that stand in rules. Each is made when it is asked for."""
+
+    def __init__(self, definitions: Definitions) -> None:
+        self.definitions = definitions
+        self._traits: dict[str, _Traits] = {}  # by name; a terminal is here behind those that it is made of
+        self._nodes: dict[str, Node] = {}  # of terminals whose parts can be taken one by one
+        self._patterns: dict[str, str] = {}  # of terminals that are part of one that cannot
+        self._num_characters = 0  # of all patterns
+        self._finished: dict[str, Node] = {}
+
+    def named(self, entry: Entry) -> Node:
+        """The words of a terminal.
+
+        Raises:
+            InvalidConstraintError: it refers to itself, to a rule or to nothing, or has a malformed pattern.
+            UnsupportedSchemaError: a pattern uses something that is refused by name.
+            ResourceLimitError: it is larger than `MAX_SIZE`, or a pattern is.
+        """
+        if entry.name not in self._finished:
+            self._finished[entry.name] = self._finish(entry.parts, entry.place, (entry.name,))
+        return self._finished[entry.name]
+
+    def anonymous(self, item: Item, scope: Scope, place: Place) -> Node:
+        """The words of an expression in a rule, or after ``%ignore``. Raises what `named` raises."""
+        return self._finish(((item, scope),), place)
+
+    def _finish(self, parts: Parts, place: Place, names: tuple[str, ...] = ()) -> Node:
+        """The words of an expression; `names` are what it is called itself."""
+        for entry in self._in_order(parts, self._traits, names):
+            traits = self._traits[entry.name] = self._traits_of(entry.parts, entry.place)
+            if not traits.is_one_pattern:
+                self._nodes[entry.name] = self._node_of(entry.parts)
+        traits = self._traits_of(parts, place)
+        if not traits.is_one_pattern:
+            return self._node_of(parts)
+        for entry in self._in_order(parts, self._patterns, names):
+            self._patterns[entry.name] = self._pattern_of(entry.parts, entry.place)
+        pattern = self._pattern_of(parts, place)
+        # Of an atomic group there is only what a search from its begin finds first.
+        node = _full_match(f"(?>{pattern})" if traits.is_lazy else pattern, "", place)
+        if traits.is_lazy and node.is_nullable:
+            place.fail(
+                "the shortest text that this terminal matches is empty: behind a lazy quantifier something must follow "
+                "in the same terminal",
+                "a quantifier without the second '?'",
+            )
+        return node
+
+    def _in_order(self, parts: Parts, known: Collection[str], names: tuple[str, ...]) -> list[Entry]:
+        """The terminals in an expression that are not known, each behind those that it is made of itself."""
+        order: list[Entry] = []
+        done: set[str] = set()
+        path = dict.fromkeys(names)  # from the expression down to where the walk is
+        agenda: list[tuple[Entry | None, Iterator[tuple[Entry, Place]]]] = [(None, self._references(parts))]
+        while agenda:
+            owner, references = agenda[-1]
+            for entry, place in references:
+                if entry.name in path:
+                    place.fail(f"the terminal {entry.name!r} refers to itself", "a rule, in lower case")
+                if entry.name not in done and entry.name not in known:
+                    path[entry.name] = None
+                    done.add(entry.name)
+                    agenda.append((entry, self._references(entry.parts)))
+                    break
+            else:
+                agenda.pop()
+                if owner is not None:
+                    del path[owner.name]
+                    order.append(owner)
+        return order
+
+    def _references(self, parts: Parts) -> Iterator[tuple[Entry, Place]]:
+        for root, scope in parts:
+            for item in walk(root):
+                if isinstance(item, Name):
+                    entry = self.definitions.look_up(item, scope)
+                    if not entry.is_terminal:
+                        scope.place(item.at).fail(
+                            f"the rule {item.name!r} cannot be part of a terminal", "a rule, in lower case, around both"
+                        )
+                    yield entry, scope.place(item.at)
+                elif isinstance(item, Usage | Special | Json):
+                    what = {Usage: "a template", Special: "a special token", Json: "%json"}[type(item)]
+                    scope.place(item.at).fail(f"{what} cannot be part of a terminal", "a rule, in lower case")
+
+    def _traits_of(self, parts: Parts, place: Place) -> _Traits:
+        size, asks_around, is_lazy = 0, False, False
+        for root, scope in parts:
+            for item in walk(root):
+                size += 1
+                if isinstance(item, Name):
+                    traits = self._traits[scope.qualified(item.name)]
+                elif isinstance(item, Pattern):
+                    traits = _traits(item.pattern, item.flags, scope.place(item.at))
+                else:
+                    continue
+                size += traits.size
+                asks_around |= traits.asks_around
+                is_lazy |= traits.is_lazy
+        if size > MAX_SIZE:
+            place.fail(f"the terminal has more than {MAX_SIZE:,} parts", "a rule, in lower case", ResourceLimitError)
+        return _Traits(size, asks_around, is_lazy)
+
+    # --- part by part ---
+
+    def _node_of(self, parts: Parts) -> Node:
+        return ir.choice(*(self._node(item, scope) for item, scope in parts))
+
+    def _node(self, item: Item, scope: Scope) -> Node:
+        if isinstance(item, Name):
+            return self._nodes[scope.qualified(item.name)]
+        if isinstance(item, Series):
+            return ir.concat(*(self._node(part, scope) for part in item.items))
+        if isinstance(item, Choice):
+            texts = {part.text.encode() for part in item.options if isinstance(part, Text) and not part.ignores_case}
+            if len(texts) < _MANY_TEXTS:
+                return ir.choice(*(self._node(part, scope) for part in item.options))
+            others = (p for p in item.options if not isinstance(p, Text) or p.ignores_case)
+            return ir.choice(words(dict.fromkeys(texts)), *(self._node(part, scope) for part in others))
+        if isinstance(item, Counted):
+            return ir.repeat(self._node(item.item, scope), item.min, item.max)
+        if isinstance(item, CharRange):
+            return utf8.charset([(ord(item.low), ord(item.high))])
+        if isinstance(item, Text) and not item.ignores_case:
+            return ir.literal(item.text.encode())
+        assert isinstance(item, Text | Pattern)  # the others were refused with the references
+        pattern, flags = (item.pattern, item.flags) if isinstance(item, Pattern) else (re.escape(item.text), "i")
+        return _full_match(pattern, flags, scope.place(item.at))
+
+    # --- as one pattern ---
+
+    def _pattern_of(self, parts: Parts, place: Place) -> str:
+        pattern = _longest_first([self._pattern(item, scope) for item, scope in parts])
+        self._num_characters += len(pattern)
+        if len(pattern) > MAX_PATTERN_LENGTH or self._num_characters > MAX_CHARACTERS:
+            place.fail(
+                f"the terminal is a pattern of more than {MAX_PATTERN_LENGTH:,} characters",
+                "the same without lookaround and lazy quantifiers",
+                ResourceLimitError,
+            )
+        return pattern
+
+    def _pattern(self, item: Item, scope: Scope) -> str:
+        if isinstance(item, Name):
+            return f"(?:{self._patterns[scope.qualified(item.name)]})"
+        if isinstance(item, Series):
+            return "".join(self._pattern(part, scope) for part in item.items)
+        if isinstance(item, Choice):
+            return f"(?:{_longest_first([self._pattern(part, scope) for part in item.options])})"
+        if isinstance(item, Counted):
+            high = "" if item.max is None else item.max
+            return f"(?:{self._pattern(item.item, scope)}){{{item.min},{high}}}"
+        if isinstance(item, CharRange):
+            return f"[\\U{ord(item.low):08X}-\\U{ord(item.high):08X}]"
+        if isinstance(item, Text):
+            return f"(?{'i' * item.ignores_case}:{re.escape(item.text)})"
+        assert isinstance(item, Pattern)
+        end = "\n" if "x" in item.flags else ""  # a comment may stand at the end
+        return f"(?{_flags(item.flags)}:{item.pattern}{end})"
+
+
+def _longest_first(options: list[str]) -> str:
+    """Alternatives in the order in which Lark has them: what may be longest, or else must be, comes first."""
+
+    def order(option: str) -> tuple[float, int, int]:
+        low, high = regex_tree.width(regex_syntax.parse(option))
+        return -float("inf") if high is None else -high, -low, -len(option)
+
+    return options[0] if len(options) == 1 else "|".join(sorted(options, key=order))
+
+
+def _flags(flags: str) -> str:
+    """Flags without that of Unicode, which is set by itself."""
+    return "".join(sorted(set(flags) - {"u"}))
+
+
+def _full_match(pattern: str, flags: str, place: Place) -> Node:
+    try:
+        return full_match(pattern, "python", _flags(flags))
+    except ConstraintError as error:
+        raise place.locate(error) from error
+
+
+def _traits(pattern: str, flags: str, place: Place) -> _Traits:
+    try:
+        return _traits_of_pattern(pattern, _flags(flags))
+    except ConstraintError as error:
+        raise place.locate(error) from error
+
+
+@lru_cache(maxsize=512)
+def _traits_of_pattern(pattern: str, flags: str) -> _Traits:
+    tree = regex_syntax.parse(pattern, "python", flags)
+    agenda = [tree]
+    is_lazy = False
+    while agenda and not is_lazy:
+        part = agenda.pop()
+        is_lazy = isinstance(part, regex_tree.Repeated) and part.is_lazy
+        agenda += regex_tree.children(part)
+    return _Traits(1, regex_tree.num_assertions(tree) > 0, is_lazy)

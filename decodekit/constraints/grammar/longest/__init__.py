@@ -1,0 +1,1 @@
+"""Grammars whose texts are divided by a lexer that takes the longest terminal first."""

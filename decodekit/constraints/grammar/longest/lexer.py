@@ -1,0 +1,446 @@
+"""A lexer that takes the longest terminal at each place (maximal munch), as finite tables and as regular languages.
+
+A lexeme is the longest one if no beginning of what follows makes a longer one. The words that would are its *shadow*:
+of ``a``, where ``a``, ``b`` and ``abc`` are terminals, the shadow is ``bc``, of an identifier it is one more letter or
+digit. So the text is read from left to right without looking ahead: whoever reads on carries the shadows of all lexemes
+so far, each shortened by what was read since, and must never complete a word of any. A shadow that nothing can complete
+any more is gone.
+
+Terminals are numbered in the order of their ranks: where several have the same word, it is a lexeme of the first.
+
+A lexer may have several automata, each of which reads some of the terminals by itself: Lark's dynamic lexer has one for
+each terminal, and its basic lexer a single one, in which `FirstMatch` decides.
+
+Source: A. Aho, M. Lam, R. Sethi, J. Ullman, Compilers (2nd edition, 2006), sections 3.5.3 and 3.8, for the definition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from decodekit.constraints.language import ir
+from decodekit.constraints.language.ir import ALL_BYTES
+from decodekit.constraints.language.node import ByteMask, Node, Transitions
+from decodekit.errors import ResourceLimitError
+
+MAX_STATES: Final = 20_000
+"""Bound on the states of all terminals read together."""
+MAX_SHADOWS: Final = 2_000
+"""Bound on the sets of shadows."""
+MAX_STEPS: Final = 300_000
+"""Bound on the pairs of a state and a shadow that are looked at."""
+
+_COMPLETE: Final = -1  # instead of a shadow: one of its words is complete
+_NO_SHADOW: Final = 0
+
+
+class Lexer:
+    """The terminals of a grammar, read together. Compared by identity.
+
+    Args:
+        automata: what is read together: the union of some terminals, each of which labels the ends of its words with
+            its rank. Ranks can be compared. A terminal in several automata has the same lexemes in all of them.
+        unbounded: the ranks of terminals any of whose words is a lexeme, not only the longest.
+
+    Attributes:
+        ranks: those of the terminals, ascending; a terminal is a place in this list.
+        ends: the ways in which lexemes may end: the terminal, and the shadow that follows. Grows.
+        first_bytes: with which bytes the lexemes of a terminal may begin, by terminal.
+        starts_of: the states before a lexeme of a terminal, by terminal: several where automata differ about it.
+
+    Raises:
+        ResourceLimitError: the terminals have more than `MAX_STATES` states together.
+    """
+
+    def __init__(self, *automata: Node, unbounded: Collection[Any] = ()) -> None:
+        rows, labels, starts = _explore(automata)
+        found: set[Any] = {label for some in labels for label in some}
+        self.ranks: list[Any] = sorted(found)
+        number = {rank: terminal for terminal, rank in enumerate(self.ranks)}
+        self.rows = rows
+        self._starts = starts
+        self._unbounded = frozenset(number[rank] for rank in unbounded if rank in number)
+        self._terminal = [min((number[label] for label in some), default=-1) for some in labels]
+        self._shadow_of, self._shadow_rows = _shadows(rows, [terminal >= 0 for terminal in self._terminal])
+        self._sets: list[frozenset[int]] = [frozenset()]
+        self._set_numbers: dict[frozenset[int], int] = {frozenset(): _NO_SHADOW}
+        self._set_rows: dict[int, tuple[tuple[ByteMask, int], ...]] = {}
+        self.ends: list[tuple[int, int]] = []
+        self._end_numbers: dict[tuple[int, int], int] = {}
+        self._all_ends = self._find_ends()
+        self._ends_from: dict[tuple[int, int], int] = {}
+        self._ends_behind: dict[int, dict[int, tuple[int, ...]]] = {}
+        self._num_steps = 0
+        self.first_bytes: list[ByteMask] = [0] * len(self.ranks)
+        self.starts_of: list[list[int]] = [[] for _ in self.ranks]
+        for start in dict.fromkeys(starts):
+            for mask, target in rows[start]:
+                for end in bits(self._all_ends[target]):
+                    self.first_bytes[self.ends[end][0]] |= mask
+            for terminal in {self.ends[end][0] for end in bits(self._all_ends[start])}:
+                if not any(self._agree(terminal, start, other) for other in self.starts_of[terminal]):
+                    self.starts_of[terminal].append(start)
+
+    def is_unanimous(self, tried: Sequence[Collection[Any]]) -> bool:
+        """Whether the lexemes of each terminal are the same in all automata that may read it.
+
+        Args:
+            tried: the ranks of the terminals that each automaton may read, also those that it never finds.
+        """
+        return all(len(starts) <= 1 for starts in self.starts_of) and all(
+            {self.ends[end][0] for end in bits(self._all_ends[start])}.issuperset(
+                terminal for terminal, rank in enumerate(self.ranks) if rank in ranks
+            )
+            for start, ranks in zip(self._starts, tried, strict=True)
+        )
+
+    def ends_from(self, start: int, shadow: int) -> int:
+        """The ends of the lexemes behind a start that keep out of a shadow, a set of bits.
+
+        Raises:
+            ResourceLimitError: there are more than `MAX_SHADOWS` shadows, or `MAX_STEPS` steps to them.
+        """
+        known = self._ends_from.get((start, shadow))
+        if known is None:
+            known = self._ends_from[start, shadow] = self._search_ends(start, shadow)
+        return known
+
+    def _search_ends(self, start: int, shadow: int) -> int:
+        found = 0
+        seen = {(start, shadow)}
+        agenda = [(start, shadow)]
+        while agenda:
+            state, beside = agenda.pop()
+            if beside == _NO_SHADOW:
+                found |= self._all_ends[state]
+                continue
+            end = self.end(state, beside)
+            if end is not None:
+                found |= 1 << end
+            for _, target, left in self.step(state, beside):
+                if (target, left) not in seen:
+                    seen.add((target, left))
+                    agenda.append((target, left))
+            self._num_steps += 1
+            if self._num_steps > MAX_STEPS:
+                raise _too_many(f"{MAX_STEPS:,} steps")
+        return found
+
+    def ends_behind(self, shadow: int) -> dict[int, tuple[int, ...]]:
+        """By terminal, the ends of its lexemes that keep out of a shadow. Raises what `ends_from` raises."""
+        known = self._ends_behind.get(shadow)
+        if known is None:
+            found = 0
+            for start in set(self._starts):
+                found |= self.ends_from(start, shadow)
+            by_terminal: dict[int, list[int]] = {}
+            for end in bits(found):
+                by_terminal.setdefault(self.ends[end][0], []).append(end)
+            known = self._ends_behind[shadow] = {terminal: tuple(ends) for terminal, ends in by_terminal.items()}
+        return known
+
+    def word(self, start: int, shadow: int, ends: int) -> Node:
+        """The lexemes that keep out of a shadow and end in one of some ways, a set of bits. Labels are the ends."""
+        return Munch(self, start, shadow, ends)
+
+    def touched(self, shadow: int) -> ByteMask:
+        """The bytes with which a word of a shadow may begin."""
+        touched = 0
+        for mask, _ in self._rows_of(shadow):
+            touched |= mask
+        return touched
+
+    def end(self, state: int, shadow: int) -> int | None:
+        """How a lexeme ends in a state, if it does; `shadow` is what is left of the shadows of earlier ones."""
+        terminal = self._terminal[state]
+        if terminal < 0:
+            return None
+        behind = frozenset[int]() if terminal in self._unbounded else self._shadow_behind(state)
+        end = (terminal, self._set(self._sets[shadow] | behind))
+        number = self._end_numbers.get(end)
+        if number is None:
+            number = self._end_numbers[end] = len(self.ends)
+            self.ends.append(end)
+        return number
+
+    def step(self, state: int, shadow: int) -> Iterator[tuple[ByteMask, int, int]]:
+        """Byte sets, each with the state behind it and what is left of the shadow, where none of its words is complete.
+
+        The sets are disjoint, and their targets differ.
+        """
+        shaded = self._rows_of(shadow)
+        for mask, target in self.rows[state]:
+            rest = mask
+            for other, left in shaded:
+                common = mask & other
+                rest &= ~other
+                if common and left != _COMPLETE:
+                    yield common, target, left
+            if rest:
+                yield rest, target, _NO_SHADOW
+
+    def may_end(self, state: int) -> int:
+        """The ways in which lexemes may end from a state without a shadow, a set of bits."""
+        return self._all_ends[state]
+
+    def _find_ends(self) -> list[int]:
+        """By state, the ways in which lexemes may end from there."""
+        ends = [0] * len(self.rows)
+        before: list[list[int]] = [[] for _ in self.rows]
+        for state, row in enumerate(self.rows):
+            for _, target in row:
+                before[target].append(state)
+            end = self.end(state, _NO_SHADOW)
+            ends[state] = 0 if end is None else 1 << end
+        agenda = list(range(len(self.rows)))
+        while agenda:
+            state = agenda.pop()
+            for earlier in before[state]:
+                if ends[state] & ~ends[earlier]:
+                    ends[earlier] |= ends[state]
+                    agenda.append(earlier)
+        return ends
+
+    def _agree(self, terminal: int, first: int, second: int) -> bool:
+        """Whether a terminal has the same lexemes behind two states, with the same shadows."""
+        seen = {(first, second)}
+        agenda = [(first, second)]
+        while agenda:
+            pair = agenda.pop()
+            one, other = (self._rows_to(terminal, state) for state in pair)
+            if self._end_of(terminal, pair[0]) != self._end_of(terminal, pair[1]):
+                return False
+            if sum(mask for mask, _ in one) != sum(mask for mask, _ in other):  # rows are disjoint
+                return False
+            for mask, target in one:
+                for common, twin in other:
+                    if mask & common and (target, twin) not in seen:
+                        seen.add((target, twin))
+                        agenda.append((target, twin))
+        return True
+
+    def _rows_to(self, terminal: int, state: int) -> list[tuple[ByteMask, int]]:
+        """The rows of a state from which a lexeme of a terminal can be completed."""
+        ends = sum(1 << number for number, end in enumerate(self.ends) if end[0] == terminal)
+        return [(mask, target) for mask, target in self.rows[state] if self._all_ends[target] & ends]
+
+    def _end_of(self, terminal: int, state: int) -> int | None:
+        return self.end(state, _NO_SHADOW) if self._terminal[state] == terminal else None
+
+    def _shadow_behind(self, state: int) -> frozenset[int]:
+        shadow = self._shadow_of[state]
+        return frozenset((shadow,)) if shadow else frozenset()
+
+    def _set(self, shadows: frozenset[int]) -> int:
+        number = self._set_numbers.get(shadows)
+        if number is None:
+            number = self._set_numbers[shadows] = len(self._sets)
+            self._sets.append(shadows)
+            if number > MAX_SHADOWS:
+                raise _too_many(f"{MAX_SHADOWS:,} ways in which earlier lexemes might have been longer")
+        return number
+
+    def _rows_of(self, shadow: int) -> tuple[tuple[ByteMask, int], ...]:
+        """What is left of a set of shadows after a byte; after other bytes nothing is."""
+        known = self._set_rows.get(shadow)
+        if known is None:
+            pieces: list[tuple[ByteMask, frozenset[int]]] = [(ALL_BYTES, frozenset())]
+            for one in self._sets[shadow]:
+                split: list[tuple[ByteMask, frozenset[int]]] = []
+                for mask, left in pieces:
+                    rest = mask
+                    for other, target in self._shadow_rows[one]:
+                        if mask & other:
+                            split.append((mask & other, left | {target}))
+                            rest &= ~other
+                    if rest:
+                        split.append((rest, left))
+                pieces = split
+            rows: dict[int, ByteMask] = {}
+            for mask, left in pieces:
+                if left:
+                    target = _COMPLETE if _COMPLETE in left else self._set(left)
+                    rows[target] = rows.get(target, 0) | mask
+            known = self._set_rows[shadow] = tuple((mask, target) for target, mask in rows.items())
+        return known
+
+
+@dataclass(frozen=True, slots=True)
+class Munch(Node):
+    """What may be left of a lexeme. A word ends with the number of its end in `Lexer.ends` as its label."""
+
+    lexer: Lexer
+    state: int
+    shadow: int
+    permitted: int
+
+    @property
+    def labels(self) -> tuple[Hashable, ...]:
+        """The end, if it is permitted."""
+        end = self.lexer.end(self.state, self.shadow)
+        return () if end is None or not self.permitted >> end & 1 else (end,)
+
+    def transitions(self) -> Transitions:
+        """As in `Node`."""
+        lexer, permitted = self.lexer, self.permitted
+        return tuple(
+            (mask, Munch(lexer, state, shadow, permitted))
+            for mask, state, shadow in lexer.step(self.state, self.shadow)
+            if lexer.may_end(state) & permitted or shadow != _NO_SHADOW
+        )
+
+    def _is_empty(self) -> bool:
+        if self.shadow == _NO_SHADOW:
+            return not self.lexer.may_end(self.state) & self.permitted
+        return super(Munch, self)._is_empty()  # by name: a class with slots is made anew
+
+
+@dataclass(frozen=True, slots=True)
+class FirstMatch(Node):
+    """The words of a scanner that tries terminals in an order and takes the longest word of the first that has any.
+
+    After the terminals ``abc`` and ``a``, in this order, have read ``a``, what is left is ``bc`` of the first, and the
+    end of the second. In the other order nothing of ``abc`` is left: ``a`` is found first, whatever follows.
+
+    Attributes:
+        parts: what is left of each terminal that may still be found, in the order in which they are tried. A part whose
+            word has ended is the last one: those behind it are not asked any more. See `first_match`.
+    """
+
+    parts: tuple[Node, ...]
+
+    @property
+    def labels(self) -> tuple[Hashable, ...]:
+        """Those of the last part: only that may have ended."""
+        return self.parts[-1].labels if self.parts else ()
+
+    def transitions(self) -> Transitions:
+        """As in `Node`."""
+        rows: list[tuple[ByteMask, tuple[Node, ...]]] = [(ALL_BYTES, ())]
+        for part in self.parts:
+            split: list[tuple[ByteMask, tuple[Node, ...]]] = []
+            moves = part.transitions()
+            for mask, left in rows:
+                rest = mask
+                for other, target in moves:
+                    if mask & other:
+                        split.append((mask & other, (*left, target)))
+                        rest &= ~other
+                if rest:
+                    split.append((rest, left))
+            rows = split
+        return ir.merge([(mask, first_match(left)) for mask, left in rows if left])
+
+
+def first_match(parts: Sequence[Node]) -> Node:
+    """A `FirstMatch` without the parts behind the first one whose word has ended."""
+    end = next((i + 1 for i, part in enumerate(parts) if part.labels), len(parts))
+    return FirstMatch(tuple(parts[:end]))
+
+
+def _explore(
+    roots: Sequence[Node],
+) -> tuple[list[tuple[tuple[ByteMask, int], ...]], list[tuple[Hashable, ...]], list[int]]:
+    """All derivatives as numbered states, with their rows and labels; without those that lead to no word.
+
+    And the numbers of the roots.
+    """
+    nodes = list(dict.fromkeys(roots))
+    numbers: dict[Node, int] = {node: number for number, node in enumerate(nodes)}
+    rows: list[list[tuple[ByteMask, int]]] = []
+    for node in nodes:  # grows while it is read
+        row: list[tuple[ByteMask, int]] = []
+        for mask, target in node.transitions():
+            if target not in numbers:
+                numbers[target] = len(nodes)
+                nodes.append(target)
+            row.append((mask, numbers[target]))
+        rows.append(row)
+        if len(nodes) > MAX_STATES:
+            raise _too_many(f"{MAX_STATES:,} states of all terminals together")
+    labels = [node.labels for node in nodes]
+    before: list[list[int]] = [[] for _ in nodes]
+    for state, row in enumerate(rows):
+        for _, successor in row:
+            before[successor].append(state)
+    agenda = [state for state, some in enumerate(labels) if some]
+    is_alive = [bool(some) for some in labels]
+    while agenda:
+        for earlier in before[agenda.pop()]:
+            if not is_alive[earlier]:
+                is_alive[earlier] = True
+                agenda.append(earlier)
+    alive = [tuple((mask, target) for mask, target in row if is_alive[target]) for row in rows]
+    return alive, labels, [numbers[root] for root in roots]
+
+
+def _shadows(
+    rows: list[tuple[tuple[ByteMask, int], ...]], is_end: list[bool]
+) -> tuple[list[int], list[tuple[tuple[ByteMask, int], ...]]]:
+    """The shadow of each state, and the rows of each shadow; equal shadows are one, 0 the shadow without words.
+
+    Only the shortest words of a shadow matter, so a word leads to `_COMPLETE`. States are told apart by partition
+    refinement: of a class that splits, the largest part keeps its number, and what leads to the others is looked at
+    again. Source: J. Hopcroft, An n log n algorithm for minimizing states in a finite automaton (1971).
+    """
+    shadow_of = [0] * len(rows)
+    members: list[set[int]] = [set(range(len(rows)))]
+    before: list[set[int]] = [set() for _ in rows]
+    for state, row in enumerate(rows):
+        for _, target in row:
+            if not is_end[target]:
+                before[target].add(state)
+
+    def signature(state: int) -> frozenset[tuple[int, ByteMask]]:
+        found: dict[int, ByteMask] = {}
+        for mask, target in rows[state]:
+            left = _COMPLETE if is_end[target] else shadow_of[target]
+            found[left] = found.get(left, 0) | mask
+        return frozenset(found.items())
+
+    dirty = set(members[0])
+    while dirty:
+        by_class: dict[int, list[int]] = {}
+        for state in dirty:
+            by_class.setdefault(shadow_of[state], []).append(state)
+        dirty = set()
+        partings: list[tuple[int, list[set[int]]]] = []  # all by the same numbers, before any of these change
+        for number, states in by_class.items():
+            parts: dict[frozenset[tuple[int, ByteMask]], set[int]] = {}
+            for state in states:
+                parts.setdefault(signature(state), set()).add(state)
+            same = members[number].difference(states)  # as they were, so all alike
+            if same:
+                parts.setdefault(signature(next(iter(same))), set()).update(same)
+            partings.append((number, sorted(parts.values(), key=len, reverse=True)))
+        for number, (kept, *others) in partings:
+            members[number] = kept
+            for part in others:
+                for state in part:
+                    shadow_of[state] = len(members)
+                    dirty |= before[state]
+                members.append(part)
+    # A state from which no word goes on has no row: its class becomes number 0.
+    order = sorted(range(len(members)), key=lambda number: bool(signature(next(iter(members[number])))))
+    if order and signature(next(iter(members[order[0]]))):
+        order.insert(0, -2)  # there is none
+    place = {number: i for i, number in enumerate(order)}
+    shadow_rows: list[tuple[tuple[ByteMask, int], ...]] = [()]
+    for number in order[1:]:
+        left = signature(next(iter(members[number])))
+        shadow_rows.append(tuple((mask, t if t == _COMPLETE else place[t]) for t, mask in left))
+    return [place[number] for number in shadow_of], shadow_rows
+
+
+def bits(number: int) -> list[int]:
+    """The members of a set that is given by the bits of a number."""
+    return ir.bytes_of(number)
+
+
+def _too_many(what: str) -> ResourceLimitError:
+    return ResourceLimitError(
+        f"the terminals lead to more than {what} in a lexer that takes the longest",
+        hint='simpler terminals, or Grammar(..., lexer="scannerless")',
+    )

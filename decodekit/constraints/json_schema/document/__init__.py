@@ -1,0 +1,1 @@
+"""Schemas as documents: drafts, references, pointers, and which keywords are supported."""

@@ -1,0 +1,460 @@
+"""From JSON documents to schema locations: drafts, bases, anchors and references, and the first check of every keyword.
+
+A `Location` is one (sub-)schema at its place. All passes over a document are loops, so nesting costs no stack.
+References are never fetched: a document is the schema itself, one of the caller's registry, or a meta-schema of a
+draft, which is bundled with the `jsonschema` package.
+
+``$dynamicRef`` and ``$recursiveRef`` mean what the way that led to them says: of the resources entered on that way, the
+outermost that has the anchor. So a location is a schema in a *scope*: for each dynamic anchor met so far, the schema it
+means. There are finitely many, and only libraries with dynamic anchors have more than the empty one.
+Sources: JSON Schema Core 2020-12, sections 7.1 and 8.2; Core 2019-09, sections 7.1 and 8.2.4.2.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Iterator, Mapping
+from typing import Final, TypeAlias
+from urllib.parse import unquote, urljoin
+
+from decodekit.constraints.json_schema.document.drafts import (
+    DEFAULT_DRAFT,
+    KEYWORDS,
+    VOCABULARIES,
+    Dialect,
+    Draft,
+    JsonValue,
+    Place,
+    draft_of,
+    keyword,
+)
+from decodekit.errors import InvalidConstraintError, UnresolvableReferenceError, UnsupportedSchemaError
+
+_SHOWN: Final = 60  # characters of a value in a message
+_MAX_META_SCHEMAS: Final = 10  # meta-schemas that are described by one another
+
+Scope: TypeAlias = tuple[tuple[str, int], ...]
+"""Dynamic anchors, by name, each with the number of the location that it means on this way; sorted."""
+
+_RECURSIVE: Final = ""
+"""The name of ``$recursiveAnchor`` among the dynamic anchors; an anchor of 2020-12 is never empty."""
+
+
+class Location:
+    """One schema at its place. Compared by identity; `index` numbers the locations of a library.
+
+    Attributes:
+        value: the schema, a dict or a boolean.
+        pointer: its JSON Pointer as a URI fragment, ``#/properties/a``, behind the document's URI unless it is the
+            first document.
+        base: the URI that references in it are relative to. `draft`: the draft it is written in.
+        ignored: keywords that the vocabularies of its meta-schema leave out; annotations here.
+        scope: what the dynamic anchors mean on the way that led here. `index` is that of the schema in any scope.
+        is_constant: it stands for a value inside an enum or a const, at the place of that value.
+    """
+
+    __slots__ = ("base", "document", "draft", "ignored", "index", "is_constant", "path", "scope", "value")
+
+    def __init__(
+        self,
+        index: int,
+        value: JsonValue,
+        document: Document,
+        path: str,
+        base: str,
+        draft: Draft,
+        *,
+        ignored: frozenset[str] = frozenset(),
+        scope: Scope = (),
+        is_constant: bool = False,
+    ) -> None:
+        self.index, self.value, self.document, self.path = index, value, document, path
+        self.base, self.draft, self.ignored = base, draft, ignored
+        self.scope, self.is_constant = scope, is_constant
+
+    @property
+    def pointer(self) -> str:
+        """The JSON Pointer as a URI fragment."""
+        return f"{self.document.uri}#{self.path}"
+
+    def at(self, *tokens: str | int) -> str:
+        """The pointer of something inside, for errors."""
+        return self.pointer + "".join(f"/{escape(str(token))}" for token in tokens)
+
+    def keywords(self) -> dict[str, JsonValue]:
+        """Keyword to value. Beside a ``$ref`` all other keywords are ignored up to draft 7."""
+        if not isinstance(self.value, dict):
+            return {}
+        if self.draft <= Draft.DRAFT7 and isinstance(self.value.get("$ref"), str):
+            return {"$ref": self.value["$ref"]}
+        if self.ignored:
+            return {name: value for name, value in self.value.items() if name not in self.ignored}
+        return self.value
+
+    def __repr__(self) -> str:
+        return f"Location({self.pointer!r})"
+
+
+class Document:
+    """One JSON document: its value, its URI (empty for the first one) and the locations met in it, by path."""
+
+    def __init__(self, uri: str, value: JsonValue) -> None:
+        self.uri, self.value = uri, value
+        self.locations: dict[str, Location] = {}
+
+
+def escape(token: str) -> str:
+    """A reference token of a JSON Pointer (RFC 6901)."""
+    return token.replace("~", "~0").replace("/", "~1")
+
+
+def _unescape(token: str) -> str:
+    return token.replace("~1", "/").replace("~0", "~")
+
+
+def show(value: JsonValue) -> str:
+    """A value as JSON, shortened for a message."""
+    try:
+        text = json.dumps(value, ensure_ascii=False)
+    except (TypeError, ValueError, RecursionError):
+        text = repr(value)
+    text = text.encode("utf-8", "backslashreplace").decode()  # a lone surrogate could not be printed
+    return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
+
+
+class Library:
+    """The documents of one schema and their locations.
+
+    Args:
+        schema: the JSON value of the schema.
+        registry: documents that references may name, by absolute URI.
+
+    Raises:
+        InvalidConstraintError: a keyword's value has not the form that its draft asks for.
+        UnsupportedSchemaError: a meta-schema requires a vocabulary that is not known.
+    """
+
+    def __init__(self, schema: JsonValue, registry: Mapping[str, JsonValue]) -> None:
+        self._registry = {uri.rstrip("#"): value for uri, value in registry.items()}
+        self.locations: list[Location] = []
+        self._resources: dict[str, Location] = {}
+        self._anchors: dict[tuple[str, str], Location] = {}
+        self._dynamic_anchors: dict[str, dict[str, Location]] = {}  # by base, then by name
+        self._scoped: dict[tuple[int, Scope], Location] = {}
+        self.draft = DEFAULT_DRAFT
+        root = self._add_document("", schema)
+        self.draft = root.draft
+        self.root = self._enter((), root)
+
+    def child(self, location: Location, *tokens: str | int) -> Location:
+        """The sub-schema below `location`, which the walk over its document has met."""
+        path = location.path
+        for token in tokens:
+            path += f"/{escape(str(token))}"
+        return self._enter(location.scope, location.document.locations[path])
+
+    def _enter(self, scope: Scope, target: Location) -> Location:
+        """A schema that is reached out of `scope`: the anchors of its resource join what is met for the first time."""
+        anchors = self._dynamic_anchors.get(target.base) if self._dynamic_anchors else None
+        if anchors and not all(name in dict(scope) for name in anchors):
+            met = {name: anchored.index for name, anchored in anchors.items()}
+            scope = tuple(sorted((met | dict(scope)).items()))
+        if not scope:
+            return target
+        scoped = self._scoped.get((target.index, scope))
+        if scoped is None:
+            scoped = self._scoped[target.index, scope] = Location(
+                target.index,
+                target.value,
+                target.document,
+                target.path,
+                target.base,
+                target.draft,
+                ignored=target.ignored,
+                scope=scope,
+            )
+        return scoped
+
+    def _add_document(self, uri: str, value: JsonValue) -> Location:
+        document = Document(uri, value)
+        self._index(document, value, "", uri, Dialect(self.draft))
+        root = document.locations[""]
+        self._resources.setdefault(uri, root)
+        return root
+
+    def _index(
+        self,
+        document: Document,
+        value: JsonValue,
+        path: str,
+        base: str,
+        dialect: Dialect,
+        *,
+        may_anchor: bool = True,
+    ) -> None:
+        """Make locations for a schema and all schemas below it; register their ids and anchors."""
+        stack = [(value, path, base, dialect)]
+        while stack:
+            value, path, base, dialect = stack.pop()
+            if path in document.locations:
+                continue
+            if not isinstance(value, (dict, bool)):
+                raise InvalidConstraintError(
+                    f"a schema must be an object or a boolean, not {show(value)}", at=f"{document.uri}#{path}"
+                )
+            is_root = path == ""
+            if isinstance(value, dict):
+                if is_root or _has_id(value, dialect.draft):
+                    dialect = self._dialect(value, dialect, f"{document.uri}#{path}/$schema")
+                base = _base(value, base, dialect.draft)
+            location = Location(
+                len(self.locations), value, document, path, base, dialect.draft, ignored=dialect.ignored
+            )
+            self.locations.append(location)
+            document.locations[path] = location
+            if isinstance(value, dict):
+                self._register(location, value, may_anchor=may_anchor)
+                _check(location)
+                stack += reversed(
+                    [
+                        (below, f"{path}{suffix}", base, dialect)
+                        for suffix, below in _schemas_below(value, dialect.draft)
+                    ]
+                )
+
+    def _dialect(self, value: dict[str, JsonValue], default: Dialect, at: str) -> Dialect:
+        """What ``$schema`` says: a draft, or a meta-schema of the registry with its vocabularies.
+
+        The meta-schema of a meta-schema says which draft it is; one that is not here leaves the draft as it is.
+
+        Raises:
+            UnsupportedSchemaError: it requires a vocabulary that is not known.
+        """
+        ignored: frozenset[str] | None = None
+        for _ in range(_MAX_META_SCHEMAS):
+            named = value.get("$schema")
+            if not isinstance(named, str):
+                break
+            draft = draft_of(named)
+            if draft is not None:
+                return Dialect(draft, ignored or frozenset())
+            meta = self._registry.get(named.rstrip("#"))
+            if not isinstance(meta, dict):
+                break
+            if ignored is None and isinstance(meta.get("$vocabulary"), dict):
+                ignored = _left_out(meta["$vocabulary"], at)
+            value = meta
+        return default if ignored is None else Dialect(default.draft, ignored)
+
+    def _register(self, location: Location, value: dict[str, JsonValue], *, may_anchor: bool) -> None:
+        if _is_bare_reference(value, location.draft):
+            return
+        name = value.get("id" if location.draft == Draft.DRAFT4 else "$id")
+        if isinstance(name, str):
+            before, _, fragment = name.partition("#")
+            if fragment and location.draft <= Draft.DRAFT7:
+                self._anchors.setdefault((location.base, fragment), location)
+            if before or not name:
+                self._resources.setdefault(location.base, location)
+        if location.draft >= Draft.DRAFT2019:
+            for key in ("$anchor", "$dynamicAnchor"):
+                anchor = value.get(key)
+                if isinstance(anchor, str) and keyword(key, location.draft) is not None:
+                    self._anchors.setdefault((location.base, anchor), location)
+                    # What is found only by a pointer came too late to be an anchor of its resource.
+                    if key == "$dynamicAnchor" and may_anchor and anchor:
+                        self._dynamic_anchors.setdefault(location.base, {}).setdefault(anchor, location)
+            if value.get("$recursiveAnchor") is True and location.draft == Draft.DRAFT2019 and may_anchor:
+                self._dynamic_anchors.setdefault(location.base, {}).setdefault(_RECURSIVE, location)
+
+    def resolve(self, location: Location, reference: str, key: str = "$ref") -> Location:
+        """The location that a reference in `location` means.
+
+        Raises:
+            UnresolvableReferenceError: it names nothing that is here.
+        """
+        return self._enter(location.scope, self._resolve(location, reference, key))
+
+    def resolve_dynamic(self, location: Location) -> Location:
+        """The location that the ``$dynamicRef`` or ``$recursiveRef`` of `location` means in its scope.
+
+        If the plain target is a dynamic anchor of the name that the reference ends with, it is the outermost schema of
+        the scope that has this anchor, otherwise the plain target.
+
+        Raises:
+            UnresolvableReferenceError: it names nothing that is here.
+        """
+        key = "$dynamicRef" if location.draft >= Draft.DRAFT2020 else "$recursiveRef"
+        reference = str(location.keywords()[key])
+        target = self._resolve(location, reference, key)
+        name = unquote(reference.partition("#")[2]) if key == "$dynamicRef" else _RECURSIVE
+        if self._dynamic_anchors.get(target.base, {}).get(name) is target:
+            outermost = dict(location.scope).get(name)
+            target = target if outermost is None else self.locations[outermost]
+        return self._enter(location.scope, target)
+
+    def _resolve(self, location: Location, reference: str, key: str) -> Location:
+        base, _, fragment = _join(location.base, reference).partition("#")
+        resource = self._resources.get(base)
+        if resource is None:
+            document = self._registry.get(base, _missing)
+            if document is _missing:
+                document = _bundled(base)
+            if document is _missing:
+                raise UnresolvableReferenceError(
+                    f"{show(reference)} names a document that is not here, and nothing is ever fetched",
+                    at=location.at(key),
+                    hint=f"passing it as registry={{{base!r}: ...}}",
+                )
+            resource = self._add_document(base, document)
+            self._resources.setdefault(base, resource)
+        fragment = unquote(fragment)
+        if not fragment:
+            return resource
+        if fragment.startswith("/"):
+            return self._at_pointer(location, reference, key, resource, fragment)
+        target = self._anchors.get((resource.base, fragment))
+        if target is None:
+            anchors = [name for base, name in self._anchors if base == resource.base]
+            raise _not_found(location, reference, key, fragment, anchors)
+        return target
+
+    def _at_pointer(self, location: Location, reference: str, key: str, resource: Location, pointer: str) -> Location:
+        known = resource.document.locations.get(resource.path + pointer)
+        if known is not None:
+            return known
+        value, path, base = resource.value, resource.path, resource.base
+        dialect = Dialect(resource.draft, resource.ignored)
+        for raw in pointer[1:].split("/"):
+            token = _unescape(raw)
+            if isinstance(value, dict) and token in value:
+                value = value[token]
+            elif isinstance(value, list) and token.isdecimal() and int(token) < len(value):
+                value = value[int(token)]
+            else:
+                names = list(value) if isinstance(value, dict) else []
+                raise _not_found(location, reference, key, token, names)
+            path = f"{path}/{escape(token)}"
+            met = resource.document.locations.get(path)
+            if met is not None:
+                base, dialect = met.base, Dialect(met.draft, met.ignored)
+        known = resource.document.locations.get(path)
+        if known is None:  # a schema where no keyword of the draft holds one, such as "definitions" of another draft
+            self._index(resource.document, value, path, base, dialect, may_anchor=False)
+            known = resource.document.locations[path]
+        return known
+
+    def references(self, location: Location) -> Iterator[tuple[str, Location]]:
+        """The sub-schemas and referenced schemas that take part in what `location` admits, by keyword."""
+        keywords = location.keywords()
+        for suffix, _ in _schemas_below(keywords, location.draft, assertions_only=True):
+            below = location.document.locations[location.path + suffix]
+            yield suffix[1:].split("/")[0], self._enter(location.scope, below)
+        for key in ("$ref", "$dynamicRef", "$recursiveRef"):
+            reference = keywords.get(key)
+            if isinstance(reference, str) and keyword(key, location.draft):
+                target = self.resolve(location, reference) if key == "$ref" else self.resolve_dynamic(location)
+                yield key, target
+
+
+_missing: Final = object()
+
+
+def _has_id(value: dict[str, JsonValue], draft: Draft) -> bool:
+    """Whether a schema is a resource of its own, as the draft around it sees it; only such a one has a ``$schema``."""
+    return isinstance(value.get("id" if draft == Draft.DRAFT4 else "$id"), str)
+
+
+def _base(value: dict[str, JsonValue], base: str, draft: Draft) -> str:
+    """The URI that references in a schema are relative to, without a fragment."""
+    name = value.get("id" if draft == Draft.DRAFT4 else "$id")
+    if isinstance(name, str) and not name.startswith("#") and not _is_bare_reference(value, draft):
+        base = _join(base, name).partition("#")[0]
+    return base
+
+
+def _left_out(vocabularies: JsonValue, at: str) -> frozenset[str]:
+    """The keywords of the vocabularies that a meta-schema does not name."""
+    assert isinstance(vocabularies, dict)
+    for uri, is_required in vocabularies.items():
+        if uri not in VOCABULARIES and is_required is True:
+            raise UnsupportedSchemaError(
+                f"the meta-schema requires a vocabulary that is not known: {show(uri)}",
+                at=at,
+                hint="a meta-schema with the standard's vocabularies, or false for this one",
+            )
+    known = frozenset(name for names in VOCABULARIES.values() for name in names)
+    return known - {name for uri in vocabularies for name in VOCABULARIES.get(uri, ())}
+
+
+def _is_bare_reference(value: dict[str, JsonValue], draft: Draft) -> bool:
+    return draft <= Draft.DRAFT7 and isinstance(value.get("$ref"), str)
+
+
+def _join(base: str, reference: str) -> str:
+    if reference.startswith("#"):
+        return base.partition("#")[0] + reference
+    joined = urljoin(base, reference)
+    return joined if "#" in joined or not reference.endswith("#") else joined + "#"
+
+
+def _bundled(uri: str) -> JsonValue:
+    """A meta-schema that comes with the `jsonschema` package."""
+    if not uri.startswith(("http://json-schema.org/", "https://json-schema.org/")):
+        return _missing
+    from jsonschema_specifications import REGISTRY  # type: ignore[import-untyped]
+
+    resource = REGISTRY.get(uri) or REGISTRY.get(uri + "#")
+    return _missing if resource is None else resource.contents
+
+
+def _not_found(
+    location: Location, reference: str, key: str, token: str, names: list[str]
+) -> UnresolvableReferenceError:
+    near = difflib.get_close_matches(token, names[:1000], n=1)
+    return UnresolvableReferenceError(
+        f"{show(reference)} points to nothing: there is no {show(token)}",
+        at=location.at(key),
+        hint=f"{show(near[0])}, which is there" if near else None,
+    )
+
+
+def _schemas_below(
+    value: dict[str, JsonValue], draft: Draft, *, assertions_only: bool = False
+) -> Iterator[tuple[str, JsonValue]]:
+    """(path below, schema) of the direct sub-schemas of a schema object."""
+    for name in value:
+        if name not in KEYWORDS:
+            continue
+        known = keyword(name, draft)
+        if known is None or known.place is Place.NONE or (assertions_only and not known.is_assertion):
+            continue
+        if known.check(value[name]):  # beside a bare $ref nothing is asked of the siblings
+            yield from _schemas_in(f"/{name}", known.place, value[name])
+
+
+def _schemas_in(path: str, place: Place, value: JsonValue) -> Iterator[tuple[str, JsonValue]]:
+    if isinstance(value, list) and place in (Place.LIST, Place.SELF_OR_LIST):
+        yield from ((f"{path}/{index}", below) for index, below in enumerate(value))
+    elif isinstance(value, dict) and place in (Place.MAP, Place.MAP_OR_NAMES):
+        for name, below in value.items():
+            if not (place is Place.MAP_OR_NAMES and isinstance(below, list)):
+                yield f"{path}/{escape(name)}", below
+    elif place in (Place.SELF, Place.SELF_OR_LIST):
+        yield path, value
+
+
+def _check(location: Location) -> None:
+    for name, value in location.keywords().items():
+        known = keyword(name, location.draft)
+        if known is not None and not known.check(value):
+            raise InvalidConstraintError(f'"{name}" must be {known.must_be}, not {show(value)}', at=location.at(name))
+        if name == "dependencies" and known is not None and known.is_assertion and isinstance(value, dict):
+            for key, below in value.items():
+                is_names = isinstance(below, list) and all(isinstance(entry, str) for entry in below)
+                if not (is_names or isinstance(below, (dict, bool))):
+                    raise InvalidConstraintError(
+                        f"a dependency must be a schema or a list of strings, not {show(below)}",
+                        at=location.at(name, key),
+                    )

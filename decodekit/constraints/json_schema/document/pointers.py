@@ -1,0 +1,97 @@
+"""Where the beginning of a JSON text stands: in which arrays and objects, and at which place of them; for messages."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from decodekit.constraints.json_schema.document.loader import escape
+from decodekit.constraints.json_schema.strings.text import text_of
+
+_TOKEN: Final = re.compile(
+    rb'[ \t\r\n]*(?:([{\[])|([}\]])|(,)|(:)|("(?:[^"\\]|\\.)*(?:"|$))|(-?[0-9][0-9.eE+-]*|[a-z]+))', re.DOTALL
+)
+_MAX_BEGINNINGS: Final = 200  # brackets that are tried as the first of a JSON text behind another text
+
+
+@dataclass(slots=True)
+class Open:
+    """An array or object that is not closed.
+
+    Attributes:
+        start: the place of its bracket in the text.
+        at: the index or the key of what comes next; None before a key.
+    """
+
+    start: int
+    at: int | str | None
+
+
+def open_at_end(data: bytes) -> list[Open]:
+    """The arrays and objects that are open at the end of a text, the outermost first.
+
+    What comes before the JSON text, in a composition, is left out as far as it can be told: the text begins with the
+    first bracket from which on everything is JSON.
+    """
+    brackets = (found.start() for found in re.finditer(rb"[{\[]", data))
+    for _, begin in zip(range(_MAX_BEGINNINGS), (0, *brackets), strict=False):
+        levels = _read(data, begin)
+        if levels is not None:
+            return levels
+    return []
+
+
+def pointer(data: bytes) -> str:
+    """The JSON Pointer of what comes next; empty for the whole value."""
+    return _pointer(open_at_end(data))
+
+
+def innermost(data: bytes) -> str:
+    """The JSON Pointer of the innermost array or object that is open; empty for the whole value."""
+    return _pointer(open_at_end(data)[:-1])
+
+
+def _pointer(levels: list[Open]) -> str:
+    return "".join(f"/{escape(str(level.at))}" for level in levels if level.at is not None)
+
+
+def _read(data: bytes, begin: int) -> list[Open] | None:
+    """The open levels of the JSON text from `begin` on; None if it is none, not even the beginning of one."""
+    levels: list[Open] = []
+    may_be, position = "value", begin
+    while position < len(data):
+        found = _TOKEN.match(data, position)
+        if found is None:
+            return None if data[position:].strip(b" \t\r\n") else levels
+        opens, closes, comma, colon, string, _ = found.groups()
+        position = found.end()
+        is_object = bool(levels) and not isinstance(levels[-1].at, int)
+        if opens is not None:
+            if "value" not in may_be:
+                return None
+            levels.append(Open(position - 1, 0 if opens == b"[" else None))
+            may_be = "value or end" if opens == b"[" else "key or end"
+        elif closes is not None:
+            if not levels or may_be not in ("comma", "value or end", "key or end") or is_object != (closes == b"}"):
+                return None
+            levels.pop()
+            may_be = "comma"
+        elif comma is not None:
+            if not levels or may_be != "comma":
+                return None
+            index = levels[-1].at
+            levels[-1].at = index + 1 if isinstance(index, int) else None
+            may_be = "value" if isinstance(index, int) else "key"
+        elif colon is not None:
+            if may_be != "colon":
+                return None
+            may_be = "value"
+        elif string is not None and "key" in may_be:
+            levels[-1].at = text_of(string[1:-1]) if len(string) > 1 else None
+            may_be = "colon"
+        elif "value" in may_be:
+            may_be = "comma"
+        else:
+            return None
+    return levels

@@ -1,0 +1,159 @@
+"""What of a schema is enforced: a walk over all sub-schemas that can take part, before anything is generated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias
+
+from decodekit.constraints.json_schema.document.drafts import JsonValue, keyword
+from decodekit.constraints.json_schema.document.loader import Library, Location
+from decodekit.constraints.json_schema.strings import formats, patterns
+from decodekit.constraints.json_schema.strings.formats import Formats
+from decodekit.constraints.json_schema.values.numbers import exact
+from decodekit.errors import ConstraintError, ResourceLimitError, UnsupportedSchemaError
+
+MAX_PATTERNS: Final = 1_000
+"""Bound on the `patternProperties` of one schema."""
+
+Status: TypeAlias = Literal["mask", "guard", "annotation", "refused"]
+"""``"mask"``: enforced at every token; ``"guard"``: enforced when the text may end; ``"annotation"``: says nothing
+about what is valid; ``"refused"``: an error."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One keyword at its place.
+
+    Attributes:
+        location: the schema it stands in. `error`: why it is refused.
+    """
+
+    location: Location
+    keyword: str
+    status: Status
+    error: ConstraintError | None = None
+
+
+def findings(library: Library, mode: Formats) -> Iterator[Finding]:
+    """Every keyword of every schema that can take part in what the root admits, once.
+
+    Raises:
+        UnresolvableReferenceError: a reference names nothing.
+    """
+    told: set[int] = set()  # a schema with dynamic references below is met once in each of its scopes
+    for location in reachable(library):
+        keywords = location.keywords()
+        is_new = location.index not in told
+        told.add(location.index)
+        for name, value in keywords.items() if is_new else ():
+            known = keyword(name, location.draft)
+            if known is None or not known.is_assertion:
+                yield Finding(location, name, "annotation")
+                continue
+            try:
+                enforced = _examine(library, location, name, value, mode)
+                yield Finding(location, name, "mask" if enforced else "annotation")
+            except ConstraintError as error:
+                yield Finding(location, name, "refused", error)
+        if isinstance(location.value, dict) and keywords is not location.value and is_new:
+            yield from (Finding(location, name, "annotation") for name in location.value if name not in keywords)
+
+
+def reachable(library: Library) -> Iterator[Location]:
+    """Every schema that can take part in what the root admits, once in each scope, in document order.
+
+    Raises:
+        UnresolvableReferenceError: a reference names nothing.
+    """
+    seen = {library.root}
+    stack = [library.root]
+    while stack:
+        location = stack.pop()
+        yield location
+        below = [target for _, target in library.references(location)]
+        for target in reversed(below):
+            if target not in seen:
+                seen.add(target)
+                stack.append(target)
+
+
+_NUMBERS: Final = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"})
+_PATTERNS: Final = frozenset({"pattern", "patternProperties"})
+_REFERENCES: Final = frozenset({"$ref", "$dynamicRef", "$recursiveRef"})
+
+
+def _refusable(mode: Formats) -> frozenset[str]:
+    """The keywords that `_examine` may refuse; a format only where Python alone can tell."""
+    return _NUMBERS | _PATTERNS | ({"format"} if mode == "python" else set())
+
+
+def _examine(library: Library, location: Location, name: str, value: JsonValue, mode: Formats) -> bool:
+    """Whether a keyword is enforced; raises why it cannot be."""
+    if name == "format":
+        return formats.language(str(value), mode, at=location.at(name)) is not None
+    if name == "pattern":
+        patterns.search_language(str(value), at=location.at(name))
+    elif name == "patternProperties" and isinstance(value, dict):
+        if len(value) > MAX_PATTERNS:
+            raise ResourceLimitError(f"more than {MAX_PATTERNS:,} patternProperties in a schema", at=location.at(name))
+        for pattern in value:
+            patterns.search_language(pattern, at=location.at(name, pattern))
+    elif name in _NUMBERS:
+        exact(value)  # type: ignore[arg-type]
+    return True
+
+
+def _refusals(library: Library, mode: Formats) -> Iterator[ConstraintError]:
+    """The errors of `findings`, by looking at those keywords only that can have one: most of a large schema cannot."""
+    told: set[int] = set()
+    refusable = _refusable(mode)
+    if not any(_is_worth_a_walk(location, refusable) for location in library.locations):
+        return
+    for location in reachable(library):
+        keywords = location.keywords()
+        if location.index in told or refusable.isdisjoint(keywords):
+            continue
+        told.add(location.index)
+        for name, value in keywords.items():
+            if name not in refusable:
+                continue
+            known = keyword(name, location.draft)
+            if known is not None and known.is_assertion:
+                try:
+                    _examine(library, location, name, value, mode)
+                except ConstraintError as error:
+                    yield error
+
+
+def _is_worth_a_walk(location: Location, refusable: frozenset[str]) -> bool:
+    """Whether a schema, reachable or not, has a reference or something that may be refused."""
+    keywords = location.keywords()
+    names = (refusable | _REFERENCES) & keywords.keys()
+    return any(name not in _NUMBERS or _is_long(keywords[name]) for name in names)
+
+
+def _is_long(number: JsonValue) -> bool:
+    return isinstance(number, int) and number.bit_length() > 64  # a float has few digits
+
+
+def refuse_unsupported(library: Library, mode: Formats) -> None:
+    """Raise the first refusal of a schema, with the number of the others.
+
+    Raises:
+        UnsupportedSchemaError: a keyword that is not enforced.
+        ConstraintError: a pattern or number that cannot be used.
+    """
+    refused = list(_refusals(library, mode))
+    if not refused:
+        return
+    first = refused[0]
+    if len(refused) == 1:
+        raise first
+    places = ", ".join(str(error.at) for error in refused[1:4])
+    more = f" (and {len(refused) - 1} more: {places}{', …' if len(refused) > 4 else ''})"
+    raise (
+        type(first)(first.cause + more, at=first.at, hint=first.hint)
+        if isinstance(first, UnsupportedSchemaError)
+        else first
+    )

@@ -1,0 +1,415 @@
+"""One array spec as a plan: which item may come next, and whether the array can still be finished.
+
+Under `uniqueItems` a state remembers the scalars that were read, by value, and finite sets of them are counted.
+Objects and arrays are not compared here: where two items can be objects, or two of them arrays, that is left to the
+guard of the schema (see `guarding`), and so is the denial of `uniqueItems`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import Final, Literal
+
+from decodekit.constraints.json_schema.meaning.semantics import Semantics
+from decodekit.constraints.json_schema.strings import text
+from decodekit.constraints.json_schema.strings.text import WordTable
+from decodekit.constraints.json_schema.values import scalars
+from decodekit.constraints.json_schema.values.emptiness import Ask
+from decodekit.constraints.json_schema.values.representatives import have_representatives
+from decodekit.constraints.json_schema.values.scalars import Scalar
+from decodekit.constraints.json_schema.values.shape import ArraySpec, Goal, conjunction
+from decodekit.constraints.language import ir
+from decodekit.constraints.language.node import Node
+from decodekit.errors import ResourceLimitError
+
+MAX_CONTAINS: Final = 6
+"""Bound on the `contains` conditions that meet in one array."""
+MAX_SEARCH: Final = 20_000
+"""Bound on the states that the question whether an array with `contains` can be finished may explore."""
+
+
+MAX_LISTED: Final = 64
+"""The values of an item that are looked at one by one before those that other items need."""
+
+SOME_TEXT: Final[Scalar] = ("string", "\ud800")
+"""Stands for a string that is not known yet."""
+
+
+@dataclass(frozen=True)
+class ArrayState:
+    """What has been read of an array.
+
+    Attributes:
+        num_items, counted: the number of items and, for each `contains`, how many of them counted. Both stop growing
+            where more makes no difference.
+        used: the scalars that no later item may equal.
+        owed: what is still to come of two equal items, if there must be two: both ("pair") or the second ("twin"),
+            which equals `twin`.
+    """
+
+    num_items: int = 0
+    counted: tuple[int, ...] = ()
+    used: frozenset[Scalar] = frozenset()
+    owed: Literal["", "pair", "twin"] = ""
+    twin: Scalar | None = None
+
+
+@dataclass(frozen=True)
+class Item:
+    """What the next item may be.
+
+    Attributes:
+        goal: what it satisfies. `after`: the state after it.
+        scalars: only these texts; None for every value of the goal.
+        is_remembered: the scalar becomes part of the state (`ArrayPlan.remember`).
+        has_texts: beside `scalars`, every string that is not used.
+        listed: beside `scalars`, the strings of a list from behind their first quote on, each with its place as the
+            label, and which of them are left.
+    """
+
+    goal: Goal
+    after: ArrayState
+    scalars: Node | None = None
+    is_remembered: bool = False
+    has_texts: bool = False
+    listed: tuple[WordTable, bytes] | None = None
+
+
+def is_by_value(spec: ArraySpec, semantics: Semantics) -> bool:
+    """Whether the items of an array that can be equal are scalars."""
+    num_rest = 2 if spec.max_items is None else min(2, max(0, spec.max_items - len(spec.prefix)))
+    goals = [*spec.prefix[: spec.max_items], *[spec.rest] * num_rest]
+    shapes = [semantics.shape(goal) for goal in goals]
+    return sum(bool(shape.objects) for shape in shapes) <= 1 and sum(bool(shape.arrays) for shape in shapes) <= 1
+
+
+class ArrayPlan:
+    """How the arrays of one spec are written. An item counts for a `contains` or does not; both ways are tried.
+
+    Args:
+        spec: the conditions.
+        semantics: the meaning of its goals.
+    """
+
+    def __init__(self, spec: ArraySpec, semantics: Semantics) -> None:
+        if len(spec.contains) > MAX_CONTAINS:
+            raise ResourceLimitError(f"more than {MAX_CONTAINS} contains conditions meet in one array")
+        self.spec = spec
+        self.semantics = semantics
+        is_repeating = spec.is_repeating and is_by_value(spec, semantics)
+        self.start = ArrayState(counted=(0,) * len(spec.contains), owed="pair" if is_repeating else "")
+        starts = [contains.start for contains in spec.contains]
+        self._last = max(len(spec.prefix), spec.min_items, *starts) if starts else max(len(spec.prefix), spec.min_items)
+        self._finishing: dict[ArrayState, bool] = {}
+        self._items: dict[ArrayState, tuple[Item, ...]] = {}
+        self._tables: dict[Node, WordTable] = {}
+        self._domains: dict[Goal, tuple[int, frozenset[Scalar] | None]] = {}
+
+    def is_satisfiable(self, ask: Ask) -> bool:
+        """Whether some array satisfies the spec, given the goals known to be inhabited."""
+        spec = self.spec
+        if spec.max_items is not None and spec.max_items < spec.min_items:
+            return False
+        if spec.is_unique and spec.is_repeating:
+            return False
+        if spec.is_unique or self.start.owed:
+            return self._can_finish(self.start, ask)
+        if spec.contains:
+            return self._search(self.start, ask)
+        answers = [ask(goal) for goal in spec.prefix[: spec.min_items]]
+        if spec.min_items > len(spec.prefix):
+            answers.append(ask(spec.rest))
+        return all(answers)
+
+    def can_close(self, state: ArrayState) -> bool:
+        """Whether the array may end here."""
+        if state.num_items < self.spec.min_items or state.owed:
+            return False
+        return all(count >= contains.min for count, contains in zip(state.counted, self.spec.contains, strict=True))
+
+    def items(self, state: ArrayState, ask: Ask) -> Iterable[Item]:
+        """What the next item may be, for every way on which the array can be finished. `ask` gives final answers."""
+        if not state.owed and not self.spec.is_unique:
+            return self._plain_items(state, ask)
+        items = self._items.get(state)
+        if items is None:
+            found = self._owed_items(state, ask) if state.owed else self._unique_items(state, ask)
+            items = self._items[state] = tuple(found)
+        return items
+
+    def _plain_items(self, state: ArrayState, ask: Ask) -> Iterator[Item]:
+        for goal, after in self._ways(state):
+            if ask(goal) and (not self.spec.contains or self._can_finish(after, ask)):
+                yield Item(goal, after)
+
+    @staticmethod
+    def remember(state: ArrayState, scalar: Scalar) -> ArrayState:
+        """The state after an item that is remembered."""
+        if state.owed:
+            return replace(state, owed="twin", twin=scalar)
+        return replace(state, used=state.used | {scalar})
+
+    def _ways(self, state: ArrayState) -> Iterator[tuple[Goal, ArrayState]]:
+        spec, index = self.spec, state.num_items
+        if spec.max_items is not None and index >= spec.max_items:
+            return
+        num_items = index + 1 if spec.max_items is not None else min(index + 1, self._last)
+        base = spec.goal(index)
+        # Those that still have to count, or must not count too often; the others make no difference any more.
+        open_ones = [
+            number
+            for number, contains in enumerate(spec.contains)
+            if index >= contains.start and (contains.max is not None or state.counted[number] < contains.min)
+        ]
+        for size in range(len(open_ones), -1, -1):
+            for counting in combinations(open_ones, size):
+                goals, counted = [base], list(state.counted)
+                for number in open_ones:
+                    contains = spec.contains[number]
+                    if number in counting:
+                        goals.append(contains.goal)
+                        counted[number] += 1
+                    elif contains.max is not None:
+                        goals.append(contains.denied)
+                within = all(
+                    contains.max is None or count <= contains.max
+                    for count, contains in zip(counted, spec.contains, strict=True)
+                )
+                if within:
+                    yield conjunction(*goals), replace(state, num_items=num_items, counted=tuple(counted))
+
+    # -- whether the array can be finished
+
+    def _can_finish(self, state: ArrayState, ask: Ask) -> bool:
+        if self.spec.is_unique:
+            return self._can_fill(state, ask)
+        if state.owed:
+            return self._can_pair(state, ask)
+        if self.can_close(state):
+            return True
+        known = self._finishing.get(state)
+        if known is None:
+            known = self._finishing[state] = self._search(state, ask)
+        return known
+
+    def _search(self, start: ArrayState, ask: Ask) -> bool:
+        """Whether a closing state can be reached."""
+        return any(self.can_close(state) for state in self._reachable(start, ask))
+
+    def _reachable(self, start: ArrayState, ask: Ask) -> Iterator[ArrayState]:
+        """The states that inhabited items lead to; depth first, counting items first."""
+        seen = {start}
+        stack = [start]
+        while stack:
+            state = stack.pop()
+            yield state
+            following = [after for goal, after in self._ways(state) if after not in seen and ask(goal)]
+            for after in reversed(following):
+                if after not in seen:
+                    seen.add(after)
+                    stack.append(after)
+            if len(seen) > MAX_SEARCH:
+                raise _too_many_states()
+
+    # -- all items different
+
+    def _unique_items(self, state: ArrayState, ask: Ask) -> Iterator[Item]:
+        for goal, after in self._ways(state):
+            if not ask(goal) or not self._can_fill(after, ask):
+                continue
+            shape = self.semantics.shape(goal)
+            if shape.objects or shape.arrays:  # different from all other items, or the guard says that it is not
+                compound = self.semantics.compound(goal)
+                if ask(compound):
+                    yield Item(compound, after)
+            # A scalar that later items need is not taken here, all others are as good as each other.
+            own = self._domain(goal, MAX_LISTED, ask)
+            needed = {
+                scalar
+                for scalar in self._scarce(after, ask)
+                if (own is None or scalar in own)
+                and not self._can_fill(replace(after, used=after.used | {scalar}), ask)
+            }
+            # Where all later items may be any string, which string it was is asked at its end (see `ArrayFrame`).
+            is_rest = not self.spec.contains and state.num_items >= len(self.spec.prefix)
+            has_texts = is_rest and shape.strings is text.BODY
+            if has_texts:
+                shape = replace(shape, strings=ir.EMPTY)
+            listed = self._listed(shape.strings, after.used | needed)
+            if listed is not None:
+                shape = replace(shape, strings=ir.EMPTY)
+            node = scalars.language(shape, without=after.used | needed)
+            if has_texts or not node.is_empty or (listed is not None and 1 in listed[1]):
+                is_last = self.spec.max_items is not None and after.num_items >= self.spec.max_items
+                yield Item(goal, after, node, is_remembered=not is_last, has_texts=has_texts, listed=listed)
+
+    def _listed(self, strings: Node, taken: frozenset[Scalar]) -> tuple[WordTable, bytes] | None:
+        """A list of strings as one table for all states, and which of them are not taken; None if it is no list."""
+        table = self._tables.get(strings)
+        if table is None:
+            words = text.word_list(strings)
+            if words is None:
+                return None
+            table = self._tables[strings] = WordTable(words, text.closed, are_labelled=True)
+        return table, bytes([("string", word) not in taken for word in table.words])
+
+    def _num_missing(self, state: ArrayState) -> int:
+        """The most items that an array without superfluous ones still has."""
+        if self.can_close(state):
+            return 0
+        missing = [max(0, c.min - count) for count, c in zip(state.counted, self.spec.contains, strict=True)]
+        return max(0, self._last - state.num_items) + sum(missing)
+
+    def _can_fill(self, state: ArrayState, ask: Ask) -> bool:
+        """Whether different items can follow so that the array is complete."""
+        if self.can_close(state):
+            return True
+        if self.spec.contains:
+            return self._search_different(state, ask)
+        return self._are_enough(state, ask)
+
+    def _missing(self, state: ArrayState) -> dict[Goal, int]:
+        """The goals of the items up to the least number of them, each with how often it occurs."""
+        spec = self.spec
+        goals = Counter(spec.prefix[state.num_items : spec.min_items])
+        num_rest = spec.min_items - max(state.num_items, len(spec.prefix))
+        if num_rest > 0:
+            goals[spec.rest] += num_rest
+        return goals
+
+    def _are_enough(self, state: ArrayState, ask: Ask) -> bool:
+        goals = self._missing(state)
+        num_missing = sum(goals.values())
+        choices = []
+        for goal, count in goals.items():
+            if not ask(goal):
+                return False
+            if num_missing == 1 and not state.used:
+                continue
+            left = self._left(goal, num_missing, state.used, ask)
+            if left is not None:
+                if len(left) < count:
+                    return False
+                choices.append((left, count))
+        return len(choices) < 2 or have_representatives(choices)
+
+    def _left(self, goal: Goal, num_needed: int, used: frozenset[Scalar], ask: Ask) -> frozenset[Scalar] | None:
+        """The values of a goal that are not used; None if they are at least `num_needed` (objects count as many)."""
+        domain = self._domain(goal, num_needed + len(used), ask)
+        if domain is None or len(left := domain - used) >= num_needed:
+            return None
+        return left
+
+    def _domain(self, goal: Goal, limit: int, ask: Ask) -> frozenset[Scalar] | None:
+        """The values of a goal if they are at most `limit` scalars, else None."""
+        shape = self.semantics.shape(goal)
+        if (shape.objects or shape.arrays) and ask(self.semantics.compound(goal)):
+            return None
+        known = self._domains.get(goal)
+        if known is None or (known[0] < limit and known[1] is None):
+            limit_asked = max(16, 2 * limit)
+            known = self._domains[goal] = limit_asked, scalars.members(shape, limit_asked)
+        domain = known[1]
+        return domain if domain is not None and len(domain) <= limit else None
+
+    def _scarce(self, state: ArrayState, ask: Ask) -> Iterator[Scalar]:
+        """The scalars that may be needed for items after `state`."""
+        if self.can_close(state):
+            return
+        num_needed = self._num_missing(state) + 1
+        told: set[Scalar] = set()
+        for goal in self._goals_from(state) if self.spec.contains else self._missing(state):
+            for scalar in self._left(goal, num_needed, state.used, ask) or ():
+                if scalar not in told:
+                    told.add(scalar)
+                    yield scalar
+
+    def _goals_from(self, state: ArrayState) -> Iterable[Goal]:
+        """The goals that later items may have, with every choice of what they count for."""
+        spec = self.spec
+        found: dict[Goal, None] = {}
+        for index in range(state.num_items, max(len(spec.prefix), state.num_items) + 1):
+            options = [{contains.goal, contains.denied, frozenset()} for contains in spec.contains]
+            goals = {spec.goal(index)}
+            for option in options:
+                goals = {conjunction(goal, other) for goal in goals for other in option}
+            found |= dict.fromkeys(goals)
+        return found
+
+    def _search_different(self, start: ArrayState, ask: Ask) -> bool:
+        """As `_search`, where the items taken from few values have to be different; breadth first."""
+        num_missing = self._num_missing(start)
+        left: dict[Goal, frozenset[Scalar] | None] = {}
+        frontier: list[tuple[ArrayState, tuple[Goal, ...]]] = [(start, ())]
+        seen = set(frontier)
+        for _ in range(num_missing):
+            following = []
+            for state, few in frontier:
+                for goal, after in self._ways(state):
+                    if not ask(goal):
+                        continue
+                    if goal not in left:
+                        left[goal] = self._left(goal, num_missing, start.used, ask)
+                    taken = few if left[goal] is None else tuple(sorted((*few, goal), key=sorted))
+                    if (after, taken) in seen:
+                        continue
+                    seen.add((after, taken))
+                    if len(seen) > MAX_SEARCH:
+                        raise _too_many_states()
+                    choices = [(values, n) for g, n in Counter(taken).items() if (values := left[g]) is not None]
+                    if have_representatives(choices):
+                        if self.can_close(after):
+                            return True
+                        following.append((after, taken))
+            frontier = following
+        return False
+
+    # -- two equal items
+
+    def _owed_items(self, state: ArrayState, ask: Ask) -> Iterator[Item]:
+        """The item is one of the two, or it is not; both ways are tried."""
+        for goal, after in self._ways(state):
+            if not ask(goal):
+                continue
+            if self._can_pair(after, ask):
+                yield Item(goal, after)
+            if state.twin is None:
+                later = [conjunction(goal, other) for other in self._later(after, ask)]
+                node = ir.choice(*(scalars.language(self.semantics.shape(other)) for other in later))
+                if not node.is_empty:
+                    yield Item(goal, after, node, is_remembered=True)
+            elif scalars.belongs(state.twin, self.semantics.shape(goal)):
+                done = replace(after, owed="", twin=None)
+                if self._search(done, ask):
+                    yield Item(goal, done, scalars.language_of(state.twin))
+
+    def _can_pair(self, state: ArrayState, ask: Ask) -> bool:
+        """Whether the array can be finished with what it owes of two equal items."""
+        if state.twin is not None:
+            return any(scalars.belongs(state.twin, self.semantics.shape(goal)) for goal in self._later(state, ask))
+        return any(
+            ask(conjunction(goal, other))
+            for reached in self._reachable(state, ask)
+            for goal, after in self._ways(reached)
+            if ask(goal)
+            for other in self._later(after, ask)
+        )
+
+    def _later(self, state: ArrayState, ask: Ask) -> Iterable[Goal]:
+        """The goals of the items that may come later, as far as the array can be finished after them."""
+        found: dict[Goal, None] = {}
+        for reached in self._reachable(state, ask):
+            for goal, after in self._ways(reached):
+                if goal not in found and ask(goal) and self._search(replace(after, owed="", twin=None), ask):
+                    found[goal] = None
+        return found
+
+
+def _too_many_states() -> ResourceLimitError:
+    return ResourceLimitError(
+        f"more than {MAX_SEARCH:,} states are needed to tell whether an array can be finished",
+        hint="smaller bounds beside contains",
+    )

@@ -1,0 +1,511 @@
+"""JSON values as frames: what the engine reads, unfolded from the plans of objects and arrays.
+
+A value is read as one lexeme: a scalar, or the opening bracket of an object or array. Punctuation with the white space
+around it is called as lexemes of its own, so that all schemas share their lexical states and all members what follows
+them; so is a key from behind its first quote to its last. The alternatives of a shape live side by side as separate
+frames.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final, Protocol, cast
+
+from decodekit.constraints.json_schema.document.drafts import JsonValue
+from decodekit.constraints.json_schema.document.loader import Library
+from decodekit.constraints.json_schema.frames.arrays import SOME_TEXT, ArrayPlan, ArrayState, Item
+from decodekit.constraints.json_schema.frames.layout import Layout, Whitespace, outermost
+from decodekit.constraints.json_schema.frames.objects import SOME_KEY, ObjectPlan, ObjectState, Order
+from decodekit.constraints.json_schema.meaning.keywords import KEYWORDS
+from decodekit.constraints.json_schema.meaning.semantics import Semantics
+from decodekit.constraints.json_schema.strings import text
+from decodekit.constraints.json_schema.strings.escapes import Escapes, spelled
+from decodekit.constraints.json_schema.strings.formats import Formats
+from decodekit.constraints.json_schema.strings.text import WordTable, text_of, to_body
+from decodekit.constraints.json_schema.values import scalars
+from decodekit.constraints.json_schema.values.emptiness import Ask, Emptiness
+from decodekit.constraints.json_schema.values.scalars import Scalar
+from decodekit.constraints.json_schema.values.shape import ArraySpec, Goal, ObjectSpec
+from decodekit.constraints.language import ir
+from decodekit.constraints.language.node import Node
+from decodekit.constraints.network import END, Call, Frame, Fresh, Label, Lexeme, Move, Read, TextNeeded, Within
+
+MAX_EXPLORED: Final = 16
+"""Goals that are looked at before the first text: those near the root. With 64 the slowest hundredth of schemas took
+twice as long to their first mask."""
+
+_SCALAR: Final = "scalar"
+_OBJECT: Final = "object"
+_ARRAY: Final = "array"
+_NAME: Final = "name"
+
+_OPEN_OBJECT: Final = ir.concat(ir.literal(b"{"), ir.accept(_OBJECT))
+_OPEN_ARRAY: Final = ir.concat(ir.literal(b"["), ir.accept(_ARRAY))
+_QUOTE: Final = Lexeme(text.QUOTE)
+_ANY_NAME: Final = ir.concat(text.BODY, text.QUOTE, ir.accept(_NAME))
+"""A key from behind its first quote on."""
+
+
+class Messages(Protocol):
+    """What a schema asks for, in words; the module `describing` is one."""
+
+    def value_words(self, network: SchemaNetwork, goal: Goal, /) -> tuple[str, ...]:
+        """What satisfies a goal."""
+
+    def value_objection(self, network: SchemaNetwork, goal: Goal, data: bytes, start: int, stop: int, /) -> str | None:
+        """The keywords that refuse a value; see `Frame.objection`."""
+
+    def key_words(self, frame: ObjectFrame, /) -> tuple[str, ...]:
+        """The keys that may follow."""
+
+    def object_objection(self, frame: ObjectFrame, data: bytes, start: int, stop: int, /) -> str | None:
+        """What an object lacks, or why it has no such key; see `Frame.objection`."""
+
+    def item_words(self, frame: ArrayFrame, /) -> tuple[str, ...]:
+        """The items that may follow."""
+
+    def array_objection(self, frame: ArrayFrame, data: bytes, start: int, stop: int, /) -> str | None:
+        """What an array lacks, or why it has no such item; see `Frame.objection`."""
+
+
+class SchemaNetwork:
+    """The unfolded network of one schema with its options.
+
+    Args:
+        schema: the JSON value of the schema.
+        registry: documents that references may name, by URI.
+        formats, whitespace, order, escapes: see `JsonSchema`.
+        messages: what says in words what a state asks for.
+    """
+
+    def __init__(
+        self,
+        schema: JsonValue,
+        registry: Mapping[str, JsonValue],
+        formats: Formats,
+        whitespace: Whitespace,
+        order: Order,
+        escapes: Escapes,
+        messages: Messages,
+    ) -> None:
+        self.messages = messages
+        self.library = Library(schema, registry)
+        self.semantics = Semantics(self.library, formats, KEYWORDS)
+        self.emptiness = Emptiness(self._has_value)
+        self.layout = outermost(whitespace)
+        self.order = order
+        self.escapes = escapes
+        self.any_name = Read(self.lexeme(_ANY_NAME), capture=True)
+        self.root_goal = self.semantics.goal(self.library.root)
+        self._objects: dict[ObjectSpec, ObjectPlan] = {}
+        self._arrays: dict[ArraySpec, ArrayPlan] = {}
+        self._values: dict[Goal, Read] = {}
+        self._tables: dict[ObjectPlan, WordTable] = {}
+
+    def root(self) -> Frame:
+        """The frame of a whole text."""
+        return ValueFrame(self, self.root_goal, self.layout)
+
+    def lexeme(self, node: Node) -> Node:
+        """The texts of a lexeme that are generated: those with the escapes that are wanted."""
+        return spelled(node, self.escapes)
+
+    def is_inhabited(self, goal: Goal) -> bool:
+        """Whether some value satisfies a goal."""
+        return self.emptiness.is_inhabited(goal)
+
+    def explore(self) -> None:
+        """Meet the errors of combinations (too many alternatives, a reference to itself) before a text does.
+
+        Looks at the first `MAX_EXPLORED` goals below the root, nearest first.
+
+        Raises:
+            ConstraintError: what a text that leads there would meet.
+        """
+        seen = {self.root_goal}
+        queue = deque([self.root_goal])
+        while queue:
+            goal = queue.popleft()
+            if self.semantics.is_plain(goal):  # and leads nowhere
+                continue
+            shape = self.semantics.shape(goal)
+            below: list[Goal] = []
+            for plan in map(self._object, shape.objects):
+                below += plan.other_goals
+                below += [plan.goal(number) for number in range(min(len(plan.names), MAX_EXPLORED))]
+            for spec in shape.arrays:
+                below += [*spec.prefix[:MAX_EXPLORED], spec.rest, *(contains.goal for contains in spec.contains)]
+            for other in below:
+                if other not in seen and len(seen) < MAX_EXPLORED:
+                    seen.add(other)
+                    queue.append(other)
+
+    def objects(self, goal: Goal) -> list[ObjectPlan]:
+        """The plans of the objects that satisfy a goal, those that no object satisfies left out."""
+        plans = map(self._object, self.semantics.shape(goal).objects)
+        return [plan for plan in plans if plan.is_satisfiable(self.is_inhabited)]
+
+    def arrays(self, goal: Goal) -> list[ArrayPlan]:
+        """The plans of the arrays that satisfy a goal, those that no array satisfies left out."""
+        plans = map(self._array, self.semantics.shape(goal).arrays)
+        return [plan for plan in plans if plan.is_satisfiable(self.is_inhabited)]
+
+    def value(self, goal: Goal) -> Read:
+        """A scalar that satisfies a goal, or the bracket that opens an object or array that does, each labelled."""
+        move = self._values.get(goal)
+        if move is None:
+            scalar = ir.choice(*self._scalars(goal))
+            opens = [_OPEN_OBJECT] if self.objects(goal) else []
+            opens += [_OPEN_ARRAY] if self.arrays(goal) else []
+            if opens:
+                move = Read(self.lexeme(ir.choice(ir.concat(scalar, ir.accept(_SCALAR)), *opens)))
+            else:
+                move = Read(self.lexeme(scalar), reader=END)
+            self._values[goal] = move
+        return move
+
+    def keys(self, plan: ObjectPlan) -> WordTable:
+        """The declared names as keys from behind the first quote on, each with its place among them as the label."""
+        table = self._tables.get(plan)
+        if table is None:
+            table = self._tables[plan] = WordTable(plan.sorted_names, text.closed, are_labelled=True)
+        return table
+
+    def _object(self, spec: ObjectSpec) -> ObjectPlan:
+        plan = self._objects.get(spec)
+        if plan is None:
+            plan = self._objects[spec] = ObjectPlan(spec, self.semantics, self.order, self.is_inhabited)
+        return plan
+
+    def _array(self, spec: ArraySpec) -> ArrayPlan:
+        plan = self._arrays.get(spec)
+        if plan is None:
+            plan = self._arrays[spec] = ArrayPlan(spec, self.semantics)
+        return plan
+
+    def _scalars(self, goal: Goal) -> list[Node]:
+        shape = self.semantics.shape(goal)
+        names = ((b"null", shape.has_null), (b"true", shape.has_true), (b"false", shape.has_false))
+        parts = [ir.literal(name) for name, is_member in names if is_member]
+        if not shape.strings.is_empty:
+            parts.append(text.quoted(shape.strings))
+        parts += [node for spec in shape.numbers if not (node := spec.node()).is_empty]
+        return parts
+
+    def _has_value(self, goal: Goal, ask: Ask) -> bool:
+        if self._scalars(goal):
+            return True
+        shape = self.semantics.shape(goal)
+        # All alternatives are asked, not only the first that holds: the answers of one round are found together.
+        return any(
+            [
+                *(self._object(spec).is_satisfiable(ask) for spec in shape.objects),
+                *(self._array(spec).is_satisfiable(ask) for spec in shape.arrays),
+            ]
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ValueFrame(Frame):
+    """Before a value that satisfies `goal`; `layout` is that of an object or array that begins here."""
+
+    network: SchemaNetwork
+    goal: Goal
+    layout: Layout
+
+    def moves(self) -> tuple[Move, ...]:
+        """One lexeme."""
+        return (self.network.value(self.goal),)
+
+    def after(self, label: Label, text: bytes) -> tuple[Frame, ...]:
+        """A scalar is done; a bracket leads into every alternative."""
+        network = self.network
+        if label == _SCALAR:
+            return (END,)
+        if label == _OBJECT:
+            return tuple(
+                ObjectFrame(network, plan, plan.start, self.layout, "open") for plan in network.objects(self.goal)
+            )
+        return tuple(ArrayFrame(network, plan, plan.start, self.layout, "open") for plan in network.arrays(self.goal))
+
+    def expected(self, move: Move) -> tuple[str, ...]:
+        """What the schema says of the value."""
+        return self.network.messages.value_words(self.network, self.goal)
+
+    def objection(self, text: bytes, start: int, stop: int) -> str | None:
+        """The keywords that refuse the value."""
+        return self.network.messages.value_objection(self.network, self.goal, text, start, stop)
+
+
+@dataclass(frozen=True, slots=True)
+class CallFrame(Frame):
+    """Nothing but a call."""
+
+    callee: Frame
+    then: Frame
+
+    def moves(self) -> tuple[Move, ...]:
+        """The call."""
+        return (Call(self.callee, self.then),)
+
+
+@dataclass(frozen=True, slots=True)
+class _Permitted:
+    """The words of a table that may come next, one byte each; a selection."""
+
+    names: bytes
+
+    def has_any(self, start: int, stop: int) -> bool:
+        return 1 in self.names[start:stop]
+
+
+def _read_word(network: SchemaNetwork, table: WordTable, permitted: bytes) -> Read:
+    """One of the permitted words of a table, whose lexical states are the same whatever is permitted."""
+    # Behind half of a surrogate pair the words of a range would have gaps.
+    within = Within(network.lexeme(table.node()), permitted) if table.is_basic else None
+    return Read(network.lexeme(table.node(_Permitted(permitted))), within=within)
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectFrame(Frame):
+    """Inside an object, at `place`: "open" after the bracket, "key" after the first quote of one, "member" after one.
+
+    Where every key is free, one language stands for all keys, and which key it was is asked at its end.
+    """
+
+    network: SchemaNetwork
+    plan: ObjectPlan
+    state: ObjectState
+    layout: Layout
+    place: str
+
+    def moves(self) -> tuple[Move, ...]:
+        """A key that the object can go on with, or what leads to one, or the closing bracket."""
+        plan, state = self.plan, self.state
+        if SOME_KEY in state.used and not plan.is_told(state, before_key=self.place == "key"):
+            raise TextNeeded
+        if self.place == "key":
+            return self._keys()
+        layout, is_empty = self.layout, self.place == "open"
+        moves: list[Move] = []
+        if plan.can_close(state):
+            moves.append(layout.close_empty_object if is_empty else layout.close_object)
+        if plan.has_next(state):
+            if is_empty:
+                moves += [Call(one.first_key, replace(self, layout=one, place="key")) for one in layout.at_key]
+            else:
+                moves.append(Call(layout.next_key, self._at("key", state)))
+        return tuple(moves)
+
+    def _keys(self) -> tuple[Move, ...]:
+        plan, state = self.plan, self.state
+        if plan.is_free(state):
+            return (self.network.any_name,)
+        moves: list[Move] = []
+        permitted = plan.permitted(state)
+        if 1 in permitted:
+            moves.append(_read_word(self.network, self.network.keys(plan), permitted))
+        moves += [
+            Read(self.network.lexeme(ir.concat(keys, text.QUOTE, ir.accept((number, witnesses)))), capture=True)
+            for number, witnesses, keys in plan.others(state)
+        ]
+        return tuple(moves)
+
+    def after(self, label: Label, text: bytes) -> tuple[Frame, ...]:
+        """The values that may stand at the key, for every way to meet the obligations."""
+        if SOME_KEY in self.state.used:
+            raise TextNeeded
+        plan, state = self.plan, self.state
+        if type(label) is int:
+            return self._declared(plan.numbers[label])
+        key = text_of(text[:-1])
+        assert key is not None
+        if label == _NAME:
+            number = plan.index.get(key)
+            if number is not None:
+                return self._declared(number) if plan.may_take(number, state) else ()
+            return self._other(key, 0, ()) if key not in state.used else ()
+        number, met = cast("tuple[int, tuple[int, ...]]", label)
+        return self._other(key, number, met)
+
+    def fresh(self, label: Label) -> Fresh | None:
+        """What follows a key that is neither declared nor used; the language of a pattern has none that is."""
+        if SOME_KEY in self.state.used:
+            raise TextNeeded
+        if type(label) is tuple and not self.state.pending:
+            number, met = cast("tuple[int, tuple[int, ...]]", label)
+            return Fresh(self._other(SOME_KEY, number, met), (), text_of, b'"', to_body)
+        if label != _NAME:
+            return None
+        return Fresh(self._other(SOME_KEY, 0, ()), self.plan.index.keys() | self.state.used, text_of, b'"', to_body)
+
+    def outward(self) -> Frame:
+        """Members in one order."""
+        if self.plan.in_order or self.state.is_sorted or SOME_KEY in self.state.used:
+            return self
+        return self._at(self.place, replace(self.state, is_sorted=True))
+
+    def expected(self, move: Move) -> tuple[str, ...]:
+        """The keys, but for the comma before one."""
+        is_key = self.place == "key" or (self.place == "open" and isinstance(move, Call))
+        return self.network.messages.key_words(self) if is_key else ()
+
+    def objection(self, text: bytes, start: int, stop: int) -> str | None:
+        """What the object lacks, or why it has no such key."""
+        return self.network.messages.object_objection(self, text, start, stop)
+
+    def _at(self, place: str, state: ObjectState) -> ObjectFrame:
+        return ObjectFrame(self.network, self.plan, state, self.layout, place)
+
+    def _declared(self, number: int) -> tuple[Frame, ...]:
+        plan, state = self.plan, self.state
+        return self._members(
+            [
+                (plan.joined(plan.goal(number), witnesses), plan.after_declared(number, witnesses, state))
+                for witnesses in plan.meeting(number, state)
+            ]
+        )
+
+    def _other(self, key: str, number: int, met: tuple[int, ...]) -> tuple[Frame, ...]:
+        plan = self.plan
+        return self._members([(plan.joined(plan.other_goals[number], met), plan.after_other(key, met, self.state))])
+
+    def _members(self, members: list[tuple[Goal, ObjectState]]) -> tuple[Frame, ...]:
+        network, plan = self.network, self.plan
+        return tuple(
+            CallFrame(ColonFrame(network, goal, layout), ObjectFrame(network, plan, after, layout, "member"))
+            for goal, after in members
+            if network.is_inhabited(goal) and plan.can_finish(after)
+            for layout in self.layout.behind_key
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ColonFrame(Frame):
+    """After a key: the colon and a value that satisfies `goal`. The same for all members with such a value."""
+
+    network: SchemaNetwork
+    goal: Goal
+    layout: Layout
+
+    def moves(self) -> tuple[Move, ...]:
+        """The colon, then the value."""
+        return (Call(self.layout.colon, ValueFrame(self.network, self.goal, self.layout.inner)),)
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayFrame(Frame):
+    """Inside an array, at `place`: "open" after the bracket, "next" before an item, "item" after one.
+
+    At "text" it is inside a string that differs from others: one language stands for all strings, and which one it was
+    is asked at its end.
+    """
+
+    network: SchemaNetwork
+    plan: ArrayPlan
+    state: ArrayState
+    layout: Layout
+    place: str
+
+    def moves(self) -> tuple[Move, ...]:
+        """The items with which the array can still be finished, or what leads to them, or the closing bracket."""
+        network, plan, state = self.network, self.plan, self.state
+        if self.place == "text":
+            return (network.any_name,)
+        items = plan.items(state, network.is_inhabited)
+        if self.place == "next":
+            return self._items(items)
+        layout, is_empty = self.layout, self.place == "open"
+        moves: list[Move] = []
+        if plan.can_close(state):
+            moves.append(layout.close_empty_array if is_empty else layout.close_array)
+        if any(True for _ in items):
+            if is_empty:
+                moves += [Call(one.first_item, replace(self, layout=one, place="next")) for one in layout.at_item]
+            else:
+                moves.append(Call(layout.next_item, self._at("next", state)))
+        return tuple(moves)
+
+    def _items(self, items: Iterable[Item]) -> tuple[Move, ...]:
+        moves: list[Move] = []
+        for number, item in enumerate(items):
+            if item.scalars is None:
+                moves.append(Call(ValueFrame(self.network, item.goal, self.layout.inner), self._at("item", item.after)))
+                continue
+            if item.has_texts:
+                moves.append(Call(_QUOTE, self._at("text", self.state)))
+            if item.listed is not None and 1 in item.listed[1]:
+                moves.append(Call(_QUOTE, ListedFrame(self, number)))
+            if item.scalars is not ir.EMPTY:
+                language = self.network.lexeme(ir.concat(item.scalars, ir.accept(number)))
+                moves.append(Read(language, capture=item.is_remembered))
+        return tuple(moves)
+
+    def after(self, label: Label, text: bytes) -> tuple[Frame, ...]:
+        """What follows a scalar that was read here."""
+        items = self.plan.items(self.state, self.network.is_inhabited)
+        if label == _NAME:
+            if SOME_TEXT in self.state.used:
+                raise TextNeeded
+            string = text_of(text[:-1])
+            assert string is not None
+            scalar: Scalar = ("string", string)
+            item = next(item for item in items if item.has_texts)
+            return () if scalar in self.state.used else self.behind(item, scalar)
+        item = tuple(items)[cast("int", label)]
+        return self.behind(item, scalars.read(text) if item.is_remembered else None)
+
+    def fresh(self, label: Label) -> Fresh | None:
+        """What follows a string that is not used."""
+        if SOME_TEXT in self.state.used:
+            raise TextNeeded
+        if label != _NAME:
+            return None
+        item = next(item for item in self.plan.items(self.state, self.network.is_inhabited) if item.has_texts)
+        listed = {value for kind, value in self.state.used if kind == "string" and isinstance(value, str)}
+        return Fresh(self.behind(item, SOME_TEXT), listed, text_of, b'"', to_body)
+
+    def expected(self, move: Move) -> tuple[str, ...]:
+        """The items that are told apart here; others say it themselves."""
+        is_told = isinstance(move, Read) or (isinstance(move, Call) and move.callee is _QUOTE)
+        return self.network.messages.item_words(self) if is_told and self.place in ("next", "text") else ()
+
+    def objection(self, text: bytes, start: int, stop: int) -> str | None:
+        """What the array lacks, or why it has no such item."""
+        return self.network.messages.array_objection(self, text, start, stop)
+
+    def _at(self, place: str, state: ArrayState) -> ArrayFrame:
+        return ArrayFrame(self.network, self.plan, state, self.layout, place)
+
+    def behind(self, item: Item, scalar: Scalar | None) -> tuple[Frame, ...]:
+        """After an item, which is remembered if others must differ from it."""
+        state = item.after
+        if scalar is not None and item.is_remembered:
+            state = self.plan.remember(state, scalar)
+        return (self._at("item", state),)
+
+
+@dataclass(frozen=True, slots=True)
+class ListedFrame(Frame):
+    """Inside a string out of a list, of which those are left that no other item is: item `number` of an array."""
+
+    array: ArrayFrame
+    number: int
+
+    def moves(self) -> tuple[Move, ...]:
+        """One word of the list."""
+        listed = self._item().listed
+        assert listed is not None
+        return (_read_word(self.array.network, *listed),)
+
+    def after(self, label: Label, text: bytes) -> tuple[Frame, ...]:
+        """The array, where the word is gone."""
+        item = self._item()
+        assert item.listed is not None
+        return self.array.behind(item, ("string", item.listed[0].words[cast("int", label)]))
+
+    def _item(self) -> Item:
+        array = self.array
+        return tuple(array.plan.items(array.state, array.network.is_inhabited))[self.number]

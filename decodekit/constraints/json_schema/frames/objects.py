@@ -1,0 +1,520 @@
+"""One object spec as a plan: its keys, which of them may come next, and whether the object can still be finished.
+
+The keys of an object are of two kinds. *Declared* names are known: they have numbers, and a state remembers which are
+gone. All other keys fall into *classes*, the regions between the patterns, and a state remembers the used ones by name.
+
+Source of the idea of an obligation set carried along: alternating automata (Chandra, Kozen, Stockmeyer 1981), here with
+the conjunctions multiplied out.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations
+from typing import Final, Literal, TypeAlias
+
+from decodekit.constraints.json_schema.meaning.semantics import Semantics
+from decodekit.constraints.json_schema.strings import spelled, text
+from decodekit.constraints.json_schema.strings.text import WordTable
+from decodekit.constraints.json_schema.values.emptiness import Ask
+from decodekit.constraints.json_schema.values.representatives import have_representatives
+from decodekit.constraints.json_schema.values.shape import FALSE, Goal, ObjectSpec, conjunction
+from decodekit.constraints.language import ir
+from decodekit.constraints.language.node import Node
+from decodekit.errors import ResourceLimitError
+
+Order: TypeAlias = Literal["declared", "any"]
+"""``"declared"``: declared names in their order, then other keys; ``"any"``: every order."""
+
+MAX_CLASSES: Final = 32
+"""Bound on the regions into which the patterns of an object divide its keys."""
+MAX_WITNESSES: Final = 6
+"""Bound on the obligations of one object, each from a denied `properties` keyword."""
+
+_Choice: TypeAlias = int | frozenset[str]
+"""The keys to choose from, or how many there are (up to a few)."""
+
+SOME_KEY: Final = "\ud800"
+"""Stands for a key that is not known yet, in the question whether the object can be finished after it."""
+_MANY: Final = 1_000  # a class with so many keys is taken to be inexhaustible below that number
+
+
+@dataclass(frozen=True)
+class KeyClass:
+    """Keys that are no declared names and share a goal.
+
+    Attributes:
+        keys: their body language.
+        goal: what the value has to satisfy.
+        num_keys: how many there are, at most `_MANY`.
+        is_open: whether they are all keys that are no declared names.
+    """
+
+    keys: Node
+    goal: Goal
+    num_keys: int
+    is_open: bool = False
+
+
+@dataclass(frozen=True)
+class ObjectState:
+    """What has been read of an object.
+
+    Attributes:
+        seen: with order "declared" the number of declared names that are gone (read or skipped), with order "any" a bit
+            mask of those that were read.
+        used: the other keys that were read.
+        count: members so far, if the spec counts them, at most the number that matters.
+        pending: numbers of the witnesses still owed.
+        is_sorted: with order "any", whether what is left comes in one order all the same: required names, then other
+            declared ones, of which those that were left out count as seen, then other keys. Whatever can follow in some
+            order can follow in that one.
+    """
+
+    seen: int = 0
+    used: frozenset[str] = frozenset()
+    count: int = 0
+    pending: tuple[int, ...] = ()
+    is_sorted: bool = False
+
+
+class ObjectPlan:
+    """How the objects of one spec are written.
+
+    Args:
+        spec: the conditions.
+        semantics: the meaning of its goals.
+        order: of the members.
+        is_inhabited: the final answer about a goal.
+    """
+
+    def __init__(self, spec: ObjectSpec, semantics: Semantics, order: Order, is_inhabited: Ask) -> None:
+        if len(spec.witnesses) > MAX_WITNESSES:
+            raise ResourceLimitError(
+                f"more than {MAX_WITNESSES} denied property keywords meet in one object", hint="fewer nested nots"
+            )
+        self.spec = spec
+        self.semantics = semantics
+        self.is_inhabited = is_inhabited
+        self.in_order = order == "declared"
+        self.names = spec.declared
+        self.start = ObjectState(pending=tuple(range(len(spec.witnesses))))
+        self.index = {name: number for number, name in enumerate(self.names)}
+        self.required = sorted(self.index[name] for name in spec.required)
+        self._required_mask = sum(1 << number for number in self.required)
+        self._goals: dict[int, Goal] = {}
+        self._owed_by: dict[int, tuple[int, ...]] = {}
+        self._counts = spec.max_properties is not None or spec.min_properties > 0
+        self._count_cap = max(spec.min_properties, (spec.max_properties or 0) + 1)
+
+    # -- keys
+
+    def goal(self, index: int) -> Goal:
+        """What the value of a declared name has to satisfy; FALSE if the name itself is not allowed."""
+        goal = self._goals.get(index)
+        if goal is None:
+            name = self.names[index]
+            allowed = text.is_text(name) and (not self.spec.names or text.matches(self._key_language, name))
+            goal = self._goals[index] = self.spec.goal(name) if allowed else FALSE
+        return goal
+
+    @cached_property
+    def _key_language(self) -> Node:
+        return self.semantics.shape(self.spec.names).strings if self.spec.names else text.BODY
+
+    @cached_property
+    def _order(self) -> tuple[tuple[str, ...], tuple[int, ...]]:
+        """The names that can be generated, ascending, and their numbers."""
+        pairs = sorted((name, number) for number, name in enumerate(self.names) if text.is_text(name))
+        return tuple(name for name, _ in pairs), tuple(number for _, number in pairs)
+
+    @property
+    def sorted_names(self) -> tuple[str, ...]:
+        """The declared names, ascending: the words of a table of keys."""
+        return self._order[0]
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """The number of each of `sorted_names`."""
+        return self._order[1]
+
+    @cached_property
+    def positions(self) -> dict[int, int]:
+        """Where each number is in `numbers`."""
+        return {number: position for position, number in enumerate(self.numbers)}
+
+    @cached_property
+    def classes(self) -> tuple[KeyClass, ...]:
+        """The regions of undeclared keys whose goal is not plainly false."""
+        patterns = list(dict.fromkeys(node for part in self.spec.parts for node, _ in part.patterns))
+        regions: list[tuple[Node, frozenset[Node]]] = [(self._key_language, frozenset())]
+        for pattern in patterns:
+            divided = []
+            for region, matched in regions:
+                for part, found in (
+                    (text.meet(region, pattern), matched | {pattern}),
+                    (text.without(region, pattern), matched),
+                ):
+                    if not part.is_empty:
+                        divided.append((part, found))
+            regions = divided
+            if len(regions) > MAX_CLASSES:
+                raise ResourceLimitError(
+                    f"the patternProperties of one object divide its keys into more than {MAX_CLASSES} regions",
+                    hint="fewer overlapping patterns",
+                )
+        by_goal: dict[Goal, list[Node]] = {}
+        for region, matched in regions:
+            goals: list[Goal] = []
+            for member in self.spec.parts:
+                asked = [goal for node, goal in member.patterns if node in matched]
+                goals += asked or [member.additional]
+            by_goal.setdefault(conjunction(*goals), []).append(region)
+        declared = WordTable(self.sorted_names).node()
+        classes = []
+        for goal, parts in by_goal.items():
+            if goal == FALSE:
+                continue
+            whole = len(parts) == len(regions)
+            keys = self._key_language if whole else ir.choice(*parts)
+            is_open = keys is text.BODY
+            if declared is not ir.EMPTY:
+                keys = text.without(keys, declared)
+            num_keys = _MANY if is_open else spelled.num_texts(keys, _MANY)
+            if num_keys:
+                classes.append(KeyClass(keys, goal, num_keys, is_open))
+        return tuple(classes)
+
+    @cached_property
+    def other_goals(self) -> tuple[Goal, ...]:
+        """The goal of each of `classes`."""
+        if self._has_patterns:
+            return tuple([region.goal for region in self.classes])
+        # The undeclared keys are one class, and there are some: most objects never need to know their language.
+        goal = conjunction(*(part.additional for part in self.spec.parts))
+        return () if goal == FALSE else (goal,)
+
+    @cached_property
+    def _has_patterns(self) -> bool:
+        """Whether undeclared keys are told apart."""
+        return bool(self.spec.names) or any(part.patterns for part in self.spec.parts)
+
+    def unused(self, keys: Node, used: frozenset[str]) -> Node:
+        """The keys of a language that were not used yet; EMPTY if there is none."""
+        left = text.without(keys, self._words(used)) if used else keys
+        return ir.EMPTY if left.is_empty else left
+
+    @staticmethod
+    def _words(used: frozenset[str]) -> Node:
+        return text.words(sorted(used))
+
+    # -- feasibility
+
+    def is_satisfiable(self, ask: Ask) -> bool:
+        """Whether some object satisfies the spec, given the goals known to be inhabited."""
+        # Ask about all required values before looking at the answers, so that one pass finds all that is needed.
+        answers = [ask(self.goal(index)) for index in self.required]
+        return all(answers) and self.can_finish(self.start, ask)
+
+    def _num_required_left(self, state: ObjectState) -> int:
+        if self.in_order:
+            return len(self.required) - bisect_left(self.required, state.seen)
+        return (self._required_mask & ~state.seen).bit_count()
+
+    def _first_required(self, state: ObjectState) -> int:
+        """With order "any": the first of the required names that are left."""
+        left = self._required_mask & ~state.seen
+        return (left & -left).bit_length() - 1
+
+    def _waits_for_required(self, state: ObjectState) -> bool:
+        """Whether required names come before other keys, and some are left."""
+        return (self.in_order or state.is_sorted) and self._num_required_left(state) > 0
+
+    def _is_left(self, index: int, state: ObjectState) -> bool:
+        return index >= state.seen if self.in_order else not state.seen >> index & 1
+
+    def _is_required(self, index: int) -> bool:
+        return bool(self._required_mask >> index & 1)
+
+    @cached_property
+    def _optional_mask(self) -> int:
+        """The declared names that are not required and whose value can be written, as bits."""
+        numbers = range(len(self.names))
+        return sum(1 << n for n in numbers if not self._is_required(n) and self.is_inhabited(self.goal(n)))
+
+    @cached_property
+    def _text_mask(self) -> int:
+        """The declared names that can be generated, as bits."""
+        return sum(1 << number for number in self.numbers)
+
+    def _num_optional_left(self, state: ObjectState, ask: Ask | None) -> int:
+        if ask is not None:  # still being found out; the object has not begun
+            return sum([ask(self.goal(n)) for n in range(len(self.names)) if not self._is_required(n)])
+        mask = self._optional_mask
+        return (mask >> state.seen if self.in_order else mask & ~state.seen).bit_count()
+
+    def can_finish(self, state: ObjectState, ask: Ask | None = None) -> bool:
+        """Whether some members can follow so that the object is complete. The required values are inhabited.
+
+        `ask`: the answers so far, while the goals that are inhabited are still being found out.
+        """
+        spec = self.spec
+        if not self._counts and not state.pending:
+            return True
+        num_required = self._num_required_left(state)
+        most = None if spec.max_properties is None else spec.max_properties - state.count - num_required
+        least = spec.min_properties - state.count - num_required
+        if most is not None and (most < 0 or least > most):
+            return False
+        if least > 0 and not self._has_room(state, least, ask):
+            return False
+        return not state.pending or any(
+            most is None or num_extra <= most for num_extra in self._assignments(state, ask or self.is_inhabited)
+        )
+
+    def _has_room(self, state: ObjectState, least: int, ask: Ask | None) -> bool:
+        """Whether at least so many members that are not required can follow."""
+        least -= self._num_optional_left(state, ask)
+        if least <= 0:
+            return True
+        least += len(state.used)  # they all came from classes that are inhabited
+        for region in self.classes:
+            if (ask or self.is_inhabited)(region.goal):
+                least -= spelled.num_texts(region.keys, least) if least > region.num_keys == _MANY else region.num_keys
+                if least <= 0:
+                    return True
+        return False
+
+    def _assignments(self, state: ObjectState, ask: Ask) -> Iterator[int]:
+        """The numbers of members beyond the required ones with which all pending witnesses can be met."""
+
+        def assign(pending: tuple[int, ...], goals: dict[int, Goal], choices: tuple[_Choice, ...]) -> Iterator[int]:
+            if not pending:
+                if _can_all_choose(choices):
+                    yield len(choices) + sum(not self._is_required(index) for index in goals)
+                return
+            witness, rest = pending[0], pending[1:]
+            for index in self._bearers(witness):
+                if self._is_left(index, state):
+                    goal = conjunction(goals.get(index, self.goal(index)), self.spec.witnesses[witness].goal)
+                    if ask(goal):
+                        yield from assign(rest, {**goals, index: goal}, choices)
+            # One new key for this witness alone or for some of the others too.
+            for num_others in range(len(rest) + 1):
+                for others in combinations(rest, num_others):
+                    left = tuple(number for number in rest if number not in others)
+                    for choice in self._new_keys((witness, *others), state, ask):
+                        yield from assign(left, goals, (*choices, choice))
+
+        yield from assign(state.pending, {}, ())
+
+    def _bearers(self, witness: int) -> tuple[int, ...]:
+        """The declared names whose value could be a witness."""
+        bearers = self._owed_by.get(witness)
+        if bearers is None:
+            keys = self.spec.witnesses[witness].keys
+            bearers = tuple(index for index, name in enumerate(self.names) if text.matches(keys, name))
+            self._owed_by[witness] = bearers
+        return bearers
+
+    def _new_keys(self, witnesses: tuple[int, ...], state: ObjectState, ask: Ask) -> Iterator[_Choice]:
+        """For each class, the keys that are left with which one new member meets all these witnesses."""
+        owed = [self.spec.witnesses[witness] for witness in witnesses]
+        for number, region in enumerate(self.classes):
+            if ask(conjunction(region.goal, *(witness.goal for witness in owed))):
+                keys = text.meet(region.keys, *(witness.keys for witness in owed))
+                if state.used:
+                    keys = text.without(keys, self._words(state.used))
+                num_keys = spelled.num_texts(keys, len(state.pending) + 1)
+                num_lost = sum(self._may_be_lost(key, number, witnesses) for key in state.used)
+                few = spelled.texts(keys, num_keys) if not num_lost and num_keys <= len(state.pending) else None
+                if num_keys > num_lost:
+                    yield num_keys - num_lost if few is None else frozenset(few)
+
+    @staticmethod
+    def _may_be_lost(key: str, number: int, witnesses: tuple[int, ...]) -> bool:
+        """Whether a used key stands for an unknown one that may be of this class and among the keys of these witnesses.
+
+        `_sparing` knows more of it: ``SOME_KEY + "class-witnesses"``.
+        """
+        if not key.startswith(SOME_KEY) or key == SOME_KEY:
+            return key == SOME_KEY
+        known, _, lost = key[1:].partition("-")
+        return known == str(number) and all(str(witness) in lost for witness in witnesses)
+
+    # -- steps
+
+    def can_close(self, state: ObjectState) -> bool:
+        """Whether the object may end here."""
+        return not state.pending and state.count >= self.spec.min_properties and not self._num_required_left(state)
+
+    def window(self, state: ObjectState) -> tuple[int, int]:
+        """With order "declared": the declared names from the first up to (not with) the last number may be next."""
+        left = bisect_left(self.required, state.seen)
+        return state.seen, self.required[left] + 1 if left < len(self.required) else len(self.names)
+
+    def meeting(self, keys_of: int | str, state: ObjectState) -> Iterator[tuple[int, ...]]:
+        """The sets of pending witnesses that a member with this key (by number or by name) may meet."""
+        if not state.pending:
+            yield ()
+            return
+        if isinstance(keys_of, int):
+            able = [witness for witness in state.pending if keys_of in self._bearers(witness)]
+        else:
+            able = [w for w in state.pending if text.matches(self.spec.witnesses[w].keys, keys_of)]
+        for size in range(len(able) + 1):
+            yield from combinations(able, size)
+
+    def joined(self, goal: Goal, witnesses: tuple[int, ...]) -> Goal:
+        """A goal with those of some witnesses."""
+        return conjunction(goal, *(self.spec.witnesses[number].goal for number in witnesses)) if witnesses else goal
+
+    def after_declared(self, index: int, witnesses: tuple[int, ...], state: ObjectState) -> ObjectState:
+        """The state after a member with a declared name."""
+        seen = index + 1 if self.in_order else state.seen | 1 << index
+        if state.is_sorted and not self._is_required(index):
+            seen |= (1 << index) - 1
+        return ObjectState(seen, state.used, self._counted(state), _less(state.pending, witnesses), state.is_sorted)
+
+    def after_other(self, key: str, witnesses: tuple[int, ...], state: ObjectState) -> ObjectState:
+        """The state after a member with another key."""
+        seen = len(self.names) if self.in_order else state.seen
+        if state.is_sorted:
+            seen |= (1 << len(self.names)) - 1
+        used = state.used | {key}
+        return ObjectState(seen, used, self._counted(state), _less(state.pending, witnesses), state.is_sorted)
+
+    def _counted(self, state: ObjectState) -> int:
+        return min(state.count + 1, self._count_cap) if self._counts else 0
+
+    def may_take(self, index: int, state: ObjectState) -> bool:
+        """Whether a member with this declared name may be next."""
+        if not self._is_left(index, state):
+            return False
+        if self.in_order and index >= self.window(state)[1]:
+            return False
+        if state.is_sorted and self._num_required_left(state) and index != self._first_required(state):
+            return False
+        return any(
+            self.is_inhabited(self.joined(self.goal(index), witnesses))
+            and self.can_finish(self.after_declared(index, witnesses, state))
+            for witnesses in self.meeting(index, state)
+        )
+
+    def permitted(self, state: ObjectState) -> bytes:
+        """Which of `sorted_names` may come next, one byte each."""
+        if not self._counts and not state.pending:
+            mask = self._mask_left(state)
+            return bytes([mask >> number & 1 for number in self.numbers])
+        if self.in_order:
+            flags = bytearray(len(self.numbers))
+            for number in range(*self.window(state)):
+                if number in self.positions and self.may_take(number, state):
+                    flags[self.positions[number]] = 1
+            return bytes(flags)
+        return bytes([self.may_take(number, state) for number in self.numbers])
+
+    def _mask_left(self, state: ObjectState) -> int:
+        """The declared names that may come next, as bits, where neither counts nor witnesses matter."""
+        mask = self._optional_mask | self._required_mask
+        if state.is_sorted and self._num_required_left(state):
+            return mask & 1 << self._first_required(state)
+        if not self.in_order:
+            return mask & ~state.seen
+        start, stop = self.window(state)
+        return mask & (1 << stop) - (1 << start)
+
+    def is_free(self, state: ObjectState) -> bool:
+        """Whether the next key may be any text but for finitely many, so that every beginning of a key is good."""
+        if state.pending or not self._is_open or self._waits_for_required(state):
+            return False
+        return not self._counts or self.can_finish(self.after_other(SOME_KEY, (), state))
+
+    def is_told(self, state: ObjectState, *, before_key: bool) -> bool:
+        """Whether `moves` are the same whatever key `SOME_KEY` stands for.
+
+        Which keys may come next depends on it, unless all may; whether one may, where few are left.
+        """
+        return self.is_free(state) or (
+            not before_key and all(region.num_keys > len(state.used) for region in self.classes)
+        )
+
+    @cached_property
+    def _is_open(self) -> bool:
+        goals = self.other_goals
+        if len(goals) != 1 or not self.is_inhabited(goals[0]):
+            return False
+        return not self._has_patterns or self.classes[0].is_open
+
+    def has_next(self, state: ObjectState) -> bool:
+        """Whether a member may follow."""
+        if self.is_free(state):
+            return True
+        if not self._counts and not state.pending and self._mask_left(state) & self._text_mask:
+            return True
+        candidates = range(*self.window(state)) if self.in_order else self.numbers
+        if any(number in self.positions and self.may_take(number, state) for number in candidates):
+            return True
+        return any(True for _ in self.others(state))
+
+    def others(self, state: ObjectState) -> Iterator[tuple[int, tuple[int, ...], Node]]:
+        """(class, witnesses met, keys) for the undeclared keys that may be next."""
+        if self._waits_for_required(state):
+            return
+        for number, region in enumerate(self.classes):
+            for size in range(len(state.pending) + 1):
+                for witnesses in combinations(state.pending, size):
+                    if not self.is_inhabited(self.joined(region.goal, witnesses)):
+                        continue
+                    keys = text.meet(region.keys, *(self.spec.witnesses[w].keys for w in witnesses))
+                    if witnesses or region.num_keys - len(state.used) < 1:
+                        keys = self.unused(keys, state.used)
+                    elif state.used:
+                        keys = text.without(keys, self._words(state.used))
+                    if keys is ir.EMPTY:
+                        continue
+                    if self.can_finish(self.after_other(SOME_KEY, witnesses, state)):
+                        yield number, witnesses, keys
+                    else:
+                        yield from ((number, witnesses, part) for part in self._sparing(number, keys, witnesses, state))
+
+    def _sparing(self, number: int, keys: Node, met: tuple[int, ...], state: ObjectState) -> Iterator[Node]:
+        """What of the `keys` of a class leaves enough for the other witnesses, where some have few to choose from.
+
+        Split by the witnesses whose keys a key belongs to, also those with many: a key may meet both kinds at once.
+        It is lost for these and for no other one.
+        """
+        others = _less(state.pending, met)
+        if not any(self._has_few(witness, state) for witness in others):
+            others = ()
+        for size in range(len(others) + 1):
+            for lost in combinations(others, size):
+                part = keys
+                for witness in others:
+                    cut = text.meet if witness in lost else text.without
+                    part = cut(part, self.spec.witnesses[witness].keys)
+                after = self.after_other(f"{SOME_KEY}{number}-{''.join(map(str, lost))}", met, state)
+                if not part.is_empty and self.can_finish(after):
+                    yield part
+
+    def _has_few(self, witness: int, state: ObjectState) -> bool:
+        """Whether there are not more keys for a witness than could be lost."""
+        left = self.unused(self.spec.witnesses[witness].keys, state.used - {SOME_KEY})
+        return spelled.num_texts(left, len(state.pending) + 2) < len(state.pending) + 2
+
+
+def _can_all_choose(choices: tuple[_Choice, ...]) -> bool:
+    """Whether each can have a key of its own; exact where the few keys are listed."""
+    sizes = sorted(choice if isinstance(choice, int) else len(choice) for choice in choices)
+    if all(size > rank for rank, size in enumerate(sizes)):  # with 1, 2, 3, … keys to choose from
+        return True
+    listed = [choice for choice in choices if not isinstance(choice, int)]
+    is_exact = all(not isinstance(choice, int) or choice >= len(choices) for choice in choices)
+    return is_exact and have_representatives([(keys, 1) for keys in listed])
+
+
+def _less(pending: tuple[int, ...], met: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(number for number in pending if number not in met) if met else pending

@@ -1,0 +1,125 @@
+"""The guard of a schema: what no mask can tell. Two things are left to it.
+
+* `uniqueItems` where items may be objects or arrays. The mask admits all arrays there, repeated items or not, whether
+  the keyword is asserted or denied.
+* Asserted host names with labels whose characters decide together: A-labels (``xn--…``), whose Punycode has to be read,
+  and whether U-labels are in Unicode's form NFC. The mask admits all that has their form.
+
+The guard judges the whole value by the whole schema, so it is right whatever stands around the keyword.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from decodekit.constraints.constraint import Guard, Refusal
+from decodekit.constraints.json_schema.document import support
+from decodekit.constraints.json_schema.document.loader import Location
+from decodekit.constraints.json_schema.frames.arrays import is_by_value
+from decodekit.constraints.json_schema.guard.judging import Judge
+from decodekit.constraints.json_schema.meaning.keywords import is_unique_anyway
+from decodekit.constraints.json_schema.meaning.semantics import Semantics
+from decodekit.constraints.json_schema.strings.formats import GUARDED
+from decodekit.constraints.json_schema.values import instances
+from decodekit.errors import ConstraintError, ResourceLimitError
+
+_DENYING: Final = ("not", "oneOf", "if", "contains", "unevaluatedProperties", "unevaluatedItems")
+"""The keywords that may ask a schema not to hold."""
+_DOUBTFUL: Final = re.compile(rb"[xX][nN]--|\\u|[\x80-\xff]")
+"""The beginning of an A-label, a character beyond ASCII, or an escape, in which they could be spelled."""
+
+
+@dataclass(frozen=True)
+class SchemaGuard:
+    """Judges a whole text by a whole schema.
+
+    Attributes:
+        semantics: the meaning of the schema.
+        has_repetitions: whether items may be equal that must not be, or different.
+    """
+
+    semantics: Semantics
+    has_repetitions: bool = True
+
+    def refuses(self, text: bytes) -> Refusal | None:
+        """Why the value of a text is not valid.
+
+        What can stay ends before the first repeated item or the first host name that is none, where there is one;
+        otherwise nothing does.
+
+        Raises:
+            ResourceLimitError: the value is nested too deeply for the schema.
+        """
+        if not self.has_repetitions and not _DOUBTFUL.search(text):
+            return None
+        judge = Judge(self.semantics)
+        try:
+            if judge.evaluate(self.semantics.library.root, instances.read(text)) is not None:
+                return None
+        except RecursionError as error:
+            raise ResourceLimitError("the value is nested too deeply to be judged", hint='"maxItems"') from error
+        if judge.repetitions:
+            found = min(judge.repetitions, key=lambda repetition: repetition.keep)
+            return Refusal(
+                found.keep,
+                f"{found.array}/{found.second}",
+                f"item {found.second} equals item {found.first}, against {found.keyword}",
+            )
+        if judge.refused_formats:
+            string, at = min(judge.refused_formats, key=lambda refused: refused[0].end)
+            start = text.rfind(b'"', 0, string.end - 1) + 1  # host names have no quotes
+            return Refusal(start, at, f"the string {string.value!r:.80} is not of the format at {at}")
+        return Refusal(0, "the whole value", "the value is not valid: items are equal, or different, that must not")
+
+
+@dataclass(frozen=True)
+class CompoundSchemaGuard(SchemaGuard):
+    """As `SchemaGuard`, where a text that is a scalar is valid if the mask admits it."""
+
+    @property
+    def is_of_compounds(self) -> bool:
+        """It refuses arrays and objects only."""
+        return True
+
+
+def guard_of(semantics: Semantics) -> Guard | None:
+    """The guard of a schema; None if the mask enforces all of it."""
+    has_repetitions, has_names = bool(guarded_locations(semantics)), _has_guarded_formats(semantics)
+    if not has_repetitions and not has_names:
+        return None
+    may_be_name = has_names and not semantics.shape(semantics.goal(semantics.library.root)).strings.is_empty
+    return (SchemaGuard if may_be_name else CompoundSchemaGuard)(semantics, has_repetitions)
+
+
+def _has_guarded_formats(semantics: Semantics) -> bool:
+    """Whether a format is enforced of which the mask admits more than is valid."""
+    if semantics.formats != "assert":
+        return False
+    places = support.reachable(semantics.library)
+    return any(str(location.keywords().get("format")) in GUARDED for location in places)
+
+
+def guarded_locations(semantics: Semantics) -> frozenset[int]:
+    """The schemas, by `Location.index`, whose `uniqueItems` the mask does not enforce."""
+    asking: list[Location] = []
+    may_deny = False
+    for location in support.reachable(semantics.library):
+        keywords = location.keywords()
+        may_deny = may_deny or any(name in keywords for name in _DENYING)
+        if "uniqueItems" in keywords and not is_unique_anyway(location, semantics.formats):
+            asking.append(location)
+    return frozenset(place.index for place in asking if not _is_in_mask(semantics, place, may_deny=may_deny))
+
+
+def _is_in_mask(semantics: Semantics, location: Location, *, may_deny: bool) -> bool:
+    """Whether all arrays that the schema admits are compared by value. Other schemas around it only narrow them."""
+    try:
+        shapes = [semantics.shape(semantics.goal(location))]
+        if may_deny:
+            shapes.append(semantics.shape(semantics.goal(location, is_asserted=False)))
+        specs = [spec for shape in shapes for spec in shape.arrays if spec.is_unique or spec.is_repeating]
+        return all(is_by_value(spec, semantics) for spec in specs)
+    except ConstraintError:  # it cannot be told here; where it takes part, the error is met
+        return False

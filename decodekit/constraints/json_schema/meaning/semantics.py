@@ -1,0 +1,604 @@
+"""What each keyword means: from schemas to shapes, asserted and denied.
+
+A literal is a schema that is asserted or denied. Denial is pushed inwards (the negation normal form): *not all* is
+*any not*, a denied property is a required one with a denied value, a denied `additionalProperties` is a witness. So
+`not`, `if` and an overlapping `oneOf` need no machinery of their own, and a shape is always a plain disjunction.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final, TypeAlias, TypeVar, cast
+
+from decodekit.constraints.json_schema.document.drafts import Draft, JsonValue, keyword
+from decodekit.constraints.json_schema.document.loader import Library, Location
+from decodekit.constraints.json_schema.strings import patterns, text
+from decodekit.constraints.json_schema.strings.formats import Formats
+from decodekit.constraints.json_schema.values.shape import (
+    EVERYTHING,
+    FALSE,
+    NOTHING,
+    TRUE,
+    ArraySpec,
+    Goal,
+    Literal,
+    ObjectSpec,
+    Part,
+    SeenKeys,
+    Shape,
+    conjunction,
+    limited,
+    single,
+)
+from decodekit.constraints.language.node import Node
+from decodekit.errors import ResourceLimitError, UnsupportedSchemaError
+
+MAX_COMPARED: Final = 128
+"""Alternatives that are compared with each other, to leave out what another one takes in."""
+MAX_IN_PLACE: Final = 100
+"""Bound on the nesting of keywords that speak of the same value: references, allOf, anyOf, oneOf, not, if."""
+
+_Spec = TypeVar("_Spec", ObjectSpec, ArraySpec)
+
+_COMPOUND: Final = frozenset(
+    {"allOf", "anyOf", "oneOf", "not", "if", "dependentSchemas", "dependencies"}
+    | {"unevaluatedProperties", "unevaluatedItems"}
+)
+
+_SCALAR_TYPES: Final = ("string", "number", "integer", "boolean", "null")
+_SIMPLE: Final = frozenset({
+    "type", "enum", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "minLength",
+    "maxLength", "pattern", "format",
+})  # fmt: skip
+"""The keywords without schemas or any values in them, those of objects and arrays aside."""
+
+Meaning: TypeAlias = "Callable[[Semantics, Location, Any, bool], Shape]"
+"""(semantics, schema, value of the keyword, whether it is asserted) -> the values that it admits."""
+
+
+@dataclass(frozen=True)
+class Keywords:
+    """What the keywords mean, by name; see the module `keywords`, which makes it.
+
+    Attributes:
+        meanings: the values that a keyword admits, asserted or denied.
+        groups: the meanings that read several keywords at once, under whichever of them comes first.
+        seeing: the keywords that leave annotations of evaluated properties and items; their last argument is whether
+            the answer must be exact.
+        unevaluated: the keywords that read these annotations.
+    """
+
+    meanings: Mapping[str, Meaning]
+    groups: Collection[Meaning]
+    seeing: Mapping[str, Meaning]
+    unevaluated: Mapping[str, Callable[[Semantics, Location, Shape], Shape]]
+
+
+class Semantics:
+    """The meaning of the schemas of one library, with memory.
+
+    Args:
+        library: the documents.
+        formats: whether a known `format` limits the strings, and how; otherwise it is an annotation.
+        keywords: what each keyword means.
+    """
+
+    def __init__(self, library: Library, formats: Formats, keywords: Keywords) -> None:
+        self.library = library
+        self.formats = formats
+        self.keywords = keywords
+        self._involved = keywords.meanings.keys() - _SIMPLE
+        self._locations: list[Location | None] = [None]  # by literal // 2; number 0 admits everything
+        self._numbers: dict[Location, int] = {}
+        self._constants: dict[str, Literal] = {}
+        self._shapes: dict[Literal, Shape] = {0: EVERYTHING, 1: NOTHING}
+        self._goals: dict[Goal, Shape] = {TRUE: EVERYTHING, FALSE: NOTHING}
+        self._in_progress: list[Literal] = []
+        self._lock = threading.RLock()  # `_in_progress` belongs to one thread at a time
+        self._parts: dict[Location, Part] = {}
+        self._remainders: dict[tuple[Location, SeenKeys], Part] = {}
+        self._scalars: dict[Literal, frozenset[object] | None] = {}
+        self._seen_shapes: dict[tuple[Literal, bool], Shape] = {}
+        self._either: dict[tuple[Goal, ...], Literal] = {}
+        self._plainly_empty: dict[tuple[Goal, int], bool] = {}
+        self._compound: int | None = None
+        self._choices: dict[int, tuple[Goal, ...]] = {}
+
+    # -- literals and goals
+
+    def literal(self, location: Location, *, is_asserted: bool = True) -> Literal:
+        """The literal of a schema. Schemas without a condition are literal 0, ``false`` is its denial."""
+        if location.value is False:
+            number = 1
+        elif location.value is True or not location.value:
+            number = 0
+        else:
+            index = self._numbers.get(location)
+            if index is None:
+                index = self._numbers[location] = len(self._locations)
+                self._locations.append(location)
+            number = 2 * index
+        return number if is_asserted else number ^ 1
+
+    def location(self, literal: Literal) -> Location | None:
+        """The schema of a literal; None for the one without a condition."""
+        return self._locations[literal >> 1]
+
+    def goal(self, location: Location, *, is_asserted: bool = True) -> Goal:
+        """The goal of one schema alone."""
+        literal = self.literal(location, is_asserted=is_asserted)
+        return frozenset({literal}) if literal else TRUE
+
+    def below(self, location: Location, *tokens: str | int, is_asserted: bool = True) -> Goal:
+        """The goal of a sub-schema."""
+        return self.goal(self.library.child(location, *tokens), is_asserted=is_asserted)
+
+    def constant(self, location: Location, value: JsonValue, *tokens: str | int) -> Literal:
+        """The literal of ``{"const": value}``, where `value` is what lies below `location`."""
+        pointer = location.at(*tokens)
+        literal = self._constants.get(pointer)
+        if literal is None:
+            path = pointer.removeprefix(f"{location.document.uri}#")
+            schema = {"const": value}
+            constant = Location(-1, schema, location.document, path, location.base, Draft.DRAFT2020, is_constant=True)
+            literal = self._constants[pointer] = self.literal(constant)
+        return literal
+
+    def either(self, *goals: Goal) -> Goal:
+        """The goal of the values that satisfy one of several goals."""
+        goals = tuple(sorted(set(goals) - {FALSE}, key=sorted))
+        if TRUE in goals:
+            return TRUE
+        if len(goals) < 2:
+            return goals[0] if goals else FALSE
+        with self._lock:
+            literal = self._either.get(goals)
+            if literal is None:
+                literal = self._either[goals] = 2 * len(self._locations)
+                self._locations.append(None)
+                self._choices[literal >> 1] = goals
+        return frozenset({literal})
+
+    def compound(self, goal: Goal) -> Goal:
+        """The goal of the objects and arrays that satisfy a goal."""
+        with self._lock:
+            if self._compound is None:
+                self._compound = len(self._locations)
+                self._locations.append(None)
+                self._shapes[2 * self._compound] = EVERYTHING.only("object", "array")
+                self._shapes[2 * self._compound + 1] = EVERYTHING.only("null", "boolean", "string", "number")
+        return conjunction(goal, frozenset({2 * self._compound}))
+
+    def is_plain(self, goal: Goal) -> bool:
+        """Whether a goal is that of one schema of scalars without combinators: its shape raises no error."""
+        if len(goal) != 1:
+            return False
+        (literal,) = goal
+        location = self.location(literal)
+        if location is None or literal & 1:
+            return False
+        keywords = location.keywords()
+        if keywords.get("type") not in _SCALAR_TYPES or not self._involved.isdisjoint(keywords):
+            return False
+        return all(type(value) is str for value in cast("list[JsonValue]", keywords.get("enum", ())))
+
+    # -- shapes
+
+    def shape(self, goal: Goal) -> Shape:
+        """The values that satisfy all literals of a goal.
+
+        Raises:
+            UnsupportedSchemaError: a keyword that is not enforced, or a schema that refers to itself in place.
+            ResourceLimitError: too many alternatives, too deep.
+        """
+        shape = self._goals.get(goal)
+        if shape is None:
+            shape = self.pending(goal)
+            self._goals[goal] = shape = shape if shape.is_settled else self._settled(shape)
+        return shape
+
+    def pending(self, goal: Goal) -> Shape:
+        """As `shape`, where alternatives may still exclude literals: a part of a larger condition."""
+        shape = EVERYTHING
+        for literal in sorted(goal):  # document order, so that merged properties keep it
+            shape = shape.meet(self.shape_of(literal))
+        return self._prune(shape) if len(goal) > 1 else shape
+
+    def shape_of(self, literal: Literal) -> Shape:
+        """The values that one literal admits.
+
+        Raises:
+            UnsupportedSchemaError: a keyword that is not enforced, or a schema that refers to itself in place.
+            ResourceLimitError: too many alternatives, too deep.
+        """
+        shape = self._shapes.get(literal)
+        if shape is not None:
+            return shape
+        with self._lock:
+            return self._shape_of(literal)
+
+    def _shape_of(self, literal: Literal) -> Shape:
+        location = self._locations[literal >> 1]
+        if location is None:
+            shape = self._shapes[literal] = self._choice(self._choices[literal >> 1], is_asserted=not literal & 1)
+            return shape
+        shape = self._shapes[literal] = self._guarded(
+            literal, location, lambda: self._evaluate(location, is_asserted=not literal & 1)
+        )
+        return shape
+
+    def _choice(self, goals: tuple[Goal, ...], *, is_asserted: bool) -> Shape:
+        if is_asserted:
+            result = NOTHING
+            for goal in goals:
+                result = result.join(self.pending(goal))
+            return result
+        result = EVERYTHING
+        for goal in goals:
+            denied = NOTHING
+            for literal in goal:
+                denied = denied.join(self.shape_of(literal ^ 1))
+            result = self.both(result, denied)
+        return result
+
+    def _guarded(self, literal: Literal, location: Location, evaluate: Callable[[], Shape]) -> Shape:
+        """Evaluate one literal, unless that is going on already."""
+        if literal in self._in_progress:
+            raise UnsupportedSchemaError(
+                "the schema refers to itself for the same value, so it says nothing that could be enforced",
+                at=location.pointer,
+                hint="placing the reference below properties or items",
+            )
+        if len(self._in_progress) >= MAX_IN_PLACE:
+            raise ResourceLimitError(
+                f"more than {MAX_IN_PLACE} references or combinators speak of the same value", at=location.pointer
+            )
+        self._in_progress.append(literal)
+        try:
+            return evaluate()
+        except ResourceLimitError as error:
+            if error.at is not None:
+                raise
+            raise ResourceLimitError(error.cause, at=location.pointer, hint=error.hint) from error
+        finally:
+            self._in_progress.pop()
+
+    def seen_shape_of(self, literal: Literal, *, is_exact: bool) -> Shape:
+        """The values that an asserted literal admits, where each object and array tells what was evaluated of it.
+
+        An alternative may tell less than all unless `is_exact`; then alternatives that evaluate different parts are
+        apart.
+        """
+        location = self.location(literal)
+        if location is None or literal & 1:
+            return self.shape_of(literal)
+        key = literal, is_exact
+        with self._lock:
+            shape = self._seen_shapes.get(key)
+            if shape is None:
+                shape = self._seen_shapes[key] = self._guarded(
+                    ~literal, location, lambda: self.seen_shape(location, is_exact=is_exact)
+                )
+        return shape
+
+    def seen_shape(self, location: Location, *, is_exact: bool, has_unevaluated: bool = True) -> Shape:
+        """As `seen_shape_of`; without its `unevaluatedProperties` and `unevaluatedItems` unless `has_unevaluated`."""
+        result, last = EVERYTHING, []
+        seeing_of, unevaluated = self.keywords.seeing, self.keywords.unevaluated
+        for name, value, meaning in self._assertions(location):
+            if name in unevaluated:
+                last.append(name)
+                continue
+            seeing = seeing_of.get(name)
+            shape = meaning(self, location, value, True) if seeing is None else seeing(self, location, value, is_exact)
+            result = self.both(result, shape)
+        for name in last if has_unevaluated else ():
+            result = self._prune(unevaluated[name](self, location, result))
+        return result
+
+    def _evaluate(self, location: Location, *, is_asserted: bool) -> Shape:
+        if is_asserted and self._is_unevaluated_limited(location):
+            return self.seen_shape(location, is_exact=False).unseen()
+        result = EVERYTHING if is_asserted else NOTHING
+        for _, value, meaning in self._assertions(location):
+            shape = meaning(self, location, value, is_asserted)
+            result = result.meet(shape) if is_asserted else result.join(shape)
+        return result
+
+    def _is_unevaluated_limited(self, location: Location) -> bool:
+        """Whether `unevaluatedProperties` or `unevaluatedItems` ask for something."""
+        names = self.keywords.unevaluated.keys() & location.keywords().keys()
+        return any(keyword(name, location.draft) and self.below(location, name) != TRUE for name in names)
+
+    def _assertions(self, location: Location) -> Iterator[tuple[str, JsonValue, Meaning]]:
+        """The keywords of a schema that say what is valid, with values and meanings; of a group only the first."""
+        done = set()
+        for name, value in location.keywords().items():
+            known = keyword(name, location.draft)
+            meaning = self.keywords.meanings.get(name)
+            if known is None or not known.is_assertion or meaning is None or meaning in done:
+                continue
+            if meaning in self.keywords.groups:
+                done.add(meaning)  # these read their sisters too
+            yield name, value, meaning
+
+    # -- what is plainly empty, to keep disjunctions short; the exact answer is that of `Emptiness`
+
+    def have_common_scalar(self, first: Shape, second: Shape) -> bool:
+        """Whether a null, boolean, number or string is in both."""
+        if (
+            (first.has_null and second.has_null)
+            or (first.has_true and second.has_true)
+            or (first.has_false and second.has_false)
+            or not text.meet(first.strings, second.strings).is_empty
+        ):
+            return True
+        return any(not a.meet(b).node().is_empty for a in first.numbers for b in second.numbers)
+
+    def _settled(self, shape: Shape) -> Shape:
+        """Every excluded literal multiplied out, unless it is plainly apart anyway."""
+        objects = [new for spec in shape.objects for new in self._settle(spec)]
+        arrays = [new for spec in shape.arrays for new in self._settle(spec)]
+        return replace(shape, objects=limited(objects), arrays=limited(arrays))
+
+    def _settle(self, spec: _Spec) -> tuple[_Spec, ...]:
+        if not spec.excluding:
+            return (spec,)
+        specs = [replace(spec, excluding=frozenset())]
+        left = sorted(spec.excluding)
+        while left:
+            # What leaves no more alternatives than there are comes first: it may tell them apart from the others.
+            found: dict[Literal, list[_Spec]] = {}
+            for literal in left:
+                found[literal] = self._without(specs, literal)
+                if len(found[literal]) <= len(specs):
+                    break
+            literal = min(found, key=lambda literal: len(found[literal]))
+            specs = list(limited(found[literal]))
+            left.remove(literal)
+        return tuple(specs)
+
+    def _without(self, specs: list[_Spec], literal: Literal) -> list[_Spec]:
+        """The alternatives of some specs that do not satisfy a literal."""
+        following: list[_Spec] = []
+        for one in specs:
+            if self._is_apart(one, literal):
+                following.append(one)
+                continue
+            for denied in self._denied(one, literal):
+                both = one.meet(denied)
+                if not self._is_contradictory(both):
+                    # What the denial excludes in its turn holds for this alternative only.
+                    following += self._settle(both)
+        return _largest(following)
+
+    def _specs_like(self, spec: _Spec, literal: Literal) -> tuple[_Spec, ...]:
+        """The alternatives of a literal of the same type."""
+        shape = self.shape_of(literal)
+        return shape.objects if isinstance(spec, ObjectSpec) else shape.arrays
+
+    def _denied(self, spec: _Spec, literal: Literal) -> tuple[_Spec, ...]:
+        """The alternatives of the denial of a literal, of the same type.
+
+        Where the literal asks for a constant at a property, all alternatives but the one that denies this are limited
+        to objects that have it. So they are apart from those of literals with other constants, and do not multiply.
+        """
+        alternatives = self._specs_like(spec, literal ^ 1)
+        asked = self.shape_of(literal).objects
+        if not isinstance(spec, ObjectSpec) or len(asked) != 1:
+            return alternatives
+        name = next((name for name in asked[0].required if self._constants_at(asked[0], name) is not None), None)
+        if name is None:
+            return alternatives
+        goal = asked[0].goal(name)
+        has_it = ObjectSpec((single(name, goal),), (name,))
+        parts = [ObjectSpec((single(name, FALSE),))]
+        parts += [ObjectSpec((single(name, conjunction(frozenset({other ^ 1}))),), (name,)) for other in sorted(goal)]
+        parts += [other.meet(has_it) for other in alternatives]  # those that deny the constant contradict it now
+        return Shape(objects=tuple(parts)).join(NOTHING).objects
+
+    def _is_apart(self, spec: _Spec, literal: Literal) -> bool:
+        """Whether no value satisfies both, as far as that is plain to see."""
+        others = self._specs_like(spec, literal)
+        if isinstance(spec, ObjectSpec):
+            others = tuple(other for other in others if not self._differ_in_a_constant(spec, other))
+        return all(self._is_contradictory(spec.meet(other)) for other in others)
+
+    def _differ_in_a_constant(self, spec: ObjectSpec, other: ObjectSpec) -> bool:
+        """Whether both ask for a property, and for different values of it: the usual way to tell branches apart."""
+        for name in spec.required:
+            mine = self._constants_at(spec, name)
+            if mine is not None:
+                theirs = self._constants_at(other, name)
+                if theirs is not None and mine.isdisjoint(theirs):
+                    return True
+        return False
+
+    def _constants_at(self, spec: ObjectSpec, name: str) -> frozenset[object] | None:
+        """The scalars that a property may be, if the schemas of its value list them."""
+        found: frozenset[object] | None = None
+        for part in spec.parts:
+            for literal in part.names.get(name, ()):
+                constants = self._constants_of(literal)
+                if constants is not None:
+                    found = constants if found is None else found & constants
+        return found
+
+    def _is_contradictory(self, spec: ObjectSpec | ArraySpec, depth: int = 3) -> bool:
+        if isinstance(spec, ObjectSpec):
+            if spec.max_properties is not None and spec.max_properties < max(len(spec.required), spec.min_properties):
+                return True
+            needed: Iterable[Goal] = (spec.goal(name) for name in spec.required)
+        else:
+            if spec.max_items is not None and spec.max_items < spec.min_items:
+                return True
+            if spec.is_unique and spec.is_repeating:
+                return True
+            needed = (spec.goal(index) for index in range(min(spec.min_items, len(spec.prefix) + 1)))
+        return any(self._is_plainly_empty(goal, depth) for goal in needed)
+
+    def _is_plainly_empty(self, goal: Goal, depth: int) -> bool:
+        if goal == FALSE:
+            return True
+        if len(goal) < 2:
+            return False
+        known = self._plainly_empty.get((goal, depth))
+        if known is None:
+            self._plainly_empty[goal, depth] = False  # who asks again on the way here is not told more than that
+            known = self._plainly_empty[goal, depth] = self._find_plainly_empty(goal, depth)
+        return known
+
+    def _find_plainly_empty(self, goal: Goal, depth: int) -> bool:
+        exact = [self._exact_constants_of(literal) for literal in goal]
+        if all(listed is not None for listed in exact):  # nothing else is asked
+            admitted = [
+                listed for literal, listed in zip(goal, exact, strict=True) if not literal & 1 and listed is not None
+            ]
+            denied = [listed for literal, listed in zip(goal, exact, strict=True) if literal & 1 and listed is not None]
+            return bool(admitted) and not frozenset.intersection(*admitted).difference(*denied)
+        constants = [found for literal in goal if (found := self._constants_of(literal)) is not None]
+        if len(constants) > 1 and not frozenset.intersection(*constants):
+            return True
+        if depth == 0 or not all(map(self._is_simple, goal)):
+            return False
+        shape = self.pending(goal)
+        return not (
+            shape.has_null
+            or shape.has_true
+            or shape.has_false
+            or not shape.strings.is_empty
+            or any(not spec.node().is_empty for spec in shape.numbers)
+            or any(not self._is_contradictory(spec, depth - 1) for spec in shape.objects)
+            or any(not self._is_contradictory(spec, depth - 1) for spec in shape.arrays)
+        )
+
+    def _constants_of(self, literal: Literal) -> frozenset[object] | None:
+        """The scalars of an asserted `const` or `enum`, comparable across types: how branches are told apart mostly."""
+        if literal not in self._scalars:
+            location = self.location(literal)
+            keywords = {} if location is None or literal & 1 else location.keywords()
+            values = [keywords["const"]] if "const" in keywords else keywords.get("enum", [[]])
+            scalars = isinstance(values, list) and not any(isinstance(value, (list, dict)) for value in values)
+            known = location is not None and ("enum" in keywords or keyword("const", location.draft) is not None)
+            self._scalars[literal] = (
+                frozenset((isinstance(value, bool), value) for value in cast("list[object]", values))
+                if scalars and known
+                else None
+            )
+        return self._scalars[literal]
+
+    def _exact_constants_of(self, literal: Literal) -> frozenset[object] | None:
+        """As `_constants_of`, for a schema that says nothing else; of a denied literal, those of its denial."""
+        location = self.location(literal)
+        if location is None:
+            return None
+        says = {name for name in location.keywords() if (known := keyword(name, location.draft)) and known.is_assertion}
+        constants = self._constants_of(literal & ~1)
+        if constants is None or len(says - {"type"}) != 1:
+            return None
+        if "type" in says and not (
+            location.keywords()["type"] == "string"
+            and all(isinstance(value, str) for _, value in cast("Any", constants))
+        ):
+            return None
+        return constants
+
+    def _is_simple(self, literal: Literal) -> bool:
+        """Whether the shape of a literal needs no other one that may be in progress."""
+        if literal >> 1 in self._choices:
+            return False
+        location = self.location(literal)
+        for _ in range(8):
+            if location is None:
+                return True
+            keywords = location.keywords()
+            if not _COMPOUND.isdisjoint(keywords):
+                return False
+            reference = keywords.get("$ref")
+            if not isinstance(reference, str):
+                return "$dynamicRef" not in keywords and "$recursiveRef" not in keywords
+            if len(keywords.keys() - {"$defs", "definitions", "$schema", "$id", "title", "description"}) > 1:
+                return False
+            location = self.library.resolve(location, reference)
+        return False
+
+    def _prune(self, shape: Shape) -> Shape:
+        """Without objects and arrays that are plainly impossible."""
+        objects = tuple(spec for spec in shape.objects if not self._is_contradictory(spec))
+        arrays = tuple(spec for spec in shape.arrays if not self._is_contradictory(spec))
+        if len(objects) == len(shape.objects) and len(arrays) == len(shape.arrays):
+            return shape
+        return Shape(shape.has_null, shape.has_true, shape.has_false, shape.strings, shape.numbers, objects, arrays)
+
+    def both(self, first: Shape, second: Shape) -> Shape:
+        """Intersection, without plainly impossible alternatives."""
+        return self._prune(first.meet(second))
+
+    # -- property and item groups
+
+    def part(self, location: Location) -> Part:
+        """`properties`, `patternProperties` and `additionalProperties` of a schema object."""
+        part = self._parts.get(location)
+        if part is None:
+            keywords = location.keywords()
+            declared = cast("dict[str, JsonValue]", keywords.get("properties", {}))
+            patterned = cast("dict[str, JsonValue]", keywords.get("patternProperties", {}))
+            names = {name: self.below(location, "properties", name) for name in declared}
+            rules = tuple(
+                (self.pattern(location, name, "patternProperties"), self.below(location, "patternProperties", name))
+                for name in patterned
+            )
+            additional = self.below(location, "additionalProperties") if "additionalProperties" in keywords else TRUE
+            part = self._parts[location] = Part(names, rules, additional)
+        return part
+
+    def remainder(self, location: Location, seen: SeenKeys) -> Part:
+        """`unevaluatedProperties` of a schema object where `seen` was evaluated."""
+        part = self._remainders.get((location, seen))
+        if part is None:
+            names = dict.fromkeys(sorted(seen.names), TRUE)
+            rules = tuple((pattern, TRUE) for pattern in seen.patterns)
+            part = Part(names, rules, self.below(location, "unevaluatedProperties"))
+            self._remainders[location, seen] = part
+        return part
+
+    def pattern(self, location: Location, pattern: str, *tokens: str) -> Node:
+        """The texts in which a pattern is found."""
+        at = location.at(*tokens, *(() if tokens == ("pattern",) else (pattern,)))
+        return patterns.search_language(pattern, at=at)
+
+    def uncovered(self, part: Part) -> Node:
+        """The keys that neither the names nor the patterns of a part cover."""
+        language = text.without(text.BODY, text.words(list(part.names))) if part.names else text.BODY
+        for pattern, _ in part.patterns:
+            language = text.without(language, pattern)
+        return language
+
+    def items(self, location: Location) -> ArraySpec:
+        """The goals of the items by `prefixItems`, `items` and `additionalItems`, as the draft reads them."""
+        keywords = location.keywords()
+        if location.draft >= Draft.DRAFT2020:
+            prefix_key, rest_key = "prefixItems", "items"
+        else:
+            prefix_key, rest_key = "items", "additionalItems"
+            if not isinstance(keywords.get("items"), list):
+                rest = self.below(location, "items") if "items" in keywords else TRUE
+                return ArraySpec(rest=rest)
+        prefix = cast("list[JsonValue]", keywords.get(prefix_key, []))
+        goals = tuple(self.below(location, prefix_key, index) for index in range(len(prefix)))
+        return ArraySpec(goals, self.below(location, rest_key) if rest_key in keywords else TRUE)
+
+
+def _largest(specs: list[_Spec]) -> list[_Spec]:
+    """Without the alternatives that another one takes in, as far as that is plain to see."""
+    unique = list(dict.fromkeys(specs))
+    if not 1 < len(unique) <= MAX_COMPARED:
+        return unique
+    # One with fewer conditions is asked first; of two that ask the same, the first stays.
+    kept: list[_Spec] = []
+    for spec in sorted(unique, key=lambda spec: spec.num_conditions):
+        if not any(other.takes_in(spec) for other in kept):
+            kept.append(spec)
+    return [spec for spec in unique if spec in kept]

@@ -1,0 +1,1 @@
+"""What a schema asks for, why no value fits, what its author may not expect: in English."""

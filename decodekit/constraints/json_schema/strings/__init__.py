@@ -1,0 +1,1 @@
+"""Strings of JSON: their spelled forms, escapes, patterns and formats, as languages."""

@@ -1,0 +1,220 @@
+"""Languages of JSON strings, derived character by character instead of byte by byte.
+
+A body language holds every spelling of a text or none (see `text`), so one spelling of each character is enough to look
+at: the raw one where there is one. What follows a character is put together from the parts of a node, so that no states
+inside of characters are made, and what a part answered serves every node that it is part of.
+
+Source: J. Brzozowski, Derivatives of Regular Expressions (1964), over code points in place of bytes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from itertools import chain, pairwise
+from typing import Final, TypeAlias
+from weakref import WeakKeyDictionary
+
+from decodekit.constraints.json_schema.strings import text
+from decodekit.constraints.language import ir
+from decodekit.constraints.language.node import ByteMask, Node
+from decodekit.constraints.regex.regex import Loop
+
+_Way: TypeAlias = tuple[int, int, Node]
+"""First and last code point, with what follows them."""
+Row: TypeAlias = tuple[_Way, ...]
+"""Ways that are ascending and disjoint. What is left out leads nowhere."""
+
+_HEX: Final = b"0123456789abcdef"
+
+_spelled: WeakKeyDictionary[Node, bool] = WeakKeyDictionary()
+_rows: WeakKeyDictionary[Node, Row] = WeakKeyDictionary()
+
+
+def is_spelled(node: Node) -> bool:
+    """Whether a node is made of whole characters, each with all its spellings."""
+    known = _spelled.get(node)
+    if known is None:
+        known = _spelled[node] = _is_spelled(node)
+    return known
+
+
+def trust(node: Node) -> Node:
+    """The node, which is made of whole characters, though its form may not show it."""
+    _spelled[node] = True
+    return node
+
+
+def _is_spelled(node: Node) -> bool:
+    while isinstance(node, ir.Concat) and not isinstance(node.head, ir.Bytes):
+        if not is_spelled(node.head):
+            return False
+        node = node.tail
+    if _begins_with_byte(node):  # characters without a raw spelling: the backslash, then what it may escape
+        return _is_whole(node)
+    if isinstance(node, ir.Accept):
+        return node.label is None
+    if isinstance(node, ir.Choice):
+        characters = [option for option in node.options if _begins_with_byte(option)]
+        return (not characters or _is_whole(ir.choice(*characters))) and all(
+            is_spelled(option) for option in node.options if not _begins_with_byte(option)
+        )
+    if isinstance(node, ir.Repeat):
+        return is_spelled(node.body)
+    if isinstance(node, ir.Both):
+        return all(map(is_spelled, node.operands))
+    if isinstance(node, ir.Complement):
+        return is_spelled(node.operand)
+    if isinstance(node, Loop):
+        return node.lowering.encode is text.encode
+    return node is ir.EMPTY or text.first_characters(node) is not None
+
+
+def _begins_with_byte(node: Node) -> bool:
+    return isinstance(node, ir.Bytes | ir.Literal) or (
+        isinstance(node, ir.Concat) and isinstance(node.head, ir.Bytes | ir.Literal)
+    )
+
+
+def _is_whole(node: Node) -> bool:
+    """Whether a node that begins with bytes is what its characters and what follows them give with all spellings."""
+    followed: dict[Node, list[tuple[int, int]]] = {}
+    for low, high, target in row(node):
+        followed.setdefault(target, []).append((low, high))
+    whole = ir.choice(*(ir.concat(text.encode(tuple(points)), target) for target, points in followed.items()))
+    return whole is node and all(map(is_spelled, followed))
+
+
+def row(node: Node) -> Row:
+    """What follows each character."""
+    known = _rows.get(node)
+    if known is None:
+        known = _rows[node] = _joined(_ways(node))
+    return known
+
+
+def _joined(ways: Iterable[_Way]) -> Row:
+    """Ways as a row: where they overlap, what follows is any of their targets."""
+    ordered = sorted(ways, key=lambda way: way[0])
+    if any(one[1] >= other[0] for one, other in pairwise(ordered)):
+        ordered = _united(ordered)
+    joined: list[_Way] = []
+    for low, high, target in ordered:
+        if joined and joined[-1][1] + 1 == low and joined[-1][2] is target:
+            joined[-1] = (joined[-1][0], high, target)
+        else:
+            joined.append((low, high, target))
+    return tuple(joined)
+
+
+def _united(ways: list[_Way]) -> list[_Way]:
+    """The same with disjoint characters, ascending: a sweep over the places where some way begins or ends."""
+    turns: dict[int, list[tuple[int, Node]]] = {}
+    for low, high, target in ways:
+        turns.setdefault(low, []).append((1, target))
+        turns.setdefault(high + 1, []).append((-1, target))
+    found: list[_Way] = []
+    open_: Counter[Node] = Counter()
+    start = 0
+    for point in sorted(turns):
+        if open_:
+            found.append((start, point - 1, ir.choice(*open_)))
+        for step, target in turns[point]:
+            open_[target] += step
+            if not open_[target]:
+                del open_[target]
+        start = point
+    return found
+
+
+def _ways(node: Node) -> Iterable[_Way]:
+    """What follows each character, put together from the parts of a node, whose rows are known from other nodes."""
+    if isinstance(node, ir.Choice):
+        characters = [option for option in node.options if _begins_with_byte(option)]
+        rows = [row(option) for option in node.options if not _begins_with_byte(option)]
+        return chain(_spelled_ways(ir.choice(*characters)), *rows)
+    if isinstance(node, ir.Repeat) and is_spelled(node.body):
+        rest = ir.repeat(node.body, max(node.min - 1, 0), None if node.max is None else node.max - 1)
+        return [(low, high, ir.concat(target, rest)) for low, high, target in row(node.body)]
+    ways: list[_Way] = []
+    while isinstance(node, ir.Concat) and not _begins_with_byte(node) and is_spelled(node.head):
+        tail = node.tail
+        ways += [(low, high, ir.concat(target, tail)) for low, high, target in row(node.head)]
+        if not node.head.is_nullable:
+            return ways
+        node = tail
+    if ways:
+        return chain(ways, row(node))
+    words = text.first_characters(node)
+    if words is not None:
+        return [(ord(character), ord(character), rest) for character, rest in words]
+    return _spelled_ways(node)
+
+
+def _spelled_ways(node: Node) -> Iterator[_Way]:
+    """What follows each character, read byte by byte: raw where it may be, otherwise as an escape."""
+    inside: dict[tuple[Node, int], Row] = {}
+    for mask, target in node.transitions():
+        for low, high in _runs(mask & _RAW):
+            yield low, high, target
+        if mask >> 0x5C & 1:
+            yield from _escaped(target)
+        for size, leads in enumerate(_LEADS, 1):
+            for low, high in _runs(mask & leads):
+                for lead in range(low, high + 1):
+                    base = (lead & (0x3F >> size)) << 6 * size
+                    for first, last, rest in _continued(target, size, inside):
+                        yield base + first, base + last, rest
+
+
+_RAW: Final = sum(1 << byte for byte in range(0x20, 0x80) if byte not in b'"\\')
+_LEADS: Final = tuple(
+    sum(1 << byte for byte in range(low, high)) for low, high in ((0xC0, 0xE0), (0xE0, 0xF0), (0xF0, 0xF8))
+)
+_CONTINUATION: Final = sum(1 << byte for byte in range(0x80, 0xC0))
+
+
+def _runs(mask: ByteMask) -> Iterator[tuple[int, int]]:
+    """The members of a byte set, as ranges."""
+    start = 0
+    while mask:
+        zeros = (mask & -mask).bit_length() - 1
+        mask >>= zeros
+        ones = (~mask & mask + 1).bit_length() - 1
+        mask >>= ones
+        start += zeros
+        yield start, start + ones - 1
+        start += ones
+
+
+def _continued(node: Node, size: int, inside: dict[tuple[Node, int], Row]) -> Row:
+    """What follows the last `size` bytes of a character in UTF-8, by the number that they hold."""
+    known = inside.get((node, size))
+    if known is None:
+        found: list[_Way] = []
+        for mask, target in node.transitions():
+            for low, high in _runs(mask & _CONTINUATION):
+                if size == 1:
+                    found.append((low & 0x3F, high & 0x3F, target))
+                    continue
+                for byte in range(low, high + 1):
+                    base = (byte & 0x3F) << 6 * (size - 1)
+                    found += [(base + a, base + b, rest) for a, b, rest in _continued(target, size - 1, inside)]
+        known = inside[node, size] = _joined(found)
+    return known
+
+
+def _escaped(node: Node) -> Iterator[_Way]:
+    """What follows the characters that are never raw: the quote, the backslash and control characters."""
+    for byte in b'"\\':
+        rest = node.derivative(byte)
+        if rest is not ir.EMPTY:
+            yield byte, byte, rest
+    for byte in b"u00":
+        node = node.derivative(byte)
+    for tens, digit in enumerate(b"01"):
+        tens_read = node.derivative(digit)
+        for ones, last in enumerate(_HEX):
+            rest = tens_read.derivative(last)
+            if rest is not ir.EMPTY:
+                yield 16 * tens + ones, 16 * tens + ones, rest

@@ -1,0 +1,266 @@
+r"""The formats of JSON Schema as body languages.
+
+With ``format="assert"`` a known format limits the strings: what is generated is valid for the standard that the format
+names. Where that is no regular language, or a useless one to generate, it is a part of it:
+
+* host names with U-labels have at most three labels; whether an A-label (``xn--…``) is valid, and a U-label in the form
+  NFC, is left to a guard, see `is_valid`; the domains of e-mail addresses have no A-labels;
+* e-mail addresses have domains of at most 189 letters, and address literals of IPv4 and IPv6 only;
+* a leap second stands at the end of June or December in UTC, with an offset of whole quarters of an hour;
+* patterns (``regex``) nest to a bounded depth and hardly refer to their groups (see `regex_texts`).
+
+``"python"`` is for schemas that come from Python types: the same names, limited to what Pydantic turns
+into a `datetime`, a `UUID`, an address; there an offset from UTC may be left out, as documents do.
+
+Sources: RFC 3339 (dates, times, durations), RFC 5321, 5322 and 6531 (e-mail), RFC 1123 and 5890 to 5893 (host names),
+RFC 2673 and 4291 (IP), RFC 3986 and 3987 (URI, IRI), RFC 4122 (UUID), RFC 6570 (URI templates), RFC 6901 (JSON
+Pointer), ECMA-262 (patterns).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Final, Literal, TypeAlias
+
+from decodekit.constraints.json_schema.strings import characters, hostnames, regex_texts, text
+from decodekit.constraints.json_schema.strings.patterns import full_language
+from decodekit.constraints.language import ir
+from decodekit.constraints.language.node import Node
+from decodekit.errors import UnsupportedSchemaError
+
+MAX_LOCAL_PART: Final = 64
+"""Octets of the local part of an e-mail address (RFC 5321, section 4.5.3.1.1)."""
+
+_BEYOND_ASCII: Final = r"\u0080-\u{10FFFF}"
+
+Formats: TypeAlias = Literal["annotate", "assert", "python"]
+
+_YEAR: Final = r"(000[1-9]|00[1-9]\d|0[1-9]\d\d|[1-9]\d{3})"
+_LEAP_YEAR: Final = r"(\d\d(0[48]|[2468][048]|[13579][26])|(0[48]|[2468][048]|[13579][26])00)"
+_DATE: Final = (
+    rf"({_YEAR}-(0[13578]|1[02])-(0[1-9]|[12]\d|3[01])"
+    rf"|{_YEAR}-(0[469]|11)-(0[1-9]|[12]\d|30)"
+    rf"|{_YEAR}-02-(0[1-9]|1\d|2[0-8])"
+    rf"|{_LEAP_YEAR}-02-29)"
+)
+_OFFSET: Final = r"([zZ]|[+-]([01]\d|2[0-3]):[0-5]\d)"
+_CLOCK: Final = r"([01]\d|2[0-3]):[0-5]\d:[0-5]\d"
+
+
+def _leap_second(is_next_day: bool | None) -> str:
+    """23:59:60 UTC by any clock, or by the clocks that show (not) the next day already."""
+    here = [r"23:59:60(\.\d+)?([zZ]|[+-]00:00)"]
+    later: list[str] = []
+    for minutes in range(15, 24 * 60, 15):
+        hours, rest = divmod(minutes, 60)
+        for sign, places in ((1, later), (-1, here)):
+            clock = divmod((24 * 60 - 1 + sign * minutes) % (24 * 60), 60)
+            places.append(rf"{clock[0]:02}:{clock[1]:02}:60(\.\d+)?{'[+]' if sign > 0 else '-'}{hours:02}:{rest:02}")
+    return f"({'|'.join(here + later if is_next_day is None else later if is_next_day else here)})"
+
+
+_DURATION_TIME: Final = r"T(\d+H(\d+M(\d+S)?)?|\d+M(\d+S)?|\d+S)"
+_DURATION: Final = rf"P(\d+W|(\d+Y(\d+M(\d+D)?)?|\d+M(\d+D)?|\d+D)({_DURATION_TIME})?|{_DURATION_TIME})"
+_SHORT_TIME: Final = r"T(\d{1,6}H(\d{1,6}M)?(\d{1,6}S)?|\d{1,6}M(\d{1,6}S)?|\d{1,6}S)"
+
+_ATOM: Final = r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]{1,20}"
+_LABEL: Final = r"[A-Za-z0-9]+(-[A-Za-z0-9]+)*"
+_HOST: Final = rf"{_LABEL}(\.{_LABEL})*"
+
+_BYTE: Final = r"(25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)"
+_IPV4: Final = rf"{_BYTE}(\.{_BYTE}){{3}}"
+_H16: Final = r"[0-9A-Fa-f]{1,4}"
+_LS32: Final = rf"({_H16}:{_H16}|{_IPV4})"
+_IPV6: Final = "({})".format(
+    "|".join(
+        [
+            rf"({_H16}:){{6}}{_LS32}",
+            rf"::({_H16}:){{5}}{_LS32}",
+            *(rf"(({_H16}:){{0,{before}}}{_H16})?::({_H16}:){{{4 - before}}}{_LS32}" for before in range(5)),
+            rf"(({_H16}:){{0,5}}{_H16})?::{_H16}",
+            rf"(({_H16}:){{0,6}}{_H16})?::",
+        ]
+    )
+)
+
+_ESCAPED: Final = r"%[0-9A-Fa-f]{2}"
+# ucschar of RFC 3987: the last two code points of each plane are no characters, plane 14 begins with tags.
+_UNICODE: Final = r"\u00A0-\uD7FF\uF900-\uFDCF\uFDF0-\uFFEF" + "".join(
+    rf"\u{{{plane:X}{first}}}-\u{{{plane:X}FFFD}}"
+    for plane, first in [*((plane, "0000") for plane in range(1, 14)), (14, "1000")]
+)
+_PRIVATE: Final = r"\uE000-\uF8FF\u{F0000}-\u{FFFFD}\u{100000}-\u{10FFFD}"
+
+
+def _uri(extra: str, private: str) -> tuple[str, str]:
+    """(absolute URI, relative reference), with more letters for IRIs."""
+    plain = rf"A-Za-z0-9\-._~!$&'()*+,;={extra}"
+    pchar = rf"([{plain}:@]|{_ESCAPED})"
+    host = rf"(\[{_IPV6}\]|\[[vV][0-9A-Fa-f]+\.[A-Za-z0-9\-._~!$&'()*+,;=:]+\]|([{plain}]|{_ESCAPED})*)"
+    authority = rf"(([{plain}:]|{_ESCAPED})*@)?{host}(:\d*)?"
+    tail = rf"(\?([{plain}:@/?{private}]|{_ESCAPED})*)?(#([{plain}:@/?]|{_ESCAPED})*)?"
+    absolute_path = rf"/({pchar}+(/{pchar}*)*)?"
+    absolute = rf"[A-Za-z][A-Za-z0-9+\-.]*:(//{authority}(/{pchar}*)*|{absolute_path}|{pchar}+(/{pchar}*)*|){tail}"
+    first = rf"([{plain}@]|{_ESCAPED})+"  # no colon, or it would be a scheme
+    relative = rf"(//{authority}(/{pchar}*)*|{absolute_path}|{first}(/{pchar}*)*|){tail}"
+    return absolute, relative
+
+
+_URI, _RELATIVE = _uri("", "")
+_IRI, _RELATIVE_IRI = _uri(_UNICODE, _PRIVATE)
+_POINTER: Final = r"(/([^~/]|~[01])*)*"
+_VARIABLE: Final = rf"([A-Za-z0-9_]|{_ESCAPED})+(\.([A-Za-z0-9_]|{_ESCAPED})+)*(:[1-9]\d{{0,3}}|\*)?"
+_TEMPLATE: Final = (
+    rf"([!#$&-;=?-\[\]_a-z~{_UNICODE}{_PRIVATE}]|{_ESCAPED}|\{{[+#./;?&=,!@|]?{_VARIABLE}(,{_VARIABLE})*\}})*"
+)
+_HEX: Final = "[0-9A-Fa-f]"
+
+_PATTERNS: Final = {
+    "date": _DATE,
+    "time": rf"({_CLOCK}(\.\d+)?{_OFFSET}|{_leap_second(None)})",
+    "date-time": (
+        rf"({_DATE}[Tt]{_CLOCK}(\.\d+)?{_OFFSET}"
+        rf"|{_YEAR}-(06-30|12-31)[Tt]{_leap_second(False)}|{_YEAR}-(07-01|01-01)[Tt]{_leap_second(True)})"
+    ),
+    "duration": _DURATION,
+    "ipv4": _IPV4,
+    "ipv6": _IPV6,
+    "uuid": rf"{_HEX}{{8}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{12}}",
+    "uri": _URI,
+    "uri-reference": rf"({_URI}|{_RELATIVE})",
+    "iri": _IRI,
+    "iri-reference": rf"({_IRI}|{_RELATIVE_IRI})",
+    "uri-template": _TEMPLATE,
+    "json-pointer": _POINTER,
+    "relative-json-pointer": rf"(0|[1-9]\d*)(#|{_POINTER})",
+}
+_PYTHON_PATTERNS: Final = _PATTERNS | {
+    "email": rf"{_ATOM}(\.{_ATOM}){{0,2}}@{_HOST}",
+    "hostname": _HOST,
+    "time": rf"{_CLOCK}(\.\d{{1,6}})?{_OFFSET}?",
+    "date-time": rf"{_DATE}T{_CLOCK}(\.\d{{1,6}})?{_OFFSET}?",
+    "duration": rf"P(\d{{1,6}}D({_SHORT_TIME})?|{_SHORT_TIME})",
+    "uri": rf"https?://{_HOST}(:[1-9]\d{{0,3}})?(/[A-Za-z0-9\-._~!$&'()*+,;=:@/]*)?(\?[A-Za-z0-9\-._~&=+]*)?",
+    "ipv4network": rf"{_IPV4}/32",
+    "ipv4interface": rf"{_IPV4}/([12]?\d|3[0-2])",
+    "ipv6network": rf"{_IPV6}/128",
+    "ipv6interface": rf"{_IPV6}/(12[0-8]|1[01]\d|[1-9]?\d)",
+    "ipvanyaddress": rf"({_IPV4}|{_IPV6})",
+    "ipvanynetwork": rf"({_IPV4}/32|{_IPV6}/128)",
+    "ipvanyinterface": rf"({_IPV4}|{_IPV6})",
+}
+# What is more than one pattern.
+_BUILT: Final[dict[str, Callable[[], Node]]] = {
+    "email": lambda: _mail("", hostnames.plain(hostnames.MAX_MAIL_DOMAIN)),
+    "idn-email": lambda: _mail(_BEYOND_ASCII, hostnames.international_mail()),
+    "hostname": hostnames.with_a_labels,
+    "idn-hostname": hostnames.international,
+    "regex": regex_texts.language,
+}
+_DOUBTFUL: Final = {
+    "time": r"..:..:60[^]*",
+    "date-time": r"[^]*:60[^]*",
+    "hostname": r"[^]*[xX][nN]--[^]*",
+    "idn-hostname": r"[^]*([^\x00-\x7F]|[xX][nN]--)[^]*",
+    "email": r"[^]*([xX][nN]--|@\[|@[^]{190})[^]*",
+    "idn-email": r"[^]*([^\x00-\x7F]|[xX][nN]--|@\[|@[^]{190})[^]*",
+    "regex": r"[^\\()\[\]{}]*[\\()\[\]{}][^]*",
+}
+_REFUSED_BY_PYTHON: Final = frozenset(
+    {"regex", "idn-email", "idn-hostname", "file-path", "directory-path", "json-string"}
+)
+
+
+def names(mode: Formats = "assert") -> tuple[str, ...]:
+    """The formats that are enforced."""
+    return () if mode == "annotate" else tuple(_PYTHON_PATTERNS if mode == "python" else _PATTERNS | _BUILT)
+
+
+def language(name: str, mode: Formats, *, at: str) -> Node | None:
+    """The texts of a format; None if it is an annotation.
+
+    Raises:
+        UnsupportedSchemaError: the format of a Python type whose texts only Python itself can tell.
+    """
+    if mode == "annotate":
+        return None
+    if mode == "python" and name in _REFUSED_BY_PYTHON:
+        raise UnsupportedSchemaError(
+            f'the format "{name}" cannot be enforced while decoding', at=at, hint='format="annotate", or a "pattern"'
+        )
+    return _language(name, mode)
+
+
+GUARDED: Final = frozenset({"hostname", "idn-hostname"})
+"""The formats of which `language` has more texts than are valid."""
+
+
+def is_valid(name: str, value: str, mode: Formats, *, at: str) -> bool:
+    """Whether a text is valid for a format; of `GUARDED` formats this is more than being one of `language`.
+
+    Raises:
+        UnsupportedSchemaError: as `language`.
+    """
+    texts = language(name, mode, at=at)
+    if texts is None:
+        return True
+    return text.matches(texts, value) and (mode != "assert" or name not in GUARDED or hostnames.is_valid(value))
+
+
+@lru_cache(maxsize=256)
+def denial(name: str, mode: Formats, *, at: str) -> Node | None:
+    """The texts that are surely not of a format; None if it is an annotation.
+
+    Where `language` is a part of the format, the texts that the missing part could hold are not among them; nor are
+    those that a guard decides.
+
+    Raises:
+        UnsupportedSchemaError: as `language`.
+    """
+    narrow = language(name, mode, at=at)
+    if narrow is None or mode == "python" or name not in _DOUBTFUL:
+        return None if narrow is None else text.without(text.BODY, narrow)
+    ascii_only = _language(name.removeprefix("idn-"), mode)  # whatever has other characters is doubtful anyway
+    assert ascii_only is not None
+    # Two complements, not that of a union: once a text is doubtful, nothing is left at once.
+    return text.without(text.without(text.BODY, full_language(_DOUBTFUL[name])), ascii_only)
+
+
+@lru_cache(maxsize=256)
+def _language(name: str, mode: Formats) -> Node | None:
+    if mode == "assert" and name in _BUILT:
+        return characters.trust(_BUILT[name]())  # from sets of characters in every spelling
+    pattern = (_PYTHON_PATTERNS if mode == "python" else _PATTERNS).get(name)
+    if pattern is None:
+        return None
+    body = full_language(pattern)
+    if name == "hostname":
+        labels = full_language(r"[^.]{1,63}(\.[^.]{1,63})*")
+        body = text.meet(body, labels, text.length(1, 253))
+    elif name == "email":
+        body = text.meet(body, full_language(r".*@[^.@]{1,63}(\.[^.@]{1,63}){0,2}"))
+    assert body is not ir.EMPTY
+    return body
+
+
+def _mail(more: str, domain: Node) -> Node:
+    """A mailbox: dot-string or quoted string, and a domain or an address literal; `more` letters for local parts."""
+    atom = rf"[A-Za-z0-9!#$%&'*+/=?^_`{{|}}~\-{more}]+"
+    quoted = rf'"([ !#-\[\]-~{more}]|\\[ -~])*"'
+    local = full_language(rf"({atom}(\.{atom})*|{quoted})")
+    literal = full_language(rf"\[({_IPV4}|IPv6:{_IPV6})\]")
+    length = _octets(MAX_LOCAL_PART) if more else text.length(1, MAX_LOCAL_PART)
+    return ir.concat(text.meet(local, length), text.spell("@"), ir.choice(domain, literal))
+
+
+def _octets(most: int) -> Node:
+    """Texts of at most so many bytes in UTF-8, however they are spelled."""
+    lengths = [
+        text.encode(ranges) for ranges in (((0, 0x7F),), ((0x80, 0x7FF),), ((0x800, 0xFFFF),), ((0x10000, 0x10FFFF),))
+    ]
+    tails: list[Node] = [ir.EPSILON]  # by the number of bytes left
+    for left in range(1, most + 1):
+        longer = (ir.concat(letter, tails[left - size]) for size, letter in enumerate(lengths, 1) if size <= left)
+        tails.append(ir.optional(ir.choice(*longer)))
+    return tails[-1]

@@ -1,0 +1,452 @@
+"""JSON strings as languages of bytes: every code point may be raw UTF-8 or an escape.
+
+A language here is one of string *bodies*, the bytes between the quotes, and is closed under spelling: with one spelling
+of a text it holds all of them (``a`` and ``\\u0061``). Intersections, unions and complements (within `BODY`) of such
+languages are closed again, so the other modules may treat a body language as a set of texts.
+
+Source: RFC 8259, section 7.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_right
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from functools import lru_cache
+from typing import Final, Protocol
+
+from decodekit.constraints.language import ir, utf8
+from decodekit.constraints.language.blocks import MAX_BYTES, Block
+from decodekit.constraints.language.node import ByteMask, Node, Transitions
+from decodekit.constraints.language.utf8 import Ranges
+
+QUOTE: Final[Node] = ir.literal(b'"')
+
+_RAW: Final[Ranges] = ((0x20, 0x21), (0x23, 0x5B), (0x5D, 0xD7FF), (0xE000, utf8.MAX_CODE_POINT))
+"""What may stand for itself: all but the quote, the backslash, control characters and surrogates. DEL and C1 may."""
+_SHORT_ESCAPES: Final = {
+    0x22: b'"', 0x5C: b"\\", 0x2F: b"/", 0x08: b"b", 0x0C: b"f", 0x0A: b"n", 0x0D: b"r", 0x09: b"t",
+}  # fmt: skip
+_HEX: Final = tuple(
+    ir.byte_set({ord(f"{digit:x}"), ord(f"{digit:X}")}) for digit in range(16)
+)  # \u escapes are case-insensitive
+
+
+@lru_cache(maxsize=4096)
+def encode(ranges: Ranges) -> Node:
+    """One code point of `ranges` (inclusive, any order) as it may be spelled inside a JSON string.
+
+    Surrogates are no code points of a text: they are left out, and so never stand alone.
+    """
+    points = utf8.intersect(utf8.normalise(ranges), utf8.SCALARS)
+    raw = utf8.charset(utf8.intersect(points, _RAW))
+    short = ir.byte_set(ord(letter) for point, letter in _SHORT_ESCAPES.items() if _contains(points, point))
+    basic = ir.concat(ir.literal(b"u"), _hex(utf8.intersect(points, ((0, 0xFFFF),)), 4))
+    astral = _surrogate_pairs(utf8.intersect(points, ((0x10000, utf8.MAX_CODE_POINT),)))
+    return ir.choice(raw, ir.concat(ir.literal(b"\\"), ir.choice(short, basic, astral)))
+
+
+def _contains(ranges: Ranges, point: int) -> bool:
+    return any(low <= point <= high for low, high in ranges)
+
+
+def _hex(ranges: Ranges, num_digits: int) -> Node:
+    """The numbers of `ranges`, each as `num_digits` hexadecimal digits."""
+    if not ranges:
+        return ir.EMPTY
+    if num_digits == 0:
+        return ir.EPSILON
+    size = 16 ** (num_digits - 1)
+    by_rest: dict[Ranges, list[Node]] = {}
+    for digit in range(16):
+        block = utf8.intersect(ranges, ((digit * size, (digit + 1) * size - 1),))
+        rest = tuple((low - digit * size, high - digit * size) for low, high in block)
+        by_rest.setdefault(rest, []).append(_HEX[digit])
+    return ir.choice(*(ir.concat(ir.choice(*digits), _hex(rest, num_digits - 1)) for rest, digits in by_rest.items()))
+
+
+def _surrogate_pairs(ranges: Ranges) -> Node:
+    r"""``uD83D\uDE00`` and the like. The number above 2**16 has ten bits in each half."""
+    by_low: dict[Ranges, list[tuple[int, int]]] = {}  # low halves -> high halves
+    for low, high in ranges:
+        first, last = low - 0x10000, high - 0x10000
+        while first <= last:
+            top = first >> 10
+            end = min(last, (top << 10) | 0x3FF)
+            if first == top << 10 and last >= ((top + 1) << 10) - 1:  # whole blocks at once
+                top_end = ((last + 1) >> 10) - 1
+                by_low.setdefault(((0, 0x3FF),), []).append((top, top_end))
+                first = (top_end + 1) << 10
+            else:
+                by_low.setdefault(((first & 0x3FF, end & 0x3FF),), []).append((top, top))
+                first = end + 1
+    return ir.choice(
+        *(
+            ir.concat(
+                ir.literal(b"u"),
+                _hex(utf8.normalise((0xD800 + low, 0xD800 + high) for low, high in tops), 4),
+                ir.literal(b"\\u"),
+                _hex(tuple((0xDC00 + low, 0xDC00 + high) for low, high in lows), 4),
+            )
+            for lows, tops in by_low.items()
+        )
+    )
+
+
+@lru_cache(maxsize=65536)
+def spell(character: str) -> Node:
+    """One character with all its spellings."""
+    return encode(((ord(character), ord(character)),))
+
+
+CHARACTER: Final[Node] = encode(utf8.SCALARS)
+"""Any one code point."""
+ir.declare_alphabet(CHARACTER)
+BODY: Final[Node] = ir.repeat(CHARACTER)
+"""Any text."""
+ONE_SPELLING: Final[Node] = ir.repeat(
+    ir.choice(
+        utf8.charset(_RAW),
+        ir.literal(b'\\"'),
+        ir.literal(b"\\\\"),
+        ir.concat(ir.literal(b"\\u00"), ir.byte_set(b"01"), ir.byte_set(b"0123456789abcdef")),
+    )
+)
+
+
+def meet(*bodies: Node) -> Node:
+    """Intersection of body languages.
+
+    `BODY` is the unit, and lengths are intersected as numbers, so that no product with them is ever built.
+    """
+    if ir.EMPTY in bodies:
+        return ir.EMPTY
+    bodies = tuple([body for body in bodies if body is not BODY])
+    if len(bodies) == 1:
+        return bodies[0]
+    narrower: list[Node] = []
+    is_needed = False  # inside an intersection even `BODY` matters: beside it stand complements, which hold any bytes
+    least, most = 0, _UNBOUNDED  # code points
+    for body in bodies:
+        for part in body.operands if isinstance(body, ir.Both) else (body,):
+            if isinstance(part, ir.Repeat) and part.body is CHARACTER:
+                is_needed |= part is not body
+                least = max(least, part.min)
+                most = min(most, _UNBOUNDED if part.max is None else part.max)
+            else:
+                narrower.append(part)
+    if least > most:
+        return ir.EMPTY
+    if is_needed or least or most != _UNBOUNDED or not narrower:
+        narrower.append(length(least, None if most == _UNBOUNDED else int(most)))
+    return ir.both(*narrower)
+
+
+_UNBOUNDED: Final = float("inf")
+
+
+def without(body: Node, other: Node) -> Node:
+    """The texts of `body` that are not of `other`."""
+    return ir.EMPTY if body is other else ir.both(body, ir.complement(other))
+
+
+def quoted(body: Node) -> Node:
+    """A JSON string: `body` between quotes."""
+    return ir.concat(QUOTE, body, QUOTE)
+
+
+def closed(label: int) -> Node:
+    """The quote behind a body, with a label."""
+    return ir.concat(QUOTE, ir.accept(label))
+
+
+def length(min_length: int, max_length: int | None) -> Node:
+    """Texts of so many code points."""
+    return ir.repeat(CHARACTER, min_length, max_length)
+
+
+def is_text(value: str) -> bool:
+    """Whether a Python string has no lone surrogate, so that it can be generated at all."""
+    return value.isascii() or not any("\ud800" <= character <= "\udfff" for character in value)
+
+
+def to_body(value: str) -> bytes:
+    """One spelling of a text."""
+    parts = []
+    for character in value:
+        if character in '"\\':
+            parts.append("\\" + character)
+        elif character < " ":
+            parts.append(f"\\u{ord(character):04x}")
+        else:
+            parts.append(character)
+    return "".join(parts).encode()
+
+
+def text_of(body: bytes) -> str | None:
+    """The text that a body spells; None if it is half of one, or half of an escape or of a character."""
+    try:
+        if b"\\" not in body:
+            return body.decode()
+        return str(json.loads(b'"' + body + b'"'))
+    except ValueError:
+        return None
+
+
+def matches(body: Node, value: str) -> bool:
+    """Whether a text belongs to a body language."""
+    if not is_text(value):
+        return False
+    node = body
+    for byte in to_body(value):
+        node = node.derivative(byte)
+        if node is ir.EMPTY:
+            return False
+    return node.is_nullable
+
+
+def word_list(body: Node) -> tuple[str, ...] | None:
+    """The texts of a body language that was made as a list of them, ascending; None if it was made otherwise."""
+    if isinstance(body, _Words) and body.depth == 0 and body.selection is EVERY_WORD and body.table.end is None:
+        return tuple(dict.fromkeys(body.table.words[body.start : body.stop]))
+    return None
+
+
+class Selection(Protocol):
+    """Which words of a `WordTable` are permitted; hashable by value."""
+
+    def has_any(self, start: int, stop: int) -> bool:
+        """Whether a word with index `start` <= i < `stop` is permitted."""
+        ...
+
+
+class Everything:
+    """The selection of all words."""
+
+    def has_any(self, start: int, stop: int) -> bool:
+        """Whether there is a word at all."""
+        return start < stop
+
+
+EVERY_WORD: Final = Everything()
+
+
+class WordTable:
+    """A sorted list of words and what follows each of them.
+
+    Args:
+        words: ascending, without surrogates; a word may occur twice, each with its own end.
+        end: what follows the word with an index (a label, a closing part); never an empty language. Nothing by default.
+        spelling: the bytes of one character; JSON escapes by default.
+        are_labelled: whether each end holds the index of its word as the label.
+    """
+
+    def __init__(
+        self,
+        words: Sequence[str],
+        end: Callable[[int], Node] | None = None,
+        spelling: Callable[[str], Node] = spell,
+        *,
+        are_labelled: bool = False,
+    ) -> None:
+        self.words = words
+        self.end = end
+        self.spelling = spelling
+        self.are_labelled = are_labelled
+        characters = "".join(words)
+        self.is_basic = characters.isascii() or max(characters) <= "\uffff"
+        """Whether all characters lie in the basic multilingual plane."""
+
+    def node(self, selection: Selection = EVERY_WORD) -> Node:
+        """The language of the permitted words, each followed by its end."""
+        if not selection.has_any(0, len(self.words)):
+            return ir.EMPTY
+        return _Words(self, 0, len(self.words), 0, selection)
+
+    def block(self) -> Block | None:
+        """The states of all words at once; None if there are too many, or some need an escape or a surrogate pair."""
+        if self.end is None or self.spelling is not spell or not self.is_basic:
+            return None
+        if sum(map(len, self.words)) > MAX_BYTES or any(c < " " or c in '"\\' for word in self.words for c in word):
+            return None
+        spelled = [word.encode() for word in self.words]
+        ends = [self.end(index) for index in range(len(spelled))]
+        if len(set(spelled)) < len(spelled) or any(mask != 1 << 0x22 for end in ends for mask, _ in end.transitions()):
+            return None
+
+        def open_edge(word: bytes, depth: int) -> int:
+            return 0x5C if word[depth] & 0xC0 != 0x80 else -1  # between two characters
+
+        def resolve(low: int, high: int, depth: int) -> Node:
+            start = low + (len(spelled[low]) == depth)
+            return _Escaped(self, start, high, len(spelled[low][:depth].decode()), EVERY_WORD)
+
+        return Block(spelled, ends, open_edge, resolve)
+
+
+class _Words(Node):
+    """The words ``table.words[start:stop]`` without their common first `depth` characters; derived when asked for.
+
+    A node of a trie that is never built as a whole: 100,000 words cost what the walk visits.
+    """
+
+    __slots__ = ("_hash", "_transitions", "depth", "selection", "start", "stop", "table")
+
+    can_be_empty = False
+
+    def __init__(self, table: WordTable, start: int, stop: int, depth: int, selection: Selection) -> None:
+        self.table, self.start, self.stop, self.depth, self.selection = table, start, stop, depth, selection
+        self._hash = hash((type(self), id(table), start, stop, depth, selection))
+        self._transitions: Transitions | None = None
+
+    @property
+    def is_labelled(self) -> bool:  # type: ignore[override]
+        return self.table.are_labelled
+
+    @property
+    def label_range(self) -> tuple[int, int] | None:  # type: ignore[override]
+        return (self.start, self.stop) if self.table.are_labelled else None
+
+    def _key(self) -> tuple[object, ...]:
+        return (id(self.table), self.start, self.stop, self.depth, self.selection)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (type(other) is type(self) and self._key() == other._key())
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def _ends(self) -> Iterator[Node]:
+        """What follows the words that end here."""
+        words, end = self.table.words, self.table.end
+        for index in range(self.start, self.stop):
+            if len(words[index]) > self.depth:
+                return
+            if self.selection.has_any(index, index + 1):
+                yield ir.EPSILON if end is None else end(index)
+
+    def _children(self) -> Iterator[tuple[str, Node]]:
+        """The characters that may come next, ascending, with what follows them."""
+        words, depth = self.table.words, self.depth
+        index = self.start
+        while index < self.stop and len(words[index]) == depth:
+            index += 1
+        while index < self.stop:
+            character = words[index][depth]
+            if words[self.stop - 1][depth] == character:
+                after = self.stop
+            else:
+                after = bisect_right(words, character, index, self.stop, key=lambda word: word[depth])
+            if self.selection.has_any(index, after):
+                yield character, _Words(self.table, index, after, depth + 1, self.selection)
+            index = after
+
+    @property
+    def labels(self) -> tuple[Hashable, ...]:
+        return tuple(dict.fromkeys(label for end in self._ends() for label in end.labels))
+
+    def transitions(self) -> Transitions:
+        if self._transitions is None:
+            self._transitions = self._derive()
+        return self._transitions
+
+    def block(self) -> Block | None:
+        """As in `Node`."""
+        is_whole = type(self) is _Words and self.depth == 0 and self.selection is EVERY_WORD
+        return self.table.block() if is_whole else None
+
+    def forget(self) -> None:
+        """As in `Node`."""
+        self._transitions = None
+
+    def _derive(self) -> Transitions:
+        rows: list[tuple[ByteMask, Node]] = [row for end in self._ends() for row in end.transitions()]
+        children = list(self._children())
+        if self.table.spelling is not spell or any(character > "\uffff" for character, _ in children):
+            rows += ir.choice(*(ir.concat(self.table.spelling(c), rest) for c, rest in children)).transitions()
+            return ir.merge(rows)
+        is_plain = not rows  # every byte leads to one child
+        for character, rest in children:
+            if character < " " or character in '"\\':
+                continue  # by escape alone
+            if character < "\x80":
+                rows.append((1 << ord(character), rest))
+            else:
+                spelled = character.encode()
+                rows.append((1 << spelled[0], ir.concat(ir.literal(spelled[1:]), rest)))
+                is_plain = False
+        if children:
+            first = children[0][1]
+            assert isinstance(first, _Words)  # the words that end here are not among those behind a backslash
+            rows.append((1 << 0x5C, _Escaped(self.table, first.start, self.stop, self.depth, self.selection)))
+        return tuple(rows) if is_plain else ir.merge(rows)
+
+    def __repr__(self) -> str:
+        return f"words({self.table.words[self.start]!r}, … {self.stop - self.start})"
+
+
+class _Escaped(_Words):
+    """The same behind the backslash of an escape."""
+
+    __slots__ = ()
+
+    @property
+    def labels(self) -> tuple[Hashable, ...]:
+        return ()
+
+    def _derive(self) -> Transitions:
+        rows: list[tuple[ByteMask, Node]] = [
+            (1 << _SHORT_ESCAPES[ord(character)][0], rest)
+            for character, rest in self._children()
+            if ord(character) in _SHORT_ESCAPES
+        ]
+        rows.append((1 << ord("u"), _Hexed(self.table, self.start, self.stop, self.depth, self.selection)))
+        return tuple(rows)
+
+
+class _Hexed(_Words):
+    r"""The same behind ``\u`` and some digits, for the words whose next character begins with these digits."""
+
+    __slots__ = ("digits",)
+
+    def __init__(
+        self, table: WordTable, start: int, stop: int, depth: int, selection: Selection, digits: str = ""
+    ) -> None:
+        super().__init__(table, start, stop, depth, selection)
+        self.digits = digits
+        self._hash = hash((self._hash, digits))
+
+    def _key(self) -> tuple[object, ...]:
+        return (*super()._key(), self.digits)
+
+    @property
+    def labels(self) -> tuple[Hashable, ...]:
+        return ()
+
+    def _derive(self) -> Transitions:
+        position = len(self.digits)
+        groups: dict[str, list[_Words]] = {}
+        for character, rest in self._children():
+            assert isinstance(rest, _Words)
+            groups.setdefault(f"{ord(character):04x}"[position], []).append(rest)
+        rows: list[tuple[ByteMask, Node]] = []
+        for digit, below in groups.items():
+            mask = 1 << ord(digit) | 1 << ord(digit.upper())
+            if position == 3:
+                rows.append((mask, below[0]))
+            else:
+                start, stop = below[0].start, below[-1].stop
+                rows.append((mask, _Hexed(self.table, start, stop, self.depth, self.selection, self.digits + digit)))
+        return tuple(rows)
+
+
+def words(values: Sequence[str]) -> Node:
+    """The body language of finitely many texts; those with lone surrogates are left out."""
+    return WordTable(sorted({value for value in values if is_text(value)})).node()
+
+
+def first_characters(node: Node) -> list[tuple[str, Node]] | None:
+    """The characters that a list of words begins with, each with the rest of its words; None for other nodes."""
+    if type(node) is _Words and node.table.spelling is spell and node.table.end is None:
+        return list(node._children())
+    return None

@@ -1,0 +1,88 @@
+"""Which goals some value satisfies: a least fixpoint over the goals that depend on each other.
+
+A goal is inhabited if its shape has a scalar, or an object or array whose required parts are inhabited. Recursive
+schemas make goals depend on themselves; a value is finite, so the least solution is the right one. Goals are explored
+when they are asked for, in loops, and what is found is kept.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final, TypeAlias
+
+from decodekit.constraints.json_schema.values.shape import FALSE, TRUE, Goal
+from decodekit.errors import ResourceLimitError
+
+Ask: TypeAlias = Callable[[Goal], bool]
+"""Whether a goal is known to be inhabited by now. Grows from False to True only."""
+
+MAX_GOALS: Final = 200_000
+"""Bound on the goals that one question may explore."""
+
+
+class Emptiness:
+    """The inhabited goals of one schema.
+
+    Args:
+        evaluate: ``evaluate(goal, ask)``: whether the goal is inhabited if those are that `ask` says are; monotone.
+    """
+
+    def __init__(self, evaluate: Callable[[Goal, Ask], bool]) -> None:
+        self._evaluate = evaluate
+        self._known: dict[Goal, bool] = {TRUE: True, FALSE: False}
+
+    @property
+    def num_known(self) -> int:
+        """Of how many goals the answer is known."""
+        return len(self._known)
+
+    def is_inhabited(self, goal: Goal) -> bool:
+        """Whether some value satisfies the goal.
+
+        Raises:
+            ResourceLimitError: the question led to more than `MAX_GOALS` goals.
+        """
+        known = self._known.get(goal)
+        return self._solve(goal) if known is None else known
+
+    def _solve(self, question: Goal) -> bool:
+        found: dict[Goal, bool] = {question: False}  # a lower bound of the solution
+        asked_by: dict[Goal, set[Goal]] = {question: set()}
+        fresh, again = [question], deque[Goal]()
+        waiting: set[Goal] = set()
+
+        while fresh or again:
+            goal = fresh.pop() if fresh else again.popleft()
+            waiting.discard(goal)
+            if found[goal]:
+                continue
+
+            def ask(other: Goal, goal: Goal = goal) -> bool:
+                known = self._known.get(other)
+                if known is not None:
+                    return known
+                if other not in found:
+                    if len(found) >= MAX_GOALS:
+                        raise ResourceLimitError(
+                            f"more than {MAX_GOALS:,} combinations of sub-schemas decide whether a value fits"
+                        )
+                    found[other] = False
+                    asked_by[other] = set()
+                    fresh.append(other)
+                asked_by[other].add(goal)
+                return found[other]
+
+            if self._evaluate(goal, ask):
+                found[goal] = True
+                if goal == question:
+                    break
+                for other in asked_by[goal]:
+                    if not found[other] and other not in waiting:
+                        waiting.add(other)
+                        again.append(other)
+        if found[question]:  # the rest is only known where it is True
+            self._known.update((goal, True) for goal, is_inhabited in found.items() if is_inhabited)
+        else:
+            self._known.update(found)
+        return found[question]

@@ -1,0 +1,803 @@
+"""JSON numbers within exact decimal bounds, as languages of bytes.
+
+A language with a bound or a step holds these spellings of a value, and all of them:
+
+- without an exponent: ``-12``, ``0.50``, ``-0``; with ``multipleOf`` other than 1 only these;
+- with an exponent and one digit that is not zero before the point: ``1e-07``, ``6.02E+23``, which is how JSON writers
+  print large and small numbers. Integers need a mantissa without fraction here: ``1e3``, not ``1.5e3``; what has to be
+  no integer, an exponent of at most 0.
+
+Other spellings (``0.5e1``, ``50e-1``) cannot be compared with a bound by any finite automaton; they are generated where
+a number has no condition at all. All arithmetic is exact: bounds are fractions, digits are compared as digits.
+
+What a reader with doubles takes for infinity is no number any more (`json.loads` reads ``1e309`` so), so exponents have
+bounds, and these are all of them:
+
+- with one digit before the point a number is at most ``1.7976931348623158e308``: what is read as a finite double, to 17
+  digits. ``0.5e308`` is the largest power behind a zero, and behind several digits the largest exponent is 99;
+- an exponent is at least -999. What is less than ``2.4703282292062328e-324`` is read as zero, so such a number has to
+  be right both as it is written and as zero: ``1e-400`` satisfies ``"minimum": 0``, but not ``"exclusiveMinimum": 0``.
+
+Without an exponent a number may have any number of digits. With more than 308 of them before a point it is read as
+infinity all the same: to count so many digits would cost every number its state for each of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
+from functools import cached_property, lru_cache, partial
+from typing import Final
+
+from decodekit.constraints.json_schema.strings.text import WordTable
+from decodekit.constraints.language import ir
+from decodekit.constraints.language.node import Node, Transitions
+from decodekit.errors import ResourceLimitError
+
+MAX_DIGITS: Final = 1_000
+"""Bound on the decimal digits of a bound, a step or a value of a schema."""
+_MANY_POWERS: Final = 100_000
+"""Bound on the exponent of a number that is read."""
+_MANY_DIGITS: Final = 40
+"""A bound with more digits is read beside another condition, an intersection: the nodes of its digits lie inside each
+other, and an intersection is not rebuilt as a whole for each state (`Node.saturated`)."""
+
+_DIGIT: Final = ir.byte_set(b"0123456789")
+_DIGITS: Final = ir.repeat(_DIGIT)
+_NONZERO: Final = ir.byte_set(b"123456789")
+_ZEROS: Final = ir.repeat(ir.literal(b"0"))
+_POINT: Final = ir.literal(b".")
+_MINUS: Final = ir.literal(b"-")
+_SOME_NONZERO: Final = ir.concat(_DIGITS, _NONZERO, _DIGITS)
+_NATURAL: Final = ir.choice(ir.literal(b"0"), ir.concat(_NONZERO, _DIGITS))  # no leading zeros
+_POSITIVE: Final = ir.concat(_NONZERO, _DIGITS)
+_FRACTION: Final = ir.optional(ir.concat(_POINT, ir.repeat(_DIGIT, 1)))
+_NO_FRACTION: Final = ir.optional(ir.concat(_POINT, ir.repeat(ir.literal(b"0"), 1)))
+_SOME_FRACTION: Final = ir.concat(_POINT, _SOME_NONZERO)
+_E: Final = ir.byte_set(b"eE")
+_SIGN: Final = ir.optional(ir.byte_set(b"+-"))
+_PLUS: Final = ir.optional(ir.literal(b"+"))
+_UP_TO_99: Final = ir.repeat(_DIGIT, 1, 2)
+_UP_TO_999: Final = ir.repeat(_DIGIT, 1, 3)
+_UP_TO_307: Final = ir.choice(
+    _UP_TO_99,
+    ir.concat(ir.byte_set(b"12"), _DIGIT, _DIGIT),
+    ir.concat(ir.literal(b"30"), ir.byte_set(b"01234567")),
+)
+_UP_TO_308: Final = ir.choice(_UP_TO_307, ir.literal(b"308"))
+_UP_TO_323: Final = ir.choice(
+    _UP_TO_99,
+    ir.concat(ir.byte_set(b"12"), _DIGIT, _DIGIT),
+    ir.concat(ir.literal(b"3"), ir.byte_set(b"01"), _DIGIT),
+    ir.concat(ir.literal(b"32"), ir.byte_set(b"0123")),
+)
+
+
+def _e(plus: Node, minus: Node) -> Node:
+    """``e+k`` with k in one set, ``e-k`` with k in another; leading zeros are legal in an exponent."""
+    return ir.concat(_E, ir.choice(ir.concat(_PLUS, _ZEROS, plus), ir.concat(_MINUS, _ZEROS, minus)))
+
+
+_LARGEST_DIGITS: Final = "7976931348623158"
+_SMALLEST_DIGITS: Final = "4703282292062328"
+LARGEST: Final = Fraction(Decimal(f"1.{_LARGEST_DIGITS}e308"))
+"""The largest number with an exponent. Doubles end below 2**1024 - 2**970, which is 1.79769313486231580793…e308."""
+SMALLEST: Final = Fraction(Decimal(f"2.{_SMALLEST_DIGITS}e-324"))
+"""The smallest number that is not zero, if it has an exponent: half the smallest double, rounded up."""
+_MAX_EXPONENT: Final = 308
+_MIN_EXPONENT: Final = -999
+
+_EXPONENT: Final = _e(_UP_TO_307, _UP_TO_999)
+_ZERO_EXPONENT: Final = ir.concat(_E, _SIGN, ir.repeat(ir.literal(b"0"), 1))
+_ANY_EXPONENT: Final = _e(_UP_TO_999, _UP_TO_999)  # of zero
+
+_FIXED: Final = ir.concat(_NATURAL, _FRACTION)
+_SCIENTIFIC_ZERO: Final = ir.concat(ir.literal(b"0"), _NO_FRACTION, _ANY_EXPONENT)
+_ZERO: Final = ir.concat(ir.literal(b"0"), _NO_FRACTION, ir.optional(_ANY_EXPONENT))
+
+
+def read(text: str) -> Fraction:
+    """The number that a text of JSON stands for; zero if its exponent makes it less than `SMALLEST`.
+
+    Raises:
+        OverflowError: it has more than `_MANY_POWERS` digits before the point, by its exponent.
+    """
+    number = Decimal(text)
+    has_exponent = "e" in text.lower()
+    if has_exponent and number.adjusted() < _MIN_EXPONENT:
+        return Fraction(0)
+    if has_exponent and number.adjusted() > _MANY_POWERS:
+        raise OverflowError(f"{text:.40} is too large")
+    value = Fraction(number)
+    return Fraction(0) if has_exponent and abs(value) < SMALLEST else value
+
+
+def objection(text: str) -> str | None:
+    """What stands against the exponent of a JSON number, in words; None if nothing does, where it has no condition."""
+    if ir.matches(ANY_NUMBER, text.encode()):
+        return None
+    shown = text if len(text) <= 40 else f"{text[:40]}…"
+    mantissa, _, exponent = text.lower().lstrip("-").partition("e")
+    power = Decimal(exponent)
+    if power < _MIN_EXPONENT:
+        return f"the exponent of {shown} is less than {_MIN_EXPONENT}"
+    if len(mantissa.partition(".")[0]) > 1 and power > 99:
+        return f"the exponent of {shown} is more than 99, behind several digits"
+    return f"{shown} is more than 1.{_LARGEST_DIGITS}e308, where numbers with an exponent end"
+
+
+def exact(value: int | float | Decimal) -> Fraction:
+    """The decimal number that was written: a float stands for its shortest repr, 0.1 for one tenth.
+
+    Raises:
+        ResourceLimitError: more than `MAX_DIGITS` digits.
+    """
+    if isinstance(value, int):
+        if value.bit_length() > 4 * MAX_DIGITS:
+            raise _too_long()
+        return Fraction(value)
+    number = Decimal(repr(value)) if isinstance(value, float) else value
+    _, digits, exponent = number.as_tuple()
+    if not isinstance(exponent, int):
+        raise ValueError(f"{value} is not a number of JSON")
+    if len(digits) > MAX_DIGITS or abs(exponent) > MAX_DIGITS:
+        raise _too_long()
+    return Fraction(number)
+
+
+def _too_long() -> ResourceLimitError:
+    return ResourceLimitError(
+        f"a number of the schema has more than {MAX_DIGITS:,} decimal digits", hint="round the bound"
+    )
+
+
+def _split(value: Fraction) -> tuple[str, str]:
+    """Digits before and after the point of a decimal number >= 0, without closing zeros."""
+    if value.denominator == 1:
+        return str(value.numerator), ""
+    num_digits = _num_fraction_digits(value)
+    digits = str(int(value * 10**num_digits)).rjust(num_digits + 1, "0")
+    return digits[: len(digits) - num_digits], digits[len(digits) - num_digits :]
+
+
+def _num_fraction_digits(value: Fraction) -> int:
+    """The least d with ``value * 10**d`` an integer; the denominator of a decimal number has factors 2 and 5 only."""
+    twos, fives, rest = 0, 0, value.denominator
+    while rest % 2 == 0:
+        rest, twos = rest // 2, twos + 1
+    while rest % 5 == 0:
+        rest, fives = rest // 5, fives + 1
+    return max(twos, fives)
+
+
+def _digits_above(digit: str, first: int = 0) -> Node:
+    return ir.byte_set(b"0123456789"[max(int(digit) + 1, first) :])
+
+
+def _digits_below(digit: str, first: int = 0) -> Node:
+    return ir.byte_set(b"0123456789"[first : int(digit)])
+
+
+def _natural_above(digits: str) -> Node:
+    """Naturals greater than `digits`."""
+    num_digits = len(digits)
+    if digits == "0":
+        return _POSITIVE
+    greater: Node = ir.EMPTY
+    for index in range(num_digits - 1, -1, -1):
+        rest = ir.repeat(_DIGIT, num_digits - 1 - index, num_digits - 1 - index)
+        same = ir.concat(ir.literal(digits[index].encode()), greater)
+        greater = ir.choice(ir.concat(_digits_above(digits[index]), rest), same)
+    return ir.choice(greater, ir.concat(_NONZERO, ir.repeat(_DIGIT, num_digits)))
+
+
+def _natural_below(digits: str) -> Node:
+    """Naturals less than `digits`."""
+    num_digits = len(digits)
+    if digits == "0":
+        return ir.EMPTY
+    less: Node = ir.EMPTY
+    for index in range(num_digits - 1, -1, -1):
+        rest = ir.repeat(_DIGIT, num_digits - 1 - index, num_digits - 1 - index)
+        same = ir.concat(ir.literal(digits[index].encode()), less)
+        less = ir.choice(ir.concat(_digits_below(digits[index], 1 if index == 0 else 0), rest), same)
+    shorter = ir.concat(_NONZERO, ir.repeat(_DIGIT, 0, num_digits - 2)) if num_digits > 1 else ir.EMPTY
+    return ir.choice(less, shorter, ir.literal(b"0"))
+
+
+def _fraction_above(digits: str, *, strict: bool) -> Node:
+    """What may stand after equal digits before the point for a number >= (or >) ``x.digits``."""
+    if not digits:
+        return _SOME_FRACTION if strict else _FRACTION
+    node = _SOME_NONZERO if strict else _DIGITS
+    for digit in reversed(digits):
+        node = ir.choice(ir.concat(_digits_above(digit), _DIGITS), ir.concat(ir.literal(digit.encode()), node))
+    return ir.concat(_POINT, node)
+
+
+def _fraction_below(digits: str, *, strict: bool) -> Node:
+    """What may stand after equal digits before the point for a number <= (or <) ``x.digits``."""
+    if not digits:
+        return ir.EMPTY if strict else _NO_FRACTION
+    node = ir.EMPTY if strict else _ZEROS
+    for index in range(len(digits) - 1, -1, -1):
+        same = ir.concat(ir.literal(digits[index].encode()), node)
+        node = ir.choice(ir.concat(_digits_below(digits[index]), _DIGITS), same)
+        if index:  # a shorter fraction is less, since the last digit of `digits` is not zero
+            node = ir.choice(ir.EPSILON, node)
+    return ir.optional(ir.concat(_POINT, node))
+
+
+_LARGE_MANTISSA: Final = ir.concat(ir.literal(b"1"), _fraction_below(_LARGEST_DIGITS, strict=False))
+_LARGE: Final = ir.concat(_LARGE_MANTISSA, _e(ir.literal(b"308"), ir.EMPTY))
+_SMALL: Final = ir.concat(
+    ir.choice(
+        ir.concat(_digits_above("2"), _FRACTION),
+        ir.concat(ir.literal(b"2"), _fraction_above(_SMALLEST_DIGITS, strict=False)),
+    ),
+    _e(ir.EMPTY, ir.literal(b"324")),
+)
+_SCIENTIFIC: Final = ir.choice(ir.concat(_NONZERO, _FRACTION, _EXPONENT), _LARGE)
+_SCIENTIFIC_POSITIVE: Final = ir.choice(ir.concat(_NONZERO, _FRACTION, _e(_UP_TO_307, _UP_TO_323)), _LARGE, _SMALL)
+"""Those that are not read as zero."""
+
+
+def _signed(magnitude: Node) -> Node:
+    return ir.concat(ir.optional(_MINUS), magnitude)
+
+
+ANY_NUMBER: Final[Node] = _signed(
+    ir.choice(
+        ir.concat(_NATURAL, _FRACTION, ir.optional(_e(_UP_TO_99, _UP_TO_999))),
+        ir.concat(ir.literal(b"0"), _FRACTION, _e(_UP_TO_308, _UP_TO_999)),
+        _SCIENTIFIC,
+        _SCIENTIFIC_ZERO,
+    )
+)
+"""Every JSON number."""
+_COMPARABLE: Final = _signed(ir.choice(_FIXED, _SCIENTIFIC, _SCIENTIFIC_ZERO))
+_PLAIN_INTEGER: Final = _signed(_NATURAL)
+_INTEGER: Final = _signed(
+    ir.choice(
+        ir.concat(
+            _NATURAL, _NO_FRACTION, ir.optional(ir.choice(ir.concat(_E, _PLUS, _ZEROS, _UP_TO_99), _ZERO_EXPONENT))
+        ),
+        ir.concat(_NONZERO, _NO_FRACTION, _E, _PLUS, _ZEROS, _UP_TO_307),
+        ir.concat(ir.literal(b"1"), _NO_FRACTION, _E, _PLUS, _ZEROS, ir.literal(b"308")),
+        _SCIENTIFIC_ZERO,
+    )
+)
+_NOT_INTEGER: Final = _signed(
+    ir.choice(
+        ir.concat(_NATURAL, _SOME_FRACTION),
+        ir.concat(_NONZERO, _SOME_FRACTION, _ZERO_EXPONENT),
+        ir.concat(_NONZERO, _FRACTION, _e(ir.EMPTY, ir.both(_POSITIVE, _UP_TO_323))),
+        _SMALL,
+    )
+)
+_NOT_ZERO: Final = _signed(
+    ir.choice(ir.concat(_POSITIVE, _FRACTION), ir.concat(ir.literal(b"0"), _SOME_FRACTION), _SCIENTIFIC_POSITIVE)
+)
+
+
+def _magnitude_above(bound: Fraction, *, strict: bool) -> Node:
+    """Unsigned comparable spellings of numbers >= (or >) `bound` >= 0."""
+    if bound < SMALLEST:
+        fixed = ir.choice(ir.concat(_POSITIVE, _FRACTION), ir.concat(ir.literal(b"0"), _SOME_FRACTION))
+        if strict or bound:
+            return ir.choice(fixed, _SCIENTIFIC_POSITIVE)
+        return ir.choice(fixed, _SCIENTIFIC, _ZERO)
+    whole, fraction = _split(bound)
+    fixed = ir.choice(
+        ir.concat(_natural_above(whole), _FRACTION),
+        ir.concat(ir.literal(whole.encode()), _fraction_above(fraction, strict=strict)),
+    )
+    exponent, first, rest = _scientific_parts(bound)
+    mantissa = ir.choice(
+        ir.concat(_digits_above(first, 1), _FRACTION),
+        ir.concat(ir.literal(first.encode()), _fraction_above(rest, strict=strict)),
+    )
+    return ir.choice(
+        fixed,
+        ir.concat(_NONZERO, _FRACTION, _exponent_above(exponent)),
+        _scaled(mantissa, exponent),
+        _LARGE if exponent < _MAX_EXPONENT else ir.EMPTY,
+    )
+
+
+def _magnitude_below(bound: Fraction, *, strict: bool) -> Node:
+    """Unsigned comparable spellings of numbers <= (or <) `bound` >= 0."""
+    if bound == 0:
+        return ir.EMPTY if strict else _ZERO
+    whole, fraction = _split(bound)
+    fixed = ir.choice(
+        ir.concat(_natural_below(whole), _FRACTION),
+        ir.concat(ir.literal(whole.encode()), _fraction_below(fraction, strict=strict)),
+    )
+    exponent, first, rest = _scientific_parts(bound)
+    mantissa = ir.choice(
+        ir.concat(_digits_below(first, 1), _FRACTION),
+        ir.concat(ir.literal(first.encode()), _fraction_below(rest, strict=strict)),
+    )
+    return ir.choice(
+        fixed,
+        _ZERO,
+        ir.concat(_NONZERO, _FRACTION, _exponent_below(exponent)),
+        _scaled(mantissa, exponent),
+        _LARGE if exponent > _MAX_EXPONENT else ir.EMPTY,
+    )
+
+
+def _scientific_parts(value: Fraction) -> tuple[int, str, str]:
+    """(k, d, f) with ``value == d.f * 10**k``, one digit d that is not zero, no closing zeros in f."""
+    whole, fraction = _split(value)
+    if whole != "0":
+        digits, exponent = whole + fraction, len(whole) - 1
+    else:
+        digits = fraction.lstrip("0")
+        exponent = len(digits) - len(fraction) - 1
+    return exponent, digits[0], digits[1:].rstrip("0")
+
+
+def _exponent(positive: Node, negative: Node) -> Node:
+    """Exponents in these sets but 308, behind which not every mantissa is a number."""
+    return _e(ir.both(positive, _UP_TO_307), ir.both(negative, _UP_TO_999))
+
+
+def _exponent_equal(exponent: int) -> Node:
+    same = ir.literal(str(abs(exponent)).encode())
+    if not _MIN_EXPONENT <= exponent <= _MAX_EXPONENT:
+        return ir.EMPTY
+    return _e(same if exponent >= 0 else ir.EMPTY, same if exponent <= 0 else ir.EMPTY)
+
+
+def _scaled(mantissa: Node, exponent: int) -> Node:
+    """Numbers with this exponent."""
+    if exponent == _MAX_EXPONENT:
+        mantissa = ir.both(mantissa, _LARGE_MANTISSA)
+    return ir.concat(mantissa, _exponent_equal(exponent))
+
+
+def _exponent_above(exponent: int) -> Node:
+    if exponent >= 0:
+        return _exponent(_natural_above(str(exponent)), ir.EMPTY)
+    return _exponent(_NATURAL, _natural_below(str(-exponent)))
+
+
+def _exponent_below(exponent: int) -> Node:
+    if exponent > 0:
+        return _exponent(_natural_below(str(exponent)), _NATURAL)
+    return _exponent(ir.EMPTY, _natural_above(str(-exponent)))
+
+
+@lru_cache(maxsize=1024)
+def _at_least(bound: Fraction, strict: bool) -> Node:
+    magnitude = abs(bound)
+    if bound > 0:
+        return _magnitude_above(magnitude, strict=strict)
+    below = ir.concat(_MINUS, _magnitude_below(magnitude, strict=strict))
+    return ir.choice(_magnitude_above(Fraction(0), strict=strict and bound == 0), below)
+
+
+@lru_cache(maxsize=1024)
+def _at_most(bound: Fraction, strict: bool) -> Node:
+    magnitude = abs(bound)
+    if bound < 0:
+        return ir.concat(_MINUS, _magnitude_above(magnitude, strict=strict))
+    negative = ir.concat(_MINUS, _magnitude_above(Fraction(0), strict=strict and bound == 0))
+    return ir.choice(_magnitude_below(magnitude, strict=strict), negative)
+
+
+def _values(values: Iterable[Fraction]) -> Node:
+    """Exactly these numbers, in every comparable spelling."""
+    entries = [entry for value in values for entry in _spellings(value)]
+    entries.sort(key=lambda entry: entry[0])
+    table = WordTable([word for word, _ in entries], lambda index: entries[index][1](), _spell_ascii)
+    return table.node()
+
+
+@lru_cache(maxsize=100_000)  # as many as a schema may list, which is asked again for every one that is left out
+def _spellings(value: Fraction) -> tuple[tuple[str, Callable[[], Node]], ...]:
+    """The digits of a number in its spellings, and what may follow them."""
+    entries: list[tuple[str, Callable[[], Node]]] = []
+    whole, fraction = _split(abs(value))
+    for sign in ("", "-") if value == 0 else ("-",) if value < 0 else ("",):
+        fixed = f"{sign}{whole}.{fraction}" if fraction else f"{sign}{whole}"
+        entries.append((fixed, partial(_more_zeros, fraction)))
+        if value == 0:
+            entries.append((fixed, partial(ir.concat, _NO_FRACTION, _ANY_EXPONENT)))
+            continue
+        exponent, first, rest = _scientific_parts(abs(value))
+        if exponent < _MIN_EXPONENT or abs(value) > LARGEST:
+            continue
+        mantissa = f"{sign}{first}.{rest}" if rest else f"{sign}{first}"
+        entries.append((mantissa, partial(_more_zeros, rest, exponent)))
+    return tuple(entries)
+
+
+def _more_zeros(fraction: str, exponent: int | None = None) -> Node:
+    """What may follow a number with these digits after its point: zeros, and its exponent if it has one."""
+    zeros = _ZEROS if fraction else _NO_FRACTION
+    return zeros if exponent is None else ir.concat(zeros, _exponent_equal(exponent))
+
+
+def _spell_ascii(character: str) -> Node:
+    return ir.literal(character.encode())
+
+
+@dataclass(frozen=True)
+class NumberSpec:
+    """A set of numbers: one conjunction of the numeric keywords.
+
+    Attributes:
+        low, high: bounds, None for none; `low_strict`, `high_strict` leave the bound itself out.
+        step: every value is an integer multiple of it.
+        is_integer: no fraction. `is_plain`: no fraction is even written, as draft 4 asks of an integer.
+        values: only these, None for all.
+        no_multiples: no value is a multiple of one of these. `no_values`: nor one of these.
+        languages: further conditions, each a language that is exact for the spellings that it is about.
+    """
+
+    low: Fraction | None = None
+    low_strict: bool = False
+    high: Fraction | None = None
+    high_strict: bool = False
+    step: Fraction | None = None
+    is_integer: bool = False
+    is_plain: bool = False
+    values: frozenset[Fraction] | None = None
+    no_multiples: frozenset[Fraction] = frozenset()
+    no_values: frozenset[Fraction] = frozenset()
+    languages: frozenset[Node] = frozenset()
+
+    def meet(self, other: NumberSpec) -> NumberSpec:
+        """The numbers of both."""
+        low, low_strict = self.low, self.low_strict
+        if other.low is not None and (low is None or (other.low, other.low_strict) > (low, low_strict)):
+            low, low_strict = other.low, other.low_strict
+        high, high_strict = self.high, self.high_strict
+        if other.high is not None and (high is None or (other.high, not other.high_strict) < (high, not high_strict)):
+            high, high_strict = other.high, other.high_strict
+        values = self.values
+        if other.values is not None:
+            values = other.values if values is None else values & other.values
+        return NumberSpec(
+            low,
+            low_strict,
+            high,
+            high_strict,
+            _least_common_multiple(self.step, other.step),
+            self.is_integer or other.is_integer,
+            self.is_plain or other.is_plain,
+            values,
+            self.no_multiples | other.no_multiples,
+            self.no_values | other.no_values,
+            self.languages | other.languages,
+        )
+
+    def admits(self, value: Fraction) -> bool:
+        """Whether bounds, steps and integrality admit a value; `languages` are not asked."""
+        return not (
+            value in self.no_values
+            or any((value / step).denominator == 1 for step in self.no_multiples)
+            or self._is_outside(value)
+        )
+
+    @cached_property
+    def admitted_values(self) -> frozenset[Fraction]:
+        """Those of `values` that the other conditions admit, `languages` aside."""
+        values = (self.values or frozenset()) - self.no_values
+        is_free = self.low is self.high is self.step is None and not (
+            self.no_multiples or self.is_integer or self.is_plain
+        )
+        return values if is_free else frozenset(value for value in values if self.admits(value))
+
+    @cached_property
+    def whole_step(self) -> Fraction | None:
+        """What every value is a multiple of; None if there is no such number."""
+        return _least_common_multiple(self.step, Fraction(1)) if self.is_integer or self.is_plain else self.step
+
+    @cached_property
+    def is_impossible(self) -> bool:
+        """Whether no number is left, as far as arithmetic shows it at once; `languages` are not asked.
+
+        Multiples nS of the step, of which those of other numbers are left out, are left for all n that no k divides,
+        where kS is a least common multiple: always for some, unless a k is 1 or the bounds are narrow.
+        """
+        if self.values is not None:
+            return not self.admitted_values
+        step = self.whole_step
+        if step is None:
+            if self.low is None or self.high is None or self.low < self.high:
+                return False
+            return not self.admits(self.low)
+        if any((step / other).denominator == 1 for other in self.no_multiples):
+            return True
+        if self.low is None or self.high is None:
+            return False
+        first, last = math.ceil(self.low / step), math.floor(self.high / step)
+        return last - first <= _MAX_TRIED and not any(self.admits(n * step) for n in range(first, last + 1))
+
+    def _is_outside(self, value: Fraction) -> bool:
+        return (
+            (self.low is not None and (value < self.low or (self.low_strict and value == self.low)))
+            or (self.high is not None and (value > self.high or (self.high_strict and value == self.high)))
+            or (self.step is not None and (value / self.step).denominator != 1)
+            or ((self.is_integer or self.is_plain) and value.denominator != 1)
+        )
+
+    def node(self) -> Node:
+        """The language of the set (see the module about spellings)."""
+        return _language(self)
+
+
+NO_CONDITION: Final = NumberSpec()
+
+
+@lru_cache(maxsize=4096)
+def _language(spec: NumberSpec) -> Node:
+    if spec.is_impossible:
+        return ir.EMPTY
+    parts: list[Node] = list(spec.languages)
+    if spec.is_plain:
+        parts.append(_PLAIN_INTEGER)
+    if spec.values is not None:
+        parts.append(_values(spec.admitted_values))
+    elif spec.step is not None or (spec.whole_step is not None and spec.no_multiples):
+        parts.append(_multiples(spec))
+    else:
+        if spec.is_integer and not spec.is_plain:
+            parts.append(_INTEGER)
+        if spec.low is not None:
+            parts.append(_at_least(spec.low, spec.low_strict))
+        if spec.high is not None:
+            parts.append(_at_most(spec.high, spec.high_strict))
+        if any(
+            bound is not None and sum(map(len, _split(abs(bound)))) > _MANY_DIGITS for bound in (spec.low, spec.high)
+        ):
+            parts.append(_COMPARABLE)
+        parts += (
+            _NOT_INTEGER if step == 1 else ir.both(_signed(_FIXED), ir.complement(NumberSpec(step=step).node()))
+            for step in sorted(spec.no_multiples)
+        )
+        if spec.no_values:
+            parts.append(ir.both(_COMPARABLE, ir.complement(_values(spec.no_values))))
+            if 0 in spec.no_values:
+                parts.append(_NOT_ZERO)
+    return ir.both(*parts) if parts else ANY_NUMBER
+
+
+def not_integer(*, is_plain: bool) -> NumberSpec:
+    """The numbers that ``"type": "integer"`` refuses; `is_plain` as in draft 4."""
+    if not is_plain:
+        return not_multiple(Fraction(1))
+    return NumberSpec(languages=frozenset({ir.both(ANY_NUMBER, ir.complement(_PLAIN_INTEGER))}))
+
+
+def not_multiple(step: Fraction) -> NumberSpec:
+    """The numbers that are no multiple of `step`."""
+    return NumberSpec(no_multiples=frozenset({step}))
+
+
+def not_values(values: frozenset[Fraction]) -> NumberSpec:
+    """All numbers but these."""
+    return NumberSpec(no_values=values)
+
+
+def members(spec: NumberSpec, limit: int) -> frozenset[Fraction] | None:
+    """The numbers of a set if there are at most `limit`, else None."""
+    if spec.node().is_empty:
+        return frozenset()
+    if spec.values is not None:
+        candidates: Iterable[Fraction] = (value for value in spec.values if spec.admits(value))
+    else:
+        if spec.low is None or spec.high is None:
+            return None  # no language of ours leaves finitely many of infinitely many numbers
+        step = spec.whole_step
+        if step is None:
+            if spec.low != spec.high:
+                return None
+            candidates = (spec.low,)
+        else:
+            first, last = math.ceil(spec.low / step), math.floor(spec.high / step)
+            has_gaps = spec.languages or spec.no_multiples or spec.no_values
+            if last - first - 1 > (_MAX_CANDIDATES if has_gaps else limit):
+                return None
+            candidates = (value for n in range(first, last + 1) if spec.admits(value := n * step))
+    found = set()
+    for value in candidates:
+        if not spec.languages or not ir.both(spec.node(), _values((value,))).is_empty:
+            found.add(value)
+            if len(found) > limit:
+                return None
+    return frozenset(found)
+
+
+_MAX_TRIED: Final = 1_000  # multiples between bounds that are looked at one by one
+_MAX_CANDIDATES: Final = 10_000  # of so many numbers, what a schema refuses one by one leaves many
+
+
+def _least_common_multiple(first: Fraction | None, second: Fraction | None) -> Fraction | None:
+    if first is None or second is None:
+        return first if second is None else second
+    denominator = math.lcm(first.denominator, second.denominator)
+    return Fraction(math.lcm(int(first * denominator), int(second * denominator)), denominator)
+
+
+def _multiples(spec: NumberSpec) -> Node:
+    """Fixed-point spellings of the multiples of the step within the bounds, less those that are left out."""
+    step = spec.whole_step
+    assert step is not None
+    places = _num_fraction_digits(step)
+    scale = 10**places
+    if places > MAX_DIGITS:
+        raise _too_long()
+    modulus = int(step * scale)
+    # Scaled bounds: the least and the greatest integer X with X / 10**places within the bounds.
+    low = None if spec.low is None else math.ceil(spec.low * scale)
+    if low is not None and spec.low_strict and low == (spec.low or 0) * scale:
+        low += 1
+    high = None if spec.high is None else math.floor(spec.high * scale)
+    if high is not None and spec.high_strict and high == (spec.high or 0) * scale:
+        high -= 1
+    factors = []
+    for other in spec.no_multiples:
+        common = _least_common_multiple(step, other)
+        assert common is not None
+        factors.append(int(common / step))
+    # All that the states of one language have in common.
+    out = (
+        tuple(sorted(factors)),
+        frozenset(int(value * scale) for value in spec.no_values if (value / step).denominator == 1),
+    )
+    positive = _magnitudes(modulus, places, max(low or 0, 0), high, *out)
+    least = max(-high if high is not None else 0, 0)
+    negative = _magnitudes(modulus, places, least, None if low is None else -low, out[0], frozenset(-x for x in out[1]))
+    return ir.choice(positive, ir.concat(_MINUS, negative))
+
+
+def _magnitudes(
+    modulus: int, places: int, low: int, high: int | None, factors: tuple[int, ...], out: frozenset[int]
+) -> Node:
+    if high is not None and high < low:
+        return ir.EMPTY
+    node = _Multiples(_progression(modulus, places, low, high, factors, out), "start", 0, 0)
+    return node if node.is_alive() else ir.EMPTY
+
+
+@dataclass(frozen=True, eq=False)
+class _Progression:
+    """The integers X = n * `modulus`, `low` <= X <= `high`, that are not in `out`, where no factor divides n.
+
+    X stands for X / 10**places.
+    """
+
+    modulus: int
+    places: int
+    low: int
+    high: int | None
+    factors: tuple[int, ...]
+    out: frozenset[int]
+
+    @cached_property
+    def period(self) -> int:
+        """The remainder by which tells whether a number is one of them, the bounds and `out` aside."""
+        return self.modulus * math.lcm(*self.factors)
+
+    @cached_property
+    def is_periodic_from(self) -> int:
+        """From where on only the remainder counts, without a bound above."""
+        return max([self.low, *(value + 1 for value in self.out)])
+
+    @cached_property
+    def periodic(self) -> _Progression:
+        """The same without bounds and exceptions."""
+        return _progression(self.modulus, self.places, 0, None, self.factors, frozenset())
+
+    def has_one(self, first: int, last: int) -> bool:
+        """Whether one of them lies between `first` and `last`."""
+        first = max(first, self.low)
+        if self.high is not None:
+            last = min(last, self.high)
+        n = -(-first // self.modulus)
+        while n * self.modulus <= last:
+            if n * self.modulus not in self.out and all(n % factor for factor in self.factors):
+                return True
+            n += 1
+        return False
+
+
+_progression = lru_cache(maxsize=4096)(_Progression)  # one object for equal ones
+
+
+class _Multiples(Node):
+    """The unsigned numbers of a progression; derived when asked for.
+
+    The state is the number read so far, scaled by the digits after the point, so whether it can still become one of
+    them is arithmetic on an interval and no search. Far up and without an upper bound, only the remainder counts.
+    """
+
+    __slots__ = ("num_read", "phase", "progression", "value")
+
+    can_be_empty = False
+    is_labelled = False
+
+    def __init__(self, progression: _Progression, phase: str, value: int, num_read: int):
+        is_open = phase == "whole" and progression.high is None
+        if is_open and value * 10**progression.places >= progression.is_periodic_from:
+            progression = progression.periodic
+            value %= progression.period
+        self.progression = progression
+        self.phase, self.value = phase, value  # phase: start, zero, whole, point, fraction
+        self.num_read = num_read  # digits after the point, at most `places`
+
+    def _key(self) -> tuple[Hashable, ...]:
+        return (self.progression, self.phase, self.value, self.num_read)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Multiples) and self._key() == other._key()
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+    def is_alive(self) -> bool:
+        """Whether the number can be completed."""
+        those = self.progression
+        if self.phase == "start":
+            return those.high is None or those.has_one(0, those.high)
+        scale: int = 10 ** (those.places - self.num_read)
+        first, last = self.value * scale, (self.value + 1) * scale - 1
+        if those.has_one(first, last):
+            return True
+        if self.phase != "whole":
+            return False
+        if those.high is None:
+            return True  # more digits reach every remainder
+        while first <= those.high:
+            first, last = first * 10, last * 10 + 9
+            if those.has_one(first, last):
+                return True
+        return False
+
+    @property
+    def labels(self) -> tuple[Hashable, ...]:
+        if self.phase in ("start", "point"):
+            return ()
+        value = self.value * 10 ** (self.progression.places - self.num_read)
+        return (None,) if self.progression.has_one(value, value) else ()
+
+    def transitions(self) -> Transitions:
+        rows = []
+        for digit in range(10):
+            after = self._after(digit)
+            if after is not None and after.is_alive():
+                rows.append((1 << (48 + digit), after))
+        if self.phase in ("zero", "whole"):
+            after = self._with("point", self.value, 0)
+            if after.is_alive():
+                rows.append((1 << ord("."), after))
+        by_target: dict[Node, int] = {}
+        for mask, target in rows:
+            by_target[target] = by_target.get(target, 0) | mask
+        return tuple((mask, target) for target, mask in by_target.items())
+
+    def _after(self, digit: int) -> _Multiples | None:
+        if self.phase == "start":
+            return self._with("whole" if digit else "zero", digit, 0)
+        if self.phase == "whole":
+            return self._with("whole", self.value * 10 + digit, 0)
+        if self.phase == "zero":
+            return None
+        if self.num_read < self.progression.places:
+            return self._with("fraction", self.value * 10 + digit, self.num_read + 1)
+        return None if digit else self._with("fraction", self.value, self.num_read)  # zeros do not change the value
+
+    def _with(self, phase: str, value: int, num_read: int) -> _Multiples:
+        return _Multiples(self.progression, phase, value, num_read)
+
+    def __repr__(self) -> str:
+        those = self.progression
+        return f"multiples({those.modulus}e-{those.places}, {those.low}..{those.high}, {self.phase} {self.value})"

@@ -1,0 +1,102 @@
+"""Scalars by value, whatever their spelling: what `uniqueItems` compares while a text is being read.
+
+Equality is JSON's: ``1`` is ``1.0``, ``1e0`` and not ``true``; ``-0`` is ``0``, and so is ``1e-400``, which is
+read as zero; strings are compared after unescaping.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import replace
+from fractions import Fraction
+from typing import Final, TypeAlias
+
+from decodekit.constraints.json_schema.strings import spelled, text
+from decodekit.constraints.json_schema.values import numbers
+from decodekit.constraints.json_schema.values.numbers import NumberSpec
+from decodekit.constraints.json_schema.values.shape import Shape
+from decodekit.constraints.language import ir
+from decodekit.constraints.language.node import Node
+
+Scalar: TypeAlias = tuple[str, str | Fraction]
+"""("string", its text), ("number", its value), ("word", ``null``, ``true`` or ``false``)."""
+
+_MAX_LISTED: Final = 100  # the numbers of a range that are listed one by one
+_MAX_WORDS: Final = 10_000  # of a list of words that are listed without those that are gone
+_WORDS: Final = ("null", "true", "false")
+
+
+def read(lexeme: bytes) -> Scalar:
+    """The scalar that a text stands for; white space around it is allowed."""
+    lexeme = lexeme.strip(b" \t\r\n")
+    if lexeme.startswith(b'"'):
+        return "string", json.loads(lexeme)
+    written = lexeme.decode()
+    return ("word", written) if written in _WORDS else ("number", numbers.read(written))
+
+
+def language(shape: Shape, *, without: Iterable[Scalar] = ()) -> Node:
+    """The texts of the scalars of a shape but some; of numbers that are compared, the spellings that can be."""
+    taken = frozenset(without)
+    parts = [ir.literal(word.encode()) for word in _words(shape) if ("word", word) not in taken]
+    strings = shape.strings
+    if not strings.is_empty:
+        used = {value for kind, value in taken if kind == "string" and isinstance(value, str)}
+        listed = spelled.texts(strings, _MAX_WORDS) if used and text.first_characters(strings) is not None else None
+        if listed is not None:  # what is left of a list is a list
+            strings = text.words([value for value in listed if value not in used])
+        elif used:
+            strings = text.without(strings, text.words(sorted(used)))
+        if not strings.is_empty:
+            parts.append(text.quoted(strings))
+    refused = frozenset(value for kind, value in taken if kind == "number" and isinstance(value, Fraction))
+    parts += [node for spec in shape.numbers if not (node := _without(spec, refused)).is_empty]
+    return ir.choice(*parts)
+
+
+def _without(spec: NumberSpec, refused: frozenset[Fraction]) -> Node:
+    if not refused:
+        return spec.node()
+    values = numbers.members(spec, _MAX_LISTED + len(refused)) if not spec.languages else spec.values
+    if values is not None:  # what is left is a list, and a list needs no complement
+        return replace(spec, values=values - refused).node()
+    return spec.meet(numbers.not_values(refused)).node()
+
+
+def language_of(scalar: Scalar) -> Node:
+    """The texts of one scalar."""
+    kind, value = scalar
+    if isinstance(value, Fraction):
+        return NumberSpec(values=frozenset({value})).node()
+    return text.quoted(text.words([value])) if kind == "string" else ir.literal(value.encode())
+
+
+def belongs(scalar: Scalar, shape: Shape) -> bool:
+    """Whether a scalar is one of a shape's values."""
+    kind, value = scalar
+    if isinstance(value, Fraction):
+        one = NumberSpec(values=frozenset({value}))
+        return any(not spec.meet(one).node().is_empty for spec in shape.numbers)
+    return text.matches(shape.strings, value) if kind == "string" else value in _words(shape)
+
+
+def members(shape: Shape, limit: int) -> frozenset[Scalar] | None:
+    """The scalars of a shape if there are at most `limit`, else None."""
+    found: set[Scalar] = {("word", word) for word in _words(shape)}
+    for spec in shape.numbers:
+        values = numbers.members(spec, limit)
+        if values is None:
+            return None
+        found.update(("number", value) for value in values)
+    if not shape.strings.is_empty:
+        texts = spelled.texts(shape.strings, limit)
+        if texts is None:
+            return None
+        found.update(("string", value) for value in texts)
+    return frozenset(found) if len(found) <= limit else None
+
+
+def _words(shape: Shape) -> tuple[str, ...]:
+    flags = (shape.has_null, shape.has_true, shape.has_false)
+    return tuple(word for word, is_member in zip(_WORDS, flags, strict=True) if is_member)

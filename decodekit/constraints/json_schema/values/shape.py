@@ -1,0 +1,455 @@
+"""Sets of JSON values as an algebra: one part for each of the six types, united and intersected part by part.
+
+A `Shape` is a disjunction of *atoms*. Strings and numbers are languages, so their part is closed under every Boolean
+operation. Objects and arrays are lists of specs, each a conjunction: what the keywords of one branch ask of the same
+object. The values below a spec are *goals*, conjunctions of schemas by reference, which are looked into only when a
+text reaches them; that is what lets schemas recurse, and a large one start at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
+from typing import Final, TypeAlias, TypeVar
+
+from decodekit.constraints.json_schema.strings import text
+from decodekit.constraints.json_schema.values.numbers import NO_CONDITION, NumberSpec
+from decodekit.constraints.language import ir
+from decodekit.constraints.language.node import Node
+from decodekit.errors import ResourceLimitError
+
+Literal: TypeAlias = int
+"""A schema, asserted or denied: twice the number of its location, plus one if denied."""
+Goal: TypeAlias = frozenset[Literal]
+"""A conjunction of literals: what one value has to satisfy."""
+
+TRUE: Final[Goal] = frozenset()
+FALSE: Final[Goal] = frozenset({1})  # location 0 admits everything; its denial admits nothing
+
+MAX_ALTERNATIVES: Final = 512
+"""Bound on the specs of one type in a shape."""
+
+
+def conjunction(*goals: Goal) -> Goal:
+    """All literals together, FALSE if two of them contradict each other outright."""
+    literals = frozenset().union(*goals)
+    if len(literals) < 2:  # as mostly
+        return TRUE if 0 in literals else literals
+    literals -= {0}
+    return FALSE if 1 in literals or any(literal ^ 1 in literals for literal in literals) else literals
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """`properties`, `patternProperties` and `additionalProperties` of one schema object, which know each other.
+
+    Compared by identity: a part belongs to one schema.
+
+    Attributes:
+        names: goal of each declared property.
+        patterns: body language of keys and goal of each pattern.
+        additional: goal of the keys that neither names nor patterns cover.
+    """
+
+    names: dict[str, Goal] = field(default_factory=dict)
+    patterns: tuple[tuple[Node, Goal], ...] = ()
+    additional: Goal = TRUE
+
+    def goal(self, key: str) -> Goal:
+        """What this part asks of the value at `key`."""
+        if not self.patterns:
+            return self.names.get(key, self.additional)
+        goals = [goal for language, goal in self.patterns if text.matches(language, key)]
+        if key in self.names:
+            goals.append(self.names[key])
+        return conjunction(*goals) if goals else self.additional
+
+
+@lru_cache(maxsize=16_384)
+def single(name: str, goal: Goal) -> Part:
+    """What is asked of one property alone; the same part for the same goal, so that equal conditions are seen to be."""
+    return Part({name: goal})
+
+
+@dataclass(frozen=True)
+class Witness:
+    """An obligation: some property has a key of the body language `keys` and a value that satisfies `goal`."""
+
+    keys: Node
+    goal: Goal
+
+
+@dataclass(frozen=True)
+class SeenKeys:
+    """The properties that the schemas of one conjunction have evaluated, for an `unevaluatedProperties` around them.
+
+    Attributes:
+        names: of `properties`. `patterns`: body languages of `patternProperties`.
+        is_all: every property, because of `additionalProperties` or an inner `unevaluatedProperties`.
+    """
+
+    names: frozenset[str] = frozenset()
+    patterns: tuple[Node, ...] = ()
+    is_all: bool = False
+
+    def meet(self, other: SeenKeys) -> SeenKeys:
+        """What either of two schemas, which both hold, has evaluated."""
+        if self.is_all or not other:
+            return self
+        if other.is_all or not self:
+            return other
+        return SeenKeys(self.names | other.names, tuple(dict.fromkeys(self.patterns + other.patterns)))
+
+    def __bool__(self) -> bool:
+        return self.is_all or bool(self.names or self.patterns)
+
+
+@dataclass(frozen=True)
+class SeenItems:
+    """The items that the schemas of one conjunction have evaluated, for an `unevaluatedItems` around them.
+
+    Attributes:
+        num_items: so many from the first on. `is_all`: every item.
+        goals: the items that satisfy one of these (`contains`).
+    """
+
+    num_items: int = 0
+    is_all: bool = False
+    goals: frozenset[Goal] = frozenset()
+
+    def meet(self, other: SeenItems) -> SeenItems:
+        """What either of two schemas, which both hold, has evaluated."""
+        if self.is_all or not other:
+            return self
+        if other.is_all or not self:
+            return other
+        return SeenItems(max(self.num_items, other.num_items), False, self.goals | other.goals)
+
+    def __bool__(self) -> bool:
+        return self.is_all or bool(self.num_items or self.goals)
+
+
+_NO_KEYS: Final = SeenKeys()
+_NO_ITEMS: Final = SeenItems()
+
+
+@dataclass(frozen=True)
+class ObjectSpec:
+    """A conjunction of conditions on an object.
+
+    Attributes:
+        parts: all of them hold.
+        required: names that occur, in the order in which they were asked for.
+        names: goals of the key itself (`propertyNames`).
+        witnesses: obligations, each to be met by some property.
+        seen: no condition, but what was evaluated; empty unless an `unevaluatedProperties` is about to ask.
+        excluding: literals that do not hold, still to be multiplied out (`Semantics.shape` does it).
+    """
+
+    parts: tuple[Part, ...] = ()
+    required: tuple[str, ...] = ()
+    min_properties: int = 0
+    max_properties: int | None = None
+    names: Goal = TRUE
+    witnesses: tuple[Witness, ...] = ()
+    seen: SeenKeys = _NO_KEYS
+    excluding: frozenset[Literal] = frozenset()
+
+    def meet(self, other: ObjectSpec) -> ObjectSpec:
+        """The objects of both."""
+        return ObjectSpec(
+            tuple(dict.fromkeys(self.parts + other.parts)),
+            tuple(dict.fromkeys(self.required + other.required)),
+            max(self.min_properties, other.min_properties),
+            _least(self.max_properties, other.max_properties),
+            conjunction(self.names, other.names),
+            tuple(dict.fromkeys(self.witnesses + other.witnesses)),
+            self.seen.meet(other.seen),
+            self.excluding | other.excluding,
+        )
+
+    def goal(self, key: str) -> Goal:
+        """What the value at `key` has to satisfy."""
+        return conjunction(*(part.goal(key) for part in self.parts))
+
+    @property
+    def num_conditions(self) -> int:
+        """How much it asks."""
+        return len(self.parts) + len(self.required) + len(self.witnesses)
+
+    def takes_in(self, other: ObjectSpec) -> bool:
+        """Whether each object of `other` is one of this spec, as far as that is plain to see."""
+        return (
+            set(self.parts) <= set(other.parts)
+            and set(self.required) <= set(other.required)
+            and set(self.witnesses) <= set(other.witnesses)
+            and self.min_properties <= other.min_properties
+            and _is_at_most(other.max_properties, self.max_properties)
+            and self.names <= other.names
+            and self.seen == other.seen
+            and self.excluding <= other.excluding
+        )
+
+    @cached_property
+    def declared(self) -> tuple[str, ...]:
+        """The declared names in their order, then required names that no part declares."""
+        return tuple(dict.fromkeys([name for part in self.parts for name in part.names] + list(self.required)))
+
+
+@dataclass(frozen=True)
+class Contains:
+    """Between `min` and `max` items from index `start` on satisfy `goal`; those that do not count satisfy `denied`."""
+
+    goal: Goal
+    denied: Goal
+    min: int
+    max: int | None
+    start: int = 0
+
+
+@dataclass(frozen=True)
+class ArraySpec:
+    """A conjunction of conditions on an array: the goals of the first items, of all later ones, and counts.
+
+    Attributes:
+        is_unique: no two items are equal. `is_repeating`: two items are.
+        seen: no condition, but what was evaluated; empty unless an `unevaluatedItems` is about to ask.
+        excluding: as in `ObjectSpec`.
+    """
+
+    prefix: tuple[Goal, ...] = ()
+    rest: Goal = TRUE
+    min_items: int = 0
+    max_items: int | None = None
+    contains: tuple[Contains, ...] = ()
+    is_unique: bool = False
+    is_repeating: bool = False
+    seen: SeenItems = _NO_ITEMS
+    excluding: frozenset[Literal] = frozenset()
+
+    def goal(self, index: int) -> Goal:
+        """What the item at `index` has to satisfy."""
+        return self.prefix[index] if index < len(self.prefix) else self.rest
+
+    @property
+    def num_conditions(self) -> int:
+        """How much it asks."""
+        return len(self.prefix) + len(self.contains) + self.min_items
+
+    def takes_in(self, other: ArraySpec) -> bool:
+        """Whether each array of `other` is one of this spec, as far as that is plain to see."""
+        return (
+            all(self.goal(index) <= other.goal(index) for index in range(max(len(self.prefix), len(other.prefix)) + 1))
+            and set(self.contains) <= set(other.contains)
+            and self.min_items <= other.min_items
+            and _is_at_most(other.max_items, self.max_items)
+            and self.is_unique <= other.is_unique
+            and self.is_repeating <= other.is_repeating
+            and self.seen == other.seen
+            and self.excluding <= other.excluding
+        )
+
+    def meet(self, other: ArraySpec) -> ArraySpec:
+        """The arrays of both."""
+        num_prefix = max(len(self.prefix), len(other.prefix))
+        return ArraySpec(
+            tuple(conjunction(self.goal(index), other.goal(index)) for index in range(num_prefix)),
+            conjunction(self.rest, other.rest),
+            max(self.min_items, other.min_items),
+            _least(self.max_items, other.max_items),
+            tuple(dict.fromkeys(self.contains + other.contains)),
+            self.is_unique or other.is_unique,
+            self.is_repeating or other.is_repeating,
+            self.seen.meet(other.seen),
+            self.excluding | other.excluding,
+        )
+
+
+ANY_OBJECT: Final = ObjectSpec()
+ANY_ARRAY: Final = ArraySpec()
+
+
+def _is_at_most(first: int | None, second: int | None) -> bool:
+    """Of two bounds, None for no bound."""
+    return second is None or (first is not None and first <= second)
+
+
+def _least(first: int | None, second: int | None) -> int | None:
+    return second if first is None else first if second is None else min(first, second)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A set of JSON values.
+
+    Attributes:
+        has_null, has_true, has_false: whether these values belong to it.
+        strings: body language. `numbers`, `objects`, `arrays`: alternatives.
+    """
+
+    has_null: bool = False
+    has_true: bool = False
+    has_false: bool = False
+    strings: Node = ir.EMPTY
+    numbers: tuple[NumberSpec, ...] = ()
+    objects: tuple[ObjectSpec, ...] = ()
+    arrays: tuple[ArraySpec, ...] = ()
+
+    def meet(self, other: Shape) -> Shape:
+        """The values of both."""
+        if self is EVERYTHING or other is EVERYTHING:
+            return other if self is EVERYTHING else self
+        return Shape(
+            self.has_null and other.has_null,
+            self.has_true and other.has_true,
+            self.has_false and other.has_false,
+            text.meet(self.strings, other.strings),
+            _both(self.numbers, other.numbers, NO_CONDITION),
+            _both(self.objects, other.objects, ANY_OBJECT),
+            _both(self.arrays, other.arrays, ANY_ARRAY),
+        )
+
+    def join(self, other: Shape) -> Shape:
+        """The values of either."""
+        strings = text.BODY if text.BODY in (self.strings, other.strings) else ir.choice(self.strings, other.strings)
+        return Shape(
+            self.has_null or other.has_null,
+            self.has_true or other.has_true,
+            self.has_false or other.has_false,
+            strings,
+            _unique([*self.numbers, *other.numbers], NO_CONDITION),
+            _unique(_present_or_absent([*self.objects, *other.objects]), ANY_OBJECT),
+            _unique([*self.arrays, *other.arrays], ANY_ARRAY),
+        )
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether no alternative excludes a literal that is not multiplied out."""
+        return not (any(spec.excluding for spec in self.objects) or any(spec.excluding for spec in self.arrays))
+
+    def excluding(self, literal: Literal) -> Shape:
+        """The same scalars, and the objects and arrays that do not satisfy a literal, which is left to be settled."""
+        objects = tuple([replace(spec, excluding=spec.excluding | {literal}) for spec in self.objects])
+        arrays = tuple([replace(spec, excluding=spec.excluding | {literal}) for spec in self.arrays])
+        return replace(self, objects=objects, arrays=arrays)
+
+    @property
+    def has_seen(self) -> bool:
+        """Whether some alternative tells what it has evaluated."""
+        return any(spec.seen for spec in self.objects) or any(spec.seen for spec in self.arrays)
+
+    def unseen(self) -> Shape:
+        """The same values, without what was evaluated."""
+        if not self.has_seen:
+            return self
+        objects = _unique([replace(spec, seen=_NO_KEYS) for spec in self.objects], ANY_OBJECT)
+        return replace(
+            self, objects=objects, arrays=_unique([replace(spec, seen=_NO_ITEMS) for spec in self.arrays], ANY_ARRAY)
+        )
+
+    def without_compounds(self) -> Shape:
+        """The scalars among the values."""
+        return replace(self, objects=(), arrays=())
+
+    def only(self, *types: str) -> Shape:
+        """The values of these types (JSON Schema's names, "number" for every number)."""
+        return Shape(
+            self.has_null and "null" in types,
+            self.has_true and "boolean" in types,
+            self.has_false and "boolean" in types,
+            self.strings if "string" in types else ir.EMPTY,
+            self.numbers if "number" in types else (),
+            self.objects if "object" in types else (),
+            self.arrays if "array" in types else (),
+        )
+
+
+EVERYTHING: Final = Shape(True, True, True, text.BODY, (NO_CONDITION,), (ANY_OBJECT,), (ANY_ARRAY,))
+"""All JSON values."""
+NOTHING: Final = Shape()
+"""No value."""
+
+
+def restrict(
+    strings: Node = text.BODY,
+    numbers: tuple[NumberSpec, ...] = EVERYTHING.numbers,
+    objects: tuple[ObjectSpec, ...] = EVERYTHING.objects,
+    arrays: tuple[ArraySpec, ...] = EVERYTHING.arrays,
+) -> Shape:
+    """All values except that one type is limited: a keyword says nothing about the other types."""
+    return Shape(True, True, True, strings, numbers, objects, arrays)
+
+
+def _both(first: tuple[_S, ...], second: tuple[_S, ...], anything: _S) -> tuple[_S, ...]:
+    """The alternatives of both: every pair, unless one side has none or asks for nothing, as is usual."""
+    if not first or not second:
+        return ()
+    if len(second) == 1 and second[0] is anything:
+        return limited(first)
+    if len(first) == 1 and first[0] is anything:
+        return limited(second)
+    if len(first) * len(second) > MAX_ALTERNATIVES**2:
+        raise _too_many()
+    pairs = [a.meet(b) for a in first for b in second]
+    return _unique([both for both in pairs if not (isinstance(both, NumberSpec) and both.is_impossible)], anything)
+
+
+def _present_or_absent(specs: list[ObjectSpec]) -> list[ObjectSpec]:
+    """Objects without a property, or with it and a value that satisfies a goal: one condition on the property.
+
+    A denied schema with properties and `required` is full of such pairs, and alternatives multiply.
+    """
+    absent = {name for spec in specs if (name := _absent_name(spec)) is not None}
+    if not absent:
+        return specs
+    joined, found = [], set()
+    for spec in specs:
+        if len(spec.required) == 1 and spec.required[0] in absent and len(spec.parts) == 1:
+            name, part = spec.required[0], spec.parts[0]
+            if spec == ObjectSpec((part,), (name,)) and part is single(name, part.names.get(name, TRUE)):
+                joined.append(ObjectSpec((part,)))
+                found.add(name)
+                continue
+        joined.append(spec)
+    return [spec for spec in joined if _absent_name(spec) not in found]
+
+
+def _absent_name(spec: ObjectSpec) -> str | None:
+    """The name if all that a spec asks is that a property does not occur."""
+    if len(spec.parts) == 1 and len(spec.parts[0].names) == 1 and not spec.required:
+        part = spec.parts[0]
+        (name,) = part.names
+        if part is single(name, FALSE) and spec == ObjectSpec((part,)):
+            return name
+    return None
+
+
+_Spec = TypeVar("_Spec", ObjectSpec, ArraySpec)
+_S = TypeVar("_S", NumberSpec, ObjectSpec, ArraySpec)
+
+
+def _unique(specs: list[_S], anything: _S) -> tuple[_S, ...]:
+    """Without repetition; one spec without conditions takes the others in, except those that evaluated something."""
+    unique: tuple[_S, ...] = tuple(dict.fromkeys(specs))
+    if anything in unique:
+        unique = tuple([spec for spec in unique if spec == anything or getattr(spec, "seen", None)])
+    return limited(unique)
+
+
+def limited(specs: Sequence[_S]) -> tuple[_S, ...]:
+    """The same specs.
+
+    Raises:
+        ResourceLimitError: more than `MAX_ALTERNATIVES`.
+    """
+    if len(specs) > MAX_ALTERNATIVES:
+        raise _too_many()
+    return tuple(specs)
+
+
+def _too_many() -> ResourceLimitError:
+    return ResourceLimitError(
+        f"the combinations of anyOf, oneOf, not and if give more than {MAX_ALTERNATIVES} alternatives",
+        hint='fewer combined branches, or branches told apart by a "const" property',
+    )

@@ -1,0 +1,744 @@
+"""Regular languages of bytes as immutable, hash-consed expressions with symbolic derivatives.
+
+Every lexical language of the engine (a regex, a JSON string, the keys of an object) is a `Node`. Nodes are made by the
+constructors below, which simplify as they build, and equal structure is the same object, so that a derivative is often
+an object that exists already: the reachable derivatives *are* the states of the automaton, made when they are needed.
+
+A node may mark the ends of its words with labels, `concat(literal(b"true"), accept("bool"))`: the engine reports the
+labels of a word when it ends. If a word passes several labels, the last one counts; None means no label.
+
+Sources: J. Brzozowski, Derivatives of regular expressions (1964); S. Owens, J. Reppy, A. Turon, Regular-expression
+derivatives re-examined (2009), here with whole rows of transitions in place of classes and single derivatives.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Hashable, Iterable, Iterator
+from typing import Final
+from weakref import WeakKeyDictionary, WeakValueDictionary, ref
+
+from decodekit.constraints.language.node import EMPTY as EMPTY
+from decodekit.constraints.language.node import ByteMask, Node, Transitions
+
+ALL_BYTES: Final[ByteMask] = (1 << 256) - 1
+
+_LITERAL_CHUNK: Final = 256  # a longer literal is a chain of such chunks, so that a derivative copies few bytes
+_FACTOR_DEPTH: Final = 40  # bound on the recursion of factoring; beyond it a choice is merely larger
+
+_lock = threading.RLock()
+_interned: WeakValueDictionary[tuple[object, ...], Node] = WeakValueDictionary()
+_foreign: WeakKeyDictionary[Node, ref[Node]] = WeakKeyDictionary()
+
+
+class _Interned(Node):
+    """Base of the nodes of this module: hash-consed, with their transitions kept."""
+
+    __slots__ = ("_bounds", "_labels", "_saturated", "_transitions", "can_be_empty", "has_counts", "is_labelled")
+
+    can_be_empty: bool
+    is_labelled: bool
+    has_counts: bool
+    _labels: tuple[Hashable, ...]
+    _saturated: dict[int, Node] | None
+    _transitions: Transitions | None
+    _bounds: tuple[int, int] | None
+
+    def _finish(
+        self, labels: tuple[Hashable, ...], can_be_empty: bool, is_labelled: bool, has_counts: bool = False
+    ) -> None:
+        self._labels = labels
+        self.has_counts = has_counts
+        self._saturated = None
+        self._transitions = None
+        self.can_be_empty = can_be_empty
+        self.is_labelled = is_labelled
+
+    def saturated(self, limit: int) -> Node:
+        """As in `Node`; remembered, because a node may occur in others many times."""
+        if not self.has_counts:
+            return self
+        if self._saturated is None:
+            self._saturated = {}
+        known = self._saturated.get(limit)
+        if known is None:
+            known = self._saturated[limit] = self._saturate(limit)
+        return known
+
+    @property
+    def labels(self) -> tuple[Hashable, ...]:
+        return self._labels
+
+    def transitions(self) -> Transitions:
+        known = self._transitions
+        if known is None:
+            known = self._transitions = self._derive()
+        return known
+
+    def _derive(self) -> Transitions:
+        raise NotImplementedError
+
+    def bounds(self) -> tuple[int, int] | None:
+        """As in `Node`; kept."""
+        try:
+            return self._bounds
+        except AttributeError:
+            self._bounds = self._bound()
+            return self._bounds
+
+    def _bound(self) -> tuple[int, int] | None:
+        return None
+
+    def __reduce__(self) -> tuple[object, ...]:
+        raise TypeError("nodes are made anew from their constraint in each process; pickle the constraint")
+
+
+class Accept(_Interned):
+    """The empty word, with a label."""
+
+    __slots__ = ("label",)
+
+    def __init__(self, label: Hashable) -> None:
+        self.label = label
+        self._finish((label,), False, label is not None)
+
+    def _derive(self) -> Transitions:
+        return ()
+
+    def _bound(self) -> tuple[int, int]:
+        return 0, 0
+
+    def __repr__(self) -> str:
+        return "EPSILON" if self.label is None else f"accept({self.label!r})"
+
+
+class Bytes(_Interned):
+    """One byte out of a set."""
+
+    __slots__ = ("mask",)
+
+    def __init__(self, mask: ByteMask) -> None:
+        self.mask = mask
+        self._finish((), False, False)
+
+    def _derive(self) -> Transitions:
+        return ((self.mask, EPSILON),)
+
+    def _bound(self) -> tuple[int, int]:
+        return 1, 1
+
+    def __repr__(self) -> str:
+        return f"byte_set({_show_bytes(self.mask)})"
+
+
+class Literal(_Interned):
+    """One word of at least two bytes."""
+
+    __slots__ = ("text",)
+
+    def __init__(self, text: bytes) -> None:
+        self.text = text
+        self._finish((), False, False)
+
+    def _derive(self) -> Transitions:
+        return ((1 << self.text[0], literal(self.text[1:])),)
+
+    def _bound(self) -> tuple[int, int]:
+        return len(self.text), len(self.text)
+
+    def __repr__(self) -> str:
+        return f"literal({self.text!r})"
+
+
+class Concat(_Interned):
+    """A word of `head`, then a word of `tail`; nested to the right, so `head` is no Concat."""
+
+    __slots__ = ("head", "tail")
+
+    def __init__(self, head: Node, tail: Node) -> None:
+        self.head, self.tail = head, tail
+        labels = _pass_labels(head.labels, tail.labels) if head.labels and tail.labels else ()
+        is_labelled = tail.is_labelled or head.is_labelled
+        has_counts = head.has_counts or tail.has_counts
+        self._finish(labels, head.can_be_empty or tail.can_be_empty, is_labelled, has_counts)
+
+    def _saturate(self, limit: int) -> Node:
+        parts: list[Node] = []
+        node: Node = self
+        while isinstance(node, Concat) and node.has_counts:
+            parts.append(node.head.saturated(limit))
+            node = node.tail
+        return concat(*parts, node.saturated(limit))
+
+    def forget(self) -> None:
+        """As in `Node`, unless the search for a word may need the transitions again."""
+        if not self.can_be_empty:
+            self._transitions = None
+
+    def _is_empty(self) -> bool:
+        node: Node = self
+        while isinstance(node, Concat) and node.can_be_empty:
+            if node.head.is_empty:
+                return True
+            node = node.tail
+        return node.is_empty
+
+    def _derive(self) -> Transitions:
+        rows: list[tuple[ByteMask, Node]] = []
+        node: Node = self
+        while isinstance(node, Concat):  # a loop, not a recursion: a chain of optional parts may be long
+            head, tail = node.head, node.tail
+            rows += ((mask, concat(target, tail)) for mask, target in head.transitions())
+            for label in head.labels:
+                if label is not None:
+                    rows += ((mask, concat(accept(label), target)) for mask, target in tail.transitions())
+            if None not in head.labels:
+                return merge(rows)
+            node = tail
+        rows += node.transitions()
+        return merge(rows)
+
+    def _bound(self) -> tuple[int, int] | None:
+        least = most = 0
+        for part in reversed(_chain(self)):  # a loop, as above
+            bounds = part.bounds()
+            if bounds is None:
+                return None
+            # Who stands inside the part still has to read what follows it.
+            most = max(bounds[1] + least, most)
+            least += bounds[0]
+        return least, most
+
+    def __repr__(self) -> str:
+        return f"concat({', '.join(map(repr, _chain(self)))})"
+
+
+class Choice(_Interned):
+    """A word of any of the options."""
+
+    __slots__ = ("options",)
+
+    def __init__(self, options: tuple[Node, ...]) -> None:
+        self.options = options
+        labels = tuple(dict.fromkeys(label for option in options for label in option.labels))
+        # One option that cannot be empty is enough.
+        can_be_empty = all(option.can_be_empty for option in options)
+        is_labelled = any(option.is_labelled for option in options)
+        self._finish(labels, can_be_empty, is_labelled, any(option.has_counts for option in options))
+
+    def _saturate(self, limit: int) -> Node:
+        return choice(*(option.saturated(limit) for option in self.options))
+
+    def _is_empty(self) -> bool:
+        return all(option.is_empty for option in self.options)
+
+    def _derive(self) -> Transitions:
+        return merge([row for option in self.options for row in option.transitions()])
+
+    def _bound(self) -> tuple[int, int] | None:
+        bounds = [option.bounds() for option in self.options]
+        known = [one for one in bounds if one is not None]
+        if len(known) < len(bounds):
+            return None
+        return min(least for least, _ in known), max(most for _, most in known)
+
+    def __repr__(self) -> str:
+        return f"choice({', '.join(map(repr, self.options))})"
+
+
+class Both(_Interned):
+    """The words that all operands have in common.
+
+    Often one operand only counts the letters of an alphabet (see `declare_alphabet`): A & X{0,n}, where the words of A
+    consist of words of X. For the next k bytes that is A alone, if n is at least k + m and m bytes complete whatever
+    has been read of a word of A: no count that is met on the way, and none that is needed after it, exceeds n.
+    """
+
+    __slots__ = ("operands",)
+
+    def __init__(self, operands: tuple[Node, ...]) -> None:
+        self.operands = operands
+        has_counts = len(operands) == 2 and any(operand.has_counts for operand in operands)
+        self._finish(_meet_labels(operands), True, any(operand.is_labelled for operand in operands), has_counts)
+
+    def _saturate(self, limit: int) -> Node:
+        for one, other in (self.operands, self.operands[::-1]):
+            rest, count = (one.head, one.tail) if isinstance(one, Concat) else (None, one)
+            if not isinstance(count, Repeat) or count.body not in _alphabets or count.max is None:
+                continue
+            if rest is not None and rest not in _alphabets[count.body]:
+                continue  # not the rest of a letter, but a condition of its own
+            bounds = other.bounds()
+            if bounds is None or other.can_be_empty or limit + bounds[1] > count.max:
+                continue
+            if count.min == 0 or (count.min == 1 and rest is None and not other.labels):
+                return other.saturated(limit)
+        return self
+
+    def _derive(self) -> Transitions:
+        rows: list[tuple[ByteMask, tuple[Node, ...]]] = [(ALL_BYTES, ())]
+        for operand in self.operands:
+            rows = [
+                (common, (*targets, target))
+                for mask, targets in rows
+                for other, target in operand.transitions()
+                if (common := mask & other)
+            ]
+        return merge([(mask, both(*targets)) for mask, targets in rows])
+
+    def __repr__(self) -> str:
+        return f"both({', '.join(map(repr, self.operands))})"
+
+
+class Complement(_Interned):
+    """The byte strings that are no words of `operand`."""
+
+    __slots__ = ("operand",)
+
+    def __init__(self, operand: Node) -> None:
+        self.operand = operand
+        self._finish(() if operand.labels else (None,), True, False)
+
+    def _derive(self) -> Transitions:
+        rows: list[tuple[ByteMask, Node]] = []
+        rest = ALL_BYTES
+        for mask, target in self.operand.transitions():
+            rows.append((mask, complement(target)))
+            rest &= ~mask
+        if rest:
+            rows.append((rest, ANYTHING))
+        return merge(rows)
+
+    def __repr__(self) -> str:
+        return "ANYTHING" if self.operand is EMPTY else f"complement({self.operand!r})"
+
+
+class Repeat(_Interned):
+    """Between `min` and `max` words of `body`; `max` None has no bound.
+
+    `min` is 0 if the body has the empty word without a label. It counts if the empty word has a label: of two rounds of
+    ``choice(byte_set(b"a"), accept("x"))``, one that reads ``a`` leaves one that reads nothing and has the label.
+    """
+
+    __slots__ = ("body", "max", "min")
+
+    def __init__(self, body: Node, min_: int, max_: int | None) -> None:
+        self.body, self.min, self.max = body, min_, max_
+        labels = body.labels if min_ else tuple(dict.fromkeys((None, *body.labels)))
+        has_counts = body.has_counts or min_ > 1 or max_ is not None
+        self._finish(labels, min_ > 0 and body.can_be_empty, body.is_labelled, has_counts)
+
+    def _saturate(self, limit: int) -> Node:
+        # Every round that counts reads a byte at least, so at most `limit` of them are seen.
+        high = None if self.max is None or self.max > limit else self.max
+        return repeat(self.body.saturated(limit), min(self.min, limit + 1), high)
+
+    def _is_empty(self) -> bool:
+        return self.body.is_empty
+
+    def _derive(self) -> Transitions:
+        num_left = None if self.max is None else self.max - 1
+        rest = repeat(self.body, max(self.min - 1, 0), num_left)
+        rows = [(mask, concat(target, rest)) for mask, target in self.body.transitions()]
+        # Rounds that read nothing may be taken to come last, behind the last label. Only where `min` needs one for want
+        # of other rounds, another label may follow it: then it comes first, as often as is needed.
+        if self.min > 1 and self.body.labels:
+            rest = repeat(self.body, 0, None if num_left is None else num_left - 1)
+            for label in self.body.labels:
+                rows += ((mask, concat(accept(label), target, rest)) for mask, target in self.body.transitions())
+        return merge(rows)
+
+    def _bound(self) -> tuple[int, int] | None:
+        bounds = self.body.bounds()
+        if bounds is None:
+            return None
+        least, most = bounds
+        return self.min * least, max(self.min * least, most + max(self.min - 1, 0) * least)
+
+    def __repr__(self) -> str:
+        return f"repeat({self.body!r}, {self.min}, {self.max})"
+
+
+def _pass_labels(before: tuple[Hashable, ...], after: tuple[Hashable, ...]) -> tuple[Hashable, ...]:
+    """Labels of the empty word in a concatenation: the last label that is passed counts."""
+    return tuple(dict.fromkeys(first if last is None else last for last in after for first in before))
+
+
+def _meet_labels(operands: tuple[Node, ...]) -> tuple[Hashable, ...]:
+    labels: tuple[Hashable, ...] = (None,)
+    for operand in operands:
+        if not operand.labels:
+            return ()
+        if operand.labels != (None,):
+            labels = operand.labels  # `both` admits one labelled operand at most
+    return labels
+
+
+def _intern(kind: type[_Interned], identity: Hashable, *arguments: object) -> Node:
+    """The one node of this kind and identity, which names its parts by `id`.
+
+    A key that held the parts themselves would keep alive every node that is reached from its own derivative. An `id` is
+    safe because a node holds its parts, and leaves the table before it lets go of them.
+    """
+    key = (kind.__name__, identity)  # of atoms alone, so that the garbage collector need not look at it
+    with _lock:
+        node = _interned.get(key)
+        if node is None:
+            node = _interned[key] = kind(*arguments)
+        return node
+
+
+def _canonical(node: Node) -> Node:
+    """The node itself, or the equal node of another module that was met first, so that identity is equality."""
+    if isinstance(node, _Interned) or node is EMPTY:
+        return node
+    with _lock:
+        reference = _foreign.get(node)
+        known = None if reference is None else reference()
+        if known is None:
+            _foreign[node] = ref(node)
+            return node
+        return known
+
+
+def _ids(nodes: Iterable[Node]) -> tuple[int, ...]:
+    return tuple(sorted(map(id, nodes)))
+
+
+def accept(label: Hashable) -> Node:
+    """The empty word, whose end carries `label`. ``concat(word, accept(label))`` labels the end of a word."""
+    return _intern(Accept, (type(label), label), label)  # the type too: True is not 1
+
+
+EPSILON: Final[Node] = accept(None)
+"""The language of the empty word, without a label."""
+
+
+def byte_set(members: Iterable[int] | ByteMask) -> Node:
+    """One byte out of `members`, given as bytes 0..255 or as a 256-bit integer."""
+    mask = members if isinstance(members, int) else 0
+    if not isinstance(members, int):
+        for member in members:
+            if not 0 <= member <= 255:
+                raise ValueError(f"{member} is not a byte")
+            mask |= 1 << member
+    if not 0 <= mask <= ALL_BYTES:
+        raise ValueError("a byte set has 256 bits")
+    return _intern(Bytes, mask, mask) if mask else EMPTY
+
+
+def literal(text: bytes) -> Node:
+    """The one word `text`."""
+    if len(text) <= 1:
+        return byte_set(text) if text else EPSILON
+    if len(text) <= _LITERAL_CHUNK:
+        return _intern(Literal, text, text)
+    return concat(*(literal(text[i : i + _LITERAL_CHUNK]) for i in range(0, len(text), _LITERAL_CHUNK)))
+
+
+def concat(*nodes: Node) -> Node:
+    """Words of the nodes, one after the other."""
+    if len(nodes) == 2 and not isinstance(nodes[0], Concat):  # the case of derivatives
+        head, tail = nodes
+        return EMPTY if head is EMPTY or tail is EMPTY else _concat_two(head, tail)
+    result: Node | None = None
+    for node in reversed(nodes):
+        if node is EMPTY:
+            return EMPTY
+        if result is None:
+            result = node
+            continue
+        for part in reversed(_chain(node)):
+            result = _concat_two(part, result)
+    return EPSILON if result is None else result
+
+
+def _concat_two(head: Node, tail: Node) -> Node:
+    if head is EPSILON:
+        return tail
+    if tail is EPSILON:
+        return head
+    if isinstance(head, Accept):
+        if isinstance(tail.head if isinstance(tail, Concat) else tail, Accept) or None not in _possible_labels(tail):
+            return tail
+        if isinstance(tail, Choice):  # a label in front of each option, where it may be dropped: derivatives stay few
+            return choice(*(_concat_two(head, option) for option in tail.options))
+    if isinstance(head, Repeat):  # X{a,b}X{c,d} is X{a+c,b+d}: a chain of optional parts is one count
+        following, rest = (tail.head, tail.tail) if isinstance(tail, Concat) else (tail, EPSILON)
+        if isinstance(following, Repeat) and following.body is head.body:
+            high = None if head.max is None or following.max is None else head.max + following.max
+            return _concat_two(repeat(head.body, head.min + following.min, high), rest)
+    head, tail = _canonical(head), _canonical(tail)
+    return _intern(Concat, (id(head), id(tail)), head, tail)
+
+
+def _possible_labels(node: Node) -> tuple[Hashable, ...]:
+    """The labels of a node whose words all end with them, as far as that is plain to see; otherwise with None."""
+    while isinstance(node, Concat):
+        node = node.tail
+    return node.labels if isinstance(node, Accept) else (None,)
+
+
+def _chain(node: Node) -> list[Node]:
+    parts = []
+    while isinstance(node, Concat):
+        parts.append(node.head)
+        node = node.tail
+    parts.append(node)
+    return parts
+
+
+def choice(*nodes: Node) -> Node:
+    """A word of any of the nodes. Order and repetition do not matter."""
+    return _choice(nodes, _FACTOR_DEPTH)
+
+
+def _choice(nodes: Iterable[Node], depth: int) -> Node:
+    options: dict[Node, None] = {}
+    mask = 0
+    repeats: dict[Node, list[Repeat]] = {}  # by body
+    concats: dict[Node, list[Concat]] = {}  # by head
+    for node in _options(nodes):
+        if isinstance(node, Bytes):
+            mask |= node.mask
+        elif isinstance(node, Repeat):
+            repeats.setdefault(node.body, []).append(node)
+        elif isinstance(node, Concat):
+            concats.setdefault(node.head, []).append(node)
+        elif node is not EMPTY:
+            options[node] = None
+    if mask:
+        options[byte_set(mask)] = None
+    for group in repeats.values():
+        options.update(dict.fromkeys(_join_repeats(group)))
+    counted: dict[tuple[Node, Node], list[Repeat]] = {}  # X{a,b}·T by (X, T)
+    for head, parts in concats.items():
+        tails = dict.fromkeys(part.tail for part in parts)
+        if len(tails) == 1 or depth == 0 or isinstance(head, Accept):  # see `_concat_two`
+            joined = [concat(head, tail) for tail in tails]
+        else:
+            joined = [concat(head, _choice(tails, depth - 1))]
+        for part in joined:
+            if isinstance(part, Concat) and isinstance(part.head, Repeat):
+                counted.setdefault((part.head.body, part.tail), []).append(part.head)
+            else:
+                options[part] = None
+    for (_, tail), group in counted.items():
+        options.update((concat(node, tail), None) for node in _join_repeats(group))
+    if len(options) > 1:
+        # Y?·Z contains Z. Chains share their tails, so each is walked once.
+        contained: set[Node] = set()
+        for node in options:
+            while isinstance(node, Concat) and None in node.head.labels and node.tail not in contained:
+                node = node.tail
+                contained.add(node)
+        if contained:
+            options = {node: None for node in options if node not in contained}
+    if EPSILON in options:
+        # X{1,n} or nothing is X{0,n}; a nullable option has the empty word already.
+        for node in [node for node in options if isinstance(node, Repeat) and node.min == 1]:
+            del options[node]
+            options[repeat(node.body, 0, node.max)] = None
+        if any(node is not EPSILON and None in node.labels for node in options):
+            del options[EPSILON]
+    if not options:
+        return EMPTY
+    if ANYTHING in options and not any(node.is_labelled for node in options):
+        return ANYTHING
+    unique = tuple(map(_canonical, options))
+    return unique[0] if len(unique) == 1 else _intern(Choice, _ids(unique), unique)
+
+
+def _options(nodes: Iterable[Node]) -> Iterator[Node]:
+    for node in nodes:
+        if isinstance(node, Choice):
+            yield from node.options
+        else:
+            yield node
+
+
+def _join_repeats(group: list[Repeat]) -> list[Node]:
+    """Repeats of one body with their counts united where they overlap or touch: X{2,4} or X{5,9} is X{2,9}."""
+    if len(group) == 1:
+        return [group[0]]
+    body = group[0].body
+    joined: list[tuple[int, int | None]] = []
+    for low, high in sorted(((node.min, node.max) for node in group), key=lambda bounds: bounds[0]):
+        if joined and (joined[-1][1] is None or low <= joined[-1][1] + 1):
+            last_low, last_high = joined[-1]
+            joined[-1] = (last_low, None if last_high is None or high is None else max(last_high, high))
+        else:
+            joined.append((low, high))
+    return [repeat(body, low, high) for low, high in joined]
+
+
+def both(*nodes: Node) -> Node:
+    """The words that all nodes have in common.
+
+    Raises:
+        ValueError: more than one operand is labelled; the meet of two labels has no meaning.
+    """
+    operands: dict[Node, None] = {}
+    mask = ALL_BYTES
+    bytes_seen = False
+    for outer in nodes:
+        for node in outer.operands if isinstance(outer, Both) else (outer,):
+            if node is EMPTY:
+                return EMPTY
+            if isinstance(node, Bytes):
+                mask &= node.mask
+                bytes_seen = True
+            elif node is not ANYTHING:
+                operands[node] = None
+    if bytes_seen:
+        operands[byte_set(mask)] = None
+    if EMPTY in operands:
+        return EMPTY
+    unique = tuple(map(_canonical, operands))
+    if len(unique) <= 1:
+        return unique[0] if unique else ANYTHING
+    if sum(node.is_labelled for node in unique) > 1:
+        raise ValueError("at most one operand of `both` may be labelled")
+    if any(isinstance(node, Complement) and node.operand in operands for node in unique):
+        return EMPTY
+    if any(isinstance(node, Accept) for node in unique):
+        return choice(*map(accept, _meet_labels(unique)))
+    return _intern(Both, _ids(unique), unique)
+
+
+def complement(node: Node) -> Node:
+    """The byte strings that are no words of `node`; its labels do not matter and the complement has none.
+
+    For the complement within UTF-8 text, meet it with that: ``both(text, complement(node))``.
+    """
+    if isinstance(node, Complement) and not node.operand.is_labelled:
+        return node.operand
+    node = _canonical(node)
+    return _intern(Complement, id(node), node)
+
+
+def repeat(node: Node, min: int = 0, max: int | None = None) -> Node:
+    """Between `min` and `max` words of `node`, one after the other; ``max=None`` has no bound.
+
+    Raises:
+        ValueError: negative or crossed bounds.
+    """
+    if min < 0 or (max is not None and max < min):
+        raise ValueError(f"no number is at least {min} and at most {max}")
+    if max == 0:
+        return EPSILON
+    if isinstance(node, Accept):
+        return node if min else choice(EPSILON, node)
+    if node is EMPTY:
+        return EPSILON if min == 0 else EMPTY
+    if min == max == 1:
+        return node
+    if isinstance(node, Repeat) and node.max is None and (min or node.min <= 1):
+        # j rounds of X{m,} are X{jm,}, which holds all that more rounds give; no round joins X{1,} to X{0,}.
+        return repeat(node.body, node.min * min)
+    if None in node.labels:  # rounds that read nothing and have no label fill up any count
+        if max == 1:
+            return node
+        min = 0
+    node = _canonical(node)
+    return _intern(Repeat, (id(node), min, max), node, min, max)
+
+
+_alphabets: dict[Node, frozenset[Node]] = {}  # letters, with what may be left of one
+
+
+def declare_alphabet(letter: Node) -> None:
+    """Promise that whatever meets a repetition of `letter`, but for complements, has only words made of its words.
+
+    Then a count of letters is not needed to know which bytes are possible; `Both` makes use of that.
+
+    Raises:
+        ValueError: the letter may be empty, or has labels, which would be lost with the count.
+    """
+    if letter.is_nullable or letter.is_labelled:
+        raise ValueError("a letter is not empty and has no label")
+    rests: dict[Node, None] = {}
+    agenda = [letter]
+    while agenda:
+        for _, rest in agenda.pop().transitions():
+            if rest is not EPSILON and rest not in rests:
+                rests[rest] = None
+                agenda.append(rest)
+    _alphabets[letter] = frozenset(rests)
+
+
+def optional(node: Node) -> Node:
+    """A word of `node`, or nothing."""
+    return repeat(node, 0, 1)
+
+
+ANYTHING: Final[Node] = complement(EMPTY)
+"""Every byte string."""
+
+
+def merge(rows: list[tuple[ByteMask, Node]]) -> Transitions:
+    """Disjoint rows from overlapping ones (targets united), one row per target, no row to `EMPTY`."""
+    pieces: list[tuple[ByteMask, tuple[Node, ...]]] = []
+    covered = 0
+    for mask, target in rows:
+        if target is EMPTY or not mask:
+            continue
+        if covered & mask:
+            split: list[tuple[ByteMask, tuple[Node, ...]]] = []
+            for piece, targets in pieces:
+                common = piece & mask
+                if common:
+                    if common != piece:
+                        split.append((piece & ~mask, targets))
+                    split.append((common, (*targets, target)))
+                else:
+                    split.append((piece, targets))
+            pieces = split
+        fresh = mask & ~covered
+        if fresh:
+            pieces.append((fresh, (target,)))
+        covered |= mask
+    by_target: dict[Node, ByteMask] = {}
+    for mask, targets in pieces:
+        united = targets[0] if len(targets) == 1 else choice(*targets)
+        by_target[united] = by_target.get(united, 0) | mask
+    return tuple((mask, target) for target, mask in by_target.items())
+
+
+def bytes_of(mask: ByteMask) -> list[int]:
+    """The members of a byte set, ascending."""
+    members = []
+    while mask:
+        low = mask & -mask
+        members.append(low.bit_length() - 1)
+        mask ^= low
+    return members
+
+
+def label_range(node: Node) -> tuple[int, int] | None:
+    """First and last + 1 of the labels of all words, if every word has a number as its label."""
+    while isinstance(node, Concat):
+        node = node.tail
+    if isinstance(node, Choice):
+        ranges = [label_range(option) for option in node.options]
+        known = [bounds for bounds in ranges if bounds is not None]
+        if len(known) < len(ranges):
+            return None
+        return min(low for low, _ in known), max(high for _, high in known)
+    if isinstance(node, Accept):
+        return (node.label, node.label + 1) if type(node.label) is int else None
+    return node.label_range
+
+
+def _show_bytes(mask: ByteMask) -> str:
+    members = bytes_of(mask)
+    return repr(bytes(members)) if len(members) <= 16 else f"<{len(members)} bytes>"
+
+
+def matches(node: Node, data: bytes) -> bool:
+    """Whether `data` is a word of the language."""
+    for byte in data:
+        node = node.derivative(byte)
+        if node is EMPTY:
+            return False
+    return node.is_nullable

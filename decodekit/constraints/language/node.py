@@ -1,0 +1,225 @@
+"""What a regular language is to the engine: a node that says what follows each byte, and whether it has any word.
+
+A node for ``ab|b`` has the transitions ``a -> b`` and ``b -> ""``; the node of ``""`` is nullable and has none. Whether
+a node has a word at all is plain for most; for an intersection or a complement `search_is_empty` explores what follows
+until it meets a node that is nullable, and remembers what it learnt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Final, Protocol, TypeAlias
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import numpy.typing as npt
+
+from decodekit.errors import ResourceLimitError
+
+ByteMask: TypeAlias = int
+"""A set of bytes: bit b of a 256-bit integer."""
+
+Transitions: TypeAlias = "tuple[tuple[ByteMask, Node], ...]"
+"""Disjoint, non-empty byte sets with what remains after any of their bytes; other bytes lead to `EMPTY`."""
+
+MAX_SEARCH_STATES: Final = 10_000
+"""Bound on the nodes that one search may explore."""
+MAX_SEARCH_ROWS: Final = 2_000_000
+"""Bound on the transitions of these nodes, each counted once for every condition of its intersection: their time."""
+
+
+class Block(Protocol):
+    """The states of a list of words, laid out at once; see `blocks.Block`."""
+
+    ends: Sequence[Node]
+    num_states: int
+    source: npt.NDArray[np.int32]
+    byte: npt.NDArray[np.int32]
+    target: npt.NDArray[np.int32]
+    open_state: npt.NDArray[np.int32]
+    open_byte: npt.NDArray[np.int32]
+    end_state: npt.NDArray[np.int32]
+    low: npt.NDArray[np.int32]
+    high: npt.NDArray[np.int32]
+
+    def closed(self) -> Block:
+        """The same with no edge left open."""
+
+    def open_node(self, state: int) -> Node:
+        """What follows the open edge of a state."""
+
+
+class Node:
+    """A regular language of bytes. Immutable, compared by value; for the nodes of this module that is identity.
+
+    A front end may add its own lazily derived nodes: give `transitions` and `labels`, and value equality with a hash
+    (a frozen dataclass does), so that equal remainders are recognised.
+    """
+
+    # No ABC: its instance checks take a quarter of the time of making derivatives.
+
+    __slots__ = ("__weakref__",)
+
+    can_be_empty: bool = True
+    """Whether the language may be empty although the constructors did not see it. False skips the search."""
+    is_labelled: bool = True
+    """Whether a word may end with a label other than None."""
+    has_counts: bool = False
+    """Whether `saturated` may differ from the node itself."""
+    label_range: tuple[int, int] | None = None
+    """The labels of all words are the numbers from the first to before the second; None if a node does not know."""
+
+    @property
+    def labels(self) -> tuple[Hashable, ...]:
+        """The labels with which the empty word ends here: ``()`` if it is no word, ``(None,)`` if it has no label."""
+        raise NotImplementedError(f"{type(self).__name__} has no labels")
+
+    def transitions(self) -> Transitions:
+        """What remains after each possible first byte. Targets are never `EMPTY` itself but may be empty languages."""
+        raise NotImplementedError(f"{type(self).__name__} has no transitions")
+
+    def block(self) -> Block | None:
+        """The states of all remainders at once, if the node is a list of words that can give them; else None."""
+        return None
+
+    def forget(self) -> None:
+        """Let go of what `transitions` keeps, where it is cheap to make again: somebody has written it down."""
+
+    def saturated(self, limit: int) -> Node:
+        """A node with the same derivatives and ends for the next `limit` bytes, with counts beyond them forgotten.
+
+        X{0,900} and X{0,800} are both X{0,} to who looks no further than 16 bytes. Complements stay as they are, and so
+        do intersections but for those with a bound that is out of sight (see `Both`), because their counts decide
+        together what is empty.
+        """
+        return self._saturate(limit) if self.has_counts else self
+
+    def _saturate(self, limit: int) -> Node:
+        return self
+
+    def bounds(self) -> tuple[int, int] | None:
+        """Bytes that suffice for a word, and bytes that suffice to complete any beginning of one; None if not known."""
+        return None
+
+    @property
+    def is_nullable(self) -> bool:
+        """Whether the empty word belongs to the language."""
+        return bool(self.labels)
+
+    def derivative(self, byte: int) -> Node:
+        """The words that follow `byte` (0..255)."""
+        bit = 1 << byte
+        for mask, target in self.transitions():
+            if mask & bit:
+                return target
+        return EMPTY
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the language has no word; exact.
+
+        Raises:
+            ResourceLimitError: the search needed more than `MAX_SEARCH_STATES` states.
+        """
+        return self.can_be_empty and self._is_empty()
+
+    def _is_empty(self) -> bool:
+        return search_is_empty(self)
+
+
+class Empty(Node):
+    """The language without words."""
+
+    __slots__ = ()
+    is_labelled = False
+
+    @property
+    def labels(self) -> tuple[Hashable, ...]:
+        """None: there is no end."""
+        return ()
+
+    def transitions(self) -> Transitions:
+        """None."""
+        return ()
+
+    def _is_empty(self) -> bool:
+        return True
+
+    def __reduce__(self) -> str:
+        return "EMPTY"
+
+    def __repr__(self) -> str:
+        return "EMPTY"
+
+
+EMPTY: Final[Node] = Empty()
+"""The language without words."""
+
+
+# -- whether a language has a word
+
+_emptiness: WeakKeyDictionary[Node, bool] = WeakKeyDictionary()
+
+deciders: list[Callable[[Node], bool | None]] = []
+"""What answers for languages whose words it can read in larger steps than bytes; None for all other nodes."""
+
+
+def _decided(node: Node) -> bool | None:
+    """Whether a node is empty, if that is known or some decider knows it."""
+    known = _emptiness.get(node)
+    if known is None:
+        for decide in deciders:
+            known = decide(node)
+            if known is not None:
+                _emptiness[node] = known
+                break
+    return known
+
+
+def _width(node: Node) -> int:
+    """Number of conditions of an intersection."""
+    return len(getattr(node, "operands", ()))
+
+
+def search_is_empty(root: Node) -> bool:
+    """Whether `root` has no word: a depth-first search for a derivative that has the empty word.
+
+    What it learns is kept for every node that it decides, as long as the node lives.
+
+    Raises:
+        ResourceLimitError: it explored `MAX_SEARCH_STATES` nodes, or their many transitions, without a decision.
+    """
+    known = _decided(root)
+    if known is not None:
+        return known
+    parents: dict[Node, Node | None] = {root: None}
+    stack = [root]
+    num_rows = 0
+    while stack:
+        node = stack.pop()
+        known = None if node is root else _decided(node)
+        if node.is_nullable or known is False or not node.can_be_empty:
+            found: Node | None = node
+            while found is not None:
+                _emptiness[found] = False
+                found = parents[found]
+            return False
+        if known:
+            continue
+        # Successors with fewer open ends first (they are popped last-in first-out): nullable ones decide at once.
+        transitions = node.transitions()
+        num_rows += len(transitions) * (1 + _width(node))
+        successors = [target for _, target in transitions if target not in parents]
+        # Then those with fewer conditions left: an intersection loses an operand that everything satisfies.
+        successors.sort(key=lambda target: (target.is_nullable or not target.can_be_empty, -_width(target)))
+        for target in successors:
+            parents[target] = node
+            stack.append(target)
+        if len(parents) > MAX_SEARCH_STATES or num_rows > MAX_SEARCH_ROWS:
+            raise ResourceLimitError(
+                f"more than {len(parents) - 1:,} states are needed to tell whether an intersection is empty",
+                hint="use fewer or simpler patterns together",
+            )
+    for node in parents:
+        _emptiness[node] = True
+    return True

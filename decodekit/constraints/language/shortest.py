@@ -1,0 +1,88 @@
+"""Short words of a regular language."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator
+from functools import lru_cache
+from operator import itemgetter
+from typing import Final, TypeAlias
+
+from decodekit.constraints.language.node import ByteMask, Node
+
+Word: TypeAlias = tuple[bytes, Hashable]
+"""A word of a regular language, and its label."""
+
+ANY_BYTE: Final[ByteMask] = (1 << 256) - 1
+_PREFERRED: Final = tuple(b"a01") + tuple(range(0x21, 0x7F)) + tuple(range(256))
+
+
+def words_by_length(
+    node: Node, count: Callable[[], None] | None = None, usable: ByteMask = ANY_BYTE, *, again: bool = False
+) -> Iterator[list[Word]]:
+    """Words of a regular language with their labels: those of length 0, of length 1, and so on; some lists are empty.
+
+    Args:
+        node: the language.
+        count: called for every remainder that is found; it may raise to bound the search.
+        usable: the bytes that a word may have.
+        again: a word of every length for each remainder that can end. Else one in all, a shortest one.
+    """
+    seen = {node}
+    layer = [(b"", node)]
+    while layer:
+        yield [(word, label) for word, rest in layer for label in rest.labels]
+        following: list[tuple[bytes, Node]] = []
+        if again:
+            seen.clear()
+        for word, rest in layer:
+            for mask, target in rest.transitions():
+                if target not in seen and mask & usable and not target.is_empty:
+                    if count is not None:
+                        count()
+                    seen.add(target)
+                    following.append((word + bytes((representative(mask & usable),)), target))
+        layer = following
+
+
+def few_by_length(
+    node: Node, num_each: int, count: Callable[[], None] | None = None, usable: ByteMask = ANY_BYTE
+) -> Iterator[list[Word]]:
+    """The first words of each label among `words_by_length`, equally long ones in the order of their bytes.
+
+    The search ends with the last label if the node says which ones there are, and else with the last remainder, of
+    which a text of at most 32,767 characters has so many.
+
+    Args:
+        node: the language.
+        num_each: how many words of a label.
+        count, usable: as for `words_by_length`.
+    """
+    num_labels = None
+    if not node.is_labelled:
+        num_labels = 1
+    elif node.label_range is not None:
+        num_labels = node.label_range[1] - node.label_range[0]
+    num_seen: Counter[Hashable] = Counter()
+    num_full = 0
+    for layer in words_by_length(node, count, usable):
+        few = []
+        for word, label in sorted(layer, key=itemgetter(0)):
+            num_seen[label] += 1
+            num_full += num_seen[label] == num_each
+            if num_seen[label] <= num_each:
+                few.append((word, label))
+        yield few
+        if num_full == num_labels:
+            return
+
+
+def shortest_word(node: Node, count: Callable[[], None] | None = None, usable: ByteMask = ANY_BYTE) -> Word | None:
+    """A shortest word of a regular language; None if it has none."""
+    return next((word for layer in words_by_length(node, count, usable) for word in layer), None)
+
+
+@lru_cache(maxsize=65_536)
+def representative(mask: ByteMask) -> int:
+    """One byte of a set, a letter or digit if there is one."""
+    return next(byte for byte in _PREFERRED if mask >> byte & 1)

@@ -1,0 +1,267 @@
+"""From a constraint and a vocabulary to a grammar whose matchers give masks; compiled grammars are kept.
+
+When the memory limit is passed, the grammars that were used longest ago let go of their states and masks. Who holds
+such a grammar may go on using it: its next matcher starts anew, and matchers that it gave keep what they stand on.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from typing import Any, Final
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from decodekit.constraints.completion.closing import Completions
+from decodekit.constraints.completion.in_time import InTime
+from decodekit.constraints.completion.longest import most_bytes
+from decodekit.constraints.constraint import Constraint
+from decodekit.constraints.engine.automaton import Automaton, begin_epoch, shared_automaton
+from decodekit.constraints.engine.division import NONE
+from decodekit.constraints.engine.masks import Masks
+from decodekit.constraints.engine.recogniser import Unfolding
+from decodekit.constraints.matching import saved
+from decodekit.constraints.matching.guarded_matcher import GuardedMatcher, Verdicts
+from decodekit.constraints.matching.matcher import GrammarMatcher, Matcher
+from decodekit.constraints.memory import Account, has_room, make_room, on_shortage, share
+from decodekit.constraints.special import check_special_tokens, token_texts
+from decodekit.constraints.wire import as_constraint
+from decodekit.errors import UnsatisfiableError
+from decodekit.vocabulary import Vocabulary
+
+CACHED_GRAMMARS: Final = 64
+EPOCH_STATES: Final = 100_000
+"""A grammar whose states have grown beyond this starts anew with its next matcher, so that long jobs do not pile up."""
+EPOCH_BYTES: Final = 256 << 20
+"""The same for its memory, and for that of the automaton; less if the memory limit is low."""
+
+# Memory of Python objects, measured with tracemalloc on 60 schemas of a corpus (fitted, correlation 0.96).
+_STATE_BYTES: Final = 1300
+_LEXICAL_STATE_BYTES: Final = 500
+
+
+class CompiledGrammar:
+    """A constraint over a vocabulary. Compiling is lazy: states and masks are made when a matcher reaches them."""
+
+    def __init__(self, constraint: Constraint, vocabulary: Vocabulary) -> None:
+        self.constraint = constraint
+        self.vocabulary = vocabulary
+        asked = constraint.special_tokens()
+        check_special_tokens(asked, vocabulary)
+        self._token_texts = token_texts(vocabulary, asked)
+        self._root = constraint.root()
+        self._guard = constraint.guard()
+        self._lock = threading.Lock()
+        self._is_started = False
+        Account(self).add(constraint.num_bytes)
+        self._start()
+        check_satisfiable(constraint, self._unfolding)
+
+    @property
+    def has_guard(self) -> bool:
+        """Whether texts may be refused at their end."""
+        return self._guard is not None
+
+    def matcher(self) -> Matcher:
+        """A matcher at the start of the text. Matchers of one grammar share what they learn, in any thread."""
+        with self._lock:
+            if not self._is_started or self._has_outgrown():
+                self._start()
+            self._measure()
+            inner = GrammarMatcher(
+                self.vocabulary,
+                self._token_texts,
+                self._unfolding,
+                self._masks,
+                self._completions,
+                self._in_time,
+                [self._unfolding.root],
+                [],
+            )
+            matcher = inner if self._verdicts is None else GuardedMatcher(inner, self._verdicts)
+        make_room()
+        return matcher
+
+    def release(self) -> None:
+        """Let go of states and masks; the next matcher starts anew."""
+        with self._lock:
+            if not self._is_started:
+                return
+            self._is_started = False
+            _untie(self._unfolding)
+            del self._unfolding, self._masks, self._completions, self._in_time, self._verdicts, self._account
+
+    def least_tokens(self, left_out: frozenset[int] = NONE) -> int:
+        """How many tokens suffice for some text of the language, those of the end of the text not counted.
+
+        The fewest that `closing` finds; a guard is not asked.
+
+        Args:
+            left_out: tokens that the text must not have.
+
+        Raises:
+            ResourceLimitError: no text was found within bounds.
+        """
+        return len(self.matcher().completion(left_out))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the constraint as JSON, with the fingerprint of the vocabulary; no masks (see the module `saved`).
+
+        Raises:
+            UnsupportedSchemaError: the constraint holds Python objects, or is of a class that has no form in a file.
+            OSError: the file cannot be written.
+        """
+        saved.save(self.constraint, self.vocabulary, path)
+
+    @staticmethod
+    def load(path: str | os.PathLike[str], tokenizer: Any) -> CompiledGrammar:
+        """The grammar that `save` wrote, compiled; the same object as that of an equal constraint.
+
+        Args:
+            path: the file.
+            tokenizer: as in `compile`; one with an equal vocabulary.
+
+        Raises:
+            NameNotFoundError: there is no such file.
+            InvalidConstraintError: the file is none that `save` wrote.
+            VocabularyMismatchError: it was saved for another vocabulary.
+            ConstraintError: what `compile` raises.
+        """
+        vocabulary = tokenizer if isinstance(tokenizer, Vocabulary) else Vocabulary.from_tokenizer(tokenizer)
+        return compile(saved.load(path, vocabulary), vocabulary)
+
+    def most_tokens(self) -> int | None:
+        """How many tokens a text of the language has at most, every byte a token; None if there is no bound.
+
+        Raises:
+            ResourceLimitError: the search exceeds `longest.MAX_STEPS`.
+        """
+        return most_bytes(self._root)
+
+    @property
+    def num_bytes(self) -> int:
+        """About how much memory the states take."""
+        return self._account.num_bytes if self._is_started else 0
+
+    def _has_outgrown(self) -> bool:
+        return self._unfolding.num_states > EPOCH_STATES or self._account.num_bytes > share(EPOCH_BYTES, 4)
+
+    def _measure(self) -> None:
+        """Account for what has grown since the last time."""
+        unfolding = self._unfolding
+        arrays = map(_array_bytes, (unfolding, unfolding.rows, unfolding.stacks))
+        answers = unfolding.num_answer_bytes + self._completions.num_bytes + self._in_time.num_bytes
+        self._account.set(sum(arrays) + unfolding.num_states * _STATE_BYTES + answers)
+        _measure_automaton(unfolding.automaton)
+
+    def _start(self) -> None:
+        automaton = shared_automaton()
+        if _measure_automaton(automaton) > share(EPOCH_BYTES, 4):
+            begin_epoch()
+            automaton = shared_automaton()
+        self._unfolding = Unfolding(self._root, automaton)
+        self._account = Account(self._unfolding)
+        self._masks = Masks(self._unfolding, self.vocabulary)
+        self._completions = Completions(self._root, self._unfolding, self.vocabulary)
+        self._in_time = InTime(self._unfolding, self._masks, self._completions, self.vocabulary)
+        self._verdicts = None if self._guard is None else Verdicts(self._guard, self._unfolding, self.vocabulary)
+        self._is_started = True
+
+    def __repr__(self) -> str:
+        return f"CompiledGrammar({self.constraint!r:.200}, {self.vocabulary!r})"
+
+
+def check_satisfiable(constraint: Constraint, unfolding: Unfolding) -> None:
+    """Refuse a constraint of which nothing can be read.
+
+    Raises:
+        UnsatisfiableError: it has no text.
+    """
+    if not unfolding.root.configurations and not unfolding.root.is_accepting:
+        raise UnsatisfiableError("no text satisfies the constraint", at=f"{constraint!r:.200}")
+
+
+_grammars: OrderedDict[tuple[Constraint, str], CompiledGrammar] = OrderedDict()
+_lock = threading.Lock()
+_automata: WeakKeyDictionary[Automaton, Account] = WeakKeyDictionary()
+
+
+def _array_bytes(owner: object) -> int:
+    """Memory of the arrays that are attributes of an object."""
+    return sum(value.nbytes for value in vars(owner).values() if isinstance(value, np.ndarray))
+
+
+def _untie(unfolding: Unfolding) -> None:
+    """Forget where states lead, so that they go at once with whoever holds them: their edges are cycles.
+
+    Edges are made again when they are asked for.
+    """
+    with unfolding.automaton.lock:
+        agenda = [unfolding.root]
+        while agenda:
+            edges = agenda.pop().edges
+            agenda += [target for target in edges.values() if target is not None]
+            edges.clear()
+
+
+def _measure_automaton(automaton: Automaton) -> int:
+    """Account for what has grown since the last time; returns all of it."""
+    with _lock:
+        account = _automata.get(automaton)
+        if account is None:
+            account = _automata[automaton] = Account(automaton)
+        account.set(_array_bytes(automaton) + automaton.num_states * _LEXICAL_STATE_BYTES)
+        return account.num_bytes
+
+
+@on_shortage
+def _release_grammars() -> None:
+    """Let go of grammars, the one that was used longest ago first; of the last one only if it is large itself."""
+    with _lock:
+        grammars = list(_grammars.items())
+    older, latest = grammars[:-1], grammars[-1:]
+    for key, grammar in older:
+        if has_room():
+            return
+        with _lock:
+            _grammars.pop(key, None)
+        grammar.release()
+    if has_room():
+        return
+    begin_epoch()  # the automaton goes with the grammars that used it
+    for _, grammar in latest:
+        if grammar.num_bytes > share(EPOCH_BYTES, 4):
+            grammar.release()
+
+
+def compile(constraint: object, tokenizer: Any) -> CompiledGrammar:
+    """The grammar of a constraint over the vocabulary of a tokenizer; the same object for equal arguments.
+
+    Args:
+        constraint: a `Constraint`, or what `as_constraint` takes as one.
+        tokenizer: a `Vocabulary`, or a tokenizer. Reading a tokenizer takes about as long as reading its file, so who
+            compiles often makes the `Vocabulary` once.
+
+    Raises:
+        ConstraintError: the constraint is malformed, not supported, too large or not satisfiable, or asks for special
+            tokens that the vocabulary does not have.
+        TokenizerError: the tokenizer has no byte map.
+    """
+    rule = as_constraint(constraint)
+    vocabulary = tokenizer if isinstance(tokenizer, Vocabulary) else Vocabulary.from_tokenizer(tokenizer)
+    key = (rule, vocabulary.fingerprint)
+    with _lock:
+        grammar = _grammars.get(key)
+        if grammar is not None:
+            _grammars.move_to_end(key)
+            return grammar
+    grammar = CompiledGrammar(rule, vocabulary)
+    with _lock:
+        # Another thread may have been faster; then its grammar is the one that everybody gets.
+        grammar = _grammars.setdefault(key, grammar)
+        while len(_grammars) > CACHED_GRAMMARS:
+            _grammars.popitem(last=False)
+    make_room()
+    return grammar

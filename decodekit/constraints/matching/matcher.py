@@ -1,0 +1,362 @@
+"""Where one sequence stands in its constraint: which tokens may follow, and the way back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final, Protocol, runtime_checkable
+
+from decodekit.constraints.completion.closing import Completions
+from decodekit.constraints.completion.in_time import InTime
+from decodekit.constraints.constraint import Refusal
+from decodekit.constraints.engine.automaton import Int32Array
+from decodekit.constraints.engine.configurations import State
+from decodekit.constraints.engine.division import NONE
+from decodekit.constraints.engine.masks import Masks
+from decodekit.constraints.engine.recogniser import Unfolding
+from decodekit.constraints.engine.successors import read_as, successor
+from decodekit.constraints.explain.explanation import Explanation, explain_end, explain_special, explain_text
+from decodekit.constraints.special import is_text, spellings
+from decodekit.vocabulary import Vocabulary
+
+MAX_FORCED: Final = 1024
+"""`forced_tokens` returns so many at most, and `forced_text` so many bytes; a language may force without end."""
+
+_BLANKS: Final = frozenset(b" \n\t\r")
+_OTHER_SPELLINGS: Final = _BLANKS | frozenset(b"\\")
+
+
+@runtime_checkable
+class Matcher(Protocol):
+    """The state of one sequence under a constraint. Not shared between threads; `fork` makes another.
+
+    Laws: `accept(t)` succeeds exactly when the mask has bit t. `accept` then `rollback(1)` leaves every mask as it was.
+    A fork and its original do not influence each other. Equal texts have equal masks, whatever their tokens. The mask
+    has the end-of-sequence tokens (all of them) exactly when `is_accepting`, and is empty once `is_terminated`.
+
+    With a guard (`has_guard`) these hold for the exact mask. ``fill_bitmask(exact=False)`` may allow more: tokens with
+    which the text ends and the guard refuses it. For exactly these `refusal` gives a reason.
+    """
+
+    @property
+    def has_guard(self) -> bool:
+        """Whether tokens of an inexact mask may be refused."""
+
+    @property
+    def token_texts(self) -> Sequence[bytes | None]:
+        """What each token adds to the text: its bytes; a special token its name; None for what adds nothing."""
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens accepted so far, an end-of-sequence token included."""
+
+    @property
+    def is_accepting(self) -> bool:
+        """Whether the text may end here."""
+
+    @property
+    def is_terminated(self) -> bool:
+        """Whether an end-of-sequence token was accepted."""
+
+    @property
+    def can_continue(self) -> bool:
+        """Whether some token that is no end-of-sequence token is allowed."""
+
+    def fill_bitmask(self, out: Int32Array, row: int = 0, exact: bool = True) -> None:
+        """Write the allowed tokens into ``out[row]``, int32 [rows, words]; without `exact`, the guard is not asked."""
+
+    def refusal(self, token: int) -> Refusal | None:
+        """Why the guard refuses the text that `token`, allowed by the inexact mask, ends; None if it does not."""
+
+    def refusals(self) -> dict[int, Refusal]:
+        """All tokens of the inexact mask that the guard refuses, with the reason."""
+
+    def completion(self, left_out: frozenset[int] = NONE) -> tuple[int, ...]:
+        """Few tokens with which the text becomes whole, none of the end of the text among them; no guard is asked.
+
+        A function of the text and `left_out` alone, tokens that it must not have. See the module `closing` for how few.
+
+        Raises:
+            ConstraintError: no completion was found within bounds, or the vocabulary has none.
+        """
+
+    def can_end_within(self, num_tokens: int, token: int, left_out: frozenset[int] = NONE) -> bool:
+        """Whether `token` is allowed and the `completion` of the text after it has at most so many tokens.
+
+        With no tokens left the guard is asked, too: the text ends there.
+        """
+
+    def fill_ending(self, out: Int32Array, num_tokens: int, left_out: frozenset[int] = NONE) -> None:
+        """Write the tokens for which `can_end_within` holds into ``out``, int32 [words], without trying each.
+
+        The guard is not asked, and the mask may have a few tokens more or less where what may follow depends on all of
+        a text that is remembered; see the module `in_time`.
+        """
+
+    def accept(self, token: int) -> bool:
+        """Go on with `token` if it is allowed; otherwise False, and nothing changes."""
+
+    def validate(self, tokens: Sequence[int]) -> int:
+        """How many of the first `tokens` could be accepted one after the other; changes nothing."""
+
+    def rollback(self, num_tokens: int) -> None:
+        """Forget the last tokens.
+
+        Raises:
+            ValueError: fewer were accepted, or a negative number.
+        """
+
+    def fork(self) -> Matcher:
+        """An independent matcher in the same state."""
+
+    def forced_tokens(self) -> list[int]:
+        """The run of tokens each of which is the only one allowed; changes nothing.
+
+        No end-of-sequence token is among them, and the run ends where the text may end. At most `MAX_FORCED` tokens.
+        """
+
+    def forced_text(self, gaps: Mapping[int, bytes] | None = None) -> bytes:
+        """The run of bytes each of which is the only one that may follow; changes nothing.
+
+        It ends where the text may end, and has at most `MAX_FORCED` bytes. It may be shorter than it could be, never
+        wrong. A guard is not asked.
+
+        Args:
+            gaps: guess beyond what is forced, for a draft: blanks and escapes are no choice. Where besides one byte
+                only blanks or a backslash may follow, the byte is taken, after the blanks that `gaps` has for the byte
+                before (none if it has no entry).
+        """
+
+    def explain(self, asked: int | str | bytes) -> Explanation:
+        """Whether a token, or a text of any number of tokens, may come next, and why not; changes nothing.
+
+        Law: a token is allowed exactly when `validate` says so. Far slower than a mask.
+        """
+
+
+class GrammarMatcher:
+    """The matcher of a compiled grammar. See `Matcher` for what the methods promise."""
+
+    __slots__ = (
+        "_completions",
+        "_in_time",
+        "_masks",
+        "_path",
+        "_token_bytes",
+        "_tokens",
+        "_unfolding",
+        "_vocabulary",
+        "token_texts",
+    )
+
+    token_texts: Sequence[bytes | None]
+    """What each token adds to the text: its bytes; a special token its name; None for what adds nothing."""
+
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        token_texts: Sequence[bytes | None],
+        unfolding: Unfolding,
+        masks: Masks,
+        completions: Completions,
+        in_time: InTime,
+        path: list[State],
+        tokens: list[int],
+    ) -> None:
+        self.token_texts = token_texts
+        self._vocabulary = vocabulary
+        self._token_bytes = vocabulary.token_bytes
+        self._unfolding = unfolding
+        self._masks = masks
+        self._completions = completions
+        self._in_time = in_time
+        self._path = path  # the state before the first token and after each one; states are immutable
+        self._tokens = tokens
+
+    @property
+    def has_guard(self) -> bool:
+        """Whether tokens of an inexact mask may be refused: never."""
+        return False
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens accepted so far, an end-of-sequence token included."""
+        return len(self._path) - 1
+
+    @property
+    def state(self) -> State:
+        """The state after the tokens so far."""
+        return self._path[-1]
+
+    @property
+    def is_accepting(self) -> bool:
+        """Whether the text may end here; False once it has."""
+        return self._path[-1].is_accepting
+
+    @property
+    def is_terminated(self) -> bool:
+        """Whether an end-of-sequence token was accepted."""
+        return self._path[-1] is self._unfolding.ended
+
+    @property
+    def can_continue(self) -> bool:
+        """Whether some token that is no end-of-sequence token is allowed."""
+        return self.num_continuing > 0
+
+    @property
+    def num_continuing(self) -> int:
+        """How many tokens are allowed that are no end-of-sequence tokens."""
+        state = self._path[-1]
+        if not state.configurations:
+            return 0
+        num_eos = len(self._vocabulary.eos_token_ids) if state.is_accepting else 0
+        return self._masks.mask(state).num_allowed - num_eos
+
+    def allows(self, token: int) -> bool:
+        """Whether the mask has `token`."""
+        state = self._path[-1]
+        return bool(state.configurations) and bool(self._masks.mask(state).words[token >> 5] >> (token & 31) & 1)
+
+    def refusal(self, token: int) -> Refusal | None:
+        """None: there is no guard."""
+        return None
+
+    def refusals(self) -> dict[int, Refusal]:
+        """None: there is no guard."""
+        return {}
+
+    def fill_bitmask(self, out: Int32Array, row: int = 0, exact: bool = True) -> None:
+        """Write the allowed tokens into ``out[row]``, int32 [rows, words]; always exact."""
+        self._masks.mask(self._path[-1]).fill(out[row])
+
+    def accept(self, token: int) -> bool:
+        """Go on with `token` if it is allowed; otherwise False, and nothing changes."""
+        target = self.after(self._path[-1], token)
+        if target is None:
+            return False
+        self._path.append(target)
+        self._tokens.append(token)
+        return True
+
+    def validate(self, tokens: Sequence[int]) -> int:
+        """How many of the first `tokens` could be accepted one after the other; changes nothing."""
+        state: State | None = self._path[-1]
+        for count, token in enumerate(tokens):
+            assert state is not None
+            state = self.after(state, token)
+            if state is None:
+                return count
+        return len(tokens)
+
+    def rollback(self, num_tokens: int) -> None:
+        """Forget the last `num_tokens` tokens."""
+        if not 0 <= num_tokens < len(self._path):
+            raise ValueError(f"cannot roll back {num_tokens} of {self.num_tokens} tokens")
+        if num_tokens:
+            del self._path[-num_tokens:], self._tokens[-num_tokens:]
+
+    def fork(self) -> GrammarMatcher:
+        """An independent matcher in the same state."""
+        return GrammarMatcher(
+            self._vocabulary,
+            self.token_texts,
+            self._unfolding,
+            self._masks,
+            self._completions,
+            self._in_time,
+            self._path.copy(),
+            self._tokens.copy(),
+        )
+
+    @property
+    def unfolding(self) -> Unfolding:
+        """Where the states come from."""
+        return self._unfolding
+
+    @property
+    def text(self) -> bytes:
+        """The bytes of the tokens so far as the engine reads them: special tokens in their spelling (see `special`)."""
+        return b"".join(map(self._read_as, self._path, self._tokens))
+
+    def completion(self, left_out: frozenset[int] = NONE) -> tuple[int, ...]:
+        """Few tokens with which the text becomes whole, none of the end of the text among them.
+
+        Raises:
+            ResourceLimitError: none was found within bounds.
+        """
+        if self.is_terminated:
+            return ()
+        return self._in_time.completion(self._path[-1], lambda: self.text, left_out)
+
+    def can_end_within(self, num_tokens: int, token: int, left_out: frozenset[int] = NONE) -> bool:
+        """Whether `token` is allowed and the `completion` of the text after it has at most so many tokens."""
+        return self._in_time.ends_within(num_tokens, self._path[-1], token, lambda: self.text, left_out)
+
+    def fill_ending(self, out: Int32Array, num_tokens: int, left_out: frozenset[int] = NONE) -> None:
+        """Write the tokens for which `can_end_within` holds into ``out``, int32 [words], without trying each."""
+        self._in_time.fill(out, num_tokens, self._path[-1], lambda: self.text, left_out)
+
+    def forced_tokens(self) -> list[int]:
+        """The run of tokens each of which is the only one allowed; changes nothing."""
+        state = self._path[-1]
+        forced: list[int] = []
+        while not state.is_accepting and len(forced) < MAX_FORCED:
+            token = self._masks.mask(state).only_token()
+            target = None if token is None else self.after(state, token)
+            if token is None or target is None:
+                break
+            forced.append(token)
+            state = target
+        return forced
+
+    def explain(self, asked: int | str | bytes) -> Explanation:
+        """Whether a token or a text may come next, and why not; changes nothing."""
+        root, text = self._completions.root, self.text
+        if self.is_terminated:
+            return Explanation(False, "refused: the text has ended", 0)
+        if not isinstance(asked, int):
+            return explain_text(root, self._unfolding, text, asked)
+        if not 0 <= asked < len(self._token_bytes):
+            return Explanation(False, f"refused: the vocabulary has no token {asked}", 0)
+        data = self._token_bytes[asked]
+        if data is not None:
+            return explain_text(root, self._unfolding, text, data)
+        if asked in self._vocabulary.eos_token_ids:
+            return explain_end(root, self._unfolding, text)
+        return explain_special(root, self._unfolding, text, self._spellings(asked))
+
+    def forced_text(self, gaps: Mapping[int, bytes] | None = None) -> bytes:
+        """The run of bytes each of which is the only one that may follow; changes nothing."""
+        state = self._path[-1]
+        text = bytearray()
+        last = self._token_bytes[self._tokens[-1]] if self._tokens else None
+        before = last[-1] if last else -1  # the byte before; none after blanks that were guessed
+        while not state.is_accepting and state.configurations and len(text) < MAX_FORCED:
+            following = self._unfolding.following_bytes(state)
+            if gaps is not None and len(following) > 1:
+                blanks = gaps.get(before, b"") if before not in _BLANKS else b""
+                following = [byte for byte in following if byte not in _OTHER_SPELLINGS]
+                written = self._unfolding.read(state, blanks) if blanks and len(following) == 1 else None
+                if written is not None:
+                    text += blanks
+                    state, before = written, -1
+                    continue
+            if len(following) != 1 or not is_text(bytes(following)):
+                break
+            target = self._unfolding.step(state, following[0])
+            if target is None:
+                break
+            before = following[0]
+            text.append(before)
+            state = target
+        return bytes(text)
+
+    def after(self, state: State, token: int) -> State | None:
+        """The state after one more token, or None if it is not allowed."""
+        return successor(self._unfolding, self._vocabulary, state, token)
+
+    def _spellings(self, token: int) -> tuple[bytes, ...]:
+        return spellings(self._vocabulary).get(token, ())
+
+    def _read_as(self, state: State, token: int) -> bytes:
+        """The bytes with which the engine reads an allowed token after `state`; none for the end of the text."""
+        return read_as(self._unfolding, self._vocabulary, state, token)

@@ -1,0 +1,100 @@
+"""Which characters are equal when the case does not matter: for `re`, and for the two modes of ECMA-262.
+
+Each rule is a key: characters with one key are equal. The tables are made from Python's own Unicode data when a rule is
+used for the first time, and hold only characters that are equal to another one.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final, Literal, TypeAlias
+
+from decodekit.constraints.language.utf8 import MAX_CODE_POINT, Ranges, normalise
+
+Rule: TypeAlias = Literal["python", "ascii", "ecma", "ecma unicode"]
+
+_BLOCK: Final = 256
+
+
+def _python_key(char: str) -> str:
+    """`re` compares lower-case letters (the first, if there are several), and those with one upper case are equal."""
+    return char.lower()[0].upper()
+
+
+def _ascii_key(char: str) -> str:
+    """`re` with the flag ``a``."""
+    return char.lower() if char.isascii() else char
+
+
+def _ecma_key(char: str) -> str:
+    """ECMA-262, section 22.2.2.7.3 (Canonicalize), without the flag ``u``: code units in upper case."""
+    upper = char.upper()
+    if len(upper) > 1 or ord(char) > 0xFFFF or (ord(char) >= 128 and ord(upper) < 128):
+        return char
+    return upper
+
+
+def _ecma_unicode_key(char: str) -> str:
+    """The same with the flag ``u``: simple case folding.
+
+    Python knows full case folding. Two characters with one full folding have one simple folding too (CaseFolding.txt
+    of Unicode 15.1 and later, which gives U+1FD3, U+1FE3 and U+FB05 the simple foldings that they lacked).
+    """
+    return char.casefold()
+
+
+_KEYS: Final[dict[Rule, Callable[[str], str]]] = {
+    "python": _python_key,
+    "ascii": _ascii_key,
+    "ecma": _ecma_key,
+    "ecma unicode": _ecma_unicode_key,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """Code points that are equal to another one, ascending, each with all that it is equal to."""
+
+    points: tuple[int, ...]
+    equals: tuple[tuple[int, ...], ...]
+
+
+def close(ranges: Ranges, rule: Rule) -> Ranges:
+    """The set with all characters that are equal to one of its members by the rule."""
+    table = _table(rule)
+    found = list(ranges)
+    for low, high in ranges:
+        members = slice(bisect_left(table.points, low), bisect_right(table.points, high))
+        found += ((point, point) for equals in table.equals[members] for point in equals)
+    return normalise(found) if len(found) > len(ranges) else ranges
+
+
+@lru_cache(maxsize=4)
+def _table(rule: Rule) -> _Table:
+    key = _KEYS[rule]
+    groups: dict[str, list[int]] = {}
+    for point in _with_case():
+        groups.setdefault(key(chr(point)), []).append(point)
+    equals = {point: tuple(group) for group in groups.values() if len(group) > 1 for point in group}
+    points = tuple(sorted(equals))
+    return _Table(points, tuple(equals[point] for point in points))
+
+
+@lru_cache(maxsize=1)
+def _with_case() -> tuple[int, ...]:
+    """The code points that a change of case changes, and those that come out of one."""
+    found: set[int] = set()
+    for start in range(0, MAX_CODE_POINT, _BLOCK):
+        points = range(start, start + _BLOCK)
+        block = array("I", points).tobytes().decode("utf-32", errors="surrogatepass")
+        if block.lower() == block.upper() == block.casefold() == block:
+            continue
+        for point, char in zip(points, block, strict=True):
+            others = char.lower() + char.upper() + char.casefold()
+            if others != 3 * char:
+                found.update((point, *map(ord, others)))
+    return tuple(sorted(found))

@@ -1,0 +1,249 @@
+r"""Escapes and classes in regular expressions: from ``\w`` and ``[a-z]`` to sets of code points."""
+
+from __future__ import annotations
+
+import re
+import sys
+import unicodedata
+from typing import Final
+
+from decodekit.constraints.language.utf8 import MAX_CODE_POINT, Ranges, invert, normalise
+from decodekit.constraints.regex import casefolding, charclasses
+from decodekit.constraints.regex.reader import Reader
+from decodekit.constraints.regex.tree import Assertion, Chars, Tree
+
+_DIGITS: Final = "0123456789"
+_OCTAL: Final = "01234567"
+_HEX: Final = "0123456789abcdefABCDEF"
+_CONTROL: Final = {"t": 0x09, "n": 0x0A, "v": 0x0B, "f": 0x0C, "r": 0x0D}
+_SYNTAX: Final = "^$\\.*+?()[]{}|/"  # what the flag u of ECMA-262 lets be escaped
+_INSIDE_EMPTY: Final = sys.version_info >= (3, 14)  # since when \B of `re` holds in the empty text
+
+
+class EscapeReader(Reader):
+    """The part of the parser that reads escapes and classes."""
+
+    def chars(self, ranges: Ranges) -> Chars:
+        """One character of a set, or one that is equal to it here."""
+        return Chars(self.folded_member(ranges))
+
+    def folded_member(self, ranges: Ranges) -> Ranges:
+        r"""A member of a class under the flags that hold here. In `re` the sets of ``\w`` and the like know no case."""
+        return self.folded(ranges) if self.is_ecma or _is_one(ranges) else ranges
+
+    def folded(self, ranges: Ranges) -> Ranges:
+        """The set with whatever is equal to a member under the flags that hold here."""
+        if "i" not in self.flags:
+            return ranges
+        if self.is_ecma:
+            return casefolding.close(ranges, "ecma unicode" if self.is_strict else "ecma")
+        return casefolding.close(ranges, "ascii" if "a" in self.flags else "python")
+
+    def word(self) -> Ranges:
+        r"""What ``\w`` is here, and what ``\b`` asks for."""
+        if self.is_ecma:  # with the flags iu also U+017F and U+212A: ECMA-262, section 22.2.2.9.2, WordCharacters
+            return self.folded(charclasses.WORD) if self.is_strict else charclasses.WORD
+        return charclasses.WORD if "a" in self.flags else charclasses.python_class("w")
+
+    def named_class(self, letter: str) -> Ranges:
+        r"""The set of ``\d``, ``\w`` or ``\s``."""
+        if letter == "w":
+            return self.word()
+        if self.is_ecma:
+            return charclasses.DIGIT if letter == "d" else charclasses.ECMA_SPACE
+        if "a" in self.flags:
+            return charclasses.DIGIT if letter == "d" else charclasses.ASCII_SPACE
+        return charclasses.python_class(letter)
+
+    def escape(self) -> Tree:
+        """What follows a backslash outside of a class."""
+        char = self.next("an escape")
+        if char == "b":
+            return Assertion("boundary", self.word())
+        if char == "B":
+            return Assertion("inside", self.word(), self.is_ecma or _INSIDE_EMPTY)
+        if not self.is_ecma and char in "AZ":
+            return Assertion("start" if char == "A" else "end")
+        if char == "k" and self.is_ecma and (self.is_strict or self.peek("<")):
+            self.refuse("back-references are", "writing the repeated part again", 2)
+        if char in "123456789":
+            return self.chars(one(self.number(char)))
+        return self.chars(self.class_escape(char))
+
+    def number(self, first: str) -> int:
+        """A number behind a backslash outside of a class, if it is an octal escape."""
+        if not self.is_ecma:
+            digits = self.pattern[self.position - 1 : self.position + 2]
+            if len(digits) == 3 and set(digits) <= set(_OCTAL):
+                return self.octal(first)
+            self.refuse("back-references are", "writing the repeated part again", 2)
+        number = first + re.match("[0-9]*", self.pattern[self.position :]).group()  # type: ignore[union-attr]
+        if self.is_strict or len(number) > 6 or int(number) <= self.num_groups():
+            self.refuse("back-references are", "writing the repeated part again", 2)
+        return ord(first) if first in "89" else self.octal(first)
+
+    def num_groups(self) -> int:
+        """The groups of the whole pattern that a number could refer to."""
+        parts = re.findall(r"\\.|\[(?:\\.|[^\]\\])*\]|\((?!\?)|\(\?<(?![=!])", self.pattern, re.DOTALL)
+        return sum(part[0] == "(" for part in parts)
+
+    def class_escape(self, char: str) -> Ranges:
+        """The set of an escape that may stand in a class too; `char` was taken."""
+        if char in "dDwWsS":
+            ranges = self.named_class(char.lower())
+            return invert(ranges) if char.isupper() else ranges
+        if char in "pP":
+            return self.unicode_property(char == "P")
+        if char in _CONTROL:
+            return one(_CONTROL[char])
+        if char == "a" and not self.is_ecma:
+            return one(0x07)
+        if char in _OCTAL and (char == "0" or not self.is_strict):
+            return one(self.octal(char))
+        if char == "x":
+            return one(self.hexadecimal(2))
+        if char == "u":
+            return one(self.unicode_escape())
+        if char == "U" and not self.is_ecma:
+            return one(self.hexadecimal(8))
+        if char == "N" and not self.is_ecma:
+            return one(self.named_character())
+        if char == "c" and self.is_ecma:
+            letter = self.next("a control escape")
+            if not (letter.isascii() and letter.isalpha()):
+                self.fail("a control escape is \\c and a letter", "\\x and two hexadecimal digits")
+            return one(ord(letter) % 32)
+        if char in "89" and self.is_ecma and not self.is_strict:
+            return one(ord(char))
+        if char.isalnum() and char.isascii():
+            hint = "^ and $" if char in "AzZG" else f"{char!r} without the backslash, if the character is meant"
+            self.refuse(f"the escape \\{char} is", hint, 2)
+        if self.is_strict and char not in _SYNTAX:
+            self.fail(f"the flag 'u' lets no {char!r} be escaped", f"{char!r} without the backslash", 2)
+        return one(ord(char))
+
+    def octal(self, first: str) -> int:
+        r"""Up to three octal digits, behind ``\0`` of `re` two; in ECMA up to ``\377`` (annex B.1.2)."""
+        value = int(first)
+        if self.is_strict and not self.is_at_end and self.pattern[self.position] in _DIGITS:
+            self.fail("the flag 'u' lets no digit follow \\0", "\\x and two hexadecimal digits", 0)
+        for _ in range(2):
+            if self.is_at_end or self.pattern[self.position] not in _OCTAL:
+                break
+            if self.is_ecma and 8 * value + int(self.pattern[self.position]) > 0o377:
+                break
+            value = 8 * value + int(self.next("an escape"))
+        if value > 0o377 and not self.is_ecma and first != "0":
+            self.fail("an octal escape is at most \\377", "\\x, \\u or \\U and hexadecimal digits", 4)
+        return value
+
+    def hexadecimal(self, num_digits: int) -> int:
+        """That many hexadecimal digits."""
+        text = self.pattern[self.position : self.position + num_digits]
+        if len(text) < num_digits or not set(text) <= set(_HEX):
+            self.fail(f"{num_digits} hexadecimal digits must follow", "leading zeros")
+        self.position += num_digits
+        return self.code_point(int(text, 16))
+
+    def unicode_escape(self) -> int:
+        r"""What follows ``\u``: four digits; in ECMA also digits in braces, or two halves of a pair of surrogates."""
+        if self.is_ecma and self.take("{"):
+            digits = self.take_until("}", "a Unicode escape")
+            if not digits or not set(digits) <= set(_HEX) or len(digits) > 16:
+                self.fail("a Unicode escape is \\u{ hexadecimal digits }", "1 to 6 digits in the braces")
+            return self.code_point(int(digits, 16))
+        unit = self.hexadecimal(4)
+        if self.is_ecma and 0xD800 <= unit <= 0xDBFF and self.peek("\\u"):
+            low = self.pattern[self.position + 2 : self.position + 6]
+            if len(low) == 4 and set(low) <= set(_HEX) and 0xDC00 <= int(low, 16) <= 0xDFFF:
+                self.position += 6
+                return 0x10000 + ((unit - 0xD800) << 10) + int(low, 16) - 0xDC00
+        return unit
+
+    def code_point(self, value: int) -> int:
+        """The value, if there is such a code point."""
+        if value > MAX_CODE_POINT:
+            self.fail(f"U+{value:X} is no code point", "a number up to 10FFFF")
+        return value
+
+    def named_character(self) -> int:
+        r"""What follows ``\N``: a name of the Unicode database, in braces."""
+        if not self.take("{"):
+            self.fail("a named character is \\N{its name}", "\\N{DIGIT ONE} and the like", 2)
+        name = self.take_until("}", "the name of a character")
+        try:
+            found = unicodedata.lookup(name)
+        except KeyError:
+            found = ""
+        if len(found) != 1:
+            self.fail(f"no character is called {name!r:.80}", "\\u or \\U and its number", len(name) + 1)
+        return ord(found)
+
+    def unicode_property(self, is_negated: bool) -> Ranges:
+        r"""What follows ``\p`` or ``\P``."""
+        if not self.is_ecma:
+            self.refuse("the escape \\p is", 'flavour="ecma", which has Unicode properties', 2)
+        if self.take("{"):
+            name = self.take_until("}", "a Unicode property")
+        else:
+            if self.is_strict:
+                self.fail("a Unicode property is \\p{its name}", "\\p{L} for \\pL")
+            name = self.next("a Unicode property")  # \pL, as other dialects write it
+        ranges = charclasses.unicode_property(name)
+        if ranges is None:
+            self.refuse(f"the Unicode property {name!r:.80} is", "a general category such as L, Lu, Nd, P or Letter")
+        return invert(ranges) if is_negated else ranges
+
+    def char_class(self) -> Chars:
+        """A class; its bracket was taken."""
+        opening = self.position - 1
+        is_negated = self.take("^")
+        ranges: list[tuple[int, int]] = []
+        is_first = True
+        while True:
+            if self.is_at_end:
+                self.position = opening
+                self.fail("this character class is not closed", "a ] at its end, or \\[ for the bracket itself", 0)
+            if self.peek("]") and not (is_first and not self.is_ecma):  # in Python, a first ] is a member
+                self.position += 1
+                break
+            is_first = False
+            ranges += self.class_range()
+        members = normalise(ranges)
+        return Chars(invert(members) if is_negated else members)
+
+    def class_range(self) -> Ranges:
+        """One member of a class, or a range of them."""
+        low = self.class_member()
+        if not self.peek("-") or self.peek("-]") or self.position + 1 == len(self.pattern):
+            return self.folded_member(low)
+        self.position += 1
+        high = self.class_member()
+        if _is_one(low) and _is_one(high):
+            if high[0][0] < low[0][0]:
+                self.fail("the range of characters is in the wrong order", "the smaller code point first, or \\-")
+            return self.folded(((low[0][0], high[0][0]),))
+        if not self.is_ecma or self.is_strict:
+            self.fail("a class such as \\w is no end of a range", "\\- for the hyphen itself")
+        return self.folded((*low, (0x2D, 0x2D), *high))  # [\w-.]: the older ECMA leniency takes the hyphen as a member
+
+    def class_member(self) -> Ranges:
+        """One character or escape in a class."""
+        char = self.next("a character class")
+        if char != "\\":
+            return one(ord(char))
+        char = self.next("an escape")
+        if char == "b":
+            return one(0x08)
+        if char == "-" and self.is_strict:
+            return one(ord(char))
+        return self.class_escape(char)
+
+
+def one(point: int) -> Ranges:
+    """The set of one code point."""
+    return ((point, point),)
+
+
+def _is_one(ranges: Ranges) -> bool:
+    return len(ranges) == 1 and ranges[0][0] == ranges[0][1]

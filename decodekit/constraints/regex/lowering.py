@@ -1,0 +1,420 @@
+r"""From the tree of a regular expression to a language, over any spelling of the characters.
+
+`encode` says how one character of a set is spelled: in UTF-8, or inside a JSON string, where it may be raw or an
+escape. If it gives all spellings of a character, the language holds all spellings of a text, also through lookahead and
+its complement.
+
+Assertions are lowered together with what follows them: a lookahead is an intersection with it, ``$`` keeps of it the
+empty text, ``^`` and ``\b`` ask what came before, which is carried along as a context. A lookbehind splits a pattern:
+what comes before it becomes a language of beginnings of the text, which is intersected with those that end as it says.
+
+A round of a repeated group may not be empty, as in ECMA-262; where assertions decide whether it is, the context also
+says whether something was read since the round began.
+
+In an atomic group the search decides: the first way that leads to the end of the group counts, whatever follows. A way
+is taken, then, if no earlier one exists; and that one exists is a lookahead for the rest of the group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, replace
+from typing import Final, TypeAlias
+
+from decodekit.constraints.language import ir, utf8
+from decodekit.constraints.language.node import Node, Transitions
+from decodekit.constraints.language.utf8 import EVERYTHING, Ranges
+from decodekit.constraints.regex.tree import (
+    Alternatives,
+    Assertion,
+    Atomic,
+    Chars,
+    Lookahead,
+    Lookbehind,
+    Repeated,
+    Sequence,
+    Tree,
+    asks_before,
+    has_lookbehind,
+    is_nullable,
+    kinds_of_chars,
+    num_assertions,
+    sees_past,
+)
+from decodekit.errors import ResourceLimitError, UnsupportedSchemaError
+
+Encode: TypeAlias = Callable[[Ranges], Node]
+
+MAX_EMPTY_ROUNDS: Final = 8
+"""Bound on the least count of a group with assertions that may match nothing."""
+
+MAX_ASSERTIONS: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Before:
+    """What came before: a character of the kind with this number, or the start of the text; and when.
+
+    Attributes:
+        kind: an index into the kinds of the pattern; None at the start.
+        is_fresh: nothing was read since the round began.
+    """
+
+    kind: int | None
+    is_fresh: bool = False
+
+
+_START: Final = Before(None)
+_ANYTHING: Final = Before(0)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Rest:
+    """What is still to be matched: a linked list, shared by identity.
+
+    Attributes:
+        item: a tree, or a step of the lowering; None at the end.
+        then: what follows.
+        asks_before: whether the texts depend on what came before.
+        tail: what may follow the end.
+    """
+
+    item: _Item | None
+    then: _Rest | None
+    asks_before: bool
+    tail: Node = ir.EPSILON
+
+
+@dataclass(frozen=True, slots=True)
+class _Ordered:
+    """A tree in an atomic group, whose ways are tried in their order."""
+
+    tree: Tree
+
+
+@dataclass(frozen=True, slots=True)
+class _GroupEnd:
+    """The end of an atomic group."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Iteration:
+    """Further rounds of a repeated tree with assertions, or in an atomic group."""
+
+    tree: Repeated
+    min: int
+    max: int | None
+    is_ordered: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _RoundEnd:
+    """The end of a round: a round that read nothing has no place here, or, in an atomic group, is the last.
+
+    Attributes:
+        ends_rounds: that nothing was read ends the iteration that follows.
+        was_fresh: whether the round began fresh, of which only the end of the rounds around it must know.
+    """
+
+    ends_rounds: bool = False
+    was_fresh: bool = False
+
+
+_Item: TypeAlias = Tree | _Ordered | _GroupEnd | _Iteration | _RoundEnd
+
+
+@dataclass(frozen=True, slots=True)
+class Loop(Node):
+    """The texts of an iteration and of what follows it, derived when asked for: it contains itself."""
+
+    can_be_empty = True
+    is_labelled = False
+    lowering: Lowering  # compared by identity, as is `then`
+    iteration: _Iteration
+    then: _Rest
+    before: Before
+
+    @property
+    def labels(self) -> tuple[Hashable, ...]:
+        """As in `Node`."""
+        # A round matches one character at least, or leads where stopping leads: only stopping gives the empty text.
+        return () if self.iteration.min else self.lowering.lower(self.then, self.before).labels
+
+    def transitions(self) -> Transitions:
+        """As in `Node`."""
+        return self.lowering.unroll(self.iteration, self.then, self.before).transitions()
+
+
+class Lowering:
+    """One tree in one spelling.
+
+    Raises:
+        ResourceLimitError: the tree has more than `MAX_ASSERTIONS` assertions.
+    """
+
+    def __init__(self, encode: Encode, tree: Tree) -> None:
+        self.encode = encode
+        self.tree = tree
+        if num_assertions(tree) > MAX_ASSERTIONS:
+            raise ResourceLimitError(f"the pattern has more than {MAX_ASSERTIONS} assertions", hint="a simpler pattern")
+        self.anything = ir.repeat(encode(EVERYTHING))
+        # The kinds of character that assertions tell apart.
+        self.kinds: tuple[Ranges, ...] = (EVERYTHING,)
+        for chars in kinds_of_chars(tree):
+            parts = [utf8.intersect(kind, part) for kind in self.kinds for part in (chars, utf8.invert(chars))]
+            self.kinds = tuple(part for part in parts if part)
+        self.end = _Rest(None, None, False)
+        self.open_end = _Rest(None, None, False, self.anything)
+        self.any_end = _Rest(None, None, False, ir.ANYTHING)
+        self._plain: dict[Tree, Node] = {}
+        self._lowered: dict[tuple[_Rest, Before], Node] = {}
+        self._rests: dict[tuple[_Item, _Rest], _Rest] = {}
+        self._ways: dict[_Rest, _Rest] = {}
+        self._repeated: dict[tuple[Tree, int, int | None, bool], Repeated] = {}
+
+    def full_match(self) -> Node:
+        """The texts that the tree matches from start to end."""
+        return self._after(ir.EPSILON, (self.tree,), self.end)
+
+    def search(self) -> Node:
+        """The texts in which the tree matches somewhere."""
+        return self._after(self.anything, (self.tree,), self.open_end)
+
+    def _after(self, prefix: Node, items: tuple[Tree, ...], end: _Rest) -> Node:
+        """Texts that begin with a word of `prefix` and go on with the items; here lookbehinds are met.
+
+        Raises:
+            UnsupportedSchemaError: a lookbehind in a repeated group or in another assertion, or behind an assertion
+                about what follows.
+        """
+        for index, item in enumerate(items):
+            if not has_lookbehind(item):
+                continue
+            done, rest = items[:index], items[index + 1 :]
+            if isinstance(item, Sequence):
+                return self._after(prefix, (*done, *item.items, *rest), end)
+            if isinstance(item, Alternatives):
+                return ir.choice(*(self._after(prefix, (*done, option, *rest), end) for option in item.options))
+            if isinstance(item, Repeated) and item.max == 0:
+                return self._after(prefix, (*done, *rest), end)
+            if isinstance(item, Repeated) and item.max == 1:
+                once = self._after(prefix, (*done, item.item, *rest), end)
+                return once if item.min else ir.choice(self._after(prefix, (*done, *rest), end), once)
+            if not isinstance(item, Lookbehind) or sees_past(done) or sees_past((item.item,)):
+                raise UnsupportedSchemaError(
+                    "a lookbehind in a repeated or atomic group, in another assertion or behind an assertion about "
+                    "what follows is not supported in a pattern",
+                    hint="moving the condition in front, as part of the pattern",
+                )
+            behind = self._after(self.anything, (item.item,), self.end)
+            read = self._after(prefix, done, self.end)
+            read = ir.both(read, ir.complement(behind) if item.is_negative else behind)
+            return self._after(read, rest, end)
+        following = end
+        for item in reversed(items):
+            following = self.before(item, following)
+        if not following.asks_before:
+            return ir.concat(prefix, self.lower(following, _ANYTHING))
+        ways = [self.lower(following, _START)] if prefix.is_nullable else []
+        for kind, chars in enumerate(self.kinds) if prefix is not ir.EPSILON else ():
+            last = self.encode(chars)
+            ending = (
+                ir.concat(prefix, last) if prefix is self.anything else ir.both(prefix, ir.concat(self.anything, last))
+            )
+            ways.append(ir.concat(ending, self.lower(following, Before(kind))))
+        return ir.choice(*ways)
+
+    def before(self, item: _Item, then: _Rest) -> _Rest:
+        """The rest with `item` in front."""
+        key = (item, then)
+        rest = self._rests.get(key)
+        if rest is None:
+            if isinstance(item, _RoundEnd):
+                asks = True
+            elif isinstance(item, _GroupEnd):
+                asks = then.asks_before
+            else:
+                tree = item.tree if isinstance(item, _Iteration | _Ordered) else item
+                may_be_nothing = is_nullable(tree) or (isinstance(item, _Iteration) and not item.min)
+                asks = asks_before(tree) or (may_be_nothing and then.asks_before)
+            rest = self._rests[key] = _Rest(item, then, asks)
+        return rest
+
+    def lower(self, rest: _Rest, before: Before) -> Node:
+        """The texts of `rest` after `before`."""
+        key = (rest, before if rest.asks_before else _ANYTHING)
+        node = self._lowered.get(key)
+        if node is None:
+            node = self._lowered[key] = self._lower(rest, before)
+        return node
+
+    def _lower(self, rest: _Rest, before: Before) -> Node:
+        parts: list[Node] = []
+        while True:
+            item, then = rest.item, rest.then
+            if item is None or then is None:
+                while rest.tail is ir.ANYTHING and parts and parts[-1].is_nullable:
+                    parts.pop()
+                return ir.concat(*parts, rest.tail)
+            if isinstance(item, _Iteration | _RoundEnd | _GroupEnd):
+                return ir.concat(*parts, self._lower_step(item, then, before))
+            tree, is_ordered = (item.tree, True) if isinstance(item, _Ordered) else (item, False)
+            if then.asks_before or num_assertions(tree) or (is_ordered and not isinstance(tree, Chars)):
+                return ir.concat(*parts, self._lower_tree(tree, then, before, is_ordered))
+            parts.append(self.plain(tree))
+            rest = then
+
+    def _lower_step(self, item: _Iteration | _RoundEnd | _GroupEnd, then: _Rest, before: Before) -> Node:
+        if isinstance(item, _GroupEnd):
+            return self.lower(then, before)
+        if isinstance(item, _Iteration):
+            return self.lower(then, before) if item.max == 0 else Loop(self, item, then, before)
+        if not before.is_fresh:
+            return self.lower(then, before)
+        if not item.ends_rounds:
+            return ir.EMPTY
+        assert then.then is not None
+        return self.lower(then.then, replace(before, is_fresh=item.was_fresh))
+
+    def _lower_tree(self, tree: Tree, then: _Rest, before: Before, is_ordered: bool) -> Node:
+        if isinstance(tree, Chars):
+            return ir.choice(
+                *(
+                    ir.concat(self.encode(utf8.intersect(tree.ranges, chars)), self.lower(then, Before(kind)))
+                    for kind, chars in enumerate(self.kinds)
+                )
+            )
+        if isinstance(tree, Sequence):
+            for part in reversed(tree.items):
+                then = self.before(_Ordered(part) if is_ordered else part, then)
+            return self.lower(then, before)
+        if isinstance(tree, Alternatives):
+            if is_ordered:
+                return self._first_of([(self.before(_Ordered(option), then), before) for option in tree.options])
+            return ir.choice(*(self.lower(self.before(option, then), before) for option in tree.options))
+        if isinstance(tree, Repeated):
+            return self._lower_repeated(tree, then, before, is_ordered)
+        if isinstance(tree, Atomic):
+            return self.lower(self.before(_Ordered(tree.item), self.before(_GroupEnd(), then)), before)
+        if isinstance(tree, Lookahead):
+            ahead = self.lower(self.before(tree.item, self.open_end), before)
+            return ir.both(ir.complement(ahead) if tree.is_negative else ahead, self.lower(then, before))
+        if isinstance(tree, Lookbehind):
+            raise UnsupportedSchemaError(
+                "a lookbehind in an atomic group is not supported in a pattern", hint="a group that is not atomic"
+            )
+        return self._lower_assertion(tree, self.lower(then, before), before)
+
+    def _lower_assertion(self, item: Assertion, after: Node, before: Before) -> Node:
+        if item.kind == "start":
+            return after if before.kind is None else ir.EMPTY
+        if item.kind == "end":
+            return ir.EPSILON if after.is_nullable else ir.EMPTY
+        chars = self.encode(item.chars)
+        if item.kind == "last line":
+            return ir.both(after, ir.optional(chars))
+        if item.kind == "line end":
+            return ir.both(after, ir.optional(ir.concat(chars, self.anything)))
+        is_behind = before.kind is not None and bool(utf8.intersect(self.kinds[before.kind], item.chars))
+        if item.kind == "line start":
+            return after if before.kind is None or is_behind else ir.EMPTY
+        if (item.kind == "boundary") != is_behind:  # the next character must be a word character
+            return ir.both(after, ir.concat(chars, self.anything))
+        others = ir.concat(self.encode(utf8.invert(item.chars)), self.anything)
+        is_in_empty = item.kind == "boundary" or before.kind is not None or item.holds_in_empty
+        return ir.both(after, ir.optional(others) if is_in_empty else others)
+
+    def _lower_repeated(self, item: Repeated, then: _Rest, before: Before, is_ordered: bool) -> Node:
+        if not num_assertions(item) and not is_ordered:  # `then` asks what the last character was
+            texts = self.plain(item)
+            ways = [self.lower(then, before)] if texts.is_nullable else []
+            for kind, chars in enumerate(self.kinds):
+                ending = ir.both(texts, ir.concat(self.anything, self.encode(chars)))
+                ways.append(ir.concat(ending, self.lower(then, Before(kind))))
+            return ir.choice(*ways)
+        if item.max == 0:
+            return self.lower(then, before)
+        if item.max == 1 and not is_ordered:
+            once = self.lower(self.before(item.item, then), before)
+            return once if item.min else ir.choice(self.lower(then, before), once)
+        if item.min and is_nullable(item.item):  # these rounds may read nothing, if their assertions hold
+            if item.min > MAX_EMPTY_ROUNDS:
+                raise UnsupportedSchemaError(
+                    f"more than {MAX_EMPTY_ROUNDS} rounds at least of a group which may match nothing, with an "
+                    "assertion or in an atomic group, are not supported in a pattern",
+                    hint="taking the assertion out of the repeated group",
+                )
+            further = self.repeated(item.item, 0, None if item.max is None else item.max - item.min, item.is_lazy)
+            rest = self.before(_Ordered(further) if is_ordered else further, then)
+            for _ in range(item.min):
+                rest = self.before(_Ordered(item.item) if is_ordered else item.item, rest)
+            return self.lower(rest, before)
+        return Loop(self, _Iteration(item, item.min, item.max, is_ordered), then, before)
+
+    def repeated(self, item: Tree, min: int, max: int | None, is_lazy: bool = False) -> Repeated:
+        """A repeated tree, the same for the same arguments."""
+        key = (item, min, max, is_lazy)
+        if key not in self._repeated:
+            self._repeated[key] = Repeated(item, min, max, is_lazy)
+        return self._repeated[key]
+
+    def unroll(self, iteration: _Iteration, then: _Rest, before: Before) -> Node:
+        """Stop here, or one round and then the rounds that are left."""
+        body = iteration.tree.item
+        left = None if iteration.max is None else iteration.max - 1
+        rounds = self.before(replace(iteration, min=max(iteration.min - 1, 0), max=left), then)
+        inside = before
+        if is_nullable(body):
+            end = _RoundEnd(True, before.is_fresh) if iteration.is_ordered else _RoundEnd()
+            rounds, inside = self.before(end, rounds), replace(before, is_fresh=True)
+        ways = [(self.before(_Ordered(body) if iteration.is_ordered else body, rounds), inside)]
+        if not iteration.min:
+            ways.insert(0 if iteration.tree.is_lazy else 1, (then, before))
+        if iteration.is_ordered:
+            return self._first_of(ways)
+        return ir.choice(*(self.lower(*way) for way in ways))
+
+    def _first_of(self, ways: list[tuple[_Rest, Before]]) -> Node:
+        """Each way where none before it leads to the end of the atomic group."""
+        found: list[Node] = []
+        earlier: list[Node] = []
+        for rest, before in ways:
+            found.append(ir.both(self.lower(rest, before), *map(ir.complement, earlier)))
+            earlier.append(self.lower(self._way_out(rest), before))
+        return ir.choice(*found)
+
+    def _way_out(self, rest: _Rest) -> _Rest:
+        """What a text must begin with for some way to lead to the end of the innermost atomic group."""
+        known = self._ways.get(rest)
+        if known is None:
+            item, then = rest.item, rest.then
+            assert item is not None and then is not None  # an atomic group has an end
+            if isinstance(item, _GroupEnd):
+                known = self.any_end
+            elif isinstance(item, _Ordered):
+                known = self.before(item.tree, self._way_out(then))
+            elif isinstance(item, _Iteration):
+                known = self.before(self.repeated(item.tree.item, item.min, item.max), self._way_out(then))
+            else:
+                known = self.before(item, self._way_out(then))
+            self._ways[rest] = known
+        return known
+
+    def plain(self, item: Tree) -> Node:
+        """The texts of a tree without assertions."""
+        node = self._plain.get(item)
+        if node is None:
+            if isinstance(item, Chars):
+                node = self.encode(item.ranges)
+            elif isinstance(item, Sequence):
+                node = ir.concat(*map(self.plain, item.items))
+            elif isinstance(item, Alternatives):
+                single = [option.ranges for option in item.options if isinstance(option, Chars)]
+                ranges = utf8.normalise(pair for ranges in single for pair in ranges)
+                others = (self.plain(option) for option in item.options if not isinstance(option, Chars))
+                node = ir.choice(self.encode(ranges), *others)  # one set, whose spellings are those of a set
+            else:
+                assert isinstance(item, Repeated)
+                node = ir.repeat(self.plain(item.item), item.min, item.max)
+            self._plain[item] = node
+        return node

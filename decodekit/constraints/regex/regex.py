@@ -1,0 +1,91 @@
+"""Regular expressions as a constraint of their own, and as languages over any spelling of the characters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from decodekit.constraints.constraint import Constraint
+from decodekit.constraints.language import ir, utf8
+from decodekit.constraints.language.node import Node
+from decodekit.constraints.network import Frame, Lexeme
+from decodekit.constraints.regex.lowering import Encode, Lowering
+from decodekit.constraints.regex.lowering import Loop as Loop
+from decodekit.constraints.regex.reader import Flavour
+from decodekit.constraints.regex.syntax import parse
+from decodekit.errors import InvalidConstraintError
+
+
+@dataclass(frozen=True, slots=True)
+class Regex(Constraint):
+    r"""Texts that the pattern matches as a whole, as `re.fullmatch` does.
+
+    Args:
+        pattern: the pattern.
+        flavour: ``"python"``, the syntax of `re`, or ``"ecma"``, ECMA-262, as in JSON Schema.
+        flags: letters. Python: ``i`` (case does not matter), ``m`` (``^`` and ``$`` at every line), ``s`` (the dot
+            matches line ends), ``x`` (blanks and comments), ``a`` (``\d \w \s \b`` and the case know only ASCII) or
+            ``u`` (all of Unicode: the default). ECMA: ``i``, ``m``, ``s``, and ``u`` (its strict syntax and its case
+            folding; patterns are over code points in any case).
+
+    As in `re`, ``\d`` matches the digits of every script: ``flags="a"`` or ``[0-9]`` if the text is read by a program.
+    The known differences from `re` are inconsistencies there, all with the flag ``i`` and beyond U+FFFF: a capital
+    letter in a class or between bars is forgotten by `re`, and a range that ends there takes U+0149 for U+02BC and
+    ignores the flag ``a``. Here such letters and ranges are like all others.
+
+    Raises:
+        InvalidConstraintError: the pattern or the flags are malformed; the error shows where.
+        UnsupportedSchemaError: back-references and other things that are refused by name.
+        ResourceLimitError: the pattern is too long, too deep, or has more than `regex_lowering.MAX_ASSERTIONS`
+            assertions.
+    """
+
+    pattern: str
+    flavour: Flavour = "python"
+    flags: str = ""
+
+    def __post_init__(self) -> None:
+        for name in ("pattern", "flavour", "flags"):
+            if not isinstance(getattr(self, name), str):
+                raise InvalidConstraintError(
+                    f"{name}={getattr(self, name)!r:.60} is no text", at=name, hint='Regex("[0-9]+")'
+                )
+        parse(self.pattern, self.flavour, self.flags)
+
+    def root(self) -> Frame:
+        """One lexeme."""
+        return Lexeme(full_match(self.pattern, self.flavour, self.flags))
+
+    def parse(self, text: str) -> str:
+        """The text itself."""
+        node = full_match(self.pattern, self.flavour, self.flags)
+        if not ir.matches(node, text.encode("utf-8", errors="surrogatepass")):
+            raise ValueError(f"{text!r:.200} does not match {self.pattern!r:.200}")
+        return text
+
+
+@lru_cache(maxsize=512)
+def full_match(pattern: str, flavour: Flavour = "python", flags: str = "", encode: Encode = utf8.charset) -> Node:
+    """The texts that the pattern matches from start to end.
+
+    Args:
+        pattern: the pattern.
+        flavour: its syntax.
+        flags: as in `Regex`.
+        encode: the spellings of one character out of a set; a pure function, the same object for the same spelling.
+
+    Raises:
+        InvalidConstraintError: the pattern or the flags are malformed.
+        UnsupportedSchemaError: it uses something that is refused by name.
+        ResourceLimitError: it is too long, too deep, or has more than `regex_lowering.MAX_ASSERTIONS` assertions.
+    """
+    return Lowering(encode, parse(pattern, flavour, flags)).full_match()
+
+
+@lru_cache(maxsize=512)
+def parse_search(pattern: str, flavour: Flavour = "ecma", encode: Encode = utf8.charset, *, flags: str = "") -> Node:
+    """The texts in which the pattern matches somewhere, as JSON Schema's ``pattern`` means it.
+
+    Arguments and errors are those of `full_match`.
+    """
+    return Lowering(encode, parse(pattern, flavour, flags)).search()

@@ -1,0 +1,338 @@
+r"""The syntax of regular expressions: from a pattern to a tree over sets of code points.
+
+Two flavours. ``"python"`` is the syntax of `re` for `str`, where ``\d \w \s \b`` are about all of Unicode unless the
+flag ``a`` is set. ``"ecma"`` is ECMA-262 over code points, where they are ASCII; without the flag ``u`` it has the
+older leniency for stray braces, brackets and escapes (annex B.1.2), which is what patterns in JSON Schemas use. What is
+not regular, or not yet understood, is refused by name with its place; nothing is ignored.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Final
+
+from decodekit.constraints.language.utf8 import EVERYTHING, invert
+from decodekit.constraints.regex import charclasses
+from decodekit.constraints.regex.escapes import EscapeReader, one
+from decodekit.constraints.regex.reader import Flavour
+from decodekit.constraints.regex.tree import (
+    Alternatives,
+    Assertion,
+    Atomic,
+    Chars,
+    Lookahead,
+    Lookbehind,
+    Repeated,
+    Sequence,
+    Tree,
+    width,
+)
+from decodekit.errors import InvalidConstraintError, ResourceLimitError, UnsupportedSchemaError
+
+MAX_PATTERN_LENGTH: Final = 200_000
+MAX_GROUP_DEPTH: Final = 100
+MAX_REPEAT: Final = 2**32
+PYTHON_MAX_REPEAT: Final = 2**32 - 2
+"""The greatest count of `re`."""
+
+_FLAGS: Final[dict[Flavour, str]] = {"python": "aimsux", "ecma": "imsu"}
+_REFUSED_FLAGS: Final[dict[Flavour, dict[str, str]]] = {
+    "python": {"L": "'a', or no flag: texts are Unicode", "l": "'a', or no flag: texts are Unicode", "t": "no flag"},
+    "ecma": {"v": "'u', and classes without set notation", "d": "no flag", "g": "no flag", "y": "no flag"},
+}
+_BLANKS: Final = " \t\n\r\v\f"  # what the flag x ignores
+_COUNTS: Final = {"*": (0, None), "+": (1, None), "?": (0, 1)}
+
+
+@lru_cache(maxsize=512)
+def parse(pattern: str, flavour: Flavour = "python", flags: str = "") -> Tree:
+    """The tree of a pattern.
+
+    Args:
+        pattern: the pattern.
+        flavour: its syntax.
+        flags: letters out of ``aimsux`` (Python) or ``imsu`` (ECMA).
+
+    Raises:
+        InvalidConstraintError: the pattern is malformed, or the flags are.
+        UnsupportedSchemaError: it uses back-references, or another thing that is refused by name.
+        ResourceLimitError: it is longer than `MAX_PATTERN_LENGTH` or nested deeper than `MAX_GROUP_DEPTH`, or has a
+            count above `MAX_REPEAT`.
+    """
+    if flavour not in ("python", "ecma"):
+        raise InvalidConstraintError(f"no flavour {flavour!r} of regular expressions", hint='"python" or "ecma"')
+    if len(pattern) > MAX_PATTERN_LENGTH:
+        raise ResourceLimitError(
+            f"the pattern has {len(pattern):,} characters, at most {MAX_PATTERN_LENGTH:,} may be",
+            hint="several constraints, or a grammar",
+        )
+    parser = _Parser(pattern, flavour, _checked(flags, flavour))
+    tree = parser.alternatives()
+    if not parser.is_at_end:
+        parser.fail("this ')' closes no group", "\\) for the character itself", 0)
+    return tree
+
+
+def _checked(flags: str, flavour: Flavour) -> frozenset[str]:
+    if not isinstance(flags, str):
+        raise InvalidConstraintError(f"flags are letters, not {flags!r:.80}", at="flags", hint='flags="i"')
+    for flag in flags:
+        if flag in _REFUSED_FLAGS[flavour]:
+            hint = _REFUSED_FLAGS[flavour][flag]
+            raise UnsupportedSchemaError(f"the flag {flag!r} is not supported in a pattern", at="flags", hint=hint)
+        if flag not in _FLAGS[flavour]:
+            raise InvalidConstraintError(
+                f"no flag {flag!r} of regular expressions", at="flags", hint=f"letters out of {_FLAGS[flavour]!r}"
+            )
+    if flavour == "python" and {"a", "u"} <= set(flags):
+        raise InvalidConstraintError("the flags 'a' and 'u' exclude each other", at="flags", hint="one of them")
+    return frozenset(flags)
+
+
+class _Parser(EscapeReader):
+    """Recursive descent over one pattern."""
+
+    def __init__(self, pattern: str, flavour: Flavour, flags: frozenset[str]) -> None:
+        super().__init__(pattern, flavour, flags)
+        self.depth = 0
+        self.names: set[str] = set()
+        self.may_set_flags = not self.is_ecma  # flags for the whole pattern stand before everything else
+
+    def alternatives(self) -> Tree:
+        """Sequences with bars between them."""
+        options = [self.sequence()]
+        while self.take("|"):
+            self.may_set_flags = False
+            options.append(self.sequence())
+        return options[0] if len(options) == 1 else Alternatives(tuple(options))
+
+    def sequence(self) -> Tree:
+        """Items up to a bar or the end of the group."""
+        items: list[Tree] = []
+        is_repeated = False
+        while not self.is_at_end and self.pattern[self.position] not in "|)":
+            if self.skip():
+                continue
+            start = self.position
+            bounds = self.bounds()
+            if bounds is not None:
+                items[-1:] = [self.repeated(items[-1] if items else None, is_repeated, bounds, start)]
+                is_repeated = True
+                continue
+            item = self.atom()
+            if item is not None:
+                self.may_set_flags = is_repeated = False
+                items.append(item)
+        return items[0] if len(items) == 1 else Sequence(tuple(items))
+
+    def skip(self) -> bool:
+        """Read a comment, or what the flag ``x`` ignores. A backslash and what follows it are one, as in `re`."""
+        if not self.is_ecma and self.peek("(?#"):
+            opening, end = self.position, ")"
+        elif "x" in self.flags and self.pattern[self.position] in _BLANKS:
+            self.take_while(_BLANKS)
+            return True
+        elif "x" in self.flags and self.peek("#"):
+            opening, end = self.position, "\n"
+        else:
+            return False
+        while not self.is_at_end:
+            char = self.next("a comment")
+            if char == "\\":
+                self.next("an escape")
+            elif char == end:
+                return True
+        if end == ")":
+            self.position = opening
+            self.fail("this comment is not closed", "a ) at its end", 0)
+        return True
+
+    def repeated(self, item: Tree | None, is_repeated: bool, bounds: tuple[int, int | None], start: int) -> Tree:
+        """The item with its quantifier, which began at `start` and whose counts were read."""
+        after, self.position = self.position, start
+        if item is None:
+            self.fail("there is nothing to repeat before this quantifier", "a backslash for the character itself", 0)
+        if is_repeated:
+            self.fail("there is nothing to repeat: two quantifiers in a row", "(?:...) around the first one", 0)
+        if isinstance(item, Assertion) or (self.is_ecma and isinstance(item, Lookahead | Lookbehind)):
+            self.fail("an assertion cannot be repeated", "the assertion without a quantifier", 0)
+        self.position = after
+        low, high = bounds
+        if high is not None and high < low:
+            self.fail(f"the counts {low} and {high} are in the wrong order", "the smaller one first")
+        if isinstance(item, Lookahead | Lookbehind):  # once is as good as often
+            item, low, high = (item, 1, 1) if low else (Sequence(()), 0, 0)
+        if self.take("?"):
+            return Repeated(item, low, high, is_lazy=True)
+        if not self.is_ecma and self.take("+"):  # each round keeps what it found first, as `re` does
+            return Atomic(Repeated(_atomic(item), low, high))
+        return Repeated(item, low, high)
+
+    def bounds(self) -> tuple[int, int | None] | None:
+        """The counts of a quantifier, or None (and nothing read) if none begins here."""
+        start = self.position
+        sign = self.pattern[start]
+        if sign in _COUNTS:
+            self.position += 1
+            return _COUNTS[sign]
+        if not self.take("{"):
+            return None
+        first = second = self.take_while("0123456789")
+        has_comma = self.take(",")
+        if has_comma:
+            second = self.take_while("0123456789")
+        is_valid = bool(first) or (has_comma and not self.is_ecma)
+        if not is_valid or not self.take("}"):
+            self.position = start  # a brace that begins no quantifier stands for itself
+            return None
+        return self.count(first) or 0, self.count(second)
+
+    def count(self, digits: str) -> int | None:
+        """The number that the digits say, None if there are none."""
+        most = MAX_REPEAT if self.is_ecma else PYTHON_MAX_REPEAT
+        digits = digits.lstrip("0") or digits[:1]
+        if len(digits) > 10 or int(digits or "0") > most:
+            self.refuse(f"a count above {most} is", "a smaller count, or none", error=ResourceLimitError)
+        return int(digits) if digits else None
+
+    def atom(self) -> Tree | None:
+        """One item, or None for flags."""
+        char = self.next("the pattern")
+        if char == "(":
+            return self.group()
+        if char == "[":
+            return self.char_class()
+        if char == ".":
+            ends = charclasses.ECMA_LINE_ENDS if self.is_ecma else charclasses.NEWLINE
+            return Chars(EVERYTHING if "s" in self.flags else invert(ends))
+        if char in "^$":
+            return self.anchor(char)
+        if char == "\\":
+            return self.escape()
+        if self.is_strict and char in "{}]":
+            self.fail(f"the flag 'u' lets no {char!r} stand alone", f"\\{char}")
+        return self.chars(one(ord(char)))
+
+    def anchor(self, char: str) -> Assertion:
+        """The circumflex or the dollar."""
+        ends = charclasses.ECMA_LINE_ENDS if self.is_ecma else charclasses.NEWLINE
+        if "m" in self.flags:
+            return Assertion("line start" if char == "^" else "line end", ends)
+        if char == "^":
+            return Assertion("start")
+        return Assertion("end") if self.is_ecma else Assertion("last line", ends)
+
+    # --- groups ---
+
+    def group(self) -> Tree | None:
+        """A group, or None for flags; its parenthesis was taken."""
+        opening = self.position - 1
+        flags = self.flags
+        kind = self.kind_of_group()
+        if kind == "flags":
+            return None
+        self.may_set_flags = False
+        self.depth += 1
+        if self.depth > MAX_GROUP_DEPTH:
+            self.refuse(f"groups nested deeper than {MAX_GROUP_DEPTH} are", "fewer groups", error=ResourceLimitError)
+        inner = self.alternatives()
+        self.depth -= 1
+        if not self.take(")"):
+            self.position = opening
+            self.fail("this group is not closed", "a ) at its end, or \\( for the character itself", 0)
+        self.flags = flags
+        if kind in ("?=", "?!"):
+            return Lookahead(inner, kind == "?!")
+        if kind in ("?<=", "?<!"):
+            low, high = width(inner)
+            if not self.is_ecma and low != high:
+                self.position = opening
+                self.fail("a lookbehind of Python matches texts of one length only", "several, one for each length", 0)
+            return Lookbehind(inner, kind == "?<!")
+        if kind == "?>":
+            return _atomic(inner)
+        return inner if not isinstance(inner, Assertion | Lookahead | Lookbehind) else Sequence((inner,))
+
+    def kind_of_group(self) -> str:
+        """What stands between the parenthesis and the pattern of the group; "flags" if there is no such pattern."""
+        if not self.take("?"):
+            return ""
+        for kind in (":", "=", "!", "<=", "<!"):
+            if self.take(kind):
+                return "?" + kind
+        if not self.is_ecma and self.take(">"):
+            return "?>"
+        if self.take("<" if self.is_ecma else "P<"):
+            self.name()
+            return ""
+        if self.peek("P="):
+            self.refuse("back-references are", "writing the repeated part again", 2)
+        if self.peek("("):
+            self.refuse("conditional groups are", "an alternative", 2)
+        if self.peek(">"):
+            self.refuse("atomic groups are", "a plain group", 2)
+        if not self.is_at_end and (self.peek("-") or self.pattern[self.position].isalpha()) and not self.peek("P"):
+            return self.set_flags()
+        named = self.peek("<") and not self.is_ecma
+        return self.refuse("this kind of group is", "(?P<name>...)" if named else "a plain group, (?:...)", 2)
+
+    def name(self) -> None:
+        """The name of a group."""
+        name = self.take_until(">", "the name of a group")
+        if not name.replace("$", "_" if self.is_ecma else "$").isidentifier():
+            self.fail("the name of a group must be an identifier", "letters, digits and _", len(name) + 1)
+        if name in self.names and not self.is_ecma:
+            self.fail(f"two groups have the name {name!r:.80}", "another name", len(name) + 1)
+        self.names.add(name)
+
+    def set_flags(self) -> str:
+        """Flags for the group, or for the whole pattern from its beginning on."""
+        start = self.position
+        added, removed = self.letters(), ""
+        has_minus = self.take("-")
+        if has_minus:
+            removed = self.letters(is_removed=True)
+            if not removed and not (self.is_ecma and added):
+                self.fail("a flag must follow", "(?-i:...) and the like", 0)
+        if set(added) & set(removed):
+            self.fail("a flag is turned on and off", "each flag once", 0)
+        if {"a", "u"} <= set(added):
+            self.fail("the flags 'a' and 'u' exclude each other", "one of them", 0)
+        if not has_minus and self.take(")"):
+            self.set_global_flags(frozenset(added), start)
+            return "flags"
+        if not self.take(":"):
+            self.fail("flags must be followed by ':'", "(?i:...)", 0)
+        kept = self.flags - {"a", "u"} if {"a", "u"} & set(added) and not self.is_ecma else self.flags
+        self.flags = (kept | set(added)) - set(removed)
+        return "?:"
+
+    def set_global_flags(self, added: frozenset[str], start: int) -> None:
+        """Flags for the whole pattern; they were read from `start` on."""
+        if self.is_ecma or not self.may_set_flags:
+            self.position = start
+            if self.is_ecma:
+                self.refuse("inline flags for a whole pattern are", "the argument flags, or (?i:...)")
+            self.fail("flags for the whole pattern may stand at its beginning only", "(?i:...)", 2)
+        self.flags |= added
+        if {"a", "u"} <= self.flags:
+            self.fail("the flags 'a' and 'u' exclude each other", "one of them")
+
+    def letters(self, is_removed: bool = False) -> str:
+        """Letters of flags."""
+        allowed = "ims" if self.is_ecma else "imsx" if is_removed else "aimsux"
+        letters = self.take_while(allowed)
+        if not self.is_at_end and self.pattern[self.position] not in "-:)":
+            flag = self.next("flags")
+            if not self.is_ecma and flag in "aLut":
+                self.refuse(f"the flag {flag!r} is", "other flags")
+            self.fail(f"no flag {flag!r} of a group", f"letters out of {allowed!r}")
+        if self.is_ecma and len(set(letters)) < len(letters):
+            self.fail("a flag stands twice", "each flag once", 0)
+        return letters
+
+
+def _atomic(item: Tree) -> Tree:
+    """An atomic group, unless there is but one way through it."""
+    parts = item.items if isinstance(item, Sequence) else (item,)
+    return item if all(isinstance(part, Chars) for part in parts) else Atomic(item)

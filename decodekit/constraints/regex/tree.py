@@ -1,0 +1,190 @@
+"""The tree of a regular expression, and what can be told from a tree without lowering it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal, TypeAlias
+
+from decodekit.constraints.language.utf8 import Ranges
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Chars:
+    """One code point out of a set, which may be empty."""
+
+    ranges: Ranges
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sequence:
+    """The items one after the other; none for the empty text."""
+
+    items: tuple[Tree, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Alternatives:
+    """Any of the options. Their order matters in an atomic group only."""
+
+    options: tuple[Tree, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Repeated:
+    """The item `min` to `max` times (None: no bound). Greedy and lazy have the same texts but in an atomic group."""
+
+    item: Tree
+    min: int
+    max: int | None
+    is_lazy: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Atomic:
+    """Of the texts of the item that the place begins with, the one that a backtracking search finds first."""
+
+    item: Tree
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Lookahead:
+    """Nothing, provided that what follows begins (or does not begin) with the item."""
+
+    item: Tree
+    is_negative: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Lookbehind:
+    """Nothing, provided that what was read ends (or does not end) with the item."""
+
+    item: Tree
+    is_negative: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Assertion:
+    """Nothing, provided that the place is right.
+
+    Attributes:
+        kind: "start" and "end" of the text; "last line": the end, or before a line end that ends the text; "line
+            start" and "line end": also behind and before any line end; "boundary" between a word character and another
+            one or none; "inside": not at a boundary.
+        chars: the line ends, or the word characters, if the kind needs them.
+        holds_in_empty: whether an "inside" holds in the empty text.
+    """
+
+    kind: Literal["start", "end", "last line", "line start", "line end", "boundary", "inside"]
+    chars: Ranges = ()
+    holds_in_empty: bool = True
+
+    @property
+    def asks_before(self) -> bool:
+        """Whether it is about what came before."""
+        return self.kind in ("start", "line start", "boundary", "inside")
+
+    @property
+    def sees_one(self) -> bool:
+        """Whether it is about one character that follows, at most."""
+        return self.kind in ("line end", "boundary", "inside")
+
+
+Tree: TypeAlias = Chars | Sequence | Alternatives | Repeated | Atomic | Lookahead | Lookbehind | Assertion
+
+
+def children(tree: Tree) -> tuple[Tree, ...]:
+    """The trees that a tree is made of."""
+    if isinstance(tree, Sequence):
+        return tree.items
+    if isinstance(tree, Alternatives):
+        return tree.options
+    return (tree.item,) if isinstance(tree, Repeated | Atomic | Lookahead | Lookbehind) else ()
+
+
+@lru_cache(maxsize=4096)
+def num_assertions(tree: Tree) -> int:
+    """How many assertions and atomic groups are in it: what needs to know its surroundings."""
+    return isinstance(tree, Assertion | Lookahead | Lookbehind | Atomic) + sum(map(num_assertions, children(tree)))
+
+
+@lru_cache(maxsize=4096)
+def has_lookbehind(tree: Tree) -> bool:
+    """Whether a lookbehind is in it."""
+    return isinstance(tree, Lookbehind) or any(map(has_lookbehind, children(tree)))
+
+
+def kinds_of_chars(tree: Tree) -> set[Ranges]:
+    """The sets of characters that decide, as the last one that was read, whether an assertion holds."""
+    if isinstance(tree, Assertion):
+        return {tree.chars} if tree.asks_before and tree.chars else set()
+    return set().union(*map(kinds_of_chars, children(tree)))
+
+
+def sees_past(items: tuple[Tree, ...]) -> bool:
+    """Whether an assertion in the items may be about what follows them."""
+    for index, item in enumerate(items):
+        behind = items[index + 1 :]
+        if isinstance(item, Sequence):
+            if sees_past((*item.items, *behind)):
+                return True
+        elif (_sees_one(item) and all(map(is_nullable, behind))) or _sees_far(item):
+            return True
+    return False
+
+
+def _sees_one(tree: Tree) -> bool:
+    return tree.sees_one if isinstance(tree, Assertion) else any(map(_sees_one, children(tree)))
+
+
+def _sees_far(tree: Tree) -> bool:
+    if isinstance(tree, Assertion):
+        return tree.kind in ("end", "last line")
+    return isinstance(tree, Lookahead | Atomic) or any(map(_sees_far, children(tree)))
+
+
+def is_nullable(tree: Tree) -> bool:
+    """Whether it may match nothing, if its assertions hold."""
+    if isinstance(tree, Chars):
+        return False
+    if isinstance(tree, Sequence):
+        return all(map(is_nullable, tree.items))
+    if isinstance(tree, Alternatives):
+        return any(map(is_nullable, tree.options))
+    if isinstance(tree, Repeated):
+        return tree.min == 0 or is_nullable(tree.item)
+    return not isinstance(tree, Atomic) or is_nullable(tree.item)
+
+
+def asks_before(tree: Tree) -> bool:
+    """Whether an assertion about what came before may be met before the first character."""
+    if isinstance(tree, Assertion):
+        return tree.asks_before
+    if isinstance(tree, Sequence):
+        for item in tree.items:
+            if asks_before(item):
+                return True
+            if not is_nullable(item):
+                return False
+        return False
+    return any(map(asks_before, children(tree)))
+
+
+def width(tree: Tree) -> tuple[int, int | None]:
+    """Least and greatest number of characters (None: no bound)."""
+    if isinstance(tree, Chars):
+        return 1, 1
+    if isinstance(tree, Assertion | Lookahead | Lookbehind):
+        return 0, 0
+    widths = [width(child) for child in children(tree)]
+    if isinstance(tree, Alternatives):
+        most = [high for _, high in widths]
+        return min(low for low, _ in widths), None if None in most else max(high or 0 for high in most)
+    low = sum(low for low, _ in widths)
+    high: int | None = 0
+    for _, one in widths:
+        high = None if high is None or one is None else high + one
+    if isinstance(tree, Repeated):
+        low *= tree.min
+        high = 0 if high == 0 or tree.max == 0 else None if high is None or tree.max is None else high * tree.max
+    return low, high
