@@ -11,7 +11,6 @@ A constraint is written as its class and the arguments that make an equal one. C
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import json
 import os
@@ -31,15 +30,11 @@ from decodekit.vocabulary import Vocabulary
 
 FORMAT: Final = "decodekit grammar 1"
 
-_COMPOSED: Final = ("Concat", "Many", "OneOf", "Optional", "Reasoned", "Special", "Tag", "Tagged", "Text")
-_HOME: Final = {
-    "Choices": "decodekit.constraints.composition.choices",
-    "Grammar": "decodekit.constraints.grammar.grammar",
-    "JsonSchema": "decodekit.constraints.json_schema",
-    "Regex": "decodekit.constraints.regex.regex",
-    **dict.fromkeys(_COMPOSED, "decodekit.constraints.composition"),
-}
-"""The classes that a file may name, each with its module."""
+_CLASSES: Final = (
+    *("Choices", "Concat", "Grammar", "JsonSchema", "Many", "OneOf", "Optional", "Reasoned"),
+    *("Regex", "Special", "Tag", "Tagged", "Text"),
+)
+"""The classes that a file may name; all of them are public."""
 
 _OWN_ARGUMENTS: Final = {
     "JsonSchema": ("schema", "format", "whitespace", "order", "escapes"),
@@ -124,9 +119,9 @@ def to_value(value: object) -> Any:
     if isinstance(value, tuple | list | frozenset):
         return [to_value(item) for item in (sorted(value) if isinstance(value, frozenset) else value)]
     name = type(value).__name__
-    if name not in _HOME or _class(name) is not type(value):
+    if name not in _CLASSES or getattr(decodekit, name) is not type(value):
         raise UnsupportedSchemaError(
-            f"a {name} cannot be saved: it is no text", hint=f"one of {', '.join(sorted(_HOME))}, or a JSON Schema"
+            f"a {name} cannot be saved: it is no text", hint=f"one of {', '.join(_CLASSES)}, or a JSON Schema"
         )
     own = _OWN_ARGUMENTS.get(name)
     if own is None:
@@ -160,12 +155,12 @@ def from_value(value: Any, place: str) -> Any:
         return tuple(from_value(item, place) for item in value)
     if not isinstance(value, dict):
         return value
-    if len(value) != 1 or next(iter(value)) not in _HOME or not isinstance(next(iter(value.values())), dict):
+    if len(value) != 1 or next(iter(value)) not in _CLASSES or not isinstance(next(iter(value.values())), dict):
         raise InvalidConstraintError(
-            f"{sorted(value)[:3]} is no constraint", at=place, hint=f"one of {', '.join(sorted(_HOME))}"
+            f"{sorted(value)[:3]} is no constraint", at=place, hint=f"one of {', '.join(_CLASSES)}"
         )
     ((name, given),) = value.items()
-    kind, options = _class(name), dict(given)
+    kind, options = getattr(decodekit, name), dict(given)
     try:
         if name in _OWN_ARGUMENTS:
             source = options.pop(_OWN_ARGUMENTS[name][0])
@@ -177,7 +172,3 @@ def from_value(value: Any, place: str) -> Any:
         return kind(*[item for one in several for item in read.pop(one)], **read)
     except (TypeError, KeyError, AttributeError) as error:  # arguments of another version, or of another hand
         raise InvalidConstraintError(f"the arguments of {name} are none of its: {error}", at=place) from None
-
-
-def _class(name: str) -> Any:
-    return getattr(importlib.import_module(_HOME[name]), name)
