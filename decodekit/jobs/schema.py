@@ -274,7 +274,7 @@ def with_options(constraint: Constraint, options: Mapping[str, Any]) -> Constrai
 
 
 def _from_module(source: str, module_name: str, name: str, options: Mapping[str, Any]) -> JobSchema:
-    from decodekit.constraints import Constraint, JsonSchema, as_constraint
+    from decodekit.constraints import Constraint, as_constraint
 
     module = _import(module_name)
     if not hasattr(module, name):
@@ -289,12 +289,8 @@ def _from_module(source: str, module_name: str, name: str, options: Mapping[str,
     value = getattr(module, name)
     if isinstance(value, dict):
         return _from_dictionary(source, value, options)
-    if isinstance(value, str | bytes | list | set | frozenset):  # refused, with what may be meant
-        value = as_constraint(value)
-    if isinstance(value, Constraint):
-        return _from_constraint(source, value, options)
     try:
-        return _from_constraint(source, JsonSchema(value), options)
+        return _from_constraint(source, as_constraint(value), options)
     except DecodekitError:
         raise
     except Exception as error:  # a missing package of a type, code of the user's class

@@ -123,7 +123,8 @@ class DoLa:
         faults: list[DecodekitError] = []
         given: Any = self.layers
         final_norm: Any = self.final_norm
-        if given not in ("low", "high") and (
+        is_named = isinstance(given, str) and given in ("low", "high")
+        if not is_named and (
             isinstance(given, str)
             or not isinstance(given, Sequence)
             or not given

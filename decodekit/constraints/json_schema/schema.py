@@ -77,12 +77,9 @@ class JsonSchema(Constraint):
         registry: object = None,
         escapes: Escapes = "needed",
     ) -> None:
-        if format not in ("annotate", "assert"):
-            raise OptionError(f"{format!r} is no treatment of formats", at="format", hint='"annotate" or "assert"')
-        if order not in ("declared", "any"):
-            raise OptionError(f"{order!r} is no order of properties", at="order", hint='"declared" or "any"')
-        if escapes not in ("any", "needed"):
-            raise OptionError(f"{escapes!r} are no escapes", at="escapes", hint='"any" or "needed"')
+        _check_choice("format", format, ("annotate", "assert"), "is no treatment of formats")
+        _check_choice("order", order, ("declared", "any"), "is no order of properties")
+        _check_choice("escapes", escapes, ("any", "needed"), "are no escapes")
         layout.check(whitespace)
         set_ = object.__setattr__
         is_schema = isinstance(schema_or_type, (Mapping, bool))
@@ -242,6 +239,11 @@ def _load(key: _Key) -> SchemaNetwork:
     text, formats, whitespace, order, registry, escapes = key
     documents = {uri: json.loads(document) for uri, document in registry}
     return SchemaNetwork(json.loads(text), documents, formats, whitespace, order, escapes, describing)
+
+
+def _check_choice(name: str, value: object, choices: tuple[str, str], fault: str) -> None:
+    if not isinstance(value, str) or value not in choices:
+        raise OptionError(f"{value!r:.60} {fault}", at=name, hint=f'"{choices[0]}" or "{choices[1]}"')
 
 
 def _to_text(schema: object) -> str:
