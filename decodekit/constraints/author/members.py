@@ -386,6 +386,8 @@ def _weight(extra: int, room: float) -> float:
     """The weight of a way that needs so many bytes more than the cheapest."""
     if extra <= 0:
         return 1.0
+    if room <= 0:  # a word took more than there was
+        return 0.0
     return math.sqrt(1 + room / _LONG) * math.exp(min(extra, _LIKED) / 4 * max(1 - extra / room, -100.0))
 
 
