@@ -58,6 +58,7 @@ from decodekit.generation.sharing import copy_rows
 from decodekit.generation.stats import ParticleStats
 from decodekit.generation.step import forward
 from decodekit.generation.weighted_draws import NO_DRAW, Draw, masked_draws, rejection_draw
+from decodekit.sampling.margins import MARGIN
 from decodekit.sampling.noise import Stream, gumbel, uniforms
 from decodekit.sampling.selectors import is_faulty
 
@@ -280,8 +281,8 @@ class ParticleFilter(Policy[Population]):
     def _resampled(self, population: Population, rows: CacheRows) -> list[tuple[int, int]]:
         """Draw the particles anew if their weights are uneven; the rows to copy, and to where."""
         options, weights = self._options, population.log_weights
-        # Equal weights have the size N but for rounding.
-        if effective_sample_size(weights) >= options.threshold * options.num_particles * (1 - 1e-9):
+        # Equal weights have the size N but for rounding, which differs from batch to batch.
+        if effective_sample_size(weights) >= options.threshold * options.num_particles * (1 - MARGIN):
             return []
         before = population.sequences
         numbers = population.uniforms(Stream.RESAMPLING, max(len(particle.token_ids) for particle in before))

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import settings as budget
 from hypothesis import strategies as st
 from scipy.stats import chisquare
@@ -193,6 +193,7 @@ SAMPLES = [
 ]
 
 
+@example([[0], [2, 7]], SAMPLES[1], "awrs", "systematic", 1.0, 4, 3, 1, 2)  # found: weights that are nearly equal
 @budget(max_examples=80, deadline=None)
 @given(
     st.lists(st.lists(st.integers(0, V - 1), min_size=1, max_size=9), min_size=1, max_size=3),

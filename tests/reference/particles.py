@@ -98,7 +98,7 @@ def population(
         if all(is_over):
             break
         size = sum(weights) ** 2 / sum(w * w for w in weights)
-        if size < threshold * num_particles - 1e-6:
+        if size < threshold * num_particles * (1 - 2**-18):  # sizes that are equal but for rounding
             sources = drawn_anew(weights, seed, position + 1, resample)
             texts = [texts[source] for source in sources]
             matchers = [matchers[source].fork() for source in sources]
