@@ -132,9 +132,9 @@ def quadratic(row: Row, factor: float, curve: float) -> list[float]:
 def xtc_cut(row: Row, threshold: float, spared: Sequence[int] = ()) -> list[float]:
     """What is left when XTC's coin says so: of the tokens with p >= threshold the least likely one, and its equals."""
     law = softmax(row)
-    top = [p for p in law if p >= threshold]
+    top = [z for z, p in zip(row, law, strict=True) if p >= threshold]  # of two logits one may be less, and p the same
     return [
-        -math.inf if p >= threshold and p > min(top) and token not in spared else z
+        -math.inf if p >= threshold and z > min(top) and token not in spared else z
         for token, (z, p) in enumerate(zip(row, law, strict=True))
     ]
 

@@ -86,6 +86,7 @@ def xtc_margin(row: list[float], threshold: float) -> float:
 
 
 @example([0.0, 9.999999717180685e-10], 1.0, 0.25, ())  # found: logits that differ and have one float32 probability
+@example([0.0, 5.425082847237028e-30], 1.0, 0.25, ())  # found: and one float64 probability
 @given(ROWS, st.floats(0, 1), st.floats(0.01, 0.5), st.sampled_from([(), (0,), (1, 0)]))
 @settings(deadline=None, max_examples=150)
 def test_xtc_is_the_law_over_both_outcomes(
@@ -108,6 +109,7 @@ def test_xtc_by_hand() -> None:
     assert XTC(1.0, 0.15)(tied.log()).softmax(-1)[0].tolist() == pytest.approx([0, 1 / 3, 1 / 3, 1 / 3])
 
 
+@example([0.0, 5.425082847237028e-30], 0.5, 0.25, 0.4)  # found, as above
 @given(ROWS, st.floats(0.01, 0.99), st.floats(0.02, 0.5), st.sampled_from([0.4, 1.7]))
 @settings(deadline=None, max_examples=60)
 def test_what_follows_xtc_acts_on_both_outcomes(row: list[float], rho: float, threshold: float, t: float) -> None:

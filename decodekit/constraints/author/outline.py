@@ -67,10 +67,10 @@ def outline(constraint: Constraint) -> Outline:
 
 def _useless(grammar: Grammar) -> list[str]:
     """Rules of which no text can be derived, and rules and terminals that take part in none."""
-    from decodekit.constraints.grammar.linear import Unrolled
+    from decodekit.constraints.grammar.linear import LinearForms
 
     rules = grammar.rules
-    productive = Unrolled(rules).productive
+    productive = LinearForms(rules).productive
     found = [f"no text can be derived from the rule {name!r}" for name in rules.rules if name not in productive]
     return found + [
         f"the {'terminal' if is_terminal else 'rule'} {name!r} takes part in no text"

@@ -23,7 +23,7 @@ from decodekit.constraints.grammar.rules import (
     repeated,
     sequence,
 )
-from decodekit.constraints.grammar.source import MAX_COUNT, MAX_DEPTH, Place, Source, nearest
+from decodekit.constraints.grammar.source import MAX_COUNT, MAX_DEPTH, Position, Source, nearest
 from decodekit.constraints.language import ir, utf8
 from decodekit.constraints.language.utf8 import MAX_CODE_POINT
 from decodekit.errors import InvalidConstraintError, ResourceLimitError, UnsupportedSchemaError
@@ -94,8 +94,8 @@ class _Parser:
 
     # --- small steps ---
 
-    def place(self, at: int) -> Place:
-        return Place(self.source, at)
+    def place(self, at: int) -> Position:
+        return Position(self.source, at)
 
     def fail(self, cause: str, at: int, hint: str | None = None) -> NoReturn:
         self.place(at).fail(cause, hint)

@@ -22,7 +22,7 @@ from decodekit.constraints.grammar.rules import (
     Terminal,
     special_tokens_of,
 )
-from decodekit.constraints.grammar.source import Place, Source
+from decodekit.constraints.grammar.source import Position, Source
 from decodekit.constraints.memory import on_shortage
 from decodekit.constraints.network import Frame
 from decodekit.errors import (
@@ -226,9 +226,9 @@ def _load_rules(grammar: Grammar) -> Rules:
         return Rules({grammar.start: Terminal(full_match(grammar.text.rstrip("\r\n")))}, grammar.start)
     from decodekit.constraints.json_schema import JsonSchema
 
-    schema, end = read_json(grammar.text, len(grammar.text) - len(grammar.text.lstrip()), partial(Place, source))
+    schema, end = read_json(grammar.text, len(grammar.text) - len(grammar.text.lstrip()), partial(Position, source))
     if grammar.text[end:].strip():
-        Place(source, end).fail("something stands behind the schema")
+        Position(source, end).fail("something stands behind the schema")
     return Rules({grammar.start: Inline(JsonSchema(schema))}, grammar.start)
 
 

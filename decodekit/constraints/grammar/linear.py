@@ -1,21 +1,28 @@
-"""How what is left of a rule may go on: its *linear form*, pairs of a head and what is left after it.
+"""Linear forms of rules: what may be read next, and what is left of the rule behind it.
 
-A head is a terminal, a special token, another rule or another constraint. Heads always read something: a rule is called
-for its non-empty texts alone and skipped where it may be empty, so nullable rules, also in cycles, need no care
-elsewhere.
+    pair: "(" number ("," number)? ")" | "(" ")"
 
-Alternatives that begin alike are read once: equal heads become one, before any of what was left after them. Most rules
-take part in that as if they were written out where they are named; of each circle of rules that hold each other one at
-least is called. So an opening bracket that begins a tuple, a call or a group is one bracket, a ladder of operators is
-one frame, and a text stays ambiguous no longer than it must.
+An *item* is a rule with a dot in it, given by what stands behind the dot. The item at the beginning of `pair` has the
+linear form
 
-Left recursion is turned around. If rules can begin with each other, a text of one of them begins with a head that is
-none of them; whoever has read it goes *up*: a text of rule k is the beginning of a text of each rule m that may begin
-with k. So ``e: e "+" t | t`` reads a t, then any number of ``"+" t``, and neither left nor right recursion makes the
-stack grow (what only returns is not returned to; see `unfolding`). The language stays the same.
+    { ("(", number ("," number)? ")"  |  ")") }
 
-Source: D. Rosenkrantz, P. Lewis, Deterministic left corner parsing (1970); R. Moore, Removing left recursion from
-context-free grammars (2000).
+one *head*, the terminal ``"("``, with the item behind it: both alternatives begin alike and are read once. The item
+behind it has two heads, `number` and ``")"``; the one behind `number` has ``","`` and ``")"``. A head is a terminal, a
+special token, another rule or another constraint, and always reads something: a rule is called for its non-empty texts
+alone and skipped where it may be empty, so nullable rules, also in cycles, need no care elsewhere.
+
+Most rules are expanded where they are named; of each circle of rules that hold each other at least one is called. So an
+opening bracket that begins a tuple, a call or a group is one bracket, a ladder of operators is one frame, and a text
+stays ambiguous no longer than it must.
+
+Left recursion becomes left-corner ascent. If rules can begin with each other, a text of one of them begins with a head
+that is none of them. Behind it the text *ascends*: a text of rule k is the beginning of a text of each rule m that may
+begin with k. So ``e: e "+" t | t`` reads a t, then any number of ``"+" t``, and neither left nor right recursion makes
+the stack grow (a call behind which nothing is left is not returned to; see `recogniser`). The language is the same.
+
+Sources: V. Antimirov, Partial derivatives of regular expressions (1996), for linear forms; D. Rosenkrantz, P. Lewis,
+Deterministic left corner parsing (1970), and R. Moore, Removing left recursion from context-free grammars (2000).
 """
 
 from __future__ import annotations
@@ -56,13 +63,13 @@ MAX_WORK: Final = 2_000_000
 """Bound on the ways to go on at all the places of a grammar that are met."""
 
 
-class Rest:
-    """What is left of a rule: an item and what follows it. Interned by its `Unrolled`; None stands for nothing."""
+class Item:
+    """What stands behind the dot of a rule: a symbol and what follows it; None is nothing. `LinearForms` interns it."""
 
-    __slots__ = ("item", "then")
+    __slots__ = ("symbol", "then")
 
-    def __init__(self, item: Item, then: Rest | None) -> None:
-        self.item, self.then = item, then
+    def __init__(self, symbol: Symbol, then: Item | None) -> None:
+        self.symbol, self.then = symbol, then
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,22 +96,22 @@ class Other:
 
 @dataclass(frozen=True, slots=True)
 class Either:
-    """One of several rests."""
+    """One of several items."""
 
-    options: tuple[Rest | None, ...]
+    options: tuple[Item | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Rounds:
-    """A rest `min` to `max` times."""
+    """An item `min` to `max` times."""
 
-    body: Rest
+    body: Item
     min: int
     max: int | None
 
 
 @dataclass(frozen=True, slots=True)
-class Up:
+class Ascent:
     """A text of `done` was read, as the beginning of a text of `goal`: whatever completes that."""
 
     done: str
@@ -112,75 +119,75 @@ class Up:
 
 
 Head: TypeAlias = Word | Rule | Other
-Item: TypeAlias = Head | Either | Rounds | Up
+Symbol: TypeAlias = Head | Either | Rounds | Ascent
 
 
 @dataclass(frozen=True, slots=True)
 class Linear:
-    """How a rest may go on: each head with what is left after it; and whether it may be empty."""
+    """How an item may go on: each head with what is left after it; and whether it may be empty."""
 
-    heads: tuple[tuple[Head, Rest | None], ...]
+    heads: tuple[tuple[Head, Item | None], ...]
     is_nullable: bool
 
 
-class Unrolled:
-    """The rules of a grammar with what is known of them. Compared by identity; the frames of a grammar share it."""
+class LinearForms:
+    """The rules of a grammar with their linear forms. Compared by identity; the frames of a grammar share it."""
 
     def __init__(self, rules: Rules) -> None:
         self.rules = rules
         self.ignored = None if rules.ignore is None else ir.repeat(rules.ignore)
-        self._rests: dict[tuple[Item, int], Rest] = {}
-        self._linear: dict[Rest, Linear] = {}
-        self._frames: dict[tuple[Rest, bool], Frame] = {}
+        self._items: dict[tuple[Symbol, int], Item] = {}
+        self._linear: dict[Item, Linear] = {}
+        self._frames: dict[tuple[Item, bool], Frame] = {}
         self._words: dict[Node, Node] = {}
         self._work = 0
-        self.bodies: dict[str, Rest | None] = {
+        self.bodies: dict[str, Item | None] = {
             name: self._convert(expression, None, 0) for name, expression in rules.rules.items()
         }
         self.productive = self._find(can_read=True)
         self.nullable = self._find(can_read=False)
         self.written_out = self._find_written_out()
 
-    # -- from expressions to rests
+    # -- from expressions to items
 
-    def rest(self, item: Item, then: Rest | None) -> Rest:
-        """The rest of an item and what follows it; the same object for the same parts."""
-        key = (item, id(then))
-        known = self._rests.get(key)
+    def item(self, symbol: Symbol, then: Item | None) -> Item:
+        """The item of a symbol and what follows it; the same object for the same parts."""
+        key = (symbol, id(then))
+        known = self._items.get(key)
         if known is None:
-            known = self._rests[key] = Rest(item, then)
+            known = self._items[key] = Item(symbol, then)
         return known
 
-    def joined(self, rest: Rest | None, then: Rest | None) -> Rest | None:
-        """One rest after the other."""
+    def joined(self, item: Item | None, then: Item | None) -> Item | None:
+        """One item after the other."""
         if then is None:
-            return rest
-        items = []
-        while rest is not None:
-            items.append(rest.item)
-            rest = rest.then
-        for item in reversed(items):
-            then = self.rest(item, then)
+            return item
+        symbols = []
+        while item is not None:
+            symbols.append(item.symbol)
+            item = item.then
+        for symbol in reversed(symbols):
+            then = self.item(symbol, then)
         return then
 
-    def _convert(self, expression: Expression, then: Rest | None, depth: int) -> Rest | None:
-        """The rest of an expression, before `then`."""
+    def _convert(self, expression: Expression, then: Item | None, depth: int) -> Item | None:
+        """The item of an expression, before `then`."""
         if depth > MAX_DEPTH:
             raise ResourceLimitError(
                 f"a rule has groups nested more than {MAX_DEPTH} deep", hint="a rule of its own for the inner part"
             )
         if isinstance(expression, Sequence):
-            for item in reversed(expression.items):
-                then = self._convert(item, then, depth + 1)
+            for symbol in reversed(expression.items):
+                then = self._convert(symbol, then, depth + 1)
             return then
         if isinstance(expression, Alternatives):
             options = dict.fromkeys(self._convert(option, None, depth + 1) for option in expression.options)
-            return self.rest(Either(tuple(options)), then)
+            return self.item(Either(tuple(options)), then)
         if isinstance(expression, Repeated):
             body = None if expression.max == 0 else self._convert(expression.item, None, depth + 1)
-            return then if body is None else self.rest(Rounds(body, expression.min, expression.max), then)
+            return then if body is None else self.item(Rounds(body, expression.min, expression.max), then)
         if isinstance(expression, RuleRef):
-            return self.rest(Rule(expression.name), then)
+            return self.item(Rule(expression.name), then)
         if isinstance(expression, SpecialToken):
             return self._word(ir.literal(spelling(expression.token)), written(expression.token), then)
         if isinstance(expression, Terminal):
@@ -188,16 +195,16 @@ class Unrolled:
         root = expression.constraint.root()
         if isinstance(root, Lexeme):
             return self._word(root.node, None, then)
-        inline = self.rest(Other(root), then)
-        return self.rest(Either((inline, then)), None) if _may_return(root) else inline
+        inline = self.item(Other(root), then)
+        return self.item(Either((inline, then)), None) if _may_return(root) else inline
 
-    def _word(self, node: Node, name: str | None, then: Rest | None) -> Rest | None:
+    def _word(self, node: Node, name: str | None, then: Item | None) -> Item | None:
         """A word of `node`, where it may be empty too."""
         if not node.is_nullable:
-            return self.rest(Word(node, name), then)
+            return self.item(Word(node, name), then)
         filled = ir.both(node, _NOT_EMPTY)
-        some = self.rest(Word(filled, name), None)
-        return self.rest(Either((some, None)), then)
+        some = self.item(Word(filled, name), None)
+        return self.item(Either((some, None)), then)
 
     # -- what is known of rules
 
@@ -216,25 +223,25 @@ class Unrolled:
                 agenda += users[name]
         return frozenset(found)
 
-    def _holds(self, rest: Rest | None, rules: set[str], *, can_read: bool) -> bool:
-        """Whether a rest has a text, given the rules that have one; without `can_read`, the empty text."""
-        while rest is not None:
-            item = rest.item
-            if isinstance(item, Word):
-                if not can_read or item.node.is_empty:
+    def _holds(self, item: Item | None, rules: set[str], *, can_read: bool) -> bool:
+        """Whether an item has a text, given the rules that have one; without `can_read`, the empty text."""
+        while item is not None:
+            symbol = item.symbol
+            if isinstance(symbol, Word):
+                if not can_read or symbol.node.is_empty:
                     return False
-            elif isinstance(item, Rule):
-                if item.name not in rules:
+            elif isinstance(symbol, Rule):
+                if symbol.name not in rules:
                     return False
-            elif isinstance(item, Other):
+            elif isinstance(symbol, Other):
                 if not can_read:
                     return False
-            elif isinstance(item, Either):
-                if not any(self._holds(option, rules, can_read=can_read) for option in item.options):
+            elif isinstance(symbol, Either):
+                if not any(self._holds(option, rules, can_read=can_read) for option in symbol.options):
                     return False
-            elif isinstance(item, Rounds) and item.min and not self._holds(item.body, rules, can_read=can_read):
+            elif isinstance(symbol, Rounds) and symbol.min and not self._holds(symbol.body, rules, can_read=can_read):
                 return False
-            rest = rest.then
+            item = item.then
         return True
 
     def _find_written_out(self) -> frozenset[str]:
@@ -268,29 +275,29 @@ class Unrolled:
                 num_ways[name] = 1
         return manifold
 
-    def _num_ways(self, rest: Rest | None, num_ways: Mapping[str, int]) -> int:
-        """In how many ways a rest may begin, at most; a rule that is not given counts once."""
+    def _num_ways(self, item: Item | None, num_ways: Mapping[str, int]) -> int:
+        """In how many ways a item may begin, at most; a rule that is not given counts once."""
         found = 0
-        while rest is not None:
-            item = rest.item
-            if isinstance(item, Rule):
-                found += num_ways.get(item.name, 1)
-            elif isinstance(item, Either):
-                found += sum(self._num_ways(option, num_ways) for option in item.options)
-            elif isinstance(item, Rounds):
-                found += self._num_ways(item.body, num_ways)
+        while item is not None:
+            symbol = item.symbol
+            if isinstance(symbol, Rule):
+                found += num_ways.get(symbol.name, 1)
+            elif isinstance(symbol, Either):
+                found += sum(self._num_ways(option, num_ways) for option in symbol.options)
+            elif isinstance(symbol, Rounds):
+                found += self._num_ways(symbol.body, num_ways)
             else:
                 found += 1
-            if not self._may_be_empty(item):
+            if not self._may_be_empty(symbol):
                 break
-            rest = rest.then
+            item = item.then
         return found
 
-    def _may_be_empty(self, item: Item) -> bool:
-        if isinstance(item, Rule):
-            return item.name in self.nullable
-        return isinstance(item, Either | Rounds) and self._holds(
-            self.rest(item, None), set(self.nullable), can_read=False
+    def _may_be_empty(self, symbol: Symbol) -> bool:
+        if isinstance(symbol, Rule):
+            return symbol.name in self.nullable
+        return isinstance(symbol, Either | Rounds) and self._holds(
+            self.item(symbol, None), set(self.nullable), can_read=False
         )
 
     @cached_property
@@ -309,46 +316,46 @@ class Unrolled:
 
     # -- linear forms
 
-    def linear(self, rest: Rest | None) -> Linear:
-        """How a rest may go on, rules that are left recursive among its heads."""
-        if rest is None:
+    def linear(self, item: Item | None) -> Linear:
+        """How an item may go on, rules that are left recursive among its heads."""
+        if item is None:
             return _NOTHING_LEFT
-        known = self._linear.get(rest)
+        known = self._linear.get(item)
         if known is None:
-            known = self._linear[rest] = self._linearise(rest)
+            known = self._linear[item] = self._linearise(item)
         return known
 
-    def _linearise(self, rest: Rest) -> Linear:
-        heads: dict[tuple[Head, Rest | None], None] = {}
+    def _linearise(self, item: Item) -> Linear:
+        heads: dict[tuple[Head, Item | None], None] = {}
         is_nullable = False
-        agenda: list[Rest | None] = [rest]
-        seen: set[Rest | None] = {rest}
+        agenda: list[Item | None] = [item]
+        seen: set[Item | None] = {item}
         while agenda:
             current = agenda.pop()
             if current is None:
                 is_nullable = True
                 continue
-            item, then = current.item, current.then
-            following: Iterable[Rest | None] = ()
-            if isinstance(item, Word):
-                if not item.node.is_empty:
-                    heads[item, then] = None
-            elif isinstance(item, Other):
-                heads[item, then] = None
-            elif isinstance(item, Rule):
-                if item.name in self.written_out:
-                    for head, left in self.linear(self.bodies[item.name]).heads:
+            symbol, then = current.symbol, current.then
+            following: Iterable[Item | None] = ()
+            if isinstance(symbol, Word):
+                if not symbol.node.is_empty:
+                    heads[symbol, then] = None
+            elif isinstance(symbol, Other):
+                heads[symbol, then] = None
+            elif isinstance(symbol, Rule):
+                if symbol.name in self.written_out:
+                    for head, left in self.linear(self.bodies[symbol.name]).heads:
                         heads[head, self.joined(left, then)] = None
-                elif item.name in self.productive:
-                    heads[item, then] = None
-                if item.name in self.nullable:
+                elif symbol.name in self.productive:
+                    heads[symbol, then] = None
+                if symbol.name in self.nullable:
                     following = (then,)
-            elif isinstance(item, Either):
-                following = [self.joined(option, then) for option in item.options]
-            elif isinstance(item, Rounds):
-                following = self._rounds(item, then, heads)
+            elif isinstance(symbol, Either):
+                following = [self.joined(option, then) for option in symbol.options]
+            elif isinstance(symbol, Rounds):
+                following = self._rounds(symbol, then, heads)
             else:
-                following = self._going_up(item, then)
+                following = self._going_up(symbol, then)
             for other in following:
                 if other not in seen:
                     seen.add(other)
@@ -369,73 +376,73 @@ class Unrolled:
                 hint="fewer parts in a row that may be left out, or rules of their own for them",
             )
 
-    def _grouped(self, heads: Iterable[tuple[Head, Rest | None]]) -> tuple[tuple[Head, Rest | None], ...]:
+    def _grouped(self, heads: Iterable[tuple[Head, Item | None]]) -> tuple[tuple[Head, Item | None], ...]:
         """Each head once, before any of what is left after it; what cannot be completed is left out."""
-        lefts: dict[Head, list[Rest | None]] = {}
+        lefts: dict[Head, list[Item | None]] = {}
         for head, left in heads:
             if self._is_possible(left):
                 lefts.setdefault(head, []).append(left)
         return tuple(
-            (head, some[0] if len(some) == 1 else self.rest(Either(tuple(some)), None)) for head, some in lefts.items()
+            (head, some[0] if len(some) == 1 else self.item(Either(tuple(some)), None)) for head, some in lefts.items()
         )
 
     def _rounds(
-        self, item: Rounds, then: Rest | None, heads: dict[tuple[Head, Rest | None], None]
-    ) -> tuple[Rest | None, ...]:
+        self, symbol: Rounds, then: Item | None, heads: dict[tuple[Head, Item | None], None]
+    ) -> tuple[Item | None, ...]:
         """Add the heads of a round that reads something; returns what may come without one."""
-        body = self.linear(item.body)
-        least = 0 if body.is_nullable else item.min  # rounds may be empty
-        most = None if item.max is None else item.max - 1
-        again = then if most == 0 else self.rest(Rounds(item.body, max(least - 1, 0), most), then)
+        body = self.linear(symbol.body)
+        least = 0 if body.is_nullable else symbol.min  # rounds may be empty
+        most = None if symbol.max is None else symbol.max - 1
+        again = then if most == 0 else self.item(Rounds(symbol.body, max(least - 1, 0), most), then)
         for head, left in body.heads:
             heads[head, self.joined(left, again)] = None
         return () if least else (then,)
 
-    def _going_up(self, item: Up, then: Rest | None) -> list[Rest | None]:
+    def _going_up(self, symbol: Ascent, then: Item | None) -> list[Item | None]:
         """What may come when a text of a left recursive rule is done."""
-        ways = [then] if item.done == item.goal else []
-        for above in self.corners[item.goal]:
-            up = self.rest(Up(above, item.goal), then)
+        ways = [then] if symbol.done == symbol.goal else []
+        for above in self.corners[symbol.goal]:
+            up = self.item(Ascent(above, symbol.goal), then)
             for head, left in self.linear(self.bodies[above]).heads:
-                if isinstance(head, Rule) and head.name == item.done:
+                if isinstance(head, Rule) and head.name == symbol.done:
                     ways.append(self.joined(left, up))
         return ways
 
-    def _is_possible(self, rest: Rest | None) -> bool:
-        """Whether a rest has a text at all, so that nothing is read that cannot be completed."""
-        while rest is not None:
-            item = rest.item
-            if isinstance(item, Word):
-                if item.node.is_empty:
+    def _is_possible(self, item: Item | None) -> bool:
+        """Whether an item has a text at all, so that nothing is read that cannot be completed."""
+        while item is not None:
+            symbol = item.symbol
+            if isinstance(symbol, Word):
+                if symbol.node.is_empty:
                     return False
-            elif isinstance(item, Rule):
-                if item.name not in self.productive:
+            elif isinstance(symbol, Rule):
+                if symbol.name not in self.productive:
                     return False
-            elif isinstance(item, Either):
-                if not any(map(self._is_possible, item.options)):
+            elif isinstance(symbol, Either):
+                if not any(map(self._is_possible, symbol.options)):
                     return False
-            elif isinstance(item, Rounds) and item.min and not self._is_possible(item.body):
+            elif isinstance(symbol, Rounds) and symbol.min and not self._is_possible(symbol.body):
                 return False
-            rest = rest.then
+            item = item.then
         return True
 
-    def beginnings(self, name: str) -> tuple[tuple[Head, Rest | None], ...]:
+    def beginnings(self, name: str) -> tuple[tuple[Head, Item | None], ...]:
         """How a non-empty text of a rule may begin, with heads that are not left recursive with it."""
         corners = self.corners.get(name)
         if corners is None:
             return self.linear(self.bodies[name]).heads
-        found: dict[tuple[Head, Rest | None], None] = {}
+        found: dict[tuple[Head, Item | None], None] = {}
         for corner in corners:
-            up = self.rest(Up(corner, name), None)
+            up = self.item(Ascent(corner, name), None)
             for head, left in self.linear(self.bodies[corner]).heads:
                 if not isinstance(head, Rule) or head.name not in corners:
                     found[head, self.joined(left, up)] = None
         return self._grouped(found)
 
-    def start(self) -> Rest:
+    def start(self) -> Item:
         """A whole text."""
         blanks = None if self.ignored is None else self._word(self.ignored, None, None)
-        return self.rest(Rule(self.rules.start), blanks)
+        return self.item(Rule(self.rules.start), blanks)
 
     def after_blanks(self, node: Node) -> Node:
         """A terminal with the ignored texts that may stand before it."""
@@ -456,19 +463,19 @@ def _may_return(root: Frame) -> bool:
     return any(move is RETURN for move in root.moves())
 
 
-def _rules_in(rest: Rest | None) -> set[str]:
+def _rules_in(item: Item | None) -> set[str]:
     found: set[str] = set()
-    agenda = [rest]
+    agenda = [item]
     while agenda:
         current = agenda.pop()
         while current is not None:
-            item = current.item
-            if isinstance(item, Rule):
-                found.add(item.name)
-            elif isinstance(item, Either):
-                agenda += item.options
-            elif isinstance(item, Rounds):
-                agenda.append(item.body)
+            symbol = current.symbol
+            if isinstance(symbol, Rule):
+                found.add(symbol.name)
+            elif isinstance(symbol, Either):
+                agenda += symbol.options
+            elif isinstance(symbol, Rounds):
+                agenda.append(symbol.body)
             current = current.then
     return found
 

@@ -7,14 +7,14 @@ import re
 from collections.abc import Callable
 from typing import Final, NoReturn
 
-from decodekit.constraints.grammar.source import Place
+from decodekit.constraints.grammar.source import Position
 from decodekit.errors import ResourceLimitError, UnsupportedSchemaError
 
 MAX_TOKEN_IDS: Final = 1_000
 """Bound on the ids of one item such as ``<[100-199]>``."""
 
 
-def token_ids(text: str, place: Place) -> tuple[int, ...]:
+def token_ids(text: str, place: Position) -> tuple[int, ...]:
     """The ids of ``<[7]>`` or ``<[7,10-12]>``, of which `text` is what stands between the square brackets.
 
     Raises:
@@ -40,7 +40,7 @@ def token_ids(text: str, place: Place) -> tuple[int, ...]:
     return tuple(dict.fromkeys(ids))
 
 
-def check_encodable(text: str, place: Place) -> None:
+def check_encodable(text: str, place: Position) -> None:
     """Refuse surrogates, which have no UTF-8 form."""
     try:
         text.encode()
@@ -51,7 +51,7 @@ def check_encodable(text: str, place: Place) -> None:
         )
 
 
-def read_json(text: str, start: int, place: Callable[[int], Place]) -> tuple[object, int]:
+def read_json(text: str, start: int, place: Callable[[int], Position]) -> tuple[object, int]:
     """The JSON value that begins at `start`, and where it ends. Raises errors that show the place."""
 
     def refuse_constant(name: str) -> NoReturn:

@@ -38,7 +38,7 @@ class Source:
             )
 
 
-class Place(NamedTuple):
+class Position(NamedTuple):
     """A character of a source, by its offset."""
 
     source: Source

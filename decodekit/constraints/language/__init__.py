@@ -1,5 +1,6 @@
 """Regular languages of bytes. Knows no token and no schema.
 
-`ir` has the expressions and their derivatives, `emptiness` decides whether one has a word, `blocks` and `words` are
-lists of words, `registry` names the languages whose walks are kept on disk, `wording` says what may follow in English.
+`node` says what a language is to the engine and decides whether it has a word, `ir` has the expressions and their
+derivatives, `blocks` and `words` are lists of words, `registry` names the languages whose walks are kept on disk,
+`wording` says in English what may follow.
 """

@@ -17,7 +17,7 @@ _STRING: Final = 1
 _ESCAPE: Final = 2
 
 
-class Place(NamedTuple):
+class Nesting(NamedTuple):
     """Where a JSON text has got to.
 
     Attributes:
@@ -27,13 +27,13 @@ class Place(NamedTuple):
     mode: int = _OUTSIDE
     depth: int = 0
 
-    def after(self, data: bytes) -> Place:
-        """The place after some more bytes of a JSON text."""
+    def after(self, data: bytes) -> Nesting:
+        """The nesting after some more bytes of a JSON text."""
         mode, depth = self
         for byte in data:
             mode, change = _step(mode, byte)
             depth += change
-        return Place(mode, depth)
+        return Nesting(mode, depth)
 
 
 def _step(mode: int, byte: int) -> tuple[int, int]:
@@ -48,20 +48,20 @@ def _step(mode: int, byte: int) -> tuple[int, int]:
 
 
 class ClosingTokens:
-    """The tokens of one vocabulary by the place before which they end a JSON array or object."""
+    """The tokens of one vocabulary by the nesting at which they end a JSON array or object."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
-        self._by_place: dict[Place, list[int]] = {}
+        self._by_nesting: dict[Nesting, list[int]] = {}
         for token, data in enumerate(vocabulary.token_bytes):
             if data and data[-1] in b"]}":
                 for mode in (_OUTSIDE, _STRING, _ESCAPE):
                     depth = _num_closed(data, mode)
                     if depth is not None:
-                        self._by_place.setdefault(Place(mode, depth), []).append(token)
+                        self._by_nesting.setdefault(Nesting(mode, depth), []).append(token)
 
-    def at(self, place: Place) -> list[int]:
+    def at(self, nesting: Nesting) -> list[int]:
         """The tokens whose last byte, and no earlier one, closes the outermost bracket."""
-        return self._by_place.get(place, [])
+        return self._by_nesting.get(nesting, [])
 
 
 def _num_closed(data: bytes, mode: int) -> int | None:

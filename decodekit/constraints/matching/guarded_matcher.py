@@ -13,7 +13,7 @@ from decodekit.constraints.engine.division import NONE
 from decodekit.constraints.engine.recogniser import Unfolding
 from decodekit.constraints.engine.successors import token_bytes_of
 from decodekit.constraints.explain.explanation import Explanation, as_bytes, explain_refusal
-from decodekit.constraints.matching.brackets import Place, closing_tokens_of
+from decodekit.constraints.matching.brackets import Nesting, closing_tokens_of
 from decodekit.constraints.matching.matcher import GrammarMatcher
 from decodekit.constraints.special import is_text, spellings
 from decodekit.vocabulary import Vocabulary
@@ -90,7 +90,7 @@ class GuardedMatcher:
         verdicts: Verdicts,
         text: bytes = b"",
         ends: Sequence[int] = (0,),
-        places: Sequence[Place] = (Place(),),
+        places: Sequence[Nesting] = (Nesting(),),
     ) -> None:
         self._inner = inner
         self._verdicts = verdicts

@@ -271,10 +271,10 @@ def test_written_in_both_languages() -> None:
 
 
 def _counts_empty_rounds(self: Any, item: Any, then: Any, heads: Any) -> Any:
-    """As `Unrolled._rounds`, but a round that reads nothing does not count."""
+    """As `LinearForms._rounds`, but a round that reads nothing does not count."""
     body = self.linear(item.body)
     most = None if item.max is None else item.max - 1
-    again = then if most == 0 else self.rest(linear.Rounds(item.body, max(item.min - 1, 0), most), then)
+    again = then if most == 0 else self.item(linear.Rounds(item.body, max(item.min - 1, 0), most), then)
     for head, left in body.heads:
         heads[head, self.joined(left, again)] = None
     return () if item.min else (then,)
@@ -289,7 +289,7 @@ def _on_the_wrong_side(name: str, expression: Expression) -> Expression:
 
 _RIGHT = regular._without_recursion
 
-_FIND = linear.Unrolled._find
+_FIND = linear.LinearForms._find
 
 
 def _nothing_is_nullable(self: Any, *, can_read: bool) -> frozenset[str]:
@@ -297,10 +297,10 @@ def _nothing_is_nullable(self: Any, *, can_read: bool) -> frozenset[str]:
 
 
 MUTANTS: dict[str, tuple[object, str, Callable[..., Any]]] = {
-    "empty rounds": (linear.Unrolled, "_rounds", _counts_empty_rounds),
-    "dead ends": (linear.Unrolled, "_is_possible", lambda self, rest: True),
-    "left recursion ends at once": (linear.Unrolled, "_going_up", lambda self, item, then: [then]),
-    "nothing is nullable": (linear.Unrolled, "_find", _nothing_is_nullable),
+    "empty rounds": (linear.LinearForms, "_rounds", _counts_empty_rounds),
+    "dead ends": (linear.LinearForms, "_is_possible", lambda self, rest: True),
+    "left recursion ends at once": (linear.LinearForms, "_going_up", lambda self, item, then: [then]),
+    "nothing is nullable": (linear.LinearForms, "_find", _nothing_is_nullable),
     "the wrong side": (regular, "_without_recursion", _on_the_wrong_side),
 }
 

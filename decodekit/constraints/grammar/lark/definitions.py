@@ -14,7 +14,7 @@ from typing import Final
 from decodekit.constraints.grammar.lark.common import COMMON
 from decodekit.constraints.grammar.lark.syntax import parse
 from decodekit.constraints.grammar.lark.tree import Definition, Import, Item, Module, Name, Usage, is_terminal_name
-from decodekit.constraints.grammar.source import Place, Source, nearest
+from decodekit.constraints.grammar.source import Position, Source, nearest
 from decodekit.errors import NameNotFoundError, ResourceLimitError
 
 MAX_IMPORTS: Final = 1_000
@@ -40,9 +40,9 @@ class Scope:
         """The name in the whole."""
         return self.given.get(name, self.prefix + name)
 
-    def place(self, at: int) -> Place:
+    def place(self, at: int) -> Position:
         """A place in the text."""
-        return Place(self.source, at)
+        return Position(self.source, at)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,7 +54,7 @@ class Entry:
     parameters: tuple[str, ...]
     priority: int
     parts: tuple[tuple[Item, Scope], ...]
-    place: Place
+    place: Position
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -114,7 +114,7 @@ def imported_files(source: Source, folder: Path) -> dict[str, str]:
             imported = _file_key(key, statement)
             if not statement.is_relative or imported in texts:
                 continue
-            place = Place(importing, statement.at)
+            place = Position(importing, statement.at)
             try:
                 texts[imported] = (folder / imported).read_text(encoding="utf-8")
             except (OSError, UnicodeError) as error:
@@ -176,7 +176,7 @@ class _Loader:
                 inner = Scope(scope.source, scope.prefix, {alias: given[name]})
                 self.add(Definition(alias, (), 0, Name(alias, at), "define", at), scope, inner)
 
-    def find(self, statement: Import, place: Place, importing: str) -> tuple[str | None, Source]:
+    def find(self, statement: Import, place: Position, importing: str) -> tuple[str | None, Source]:
         """The key of a file, None for the library, and the text."""
         path = ".".join(statement.path)
         if not statement.is_relative:

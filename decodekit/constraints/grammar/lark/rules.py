@@ -6,7 +6,7 @@ begin with the longest that `re` finds, and of an ignored terminal the longest o
 one. A terminal's pattern sees nothing outside of the terminal (see the module `terminals`).
 
 What shapes the tree (aliases, ``?rule``, ``!rule``, ``_rule``) leaves the texts as they are. So do priorities: they
-choose among the derivations of one text. It is only for ``lexer="longest"`` (see the module `lexing`) that the priority
+choose among the derivations of one text. It is only for ``lexer="longest"`` (see the room `longest`) that the priority
 of a terminal decides which texts there are: there each terminal labels the ends of its words with its rank.
 """
 
@@ -44,7 +44,7 @@ from decodekit.constraints.grammar.rules import (
     repeated,
     sequence,
 )
-from decodekit.constraints.grammar.source import Place, Source, nearest
+from decodekit.constraints.grammar.source import Position, Source, nearest
 from decodekit.constraints.language import ir
 from decodekit.constraints.language.node import Node
 from decodekit.errors import ConstraintError, InvalidConstraintError, ResourceLimitError, UnsupportedSchemaError
@@ -172,7 +172,7 @@ class _Lowering:
             return self.lower_json(item, place)
         return self.anonymous(item, scope, place, _shown(item))
 
-    def anonymous(self, item: Item, scope: Scope, place: Place, name: str) -> Terminal:
+    def anonymous(self, item: Item, scope: Scope, place: Position, name: str) -> Terminal:
         """A terminal without a name. With ranks, all that are written alike are one."""
         if self.ranks is None:
             return Terminal(self.terminals.anonymous(item, scope, place), name)
@@ -249,7 +249,7 @@ class _Lowering:
                 return entry
         return self.lower(item, scope, bindings)
 
-    def lower_json(self, item: Json, place: Place) -> Expression:
+    def lower_json(self, item: Json, place: Position) -> Expression:
         if isinstance(item.schema, dict) and "x-guidance" in item.schema:
             place.fail('"x-guidance" is not supported', "leaving it out", UnsupportedSchemaError)
         if not isinstance(item.schema, dict | bool):
@@ -270,7 +270,7 @@ class _Lowering:
         return Inline(constraint)
 
 
-def _ranked(node: Node, rank: Rank, name: str, place: Place) -> Terminal:
+def _ranked(node: Node, rank: Rank, name: str, place: Position) -> Terminal:
     if node.is_nullable:
         place.fail(
             f'the terminal {name} may be empty, which no lexeme is with lexer="longest"',

@@ -29,7 +29,7 @@ from decodekit.constraints.grammar.lark.tree import (
     is_terminal_name,
 )
 from decodekit.constraints.grammar.literals import check_encodable, read_json, token_ids
-from decodekit.constraints.grammar.source import MAX_COUNT, MAX_DEPTH, Place, Source
+from decodekit.constraints.grammar.source import MAX_COUNT, MAX_DEPTH, Position, Source
 from decodekit.errors import ResourceLimitError, UnsupportedSchemaError
 
 
@@ -115,8 +115,8 @@ class _Parser:
         hint = 'double quotes, "..."' if char == "'" else None
         self.place(at).fail(f"no item begins with {char!r}", hint)
 
-    def place(self, at: int) -> Place:
-        return Place(self.source, at)
+    def place(self, at: int) -> Position:
+        return Position(self.source, at)
 
     def expected(self, what: str, hint: str | None = None) -> NoReturn:
         token = self.token

@@ -27,7 +27,7 @@ from decodekit.constraints.grammar.lark.tree import (
     Usage,
     walk,
 )
-from decodekit.constraints.grammar.source import Place
+from decodekit.constraints.grammar.source import Position
 from decodekit.constraints.language import ir, utf8
 from decodekit.constraints.language.node import Node
 from decodekit.constraints.language.words import words
@@ -84,11 +84,11 @@ class Terminals:
             self._finished[entry.name] = self._finish(entry.parts, entry.place, (entry.name,))
         return self._finished[entry.name]
 
-    def anonymous(self, item: Item, scope: Scope, place: Place) -> Node:
+    def anonymous(self, item: Item, scope: Scope, place: Position) -> Node:
         """The words of an expression in a rule, or after ``%ignore``. Raises what `named` raises."""
         return self._finish(((item, scope),), place)
 
-    def _finish(self, parts: Parts, place: Place, names: tuple[str, ...] = ()) -> Node:
+    def _finish(self, parts: Parts, place: Position, names: tuple[str, ...] = ()) -> Node:
         """The words of an expression; `names` are what it is called itself."""
         for entry in self._in_order(parts, self._traits, names):
             traits = self._traits[entry.name] = self._traits_of(entry.parts, entry.place)
@@ -115,7 +115,7 @@ class Terminals:
         order: list[Entry] = []
         done: set[str] = set()
         path = dict.fromkeys(names)  # from the expression down to where the walk is
-        agenda: list[tuple[Entry | None, Iterator[tuple[Entry, Place]]]] = [(None, self._references(parts))]
+        agenda: list[tuple[Entry | None, Iterator[tuple[Entry, Position]]]] = [(None, self._references(parts))]
         while agenda:
             owner, references = agenda[-1]
             for entry, place in references:
@@ -133,7 +133,7 @@ class Terminals:
                     order.append(owner)
         return order
 
-    def _references(self, parts: Parts) -> Iterator[tuple[Entry, Place]]:
+    def _references(self, parts: Parts) -> Iterator[tuple[Entry, Position]]:
         for root, scope in parts:
             for item in walk(root):
                 if isinstance(item, Name):
@@ -147,7 +147,7 @@ class Terminals:
                     what = {Usage: "a template", Special: "a special token", Json: "%json"}[type(item)]
                     scope.place(item.at).fail(f"{what} cannot be part of a terminal", "a rule, in lower case")
 
-    def _traits_of(self, parts: Parts, place: Place) -> _Traits:
+    def _traits_of(self, parts: Parts, place: Position) -> _Traits:
         size, asks_around, is_lazy = 0, False, False
         for root, scope in parts:
             for item in walk(root):
@@ -193,7 +193,7 @@ class Terminals:
 
     # --- as one pattern ---
 
-    def _pattern_of(self, parts: Parts, place: Place) -> str:
+    def _pattern_of(self, parts: Parts, place: Position) -> str:
         pattern = _longest_first([self._pattern(item, scope) for item, scope in parts])
         self._num_characters += len(pattern)
         if len(pattern) > MAX_PATTERN_LENGTH or self._num_characters > MAX_CHARACTERS:
@@ -238,14 +238,14 @@ def _flags(flags: str) -> str:
     return "".join(sorted(set(flags) - {"u"}))
 
 
-def _full_match(pattern: str, flags: str, place: Place) -> Node:
+def _full_match(pattern: str, flags: str, place: Position) -> Node:
     try:
         return full_match(pattern, "python", _flags(flags))
     except ConstraintError as error:
         raise place.locate(error) from error
 
 
-def _traits(pattern: str, flags: str, place: Place) -> _Traits:
+def _traits(pattern: str, flags: str, place: Position) -> _Traits:
     try:
         return _traits_of_pattern(pattern, _flags(flags))
     except ConstraintError as error:

@@ -14,10 +14,10 @@ longest: of ``A: /a+/`` and ``"ab"`` it takes of ``ab`` the ``a``, and with ``A.
 what stands around them; and a string that ignores case comes before a pattern only where the pattern matches it as it
 is written.
 
-**The network.** A control state is a place of the rules over terminals (see `places`) with the shadow of the lexemes
+**The network.** A control state is a state of the rules over terminals (see `control`) with the shadow of the lexemes
 so far (see `lexer`). A shadow lasts when a rule returns, but a frame that returns tells nothing: whoever calls another
 has to guess which shadow that leaves, and the other is held to it. Guesses multiply where rules call each other in
-chains, so a frame keeps the places behind such a chain itself, as a short stack, and calls where there is nothing to
+chains, so a frame keeps the states behind such a chain itself, as a short stack, and calls where there is nothing to
 guess: before a closing bracket every shadow is gone.
 """
 
@@ -26,19 +26,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+from decodekit.constraints.grammar.longest.control import ROOT, KnownStates
 from decodekit.constraints.grammar.longest.lexer import Munch, bits
-from decodekit.constraints.grammar.longest.places import ROOT, Places
 from decodekit.constraints.grammar.rules import Rules
 from decodekit.constraints.network import END, RETURN, Call, Frame, Label, Move, Read
 from decodekit.errors import ResourceLimitError, UnsatisfiableError
 
 MAX_DEPTH: Final = 24
-"""Bound on the places that a frame keeps itself; beyond them it calls and guesses."""
+"""Bound on the states that a frame keeps itself; beyond them it calls and guesses."""
 MAX_STACKS: Final = 20_000
 """Bound on the stacks to which one stack may lead before anything is read."""
 
 Stack: TypeAlias = "tuple[int, ...]"
-"""Places, the one at hand first, then what is left behind it."""
+"""Control states, the one at hand first, then what is left behind it."""
 
 
 def lexing_root(rules: Rules) -> Frame:
@@ -51,7 +51,7 @@ def lexing_root(rules: Rules) -> Frame:
     Raises:
         UnsatisfiableError: there is no text.
         UnsupportedSchemaError: special tokens or other constraints among the rules.
-        ResourceLimitError: the terminals are larger than `lexer` says, or the rules larger than `places` says.
+        ResourceLimitError: the terminals are larger than `lexer` says, or the rules larger than `control` says.
     """
     network = Network(rules)
     outs = network.left_by((ROOT,), 0)
@@ -71,7 +71,7 @@ class Opening:
         reads: by terminal, the stacks behind it; ignored terminals are not among them.
         ignoring: the stacks of which one must go on behind an ignored terminal.
         is_tail: whether nothing need follow there either, at the end of the text.
-        calls: places that are run to their end first, each with the stack behind it.
+        calls: states that are run to their end first, each with the stack behind it.
         is_end: whether nothing need follow.
     """
 
@@ -86,7 +86,7 @@ class Network:
     """What the frames of one grammar share. Compared by identity."""
 
     def __init__(self, rules: Rules) -> None:
-        self.known = Places(rules)
+        self.known = KnownStates(rules)
         self.lexer = self.known.lexer
         self._openings: dict[tuple[Stack, int], Opening] = {}
         self._left_by: dict[tuple[Stack, int], int] = {}
@@ -113,10 +113,10 @@ class Network:
         return Lexing(self, stack, shadow, outs & self.left_by(stack, shadow), opened)
 
     def _matters(self, stack: Stack, shadow: int) -> bool:
-        for place in stack:
-            if self.known.touches(place, shadow):
+        for state in stack:
+            if self.known.touches(state, shadow):
                 return True
-            if not self.known.is_nullable(place):
+            if not self.known.is_nullable(state):
                 return False
         return True
 
@@ -129,7 +129,7 @@ class Network:
         return known
 
     def _open(self, stack: Stack, shadow: int) -> Opening:
-        places, ignored = self.known.places, self.known.ignored
+        states, ignored = self.known.states, self.known.ignored
         reads: dict[int, dict[Stack, None]] = {}
         ignoring: dict[Stack, None] = {}
         calls: dict[tuple[int, Stack], None] = {}
@@ -141,7 +141,7 @@ class Network:
             if not current:
                 is_end = True
                 continue
-            here, rest = places[current[0]], current[1:]
+            here, rest = states[current[0]], current[1:]
             for terminal, afters in here.reads.items():
                 if terminal not in ignored:
                     reads.setdefault(terminal, {}).update(dict.fromkeys(self._push(after, rest) for after in afters))
@@ -166,16 +166,16 @@ class Network:
         return Opening(
             reads={terminal: tuple(stacks) for terminal, stacks in reads.items()},
             ignoring=tuple(ignoring),
-            is_tail=any(places[behind[0]].is_end for behind in ignoring),
+            is_tail=any(states[behind[0]].is_end for behind in ignoring),
             calls=tuple(calls),
             is_end=is_end,
         )
 
-    def _push(self, place: int, rest: Stack) -> Stack:
-        return rest if self.known.places[place].only_returns else (place, *rest)
+    def _push(self, state: int, rest: Stack) -> Stack:
+        return rest if self.known.states[state].only_returns else (state, *rest)
 
     def _is_called(self, callee: int, behind: Stack, shadow: int) -> bool:
-        """Whether a place is called rather than kept with what is behind it."""
+        """Whether a state is called rather than kept with what is behind it."""
         if not behind:
             return False
         if behind[0] in behind[1:] or len(behind) >= MAX_DEPTH:
@@ -186,7 +186,7 @@ class Network:
     def reads(self, opening: Opening, shadow: int, outs: int) -> list[int]:
         """The lexemes that may come, as sets of ends. Terminals that are one word are read together.
 
-        The others are read each by itself, so that what a vocabulary knows of them serves all places.
+        The others are read each by itself, so that what a vocabulary knows of them serves all states.
         """
         words, others = 0, []
         for terminal, ends in self.lexer.ends_behind(shadow).items():
@@ -205,7 +205,7 @@ class Network:
 
 @dataclass(frozen=True, slots=True)
 class Lexing(Frame):
-    """Places, the shadow at hand, and the shadows that may be left (a set of bits).
+    """Control states, the shadow at hand, and the shadows that may be left (a set of bits).
 
     If `opened` is not None, ignored terminals were read where the shadow was `opened`: one of the terminals that could
     be read there has to come, without a call, or the end of the text.
@@ -253,7 +253,7 @@ class Lexing(Frame):
 
     def title(self) -> str | None:
         """That of the innermost rule that has one."""
-        titles = (self.network.known.places[place].title for place in self.stack)
+        titles = (self.network.known.states[state].title for state in self.stack)
         return next((title for title in titles if title is not None), None)
 
     def expected(self, move: Move) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """The control states of a grammar over terminals, and which shadows may be there when one of them returns.
 
 The rules over terminals, one letter each, are a network of frames already (see `frames`); its frames are numbered here,
-as *places*. A place with the shadow at hand (see `lexer`) knows which shadows it may leave behind when it returns: the
+as *states*. A state with the shadow at hand (see `lexer`) knows which shadows it may leave behind when it returns: the
 least solution of equations that go through reads, calls and returns. So nothing is begun that cannot be completed.
 
 Source: Y. Bar-Hillel, M. Perles, E. Shamir, On formal properties of simple phrase structure grammars (1961): the
@@ -36,30 +36,30 @@ from decodekit.constraints.network import Call, Frame, Label, Read
 from decodekit.errors import ResourceLimitError, UnsupportedSchemaError
 
 MAX_PLACES: Final = 100_000
-"""Bound on the places of the rules, and on the places with their shadows."""
+"""Bound on the states of the rules, and on the states with their shadows."""
 MAX_STEPS: Final = 1_000_000
-"""Bound on the steps to what is known of places."""
+"""Bound on the steps to what is known of states."""
 _MAX_TERMINALS: Final = 1 << 16  # a letter is two bytes
 
 ROOT: Final = 0
-"""The place in which a text begins."""
+"""The state in which a text begins."""
 TAIL: Final = 1
-"""The place behind the rules: what is ignored."""
+"""The state behind the rules: what is ignored."""
 
 Start: TypeAlias = "tuple[int, int]"
-"""A place, with the shadow at hand."""
+"""A state, with the shadow at hand."""
 _Key = TypeVar("_Key", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Place:
+class ControlState:
     """A control state of the rules over terminals.
 
     Attributes:
-        reads: the places behind each terminal that may come.
-        calls: places that are run to their end first, each with the one behind it.
-        is_end: whether the place may return.
-        again: the place behind an ignored terminal, which reads what this one does, and neither calls nor returns.
+        reads: the states behind each terminal that may come.
+        calls: states that are run to their end first, each with the one behind it.
+        is_end: whether the state may return.
+        again: the state behind an ignored terminal, which reads what this one does, and neither calls nor returns.
         title: what a message calls it.
     """
 
@@ -75,8 +75,8 @@ class Place:
         return self.is_end and not self.reads and not self.calls
 
 
-class Places:
-    """The places of a grammar with what is known of them. Compared by identity.
+class KnownStates:
+    """The states of a grammar with what is known of them. Compared by identity.
 
     Args:
         rules: see `lexing.lexing_root`.
@@ -114,37 +114,37 @@ class Places:
                 if _is_one_word(node):
                     self.words.add(number)
         spelled = {name: _spelled(rule, letters) for name, rule in rules.rules.items()}
-        self.places = PlaceTable(root_frame(Rules(spelled, rules.start)), self.ignored)
+        self.states = ControlStates(root_frame(Rules(spelled, rules.start)), self.ignored)
         self._beginnings = _Least(self._may_begin)
         self._first_bytes: dict[int, ByteMask] = {}
         self._left_by = _Least(self._may_leave)
 
-    def left_by(self, place: int, shadow: int) -> int:
-        """The shadows that may be there when a place returns, a set of bits; none if no text can be completed."""
-        return self._left_by[self._start(place, shadow)]
+    def left_by(self, state: int, shadow: int) -> int:
+        """The shadows that may be there when a state returns, a set of bits; none if no text can be completed."""
+        return self._left_by[self._start(state, shadow)]
 
-    def touches(self, place: int, shadow: int) -> bool:
-        """Whether a lexeme that may come next in a place can begin with a word of a shadow, as far as bytes tell."""
-        first = self._first_bytes.get(place)
+    def touches(self, state: int, shadow: int) -> bool:
+        """Whether a lexeme that may come next in a state can begin with a word of a shadow, as far as bytes tell."""
+        first = self._first_bytes.get(state)
         if first is None:
             first = 0
-            for terminal in bits(self._beginnings[place] >> 1):
+            for terminal in bits(self._beginnings[state] >> 1):
                 first |= self.lexer.first_bytes[terminal]
-            self._first_bytes[place] = first
+            self._first_bytes[state] = first
         return bool(self.lexer.touched(shadow) & first)
 
-    def is_nullable(self, place: int) -> bool:
-        """Whether a place may return before it has read anything."""
-        return bool(self._beginnings[place] & 1)
+    def is_nullable(self, state: int) -> bool:
+        """Whether a state may return before it has read anything."""
+        return bool(self._beginnings[state] & 1)
 
-    def _start(self, place: int, shadow: int) -> Start:
-        """A place with its shadow, which is none if it cannot matter."""
-        is_idle = shadow and not self.is_nullable(place) and not self.touches(place, shadow)
-        return place, 0 if is_idle else shadow
+    def _start(self, state: int, shadow: int) -> Start:
+        """A state with its shadow, which is none if it cannot matter."""
+        is_idle = shadow and not self.is_nullable(state) and not self.touches(state, shadow)
+        return state, 0 if is_idle else shadow
 
-    def _may_begin(self, place: int, known: Callable[[int], int]) -> int:
-        """The terminals with which a place may begin, as bits from 1 on; bit 0 if it may return at once."""
-        here = self.places[place]
+    def _may_begin(self, state: int, known: Callable[[int], int]) -> int:
+        """The terminals with which a state may begin, as bits from 1 on; bit 0 if it may return at once."""
+        here = self.states[state]
         found = int(here.is_end)
         for terminal in here.reads:
             found |= 2 << terminal
@@ -156,9 +156,9 @@ class Places:
         return found
 
     def _may_leave(self, start: Start, known: Callable[[Start], int]) -> int:
-        """The shadows that may be there when a place returns."""
-        place, shadow = start
-        here = self.places[place]
+        """The shadows that may be there when a state returns."""
+        state, shadow = start
+        here = self.states[state]
         found = int(here.is_end) << shadow
         ends_behind = self.lexer.ends_behind(shadow)
         for terminal, afters in here.reads.items():
@@ -172,8 +172,8 @@ class Places:
         return found
 
 
-class PlaceTable:
-    """The places of the network of `start`, by number, made when they are asked for.
+class ControlStates:
+    """The states of the network of `start`, by number, made when they are asked for.
 
     Ignored terminals may come before each other terminal, and behind all. There is one way alone to read one: where the
     terminal behind it is read, or in `TAIL`.
@@ -182,19 +182,19 @@ class PlaceTable:
     def __init__(self, start: Frame, ignored: frozenset[int]) -> None:
         self.ignored = ignored
         self._numbers: dict[tuple[Frame, bool], int] = {}
-        self._frames: list[tuple[Frame, bool]] = []  # the place of each is its number and 2
-        self._places = {
-            ROOT: Place({}, ((self._number(start), TAIL),), False, ROOT),
-            TAIL: Place(dict.fromkeys(ignored, (TAIL,)), (), True, TAIL),
+        self._frames: list[tuple[Frame, bool]] = []  # the state of each is its number and 2
+        self._states = {
+            ROOT: ControlState({}, ((self._number(start), TAIL),), False, ROOT),
+            TAIL: ControlState(dict.fromkeys(ignored, (TAIL,)), (), True, TAIL),
         }
 
-    def __getitem__(self, number: int) -> Place:
-        place = self._places.get(number)
-        if place is None:
-            place = self._places[number] = self._make(number)
-        return place
+    def __getitem__(self, number: int) -> ControlState:
+        state = self._states.get(number)
+        if state is None:
+            state = self._states[number] = self._make(number)
+        return state
 
-    def _make(self, number: int) -> Place:
+    def _make(self, number: int) -> ControlState:
         frame, must_read = self._frames[number - 2]
         reads: dict[int, dict[int, None]] = {}
         calls: list[tuple[int, int]] = []
@@ -215,7 +215,7 @@ class PlaceTable:
             again = self._number(frame, must_read or bool(calls) or is_end)
             reads.update((terminal, {again: None}) for terminal in self.ignored)
         behind = {letter: tuple(afters) for letter, afters in reads.items()}
-        return Place(behind, tuple(calls), is_end, again, frame.title())
+        return ControlState(behind, tuple(calls), is_end, again, frame.title())
 
     def _number(self, frame: Frame, must_read: bool = False) -> int:
         key = (frame, must_read)

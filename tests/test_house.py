@@ -1,0 +1,72 @@
+"""The size of things: functions fit on a screen, rooms have few files beside them, nothing is written twice."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+
+import decodekit
+
+PACKAGE = Path(decodekit.__file__).parent
+SOURCES = {str(path.relative_to(PACKAGE)): path.read_text(encoding="utf-8") for path in sorted(PACKAGE.rglob("*.py"))}
+
+LONGEST_FUNCTION = 80
+MEDIAN_FUNCTION = 7
+MOST_FILES = 12  # beside the rooms of `constraints`
+EQUAL_LINES = 10
+
+
+def functions(source: str) -> Iterator[tuple[str, int]]:
+    """The functions of a module, inner ones too, with their numbers of lines."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node.name, (node.end_lineno or node.lineno) - node.lineno + 1
+
+
+def code_lines(source: str) -> list[tuple[int, str]]:
+    """The lines that are no import, no comment and not blank, with their numbers."""
+    skipped: set[int] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            skipped |= set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    lines = ((number, line.strip()) for number, line in enumerate(source.splitlines(), 1) if number not in skipped)
+    return [(number, line) for number, line in lines if line and not line.startswith("#")]
+
+
+def repeated(sources: dict[str, str]) -> list[str]:
+    """The pairs of places that share `EQUAL_LINES` lines of code, one after the other."""
+    seen: dict[tuple[str, ...], str] = {}
+    found = []
+    for name, source in sources.items():
+        lines = code_lines(source)
+        for start in range(len(lines) - EQUAL_LINES + 1):
+            run = tuple(line for _, line in lines[start : start + EQUAL_LINES])
+            here = f"{name}:{lines[start][0]}"
+            if run in seen:
+                found.append(f"{seen[run]} and {here}")
+            seen.setdefault(run, here)
+    return found
+
+
+def test_functions_fit_on_a_screen() -> None:
+    lengths = [(length, f"{name} in {file}") for file in SOURCES for name, length in functions(SOURCES[file])]
+    assert [name for length, name in lengths if length > LONGEST_FUNCTION] == []
+    assert median(length for length, _ in lengths) <= MEDIAN_FUNCTION
+
+
+def test_few_files_beside_the_rooms_of_constraints() -> None:
+    assert len(list((PACKAGE / "constraints").glob("*.py"))) <= MOST_FILES
+
+
+def test_nothing_is_written_twice() -> None:
+    assert repeated(SOURCES) == []
+
+
+def test_what_is_written_twice_is_found() -> None:
+    block = "\n".join(f"x{i} = {i}" for i in range(EQUAL_LINES))
+    assert repeated({"a": f"import a\n{block}", "b": f"y = 1\n\n# a comment\n{block}"}) == ["a:2 and b:4"]
+    assert repeated({"a": block, "b": block.rpartition("\n")[0]}) == []
+    long = "def f():\n" + "    pass\n" * LONGEST_FUNCTION
+    assert list(functions(long)) == [("f", LONGEST_FUNCTION + 1)]
