@@ -21,10 +21,10 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import record
-from decodekit.generation.beam import Beam
 from decodekit.generation.sequence import Request
 from decodekit.generation.settings import Settings
 from decodekit.models.huggingface import HuggingFaceLM
+from decodekit.strategy import Beam
 from decodekit.vocabulary import Vocabulary
 
 VOCAB_SIZE = 16_000

@@ -5,7 +5,7 @@
 Every figure comes from child processes of its own, and is the CPU time of the whole process (all threads, the start of
 Python included) without the reading of the tokenizer, which is the caller's. Three ways to a vocabulary:
 
-- ``token bytes``: decodekit, given the bytes of every token, as a runner has them (`integrations.maskbench`);
+- ``token bytes``: decodekit, given the bytes of every token, as a runner has them (`benchmarks.maskbench`);
 - ``tokenizer``: decodekit, given a tokenizer of transformers (`Vocabulary.from_tokenizer`);
 - ``llguidance``: given the same tokenizer (``llguidance.hf.from_tokenizer``). It keeps nothing on disk.
 

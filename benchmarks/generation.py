@@ -109,7 +109,7 @@ def main() -> None:
     parser.add_argument("--model", default="tiny")
     arguments = parser.parse_args()
 
-    from decodekit.models.huggingface import load
+    from decodekit.models.loading import load
 
     load_before = os.getloadavg()[0]
     llm = dk.LLM.load(arguments.model)

@@ -60,9 +60,7 @@ class Engine:
 
 
 ENGINES = {
-    "decodekit": Engine(
-        "decodekit.integrations.maskbench:Engine", "decodekit", ("format=annotate",), asserting=("format=assert",)
-    ),
+    "decodekit": Engine("benchmarks.maskbench:Engine", "decodekit", ("format=annotate",), asserting=("format=assert",)),
     "llguidance": Engine("llguidance", "llguidance"),
     "llguidance-lenient": Engine("llguidance-lenient", "llguidance"),
     "xgrammar": Engine("xgrammar", "xgrammar"),

@@ -122,7 +122,7 @@ class Benchmark:
     """The model, its draft, the same weights in transformers, and what is wanted."""
 
     def __init__(self, model: str, draft: str, num_documents: int, num_repeats: int) -> None:
-        from decodekit.models.huggingface import load
+        from decodekit.models.loading import load
 
         self.llm, self.draft = dk.LLM.load(model), dk.LLM.load(draft)
         reference, self.tokenizer = load(model)

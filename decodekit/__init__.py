@@ -1,6 +1,6 @@
 """decodekit: decoding and structured generation for any Hugging Face causal LM; speed options never change the text.
 
-The public names are listed in `_HOME`. They load when first used, so `import decodekit` needs neither torch nor
+The public names are listed in `_PUBLIC`. They load when first used, so `import decodekit` needs neither torch nor
 transformers nor numba.
 """
 
@@ -11,93 +11,30 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-# public name -> the module that defines it
-_HOME: dict[str, str] = {
-    # front door
-    "LLM": "decodekit.llm",
-    "Chunk": "decodekit.llm",
-    "Completion": "decodekit.llm",
-    "Score": "decodekit.llm",
-    "generate": "decodekit.llm",
-    # strategies
-    "Amateur": "decodekit.strategy",
-    "Beam": "decodekit.strategy",
-    "BestOf": "decodekit.strategy",
-    "ContrastiveSearch": "decodekit.strategy",
-    "DoLa": "decodekit.strategy",
-    "Greedy": "decodekit.strategy",
-    "Guidance": "decodekit.strategy",
-    "Mirostat": "decodekit.strategy",
-    "Particles": "decodekit.strategy",
-    "Sample": "decodekit.strategy",
-    "SelfConsistency": "decodekit.strategy",
-    "Strategy": "decodekit.strategy",
-    # speculation
-    "Adaptive": "decodekit.speculation",
-    "DraftModel": "decodekit.speculation",
-    "EarlyExit": "decodekit.speculation",
-    "GrammarDraft": "decodekit.speculation",
-    "Joined": "decodekit.speculation",
-    "PromptLookup": "decodekit.speculation",
-    "Suffix": "decodekit.speculation",
-    "SuffixCorpus": "decodekit.speculation",
-    # logits processors
-    "AllowedTokens": "decodekit.sampling",
-    "BadWords": "decodekit.sampling",
-    "DRY": "decodekit.sampling",
-    "DynamicTemperature": "decodekit.sampling",
-    "Epsilon": "decodekit.sampling",
-    "Eta": "decodekit.sampling",
-    "FrequencyPenalty": "decodekit.sampling",
-    "LogitBias": "decodekit.sampling",
-    "MinP": "decodekit.sampling",
-    "MinTokens": "decodekit.sampling",
-    "NoRepeatNGram": "decodekit.sampling",
-    "Pipeline": "decodekit.sampling",
-    "PresencePenalty": "decodekit.sampling",
-    "Quadratic": "decodekit.sampling",
-    "RepetitionPenalty": "decodekit.sampling",
-    "SequenceBias": "decodekit.sampling",
-    "Temperature": "decodekit.sampling",
-    "TopA": "decodekit.sampling",
-    "TopH": "decodekit.sampling",
-    "TopK": "decodekit.sampling",
-    "TopNSigma": "decodekit.sampling",
-    "TopP": "decodekit.sampling",
-    "Typical": "decodekit.sampling",
-    "Watermark": "decodekit.sampling",
-    "XTC": "decodekit.sampling",
-    "watermark_score": "decodekit.sampling",
-    # constraints
-    "Choices": "decodekit.constraints",
-    "CompiledGrammar": "decodekit.constraints",
-    "Concat": "decodekit.constraints",
-    "Grammar": "decodekit.constraints",
-    "Guarded": "decodekit.constraints",
-    "JsonSchema": "decodekit.constraints",
-    "Many": "decodekit.constraints",
-    "OneOf": "decodekit.constraints",
-    "Optional": "decodekit.constraints",
-    "Reasoned": "decodekit.constraints",
-    "Regex": "decodekit.constraints",
-    "Special": "decodekit.constraints",
-    "Tag": "decodekit.constraints",
-    "TagValue": "decodekit.constraints",
-    "Tagged": "decodekit.constraints",
-    "Text": "decodekit.constraints",
-    "ToolCall": "decodekit.constraints",
-    "ToolResponse": "decodekit.constraints",
-    "check": "decodekit.constraints",
-    "compile": "decodekit.constraints",
-    "complete": "decodekit.constraints",
-    "sample_text": "decodekit.constraints",
-    "tools": "decodekit.constraints",
-    # evaluation
-    "compare": "decodekit.evaluation",
-    # the rest
-    "DecodekitError": "decodekit.errors",
-    "Vocabulary": "decodekit.vocabulary",
+# module -> the public names that it defines
+_PUBLIC: dict[str, str] = {
+    "decodekit.llm": "LLM Chunk Completion GenerateOptions Score generate",
+    "decodekit.strategy": """
+        Amateur Beam BestOf ContrastiveSearch DoLa Greedy Guidance Mirostat Particles Sample SelfConsistency
+        Strategy
+    """,
+    "decodekit.speculation": """
+        Adaptive DraftModel EarlyExit GrammarDraft Joined PromptLookup Suffix SuffixCorpus
+    """,
+    "decodekit.sampling": """
+        AllowedTokens BadWords DRY DynamicTemperature Epsilon Eta FrequencyPenalty LogitBias MinP MinTokens
+        NoRepeatNGram Pipeline PresencePenalty Quadratic RepetitionPenalty SequenceBias Temperature TopA TopH
+        TopK TopNSigma TopP Typical Watermark XTC watermark_score
+    """,
+    "decodekit.constraints": """
+        Choices CompiledGrammar Concat Grammar Guarded JsonSchema Many OneOf Optional Reasoned Regex Special Tag
+        TagValue Tagged Text ToolCall ToolResponse check compile complete sample_text tools
+    """,
+    "decodekit.evaluation": "compare",
+    "decodekit.errors": "DecodekitError",
+    "decodekit.vocabulary": "Vocabulary",
 }
+_HOME = {name: module for module, names in _PUBLIC.items() for name in names.split()}
 
 __all__ = ["__version__", *_HOME, "testing"]
 
@@ -131,6 +68,7 @@ if TYPE_CHECKING:
     from decodekit.llm import LLM as LLM
     from decodekit.llm import Chunk as Chunk
     from decodekit.llm import Completion as Completion
+    from decodekit.llm import GenerateOptions as GenerateOptions
     from decodekit.llm import Score as Score
     from decodekit.llm import generate as generate
     from decodekit.sampling import DRY as DRY

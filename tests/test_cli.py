@@ -21,7 +21,7 @@ from decodekit.constraints import explain
 from decodekit.errors import DecodekitError, OptionError
 from decodekit.jobs.extraction import SPECULATE, ExtractionOptions, with_guesses
 from decodekit.jobs.schema import load_schema
-from decodekit.jobs.settings import Settings
+from decodekit.jobs.settings import JobSettings
 from decodekit.strategy import BestOf, DoLa, Greedy, Sample, Strategy
 from tests.commands import Result
 from tests.jobs.fakes import SCHEMA, FakeLLM, answering_at_once, read_jsonl, words, write_jsonl
@@ -284,7 +284,7 @@ def test_speed_is_no_setting_but_canonical_is(tmp_path: Path, llm: FakeLLM, sche
     assert Result(*command, "--fast-forward", "canonical", "--fresh").code == 0
     job = json.loads((tmp_path / "o" / "job.json").read_text())
     assert job["settings"]["strategy"] == {"name": "greedy", "fast_forward": "canonical"}
-    again = ExtractionOptions.of_settings(Settings.from_json(job["settings"]))
+    again = ExtractionOptions.of_settings(JobSettings.from_json(job["settings"]))
     assert (again.strategy_options, again.fast_forward) == ({}, "canonical")
 
 

@@ -13,8 +13,10 @@ from decodekit.cli import app, as_typed, extract, generate
 from decodekit.errors import OptionError
 from decodekit.jobs.schema import load_schema
 from decodekit.strategy import all_option_names, resolve_strategy
-from decodekit.strategy.known_options import KNOWN_OPTIONS
+from decodekit.strategy.known_options import known_options
 from tests.test_known_options import values_of
+
+KNOWN_OPTIONS = known_options()
 
 TEXTS = {"contrast": "dola", "watermark": "true", "processors": "none", "sequence_bias": "[[[5, 6], -1.0]]"}
 """Values of Python as one types them."""

@@ -19,7 +19,6 @@ from decodekit.errors import (
     UselessOptionError,
     VocabularyMismatchError,
 )
-from decodekit.generation.beam_batch import BeamBatch
 from decodekit.generation.sequence import Request
 from decodekit.generation.settings import Settings
 from decodekit.llm import LLM
@@ -201,7 +200,7 @@ def test_beams_search_the_texts_of_the_contrast(kind: str) -> None:
         lm = AmateurLM(ToyLM(law, 4, frozenset({3})), ToyLM(other, 4), 0.01, 0.5)
     beam = dk.Beam(81, num_return_sequences=5)
     settings = Settings(vocabulary, beam.pipeline, beam.select, max_new_tokens=4)
-    [update] = BeamBatch(lm, settings, beam, 1, [Request(prompt, negative_prompt=negative)]).run()
+    [update] = beam.decode(lm, settings, 1, [Request(prompt, negative_prompt=negative)])
     assert update.result is not None
     found = [update.result, *(one.result for one in update.result.others)]
     expected = best_texts(contrasted, prompt, 4, 4, frozenset({3}), 1.0)[:5]

@@ -17,11 +17,10 @@ from benchmarks.defaults import WAYS, is_valid, layout_of, of_documents, random_
 from benchmarks.own_schemas import DOCUMENTS, SCHEMAS
 from decodekit.cli import console
 from decodekit.cli import extract as extract_module
-from decodekit.cli.options import MAX_INDENT, parse_whitespace
+from decodekit.cli.options import parse_whitespace
 from decodekit.constraints import as_constraint, explain
 from decodekit.constraints.author.filling import Filling, filling, remark
 from decodekit.constraints.grammar.rules import Inline
-from decodekit.constraints.json_schema.frames import layout
 from decodekit.constraints.wire import json_schema_in
 from decodekit.errors import LengthError, OptionError
 from decodekit.jobs.schema import load_schema
@@ -80,7 +79,6 @@ def test_white_space_on_the_command_line() -> None:
     assert [parse_whitespace(text) for text in ("natural", "any", "compact", "tab", "\t", "0", "16")] == [
         "natural", "any", "compact", "\t", "\t", 0, 16,
     ]  # fmt: skip
-    assert layout.MAX_INDENT == MAX_INDENT
     for text in ("", "17", "-1", "two", "spaced", "²"):
         with pytest.raises(OptionError, match="--whitespace is natural"):
             parse_whitespace(text)

@@ -101,11 +101,11 @@ def test_the_first_use_of_wide_rows_is_announced_where_it_is_slow(tmp_path: Path
 CALL = """
 import sys
 import numpy as np
-from decodekit.constraints.engine.kernels import add_tokens_kernel
+from decodekit.constraints.engine.kernels import add_tokens
 words = np.zeros(2, np.int32)
 first, tokens = np.array([0, 0, 2, 3], np.int32), np.array([5, 33, 7], np.int32)
-add_tokens_kernel()(np.array([1], np.int32), first, tokens, words)
-print(words.tolist(), "numba.np.arraymath" in sys.modules, add_tokens_kernel().stats.cache_hits.total())
+add_tokens(np.array([1], np.int32), first, tokens, words)
+print(words.tolist(), "numba.np.arraymath" in sys.modules, add_tokens.stats.cache_hits.total())
 """
 
 

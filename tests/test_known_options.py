@@ -14,7 +14,9 @@ import decodekit as dk
 from decodekit.errors import DecodekitError, OptionError, UselessOptionError
 from decodekit.plugins import nearest, num_slips
 from decodekit.strategy import GENERATION_OPTIONS, all_option_names, remedies, resolve_strategy, strategy_factory
-from decodekit.strategy.known_options import KNOWN_OPTIONS, answer
+from decodekit.strategy.known_options import answer, known_options
+
+KNOWN_OPTIONS = known_options()
 
 
 class Person(BaseModel):

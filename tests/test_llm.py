@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import math
 import re
@@ -31,10 +30,9 @@ from decodekit.errors import (
     UselessOptionError,
     VocabularyMismatchError,
 )
-from decodekit.generation.beam import Beam
 from decodekit.llm import LLM, Chunk, Completion, Score
 from decodekit.sampling import History, LogitsProcessor, NoRepeatNGram, Stage, Temperature
-from decodekit.strategy import Greedy, Sample
+from decodekit.strategy import Beam, Greedy, Sample
 from tests.reference.generation import Law, ToyLM, hashed_law
 from tests.reference.generation_tokenizer import BOS, EOS, small_tokenizer
 from tests.reference.vocabularies import sentencepiece_tokenizer
@@ -565,12 +563,6 @@ def test_threads_share_a_model() -> None:
     for thread in threads:
         thread.join()
     assert found == dict.fromkeys(range(4), expected)
-
-
-def test_docs_name_every_option() -> None:
-    doc = inspect.getdoc(LLM.generate) or ""
-    for name in inspect.signature(LLM.generate).parameters:
-        assert name == "self" or f"{name}:" in doc
 
 
 def test_repr() -> None:

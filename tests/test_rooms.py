@@ -37,6 +37,7 @@ INSIDE: dict[str, list[set[str]]] = {
         {"completion", "explain", "regex"},
         {"json_schema"},
         {"fingerprint", "grammar"},
+        {"foreign"},
         {"coerce"},
         {"composition"},
         {"tool_calls"},

@@ -44,7 +44,6 @@ from decodekit.sampling import (
     Watermark,
 )
 from decodekit.strategy import (
-    GENERATION_OPTIONS,
     Greedy,
     Sample,
     available_strategies,
@@ -315,15 +314,6 @@ def test_several_faults_of_a_named_strategy() -> None:
     with pytest.raises(OptionError) as caught:
         resolve_strategy("sample", {"top_k": -1, "tempreture": 1.0, "logit_bais": {}})
     assert all(text in str(caught.value) for text in ("3 options", "top_k", "'temperature'?", "'logit_bias'?"))
-
-
-def test_generation_options_are_those_of_generate() -> None:
-    from decodekit.llm import LLM
-
-    parameters = inspect.signature(LLM.generate).parameters
-    assert [p for p in parameters if p not in ("self", "prompts", "strategy_options")] == list(GENERATION_OPTIONS)
-    for method in (LLM.stream, LLM.as_completed):
-        assert list(inspect.signature(method).parameters) == list(parameters)
 
 
 def test_the_example_of_the_docs_runs() -> None:

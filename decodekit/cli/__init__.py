@@ -11,7 +11,7 @@ import typer
 
 from decodekit import __version__
 from decodekit.cli import bench, demo, doctor, extract, folder, generate, grammar, schema, strategies
-from decodekit.cli.as_typed import Command
+from decodekit.cli.command import Command
 from decodekit.cli.console import EXIT_CODES_HELP
 
 app = typer.Typer(

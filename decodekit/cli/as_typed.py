@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
-
-from typer.core import TyperCommand
 
 from decodekit.errors import DecodekitError, OptionError
 
@@ -105,30 +102,6 @@ def _word(value: Any) -> str:
     return "'" + text.replace("'", "'\\''") + "'"
 
 
-class Command(TyperCommand):
-    """A command that answers an option that it does not have with what to write instead."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """The arguments that are left.
-
-        Raises:
-            OptionError: there is no such option.
-        """
-        typed = [*args]
-        try:
-            return super().parse_args(ctx, args)
-        except Exception as error:
-            option = getattr(error, "option_name", None)
-            if type(error).__name__ != "NoSuchOption" or not isinstance(option, str):
-                raise
-            from decodekit.cli.console import USAGE, note
-
-            names = [str(one.name) for one in self.params if str(one.opts[-1]).startswith("--")]
-            note(str(unknown(option, typed, names, str(ctx.command_path))))
-            ctx.exit(USAGE)
-            raise AssertionError from error
-
-
 def unknown(option: str, typed: Sequence[str], names: Sequence[str], command: str) -> OptionError:
     """The fault of an option that a command does not have.
 
@@ -158,20 +131,21 @@ def _of_a_strategy(option: str, name: str, typed: Sequence[str], names: Sequence
     """The answer where the option decides how texts are decoded; None if it is near to one of the command alone."""
     from decodekit.plugins import nearest
     from decodekit.spelling import read_call
-    from decodekit.strategy.known_options import KNOWN_OPTIONS, answer
+    from decodekit.strategy.generate_options import GENERATION_OPTIONS
+    from decodekit.strategy.known_options import answer, known_options
     from decodekit.strategy.names import all_option_names
-    from decodekit.strategy.remedies import GENERATION_OPTIONS, Remedy
+    from decodekit.strategy.remedies import Remedy
 
     value = _value_of(option, typed)
     if name in GENERATION_OPTIONS:
         return OptionError(
             f"no option {option} of this command.", at=option, hint=f"LLM.generate(..., {name}=...) in Python"
         )
-    every = [*names, *all_option_names(), *KNOWN_OPTIONS]
+    every = [*names, *all_option_names(), *known_options()]
     near = name if name in every else nearest(name, every)
     if near is None or near in names:
         return None
-    known = None if near in all_option_names() and near != "n" else KNOWN_OPTIONS.get(near)
+    known = None if near in all_option_names() and near != "n" else known_options().get(near)
     cause = f"no option {option}" + (f" ({known.libraries})" if known is not None and near == name else "") + "."
     cause += f" Did you mean {dashed(near)}?" if near != name else ""
     found = answer(near, value) if known is not None else None
@@ -215,9 +189,3 @@ def _value_of(option: str, typed: Sequence[str]) -> Any:
         if word.startswith(f"{option}="):
             return read_value(word.partition("=")[2])
     return None
-
-
-def given_options(function: Callable[..., Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a command that do not have their defaults."""
-    parameters = inspect.signature(function).parameters
-    return {name: value for name, value in values.items() if name in parameters and value != parameters[name].default}

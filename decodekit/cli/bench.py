@@ -4,30 +4,29 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from decodekit.cli import options as o
-from decodekit.cli.console import DONE, INTERRUPTED, SOME_FAILED, command, note, print_json
+from decodekit.cli.command import command
+from decodekit.cli.console import DONE, INTERRUPTED, SOME_FAILED, note, print_json
 from decodekit.errors import OptionError
+
+if TYPE_CHECKING:
+    from decodekit.evaluation.task import Task
+    from decodekit.llm import LLM
 
 _LINE_INTERVAL_S = 10.0
 
 
-@command
-def bench(
-    strategies: Annotated[
-        list[str],
-        typer.Option(
-            metavar="LIST",
-            help="Names between commas, each with options and with who guesses ahead: "
-            "greedy,sample:temperature=0.7,top_p=0.9,greedy+prompt-lookup,greedy:contrast=dola. "
-            "`decodekit strategies` lists them.",
-            show_default=False,
-        ),
-    ],
+@dataclass(frozen=True, slots=True)
+class ExampleOptions:
+    """Which examples are decoded."""
+
     tasks: Annotated[
         list[str],
         typer.Option(
@@ -35,16 +34,52 @@ def bench(
             help="Shipped tasks (extraction, extraction-free, copying, summarising, open-ended) or JSONL files with "
             "prompt and reference, between commas.",
         ),
-    ] = ["extraction"],  # noqa: B006  # typer copies it
+    ] = field(default_factory=lambda: ["extraction"])
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Only the first examples of each task.", show_default=False)
+    ] = None
+    schema: Annotated[
+        str | None,
+        typer.Option(help=f"For a JSONL file that names none. {o.SCHEMA_HELP}", show_default=False),
+    ] = None
+
+    def load(self, layout: o.SchemaOptions) -> list[Task]:
+        """The tasks with their examples.
+
+        Raises:
+            OptionError: there is no such task, or options of a schema are given without one.
+        """
+        from decodekit.evaluation.task import load_task
+        from decodekit.jobs.schema import load_schema
+
+        if self.schema is None:
+            layout.refuse_without_schema()
+        constraint = None if self.schema is None else load_schema(self.schema, layout.given()).constraint
+        found = [load_task(name.strip(), constraint) for text in self.tasks for name in text.split(",")]
+        return [task if self.limit is None else task.first(self.limit) for task in found]
+
+
+@command
+def bench(
+    *,
+    strategies: Annotated[
+        list[str],
+        typer.Option(
+            metavar="LIST",
+            help="Names between commas, each with options and a proposer: "
+            "greedy,sample:temperature=0.7,top_p=0.9,greedy+prompt-lookup,greedy:contrast=dola. "
+            "`decodekit strategies` lists them.",
+            show_default=False,
+        ),
+    ],
+    examples: ExampleOptions,
     output: Annotated[
         Path,
         typer.Option(
             "-o", "--output", metavar="DIR", parser=o.output_path, help="Where bench.jsonl and bench.html go."
         ),
     ] = Path("out/bench"),
-    model: o.Model = "tiny",
-    dtype: o.Dtype = "auto",
-    device_map: o.DeviceMap = None,
+    model: o.ModelOptions,
     judge: Annotated[
         str | None,
         typer.Option(
@@ -60,18 +95,8 @@ def bench(
     max_new_tokens: Annotated[
         int | None, typer.Option(min=1, help="Budget per text, in place of the tasks' own.", show_default=False)
     ] = None,
-    limit: Annotated[
-        int | None, typer.Option(min=1, help="Only the first examples of each task.", show_default=False)
-    ] = None,
-    schema: Annotated[
-        str | None,
-        typer.Option(help=f"For a JSONL file that names none. {o.SCHEMA_HELP}", show_default=False),
-    ] = None,
-    whitespace: o.Whitespace = None,
-    escapes: o.EscapesOption = None,
-    format: o.FormatOption = None,
-    order: o.OrderOption = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Delete what the folder holds and start again.")] = False,
+    layout: o.SchemaOptions,
+    fresh: o.Fresh = False,
     as_json: o.Json = False,
 ) -> int:
     """Compare strategies on the same prompts and seeds: what they write, and what it costs.
@@ -80,45 +105,40 @@ def bench(
     bench.html. Run the same command again to resume; nothing is measured twice. Exit code 7 if a text has an error; its
     row is kept.
     """
-    from decodekit.evaluation.comparing import compare
-    from decodekit.evaluation.keeping import REPORT, ROWS, count_rows
     from decodekit.evaluation.strategies import named_strategies
-    from decodekit.evaluation.task import load_task
     from decodekit.spelling import split_calls
 
-    # Before a model is loaded, so that faults are told at once.
+    # Before a model is loaded: faults are reported at once.
     chosen = named_strategies([one for text in strategies for one in split_calls(text)])
-    constraint, asked = None, o.schema_options(whitespace, escapes, format, order)
-    if schema is not None:
-        from decodekit.jobs.schema import load_schema
-
-        constraint = load_schema(schema, asked).constraint
-    else:
-        o.refuse_without_schema(asked)
-    found = [load_task(name.strip(), constraint) for text in tasks for name in text.split(",")]
-    numbers = _seeds(seeds)
+    options: Any = {
+        "tasks": examples.load(layout),
+        "seeds": _seeds(seeds),
+        "repeats": repeats,
+        "batch_size": batch_size,
+        "baseline": baseline,
+        "max_new_tokens": max_new_tokens,
+        "folder": output,
+        "fresh": fresh,
+    }
 
     from decodekit.cli.extract import load_model
 
-    llm = load_model(model, dtype, device_map)
-    num_rows, num_before = len(chosen) * len(found) * len(numbers), 0 if fresh else count_rows(output)
+    llm = load_model(model.model, model.dtype, model.device_map)
+    options["judge"] = None if judge is None else load_model(judge, model.dtype, model.device_map)
+    return _compare(llm, chosen, output, as_json=as_json, **options)
+
+
+def _compare(llm: LLM, chosen: Mapping[str, Any], output: Path, *, as_json: bool, **options: Any) -> int:
+    """Measure what is not measured yet, and print the table; the exit code."""
+    from decodekit.evaluation.comparing import compare
+    from decodekit.evaluation.keeping import REPORT, ROWS, count_rows
+
+    num_rows = len(chosen) * len(options["tasks"]) * len(options["seeds"])
+    num_before = 0 if options["fresh"] else count_rows(output)
     if num_before:
         note(f"resuming {output}: {num_before} of {num_rows} rows are measured; --fresh measures them again")
     try:
-        comparison = compare(
-            llm,
-            chosen,
-            [task if limit is None else task.first(limit) for task in found],
-            seeds=numbers,
-            repeats=repeats,
-            batch_size=batch_size,
-            judge=None if judge is None else load_model(judge, dtype, device_map),
-            baseline=baseline,
-            max_new_tokens=max_new_tokens,
-            progress=_Watch(),
-            folder=output,
-            fresh=fresh,
-        )
+        comparison = compare(llm, chosen, progress=_Watch(), **options)
     except KeyboardInterrupt:
         note(
             f"interrupted: {count_rows(output)} of {num_rows} rows are in {output}; run the same command again to go on"

@@ -2,21 +2,11 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 import io
 import json
-import os
-import signal
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from types import FrameType
-from typing import Any, NoReturn, ParamSpec
+from typing import Any
 
-import typer
-
-from decodekit.cli.as_typed import given_options, told
 from decodekit.errors import (
     ConstraintError,
     DecodekitError,
@@ -44,42 +34,10 @@ _EXIT_CODES: tuple[tuple[type[DecodekitError], int], ...] = (
     (ModelError, MODEL),
 )
 
-P = ParamSpec("P")
-
 
 def exit_code(error: DecodekitError) -> int:
     """The exit code of the command that an error ends."""
     return next((code for kind, code in _EXIT_CODES if isinstance(error, kind)), CRASH)
-
-
-def command(function: Callable[P, int | None]) -> Callable[P, None]:
-    """Make a function a command: what it returns is the exit code, and the errors it raises become exit codes.
-
-    SIGTERM is taken like an interrupt from the keyboard, so a job that a scheduler stops ends in an orderly way.
-    """
-
-    parameters = inspect.signature(function).parameters
-
-    @functools.wraps(function)
-    def run(*args: P.args, **kwargs: P.kwargs) -> None:
-        escape_what_cannot_be_written()
-        try:
-            with _sigterm_interrupts():
-                code = function(*args, **kwargs)
-                sys.stdout.flush()
-        except DecodekitError as error:
-            note(told(error, [*parameters], given_options(function, kwargs)))
-            code = exit_code(error)
-        except KeyboardInterrupt:
-            note("interrupted")
-            code = INTERRUPTED
-        except BrokenPipeError:
-            # The reader of stdout has gone (`| head`). Python would complain once more when it flushes at exit.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            code = CRASH
-        raise typer.Exit(code or DONE)
-
-    return run
 
 
 def escape_what_cannot_be_written() -> None:
@@ -87,22 +45,6 @@ def escape_what_cannot_be_written() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.errors in ("strict", "surrogateescape"):
             stream.reconfigure(errors="backslashreplace")
-
-
-@contextmanager
-def _sigterm_interrupts() -> Iterator[None]:
-    def interrupt(number: int, frame: FrameType | None) -> NoReturn:
-        raise KeyboardInterrupt
-
-    try:
-        before = signal.signal(signal.SIGTERM, interrupt)
-    except ValueError:  # not in the main thread: signals are somebody else's
-        yield
-        return
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def note(text: str) -> None:

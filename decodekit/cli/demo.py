@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from decodekit.cli import options as o
-from decodekit.cli.console import DONE, INTERRUPTED, command, note, print_table
+from decodekit.cli.command import command
+from decodekit.cli.console import DONE, INTERRUPTED, note, print_table
 from decodekit.errors import JobError
 
 if TYPE_CHECKING:

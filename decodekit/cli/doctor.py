@@ -14,7 +14,8 @@ from typing import Annotated, Any
 import typer
 
 from decodekit.cli import options as o
-from decodekit.cli.console import CRASH, DONE, command, print_json, print_table
+from decodekit.cli.command import command
+from decodekit.cli.console import CRASH, DONE, print_json, print_table
 from decodekit.errors import DecodekitError
 
 

@@ -5,22 +5,56 @@ from __future__ import annotations
 import os
 import sys
 from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from decodekit.cli import options as o
-from decodekit.cli.console import DONE, INTERRUPTED, SOME_FAILED, command, note
+from decodekit.cli.command import command
+from decodekit.cli.console import DONE, INTERRUPTED, SOME_FAILED, note
 from decodekit.cli.folder import print_damage
 from decodekit.errors import OptionError
 
 if TYPE_CHECKING:
     from decodekit.jobs.documents import Entry, Scan
-    from decodekit.jobs.extraction import Extraction
-    from decodekit.jobs.runner import Summary
+    from decodekit.jobs.extraction import Extraction, ExtractionOptions
+    from decodekit.jobs.runner import RunSummary
     from decodekit.jobs.store import Damaged, JobFolder
     from decodekit.llm import LLM
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentOptions:
+    """Which documents are done, and what of them."""
+
+    id_field: Annotated[str, typer.Option(help="Field of a JSON line that holds the id.")] = "id"
+    text_field: Annotated[str, typer.Option(help="Field of a JSON line that holds the text.")] = "text"
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first documents.", show_default=False)] = None
+    shard: Annotated[
+        str | None, typer.Option(metavar="I/N", help="Only the I-th of N parts (by id).", show_default=False)
+    ] = None
+    max_failures: Annotated[
+        int | None, typer.Option(min=1, help="Stop after so many failures.", show_default=False)
+    ] = None
+
+
+@dataclass(frozen=True, slots=True)
+class PromptOptions:
+    """How a document becomes a prompt."""
+
+    prompt: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TEMPLATE",
+            help="Prompt with {text} and perhaps {schema}, or @FILE. Left out: the bare document for the bundled "
+            "models, else an instruction with the schema. A chat template is used if the model has one.",
+            rich_help_panel=o.MODEL,
+        ),
+    ] = None
+    raw: o.Raw = False
 
 
 @command
@@ -40,51 +74,21 @@ def extract(
         typer.Option("-o", "--output", metavar="DIR", help="The job folder.", parser=o.output_path, show_default=False),
     ],
     schema: Annotated[str, typer.Option(help=o.SCHEMA_HELP, show_default=False)],
-    whitespace: o.Whitespace = None,
-    escapes: o.EscapesOption = None,
-    format: o.FormatOption = None,
-    order: o.OrderOption = None,
-    model: o.Model = "tiny",
-    dtype: o.Dtype = "auto",
-    device_map: o.DeviceMap = None,
-    prompt: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TEMPLATE",
-            help="Prompt with {text} and perhaps {schema}, or @FILE. Left out: the bare document for the bundled "
-            "models, else an instruction with the schema. A chat template is used if the model has one.",
-            rich_help_panel=o.MODEL,
-        ),
-    ] = None,
-    raw: o.Raw = False,
-    strategy: o.Strategy = "greedy",
-    temperature: o.Temperature = None,
-    top_k: o.TopK = None,
-    top_p: o.TopP = None,
-    min_p: o.MinP = None,
-    repetition_penalty: o.RepetitionPenalty = None,
-    presence_penalty: o.PresencePenalty = None,
-    frequency_penalty: o.FrequencyPenalty = None,
-    seed: o.Seed = 0,
-    speculate: o.Speculate = None,
-    fast_forward: o.FastForwardOption = o.FastForward.exact,
-    id_field: Annotated[str, typer.Option(help="Field of a JSON line that holds the id.")] = "id",
-    text_field: Annotated[str, typer.Option(help="Field of a JSON line that holds the text.")] = "text",
+    *,
+    layout: o.SchemaOptions,
+    model: o.ModelOptions,
+    prompt: PromptOptions,
+    sampling: o.SamplingOptions,
+    speed: o.SpeedOptions,
+    documents: DocumentOptions,
     batch_size: o.BatchSize = "auto",
     max_new_tokens: o.MaxNewTokens = 512,
     on_length: Annotated[
         o.OnLength,
         typer.Option(help="A document at the budget: failed, returned as far as it came, or closed in time."),
-    ] = o.OnLength.error,
+    ] = "error",
     max_rollbacks: o.MaxRollbacks = None,
-    max_failures: Annotated[
-        int | None, typer.Option(min=1, help="Stop after so many failures.", show_default=False)
-    ] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Only the first documents.", show_default=False)] = None,
-    shard: Annotated[
-        str | None, typer.Option(metavar="I/N", help="Only the I-th of N parts (by id).", show_default=False)
-    ] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Delete what the folder holds and start again.")] = False,
+    fresh: o.Fresh = False,
     force: Annotated[
         bool, typer.Option("--force", help="Go on in a folder made with other settings; each row names its own.")
     ] = False,
@@ -94,60 +98,68 @@ def extract(
     The folder gets job.json, results.jsonl (id and value per line), failed.jsonl and report.html. Unless --speculate
     says otherwise, the schema and the document itself guess ahead; that never changes a result.
     """
-    from decodekit.jobs.documents import Input, read_stdin, scan, stdin_input
-    from decodekit.jobs.extraction import Extraction, ExtractionOptions
-    from decodekit.jobs.schema import load_schema, warnings_of
-    from decodekit.jobs.store import JobFolder, known_inputs
-    from decodekit.records.folder import check_free
+    from decodekit.jobs.extraction import ExtractionOptions
+    from decodekit.jobs.schema import load_schema
 
     if fresh and force:
         raise OptionError("--fresh and --force cannot be combined: one deletes what the other keeps.", at="--force")
-    part, rows = o.parse_shard(shard), o.parse_batch_size(batch_size)
+    part, rows = o.parse_shard(documents.shard), o.parse_batch_size(batch_size)
     chosen = ExtractionOptions(
-        load_schema(schema, o.schema_options(whitespace, escapes, format, order)),
-        model=model,
-        strategy=strategy,
-        strategy_options=o.given(
-            temperature=temperature,
-            top_k=top_k,
-            top_p=top_p,
-            min_p=min_p,
-            repetition_penalty=repetition_penalty,
-            presence_penalty=presence_penalty,
-            frequency_penalty=frequency_penalty,
-        ),
-        prompt=prompt,
-        is_raw=raw,
+        load_schema(schema, layout.given()),
+        model=model.model,
+        strategy=sampling.strategy,
+        strategy_options=sampling.of_strategy(),
+        prompt=prompt.prompt,
+        is_raw=prompt.raw,
         max_new_tokens=max_new_tokens,
-        on_length=on_length.value,
-        seed=seed,
-        speculate=o.parse_speculate(speculate),
-        fast_forward=fast_forward.value,
+        on_length=on_length,
+        seed=sampling.seed,
+        speculate=speed.proposers(),
+        fast_forward=speed.fast_forward,
         max_rollbacks=max_rollbacks,
     )
-    here = str(Path.cwd())
-    sources = [Input(path, id_field, text_field, here) for path in inputs if path != "-"]
-    # Before the model is loaded, so that faults of inputs and options are told at once.
+    selection = {"max_failures": documents.max_failures, "limit": documents.limit, "shard": part, "batch_size": rows}
+    return _extract(inputs, output, chosen, model, documents, selection, fresh=fresh, force=force)
+
+
+def _extract(
+    inputs: list[str],
+    output: Path,
+    chosen: ExtractionOptions,
+    model: o.ModelOptions,
+    documents: DocumentOptions,
+    selection: Mapping[str, Any],
+    *,
+    fresh: bool,
+    force: bool,
+) -> int:
+    """Read the inputs, then load the model and run the job; their faults are reported before it loads."""
+    from decodekit.jobs.documents import Input, read_stdin, scan, stdin_input
+    from decodekit.jobs.extraction import Extraction
+    from decodekit.jobs.schema import warnings_of
+    from decodekit.jobs.store import JobFolder, known_inputs
+    from decodekit.records.folder import check_free
+
+    fields = (documents.id_field, documents.text_field)
+    sources = [Input(path, *fields, str(Path.cwd())) for path in inputs if path != "-"]
     check_free(output)
     known = [] if fresh else known_inputs(output)
     found = scan(sources, known=known)
     chosen.check()
-    piped = read_stdin(sys.stdin.buffer, id_field, text_field) if "-" in inputs else None
+    piped = read_stdin(sys.stdin.buffer, *fields) if "-" in inputs else None
     for warning in warnings_of(chosen.schema):
         note(f"schema: {warning}")
-    extraction = Extraction(load_model(model, dtype, device_map), chosen)
+    extraction = Extraction(load_model(model.model, model.dtype, model.device_map), chosen)
     folder, is_resumed = JobFolder.create_or_resume(output, extraction.settings, fresh=fresh, force=force)
     with folder:
         if piped is not None:
-            sources.append(stdin_input(piped, output, id_field, text_field))
+            sources.append(stdin_input(piped, output, *fields))
             found = scan(sources, known=known)
         _print_left_out(found)
         folder.add_inputs(sources)
         if is_resumed:
             note(f"resuming {output}: {len(folder.done)} done, {len(folder.failures)} failed")
-        return run(
-            extraction, folder, found.entries, batch_size=rows, max_failures=max_failures, shard=part, limit=limit
-        )
+        return run(extraction, folder, found.entries, **selection)
 
 
 @command
@@ -187,7 +199,7 @@ def retry(
     chosen = ExtractionOptions.of_settings(
         job.settings,
         max_new_tokens=max_new_tokens,
-        on_length=on_length.value if on_length else None,
+        on_length=on_length,
         seed=seed,
         max_rollbacks=max_rollbacks,
     )
@@ -249,7 +261,7 @@ def _print_left_out(found: Scan) -> None:
         note(f"files that are named more than once are done once: {len(found.repeated)}, such as {found.repeated[0]}")
 
 
-def _print_summary(summary: Summary, folder: JobFolder) -> None:
+def _print_summary(summary: RunSummary, folder: JobFolder) -> None:
     if summary.num_changed:
         note(f"{summary.num_changed} documents have changed since they were done, and were done again")
     num_ended = summary.num_done + summary.num_failed

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from decodekit.cli import options as o
-from decodekit.cli.console import command, note, print_json, print_table
+from decodekit.cli.command import command
+from decodekit.cli.console import note, print_json, print_table
 from decodekit.errors import OptionError
 
 if TYPE_CHECKING:

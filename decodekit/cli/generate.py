@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
-from typing import Annotated, Any
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from decodekit.cli import options as o
-from decodekit.cli.console import SOME_FAILED, command, note, print_json
+from decodekit.cli.command import command
+from decodekit.cli.console import DONE, SOME_FAILED, note, print_json
 from decodekit.errors import OptionError
 
+if TYPE_CHECKING:
+    from decodekit.llm import Completion
 
-@command
-def generate(
-    prompt: Annotated[str, typer.Argument(metavar="PROMPT", help="The prompt, or - for stdin.", show_default=False)],
+
+@dataclass(frozen=True, slots=True)
+class ConstraintOptions:
+    """What the text must be: at most one of these."""
+
     schema: Annotated[
         str | None,
         typer.Option(help="JSON of this schema: a file, module.py:Class, a name, or fields.", show_default=False),
-    ] = None,
+    ] = None
     constraint: Annotated[
         str | None,
         typer.Option(
@@ -27,30 +32,52 @@ def generate(
             "an installed constraint.",
             show_default=False,
         ),
-    ] = None,
+    ] = None
     regex: Annotated[
         str | None, typer.Option(help="A text that matches this pattern as a whole.", show_default=False)
-    ] = None,
-    choices: Annotated[str | None, typer.Option(help="One of these, between commas.", show_default=False)] = None,
-    whitespace: o.Whitespace = None,
-    escapes: o.EscapesOption = None,
-    format: o.FormatOption = None,
-    order: o.OrderOption = None,
-    model: o.Model = "tiny",
-    dtype: o.Dtype = "auto",
-    device_map: o.DeviceMap = None,
+    ] = None
+    choices: Annotated[str | None, typer.Option(help="One of these, between commas.", show_default=False)] = None
+
+    def load(self, layout: o.SchemaOptions) -> Any:
+        """The constraint; None if none was asked for.
+
+        Raises:
+            OptionError: two of them are given, or options of a schema without one.
+            ConstraintError: it cannot be used.
+        """
+        given = [f"--{one.name}" for one in fields(self) if getattr(self, one.name)]
+        if len(given) > 1:
+            raise OptionError(f"{' and '.join(given)} cannot be combined: a text has one constraint.", at=given[-1])
+        if self.schema:
+            from decodekit.jobs.schema import load_schema
+
+            return load_schema(self.schema, layout.given()).constraint
+        layout.refuse_without_schema()
+        if self.constraint:
+            from decodekit.cli.grammar import load
+
+            return load(self.constraint)
+        if self.regex:
+            from decodekit.constraints import Regex
+
+            return Regex(self.regex)
+        if self.choices:
+            from decodekit.constraints import Choices
+
+            return Choices([choice.strip() for choice in self.choices.split(",")])
+        return None
+
+
+@command
+def generate(
+    prompt: Annotated[str, typer.Argument(metavar="PROMPT", help="The prompt, or - for stdin.", show_default=False)],
+    *,
+    constraint: ConstraintOptions,
+    layout: o.SchemaOptions,
+    model: o.ModelOptions,
     raw: o.Raw = False,
-    strategy: o.Strategy = "greedy",
-    temperature: o.Temperature = None,
-    top_k: o.TopK = None,
-    top_p: o.TopP = None,
-    min_p: o.MinP = None,
-    repetition_penalty: o.RepetitionPenalty = None,
-    presence_penalty: o.PresencePenalty = None,
-    frequency_penalty: o.FrequencyPenalty = None,
-    seed: o.Seed = 0,
-    speculate: o.Speculate = None,
-    fast_forward: o.FastForwardOption = o.FastForward.exact,
+    sampling: o.SamplingOptions,
+    speed: o.SpeedOptions,
     max_new_tokens: o.MaxNewTokens = 256,
     on_length: Annotated[
         o.OnLength | None,
@@ -66,90 +93,58 @@ def generate(
     """Complete a prompt and stream the text to stdout."""
     from decodekit.cli.extract import load_model
 
-    rule = _constraint(schema, constraint, regex, choices, o.schema_options(whitespace, escapes, format, order))
-    guesses = o.parse_speculate(speculate)
+    rule = constraint.load(layout)
+    options: Any = {
+        "constraint": rule,
+        "strategy": sampling.strategy,
+        "seed": sampling.seed,
+        "max_new_tokens": max_new_tokens,
+        "stop": tuple(stop or ()),
+        "on_length": on_length,
+        "max_rollbacks": max_rollbacks,
+        "fast_forward": speed.fast_forward,
+        **o.given(speculate=speed.proposers() or None),
+        **sampling.of_strategy(),
+    }
     text = sys.stdin.read() if prompt == "-" else prompt
-    llm = load_model(model, dtype, device_map)
+    llm = load_model(model.model, model.dtype, model.device_map)
     is_chat = bool(getattr(llm.tokenizer, "chat_template", None)) and not raw
     completion = None
-    for chunk in llm.stream(
-        [{"role": "user", "content": text}] if is_chat else text,
-        constraint=rule,
-        strategy=strategy,
-        seed=seed,
-        max_new_tokens=max_new_tokens,
-        stop=tuple(stop or ()),
-        on_length=on_length.value if on_length else None,
-        max_rollbacks=max_rollbacks,
-        fast_forward=fast_forward.value,
-        **o.given(
-            speculate=guesses or None,
-            temperature=temperature,
-            top_k=top_k,
-            top_p=top_p,
-            min_p=min_p,
-            repetition_penalty=repetition_penalty,
-            presence_penalty=presence_penalty,
-            frequency_penalty=frequency_penalty,
-        ),
-    ):
+    for chunk in llm.stream([{"role": "user", "content": text}] if is_chat else text, **options):
         if not as_json:
             print(chunk.text, end="", flush=True)
         completion = chunk.completion or completion
     assert completion is not None
-    stats = completion.stats
     if as_json:
-        print_json(
-            {
-                "text": completion.text,
-                "finish_reason": completion.finish_reason,
-                "error": None if completion.error is None else str(completion.error),
-                "num_prompt_tokens": stats.num_prompt_tokens,
-                "num_generated_tokens": stats.num_generated_tokens,
-                "ttft_s": stats.ttft_s,
-                "tokens_per_second": stats.tokens_per_second,
-                "num_guard_refusals": stats.num_guard_refusals,
-                "num_rollbacks": stats.num_rollbacks,
-                "num_forwards": stats.num_forwards,
-                "num_forced_tokens": stats.num_forced_tokens,
-                "draft_acceptance_rate": stats.draft_acceptance_rate,
-                "score": completion.score,
-                "others": [{"text": other.text, "score": other.score} for other in completion.others],
-            }
-        )
+        print_json(_as_record(completion))
     else:
         print(flush=True)
+        stats = completion.stats
         note(
             f"{completion.finish_reason}: {stats.num_generated_tokens} tokens, {stats.tokens_per_second:,.0f} tokens/s"
         )
     if completion.error is not None:
         note(str(completion.error))
         return SOME_FAILED
-    return 0
+    return DONE
 
 
-def _constraint(
-    schema: str | None, constraint: str | None, regex: str | None, choices: str | None, asked: Mapping[str, Any]
-) -> Any:
-    options = {"--schema": schema, "--constraint": constraint, "--regex": regex, "--choices": choices}
-    given = [name for name, value in options.items() if value]
-    if len(given) > 1:
-        raise OptionError(f"{' and '.join(given)} cannot be combined: a text has one constraint.", at=given[-1])
-    if schema:
-        from decodekit.jobs.schema import load_schema
-
-        return load_schema(schema, asked).constraint
-    o.refuse_without_schema(asked)
-    if constraint:
-        from decodekit.cli.grammar import load
-
-        return load(constraint)
-    if regex:
-        from decodekit.constraints import Regex
-
-        return Regex(regex)
-    if choices:
-        from decodekit.constraints import Choices
-
-        return Choices([choice.strip() for choice in choices.split(",")])
-    return None
+def _as_record(completion: Completion) -> dict[str, Any]:
+    """A completion as JSON."""
+    stats = completion.stats
+    return {
+        "text": completion.text,
+        "finish_reason": completion.finish_reason,
+        "error": None if completion.error is None else str(completion.error),
+        "num_prompt_tokens": stats.num_prompt_tokens,
+        "num_generated_tokens": stats.num_generated_tokens,
+        "ttft_s": stats.ttft_s,
+        "tokens_per_second": stats.tokens_per_second,
+        "num_guard_refusals": stats.num_guard_refusals,
+        "num_rollbacks": stats.num_rollbacks,
+        "num_forwards": stats.num_forwards,
+        "num_forced_tokens": stats.num_forced_tokens,
+        "draft_acceptance_rate": stats.draft_acceptance_rate,
+        "score": completion.score,
+        "others": [{"text": other.text, "score": other.score} for other in completion.others],
+    }

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from decodekit.cli import options as o
-from decodekit.cli.as_typed import Command
-from decodekit.cli.console import DONE, SOME_FAILED, command, print_json, print_table
+from decodekit.cli.command import Command, command
+from decodekit.cli.console import DONE, SOME_FAILED, print_json, print_table
 from decodekit.cli.console import as_json as as_json_text
 
 if TYPE_CHECKING:
@@ -52,18 +52,16 @@ def check(
         typer.Argument(metavar="[TEXT]...", help="Texts to try; - for one from stdin.", show_default=False),
     ] = None,
     start: Start = None,
-    whitespace: o.Whitespace = None,
-    escapes: o.EscapesOption = None,
-    format: o.FormatOption = None,
-    order: o.OrderOption = None,
+    *,
+    layout: o.SchemaOptions,
     as_json: o.Json = False,
 ) -> int:
     """Show what a grammar is made of, or whether it accepts texts; 7 if it does not accept all, 3 if it is refused.
 
-    The texts are those of other hands: a JSON Schema accepts them with all blanks and escapes that JSON allows, unless
+    The texts come from elsewhere: a JSON Schema accepts them with any whitespace and escapes that JSON allows, unless
     --whitespace and --escapes ask for what is generated.
     """
-    asked = o.schema_options(whitespace, escapes, format, order)
+    asked = layout.given()
     constraint = load(file, start, asked, is_judging=bool(texts))
     if not texts:
         from decodekit.constraints.author.outline import outline
@@ -106,10 +104,8 @@ def sample(
     seed: Annotated[int, typer.Option(min=0, help="Same seed, same texts.")] = 0,
     size: Annotated[int, typer.Option(min=0, help="Their mean length in bytes, where there is a choice.")] = 100,
     start: Start = None,
-    whitespace: o.Whitespace = None,
-    escapes: o.EscapesOption = None,
-    format: o.FormatOption = None,
-    order: o.OrderOption = None,
+    *,
+    layout: o.SchemaOptions,
     as_json: o.Json = False,
 ) -> int:
     """Write random texts of a grammar, one after the other; with --json each is a JSON string on a line."""
@@ -117,7 +113,7 @@ def sample(
 
     from decodekit.constraints.author.members import sample_texts
 
-    constraint = load(file, start, o.schema_options(whitespace, escapes, format, order))
+    constraint = load(file, start, layout.given())
     for text in islice(sample_texts(constraint, seed=seed, size=size), num):
         print(as_json_text(text) if as_json else text)
     return DONE
@@ -136,8 +132,8 @@ def load(
         source: the file or the name.
         start: the rule to start from.
         asked: options of a JSON Schema.
-        is_judging: whether texts of other hands are held against it: a JSON Schema then takes all blanks and escapes,
-            unless it was made with others or `asked` names them.
+        is_judging: whether texts from elsewhere are checked with it: a JSON Schema then takes any whitespace and
+            escapes, unless it was made with others or `asked` names them.
 
     Raises:
         ConstraintError: there is none, or it is malformed.

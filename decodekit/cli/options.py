@@ -1,121 +1,148 @@
-"""Options that several commands share."""
+"""Options that commands share: groups of them, each declared once, and the types of single ones.
+
+A command has a parameter for each group, and `command.command` turns it into the options of the group::
+
+    def check(schema: str, *, layout: SchemaOptions) -> int: ...   # --whitespace, --escapes, --format, --order
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import StrEnum
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, TypeAlias
 
 import typer
 
 from decodekit.errors import OptionError
 from decodekit.spelling import split, split_calls
 
-MAX_INDENT = 16  # as in `layout`, which would load the engine
 SCHEMA_HELP = (
     "What to extract: a JSON Schema file, module.py:NAME (a Pydantic model, dataclass, TypedDict, or a constraint such "
     "as Guarded(...)), the name of an installed constraint or of a schema of the library, or fields such as "
     "'name, total float, due date?, tags string[], kind invoice|receipt' "
     "(name, type, string if left out; [] a list, | choices, ? may be null)."
 )
-SAMPLING = "Sampling"
 MODEL = "Model"
-SPEED = "Speed"
-SCHEMA = "JSON of a schema"
+
+OnLength: TypeAlias = Literal["error", "return", "close"]
+FastForward: TypeAlias = Literal["off", "exact", "canonical"]
+
+_of_model = partial(typer.Option, rich_help_panel=MODEL)
+_of_sampling = partial(typer.Option, rich_help_panel="Sampling")
+_of_speed = partial(typer.Option, rich_help_panel="Speed")
+_of_schema = partial(typer.Option, rich_help_panel="JSON of a schema", show_default=False)
 
 
-class OnLength(StrEnum):
-    """What becomes of a document that is cut at the limit."""
+@dataclass(frozen=True, slots=True)
+class SchemaOptions:
+    """How the JSON of a schema is read and written."""
 
-    error = "error"
-    return_ = "return"
-    close = "close"
+    whitespace: Annotated[
+        str | None,
+        _of_schema(
+            metavar="natural|any|compact|tab|N",
+            help="natural (the default): none, one space after commas and colons, or one indentation, throughout; "
+            "any: whitespace wherever JSON allows it; compact: none; tab or a number: this indentation.",
+        ),
+    ] = None
+    escapes: Annotated[
+        Literal["needed", "any"] | None,
+        _of_schema(
+            help="needed (the default): what JSON can write as itself is; any: every character may be an escape."
+        ),
+    ] = None
+    format: Annotated[
+        Literal["assert", "annotate"] | None,
+        _of_schema(help="assert (the default): a known format, such as date, limits the string; annotate: none does."),
+    ] = None
+    order: Annotated[
+        Literal["declared", "any"] | None,
+        _of_schema(help="declared (the default): properties in the order of the schema; any: in every order."),
+    ] = None
+
+    def given(self) -> Mapping[str, Any]:
+        """The options that were given, as `JsonSchema` takes them.
+
+        Raises:
+            OptionError: `whitespace` is none.
+        """
+        whitespace = None if self.whitespace is None else parse_whitespace(self.whitespace)
+        return given(whitespace=whitespace, escapes=self.escapes, format=self.format, order=self.order)
+
+    def refuse_without_schema(self) -> None:
+        """Raise the OptionError of options of a schema where there is none."""
+        for name in self.given():
+            raise OptionError(f"--{name} has no effect without --schema.", at=f"--{name}", hint="--schema")
 
 
-class FastForward(StrEnum):
-    """What is taken without asking the model, where the schema leaves no choice."""
-
-    off = "off"
-    exact = "exact"
-    canonical = "canonical"
+Model = Annotated[str, _of_model(help="Bundled: tiny, tiny-draft. Or a folder, or a Hugging Face id.")]
+DeviceMap = Annotated[str | None, _of_model(help="Spread the model over devices, as in transformers.")]
+Raw = Annotated[bool, _of_model("--raw", help="Do not use the model's chat template.", show_default=False)]
 
 
-class Format(StrEnum):
-    """Whether known formats limit strings."""
+@dataclass(frozen=True, slots=True)
+class ModelOptions:
+    """Which model is loaded, and how."""
 
-    assert_ = "assert"
-    annotate = "annotate"
-
-
-class Order(StrEnum):
-    """In which order the properties of an object come."""
-
-    declared = "declared"
-    any = "any"
+    model: Model = "tiny"
+    dtype: Annotated[str, _of_model(help="Number type of the weights.")] = "auto"
+    device_map: DeviceMap = None
 
 
-class Escapes(StrEnum):
-    """Which characters may be escapes."""
+@dataclass(frozen=True, slots=True)
+class SamplingOptions:
+    """Which token is taken."""
 
-    needed = "needed"
-    any = "any"
+    strategy: Annotated[
+        str,
+        _of_sampling(
+            help="greedy, sample, or another that `decodekit strategies` lists, with any of its options: "
+            "sample:temperature=0.7,contrast=dola."
+        ),
+    ] = "greedy"
+    temperature: Annotated[float | None, _of_sampling(help="Divides the logits.")] = None
+    top_k: Annotated[int | None, _of_sampling(help="Keep the k likeliest tokens.")] = None
+    top_p: Annotated[float | None, _of_sampling(help="Keep the likeliest tokens of this mass.")] = None
+    min_p: Annotated[float | None, _of_sampling(help="Keep tokens this many times as likely as the likeliest.")] = None
+    repetition_penalty: Annotated[float | None, _of_sampling(help="Weaken tokens that occurred.")] = None
+    presence_penalty: Annotated[float | None, _of_sampling(help="Subtracted from generated tokens' logits.")] = None
+    frequency_penalty: Annotated[float | None, _of_sampling(help="Subtracted once per occurrence.")] = None
+    seed: Annotated[int, _of_sampling(min=0, help="Same seed, same text.")] = 0
+
+    def of_strategy(self) -> Mapping[str, Any]:
+        """The options of the strategy that were given."""
+        return {name: value for name, value in given(**asdict(self)).items() if name not in ("strategy", "seed")}
 
 
-Model = Annotated[
-    str,
-    typer.Option(help="Bundled: tiny, tiny-draft. Or a folder, or a Hugging Face id.", rich_help_panel=MODEL),
-]
-Dtype = Annotated[str, typer.Option(help="Number type of the weights.", rich_help_panel=MODEL)]
-DeviceMap = Annotated[
-    str | None, typer.Option(help="Spread the model over devices, as in transformers.", rich_help_panel=MODEL)
-]
-Raw = Annotated[
-    bool, typer.Option("--raw", help="Do not use the model's chat template.", rich_help_panel=MODEL, show_default=False)
-]
-Strategy = Annotated[
-    str,
-    typer.Option(
-        help="greedy, sample, or another that `decodekit strategies` lists, with any of its options: "
-        "sample:temperature=0.7,contrast=dola.",
-        rich_help_panel=SAMPLING,
-    ),
-]
-Temperature = Annotated[float | None, typer.Option(help="Divides the logits.", rich_help_panel=SAMPLING)]
-TopK = Annotated[int | None, typer.Option(help="Keep the k likeliest tokens.", rich_help_panel=SAMPLING)]
-TopP = Annotated[float | None, typer.Option(help="Keep the likeliest tokens of this mass.", rich_help_panel=SAMPLING)]
-MinP = Annotated[
-    float | None,
-    typer.Option(help="Keep tokens this many times as likely as the likeliest.", rich_help_panel=SAMPLING),
-]
-RepetitionPenalty = Annotated[float | None, typer.Option(help="Weaken tokens that occurred.", rich_help_panel=SAMPLING)]
-PresencePenalty = Annotated[
-    float | None, typer.Option(help="Subtracted from generated tokens' logits.", rich_help_panel=SAMPLING)
-]
-FrequencyPenalty = Annotated[
-    float | None, typer.Option(help="Subtracted once per occurrence.", rich_help_panel=SAMPLING)
-]
-Seed = Annotated[int, typer.Option(min=0, help="Same seed, same text.", rich_help_panel=SAMPLING)]
-Speculate = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAMES",
-        help="Who guesses ahead: grammar, prompt-lookup, suffix, draft-model:NAME, early-exit:LAYERS, with options "
-        "(draft-model:NAME,num_tokens=6); joined by + in one draft, or several to try in order between commas; or "
-        "none. The text stays the same.",
-        rich_help_panel=SPEED,
-        show_default=False,
-    ),
-]
-FastForwardOption = Annotated[
-    FastForward,
-    typer.Option(
-        "--fast-forward",
-        help="What a constraint forces is taken unasked: nothing, single tokens, or (another law) text in the "
-        "tokenizer's own tokens.",
-        rich_help_panel=SPEED,
-    ),
-]
+@dataclass(frozen=True, slots=True)
+class SpeedOptions:
+    """What makes decoding faster."""
+
+    speculate: Annotated[
+        str | None,
+        _of_speed(
+            metavar="NAMES",
+            help="Proposers of drafts: grammar, prompt-lookup, suffix, draft-model:NAME, early-exit:LAYERS, with "
+            "options (draft-model:NAME,num_tokens=6); joined by + in one draft, or several to try in order between "
+            "commas; or none. The text stays the same.",
+            show_default=False,
+        ),
+    ] = None
+    fast_forward: Annotated[
+        FastForward,
+        _of_speed(
+            help="What a constraint forces is taken unasked: nothing, single tokens, or (another distribution) text in "
+            "the tokenizer's own tokens."
+        ),
+    ] = "exact"
+
+    def proposers(self) -> tuple[str, ...] | None:
+        """The proposers that `speculate` names, in order; see `parse_speculate`."""
+        return parse_speculate(self.speculate)
+
+
 MaxNewTokens = Annotated[int, typer.Option(min=1, help="Budget of tokens per text.")]
 BatchSize = Annotated[str, typer.Option(metavar="auto|N", help="Documents decoded at a time.")]
 JobDirectory = Annotated[Path, typer.Argument(metavar="DIR", help="A job folder.", show_default=False)]
@@ -123,86 +150,28 @@ MaxRollbacks = Annotated[
     int | None,
     typer.Option(
         min=0,
-        help="How often a text is taken back because a guard refuses it (such as uniqueItems of objects).",
+        help="How often a text is rolled back because a guard refuses it (such as uniqueItems of objects).",
         show_default=False,
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="As JSON, for programs.", show_default=False)]
+Fresh = Annotated[bool, typer.Option("--fresh", help="Delete what the folder holds and start again.")]
 
 
 def output_path(text: str | Path) -> Path:
     """The path that ``-o`` names.
 
-    ``-o ""``, which a variable of the shell that is not set leaves, would be the present folder, and is refused.
+    ``-o ""``, which an unset variable of the shell leaves, would be the present folder, and is refused.
     """
     if not str(text):
         raise typer.BadParameter("the empty text is no path; . is the present folder.")
     return Path(text)
 
 
-Whitespace = Annotated[
-    str | None,
-    typer.Option(
-        metavar="natural|any|compact|tab|N",
-        help="natural (left out: this): none, one blank after commas and colons, or one indentation, throughout; any: "
-        "blanks wherever JSON allows them; compact: none; tab or a number: this indentation.",
-        rich_help_panel=SCHEMA,
-        show_default=False,
-    ),
-]
-EscapesOption = Annotated[
-    Escapes | None,
-    typer.Option(
-        "--escapes",
-        help="needed (left out: this): what JSON can write as itself is; any: every character may be an escape.",
-        rich_help_panel=SCHEMA,
-        show_default=False,
-    ),
-]
-FormatOption = Annotated[
-    Format | None,
-    typer.Option(
-        "--format",
-        help="assert (left out: this): a known format, such as date, limits the string; annotate: none does.",
-        rich_help_panel=SCHEMA,
-        show_default=False,
-    ),
-]
-OrderOption = Annotated[
-    Order | None,
-    typer.Option(
-        "--order",
-        help="declared (left out: this): properties in the order of the schema; any: in every order.",
-        rich_help_panel=SCHEMA,
-        show_default=False,
-    ),
-]
-
-
-def schema_options(
-    whitespace: str | None, escapes: Escapes | None, format: Format | None, order: Order | None
-) -> Mapping[str, Any]:
-    """The options of a schema that were given, as `JsonSchema` takes them.
-
-    Raises:
-        OptionError: `whitespace` is none.
-    """
-    return given(
-        whitespace=None if whitespace is None else parse_whitespace(whitespace),
-        escapes=None if escapes is None else escapes.value,
-        format=None if format is None else format.value,
-        order=None if order is None else order.value,
-    )
-
-
-def refuse_without_schema(options: Mapping[str, Any]) -> None:
-    """Raise the OptionError of options of a schema where there is none."""
-    for name in options:
-        raise OptionError(f"--{name} has no effect without --schema.", at=f"--{name}", hint="--schema")
-
-
 def parse_whitespace(text: str) -> str | int:
     """``"tab"`` as the character, a number as one, a name as it is; raises OptionError for anything else."""
+    from decodekit.constraints.json_schema.frames.layout import MAX_INDENT
+
     if text in ("natural", "any", "compact"):
         return text
     if text in ("tab", "\t"):

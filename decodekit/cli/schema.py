@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from decodekit.cli import options as o
-from decodekit.cli.as_typed import Command
-from decodekit.cli.console import DONE, SCHEMA_REFUSED, command, print_json
+from decodekit.cli.command import Command, command
+from decodekit.cli.console import DONE, SCHEMA_REFUSED, print_json
 
 app = typer.Typer(help="Look at a schema.", no_args_is_help=True)
 
@@ -26,17 +26,15 @@ def check(
         str | None,
         typer.Option(help="Count tokens with the tokenizer of this model, such as tiny.", show_default=False),
     ] = None,
-    whitespace: o.Whitespace = None,
-    escapes: o.EscapesOption = None,
-    format: o.FormatOption = None,
-    order: o.OrderOption = None,
+    *,
+    layout: o.SchemaOptions,
     as_json: o.Json = False,
 ) -> int:
     """Say which keywords are enforced at every token, which by a guard, which not; 3 if the schema is refused."""
     from decodekit.constraints import check
     from decodekit.jobs.schema import load_schema
 
-    constraint = load_schema(schema, o.schema_options(whitespace, escapes, format, order)).constraint
+    constraint = load_schema(schema, layout.given()).constraint
     tokenizer = None
     if model is not None:
         from decodekit.cli.extract import load_model

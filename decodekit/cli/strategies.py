@@ -8,7 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 from decodekit.cli import options as o
-from decodekit.cli.console import command, print_json
+from decodekit.cli.command import command
+from decodekit.cli.console import print_json
 from decodekit.errors import DecodekitError
 
 _WIDTH, _INDENT = 110, "    "
@@ -16,7 +17,7 @@ _WIDTH, _INDENT = 110, "    "
 
 @command
 def strategies(as_json: o.Json = False) -> None:
-    """List the installed strategies with their options, who can guess ahead, and what a law can be contrasted with.
+    """List the installed strategies with their options, the proposers of drafts, and the contrasts.
 
     An option is given as name:option=value, a proposer as name+proposer, both with options of their own:
     sample:temperature=0.7,contrast=dola+draft-model:tiny-draft,num_tokens=6. A value with commas stands in double
@@ -38,8 +39,8 @@ def strategies(as_json: o.Json = False) -> None:
         if one["options"]:
             print(_told(one["options"]))
     for title, kinds in (
-        ("Who guesses ahead: name+proposer, or speculate=proposer", proposers),
-        ("What a law is contrasted with: contrast=name", contrasts),
+        ("Proposers, which draft tokens: name+proposer, or speculate=proposer", proposers),
+        ("Contrasts, which change the distribution: contrast=name", contrasts),
     ):
         print(f"\n{title}")
         for name, options in kinds.items():
@@ -47,7 +48,7 @@ def strategies(as_json: o.Json = False) -> None:
 
 
 def _describe(name: str) -> dict[str, Any]:
-    """What is known of a strategy; a broken plug-in is told with its error."""
+    """What is known of a strategy; a broken plug-in is listed with its error."""
     from decodekit.strategy import resolve_strategy, strategy_factory
 
     try:
@@ -76,7 +77,7 @@ def _options(factory: Callable[..., Any]) -> dict[str, dict[str, str | None]]:
 
 
 def _told(options: dict[str, dict[str, str | None]], begin: str = _INDENT) -> str:
-    """The options on a few lines; a default that is None is not worth telling."""
+    """The options on a few lines; a default that is None is left out."""
     after = _INDENT if begin == _INDENT else 2 * _INDENT
     pieces = []
     for name, option in options.items():

@@ -1,4 +1,4 @@
-"""Which values are taken as a constraint: constraints, names, schemas and types.
+"""Which values are taken as a constraint: constraints, names, schemas, types and objects of other packages.
 
 `coerce` is what compositions ask; `wire.as_constraint`, which everybody else asks, knows the forms of OpenAI's and
 vLLM's requests as well.
@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, Final
 
 from decodekit import plugins
+from decodekit.constraints import foreign
 from decodekit.constraints.constraint import Constraint
 from decodekit.constraints.grammar import Grammar, library
 from decodekit.errors import InvalidConstraintError, PluginError, UnknownNameError
@@ -40,6 +41,9 @@ def coerce(value: object) -> Constraint:
         raise InvalidConstraintError(
             f"a {type(value).__name__} is no constraint", hint="Choices([...]) for one of several texts"
         )
+    found = foreign.constraint_of(value)
+    if found is not None:
+        return found
     # Not every user needs this front end.
     from decodekit.constraints.json_schema import JsonSchema
     from decodekit.constraints.json_schema.python_types import is_type

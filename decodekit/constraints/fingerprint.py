@@ -19,12 +19,14 @@ import re
 import sys
 import sysconfig
 import textwrap
+import typing
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any, Final
 
+from decodekit.constraints.json_schema.python_types import is_adapter
 from decodekit.records.fingerprints import digest
 
 _ADDRESS: Final = re.compile(r" at 0x[0-9a-fA-F]+")
@@ -82,7 +84,8 @@ def _collect(thing: object, module: str | None, parts: dict[str, str], place: st
         return
     if not inspect.isroutine(thing) and not isinstance(thing, type):  # an object that can be called: a partial, say
         parts[name] = without_address(thing)
-        used = {"": type(thing), "func": getattr(thing, "func", None), **getattr(thing, "__dict__", {})}
+        used = {"": type(thing), "func": getattr(thing, "func", None)}
+        used |= _parts_of_form(thing) if is_adapter(thing) else getattr(thing, "__dict__", {})
     else:
         parts[name] = source = _source(thing)
         space = vars(sys.modules.get(module or "", object))
@@ -102,6 +105,14 @@ def _collect(thing: object, module: str | None, parts: dict[str, str], place: st
                 _collect(value, module, parts, place)
             elif _is_own(sys.modules.get(theirs or "")):
                 _collect(value, theirs, parts, f"{theirs}.")
+
+
+def _parts_of_form(adapter: object) -> dict[str, object]:
+    """The type of a Pydantic adapter such as ``list[Item]``, with the classes and values in it, by their place."""
+    parts = [getattr(adapter, "_type", None)]
+    for part in parts:  # grows while it is read
+        parts += typing.get_args(part)
+    return {f"[{place}]": part for place, part in enumerate(parts)}
 
 
 def _is_own(module: ModuleType | None) -> bool:
@@ -149,7 +160,9 @@ def _of_code(code: CodeType) -> list[object]:
 
 
 def _told(value: Any) -> Iterator[dataclasses.Field[Any]]:
-    return (one for one in dataclasses.fields(value) if hasattr(value, one.name))
+    """The fields that say what a value is; one that only serves may be left out by its metadata."""
+    fields = dataclasses.fields(value)
+    return (one for one in fields if hasattr(value, one.name) and one.metadata.get("is_told", True))
 
 
 def _name(thing: object) -> str:

@@ -20,7 +20,8 @@ def as_constraint(value: object) -> Constraint:
     OpenAI's ``response_format`` if its ``"type"`` is ``"json_schema"`` or ``"json_object"``; a structural tag if it is
     ``"structural_tag"`` (see `Tagged.from_mapping`); OpenAI's tools if it has a list of ``"tools"`` (see
     `tools_of_request`). Pydantic models, dataclasses, TypedDicts, enums, ``Literal`` and the other typing forms are the
-    JSON texts that validate as them.
+    JSON texts that validate as them. Objects of other packages are taken as they are: a compiled `re` pattern, a
+    `lark.Lark`, an `interegular.FSM`, a `pydantic.TypeAdapter`, a validator of `jsonschema` (see the room `foreign`).
 
     Raises:
         InvalidConstraintError: the value is none of these; with the class of constraint that may be meant.

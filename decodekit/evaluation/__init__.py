@@ -1,13 +1,14 @@
 """Comparing strategies: quality and speed side by side, on the same prompts and seeds.
 
-`compare` runs, a `Comparison` holds what came out. `texts`, `values` and `intervals` are functions of numbers and texts
-alone.
+`compare` runs, `results` holds the rows, `summary` their figures with intervals, and a `Comparison` shows them.
+`texts`, `values` and `intervals` are functions of numbers and texts alone.
 """
 
 from decodekit.evaluation.comparing import compare
-from decodekit.evaluation.comparison import Comparison, Outcome, Row
+from decodekit.evaluation.comparison import Comparison
 from decodekit.evaluation.intervals import Estimate
 from decodekit.evaluation.metrics import METRICS
+from decodekit.evaluation.results import Outcome, Row
 from decodekit.evaluation.summary import Summary
 from decodekit.evaluation.task import Example, Task, load_task, shipped_tasks
 

@@ -18,13 +18,14 @@ from typing import Any, TypeAlias
 from decodekit.constraints import compile
 from decodekit.constraints.constraint import Constraint
 from decodekit.errors import DecodekitError, OptionError, UnknownNameError, UselessOptionError, raise_faults
-from decodekit.evaluation.comparison import Comparison, Outcome, Row, pooled, record_of
+from decodekit.evaluation.comparison import Comparison
 from decodekit.evaluation.intervals import MIN_SAMPLES
-from decodekit.evaluation.judging import Judge
+from decodekit.evaluation.judging import JudgeModel
 from decodekit.evaluation.keeping import BenchFolder, settings_of
 from decodekit.evaluation.machine import provenance
 from decodekit.evaluation.measuring import Measurement, Meter, decode, metered
-from decodekit.evaluation.metrics import Answer, Metric, measure_example, measure_run, metrics_of, missing_packages
+from decodekit.evaluation.metrics import JudgedText, Metric, measure_example, measure_run, metrics_of, missing_packages
+from decodekit.evaluation.results import Outcome, Row, pooled, record_of
 from decodekit.evaluation.speed import speed_of
 from decodekit.evaluation.strategies import Strategies, named_strategies
 from decodekit.evaluation.task import Task, named_tasks
@@ -86,89 +87,24 @@ def compare(
         JobSettingsError: the folder has rows that were measured with other settings; with all that differ.
         JobError, OutputError: the folder cannot be used.
     """
-    faults: list[DecodekitError] = []
-    for name, given in (("llm", llm), ("judge", judge)):
-        if given is not None and not (hasattr(given, "model") and hasattr(given, "vocabulary")):
-            faults.append(OptionError(f"{name}={given!r:.60} is no LLM", at=name, hint=f"LLM.load({given!r:.60})"))
-    several: object = seeds  # what callers give is not always what the types say
-    if not isinstance(several, Iterable):
-        hint = f"seeds=({several},) for this one, seeds=range({several}) for so many"
-        faults.append(OptionError(f"seeds={several!r:.60} are not several", at="seeds", hint=hint))
-    watch: object = progress
-    if watch is not None and not callable(watch):
-        faults.append(OptionError(f"progress={progress!r:.60} cannot be called", at="progress"))
-    if folder is not None and not (isinstance(folder, str | Path) and str(folder)):
-        faults.append(OptionError(f"folder={folder!r:.60} is no path", at="folder", hint='folder="out/bench"'))
-    raise_faults(faults)
-    chosen = _collected(lambda: named_strategies(strategies), faults) or {}
-    found = _collected(lambda: named_tasks(tasks), faults) or []
-    measures = {task.name: _collected(partial(metrics_of, task), faults) or [] for task in found}
-    numbers = list(seeds)
-    _check(numbers, repeats, batch_size, max_new_tokens, faults)
-    if baseline is not None and chosen and baseline not in chosen:
-        faults.append(
-            UnknownNameError(
-                f"no strategy {baseline!r} in this comparison.{did_you_mean(baseline, chosen)}", at="baseline"
-            )
-        )
-    for task in found:
-        for constraint in {task.constraint_of(example) for example in task.examples} - {None}:
-            _collected(partial(_check_constraint, llm, task, constraint), faults)
-    if judge is not None and judge.vocabulary != llm.vocabulary:
-        for task in found:
-            if any(not isinstance(one.prompt, str) and not is_messages(one.prompt) for one in task.examples):
-                cause = f"the prompts of {task.name!r} are token ids, and the judge has another vocabulary"
-                faults.append(OptionError(cause, at="judge", hint="prompts as texts"))
-    raise_faults(faults)
-    if max_new_tokens is not None:
-        found = [replace(task, max_new_tokens=max_new_tokens) for task in found]
+    _refuse_other_types(llm, judge, seeds, progress, folder)
+    plan = _planned(llm, judge or llm, strategies, tasks, list(seeds), repeats, batch_size, baseline, max_new_tokens)
     if fresh and folder is None:
         raise UselessOptionError("fresh=True has no effect without a folder", at="fresh")
-    settings = {
-        "model": _name(llm),
-        "dtype": str(llm.model.dtype).removeprefix("torch."),
-        "device": str(llm.model.device),
-        "judge": _name(judge or llm),
-        "seeds": numbers,
-        "repeats": repeats,
-        "batch_size": batch_size,
-        "max_new_tokens": {task.name: task.max_new_tokens for task in found},
-    }
-    origin, first = provenance(), baseline or next(iter(chosen))
+    origin = provenance()
     watched, meter = metered(llm)
-    bench = _Bench(
-        watched, meter, chosen, numbers, repeats, batch_size, Judge(judge or llm), progress or _silent, origin
-    )
-    if folder is None:
-        rows = bench.run(found, measures)
-    else:
-        decided = {**settings, "baseline": first}
-        prompts = {task.name: bench.prompts(task) for task in found}
-        kept = BenchFolder(Path(folder), settings_of(llm, judge or llm, chosen, found, prompts, decided), fresh=fresh)
-        with kept:
-            rows = bench.run(
-                found,
-                measures,
-                kept.rows,
-                lambda row: kept.append(row, record_of(row, chosen[row.strategy], first, settings)),
-            )
-    shown = {
-        task.name: tuple(
-            metric.name
-            for metric in measures[task.name]
-            if any(metric.name in row.quality for row in rows if row.task == task.name)
-        )
-        for task in found
-    }
+    bench = _Bench(watched, meter, plan, JudgeModel(judge or llm), progress or _silent, origin)
+    rows = bench.run() if folder is None else _kept_rows(bench, llm, judge or llm, Path(folder), fresh=fresh)
+    shown = {task.name: _shown(plan.measures[task.name], rows, task.name) for task in plan.tasks}
     return Comparison(
         rows=tuple(rows),
-        strategies=chosen,
-        tasks=tuple(found),
+        strategies=plan.strategies,
+        tasks=plan.tasks,
         metrics=shown,
-        baseline=first,
-        settings=settings,
+        baseline=plan.baseline,
+        settings=plan.settings,
         provenance=origin,
-        notes=(*_notes(rows, chosen, found, measures, shown, numbers, repeats), *_notes_on_origin(rows, origin)),
+        notes=(*_notes(rows, plan, shown), *_notes_on_origin(rows, origin)),
     )
 
 
@@ -190,65 +126,159 @@ _Cell: TypeAlias = tuple[str, str, int]
 """Task, strategy and seed: what a row is of."""
 
 
+@dataclass(frozen=True)
+class _BenchPlan:
+    """What is run: the options of `compare` after they were read and checked.
+
+    Args:
+        strategies, seeds, repeats, batch_size, baseline: as in `compare`.
+        tasks: with the token limit of the comparison.
+        measures: the metrics of each task, by its name.
+        settings: what `Comparison.settings` says.
+    """
+
+    strategies: Mapping[str, Strategy]
+    tasks: tuple[Task, ...]
+    measures: Mapping[str, Sequence[Metric]]
+    seeds: Sequence[int]
+    repeats: int
+    batch_size: int
+    baseline: str
+    settings: Mapping[str, Any]
+
+
+def _refuse_other_types(llm: object, judge: object, seeds: object, progress: object, folder: object) -> None:
+    """Raise an `OptionError` for options that are not what their types say, all of them together."""
+    faults: list[DecodekitError] = []
+    for name, given in (("llm", llm), ("judge", judge)):
+        if (given is not None or name == "llm") and not (hasattr(given, "model") and hasattr(given, "vocabulary")):
+            faults.append(OptionError(f"{name}={given!r:.60} is no LLM", at=name, hint=f"LLM.load({given!r:.60})"))
+    if not isinstance(seeds, Iterable):
+        hint = f"seeds=({seeds},) for this one, seeds=range({seeds}) for so many"
+        faults.append(OptionError(f"seeds={seeds!r:.60} are not several", at="seeds", hint=hint))
+    if progress is not None and not callable(progress):
+        faults.append(OptionError(f"progress={progress!r:.60} cannot be called", at="progress"))
+    if folder is not None and not (isinstance(folder, str | Path) and str(folder)):
+        faults.append(OptionError(f"folder={folder!r:.60} is no path", at="folder", hint='folder="out/bench"'))
+    raise_faults(faults)
+
+
+def _planned(
+    llm: LLM,
+    judge: LLM,
+    strategies: Strategies | StrategyLike,
+    tasks: Sequence[str | Path | Task] | str | Path | Task,
+    seeds: list[int],
+    repeats: int,
+    batch_size: int,
+    baseline: str | None,
+    max_new_tokens: int | None,
+) -> _BenchPlan:
+    """The options of `compare`, read; raises what is wrong with them, all of it together."""
+    faults: list[DecodekitError] = []
+    chosen: dict[str, Strategy] = _collected(lambda: named_strategies(strategies), faults) or {}
+    found: list[Task] = _collected(lambda: named_tasks(tasks), faults) or []
+    measures = {task.name: _collected(partial(metrics_of, task), faults) or [] for task in found}
+    _check_numbers(seeds, repeats, batch_size, max_new_tokens, faults)
+    if baseline is not None and chosen and baseline not in chosen:
+        cause = f"no strategy {baseline!r} in this comparison.{did_you_mean(baseline, chosen)}"
+        faults.append(UnknownNameError(cause, at="baseline"))
+    for task in found:
+        constraints: set[Any] = {task.constraint_of(example) for example in task.examples} - {None}
+        for constraint in constraints:
+            _collected(partial(_check_constraint, llm, task, constraint), faults)
+        is_readable = all(isinstance(one.prompt, str) or is_messages(one.prompt) for one in task.examples)
+        if judge.vocabulary != llm.vocabulary and not is_readable:
+            cause = f"the prompts of {task.name!r} are token ids, and the judge has another vocabulary"
+            faults.append(OptionError(cause, at="judge", hint="prompts as texts"))
+    raise_faults(faults)
+    if max_new_tokens is not None:
+        found = [replace(task, max_new_tokens=max_new_tokens) for task in found]
+    settings = {
+        "model": _name(llm),
+        "dtype": str(llm.model.dtype).removeprefix("torch."),
+        "device": str(llm.model.device),
+        "judge": _name(judge),
+        "seeds": seeds,
+        "repeats": repeats,
+        "batch_size": batch_size,
+        "max_new_tokens": {task.name: task.max_new_tokens for task in found},
+    }
+    first = baseline or next(iter(chosen))
+    return _BenchPlan(chosen, tuple(found), measures, seeds, repeats, batch_size, first, settings)
+
+
+def _kept_rows(bench: _Bench, llm: LLM, judge: LLM, folder: Path, *, fresh: bool) -> list[Row]:
+    """The rows of a comparison that writes them down; those that are in the folder are not measured again."""
+    plan = bench.plan
+    decided = {**plan.settings, "baseline": plan.baseline}
+    prompts = {task.name: bench.prompts(task) for task in plan.tasks}
+    settings = settings_of(llm, judge, plan.strategies, plan.tasks, prompts, decided)
+    with BenchFolder(folder, settings, fresh=fresh) as kept:
+
+        def keep(row: Row) -> None:
+            kept.append(row, record_of(row, plan.strategies[row.strategy], plan.baseline, plan.settings))
+
+        return bench.run(kept.rows, keep)
+
+
+def _shown(measures: Sequence[Metric], rows: Sequence[Row], task: str) -> tuple[str, ...]:
+    """The names of the measures that gave a figure in some row of a task."""
+    found = {name for row in rows if row.task == task for name in row.quality}
+    return tuple(metric.name for metric in measures if metric.name in found)
+
+
 @dataclass
 class _Bench:
     """Runs the strategies of a comparison, task by task.
 
     Args:
-        llm: decodes, under the eyes of `meter`.
+        llm: decodes, watched by `meter`.
         meter: watches the caches.
-        strategies, seeds, repeats, batch_size, progress: as in `compare`.
+        plan: what is run.
         judge: says how likely texts are.
+        progress: as in `compare`.
         provenance: of the rows that it measures.
     """
 
     llm: LLM
     meter: Meter
-    strategies: Mapping[str, Strategy]
-    seeds: Sequence[int]
-    repeats: int
-    batch_size: int
-    judge: Judge
+    plan: _BenchPlan
+    judge: JudgeModel
     progress: Progress
     provenance: Mapping[str, Any]
     num_done: int = field(default=0, init=False)
     num_calls: int = field(default=0, init=False)
 
     def run(
-        self,
-        tasks: Sequence[Task],
-        measures: Mapping[str, Sequence[Metric]],
-        measured: Mapping[_Cell, Row] = MappingProxyType({}),
-        keep: Callable[[Row], None] | None = None,
+        self, measured: Mapping[_Cell, Row] = MappingProxyType({}), keep: Callable[[Row], None] | None = None
     ) -> list[Row]:
         """The rows of all tasks, by task, strategy and seed.
 
         Args:
-            tasks: the tasks.
-            measures: the metrics of each.
             measured: rows that are there already.
             keep: gets each other row as soon as it is whole.
         """
+        tasks, names, seeds = self.plan.tasks, self.plan.strategies, self.plan.seeds
         prompts = {task.name: self.prompts(task) for task in tasks}
-        units = {task.name: list(_units(task, prompts[task.name], self.batch_size)) for task in tasks}
+        units = {task.name: list(_units(task, prompts[task.name], self.plan.batch_size)) for task in tasks}
         left = {
-            (task.name, seed): [name for name in self.strategies if (task.name, name, seed) not in measured]
+            (task.name, seed): [name for name in names if (task.name, name, seed) not in measured]
             for task in tasks
-            for seed in self.seeds
+            for seed in seeds
         }
-        self.num_calls = self.repeats * sum(len(names) * len(units[task]) for (task, _), names in left.items())
+        self.num_calls = self.plan.repeats * sum(len(missing) * len(units[task]) for (task, _), missing in left.items())
         rows = dict(measured)
         for task in tasks:
-            if any(left[task.name, seed] for seed in self.seeds):
+            if any(left[task.name, seed] for seed in seeds):
                 self._warm_up(task, units[task.name])
-            for number, seed in enumerate(self.seeds):
+            for number, seed in enumerate(seeds):
                 found = self._measure(task, units[task.name], left[task.name, seed], number)
                 for name in left[task.name, seed]:
-                    row = self._row(task, measures[task.name], prompts[task.name], name, seed, found[name])
-                    rows[task.name, name, seed] = row
+                    row = rows[task.name, name, seed] = self._row(task, prompts[task.name], name, seed, found[name])
                     if keep is not None:
                         keep(row)
-        return [rows[task.name, name, seed] for task in tasks for name in self.strategies for seed in self.seeds]
+        return [rows[task.name, name, seed] for task in tasks for name in names for seed in seeds]
 
     def prompts(self, task: Task) -> list[Prompt]:
         """What the model reads for the examples of a task."""
@@ -262,18 +292,18 @@ class _Bench:
         ]
 
     def _warm_up(self, task: Task, units: Sequence[_Unit]) -> None:
-        for number, name in enumerate(self.strategies):
+        for number, name in enumerate(self.plan.strategies):
             for unit in units if number == 0 else units[:1]:
-                self._decode(task, unit, name, self.seeds[0])
+                self._decode(task, unit, name, self.plan.seeds[0])
 
     def _measure(
         self, task: Task, units: Sequence[_Unit], names: Sequence[str], number: int
     ) -> dict[str, list[list[Measurement]]]:
         """By strategy, the repeats of each example at the seed of this number, for the strategies of these names."""
-        seed = self.seeds[number]
+        seed, num_repeats = self.plan.seeds[number], self.plan.repeats
         measured: dict[str, list[list[Measurement]]] = {name: [[] for _ in task.examples] for name in names}
-        turn = number * self.repeats * len(units)
-        for _ in range(self.repeats if names else 0):
+        turn = number * num_repeats * len(units)
+        for _ in range(num_repeats if names else 0):
             for unit in units:
                 first = turn % len(names)
                 turn += 1
@@ -289,25 +319,25 @@ class _Bench:
             self.llm,
             self.meter,
             unit.prompts,
-            strategy=self.strategies[name],
+            strategy=self.plan.strategies[name],
             constraint=unit.constraint if task.is_constrained else None,
             max_new_tokens=task.max_new_tokens,
             logprobs="log-z" in (task.metrics or ()),  # what the masks leave is recorded with log-probabilities
             seed=[seed_of(seed, number) for number in unit.numbers],
-            batch_size=self.batch_size,
+            batch_size=self.plan.batch_size,
         )
 
     def _row(
         self,
         task: Task,
-        metrics: Sequence[Metric],
         prompts: Sequence[Prompt],
         name: str,
         seed: int,
         measured: Sequence[Sequence[Measurement]],
     ) -> Row:
+        metrics = self.plan.measures[task.name]
         answers = [
-            Answer(example, prompt, task.constraint_of(example), repeats[0].text, repeats[0].stats)
+            JudgedText(example, prompt, task.constraint_of(example), repeats[0].text, repeats[0].stats)
             for example, prompt, repeats in zip(task.examples, prompts, measured, strict=True)
         ]
         values = {metric.name: [measure_example(metric, answer) for answer in answers] for metric in metrics}
@@ -327,17 +357,17 @@ class _Bench:
             seed,
             outcomes,
             {metric: value for metric, value in quality.items() if value is not None},
-            tuple(speed_of([repeats[number] for repeats in measured]) for number in range(self.repeats)),
+            tuple(speed_of([repeats[number] for repeats in measured]) for number in range(self.plan.repeats)),
             self.provenance,
         )
 
 
 def _silent(num_done: int, num_calls: int, label: str) -> None:
-    """Nobody looks."""
+    """No progress is shown."""
 
 
 def _units(task: Task, prompts: Sequence[Prompt], batch_size: int) -> Iterator[_Unit]:
-    """Examples under one constraint, so many at a time."""
+    """Examples under one constraint, at most `batch_size` at a time."""
     by_constraint: dict[Any, list[int]] = {}
     for number, example in enumerate(task.examples):
         by_constraint.setdefault(task.constraint_of(example), []).append(number)
@@ -347,7 +377,7 @@ def _units(task: Task, prompts: Sequence[Prompt], batch_size: int) -> Iterator[_
             yield _Unit(some, [prompts[number] for number in some], constraint)
 
 
-def _check(
+def _check_numbers(
     seeds: list[int], repeats: int, batch_size: int, max_new_tokens: int | None, faults: list[DecodekitError]
 ) -> None:
     for name, count in (("repeats", repeats), ("batch_size", batch_size), ("max_new_tokens", max_new_tokens)):
@@ -391,21 +421,15 @@ def _name(llm: LLM) -> str:
     return folder.name if is_bundled else name
 
 
-def _notes(
-    rows: Sequence[Row],
-    strategies: Iterable[str],
-    tasks: Sequence[Task],
-    measures: dict[str, list[Metric]],
-    shown: dict[str, tuple[str, ...]],
-    seeds: Sequence[int],
-    repeats: int,
-) -> Iterator[str]:
+def _notes(rows: Sequence[Row], plan: _BenchPlan, shown: Mapping[str, tuple[str, ...]]) -> Iterator[str]:
+    """What a reader should know of the figures."""
+    seeds, repeats = plan.seeds, plan.repeats
     if len(seeds) < MIN_SAMPLES:
         yield f"no intervals over seeds: {len(seeds)} of at least {MIN_SAMPLES} seeds"
     if len(seeds) * repeats < MIN_SAMPLES:
         yield f"no intervals of times: {len(seeds) * repeats} of at least {MIN_SAMPLES} runs"
-    for task in tasks:
-        missing = missing_packages(measures[task.name])
+    for task in plan.tasks:
+        missing = missing_packages(plan.measures[task.name])
         yield from (f"{task.name}: {note}" for note in missing)
         known = {*shown[task.name], *(["mauve"] if missing else [])}
         absent = [name for name in task.metrics or () if name not in known]
@@ -413,7 +437,7 @@ def _notes(
             yield f"{task.name}: {', '.join(absent)} left out: no example has what it needs"
         if all(example.reference is None for example in task.examples):
             yield f"{task.name} has no references, so nothing is said about what is right"
-    settled = [name for name in strategies if _is_settled([row for row in rows if row.strategy == name])]
+    settled = [name for name in plan.strategies if _is_settled([row for row in rows if row.strategy == name])]
     if settled and len(seeds) > 1:
         yield f"the same texts at every seed, so that intervals over seeds are 0: {', '.join(settled)}"
     unstable = {row.strategy for row in rows if not all(outcome.is_repeatable for outcome in row.outcomes)}

@@ -1,152 +1,23 @@
-"""What a comparison found: a row for each strategy, task and seed, with all that it holds, as data and as text."""
+"""What `compare` gives: its results with their summaries, as a table, as JSON lines and as a page."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from functools import cached_property
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from decodekit.errors import OptionError, OutputError
-from decodekit.evaluation.measuring import Measurement
-from decodekit.evaluation.speed import Speed
-from decodekit.evaluation.task import Task
-from decodekit.generation.stats import ParticleStats, ProposerStats, Stats
+from decodekit.errors import OutputError
+from decodekit.evaluation.report import report_html
+from decodekit.evaluation.summary import Summarised
+from decodekit.evaluation.tables import table
 from decodekit.records.ledger import encode_line
-
-if TYPE_CHECKING:
-    from decodekit.evaluation.summary import Summary
-
-PROVENANCE = ("date", "decodekit", "commit", "python", "versions", "machine")
-"""What `machine.provenance` says."""
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What became of one example, at one seed, under one strategy.
-
-    Args:
-        example: its id.
-        seed: key of the noise it was decoded with; see `comparing.seed_of`.
-        quality: its figures by metric; those that do not apply are left out.
-        repeats: one measurement per repeat.
-    """
-
-    example: str
-    seed: int
-    quality: Mapping[str, float]
-    repeats: tuple[Measurement, ...]
-
-    @property
-    def text(self) -> str | None:
-        """The decoded text, that of the first repeat; None if there is none."""
-        return self.repeats[0].text
-
-    @property
-    def error(self) -> str | None:
-        """What went wrong first, in any repeat."""
-        return next((one.error for one in self.repeats if one.error is not None), None)
-
-    @property
-    def is_repeatable(self) -> bool:
-        """Whether all repeats gave the same tokens, as the same seed promises."""
-        return all(one.token_ids == self.repeats[0].token_ids for one in self.repeats)
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One strategy on one task at one seed.
-
-    Args:
-        strategy: its name in the comparison.
-        task: name of the task.
-        seed: of the row.
-        outcomes: one per example, in the order of the task.
-        quality: figures by metric: of the texts together, or means over the examples.
-        speeds: one per repeat.
-        provenance: what measured it: machine, versions, commit, date. Rows of a comparison that was interrupted may
-            differ in it.
-    """
-
-    strategy: str
-    task: str
-    seed: int
-    outcomes: tuple[Outcome, ...]
-    quality: Mapping[str, float]
-    speeds: tuple[Speed, ...]
-    provenance: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def num_failed(self) -> int:
-        """Examples with an error in some repeat; their rows are kept."""
-        return sum(outcome.error is not None for outcome in self.outcomes)
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """What `compare` found.
-
-    Args:
-        rows: by task, then strategy, then seed, in the order they were given.
-        strategies: what each name stands for.
-        tasks: the tasks.
-        metrics: names of the measures of each task that gave a figure, the most important first.
-        baseline: name of the strategy that others are compared with.
-        settings: model, judge, seeds, repeats, batch size.
-        provenance: machine, versions, commit, date.
-        notes: what a reader should know: measures that were left out, intervals that are missing, texts that differ
-            from repeat to repeat.
-    """
-
-    rows: tuple[Row, ...]
-    strategies: Mapping[str, Any]
-    tasks: tuple[Task, ...]
-    metrics: Mapping[str, tuple[str, ...]]
-    baseline: str
-    settings: Mapping[str, Any]
-    provenance: Mapping[str, Any]
-    notes: tuple[str, ...] = ()
-
-    def rows_of(self, strategy: str, task: str) -> tuple[Row, ...]:
-        """The rows of one strategy on one task, seed by seed.
-
-        Raises:
-            OptionError: there are none.
-        """
-        found = tuple(row for row in self.rows if (row.strategy, row.task) == (strategy, task))
-        if not found:
-            raise OptionError(f"there are no rows of strategy {strategy!r} on task {task!r}", at="comparison")
-        return found
-
-    @cached_property
-    def summaries(self) -> tuple[Summary, ...]:
-        """Every strategy on every task, over all seeds and repeats."""
-        from decodekit.evaluation.summary import summarise
-
-        return tuple(summarise(self, strategy, task.name) for task in self.tasks for strategy in self.strategies)
-
-    def summary(self, strategy: str, task: str) -> Summary:
-        """One strategy on one task.
-
-        Raises:
-            OptionError: it is not part of the comparison.
-        """
-        self.rows_of(strategy, task)
-        return next(one for one in self.summaries if (one.strategy, one.task) == (strategy, task))
-
-    def records(self) -> list[dict[str, Any]]:
-        """The rows as JSON values, each with all that is needed to read it alone."""
-        return [
-            record_of(row, self.strategies[row.strategy], self.baseline, {**self.settings, **self.provenance})
-            for row in self.rows
-        ]
+class Comparison(Summarised):
+    """What `compare` found; its fields are those of `results.Results`."""
 
     def table(self) -> str:
         """Quality beside speed, as plain text: two tables for each task, and the notes."""
-        from decodekit.evaluation.tables import table
-
         return table(self)
 
     def __str__(self) -> str:
@@ -166,117 +37,7 @@ class Comparison:
         Raises:
             OutputError: the file cannot be written.
         """
-        from decodekit.evaluation.report import report_html
-
         _write(Path(path), report_html(self).encode("utf-8", errors="backslashreplace"))
-
-
-def record_of(row: Row, strategy: Any, baseline: str, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """A row as a JSON value with all that is needed to read it alone; `row_of` reads it back.
-
-    Numbers that JSON does not have are texts: ``"-inf"``, ``"inf"``, ``"nan"``.
-
-    Args:
-        row: the row.
-        strategy: what its name stands for.
-        baseline: name of the strategy that others are compared with.
-        facts: what else to say: settings, and provenance where the row has none of its own.
-    """
-    record = {
-        "strategy": row.strategy,
-        "value": repr(strategy),
-        "task": row.task,
-        "seed": row.seed,
-        "baseline": baseline,
-        "num_examples": len(row.outcomes),
-        "num_failed": row.num_failed,
-        "quality": row.quality,
-        "speed": [asdict(speed) for speed in row.speeds],
-        "examples": [_outcome_record(outcome) for outcome in row.outcomes],
-        **facts,
-        **row.provenance,
-    }
-    plain: dict[str, Any] = _plain(record)
-    return plain
-
-
-def row_of(record: Mapping[str, Any]) -> Row:
-    """The row of which this is the record; raises KeyError or TypeError for anything else."""
-    return Row(
-        record["strategy"],
-        record["task"],
-        record["seed"],
-        tuple(
-            Outcome(one["id"], one["seed"], _numbers(one["quality"]), tuple(map(_measurement, one["repeats"])))
-            for one in record["examples"]
-        ),
-        _numbers(record["quality"]),
-        tuple(Speed(**{**_numbers(one), "acceptance": tuple(one["acceptance"])}) for one in record["speed"]),
-        {name: record[name] for name in PROVENANCE if name in record},
-    )
-
-
-def _outcome_record(outcome: Outcome) -> dict[str, Any]:
-    first = outcome.repeats[0]
-    return {
-        "id": outcome.example,
-        "seed": outcome.seed,
-        "text": first.text,
-        "finish_reason": first.finish_reason,
-        "error": outcome.error,
-        "num_tokens": len(first.token_ids),
-        "quality": outcome.quality,
-        "s_per_token": [one.s_per_token for one in outcome.repeats],
-        "ttft_s": [None if one.stats is None else one.stats.ttft_s for one in outcome.repeats],
-        "num_forwards": [None if one.stats is None else one.stats.num_forwards for one in outcome.repeats],
-        "is_repeatable": outcome.is_repeatable,
-        "repeats": [asdict(one) for one in outcome.repeats],
-    }
-
-
-def _measurement(record: Mapping[str, Any]) -> Measurement:
-    stats = record["stats"]
-    return Measurement(
-        **{
-            **record,
-            "token_ids": tuple(record["token_ids"]),
-            "stats": None if stats is None else _stats(stats),
-            "gaps": tuple((seconds, count) for seconds, count in record["gaps"]),
-        }
-    )
-
-
-def _stats(record: Mapping[str, Any]) -> Stats:
-    particles = record["particles"]
-    return Stats(
-        **{
-            **_numbers(record),
-            "acceptance_histogram": tuple(record["acceptance_histogram"]),
-            "particles": None if particles is None else ParticleStats(**_numbers(particles)),
-            "by_proposer": tuple(
-                ProposerStats(**{**one, "acceptance_histogram": tuple(one["acceptance_histogram"])})
-                for one in record["by_proposer"]
-            ),
-        }
-    )
-
-
-def _numbers(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Values of which none is a text, as `_plain` wrote them."""
-    return {name: float(value) if isinstance(value, str) else value for name, value in record.items()}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {name: _plain(one) for name, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def pooled(rows: Sequence[Row]) -> list[Outcome]:
-    """The outcomes of several rows, in order."""
-    return [outcome for row in rows for outcome in row.outcomes]
 
 
 def _write(path: Path, data: bytes) -> None:

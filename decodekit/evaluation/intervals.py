@@ -116,7 +116,7 @@ def median_ratio(
 
 
 def _padded(rows: Sequence[Sequence[float]]) -> npt.NDArray[np.float64]:
-    """Rows of unequal length as one array [examples, measurements], NaN behind the shorter ones."""
+    """Rows of unequal length as one array [examples, measurements], NaN after the shorter ones."""
     table = np.full((len(rows), max(len(row) for row in rows)), np.nan)
     for number, row in enumerate(rows):
         table[number, : len(row)] = row

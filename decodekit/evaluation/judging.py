@@ -13,8 +13,8 @@ from decodekit.generation.scoring import token_logprobs
 from decodekit.llm import LLM
 
 
-class Judge:
-    """A model that says how likely texts are behind their prompts.
+class JudgeModel:
+    """A model that says how likely texts are after their prompts.
 
     Every pair of prompt and text is read once, however often it comes.
 
@@ -85,7 +85,7 @@ def has_mauve() -> bool:
 
 
 def mauve(texts: Sequence[str], references: Sequence[str]) -> float:
-    """MAUVE of texts against texts by people, from 0 to 1 (Pillutla et al. 2021).
+    """MAUVE of texts against human texts, from 0 to 1 (Pillutla et al. 2021).
 
     The package reads the texts with its own model (GPT-2 large unless it is set otherwise), which it may download.
 

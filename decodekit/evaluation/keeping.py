@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 from decodekit import __version__
 from decodekit.constraints.fingerprint import described, without_address
 from decodekit.errors import JobError, JobSettingsError
-from decodekit.evaluation.comparison import Row, row_of
+from decodekit.evaluation.results import Row, row_of
 from decodekit.records.fingerprints import differences, digest, tokenizer_fingerprint, weights_fingerprint
 from decodekit.records.folder import lock_folder, remove_files
 from decodekit.records.ledger import Ledger, new_file, read_rows, replace_file
@@ -107,7 +107,7 @@ def settings_of(
     prompts: Mapping[str, Sequence[Prompt]],
     shown: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """All that decides the rows of a comparison, as JSON: whoever has the same finds the same, but for the times.
+    """All that decides the rows of a comparison, as JSON: equal settings give equal rows, but for the times.
 
     Args:
         llm, judge: the models.

@@ -1,4 +1,4 @@
-"""Decoding with a watch: the times between the pieces of a stream, and the memory that keys and values take.
+"""Decoding and measuring: the times between the pieces of a stream, and the memory that keys and values take.
 
 The loop itself is not touched: times come from the stream and from `Stats`, memory from a copy of the model that looks
 on.

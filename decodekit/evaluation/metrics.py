@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from decodekit.errors import UnknownNameError
-from decodekit.evaluation.judging import Judge, has_mauve, mauve
+from decodekit.evaluation.judging import JudgeModel, has_mauve, mauve
 from decodekit.evaluation.task import Example, Task
 from decodekit.evaluation.texts import distinct, repetition, self_bleu, words_of
 from decodekit.evaluation.values import exact_match, field_f1, is_valid
@@ -24,7 +24,7 @@ from decodekit.plugins import did_you_mean
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class JudgedText:
     """What is judged.
 
     Args:
@@ -42,8 +42,8 @@ class Answer:
     stats: Stats | None
 
 
-OfExample: TypeAlias = Callable[[Answer], float | None]
-OfTexts: TypeAlias = Callable[[Sequence[Answer], Judge], float | None]
+OfExample: TypeAlias = Callable[[JudgedText], float | None]
+OfTexts: TypeAlias = Callable[[Sequence[JudgedText], JudgeModel], float | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,13 +101,13 @@ def missing_packages(metrics: Sequence[Metric]) -> list[str]:
     return ["mauve is left out: the package mauve-text is not installed"]
 
 
-def measure_example(metric: Metric, answer: Answer) -> float | None:
+def measure_example(metric: Metric, answer: JudgedText) -> float | None:
     """The figure of one example; None where there is none."""
     return None if metric.of_example is None else metric.of_example(answer)
 
 
 def measure_run(
-    metric: Metric, answers: Sequence[Answer], values: Sequence[float | None], judge: Judge
+    metric: Metric, answers: Sequence[JudgedText], values: Sequence[float | None], judge: JudgeModel
 ) -> float | None:
     """The figure of a run: of its texts together, or the mean of those of its examples.
 
@@ -123,51 +123,51 @@ def measure_run(
     return math.fsum(known) / len(known) if known else None
 
 
-def _exact_match(answer: Answer) -> float | None:
+def _exact_match(answer: JudgedText) -> float | None:
     if answer.example.reference is None:
         return None
     return float(answer.text is not None and exact_match(answer.text, answer.example.reference))
 
 
-def _field_f1(answer: Answer) -> float | None:
+def _field_f1(answer: JudgedText) -> float | None:
     if not isinstance(answer.example.reference, dict | list):
         return None
     return 0.0 if answer.text is None else field_f1(answer.text, answer.example.reference)
 
 
-def _valid(answer: Answer) -> float | None:
+def _valid(answer: JudgedText) -> float | None:
     if answer.constraint is None:
         return None
     return float(answer.text is not None and is_valid(answer.text, answer.constraint))
 
 
-def _repetition(n: int, answer: Answer) -> float | None:
+def _repetition(n: int, answer: JudgedText) -> float | None:
     return None if answer.text is None else repetition(words_of(answer.text), n)
 
 
-def _log_z(answer: Answer) -> float | None:
+def _log_z(answer: JudgedText) -> float | None:
     """What `Stats` recorded of a text that was decoded under a mask; else there is nothing that Z could be of."""
     return None if answer.stats is None or answer.stats.mask_s is None else answer.stats.log_z
 
 
-def _log_evidence(answer: Answer) -> float | None:
+def _log_evidence(answer: JudgedText) -> float | None:
     particles = None if answer.stats is None else answer.stats.particles
     return None if particles is None else particles.log_evidence
 
 
-def _perplexity(answers: Sequence[Answer], judge: Judge) -> float | None:
+def _perplexity(answers: Sequence[JudgedText], judge: JudgeModel) -> float | None:
     return judge.perplexity([(answer.prompt, answer.text or "") for answer in answers])
 
 
-def _distinct(n: int, answers: Sequence[Answer], judge: Judge) -> float | None:
+def _distinct(n: int, answers: Sequence[JudgedText], judge: JudgeModel) -> float | None:
     return distinct([words_of(answer.text or "") for answer in answers], n)
 
 
-def _self_bleu(answers: Sequence[Answer], judge: Judge) -> float | None:
+def _self_bleu(answers: Sequence[JudgedText], judge: JudgeModel) -> float | None:
     return self_bleu([words_of(answer.text or "") for answer in answers])
 
 
-def _mauve(answers: Sequence[Answer], judge: Judge) -> float | None:
+def _mauve(answers: Sequence[JudgedText], judge: JudgeModel) -> float | None:
     pairs = [(answer.text, answer.example.reference) for answer in answers if isinstance(answer.example.reference, str)]
     if not has_mauve() or len(pairs) < 2:
         return None

@@ -6,20 +6,19 @@ import json
 from collections.abc import Iterator
 from html import escape
 
-from decodekit.evaluation.comparison import Comparison
 from decodekit.evaluation.figures import Point, pareto, saved, shares
 from decodekit.evaluation.intervals import Estimate
 from decodekit.evaluation.metrics import METRICS
-from decodekit.evaluation.summary import Summary
+from decodekit.evaluation.summary import Summarised, Summary
 from decodekit.evaluation.tables import Grid, failures, grids, shown
 from decodekit.evaluation.task import Task
-from decodekit.pages import figure_html, page_html
+from decodekit.pages import figure_html, page_html, table_html
 
 MAX_EXAMPLES = 5
-"""So many examples of a task are shown with what each strategy wrote."""
+"""How many examples of a task are shown with what each strategy wrote."""
 
 
-def report_html(comparison: Comparison) -> str:
+def report_html(comparison: Summarised) -> str:
     """The page.
 
     Args:
@@ -33,19 +32,19 @@ def report_html(comparison: Comparison) -> str:
     return page_html(title, parts, "decodekit.evaluation")
 
 
-def points(comparison: Comparison, task: str) -> list[Point]:
+def points(comparison: Summarised, task: str) -> list[Point]:
     """The strategies of a task that have a quality and a time, in milliseconds per token."""
     metric = next(iter(comparison.metrics[task]), "")
     found = []
-    for one in (one for one in comparison.summaries if one.task == task):
+    for one in comparison.summaries_of(task):
         cost = one.speed.get("s_per_token")
         if metric in one.quality and cost is not None:
             found.append(Point(one.strategy, _scaled(cost, 1e3), one.quality[metric]))
     return found
 
 
-def _task(comparison: Comparison, task: Task) -> Iterator[str]:
-    summaries = [one for one in comparison.summaries if one.task == task.name]
+def _task(comparison: Summarised, task: Task) -> Iterator[str]:
+    summaries = comparison.summaries_of(task.name)
     yield f"<h2>{escape(task.name)}</h2>"
     if task.description:
         yield f'<p class="soft">{escape(task.description)} {len(task.examples)} examples.</p>'
@@ -59,7 +58,7 @@ def _task(comparison: Comparison, task: Task) -> Iterator[str]:
     yield _texts(comparison, task)
 
 
-def _pictures(comparison: Comparison, task: str, summaries: list[Summary]) -> Iterator[str]:
+def _pictures(comparison: Summarised, task: str, summaries: list[Summary]) -> Iterator[str]:
     placed = points(comparison, task)
     if placed:
         metric = comparison.metrics[task][0]
@@ -76,14 +75,14 @@ def _pictures(comparison: Comparison, task: str, summaries: list[Summary]) -> It
             yield figure_html(f"Drafts of {one.strategy}: accepted by position", picture)
 
 
-def _over_examples(comparison: Comparison, task: str, summaries: list[Summary]) -> Grid:
+def _over_examples(comparison: Summarised, task: str, summaries: list[Summary]) -> Grid:
     names = [name for name in comparison.metrics[task] if any(name in one.over_examples for one in summaries)]
     rows = [(one.strategy, *(shown(one.over_examples.get(name)) for name in names)) for one in summaries]
     title = f"{task}: quality, mean ± 95 % interval over examples, each averaged over its seeds"
     return Grid(title, ("strategy", *names), tuple(rows) if names else ())
 
 
-def _texts(comparison: Comparison, task: Task) -> str:
+def _texts(comparison: Summarised, task: Task) -> str:
     """What the strategies wrote for the first examples at the first seed."""
     blocks = []
     for number, example in enumerate(task.examples[:MAX_EXAMPLES]):
@@ -102,17 +101,15 @@ def _texts(comparison: Comparison, task: Task) -> str:
 
 
 def _table(grid: Grid) -> str:
-    heading = "".join(f"<th>{escape(name)}</th>" for name in grid.heading)
-    rows = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in grid.rows)
-    return figure_html(grid.title, f"<table><tr>{heading}</tr>{rows}</table>")
+    return figure_html(grid.title, table_html(grid.rows, grid.heading))
 
 
-def _notes(comparison: Comparison) -> Iterator[str]:
+def _notes(comparison: Summarised) -> Iterator[str]:
     yield from (f'<p class="fault">{escape(line)}</p>' for line in failures(comparison))
     yield from (f'<p class="soft">{escape(note)}</p>' for note in comparison.notes)
 
 
-def _about(comparison: Comparison) -> str:
+def _about(comparison: Summarised) -> str:
     facts, settings = comparison.provenance, comparison.settings
     machine = facts["machine"]
     parts = [
@@ -126,13 +123,10 @@ def _about(comparison: Comparison) -> str:
     return "; ".join(parts)
 
 
-def _settings(comparison: Comparison) -> str:
-    strategies = "".join(
-        f"<tr><td>{escape(name)}</td><td>{escape(repr(value))}</td></tr>"
-        for name, value in comparison.strategies.items()
-    )
+def _settings(comparison: Summarised) -> str:
+    strategies = table_html((name, repr(value)) for name, value in comparison.strategies.items())
     facts = json.dumps({**comparison.settings, **comparison.provenance}, indent=2, ensure_ascii=False)
-    return f"<details><summary><b>Settings</b></summary><table>{strategies}</table><pre>{escape(facts)}</pre></details>"
+    return f"<details><summary><b>Settings</b></summary>{strategies}<pre>{escape(facts)}</pre></details>"
 
 
 def _plain(value: object) -> str:

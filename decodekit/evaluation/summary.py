@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import cached_property
 from typing import Any
 
-from decodekit.evaluation.comparison import Comparison, Row, pooled
 from decodekit.evaluation.intervals import Estimate, mean_interval, median_ratio, paired_difference
+from decodekit.evaluation.results import Results, Row, pooled
 from decodekit.evaluation.speed import Speed
 
 SPEED_FIGURES = tuple(field.name for field in fields(Speed) if field.name != "acceptance")
@@ -68,13 +69,13 @@ class Summary:
     same_text: SameText | None
 
 
-def summarise(comparison: Comparison, strategy: str, task: str) -> Summary:
+def summarise(results: Results, strategy: str, task: str) -> Summary:
     """The figures of one strategy on one task."""
-    rows, base = comparison.rows_of(strategy, task), comparison.rows_of(comparison.baseline, task)
-    is_baseline = strategy == comparison.baseline
-    metrics = comparison.metrics[task]
+    rows, base = results.rows_of(strategy, task), results.rows_of(results.baseline, task)
+    is_baseline = strategy == results.baseline
+    metrics = results.metrics[task]
     outcomes = pooled(rows)
-    speeds = [speed for row in rows for speed in row.speeds]
+    speeds = _speeds(rows)
     own, others = _mean_of(speeds, "forwards_per_token"), _mean_of(_speeds(base), "forwards_per_token")
     return Summary(
         strategy=strategy,
@@ -89,8 +90,31 @@ def summarise(comparison: Comparison, strategy: str, task: str) -> Summary:
         times_faster=None if is_baseline else _times_faster(rows, base),
         acceptance=_acceptance(speeds),
         forwards_saved=None if is_baseline or own is None or others is None else 1 - own / others,
-        same_text=_same_text(comparison, strategy, rows, task),
+        same_text=_same_text(results, strategy, rows, task),
     )
+
+
+@dataclass(frozen=True)
+class Summarised(Results):
+    """Results with a summary of every strategy on every task: what tables and reports show."""
+
+    @cached_property
+    def summaries(self) -> tuple[Summary, ...]:
+        """Every strategy on every task, over all seeds and repeats."""
+        return tuple(summarise(self, strategy, task.name) for task in self.tasks for strategy in self.strategies)
+
+    def summaries_of(self, task: str) -> list[Summary]:
+        """Every strategy on one task."""
+        return [one for one in self.summaries if one.task == task]
+
+    def summary(self, strategy: str, task: str) -> Summary:
+        """One strategy on one task.
+
+        Raises:
+            OptionError: it is not part of the comparison.
+        """
+        self.rows_of(strategy, task)
+        return next(one for one in self.summaries_of(task) if one.strategy == strategy)
 
 
 def without_speed_options(strategy: Any) -> Any:
@@ -105,16 +129,16 @@ def without_speed_options(strategy: Any) -> Any:
     return replace(strategy, speculate=None)
 
 
-def _same_text(comparison: Comparison, strategy: str, rows: Sequence[Row], task: str) -> SameText | None:
-    """Beside the first strategy of the comparison with the same law; the one without a proposer goes first."""
-    own = without_speed_options(comparison.strategies[strategy])
+def _same_text(results: Results, strategy: str, rows: Sequence[Row], task: str) -> SameText | None:
+    """Beside the first strategy that draws from the same distribution; one without a proposer goes first."""
+    own = without_speed_options(results.strategies[strategy])
     if own is None:
         return None
-    twins = [name for name, value in comparison.strategies.items() if without_speed_options(value) == own]
-    twins.sort(key=lambda name: getattr(comparison.strategies[name], "speculate", None) is not None)
+    twins = [name for name, value in results.strategies.items() if without_speed_options(value) == own]
+    twins.sort(key=lambda name: getattr(results.strategies[name], "speculate", None) is not None)
     if twins[0] == strategy:
         return None
-    theirs = pooled(comparison.rows_of(twins[0], task))
+    theirs = pooled(results.rows_of(twins[0], task))
     pairs = list(zip(pooled(rows), theirs, strict=True))
     whole = [(one.repeats[0], other.repeats[0]) for one, other in pairs if None not in (one.text, other.text)]
     if not whole:

@@ -6,9 +6,8 @@ import io
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from decodekit.evaluation.comparison import Comparison
 from decodekit.evaluation.intervals import Estimate
-from decodekit.evaluation.summary import Summary
+from decodekit.evaluation.summary import Summarised, Summary
 
 _WIDTH = 240
 
@@ -28,9 +27,9 @@ class Grid:
     rows: tuple[tuple[str, ...], ...]
 
 
-def grids(comparison: Comparison, task: str) -> Iterator[Grid]:
+def grids(comparison: Summarised, task: str) -> Iterator[Grid]:
     """The tables of one task: quality, times, and what the times come from. Columns without a figure are left out."""
-    summaries = [one for one in comparison.summaries if one.task == task]
+    summaries = comparison.summaries_of(task)
     metrics, base = comparison.metrics[task], comparison.baseline
     yield _grid(
         f"{task}: quality, mean ± 95 % interval over {len(comparison.settings['seeds'])} seeds",
@@ -117,14 +116,14 @@ def same_text(summary: Summary) -> str:
     return "" if same is None else f"{same.strategy}: {same.num_same}/{same.num_texts}"
 
 
-def failures(comparison: Comparison) -> Iterator[str]:
+def failures(comparison: Summarised) -> Iterator[str]:
     """The errors of each strategy and task, the most frequent first."""
     for one in comparison.summaries:
         for error, count in sorted(one.errors.items(), key=lambda item: -item[1]):
             yield f"{one.task}, {one.strategy}: {count} times {error}"
 
 
-def table(comparison: Comparison) -> str:
+def table(comparison: Summarised) -> str:
     """All tables, the errors and the notes, as plain text."""
     from rich.box import SIMPLE
     from rich.console import Console

@@ -36,7 +36,7 @@ class Example:
     Args:
         id: its name, one of its own within the task.
         prompt: a text or messages; or token ids, which only models of one vocabulary can be asked with.
-        reference: what is right: a text, or any other JSON value; None if nobody knows.
+        reference: what is right: a text, or any other JSON value; None if it is not known.
         constraint: what its text must be, if that differs from the task's.
     """
 
@@ -123,7 +123,7 @@ class Task:
         return replace(self, examples=self.examples[:num_examples])
 
     def prompt_of(self, example: Example, *, is_bundled: bool, has_chat_template: bool) -> Prompt:
-        """What a model reads for an example: the prompt, behind the instruction if the model may know what that is.
+        """What a model reads for an example: the prompt, after the instruction unless the model is a bundled one.
 
         Args:
             example: of this task.
@@ -182,10 +182,10 @@ def read_task(path: Path) -> Task:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise OptionError(f"the file cannot be read: {error}", at=str(path)) from error
-    return _Reader(path.name.removesuffix(".jsonl"), str(path), path.parent).task(text)
+    return _TaskReader(path.name.removesuffix(".jsonl"), str(path), path.parent).task(text)
 
 
-class _Reader:
+class _TaskReader:
     """Reads a file and collects what is wrong with it.
 
     Args:
@@ -309,7 +309,7 @@ def _refuse_unknown(given: Mapping[str, Any], known: set[str]) -> None:
 
 def _packaged(name: str) -> Task:
     source = files("decodekit.evaluation").joinpath("tasks", f"{name}.jsonl")
-    return _Reader(name, f"the shipped task {name}", None).task(source.read_text(encoding="utf-8"))
+    return _TaskReader(name, f"the shipped task {name}", None).task(source.read_text(encoding="utf-8"))
 
 
 def _free_extraction() -> Task:

@@ -1,19 +1,15 @@
-"""How right an answer is: exact match, field F1, validity under a constraint, as functions of texts and values."""
+"""How right a text is: exact match, field F1, validity under a constraint, as functions of texts and values."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from functools import lru_cache
-from typing import Any, TypeAlias
+from typing import Any
 
 from decodekit.constraints import as_constraint, explain
 from decodekit.constraints.constraint import Constraint
 from decodekit.errors import InvalidConstraintError
-from decodekit.records.strict_json import read_json
-
-Path: TypeAlias = tuple[str | int, ...]
-"""Where a value stands in a JSON value: property names and array indices."""
+from decodekit.records.strict_json import is_equal, leaves, read_json, validator_of
 
 
 def json_value(text: str) -> Any:
@@ -36,28 +32,6 @@ def exact_match(text: str, reference: Any) -> bool:
         return is_equal(json_value(text), reference)
     except ValueError:
         return False
-
-
-def is_equal(one: Any, other: Any) -> bool:
-    """Equality of JSON values: 1 is 1.0, but true is not 1; the order of properties does not matter."""
-    return dict(leaves(one)) == dict(leaves(other))
-
-
-def leaves(value: Any, path: Path = ()) -> Iterator[tuple[Path, tuple[str, Any]]]:
-    """The scalars of a JSON value with their paths; an empty object or array is a leaf, too.
-
-    Returns:
-        Pairs of a path and (kind, value). The kind keeps apart what Python takes as equal: true and 1.
-    """
-    if isinstance(value, dict) and value:
-        for key, item in value.items():
-            yield from leaves(item, (*path, key))
-    elif isinstance(value, list) and value:
-        for index, item in enumerate(value):
-            yield from leaves(item, (*path, index))
-    else:
-        kind = "number" if isinstance(value, int | float) and not isinstance(value, bool) else type(value).__name__
-        yield path, (kind, str(value) if isinstance(value, dict | list) else value)
 
 
 def field_f1(text: str, reference: Any) -> float:
@@ -98,18 +72,10 @@ def is_valid(text: str, constraint: Any) -> bool:
 
 @lru_cache(maxsize=64)
 def _validator(constraint: Constraint, schema: str) -> Any:
-    from jsonschema import FormatChecker, SchemaError
-    from jsonschema.validators import Draft202012Validator, validator_for
-    from jsonschema_specifications import REGISTRY  # type: ignore[import-untyped]
-    from referencing.jsonschema import DRAFT202012
+    from jsonschema import SchemaError
 
-    value = json.loads(schema)
-    # Without a registry, jsonschema would fetch references from the network.
-    named = [(uri, DRAFT202012.create_resource(json.loads(text))) for uri, text in getattr(constraint, "registry", ())]
-    draft = validator_for(value, default=Draft202012Validator)
+    named = [(uri, json.loads(text)) for uri, text in getattr(constraint, "registry", ())]
     try:
-        # Without formats: patterns are ECMAScript's, which Python's `re` does not read in all cases.
-        draft.check_schema(value, format_checker=FormatChecker(formats=()))
+        return validator_of(json.loads(schema), named)
     except SchemaError as error:
         raise InvalidConstraintError(f"not a JSON Schema: {error.message}", at=error.json_path) from error
-    return draft(value, registry=REGISTRY.with_resources(named))

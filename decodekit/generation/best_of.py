@@ -30,7 +30,7 @@ Rank: TypeAlias = Literal["logprob", "mean_logprob"] | Callable[["Completion"], 
 
 
 def log_probability(sample: Completion) -> float:
-    """Natural log-probability of the tokens of a sample under the model's own law; they must have been recorded."""
+    """The recorded log-probabilities of the tokens of a sample, under the model's own distribution, summed."""
     return math.fsum(entry.logprob for entry in sample.logprobs or ())
 
 

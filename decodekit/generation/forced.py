@@ -10,17 +10,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from decodekit.errors import DecodekitError
-from decodekit.generation.taking import ends_in_time, must_close, take
+from decodekit.generation.append import append_token
+from decodekit.generation.budget import ends_in_time, must_close
 
 if TYPE_CHECKING:
     from decodekit.constraints.matching.matcher import Matcher
-    from decodekit.generation.buffers import TokenTable
     from decodekit.generation.sequence import Sequence
     from decodekit.generation.settings import Settings
+    from decodekit.generation.token_table import TokenTable
     from decodekit.speculation.canonical import Canonical
 
 
-def take_forced(sequence: Sequence, settings: Settings, table: TokenTable | None) -> None:
+def append_forced(sequence: Sequence, settings: Settings, table: TokenTable | None) -> None:
     """Take what is forced after the text of a sequence, up to its end if all of the rest is."""
     if not settings.is_forced_unseen:
         return
@@ -31,7 +32,7 @@ def take_forced(sequence: Sequence, settings: Settings, table: TokenTable | None
         except DecodekitError:  # the row will meet it by itself
             return
         sequence.num_forced_tokens += 1
-        if not take(sequence, token, settings, table):
+        if not append_token(sequence, token, settings, table):
             return
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from decodekit.models.causal_lm import Cache, CausalLM
 
 _LOGITS_COPIES: Final = 3
-"""So many float32 rows of logits live at a time for each row of a batch: raw, as a law, and processed."""
+"""So many float32 rows of logits live at a time for each row of a batch: raw, as log-probabilities, and processed."""
 
 _SMALL: Final = 1 << 27
 """Bytes that are not worth a question."""

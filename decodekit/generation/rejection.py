@@ -1,26 +1,29 @@
 """Verification by rejection in the loop: where a drawn token of a draft stands, the target tests it.
 
-What comes of a place is its own affair here, too: a kept token, or what replaces it, is the target's choice there, as a
-draw of its own would be, and `speculation.verification.coupled_match` says how far the choices go along with the draft.
+The outcome of a position is its own affair here, too: a kept token, or its replacement, is the target's choice there,
+as a draw of its own would be, and `speculation.verification.coupled_match` says how far the choices agree with the
+draft.
 
-A drawn token must not be dropped for what it is, or the tokens that remain follow another law than q. So one that the
+A drawn token must not be dropped for what it is, or the tokens that remain follow another distribution than q. So one
+that the
 constraint forbids, or that ends the text, ends its draft, but is tested like the others: the model need not read it for
 that. Lengths and limits cut a draft wherever they like.
 
 Where a text was taken back, the noise of the draft would give the token once more that is banned there now; so such a
-draft is not tested but matched, as one that was chosen. One law is not that of coupled match: that of a text after it
-was taken back (see `retreat`), where the noise of a position serves more than one prefix.
+draft is not tested but matched, as one that was chosen. One distribution is not that of coupled match: that of a text
+after it was taken back (see `backtracking`), where the noise of a position serves more than one prefix.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence as Rows
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 from torch import Tensor
 
 from decodekit.errors import OptionError
+from decodekit.generation.positions import Drawn, Position
 from decodekit.generation.settings import NoiseKeys, Settings
 from decodekit.sampling import Candidates, sample
 from decodekit.sampling.noise import Stream, uniforms
@@ -28,18 +31,10 @@ from decodekit.speculation.verification import is_accepted, residual
 
 if TYPE_CHECKING:
     from decodekit.errors import DecodekitError
-    from decodekit.generation.drawing import Place
     from decodekit.generation.sequence import Sequence
     from decodekit.speculation.proposer import Draft
 
     Error = TypeVar("Error", bound=DecodekitError)
-
-
-class Drawn(NamedTuple):
-    """A token of a draft, and q, the law that it was drawn from, [V]."""
-
-    token: int
-    law: Tensor
 
 
 def may_test(sequence: Sequence, settings: Settings) -> bool:
@@ -53,36 +48,36 @@ def drawn_tokens(draft: Draft, num_read: int, vocab_size: int) -> tuple[Drawn, .
     Raises:
         OptionError: the probabilities are not of shape [k, V].
     """
-    laws = draft.probabilities
-    if laws is None:
+    distributions = draft.probabilities
+    if distributions is None:
         return ()
-    if laws.shape != (len(draft), vocab_size):
+    if distributions.shape != (len(draft), vocab_size):
         raise OptionError(
-            f"the probabilities of a draft have the shape {list(laws.shape)}, not {[len(draft), vocab_size]}",
+            f"the probabilities of a draft have the shape {list(distributions.shape)}, not {[len(draft), vocab_size]}",
             at="speculate",
             hint="None from a proposer that chooses its tokens and draws none",
         )
-    return tuple(map(Drawn, draft.tokens[: num_read + 1], laws))
+    return tuple(map(Drawn, draft.tokens[: num_read + 1], distributions))
 
 
 def verified(
-    choices: list[int | Error], places: Rows[Place], rows: Tensor | Candidates, keys: NoiseKeys
+    choices: list[int | Error], positions: Rows[Position], rows: Tensor | Candidates, keys: NoiseKeys
 ) -> list[int | Error]:
     """The choices, but where a drawn token stands, it or what replaces it.
 
     Args:
         choices: [P], the target's own draws.
-        places: [P].
+        positions: [P].
         rows: [P, V], the processed rows; p is their softmax.
         keys: [P], of the noise. The test and the replacement have numbers of their own.
     """
-    tested = [i for i, choice in enumerate(choices) if places[i].drawn is not None and isinstance(choice, int)]
+    tested = [i for i, choice in enumerate(choices) if positions[i].drawn is not None and isinstance(choice, int)]
     if not tested:
         return choices
     rows = rows.dense() if isinstance(rows, Candidates) else rows
     p = rows[torch.tensor(tested, device=rows.device)].double().softmax(dim=-1)
-    drawn = [one for i in tested if (one := places[i].drawn) is not None]
-    q = torch.stack([one.law for one in drawn]).to(p)
+    drawn = [one for i in tested if (one := positions[i].drawn) is not None]
+    q = torch.stack([one.distribution for one in drawn]).to(p)
     tokens = torch.tensor([one.token for one in drawn], device=p.device)[:, None]
     test = keys.of(tested, Stream.TEST)
     u = torch.from_numpy(uniforms(test.seeds, test.sequences, test.positions)).to(p.device)

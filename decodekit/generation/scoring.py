@@ -1,4 +1,4 @@
-"""How likely given texts are: log-probabilities of their tokens under the model's own law."""
+"""How likely given texts are: log-probabilities of their tokens under the model's own distribution."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def token_logprobs(model: CausalLM, texts: Sequence[Sequence[int]]) -> list[list
             logits = model.forward(
                 right_padded(reading, model.device), [len(tokens) for tokens in reading], cache, rows, logits="all"
             )  # [R, T, V]
-            law = torch.log_softmax(logits, dim=-1)
-            taken = law.gather(2, right_padded(following, model.device)[:, :, None])[:, :, 0].tolist()
+            log_probs = torch.log_softmax(logits, dim=-1)
+            taken = log_probs.gather(2, right_padded(following, model.device)[:, :, None])[:, :, 0].tolist()
             for row, tokens, logprobs in zip(rows, reading, taken, strict=True):
                 scores[group[row]] += logprobs[: len(tokens)]
     return scores

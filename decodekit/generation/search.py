@@ -1,4 +1,4 @@
-"""What a strategy of several texts has besides: a loop of its own, or a choice among samples."""
+"""What a strategy of several texts adds: a way of its own to decode, or a choice among samples."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+from decodekit.errors import DecodekitError, OptionError, UselessOptionError
+
 if TYPE_CHECKING:
-    from decodekit.errors import DecodekitError
-    from decodekit.generation.batch import Update
     from decodekit.generation.completion import Completion
+    from decodekit.generation.results import Update
     from decodekit.generation.sequence import Request
     from decodekit.generation.settings import Settings
     from decodekit.models.causal_lm import CausalLM
@@ -31,12 +32,34 @@ class SearchCall:
     fast_forward: str
     max_rollbacks: int | None
 
+    def unsupported(
+        self, search: str, *, closing: str, canonical: str, rollbacks: str, why_closing: str = ""
+    ) -> Iterator[DecodekitError]:
+        """The options that no search with several hypotheses has.
+
+        Args:
+            search: its name in a sentence.
+            closing: what to write in place of ``on_length="close"``.
+            canonical: why it cannot take tokens unseen.
+            rollbacks: where, and why, no text is taken back.
+            why_closing: why it cannot close in time, if there is more to say.
+        """
+        if self.on_length == "close":
+            cause = f'on_length="close" and {search} cannot be combined{why_closing and ": " + why_closing}'
+            yield OptionError(cause, at="on_length", hint=closing)
+        if self.fast_forward == "canonical":
+            cause = f'fast_forward="canonical" and {search} cannot be combined: {canonical}'
+            yield OptionError(cause, at="fast_forward", hint='fast_forward="exact"')
+        if self.max_rollbacks is not None:
+            cause = f"max_rollbacks={self.max_rollbacks} has no effect {rollbacks}"
+            yield UselessOptionError(cause, at="max_rollbacks")
+
 
 @runtime_checkable
 class Search(Protocol):
-    """What a strategy has besides, if `generation.batch.Batch` is not the loop that runs it.
+    """What a strategy has besides, if its prompts are not decoded by `generation.samples.Texts`.
 
-    `generation.beam.Beam` is the model of one. What it finds for a prompt is a function of that prompt, its constraint
+    `strategy.Beam` is the model of one. What it finds for a prompt is a function of that prompt, its constraint
     and its seed alone, whatever else is in the batch.
     """
 
@@ -49,7 +72,7 @@ class Search(Protocol):
             model: the model.
             settings: the checked options of the call.
             num_prompts: most prompts at a time; a prompt may have several rows of the cache.
-            requests: what to continue, as for `Batch`.
+            requests: what to continue, as for `Driver`.
         """
 
     def refusals(self, call: SearchCall) -> Iterator[DecodekitError]:

@@ -39,7 +39,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """Log-probability of a token under the model's own law: log-softmax of its logits as they came.
+    """Log-probability of a token under the model's own distribution: log-softmax of its logits as they came.
 
     Penalties, temperature, truncation and the constraint are not in it, so figures of different strategies compare.
 
@@ -48,8 +48,8 @@ class TokenLogprob:
         logprob: its natural logarithm of probability.
         alternatives: the likeliest tokens at this position with theirs, likeliest first; the taken one may be among
             them.
-        log_z: logarithm of what the constraint's mask leaves of the model's law here, the sum of exp(log-probability)
-            over the tokens that may come; 0 without a constraint. See `generation.stats.Stats`.
+        log_z: logarithm of what the constraint's mask leaves of the model's distribution here, the sum of
+            exp(log-probability) over the tokens that may come; 0 without a constraint. See `generation.stats.Stats`.
     """
 
     token_id: int
@@ -82,10 +82,10 @@ class Sequence:
     `pending` holds the tokens that the model has not read: the prompt first, then the token taken last, and forced
     tokens with both. The model has always read ``prompt + token_ids`` up to them. `new_text` and the tokens from
     `num_reported` on were not handed out yet. `memory` is what proposers keep for the row, `states` the mu of Mirostat
-    by the number of tokens before it (see `generation.adaptive`).
+    by the number of tokens before it (see `generation.mirostat_states`).
 
     Where the constraint has a guard, `bans` holds the tokens that must not come at a position after the present prefix,
-    `refusal` why the guard refused last, and `place_refusals`, by length of the text, why it refuses tokens that the
+    `refusal` why the guard refused last, and `position_refusals`, by length of the text, why it refuses tokens that the
     masks of the present step do not have. `plan` holds the tokens that end the text in time, once the budget leaves no
     other choice.
 
@@ -118,7 +118,7 @@ class Sequence:
     has_guard: bool = field(init=False)
     bans: dict[int, set[int]] = field(init=False, default_factory=dict)
     refusal: Refusal | None = field(init=False, default=None)
-    place_refusals: dict[int, Refusal] = field(init=False, default_factory=dict)
+    position_refusals: dict[int, Refusal] = field(init=False, default_factory=dict)
     plan: tuple[int, ...] = field(init=False, default=())
     num_guard_refusals: int = field(init=False, default=0)
     num_rollbacks: int = field(init=False, default=0)
@@ -168,6 +168,20 @@ class Sequence:
         texts = self.matcher.token_texts
         self.new_text = "".join(self.stream.push(texts[token] or b"") for token in self.token_ids)
         self.num_rollbacks += 1
+
+    def fork(self, request: Request, row: int) -> Sequence:
+        """The same text for another sample in another row, where it goes on by itself.
+
+        Only for texts without bans, drafts and states, which would be shared: searches have none of them.
+        """
+        twin = object.__new__(Sequence)  # `copy.copy` takes twice as long, and beams fork at every token
+        for name in self.__slots__:
+            setattr(twin, name, getattr(self, name))
+        twin.request, twin.row = request, row
+        twin.matcher = None if self.matcher is None else self.matcher.fork()
+        twin.stream = self.stream.fork()
+        twin.pending, twin.token_ids, twin.logprobs = [*self.pending], [*self.token_ids], [*self.logprobs]
+        return twin
 
     def forget_states(self) -> None:
         """Drop the states behind the text, and those that it cannot be taken back to."""

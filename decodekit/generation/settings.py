@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
-from decodekit.generation.retreat import MAX_ROLLBACKS
+from decodekit.generation.backtracking import MAX_ROLLBACKS
 from decodekit.generation.stopping import StopStrings
 from decodekit.sampling import Candidates, LogitsProcessor, Mirostat, Pipeline, Stage
 from decodekit.sampling.noise import Stream
@@ -27,13 +27,13 @@ FastForward: TypeAlias = Literal["off", "exact", "canonical"]
 changes but the number of forward passes.
 
 ``"canonical"``: besides, bytes that are the only ones allowed, in the tokens into which the tokenizer itself divides
-them. That changes the law, and so it is an option. Say ``"name":`` must follow, and the vocabulary has ``"``, ``n``,
-``name`` and ``":``. The bytes are certain, the tokens are not: under the mask a model may give 3 % to spelling the key
-``n ame``, and where it does, what follows has been seen with ``n`` before it, which it has hardly met in training.
-Taking ``" name ":`` leaves these 3 % out, and the conditional law of all later tokens is that after the canonical
-tokens. Texts get a little likelier on average, and the log-probability of a text, summed over its tokens, is no longer
-that of masked decoding. Tokens that were taken stay as they are; where the tokenizer would not divide at the end of the
-text, or a longer token may still swallow the last ones, the model decides (see `speculation.canonical`).
+them. That changes the distribution, and so it is an option. Say ``"name":`` must follow, and the vocabulary has ``"``,
+``n``, ``name`` and ``":``. The bytes are certain, the tokens are not: under the mask a model may give 3 % to spelling
+the key ``n ame``, and where it does, what follows has been seen with ``n`` before it, which it has hardly met in
+training. Taking ``" name ":`` leaves these 3 % out, and the conditional distribution of all later tokens is that after
+the canonical tokens. Texts get a little likelier on average, and the log-probability of a text, summed over its tokens,
+is no longer that of masked decoding. Tokens that were taken stay as they are; where the tokenizer would not divide at
+the end of the text, or a longer token may still swallow the last ones, the model decides (see `speculation.canonical`).
 
 ``"off"``: every token is asked of the model.
 """
@@ -54,7 +54,7 @@ class NoiseKeys:
     positions: list[int]
 
     def of(self, rows: Sequence[int], stream: Stream = Stream.TARGET) -> NoiseKeys:
-        """The keys of some rows, for another of the numbers that a place has."""
+        """The keys of some rows, for another of the numbers that a position has."""
         sequences = stream.of([self.sequences[row] for row in rows])
         return NoiseKeys([self.seeds[row] for row in rows], sequences, [self.positions[row] for row in rows])
 
@@ -101,9 +101,10 @@ class Settings:
         max_new_tokens: how many tokens a sequence may have.
         stop: texts that end a sequence.
         num_alternatives: how many alternatives to record with each token's log-probability; None records nothing.
-        can_redraw: whether a token that may not come can be drawn, cleared and drawn again without a change of law:
-            True promises that the selector takes the argmax of something that it computes for every token by itself,
-            and that the pipeline removes no tokens. Otherwise what a guard refuses is cleared before the draw.
+        can_redraw: whether a token that may not come can be drawn, cleared and drawn again without a change of
+            distribution: True promises that the selector takes the argmax of something that it computes for every token
+            by itself, and that the pipeline removes no tokens. Otherwise what a guard refuses is cleared before the
+            draw.
         max_rollbacks: how often a text is taken back because of a guard before its row fails.
         must_close: let no token come after which the constraint cannot be satisfied within `max_new_tokens`.
         fast_forward: what is taken without asking the model.

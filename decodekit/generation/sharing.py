@@ -6,16 +6,16 @@ there on is a row like any other. A copy holds what the row would have read, so 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Rows
 from typing import TYPE_CHECKING
 
 import torch
 
-from decodekit.generation.rows import begin_rows
+from decodekit.models.contrast import KnowsPrompts
 
 if TYPE_CHECKING:
-    from decodekit.generation.sequence import Sequence
+    from decodekit.generation.sequence import Request, Sequence
     from decodekit.models.causal_lm import Cache
 
 
@@ -75,3 +75,11 @@ def copy_rows(cache: Cache, pairs: Iterable[tuple[int, int]]) -> None:
         order[row] = source
     if order != list(range(len(order))):
         cache.reorder(torch.tensor(order))
+
+
+def begin_rows(cache: Cache, requests: Mapping[int, Request]) -> None:
+    """Empty rows of a cache for the requests that begin there, by row; it learns their prompts if it asks for them."""
+    cache.reset(list(requests))
+    if isinstance(cache, KnowsPrompts):
+        for row, request in requests.items():
+            cache.set_prompt(row, request.prompt, request.negative_prompt)

@@ -3,12 +3,13 @@
 Times are wall-clock seconds. They start when the row is admitted to the batch (its prompt is known and a cache row is
 free), so waiting in a queue is not counted, and prefilling is.
 
-Masking locally is not conditioning. A mask divides by the mass Z_t that it leaves of the model's law p at every token,
-so that a text x comes with probability q(x) = product of p(x_t) / Z_t, and not with that of the model given that the
-constraint holds, p(x) / sum of p over the texts that it accepts: texts whose beginnings are likely and whose ends the
-model did not want come too often. Between the two stands Z = product of Z_t, for p(x) = q(x) Z; `Stats.log_z` has its
-logarithm. So Z weighs a text that was drawn (with the mask, at temperature 1, with no other processor) as a draw from
-the model given the constraint, and its mean over such draws is the probability that the model by itself satisfies it.
+Masking locally is not conditioning. A mask divides by the mass Z_t that it leaves of the model's distribution p at
+every token, so that a text x comes with probability q(x) = product of p(x_t) / Z_t, and not with that of the model
+given that the constraint holds, p(x) / sum of p over the texts that it accepts: texts whose beginnings are likely and
+whose ends the model did not want come too often. Between the two stands Z = product of Z_t, for p(x) = q(x) Z;
+`Stats.log_z` has its logarithm. So Z weighs a text that was drawn (with the mask, at temperature 1, with no other
+processor) as a draw from the model given the constraint, and its mean over such draws is the probability that the model
+by itself satisfies it.
 """
 
 from __future__ import annotations
@@ -38,11 +39,11 @@ class ProposerStats:
 
 @dataclass(frozen=True, slots=True)
 class ParticleStats:
-    """What became of the particles of one prompt; see `generation.particles`.
+    """What became of the particles of one prompt; see `generation.particle_filter`.
 
     Args:
-        log_evidence: logarithm of the estimate of Z, the probability under the processed law that the constraint holds.
-            The estimate itself, not its logarithm, is unbiased.
+        log_evidence: logarithm of the estimate of Z, the probability under the processed distribution that the
+            constraint holds. The estimate itself, not its logarithm, is unbiased.
         effective_sample_size: of the weights at the end, from 1 to the number of particles; 0 if no text is legal.
         num_resamplings: how often the particles were drawn anew.
         num_asked: tokens that the constraint or predicate was asked about one by one; 0 with masks.
@@ -77,8 +78,8 @@ class Stats:
             constraint, and for a search that fills masks for all its hypotheses together.
         particles: of a prompt that was continued by particles, what became of them.
         log_z: sum over the tokens of the text of the logarithm of the mass that the constraint's mask leaves under the
-            model's own law at their places, the softmax of the logits as they come: 0 without a constraint, else at
-            most 0, with forced tokens, whose mass is their probability. What a guard had refused at a place
+            model's own distribution at their positions, the softmax of the logits as they come: 0 without a constraint,
+            else at most 0, with forced tokens, whose mass is their probability. What a guard had refused at a place
             before its token was taken is not in its mask, nor what comes too late for ``on_length="close"``. None
             unless log-probabilities were asked for, and for a search with several hypotheses that are no particles.
         by_proposer: the same three figures of drafts for each proposer of a chain that offered any; empty if there is

@@ -1,29 +1,38 @@
 """One step of decoding: every sequence of a batch takes one token or more from one forward pass.
 
-Whatever is decoded goes through `step`: the first token after a prompt and all later ones, free or constrained,
-greedy or sampled, with drafts or without. Plain decoding is a draft of length 0.
+Every single text goes through `step`: the first token after a prompt and all later ones, free or constrained, greedy or
+sampled, with drafts or without. Plain decoding is a draft of length 0.
 
-The contract: what makes a step take more tokens never changes them. The target takes its own token at every place of a
-draft, from the prefix that the place has, with the mask of that place and the noise of that position, and a draft token
-is kept only if it is the same (`speculation.verification`). So the tokens of a row depend on that row alone: its
-logits, its prefix, its constraint, its seed.
+Say the text is ``ab``, of which ``b`` is pending, the constraint allows ``[a-d]*e``, and a proposer offers ``cdx``:
+
+    propose   cd           x is illegal and ends the draft
+    forward   b c d        one pass, with logits after each: three positions
+    fill      3 masks      of what may follow ab, abc, abcd
+    choose    c e -        the target's own token at each position, by its mask and its noise
+    verify    c = c, e     c is kept; e is taken where the draft has d, and the rest is not looked at
+    crop      b c          the cache forgets d; e is pending
+
+The contract: what makes a step take more tokens never changes them. The target takes its own token at every position of
+a draft, from the prefix, with the mask and the noise of that position, and a draft token is kept only if it is the same
+(`speculation.verification`). So the tokens of a row depend on that row alone: its logits, its prefix, its constraint,
+its seed.
 
 One thing is beyond this code: the logits themselves. A matrix product over five rows adds in another order than one
-over a single row, so that the float32 logits of one place differ in their last bits with the number of tokens and rows
-that are read with it. A token changes where two candidates lie closer than that. On 1,328 places of the bundled model,
-read one, four and sixteen at a time on a CPU, the largest difference was 4e-5 at logits of up to 33; no likeliest token
-had another one within 0.1, so that no greedy token changed. A draw changes with odds of about the difference itself. It
-is the same for the neighbours of a batch, and only a kernel that adds every row in one order would end it, at the price
-of the speed that this is for.
+over a single row, so that the float32 logits of one position differ in their last bits with the number of tokens and
+rows that are read with it. A token changes where two candidates lie closer than that. On 1,328 positions of the bundled
+model, read one, four and sixteen at a time on a CPU, the largest difference was 4e-5 at logits of up to 33; no
+likeliest token had another one within 0.1, so that no greedy token changed. A draw changes with odds of about the
+difference itself. It is the same for the neighbours of a batch, and only a kernel that adds every row in one order
+would end it, at the price of the speed that this is for.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence as Rows
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
-from itertools import accumulate, islice
+from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import torch
@@ -31,15 +40,18 @@ from torch import Tensor
 
 from decodekit.constraints.engine.bitmask import forbid
 from decodekit.errors import DeadEndError, DecodekitError
-from decodekit.generation.buffers import Masks, TokenTable
-from decodekit.generation.drawing import Guess, LikeTarget, Place, choose, measure, places_along
-from decodekit.generation.forced import forced_run, take_forced
+from decodekit.generation.append import append_token
+from decodekit.generation.backtracking import MAX_REDRAWS, checkpoint, destination, failure, give_up
+from decodekit.generation.budget import can_stop_here, ends_in_time, keep_ending, must_close
+from decodekit.generation.drawing import LikeTarget, Outputs, record
+from decodekit.generation.forced import append_forced, forced_run
+from decodekit.generation.masks import Masks
 from decodekit.generation.padding import right_padded
-from decodekit.generation.rejection import Drawn, drawn_tokens, may_test
-from decodekit.generation.retreat import MAX_REDRAWS, checkpoint, destination, failure, give_up
+from decodekit.generation.positions import Drawn, Guess, Position, positions_along
+from decodekit.generation.rejection import drawn_tokens, may_test
 from decodekit.generation.sequence import Sequence
-from decodekit.generation.settings import FastForward, NoiseKeys, Selector, Settings
-from decodekit.generation.taking import can_stop_here, ends_in_time, keep_ending, must_close, take
+from decodekit.generation.settings import Settings
+from decodekit.generation.token_table import TokenTable
 from decodekit.models.contrast import uncontrasted
 from decodekit.speculation.proposer import Context, asked
 from decodekit.speculation.verification import coupled_match, num_equal
@@ -47,11 +59,9 @@ from decodekit.speculation.verification import coupled_match, num_equal
 if TYPE_CHECKING:
     from decodekit.models.causal_lm import Cache, CausalLM, LogitsKind
 
-__all__ = ["FastForward", "Guess", "NoiseKeys", "Retreat", "Selector", "Settings", "forward", "step"]
-
 
 @dataclass(frozen=True, slots=True)
-class Retreat:
+class Backtrack:
     """The text goes back to its first `num_tokens` tokens."""
 
     num_tokens: int
@@ -61,14 +71,14 @@ class Verdict(NamedTuple):
     """What came out of a step for one row.
 
     Args:
-        first: its first place among the places of the step; its tokens were taken there and at the following ones.
+        first: its first position among those of the step; its tokens were taken there and at the following ones.
         tokens: what was taken, in order.
-        retreat: the way back that follows, if any.
+        backtrack: the rollback that follows, if any.
     """
 
     first: int
     tokens: list[int]
-    retreat: Retreat | None
+    backtrack: Backtrack | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +86,8 @@ class End:
     """The text is whole, and nothing may follow within its budget."""
 
 
-Outcome: TypeAlias = int | Retreat | End | DecodekitError
-"""What a place comes to: a token, a way back, the end, or the reason why there is none of them."""
+Outcome: TypeAlias = int | Backtrack | End | DecodekitError
+"""What a position comes to: a token, a rollback, the end, or the reason why there is none of them."""
 
 
 class Again(Enum):
@@ -104,22 +114,24 @@ def step(
     guesses = propose(sequences, model, settings, table)
     drafts = [list(guess.tokens) for guess in guesses]
     is_guessed = any(drafts)
-    places = places_along(sequences, guesses)  # P = N + all draft tokens
+    positions = positions_along(sequences, guesses)  # P = N + all draft tokens
     logits = forward(sequences, model, cache, drafts=drafts)  # [P, V], as the model gives them
     bitmask = masks.fill(sequences, drafts)  # [P, words] or None, on the CPU while a GPU computes
-    target = choose(places, logits, bitmask, settings, table)  # the target's own token at every place, or an error
-    firsts = accumulate([len(guess.tokens) + 1 for guess in guesses], initial=0)  # the first place of every row
+    outputs = Outputs(positions, logits, bitmask, settings, table)
+    target = outputs.choose()  # the target's own token at every position, or an error
+    firsts = accumulate([len(guess.tokens) + 1 for guess in guesses], initial=0)  # the first position of every row
     verdicts = [
-        verify(sequence, guess, draft, first, target, logits, bitmask, settings, table)
+        verify(sequence, guess, draft, first, target, outputs)
         for sequence, guess, draft, first in zip(sequences, guesses, drafts, firsts, strict=False)
     ]
-    record(sequences, verdicts, logits, bitmask, settings)
+    taken = [(sequence, one.tokens, one.first) for sequence, one in zip(sequences, verdicts, strict=True)]
+    record(taken, logits, bitmask, settings)
     for sequence, verdict in zip(sequences, verdicts, strict=True):
-        if verdict.retreat is not None:
-            go_back(sequence, verdict.retreat, table)
+        if verdict.backtrack is not None:
+            go_back(sequence, verdict.backtrack, table)
         elif sequence.finish_reason is None:
-            take_forced(sequence, settings, table)
-    if is_guessed or any(verdict.retreat for verdict in verdicts):
+            append_forced(sequence, settings, table)
+    if is_guessed or any(verdict.backtrack for verdict in verdicts):
         crop(sequences, cache)
 
 
@@ -194,10 +206,7 @@ def verify(
     draft: list[int],
     first: int,
     target: Rows[int | DecodekitError],
-    logits: Tensor,
-    bitmask: Tensor | None,
-    settings: Settings,
-    table: TokenTable | None,
+    outputs: Outputs,
 ) -> Verdict:
     """Take the target's tokens of one row as far as the draft agrees, and one more; the row may finish by any of them.
 
@@ -205,33 +214,33 @@ def verify(
         sequence: the row.
         guess: what was guessed.
         draft: the tokens of the guess; fewer if the constraint failed on the way.
-        first: the first place of the row.
-        target, logits, bitmask: of all places.
-        settings, table: as in `step`.
+        first: the first position of the row.
+        target, outputs: of all positions.
     """
+    settings = outputs.settings
     own = target[first : first + len(draft) + 1]
     if settings.is_canonical:  # forced by their bytes: taken whatever the target would take
         own = [*draft[: guess.num_forced], *own[guess.num_forced :]]
-    num_before, retreat = len(sequence.token_ids), None
-    for place, choice in enumerate(coupled_match(draft, own), first):
-        if settings.is_canonical and place - first > guess.num_forced and forced_run(sequence, settings):
+    num_before, backtrack = len(sequence.token_ids), None
+    for position, choice in enumerate(coupled_match(draft, own), first):
+        if settings.is_canonical and position - first > guess.num_forced and forced_run(sequence, settings):
             break  # what follows here is not the target's to choose
-        outcome = settle(sequence, choice, place, logits, bitmask, settings, table)
-        if isinstance(outcome, Retreat):
-            retreat = outcome
+        outcome = settle(sequence, choice, position, outputs)
+        if isinstance(outcome, Backtrack):
+            backtrack = outcome
         elif isinstance(outcome, End):
             sequence.finish("complete")
         elif isinstance(outcome, DecodekitError):
             sequence.finish("dead_end" if isinstance(outcome, DeadEndError) else "error", outcome)
         else:
-            sequence.pending.clear()  # what stands before the place has been read, draft tokens too
-            take(sequence, outcome, settings, table)
+            sequence.pending.clear()  # what stands before the position has been read, draft tokens too
+            append_token(sequence, outcome, settings, outputs.table)
         if sequence.finish_reason is not None or outcome != choice:
             break
     sequence.forget_states()
     tokens = sequence.token_ids[num_before:]
     offered = draft
-    if guess.drawn and len(tokens) > len(draft):  # the last place was reached, and what was drawn there tested
+    if guess.drawn and len(tokens) > len(draft):  # the last position was reached, and what was drawn there tested
         offered = [one.token for one in guess.drawn[: len(tokens)]]
     if offered:
         num_kept = num_equal(tokens, offered)
@@ -242,33 +251,25 @@ def verify(
             sequence.count_draft(num_drafted, num_kept - num_forced, guess.source)
     if sequence.first_token_at is None and sequence.token_ids:
         sequence.first_token_at = time.perf_counter()
-    return Verdict(first, tokens, retreat)
+    return Verdict(first, tokens, backtrack)
 
 
-def settle(
-    sequence: Sequence,
-    choice: int | DecodekitError,
-    place: int,
-    logits: Tensor,
-    bitmask: Tensor | None,
-    settings: Settings,
-    table: TokenTable | None,
-) -> Outcome:
-    """What becomes of the choice at a place that the text has reached: what may not come is cleared and drawn again."""
-    if bitmask is None or not (sequence.has_guard or must_close(sequence, settings)):
+def settle(sequence: Sequence, choice: int | DecodekitError, position: int, outputs: Outputs) -> Outcome:
+    """The outcome of a position that the text has reached: what may not come is cleared and drawn again."""
+    settings = outputs.settings
+    if outputs.bitmask is None or not (sequence.has_guard or must_close(sequence, settings)):
         return choice
-    sequence.refusal = sequence.place_refusals.get(len(sequence.token_ids), sequence.refusal)
-    here = slice(place, place + 1)
+    sequence.refusal = sequence.position_refusals.get(len(sequence.token_ids), sequence.refusal)
     is_ending = settings.masks_ending
     while isinstance(outcome := judge(sequence, choice, settings), Again):
         assert isinstance(choice, int) and sequence.matcher is not None
-        words = bitmask[place].numpy()
+        words = outputs.bitmask[position].numpy()
         if outcome is Again.TOO_LATE and not is_ending:
             num_left = sequence.max_tokens - len(sequence.token_ids) - 1
             keep_ending(sequence.matcher, sequence.plan, num_left, settings.left_out, words)
             is_ending = True
         forbid(words, choice)
-        [choice] = choose([Place(sequence)], logits[here], bitmask[here], settings, table)
+        [choice] = replace(outputs.at([position]), positions=[Position(sequence)]).choose()
     return outcome
 
 
@@ -281,7 +282,7 @@ def judge(sequence: Sequence, choice: int | DecodekitError, settings: Settings) 
         if not is_empty:
             return choice
         here = len(sequence.token_ids)
-        return failure(sequence, settings.max_rollbacks, choice) or Retreat(destination(sequence, here - 1))
+        return failure(sequence, settings.max_rollbacks, choice) or Backtrack(destination(sequence, here - 1))
     assert sequence.matcher is not None
     try:
         refusal = sequence.matcher.refusal(choice) if sequence.has_guard else None
@@ -294,32 +295,15 @@ def judge(sequence: Sequence, choice: int | DecodekitError, settings: Settings) 
     sequence.num_guard_refusals += 1
     here = checkpoint(sequence.token_ids, refusal.keep, sequence.matcher.token_texts)
     if here < len(sequence.token_ids):
-        return failure(sequence, settings.max_rollbacks) or Retreat(destination(sequence, here))
+        return failure(sequence, settings.max_rollbacks) or Backtrack(destination(sequence, here))
     banned = sequence.bans.setdefault(here, set())
     banned.add(choice)
     return give_up(sequence, refusal) if len(banned) > MAX_REDRAWS else Again.REFUSED
 
 
-def record(
-    sequences: Rows[Sequence], verdicts: Rows[Verdict], logits: Tensor, bitmask: Tensor | None, settings: Settings
-) -> None:
-    """Note the log-probabilities of the tokens that were taken, if they are wanted; logits [P, V], masks [P, W]."""
-    if settings.num_alternatives is None:
-        return
-    places = [place for verdict in verdicts for place in range(verdict.first, verdict.first + len(verdict.tokens))]
-    tokens = [token for verdict in verdicts for token in verdict.tokens]
-    if not tokens:
-        return
-    rows = logits if len(places) == len(logits) else logits[torch.tensor(places, device=logits.device)]
-    masks = None if bitmask is None else bitmask[torch.tensor(places)]
-    entries = iter(measure(rows, tokens, settings.num_alternatives, masks))
-    for sequence, verdict in zip(sequences, verdicts, strict=True):
-        sequence.logprobs += islice(entries, len(verdict.tokens))
-
-
-def go_back(sequence: Sequence, retreat: Retreat, table: TokenTable | None) -> None:
+def go_back(sequence: Sequence, backtrack: Backtrack, table: TokenTable | None) -> None:
     """Take the text back as far as the verdict says."""
-    sequence.take_back(retreat.num_tokens)
+    sequence.take_back(backtrack.num_tokens)
     if table is not None:
         table.truncate(sequence)
 

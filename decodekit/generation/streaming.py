@@ -43,6 +43,13 @@ class TextStream:
         """The rest of the text: no further bytes will come."""
         return self._release(self._decoder.decode(b"", final=True), is_final=True)
 
+    def fork(self) -> TextStream:
+        """A stream that has come as far, and goes on by itself."""
+        twin = TextStream(self._stop)
+        twin._decoder.setstate(self._decoder.getstate())
+        twin._held, twin.is_stopped = self._held, self.is_stopped
+        return twin
+
     def _release(self, text: str, *, is_final: bool) -> str:
         if self.is_stopped:
             return ""

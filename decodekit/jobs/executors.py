@@ -8,20 +8,20 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, Unpack
 
 from decodekit.errors import DecodekitError, DecodingError
 from decodekit.jobs.documents import Document
 
 if TYPE_CHECKING:
-    from decodekit.llm import Completion
+    from decodekit.llm import Completion, GenerateKeywords
 
 DEFAULT_BATCH_SIZE = {"cpu": 8}
 ACCELERATOR_BATCH_SIZE = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class DocumentTask:
     """One document on its way to the model.
 
     Attributes:
@@ -36,7 +36,7 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class Decoded:
     """What came back for a task: a completion, or the error that left none.
 
     Attributes:
@@ -46,7 +46,7 @@ class Outcome:
         seconds: from taking the task up to its end.
     """
 
-    task: Task
+    task: DocumentTask
     completion: Completion | None
     error: DecodekitError | None
     seconds: float
@@ -55,7 +55,7 @@ class Outcome:
 class Executor(Protocol):
     """Runs tasks. Every task taken from the iterable comes back exactly once, in any order."""
 
-    def run(self, tasks: Iterable[Task]) -> Iterator[Outcome]:
+    def run(self, tasks: Iterable[DocumentTask]) -> Iterator[Decoded]:
         """Take tasks lazily and yield each outcome as soon as it is known."""
         ...
 
@@ -63,7 +63,9 @@ class Executor(Protocol):
 class CompletesPrompts(Protocol):
     """The part of `decodekit.LLM` that a job needs."""
 
-    def as_completed(self, prompts: Iterable[Any], **options: Any) -> Iterator[tuple[int, Completion]]:
+    def as_completed(
+        self, prompts: Iterable[Any], **options: Unpack[GenerateKeywords]
+    ) -> Iterator[tuple[int, Completion]]:
         """Complete prompts, taken lazily; (number of the prompt, completion) in order of completion."""
         ...
 
@@ -87,11 +89,11 @@ class LocalExecutor:
         self._options = dict(options)
         self.batch_size = batch_size
 
-    def run(self, tasks: Iterable[Task]) -> Iterator[Outcome]:
+    def run(self, tasks: Iterable[DocumentTask]) -> Iterator[Decoded]:
         """Decode all tasks; see `Executor.run`."""
         waiting = iter(tasks)
         while True:
-            in_flight: dict[int, tuple[Task, float]] = {}
+            in_flight: dict[int, tuple[DocumentTask, float]] = {}
             try:
                 yield from self._run_batch(waiting, in_flight)
                 return
@@ -106,13 +108,15 @@ class LocalExecutor:
                     hint="a shorter document, a smaller max_new_tokens, or a smaller dtype.",
                     code="DK603",
                 )
-                yield Outcome(again[0], None, fault, time.perf_counter() - in_flight[min(in_flight)][1])
+                yield Decoded(again[0], None, fault, time.perf_counter() - in_flight[min(in_flight)][1])
                 again = again[1:]
             self.batch_size = max(1, self.batch_size // 2)
             waiting = itertools.chain(again, waiting)
 
-    def _run_batch(self, tasks: Iterator[Task], in_flight: dict[int, tuple[Task, float]]) -> Iterator[Outcome]:
-        def taken() -> Iterator[Task]:
+    def _run_batch(
+        self, tasks: Iterator[DocumentTask], in_flight: dict[int, tuple[DocumentTask, float]]
+    ) -> Iterator[Decoded]:
+        def taken() -> Iterator[DocumentTask]:
             for number, task in enumerate(tasks):
                 in_flight[number] = (task, time.perf_counter())
                 yield task
@@ -122,7 +126,7 @@ class LocalExecutor:
         completions = self._llm.as_completed(prompts, seed=seeds, batch_size=self.batch_size, **self._options)
         for number, completion in completions:
             task, started = in_flight.pop(number)
-            yield Outcome(task, completion, None, time.perf_counter() - started)
+            yield Decoded(task, completion, None, time.perf_counter() - started)
 
 
 def is_out_of_memory(error: BaseException) -> bool:

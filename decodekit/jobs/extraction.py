@@ -11,9 +11,9 @@ from decodekit.errors import OptionError, UselessOptionError, raise_faults
 from decodekit.jobs.documents import Entry
 from decodekit.jobs.executors import LocalExecutor, automatic_batch_size
 from decodekit.jobs.prompt import Prompt, choose_prompt
-from decodekit.jobs.runner import Observer, Runner, Summary
+from decodekit.jobs.runner import JobRunner, Observer, RunSummary
 from decodekit.jobs.schema import JobSchema, reload_schema
-from decodekit.jobs.settings import Settings
+from decodekit.jobs.settings import JobSettings
 from decodekit.jobs.store import JobFolder
 from decodekit.jobs.validation import OutputValidator
 from decodekit.records.fingerprints import digest, tokenizer_fingerprint, weights_fingerprint
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 SPECULATE = ("grammar", "prompt-lookup")
-"""Who guesses ahead in an extraction unless the user says otherwise.
+"""The proposers of an extraction, unless the user says otherwise.
 
 Keys, quotes and commas follow from the schema, values are mostly copied from the document, and the guesses cost no
 model. The grammar comes first: where it guesses at all, it is nearly always right.
@@ -49,9 +49,9 @@ class ExtractionOptions:
         on_length: ``"error"``: a document cut at the budget has failed; ``"return"``: it is done, without a value;
             ``"close"``: its JSON is closed before the budget is used up.
         seed: base of the documents' seeds.
-        speculate: names of who guesses ahead, in order; empty for nobody. None is `SPECULATE`, where the model and the
+        speculate: names of proposers, in order; empty for none. None is `SPECULATE`, where the model and the
             strategy can. Results do not depend on it, so it is not one of the job's settings.
-        fast_forward: as in `LLM.generate`. ``"canonical"`` is another law, and so one of the settings.
+        fast_forward: as in `LLM.generate`. ``"canonical"`` changes the distribution, so it is one of the settings.
         max_rollbacks: as in `LLM.generate`: how often a text is taken back because a guard refuses it.
     """
 
@@ -76,7 +76,7 @@ class ExtractionOptions:
         name, spelled = spelled_strategy(self.strategy)
         options = {**spelled, **self.strategy_options}
         guesses = options.pop("speculate", None) or self.speculate
-        if options.get("verify") == "rejection" and guesses:  # then the text depends on who guesses
+        if options.get("verify") == "rejection" and guesses:  # then the text depends on the proposers
             options["speculate"] = guesses if isinstance(guesses, str) else list(guesses)
         if self.fast_forward == "canonical":
             options["fast_forward"] = self.fast_forward
@@ -123,7 +123,7 @@ class ExtractionOptions:
         return strategy, constraint, validator
 
     @classmethod
-    def of_settings(cls, settings: Settings, **changes: Any) -> ExtractionOptions:
+    def of_settings(cls, settings: JobSettings, **changes: Any) -> ExtractionOptions:
         """The options that a job folder was made with, some of them changed.
 
         Raises:
@@ -188,9 +188,9 @@ class Extraction:
             "fast_forward": options.fast_forward,
             "max_rollbacks": options.max_rollbacks,
         }
-        # Nothing is decoded: the rest of what speaks against the options is told before a folder is made.
+        # Nothing is decoded: the front door refuses wrong options here, before a folder is made.
         llm.as_completed((), seed=(), batch_size=1, **self._call)
-        self.settings = Settings(
+        self.settings = JobSettings(
             model=options.model,
             weights=weights_fingerprint(llm),
             dtype=str(llm.model.dtype).removeprefix("torch."),
@@ -226,24 +226,24 @@ class Extraction:
         limit: int | None = None,
         retries: bool = False,
         observer: Observer | None = None,
-    ) -> Summary:
-        """Do the documents that are not done; see `Runner.run`.
+    ) -> RunSummary:
+        """Do the documents that are not done; see `JobRunner.run`.
 
         Args:
             folder: an open job folder.
             entries: the documents.
             batch_size: documents decoded at a time; None chooses by the device.
-            max_failures: take up no more documents after so many failures.
+            max_failures: the number of failures after which no more documents are taken up.
             shard, limit: which documents; see `documents.select`.
             retries: take up documents that failed before, too.
-            observer: is told of every document.
+            observer: gets every document as it is done.
         """
         executor = LocalExecutor(
             self._llm,
             batch_size=batch_size or automatic_batch_size(self._llm.model.device.type),
             options=self._call,
         )
-        runner = Runner(
+        runner = JobRunner(
             folder,
             self._prompt,
             self._validator,

@@ -22,7 +22,7 @@ def histogram(
 
     Args:
         values: what to count.
-        unit: written behind the numbers.
+        unit: written after the numbers.
         num_bins: about how many bars.
         bounds: ends of the axis; by default those of the values.
     """

@@ -208,7 +208,7 @@ def _is_object(line: str) -> bool:
 def delimiter_of(lines: Iterable[str], fields: Collection[str]) -> str | None:
     """What stands between the cells, if the lines of a text are the rows of a table; None if they are not.
 
-    A letter has commas too. A table has at least three rows, as many cells in each, no blank behind a comma or a
+    A letter has commas too. A table has at least three rows, as many cells in each, no blank after a comma or a
     semicolon, and a heading of different short names; one of two columns has a name of a field of documents there.
     """
     rows = [line for line in lines if line.strip()]

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from html import escape
 from typing import Any
 
-from decodekit.jobs.probabilities import escape_pointer
 from decodekit.jobs.spans import find_spans
 from decodekit.jobs.view import DocumentView
+from decodekit.records.strict_json import pointer_of
 
 NUM_COLORS = 8
 WEAK = 0.5  # a value with a token less likely than this is underlined
@@ -72,11 +72,11 @@ def _colors(value: Any) -> dict[str, int]:
     """A colour number for each member of an object; what stands inside a member has the member's colour."""
     if not isinstance(value, dict):
         return {}
-    return {escape_pointer(key): number % NUM_COLORS for number, key in enumerate(value)}
+    return {pointer_of([key]): number % NUM_COLORS for number, key in enumerate(value)}
 
 
 def _color(pointer: str, colors: Mapping[str, int]) -> int:
-    return colors.get(pointer.split("/")[1], 0) if pointer else 0
+    return colors.get("/" + pointer.split("/")[1], 0) if pointer else 0
 
 
 def _text_html(text: str, spans: Mapping[str, tuple[int, int]], colors: Mapping[str, int]) -> str:
@@ -104,7 +104,7 @@ def _value_html(
         deeper = indent + "  "
         if isinstance(item, dict) and item:
             members = [
-                f"{deeper}{_json(key)}: {render(member, child := f'{pointer}/{escape_pointer(key)}', deeper)}"
+                f"{deeper}{_json(key)}: {render(member, child := pointer + pointer_of([key]), deeper)}"
                 + _expected(child, wrong)
                 for key, member in item.items()
             ]

@@ -11,6 +11,8 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from decodekit.records.strict_json import pointer_of
+
 if TYPE_CHECKING:
     from decodekit.llm import Completion
     from decodekit.vocabulary import Vocabulary
@@ -49,7 +51,7 @@ def value_spans(text: str) -> Iterator[tuple[str, int, int]]:
         if number is None:
             key, position = _decode_scalar(text, position)
             position = _skip(text, position) + 1  # past the colon
-            pointer = f"{parent}/{escape_pointer(key)}"
+            pointer = parent + pointer_of([key])
         else:
             stack[-1] = (parent, number + 1)
             pointer = f"{parent}/{number}"
@@ -59,11 +61,6 @@ def _skip(text: str, position: int) -> int:
     while position < len(text) and text[position] in _WHITE_SPACE:
         position += 1
     return position
-
-
-def escape_pointer(key: str) -> str:
-    """A key as a reference token of a JSON Pointer (RFC 6901)."""
-    return key.replace("~", "~0").replace("/", "~1")
 
 
 def value_probabilities(completion: Completion, vocabulary: Vocabulary, *, is_json: bool = True) -> dict[str, float]:

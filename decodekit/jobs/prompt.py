@@ -11,7 +11,7 @@ from typing import Any
 
 from decodekit.errors import OptionError
 
-BUNDLED_MODELS = ("tiny", "tiny-draft")
+BUNDLED_MODELS = ("tiny", "tiny-draft")  # those of `models.loading`, which loads torch
 BUNDLED_TEMPLATE = "{text}\n"  # the format that the bundled models were trained on
 INSTRUCTION = """\
 Extract the data from the document below as one JSON value that follows the JSON Schema.

@@ -11,7 +11,7 @@ from pathlib import Path
 from decodekit.jobs.figures import bars, histogram
 from decodekit.jobs.page import document_html
 from decodekit.jobs.view import DocumentView, JobView, total_fields
-from decodekit.pages import figure_html, page_html
+from decodekit.pages import figure_html, page_html, table_html
 from decodekit.records.ledger import replace_file
 
 MAX_DOCUMENTS = 2000
@@ -137,10 +137,9 @@ def _settings(view: JobView) -> str:
     earlier = ", ".join(view.job.earlier)
     if earlier:
         rows.append(("some rows were made with", earlier))
-    lines = "".join(f"<tr><td>{escape(name)}</td><td>{escape(value)}</td></tr>" for name, value in rows)
     return (
         f"<details><summary><b>Settings</b> <span>{escape(view.title)}</span></summary>"
-        f'<div class="pair"><div><table>{lines}</table><p>prompt</p><pre>{escape(settings.prompt)}</pre></div>'
+        f'<div class="pair"><div>{table_html(rows)}<p>prompt</p><pre>{escape(settings.prompt)}</pre></div>'
         f"<div><p>schema {escape(settings.schema_source)}</p><pre>{escape(schema)}</pre></div></div></details>"
     )
 

@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from decodekit.errors import DecodekitError, DocumentError, LengthError, OutputError
 from decodekit.jobs.documents import Document, Entry, select
-from decodekit.jobs.executors import Executor, Outcome, Task
+from decodekit.jobs.executors import Decoded, DocumentTask, Executor
 from decodekit.jobs.probabilities import value_probabilities
 from decodekit.jobs.prompt import Prompt
 from decodekit.jobs.settings import document_seed
 from decodekit.jobs.store import JobFolder
-from decodekit.jobs.truncation import open_pointer
 from decodekit.jobs.validation import OutputValidator
-from decodekit.records.ledger import Row
+from decodekit.records.ledger import Record
 
 if TYPE_CHECKING:
     from decodekit.llm import Completion
@@ -29,7 +28,7 @@ class Observer(Protocol):
     """Is told how a run goes."""
 
     def start(self, num_documents: int, num_before: int) -> None:
-        """A run begins: so many documents in all, so many of them done or failed before."""
+        """A run begins: the number of documents, and how many of them were done or failed before."""
         ...
 
     def advance(self, document_id: str, error: DecodekitError | None, num_tokens: int) -> None:
@@ -55,7 +54,7 @@ class Silent:
 
 
 @dataclass
-class Summary:
+class RunSummary:
     """What one run did.
 
     Attributes:
@@ -80,7 +79,7 @@ class Summary:
     is_stopped: bool = False
 
 
-class Runner:
+class JobRunner:
     """Runs the documents of a job that are not done.
 
     Args:
@@ -88,8 +87,8 @@ class Runner:
         prompt: makes prompts of documents.
         validator: checks every output.
         vocabulary: of the model, to give probabilities to the values of an output; None leaves them out.
-        max_failures: take up no more documents after so many failures; None for no limit.
-        observer: is told of every document.
+        max_failures: the number of failures after which no more documents are taken up; None for no limit.
+        observer: gets every document as it is done.
     """
 
     def __init__(
@@ -118,7 +117,7 @@ class Runner:
         shard: tuple[int, int] | None = None,
         limit: int | None = None,
         retries: bool = False,
-    ) -> Summary:
+    ) -> RunSummary:
         """Do all documents that are not done; one that fails is written down and the others go on.
 
         Args:
@@ -133,7 +132,7 @@ class Runner:
         """
         entries = select(entries, shard, limit)
         todo, num_changed = self._todo(entries, retries)
-        summary = Summary(len(entries), len(entries) - len(todo), num_changed)
+        summary = RunSummary(len(entries), len(entries) - len(todo), num_changed)
         self._folder.start_run(shard=shard, limit=limit)
         self._observer.start(len(entries), summary.num_before)
         started = time.perf_counter()
@@ -165,7 +164,7 @@ class Runner:
                 todo.append(entry)
         return todo, len(changed)
 
-    def _tasks(self, entries: Sequence[Entry], summary: Summary) -> Iterator[Task]:
+    def _tasks(self, entries: Sequence[Entry], summary: RunSummary) -> Iterator[DocumentTask]:
         seed = self._folder.job.settings.seed
         for entry in entries:
             if self._has_too_many_failures(summary):
@@ -175,12 +174,12 @@ class Runner:
             except DocumentError as error:
                 self._fail(entry.id, "", error, None, summary)
             else:
-                yield Task(document, self._prompt.fill(document.text), document_seed(seed, document.id))
+                yield DocumentTask(document, self._prompt.fill(document.text), document_seed(seed, document.id))
 
-    def _has_too_many_failures(self, summary: Summary) -> bool:
+    def _has_too_many_failures(self, summary: RunSummary) -> bool:
         return self._max_failures is not None and summary.num_failed >= self._max_failures
 
-    def _record(self, outcome: Outcome, summary: Summary) -> None:
+    def _record(self, outcome: Decoded, summary: RunSummary) -> None:
         document, completion = outcome.task.document, outcome.completion
         if completion is None:
             assert outcome.error is not None
@@ -196,10 +195,10 @@ class Runner:
         summary.num_tokens += completion.stats.num_generated_tokens
         self._observer.advance(document.id, None, completion.stats.num_generated_tokens)
 
-    def _result(self, document: Document, completion: Completion) -> Row:
+    def _result(self, document: Document, completion: Completion) -> Record:
         if completion.error is not None:
             raise completion.error
-        row: Row = {
+        row: Record = {
             "id": document.id,
             "value": None,
             "finish_reason": completion.finish_reason,
@@ -215,8 +214,8 @@ class Runner:
             row["value"] = self._validator.value(completion.text)
         return row
 
-    def _metrics(self, outcome: Outcome, completion: Completion, *, is_whole: bool) -> Row:
-        row: Row = {
+    def _metrics(self, outcome: Decoded, completion: Completion, *, is_whole: bool) -> Record:
+        row: Record = {
             "id": outcome.task.document.id,
             "run": len(self._folder.job.runs),
             "at": round(time.time(), 3),
@@ -233,7 +232,7 @@ class Runner:
         digest: str,
         error: DecodekitError,
         completion: Completion | None,
-        summary: Summary,
+        summary: RunSummary,
     ) -> None:
         before = self._folder.failures.get(document_id)
         row: dict[str, Any] = {
@@ -263,7 +262,8 @@ def _place(error: DecodekitError, completion: Completion | None) -> str | None:
     For a text that was cut, the value that it leaves open. Never the number of the prompt: it differs from run to run.
     """
     if isinstance(error, LengthError) and completion is not None:
-        pointer = open_pointer(completion.text)
-        if pointer is not None:
-            return f'inside "{pointer}"' if pointer else "inside the whole value"
+        from decodekit.constraints.json_schema.document.pointers import pointer
+
+        place = pointer(completion.text.encode("utf-8", errors="surrogatepass"))
+        return f'inside "{place}"' if place else "inside the whole value"
     return re.sub(r"^prompt \d+(, )?", "", error.at or "") or None

@@ -86,7 +86,7 @@ class JobSchema:
 def load_schema(source: str, options: Mapping[str, Any] = MappingProxyType({})) -> JobSchema:
     """Read a schema.
 
-    Formats that are known are enforced, unless the options say otherwise: who asks for a date wants one. A `JsonSchema`
+    Known formats are enforced, unless the options say otherwise: a field of type date should be a date. A `JsonSchema`
     of a module keeps the options that it was made with, where none is given here.
 
     Args:
@@ -173,7 +173,7 @@ def reload_schema(
     beyond: Mapping[str, Any] = MappingProxyType({}),
     reading: Mapping[str, Any] = MappingProxyType({}),
 ) -> JobSchema:
-    """The schema of an existing job: a file is not read again, a class, a constraint and fields are made anew.
+    """The schema of an existing job: a file is not read again; a class, a constraint and fields are made again.
 
     Args:
         source: as given when the job was made.
@@ -191,8 +191,6 @@ def reload_schema(
         del options["format"]
     is_program = bool(beyond) or not {"registry", "code"}.isdisjoint(reading)
     is_program |= _CLASS_REFERENCE.fullmatch(source) is not None
-    if not is_program and not reading and source in _names():  # of a job that did not say how it reads its schema
-        is_program = _from_name(source, options).schema == schema
     if not is_program:
         return JobSchema(source, schema, JsonSchema(schema, **{**_DEFAULTS, **options}))
     found = load_schema(source, options)  # a class may check more than its schema says
@@ -229,12 +227,14 @@ def _parse(text: str, place: str) -> Any:
 
 def _from_dictionary(source: str, value: Any, options: Mapping[str, Any]) -> JobSchema:
     from decodekit.constraints import JsonSchema, as_constraint
+    from decodekit.constraints.wire import json_schema_in
 
     if not isinstance(value, (dict, bool)):
         raise InvalidConstraintError("a JSON Schema is an object, true or false.", at=source)
     if isinstance(value, dict) and (value.get("type") == "structural_tag" or isinstance(value.get("tools"), list)):
         return _from_constraint(source, as_constraint(value), options)
-    schema = unwrap_response_format(value)
+    inner = json_schema_in(as_constraint(value))  # of a response format, what it holds
+    schema: Any = value if inner is None else inner.schema
     return JobSchema(source, schema, JsonSchema(schema, **{**_DEFAULTS, **options}))
 
 
@@ -273,19 +273,8 @@ def with_options(constraint: Constraint, options: Mapping[str, Any]) -> Constrai
     return schema.with_options(**options)
 
 
-def unwrap_response_format(value: Any) -> Mapping[str, Any] | bool:
-    """The JSON Schema in an OpenAI `response_format`; any other schema as it is."""
-    if isinstance(value, dict) and value.get("type") == "json_schema" and isinstance(value.get("json_schema"), dict):
-        schema = value["json_schema"].get("schema", True)
-        if isinstance(schema, (dict, bool)):
-            return schema
-    if value == {"type": "json_object"}:
-        return {"type": "object"}
-    return value  # type: ignore[no-any-return]
-
-
 def _from_module(source: str, module_name: str, name: str, options: Mapping[str, Any]) -> JobSchema:
-    from decodekit.constraints import Constraint, JsonSchema, as_constraint
+    from decodekit.constraints import Constraint, as_constraint
 
     module = _import(module_name)
     if not hasattr(module, name):
@@ -300,12 +289,8 @@ def _from_module(source: str, module_name: str, name: str, options: Mapping[str,
     value = getattr(module, name)
     if isinstance(value, dict):
         return _from_dictionary(source, value, options)
-    if isinstance(value, str | bytes | list | set | frozenset):  # refused, with what may be meant
-        value = as_constraint(value)
-    if isinstance(value, Constraint):
-        return _from_constraint(source, value, options)
     try:
-        return _from_constraint(source, JsonSchema(value), options)
+        return _from_constraint(source, as_constraint(value), options)
     except DecodekitError:
         raise
     except Exception as error:  # a missing package of a type, code of the user's class

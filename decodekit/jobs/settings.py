@@ -15,7 +15,7 @@ from decodekit.records.fingerprints import differences, digest
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class JobSettings:
     """Everything that the value of a result depends on, besides the document.
 
     Attributes:
@@ -74,7 +74,7 @@ class Settings:
             if name not in self._NOT_COMPARED and (value or name not in self._LATER)
         }
 
-    def differences(self, other: Settings) -> list[str]:
+    def differences(self, other: JobSettings) -> list[str]:
         """The compared fields that differ, each as ``"name was A, now B"`` with `other` as the newer one."""
         return differences(self._compared(), other._compared())
 
@@ -89,7 +89,7 @@ class Settings:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Settings:
+    def from_json(cls, data: Mapping[str, Any]) -> JobSettings:
         """The inverse of `to_json`; raises KeyError for a missing field."""
         names = (one.name for one in fields(cls))
         return cls(**{name: data[name] for name in names if name in data or name not in cls._LATER})

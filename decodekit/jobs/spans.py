@@ -6,19 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from decodekit.jobs.probabilities import escape_pointer
-
-
-def scalars(value: Any, pointer: str = "") -> Iterator[tuple[str, Any]]:
-    """The scalars of a JSON value with their JSON Pointers, in order."""
-    if isinstance(value, dict):
-        for key, item in value.items():
-            yield from scalars(item, f"{pointer}/{escape_pointer(key)}")
-    elif isinstance(value, list):
-        for number, item in enumerate(value):
-            yield from scalars(item, f"{pointer}/{number}")
-    else:
-        yield pointer, value
+from decodekit.records.strict_json import leaves, pointer_of
 
 
 def find_spans(text: str, value: Any) -> dict[str, tuple[int, int]]:
@@ -30,7 +18,7 @@ def find_spans(text: str, value: Any) -> dict[str, tuple[int, int]]:
     Returns:
         (first character, one past the last) by JSON Pointer.
     """
-    wanted = [(pointer, spellings) for pointer, scalar in scalars(value) if (spellings := _spellings(scalar))]
+    wanted = [(pointer_of(path), spellings) for path, leaf in leaves(value) if (spellings := _spellings(*leaf))]
     wanted.sort(key=lambda item: -max(map(len, item[1])))
     taken = bytearray(len(text))
     spans: dict[str, tuple[int, int]] = {}
@@ -43,10 +31,11 @@ def find_spans(text: str, value: Any) -> dict[str, tuple[int, int]]:
     return spans
 
 
-def _spellings(scalar: Any) -> list[str]:
-    if isinstance(scalar, str):
+def _spellings(kind: str, scalar: Any) -> list[str]:
+    """How a leaf of a JSON value may be written in a text."""
+    if kind == "str":
         return [scalar] if scalar.strip() else []
-    if isinstance(scalar, bool) or scalar is None:
+    if kind != "number":
         return []
     spellings = [f"{scalar:,.2f}", f"{scalar:.2f}", f"{scalar:,}", repr(scalar)]
     if scalar == int(scalar):

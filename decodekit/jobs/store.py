@@ -6,7 +6,7 @@
 - `metrics.jsonl`: seconds and probabilities of each result, for the report. It decides nothing: results are the same
   without it, and equal for equal settings however often the job was killed.
 - `job.json`: settings and fingerprint, the inputs, and the settings of earlier lines when `--force` mixed them.
-- `damaged.jsonl`: lines of these files that are no rows (somebody edited them, a bad disk). Whoever looks at the folder
+- `damaged.jsonl`: lines of these files that are no rows (an edit by hand, a bad disk). A command that reads the folder
   leaves them out and says so; a run moves them here, and does the documents again of which nothing else is known.
 """
 
@@ -17,7 +17,7 @@ import math
 import os
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -27,9 +27,9 @@ from typing import IO, Any, Final, Self, TypeAlias
 
 from decodekit.errors import JobError, JobSettingsError, OutputError
 from decodekit.jobs.documents import SPOOLED, STDIN_ID, Input
-from decodekit.jobs.settings import Settings
+from decodekit.jobs.settings import JobSettings
 from decodekit.records.folder import lock_folder, remove_files
-from decodekit.records.ledger import Damage, Ledger, Row, new_file, read_rows, replace_file
+from decodekit.records.ledger import Damage, Ledger, Record, new_file, read_rows, replace_file
 
 JOB, RESULTS, FAILED, METRICS, REPORT = "job.json", "results.jsonl", "failed.jsonl", "metrics.jsonl", "report.html"
 DAMAGED = "damaged.jsonl"
@@ -61,7 +61,7 @@ _FIELDS: Final[Mapping[str, Mapping[str, type | tuple[type, ...]]]] = {
     },
     METRICS: {"id": str, "run": int, "at": (int, float), "seconds": (int, float)},
 }
-"""What a row has, as far as somebody reads it."""
+"""The fields of a row that are read."""
 
 
 class RowCheck:
@@ -75,7 +75,7 @@ class RowCheck:
         self._fields = _FIELDS[name]
         self._seen: set[str] | None = set() if name == RESULTS else None
 
-    def __call__(self, row: Row) -> str | None:
+    def __call__(self, row: Record) -> str | None:
         """What is wrong with the row; None if nothing is."""
         for field_name, kind in self._fields.items():
             if field_name not in row:
@@ -109,8 +109,8 @@ class JobFile:
         runs: start of each run (seconds since 1970) and how it ended; a run that was killed has no end.
     """
 
-    settings: Settings
-    earlier: dict[str, Settings] = field(default_factory=dict)
+    settings: JobSettings
+    earlier: dict[str, JobSettings] = field(default_factory=dict)
     inputs: list[Input] = field(default_factory=list)
     runs: list[dict[str, Any]] = field(default_factory=list)
 
@@ -148,8 +148,8 @@ class JobFile:
                 raise JobError(f"{path} has format {data['format']}, this version reads {FORMAT}.", at=str(path))
             _check_job(data)
             return cls(
-                Settings.from_json(data["settings"]),
-                {key: Settings.from_json(value) for key, value in data["earlier"].items()},
+                JobSettings.from_json(data["settings"]),
+                {key: JobSettings.from_json(value) for key, value in data["earlier"].items()},
                 [_here(Input(**source), folder) for source in data["inputs"]],
                 data["runs"],
             )
@@ -162,7 +162,7 @@ class JobFile:
 
 
 def _check_job(data: Mapping[str, Any]) -> None:
-    """Raise TypeError for what is not as `JobFile.write` writes it, as far as somebody reads it."""
+    """Raise TypeError if a part of `job.json` that is read is not as `JobFile.write` writes it."""
 
     def check(is_right: bool, what: str) -> None:
         if not is_right:
@@ -204,23 +204,32 @@ def known_inputs(folder: Path) -> list[Input]:
     return JobFile.read(folder).inputs if os.path.isfile(folder / JOB) else []
 
 
-def _read(folder: Path, name: str, damaged: Damaged | None) -> Iterator[Row]:
+def _read(folder: Path, name: str, damaged: Damaged | None) -> Iterator[Record]:
     found: list[Damage] = [] if damaged is None else damaged[name]
     return read_rows(folder / name, RowCheck(name), found)
 
 
-def read_results(folder: Path, damaged: Damaged | None = None) -> Iterator[Row]:
+def read_results(folder: Path, damaged: Damaged | None = None) -> Iterator[Record]:
     """The rows of the documents that are done. Lines that are no rows are left out, and told to `damaged`."""
     return _read(folder, RESULTS, damaged)
 
 
-def read_failures(folder: Path, damaged: Damaged | None = None) -> dict[str, Row]:
-    """The last failure of every document that failed and is not done, by id; `damaged` as in `read_results`."""
-    done = {row["id"] for row in read_results(folder)}
+def read_failures(
+    folder: Path, damaged: Damaged | None = None, *, done: Collection[str] | None = None
+) -> dict[str, Record]:
+    """The last failure of every document that failed and is not done, by id.
+
+    Args:
+        folder: of the job.
+        damaged: as in `read_results`.
+        done: the ids of the documents that are done, where the caller has read them.
+    """
+    if done is None:
+        done = {row["id"] for row in read_results(folder)}
     return {row["id"]: row for row in _read(folder, FAILED, damaged) if row["id"] not in done}
 
 
-def read_metrics(folder: Path, damaged: Damaged | None = None) -> dict[str, Row]:
+def read_metrics(folder: Path, damaged: Damaged | None = None) -> dict[str, Record]:
     """The last metrics of every document, by id; `damaged` as in `read_results`."""
     return {row["id"]: row for row in _read(folder, METRICS, damaged)}
 
@@ -250,13 +259,13 @@ class JobFolder:
         self.num_torn_bytes = sum(ledger.num_torn_bytes for ledger in (self.results, self.failed, self.metrics))
         self.done: dict[str, str] = {row["id"]: row["document"] for row in self.results.rows()}
         rows = list(self.failed.rows())
-        self.failures: dict[str, Row] = {row["id"]: row for row in rows if row["id"] not in self.done}
+        self.failures: dict[str, Record] = {row["id"]: row for row in rows if row["id"] not in self.done}
         if len(rows) != len(self.failures):
             self.failed.rewrite(self.failures.values())
 
     @classmethod
     def create_or_resume(
-        cls, path: Path, settings: Settings, *, fresh: bool = False, force: bool = False
+        cls, path: Path, settings: JobSettings, *, fresh: bool = False, force: bool = False
     ) -> tuple[JobFolder, bool]:
         """Open a folder for a job with these settings, and say whether it resumes an earlier run.
 
@@ -296,7 +305,7 @@ class JobFolder:
             raise
 
     @classmethod
-    def resume(cls, path: Path, settings: Settings) -> JobFolder:
+    def resume(cls, path: Path, settings: JobSettings) -> JobFolder:
         """Open an existing job folder, for a run with these settings, which may differ (every line names its own)."""
         JobFile.read(path)
         return cls.create_or_resume(path, settings, force=True)[0]
@@ -329,7 +338,7 @@ class JobFolder:
             for document_id in ids:
                 self.done.pop(document_id, None)
 
-    def record_result(self, row: Row, metrics: Row) -> None:
+    def record_result(self, row: Record, metrics: Record) -> None:
         """Append a result. The metrics go first: a kill between the two costs nothing but a line that is ignored."""
         if row["id"] in self.done:
             raise JobError(f"document {row['id']!r} is already done; its result would stand twice.")
@@ -338,7 +347,7 @@ class JobFolder:
         self.done[row["id"]] = row["document"]
         self.failures.pop(row["id"], None)
 
-    def record_failure(self, row: Row) -> None:
+    def record_failure(self, row: Record) -> None:
         """Append a failure; it replaces an earlier failure of the same document."""
         self.failed.append(row)
         self.failures[row["id"]] = row
@@ -364,7 +373,7 @@ class JobFolder:
             self.close()
 
 
-def _take_settings(path: Path, job: JobFile, settings: Settings, *, force: bool) -> None:
+def _take_settings(path: Path, job: JobFile, settings: JobSettings, *, force: bool) -> None:
     old, new = job.settings.fingerprint, settings.fingerprint
     if old == new:
         return

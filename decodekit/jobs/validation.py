@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from decodekit.errors import DecodekitError, InvalidConstraintError, InvalidOutputError
-from decodekit.records.strict_json import read_json
+from decodekit.records.strict_json import pointer_of, read_json, validator_of
 
 if TYPE_CHECKING:
     from decodekit.constraints import Constraint
@@ -31,19 +31,13 @@ class OutputValidator:
     def __init__(
         self, schema: Mapping[str, Any] | bool, constraint: Constraint | None = None, *, is_json: bool = True
     ) -> None:
-        from jsonschema import FormatChecker, SchemaError
-        from jsonschema.validators import Draft202012Validator, validator_for
-        from jsonschema_specifications import REGISTRY  # type: ignore[import-untyped]
+        from jsonschema import SchemaError
 
-        draft = validator_for(schema, default=Draft202012Validator)
         try:
-            # Without formats: patterns are ECMAScript's, which Python's `re` does not read in all cases.
-            draft.check_schema(schema, format_checker=FormatChecker(formats=()))
+            self._validator = validator_of(schema)
         except SchemaError as error:
-            place = f"#{_pointer(error.path)}"
+            place = f"#{pointer_of(error.path)}"
             raise InvalidConstraintError(f"not a JSON Schema: {error.message}.", at=place) from error
-        # The registry holds the metaschemas and nothing else; without one, jsonschema would fetch references by itself.
-        self._validator = draft(schema, registry=REGISTRY)
         self._constraint = constraint
         self.is_json = is_json
 
@@ -80,7 +74,7 @@ class OutputValidator:
         except (Unresolvable, re.error) as error:
             raise InvalidOutputError(f"the output cannot be validated with this schema: {error}.") from error
         if fault is not None:
-            raise InvalidOutputError(f"the output breaks the schema: {fault.message}.", at=f"#{_pointer(fault.path)}")
+            raise InvalidOutputError(f"the output breaks the schema: {fault.message}.", at=f"#{pointer_of(fault.path)}")
         return value
 
 
@@ -97,7 +91,3 @@ def _plain(value: object) -> Any:
             f"the value of the output, a {type(value).__name__}, cannot be written as JSON: {cause}"
         ) from error
     return plain
-
-
-def _pointer(path: Any) -> str:
-    return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in path)

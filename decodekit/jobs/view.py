@@ -10,9 +10,9 @@ from typing import Any
 
 from decodekit.errors import DecodekitError, DocumentError
 from decodekit.jobs.documents import Entry, scan, select
-from decodekit.jobs.probabilities import escape_pointer
 from decodekit.jobs.store import Damaged, JobFile, read_failures, read_metrics, read_results
-from decodekit.records.ledger import Row
+from decodekit.records.ledger import Record
+from decodekit.records.strict_json import is_equal, pointer_of
 
 MISSING: Any = object()
 
@@ -30,8 +30,8 @@ class DocumentView:
     """
 
     id: str
-    row: Row
-    metrics: Row
+    row: Record
+    metrics: Record
     entry: Entry | None
     expected: Any = MISSING
 
@@ -109,24 +109,13 @@ def compare_fields(value: Any, expected: Any) -> tuple[int, int]:
 def wrong_fields(value: Any, expected: Any) -> dict[str, Any]:
     """Expected values, by JSON Pointer, of the fields that are not exactly right."""
     if not isinstance(expected, dict):
-        return {} if _same(value, expected) else {"": expected}
+        return {} if is_equal(value, expected) else {"": expected}
     given = value if isinstance(value, dict) else {}
     return {
-        f"/{escape_pointer(name)}": right
+        pointer_of([name]): right
         for name, right in expected.items()
-        if name not in given or not _same(given[name], right)
+        if name not in given or not is_equal(given[name], right)
     }
-
-
-def _same(left: Any, right: Any) -> bool:
-    # In JSON 1 and 1.0 are one number, but true is not 1.
-    if isinstance(left, bool) or isinstance(right, bool):
-        return left is right
-    if isinstance(left, dict) and isinstance(right, dict):
-        return left.keys() == right.keys() and all(_same(left[key], right[key]) for key in left)
-    if isinstance(left, list) and isinstance(right, list):
-        return len(left) == len(right) and all(_same(a, b) for a, b in zip(left, right, strict=True))
-    return bool(left == right)
 
 
 @dataclass
@@ -166,7 +155,9 @@ class JobView:
         by_id = {entry.id: entry for entry in entries}
         # A name of long ago may not be that of today, but an equal digest is an equal text.
         by_text = {entry.digest: entry for entry in entries if entry.digest}
-        for row in [*read_failures(folder, view.damaged).values(), *read_results(folder, view.damaged)]:
+        results = list(read_results(folder, view.damaged))
+        done = {row["id"] for row in results}
+        for row in [*read_failures(folder, view.damaged, done=done).values(), *results]:
             entry = by_id.get(row["id"])
             if entry is None or entry.digest != row["document"]:
                 entry = by_text.get(row["document"], entry)

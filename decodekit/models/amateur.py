@@ -1,4 +1,4 @@
-"""Contrastive decoding: the law of a model against that of a weaker one, the amateur, which reads the same text.
+"""Contrastive decoding: a model against a weaker one, the amateur, which reads the same text.
 
 Li et al. 2023, "Contrastive Decoding: Open-ended Text Generation as Optimization"; O'Brien & Lewis 2023, "Contrastive
 Decoding Improves Reasoning in Large Language Models", whose scores are computed (`contrast.amateurish`).
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from decodekit.models.causal_lm import Cache, CausalLM, LogitsKind
+from decodekit.models.causal_lm import Cache, CausalLM, LogitsKind, Rows
 from decodekit.models.contrast import ContrastLM, amateurish
 from decodekit.models.kv_cache import check_order, shortened
 
@@ -71,7 +71,7 @@ class PairedCache:
 
 
 class AmateurLM(ContrastLM):
-    """The law of a model against that of an amateur; see `contrast.amateurish`.
+    """The distribution of a model against that of an amateur; see `contrast.amateurish`.
 
     Args:
         model: the expert.
@@ -102,13 +102,7 @@ class AmateurLM(ContrastLM):
 
     @torch.inference_mode()
     def forward(
-        self,
-        tokens: Tensor,
-        num_tokens: Sequence[int],
-        cache: Cache,
-        rows: Sequence[int] | None = None,
-        *,
-        logits: LogitsKind = "last",
+        self, tokens: Tensor, num_tokens: Sequence[int], cache: Cache, rows: Rows = None, *, logits: LogitsKind = "last"
     ) -> Tensor:
         """Append tokens in both and return logits of the contrast; see `causal_lm.CausalLM.forward`."""
         assert isinstance(cache, PairedCache)

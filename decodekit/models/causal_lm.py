@@ -16,6 +16,9 @@ from torch import Tensor
 LogitsKind: TypeAlias = Literal["last", "all"] | Sequence[int]
 """Which positions of a forward pass have logits; see `CausalLM.forward`."""
 
+Rows: TypeAlias = Sequence[int] | None
+"""Distinct rows of a cache, or None for all of them."""
+
 
 class Cache(Protocol):
     """The state of `num_rows` sequences: for attention, their keys and values.
@@ -108,13 +111,7 @@ class CausalLM(Protocol):
         ...
 
     def forward(
-        self,
-        tokens: Tensor,
-        num_tokens: Sequence[int],
-        cache: Cache,
-        rows: Sequence[int] | None = None,
-        *,
-        logits: LogitsKind = "last",
+        self, tokens: Tensor, num_tokens: Sequence[int], cache: Cache, rows: Rows = None, *, logits: LogitsKind = "last"
     ) -> Tensor:
         """Append tokens to rows of the cache and return the logits of what may follow them.
 

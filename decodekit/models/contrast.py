@@ -1,8 +1,14 @@
-"""Laws made of two laws of the same token: what a model says, less what is said by something that knows less.
+"""A distribution made of two: that of a model, less that of something that knows less.
 
-Every function takes logits and gives logits of another law; the models in `guidance`, `amateur` and `dola` get them
-from their two sources. Such a model is a `CausalLM` like any other, because the new law of a token is a function of the
-text before it: drafts, constraints, batches, beams and log-probabilities need not know of it.
+    token                 Paris   the     in     qua        the capital of France is ...
+    expert      log p     -0.4    -1.6   -2.3   -7.0
+    amateur     log p     -1.9    -1.2   -1.6   -9.0
+    plausible             yes     yes    yes    no          at least alpha = 0.1 times as likely as the likeliest
+    2 e - a                1.1    -2.0   -3.0   far below   `amateurish` with beta = 1
+
+Every function takes logits and gives logits of another distribution; the models in `guidance`, `amateur` and `dola` get
+them from their two sources. Such a model is a `CausalLM` like any other, because the new distribution of a token is a
+function of the text before it: drafts, constraints, batches, beams and log-probabilities need not know of it.
 """
 
 from __future__ import annotations
@@ -15,26 +21,33 @@ from typing import Final, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from decodekit.models.causal_lm import Cache, CausalLM, LogitsKind
+from decodekit.models.causal_lm import Cache, CausalLM, LogitsKind, Rows
 from decodekit.vocabulary import Vocabulary
 
 IMPLAUSIBLE: Final = -1000.0
 """What implausible tokens have on top of their log-probability.
 
-Their probability is 0 in float32 wherever a plausible token may come. The papers give them minus infinity, which is the
-same there, and no token at all where a constraint allows implausible ones only: here the model's own law decides then.
+Their probability is 0 in float32 wherever a plausible token may come. The papers give them minus infinity. That is the
+same there, but leaves no token where a constraint allows implausible ones only; here the model itself decides then.
 What looks at the spread or the number of finite logits (top-nσ, dynamic temperature) sees them as well.
 """
 
 _MARGIN: Final = 2.0**-18
-"""What is at the limit but for rounding is plausible; as in `sampling.margins`."""
+"""What is at the limit but for rounding is plausible. This is `sampling.margins.MARGIN`, written again because rooms of
+one level do not import each other."""
 
 _LEAST: Final = -1e4
 """Log-probabilities that something is subtracted from end here: infinity less infinity is no number."""
 
 
 def guided(conditional: Tensor, unconditional: Tensor, scale: float) -> Tensor:
-    """u + scale (c - u) for log-probabilities c, u: Sanchez et al. 2023, equation 7. Logits float32 [..., V]."""
+    """u + scale (c - u) for log-probabilities c, u (Sanchez et al. 2023, equation 7).
+
+    Args:
+        conditional: logits float32 [..., V] after the prompt.
+        unconditional: logits float32 [..., V] after the negative prompt.
+        scale: how far to go from u to c and beyond; 1 gives c.
+    """
     c = torch.log_softmax(conditional, dim=-1)
     u = torch.log_softmax(unconditional, dim=-1).clamp_min(_LEAST)
     return torch.where(c == -math.inf, c, u + scale * (c - u))
@@ -63,8 +76,8 @@ def layered(final: Tensor, early: Iterable[Tensor], relative_top: float) -> Tens
 
     Args:
         final: logits float32 [P, V] of the last layer.
-        early: logits [P, V] of the candidate layers, one after the other; at least one. M is the one whose law has the
-            largest Jensen-Shannon divergence from that of the last, for each place by itself; of equals the first.
+        early: logits [P, V] of the candidate layers, one after the other; at least one. For each place by itself, M is
+            the one with the largest Jensen-Shannon divergence from the last layer; of equals the first.
         relative_top: how much less likely than the likeliest a plausible token may be.
     """
     f = torch.log_softmax(final, dim=-1)
@@ -86,18 +99,18 @@ def jensen_shannon(log_p: Tensor, log_q: Tensor) -> Tensor:
     return terms.sum(dim=-1) / 2
 
 
-def _plausible(law: Tensor, scores: Tensor, share: float, distance: float) -> Tensor:
+def _plausible(log_p: Tensor, scores: Tensor, share: float, distance: float) -> Tensor:
     """The scores of tokens at least `share` times as likely as the likeliest; others keep their order far below."""
-    is_plausible = law >= law.amax(dim=-1, keepdim=True) + (math.log(share) - _MARGIN)
-    return torch.where(is_plausible, scores, law + distance)
+    is_plausible = log_p >= log_p.amax(dim=-1, keepdim=True) + (math.log(share) - _MARGIN)
+    return torch.where(is_plausible, scores, log_p + distance)
 
 
 @runtime_checkable
 class Contrast(Protocol):
-    """A value that says how the law of a model is to be changed; the option `contrast` of strategies."""
+    """A value that says how the distribution of a model is to be changed; the option `contrast` of strategies."""
 
     def applied_to(self, model: CausalLM, vocabulary: Vocabulary) -> CausalLM:
-        """A model with the changed law; of one cache row for each row of the given one.
+        """A model with the changed distribution; of one cache row for each row of the given one.
 
         Args:
             model: the given one; it is not changed.
@@ -174,15 +187,9 @@ class ContrastLM(ABC):
 
     @abstractmethod
     def forward(
-        self,
-        tokens: Tensor,
-        num_tokens: Sequence[int],
-        cache: Cache,
-        rows: Sequence[int] | None = None,
-        *,
-        logits: LogitsKind = "last",
+        self, tokens: Tensor, num_tokens: Sequence[int], cache: Cache, rows: Rows = None, *, logits: LogitsKind = "last"
     ) -> Tensor:
-        """Append tokens to rows of the cache; logits of the contrasted law. See `causal_lm.CausalLM.forward`."""
+        """Append tokens to rows of the cache and return contrasted logits; see `causal_lm.CausalLM.forward`."""
 
 
 def uncontrasted(model: CausalLM) -> CausalLM:

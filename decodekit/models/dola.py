@@ -1,11 +1,11 @@
-"""DoLa: the law of the last layer against that of an earlier one, which knows less of the world.
+"""DoLa: the distribution of the last layer against that of an earlier one, which knows less of the world.
 
-Chuang et al. 2023, "DoLa: Decoding by Contrasting Layers Improves Factuality in Large Language Models". Of the
-candidate layers the one is taken, at each place by itself, whose law is farthest from that of the last.
+Chuang et al. 2023, "DoLa: Decoding by Contrasting Layers Improves Factuality in Large Language Models". At each place
+by itself, the candidate layer is taken whose distribution is farthest from that of the last layer.
 
 The paper applies the output projection to a layer as it is, and so do its authors' code and transformers 4
 (`final_norm=False`). Here the final norm comes first, as it does after the last layer and as it would if the model
-ended there: without it, the scale of the hidden states alone makes an early law nearly flat, or nearly one token.
+ended there. Without it, the mere scale of the hidden states makes an early distribution nearly flat, or nearly certain.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from decodekit.errors import OptionError
-from decodekit.models.causal_lm import Cache, LogitsKind
+from decodekit.models.causal_lm import Cache, LogitsKind, Rows
 from decodekit.models.contrast import ContrastLM, layered, wanted_counts
 from decodekit.models.layers import EarlyExits
 
@@ -49,7 +49,7 @@ def candidate_layers(layers: Layers, num_layers: int, is_tied: bool) -> list[int
 
 
 class DoLaLM(ContrastLM):
-    """The law of the last layer against that of an earlier one; see `contrast.layered`.
+    """The distribution of the last layer against that of an earlier one; see `contrast.layered`.
 
     Args:
         model: whose layers are read.
@@ -72,13 +72,7 @@ class DoLaLM(ContrastLM):
 
     @torch.inference_mode()
     def forward(
-        self,
-        tokens: Tensor,
-        num_tokens: Sequence[int],
-        cache: Cache,
-        rows: Sequence[int] | None = None,
-        *,
-        logits: LogitsKind = "last",
+        self, tokens: Tensor, num_tokens: Sequence[int], cache: Cache, rows: Rows = None, *, logits: LogitsKind = "last"
     ) -> Tensor:
         """Append tokens and return logits of the contrast; see `causal_lm.CausalLM.forward`."""
         final, hidden = self._exits.forward_hidden(tokens, num_tokens, cache, rows, logits=logits, layers=self.layers)

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 import torch
 from torch import Tensor
 
-from decodekit.models.causal_lm import Cache, CausalLM, LogitsKind
+from decodekit.models.causal_lm import Cache, CausalLM, LogitsKind, Rows
 from decodekit.models.contrast import ContrastLM, guided, wanted_counts
 from decodekit.models.kv_cache import check_order, shortened
 
@@ -39,7 +39,7 @@ class GuidedCache:
 
     @property
     def num_rows(self) -> int:
-        """How many sequences the cache holds; as many more rows are behind it."""
+        """How many sequences the cache holds; the inner cache has twice as many rows."""
         return len(self.row_lengths)
 
     @property
@@ -99,7 +99,7 @@ class GuidedCache:
         self.inner.grow(capacity)
 
 
-class Reading(NamedTuple):
+class PairReading(NamedTuple):
     """What one pass reads of a pair of rows."""
 
     row: int
@@ -112,16 +112,16 @@ class Reading(NamedTuple):
     num_shared: int
     """so many last tokens of the first row."""
     num_guided: int
-    """Of the wanted places, those after which text may stand; inside the prompt the model's own law holds."""
+    """Of the wanted places, those after which text may stand; inside the prompt the model's own logits count."""
 
 
 class GuidedLM(ContrastLM):
-    """The law u + scale (c - u) of the text, with log-probabilities c after the prompt, u after the negative one.
+    """A model of u + scale (c - u), with log-probabilities c after the prompt and u after the negative prompt.
 
-    Its caches must be told what the prompts are (`GuidedCache.set_prompt`). Within a prompt the law is the model's own.
+    Its caches must be told what the prompts are (`GuidedCache.set_prompt`). Within a prompt the logits are the model's.
 
     Args:
-        model: gives both laws.
+        model: gives both log-probabilities.
         scale: how far to go from u to c and beyond; 1 is c.
     """
 
@@ -135,13 +135,7 @@ class GuidedLM(ContrastLM):
 
     @torch.inference_mode()
     def forward(
-        self,
-        tokens: Tensor,
-        num_tokens: Sequence[int],
-        cache: Cache,
-        rows: Sequence[int] | None = None,
-        *,
-        logits: LogitsKind = "last",
+        self, tokens: Tensor, num_tokens: Sequence[int], cache: Cache, rows: Rows = None, *, logits: LogitsKind = "last"
     ) -> Tensor:
         """Append tokens and return guided logits; see `causal_lm.CausalLM.forward`.
 
@@ -176,18 +170,20 @@ class GuidedLM(ContrastLM):
             cache.second_lengths[reading.row] += len(reading.negative) + reading.num_shared
         return out
 
-    def _reading(self, cache: GuidedCache, row: int, num_tokens: int, num_wanted: int) -> Reading:
+    def _reading(self, cache: GuidedCache, row: int, num_tokens: int, num_wanted: int) -> PairReading:
         length, prompt_length = cache.row_lengths[row], cache.prompt_lengths[row]
         if prompt_length is None:
             raise ValueError(f"the cache was not told the prompt of row {row}: set_prompt(...)")
         end, negative = length + num_tokens, cache.negative_prompts[row][cache.second_lengths[row] :]
         if end < prompt_length:
             # Beside a part of the prompt the second row reads as much, but for the last token.
-            return Reading(row, num_tokens, num_wanted, negative[:-1][:num_tokens], 0, 0)
+            return PairReading(row, num_tokens, num_wanted, negative[:-1][:num_tokens], 0, 0)
         num_text = end - prompt_length
-        return Reading(row, num_tokens, num_wanted, negative, min(num_text, num_tokens), min(num_wanted, num_text + 1))
+        return PairReading(
+            row, num_tokens, num_wanted, negative, min(num_text, num_tokens), min(num_wanted, num_text + 1)
+        )
 
-    def _catch_up(self, cache: GuidedCache, readings: list[Reading]) -> list[Reading]:
+    def _catch_up(self, cache: GuidedCache, readings: list[PairReading]) -> list[PairReading]:
         """Read what is too long of negative prompts for one pass; what is left to read."""
         readings = list(readings)
         while True:
@@ -212,7 +208,7 @@ class GuidedLM(ContrastLM):
         tokens: Tensor,
         num_tokens: Sequence[int],
         cache: GuidedCache,
-        rows: Sequence[int] | None,
+        rows: Rows,
         logits: LogitsKind,
         counts: Sequence[int],
     ) -> Tensor:
@@ -227,7 +223,7 @@ class GuidedLM(ContrastLM):
         parts = torch.split(out, _interleaved(counts, counts))
         return guided(torch.cat(parts[::2]), torch.cat(parts[1::2]), self.scale)
 
-    def _forward_prompts(self, tokens: Tensor, cache: GuidedCache, readings: Sequence[Reading]) -> Tensor:
+    def _forward_prompts(self, tokens: Tensor, cache: GuidedCache, readings: Sequence[PairReading]) -> Tensor:
         """Some pairs read of their prompts. Logits [sum of the wanted, V]."""
         inner_rows: list[int] = []
         parts: list[Tensor] = []
@@ -255,13 +251,13 @@ class GuidedLM(ContrastLM):
             logits="last" if set(wanted) == {1} else wanted,
         )
         pieces = dict(zip(inner_rows, torch.split(out, wanted), strict=True))
-        laws: list[Tensor] = []
+        found: list[Tensor] = []
         for reading in readings:
             first, num_own = pieces[2 * reading.row], reading.num_wanted - reading.num_guided
-            laws.append(torch.log_softmax(first[:num_own], dim=-1))
+            found.append(torch.log_softmax(first[:num_own], dim=-1))
             if reading.num_guided:
-                laws.append(guided(first[num_own:], pieces[2 * reading.row + 1], self.scale))
-        return torch.cat(laws)
+                found.append(guided(first[num_own:], pieces[2 * reading.row + 1], self.scale))
+        return torch.cat(found)
 
 
 def _interleaved(first: Sequence[int], second: Sequence[int]) -> list[int]:

@@ -18,16 +18,13 @@ import torch
 from torch import Tensor, nn
 
 from decodekit.errors import ContextLengthError, ModelError
-from decodekit.models.causal_lm import Cache, LogitsKind
+from decodekit.models.causal_lm import Cache, LogitsKind, Rows
 from decodekit.models.known import Notes, notes_of, state_of
 from decodekit.models.layers import Exit
-from decodekit.models.loading import check_tokenizer, load
 from decodekit.models.ragged import RaggedModel
 from decodekit.models.rowwise import RowwiseModel
 from decodekit.models.self_check import TOLERANCES, largest_error, small_windows
 from decodekit.models.shared_copy import rope_types, shared_copy
-
-__all__ = ["HuggingFaceLM", "Tier", "TierName", "check_tokenizer", "load"]
 
 TierName = Literal["ragged", "rowwise", "recompute"]
 
@@ -39,7 +36,7 @@ class Tier:
     Args:
         name: "ragged", "rowwise" or "recompute".
         error: largest relative error of the self-check.
-        refused: what spoke against each faster tier.
+        refused: why each faster tier was not taken.
         place: its number among the ways that are tried; there are two of "rowwise".
     """
 
@@ -58,7 +55,7 @@ class HuggingFaceLM:
 
     The given model is not changed: its own `generate` gives what it gave before. Its weights are shared, not copied.
     What is learned of it, which takes some forward passes of a few tokens, is kept as long as the model lives, for all
-    objects that run it, and learned anew when a cache is made after the model has changed; see `known`.
+    objects that run it, and learned again when a cache is made after the model has changed; see `known`.
 
     Args:
         model: a model with a language modelling head, loaded by transformers; on its device, in its type.
@@ -165,13 +162,7 @@ class HuggingFaceLM:
         return self._runner.new_cache(num_rows, capacity)
 
     def forward(
-        self,
-        tokens: Tensor,
-        num_tokens: Sequence[int],
-        cache: Cache,
-        rows: Sequence[int] | None = None,
-        *,
-        logits: LogitsKind = "last",
+        self, tokens: Tensor, num_tokens: Sequence[int], cache: Cache, rows: Rows = None, *, logits: LogitsKind = "last"
     ) -> Tensor:
         """Append tokens to rows of the cache and return their logits; see `causal_lm.CausalLM.forward`.
 
@@ -181,15 +172,9 @@ class HuggingFaceLM:
         return self._runner.forward(tokens, num_tokens, cache, rows, logits)  # type: ignore[arg-type]
 
     def forward_hidden(
-        self,
-        tokens: Tensor,
-        num_tokens: Sequence[int],
-        cache: Cache,
-        rows: Sequence[int] | None = None,
-        *,
-        logits: LogitsKind = "last",
-        layers: Sequence[int] = (-1,),
-    ) -> tuple[Tensor, list[Tensor]]:
+        self, tokens: Tensor, num_tokens: Sequence[int], cache: Cache, rows: Rows = None, *,
+        logits: LogitsKind = "last", layers: Sequence[int] = (-1,),
+    ) -> tuple[Tensor, list[Tensor]]:  # fmt: skip
         """`forward` with hidden states; see `layers.HiddenStates.forward_hidden`. Steps are not replayed for it."""
         self._check(tokens, num_tokens, cache, rows, logits)
         hidden: list[Tensor] = []
@@ -225,7 +210,7 @@ class HuggingFaceLM:
         tokens: Tensor,
         num_tokens: Sequence[int],
         cache: Cache,
-        rows: Sequence[int] | None,
+        rows: Rows,
         logits: LogitsKind,
     ) -> None:
         """Refuse arguments of `forward` that contradict each other, or exceed the context."""

@@ -49,7 +49,7 @@ class Notes:
         state: its state.
     """
 
-    def __init__(self, model: nn.Module, state: State) -> None:
+    def __init__(self, model: nn.Module, state: ModelState) -> None:
         self.state = state
         self.lock = threading.RLock()
         """To be held by who learns something, so that two threads do not learn it twice."""
@@ -83,12 +83,12 @@ def notes_of(model: nn.Module) -> Notes:
 
 
 def forget(model: nn.Module) -> None:
-    """Learn everything anew."""
+    """Drop the notes of a model, so that everything is learned again."""
     with _lock:
         _notes.pop(model, None)
 
 
-class State:
+class ModelState:
     """What of a model decides how it can be run; see `state_of`.
 
     Args:
@@ -102,7 +102,7 @@ class State:
         self.values, self.objects = values, objects
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, State):
+        if not isinstance(other, ModelState):
             return NotImplemented
         # An object has one plain weak reference, which outlives it here: another object cannot be taken for it.
         return (
@@ -118,9 +118,9 @@ def _is_same(one: object, other: object) -> bool:
     return one is other
 
 
-def state_of(model: nn.Module) -> State:
+def state_of(model: nn.Module) -> ModelState:
     """The present state of a model; see the head of this file."""
-    reader = _Reader()
+    reader = _StateReader()
     waiting, seen = [model], {id(model)}
     while waiting:
         module = waiting.pop()
@@ -132,10 +132,10 @@ def state_of(model: nn.Module) -> State:
     for kind in reader.kinds:
         reader.read_object(kind)
         reader.read_object(kind.forward)
-    return State(reader.values, reader.objects)
+    return ModelState(reader.values, reader.objects)
 
 
-class _Reader:
+class _StateReader:
     """Collects the parts of a state. It is run at every call, so that it does little for what most modules have."""
 
     def __init__(self) -> None:

@@ -1,5 +1,14 @@
 """The ragged KV cache: keys and values of sequences that advance independently.
 
+    slots            0    1    2    3    4    5    scratch
+    row 0, length 4  The  cat  sat  on   .    .    .
+    row 1, length 2  Two  men  .    .    .    .    .
+
+    One pass appends "the mat" to row 0 and "ate" to row 1, padded to two columns:
+    row 0, length 6  The  cat  sat  on   the  mat  .
+    row 1, length 3  Two  men  ate  .    .    .    pad      the padding has no slot of its own
+    "mat" is refused: `truncate([5, 3])` lowers a number, and the next token of row 0 is written over it.
+
 Layers whose keys and values have one shape share one tensor; where all layers are alike, its plane 2l holds the keys
 and its plane 2l + 1 the values of layer l. On an accelerator a plane lies token-major in memory, `[rows, slots, heads,
 head_dim]`; on a CPU head-major, where attention over short heads was seen to be up to three times as fast. All code
@@ -85,8 +94,8 @@ class Step:
         self.is_fresh = max(starts) == 0  # nothing stored before: the new keys are all keys
         self.is_uniform = num_new == 1 and min(row_ends) == self.end  # each query sees exactly the slots [0, end)
         self.is_strict = False  # refuse arguments of attention whose meaning is unknown
-        self.windows: set[int] | None = None  # collects the sliding windows of the layers, where somebody asks for them
-        self.hidden: list[Tensor] | None = None  # collects the hidden states of the layers, where somebody asks
+        self.windows: set[int] | None = None  # collects the sliding windows of the layers, if not None
+        self.hidden: list[Tensor] | None = None  # collects the hidden states of the layers, if not None
         self.given_mask: Tensor | None = None  # the mask of all layers over the slots they are handed; see `replay`
         self._masks: dict[tuple[int | None, int, torch.dtype], tuple[int, int, Tensor]] = {}
 
@@ -329,7 +338,7 @@ class RaggedCache:
     def _copy_rows(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Make every first row of the pairs what the second was; the others are not touched.
 
-        The slots that both rows hold already are not copied: hypotheses of one prompt differ behind it.
+        The slots that both rows hold already are not copied: hypotheses of one prompt differ after it.
         """
         if not pairs:
             return

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from decodekit.errors import ModelError
-from decodekit.models.causal_lm import Cache, CausalLM, LogitsKind
+from decodekit.models.causal_lm import Cache, CausalLM, LogitsKind, Rows
 from decodekit.models.self_check import TOLERANCES
 from decodekit.models.shared_copy import shared_copy
 
@@ -28,15 +28,9 @@ class HiddenStates(CausalLM, Protocol):
         ...
 
     def forward_hidden(
-        self,
-        tokens: Tensor,
-        num_tokens: Sequence[int],
-        cache: Cache,
-        rows: Sequence[int] | None = None,
-        *,
-        logits: LogitsKind = "last",
-        layers: Sequence[int] = (-1,),
-    ) -> tuple[Tensor, list[Tensor]]:
+        self, tokens: Tensor, num_tokens: Sequence[int], cache: Cache, rows: Rows = None, *,
+        logits: LogitsKind = "last", layers: Sequence[int] = (-1,),
+    ) -> tuple[Tensor, list[Tensor]]:  # fmt: skip
         """`CausalLM.forward` with what layers say of every new token.
 
         Args:

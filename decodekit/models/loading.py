@@ -7,14 +7,12 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from decodekit.errors import ModelError, OptionError, VocabularyMismatchError
-
-if TYPE_CHECKING:
-    from decodekit.models.huggingface import HuggingFaceLM
+from decodekit.models.huggingface import HuggingFaceLM
 
 BUNDLED = ("tiny", "tiny-draft")
 
@@ -49,10 +47,6 @@ def load(
         VocabularyMismatchError: the tokenizer has tokens that the model does not know.
         OptionError: `device` together with `device_map`, or a device or dtype that does not exist.
     """
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    from decodekit.models.huggingface import HuggingFaceLM
-
     if device is not None and device_map is not None:
         raise OptionError("device and device_map exclude each other", at="device", hint="leave one of them out")
     target = None if device_map is not None else _device(device)
@@ -74,33 +68,41 @@ def load(
     arguments = {**from_pretrained, **shared, "dtype": dtype}
     if device_map is not None:
         arguments["device_map"] = device_map
-    try:
-        with nullcontext() if name_or_path not in BUNDLED else _no_progress_bar():
-            model = AutoModelForCausalLM.from_pretrained(source, **arguments)
-    except (OSError, ValueError, ImportError, KeyError, RuntimeError) as problem:
-        raise ModelError(
-            f"the model cannot be loaded: {_first_line(problem)}", at=source, hint=_load_hint(problem)
-        ) from problem
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(source, **shared)
-    except Exception as problem:  # what tokenizers raise for a missing or broken file varies widely
-        raise ModelError(
-            f"the tokenizer cannot be loaded: {_first_line(problem)}",
-            at=source,
-            hint="put the tokenizer's files beside the model, or use LLM(model, tokenizer) with one of your own",
-        ) from problem
-    if set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):
-        # What transformers makes of a folder without a tokenizer, for some architectures.
-        raise ModelError(
-            "the folder holds no tokenizer: its vocabulary is empty",
-            at=source,
-            hint="put the tokenizer's files beside the model, or use LLM(model, tokenizer) with one of your own",
-        )
+    with nullcontext() if name_or_path not in BUNDLED else _no_progress_bar():
+        model = _load_model(source, arguments)
+    tokenizer = _load_tokenizer(source, shared)
     if target is not None:
         model = model.to(target)
     lm = HuggingFaceLM(model)
     check_tokenizer(lm, tokenizer)
     return lm, tokenizer
+
+
+def _load_model(source: str, arguments: dict[str, Any]) -> Any:
+    """The model of transformers in a folder or repository; `ModelError` says why there is none."""
+    from transformers import AutoModelForCausalLM
+
+    try:
+        return AutoModelForCausalLM.from_pretrained(source, **arguments)
+    except (OSError, ValueError, ImportError, KeyError, RuntimeError) as problem:
+        raise ModelError(
+            f"the model cannot be loaded: {_first_line(problem)}", at=source, hint=_load_hint(problem)
+        ) from problem
+
+
+def _load_tokenizer(source: str, arguments: dict[str, Any]) -> Any:
+    """The tokenizer in a folder or repository; `ModelError` says why there is none."""
+    from transformers import AutoTokenizer
+
+    hint = "put the tokenizer's files beside the model, or use LLM(model, tokenizer) with one of your own"
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(source, **arguments)
+    except Exception as problem:  # what tokenizers raise for a missing or broken file varies widely
+        raise ModelError(f"the tokenizer cannot be loaded: {_first_line(problem)}", at=source, hint=hint) from problem
+    if set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):
+        # What transformers makes of a folder without a tokenizer, for some architectures.
+        raise ModelError("the folder holds no tokenizer: its vocabulary is empty", at=source, hint=hint)
+    return tokenizer
 
 
 @contextmanager

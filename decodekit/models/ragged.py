@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from decodekit.models import attention
-from decodekit.models.causal_lm import LogitsKind
+from decodekit.models.causal_lm import LogitsKind, Rows
 from decodekit.models.kv_cache import LayerShape, PlaneShape, RaggedCache, Step
 from decodekit.models.replay import MAX_WIDTH, Replays, Run
 from decodekit.models.shared_copy import rope_types, shared_copy
@@ -119,7 +119,7 @@ class RaggedModel:
         tokens: Tensor,
         num_tokens: Sequence[int],
         cache: RaggedCache,
-        rows: Sequence[int] | None,
+        rows: Rows,
         logits: LogitsKind,
         hidden: list[Tensor] | None = None,
     ) -> Tensor:
@@ -209,7 +209,7 @@ class RaggedModel:
         tokens: Tensor,
         num_tokens: Sequence[int],
         cache: RaggedCache,
-        rows: Sequence[int] | None,
+        rows: Rows,
         logits: LogitsKind,
         is_long: Sequence[bool],
         hidden: list[Tensor] | None,

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from decodekit.models.causal_lm import LogitsKind
+from decodekit.models.causal_lm import LogitsKind, Rows
 from decodekit.models.kv_cache import check_order, shortened
 from decodekit.models.shared_copy import shared_copy
 
@@ -124,7 +124,7 @@ class RowwiseModel:
         tokens: Tensor,
         num_tokens: Sequence[int],
         cache: RowCache,
-        rows: Sequence[int] | None,
+        rows: Rows,
         logits: LogitsKind,
         hidden: list[Tensor] | None = None,
     ) -> Tensor:
@@ -161,7 +161,7 @@ class RowwiseModel:
     def _forward_row(
         self, new: Tensor, cache: RowCache, row: int, num_wanted: int, hidden: list[Tensor] | None
     ) -> Tensor:
-        """float32 [num_wanted, V]: logits of the last so many new tokens of one row; `hidden` collects [T, D] each."""
+        """float32 [num_wanted, V]: logits of the last new tokens of one row; `hidden` collects [T, D] each."""
         added: list[int] = new.tolist()
         if self._state is None or (cache.states[row] is None and cache.tokens[row]):
             new = torch.tensor(cache.tokens[row] + added, device=self._device)

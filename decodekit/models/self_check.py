@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from decodekit.models.causal_lm import Cache, LogitsKind
+from decodekit.models.causal_lm import Cache, LogitsKind, Rows
 from decodekit.models.shared_copy import shared_copy
 
 # Root mean square of the difference over the standard deviation of the reference. A wrong mask or position gives
@@ -26,16 +26,14 @@ _WINDOWS = ("sliding_window", "attention_chunk_size", "sliding_window_size", "wi
 _SMALL_WINDOW = 4
 
 
-class Runner(Protocol):
+class RunsRows(Protocol):
     """A tier: something that runs the model on rows."""
 
     def new_cache(self, num_rows: int, capacity: int) -> Any:
         """See `causal_lm.CausalLM.new_cache`."""
         ...
 
-    def forward(
-        self, tokens: Tensor, num_tokens: Sequence[int], cache: Any, rows: Sequence[int] | None, logits: LogitsKind
-    ) -> Tensor:
+    def forward(self, tokens: Tensor, num_tokens: Sequence[int], cache: Any, rows: Rows, logits: LogitsKind) -> Tensor:
         """See `causal_lm.CausalLM.forward`."""
         ...
 
@@ -62,7 +60,7 @@ def small_windows(model: nn.Module) -> nn.Module | None:
 
 
 @torch.inference_mode()
-def largest_error(runner: Runner, model: nn.Module, context_length: int | None) -> float:
+def largest_error(runner: RunsRows, model: nn.Module, context_length: int | None) -> float:
     """Run the check.
 
     Args:

@@ -1,12 +1,12 @@
 """Pages that show what was found: one file without scripts, the same look for all of them.
 
-A report has a style sheet of its own behind `page.css`, and pictures in SVG whose colours stand in the elements.
+A report has a style sheet of its own after `page.css`, and pictures in SVG whose colours stand in the elements.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from html import escape
 from importlib.resources import files
 
@@ -36,6 +36,18 @@ def page_html(title: str, parts: Iterable[str], room: str) -> str:
 def figure_html(caption: str, content: str) -> str:
     """A picture or table, as HTML, with its caption."""
     return f"<figure><figcaption>{escape(caption)}</figcaption>{content}</figure>"
+
+
+def table_html(rows: Iterable[Sequence[str]], heading: Sequence[str] = ()) -> str:
+    """A table of texts, as HTML.
+
+    Args:
+        rows: the cells of each row.
+        heading: the names of the columns; none leaves the heading out.
+    """
+    first = "".join(f"<th>{escape(name)}</th>" for name in heading)
+    lines = ["".join(f"<td>{escape(cell)}</td>" for cell in row) for row in rows]
+    return "<table>" + "".join(f"<tr>{line}</tr>" for line in ([first] if first else []) + lines) + "</table>"
 
 
 LABEL_SIZE = 11

@@ -5,7 +5,7 @@ What always holds, whatever happens to the process:
 - every line but the last is complete, because a line goes to the file with one `write` on a descriptor in append mode,
   and a write that fails half-way is cut back to the length before it;
 - a torn last line (killed inside the `write`, or pages lost in a power cut) is cut off when the file is opened again;
-- a line that is no row for another reason (somebody edited the file, a bad disk) is an error that names it, or, where
+- a line that is no row for another reason (an edit by hand, a bad disk) is an error that names it, or, where
   the owner of the file says what a row is, is left out when the file is read and moved to a file of its own when it is
   opened for writing;
 - `rewrite` replaces the file in one step: a reader sees the old lines or the new ones.
@@ -29,9 +29,10 @@ from typing import Any, TypeAlias
 from decodekit.errors import JobError, OutputError
 from decodekit.records.strict_json import read_json
 
-Row = dict[str, Any]
+Record: TypeAlias = dict[str, Any]
+"""A JSON object: one line of a file."""
 
-_SYNC_SHARE = 20  # of the time, one part in so many goes to `fsync`
+_SYNC_SHARE = 20  # at most one part in 20 of the time goes to `fsync`
 
 
 def encode_line(row: Mapping[str, object]) -> bytes:
@@ -57,11 +58,11 @@ class Damage:
     why: str
 
 
-Check: TypeAlias = Callable[[Row], str | None]
+Check: TypeAlias = Callable[[Record], str | None]
 """Says what is wrong with a row; None if nothing is. It is asked about the rows of one file in order."""
 
 
-def read_rows(path: Path, check: Check | None = None, damaged: list[Damage] | None = None) -> Iterator[Row]:
+def read_rows(path: Path, check: Check | None = None, damaged: list[Damage] | None = None) -> Iterator[Record]:
     """The complete rows of a ledger that another process may be writing; a torn tail is left out.
 
     Args:
@@ -79,7 +80,7 @@ def read_rows(path: Path, check: Check | None = None, damaged: list[Damage] | No
 
 def _scan(
     path: Path, check: Check | None = None, damaged: list[Damage] | None = None
-) -> Iterator[tuple[int, int, Row]]:
+) -> Iterator[tuple[int, int, Record]]:
     """(offset after the line, line number, row) of every good line. Blank lines are passed over."""
     bad_lines: list[Damage] = []  # they are a torn tail, unless something good follows
     offset = 0
@@ -117,7 +118,7 @@ def _scan(
                 damaged.append(Damage(number, why))
 
 
-def _decode_line(line: bytes) -> Row | None:
+def _decode_line(line: bytes) -> Record | None:
     if not line.endswith(b"\n"):
         return None
     try:
@@ -182,7 +183,7 @@ class Ledger:
             raise output_error(self.path, error) from error
         return num_torn_bytes
 
-    def _scanned(self, damaged: list[Damage]) -> Iterator[tuple[int, int, Row]]:
+    def _scanned(self, damaged: list[Damage]) -> Iterator[tuple[int, int, Record]]:
         return _scan(self.path) if self._new_check is None else _scan(self.path, self._new_check(), damaged)
 
     def _move_away(self, numbers: set[int]) -> None:
@@ -220,7 +221,7 @@ class Ledger:
         if time.monotonic() - self._synced_at >= self._pause_s:
             self.sync()
 
-    def rows(self) -> Iterator[Row]:
+    def rows(self) -> Iterator[Record]:
         """All rows, in the order in which they were appended."""
         return (row for _, _, row in self._scanned([]))
 

@@ -2,6 +2,15 @@
 
 pipeline = Temperature(0.8) | TopK(50) | TopP(0.95)
 tokens = sample(pipeline.narrow(logits, mask=mask), seeds, sequences, positions)
+
+- `base`: what a processor is, and pipelines; `orders`: the orders of libraries; `named`, `options`: how callers say it
+- `functions`, `truncations`, `shapes`, `repeats`, `bans`, `watermark`, `mirostat`: tensors to tensors, and processors
+- `processors`: the processors of `functions`; `history`, `margins`, `checks`: what they rely on
+- `noise`, `selectors`: from a row of logits to a token
+- `candidates`, `wide`, `blocks`, `cuts`, `draws`: the few tokens that are left of a row, found without sorting it
+
+A new processor: a function and a frozen dataclass beside those that are most like it, its name in `orders`, an option
+in `options`, and `testing.check_processor` in its test.
 """
 
 from decodekit.sampling.bans import (
@@ -13,6 +22,7 @@ from decodekit.sampling.bans import (
     apply_min_tokens,
     apply_sequence_bias,
 )
+from decodekit.sampling.base import LogitsProcessor, OrderPreserving, Pipeline, Stage, TraceStep
 from decodekit.sampling.candidates import Candidates
 from decodekit.sampling.functions import (
     apply_bitmask,
@@ -29,16 +39,12 @@ from decodekit.sampling.history import History
 from decodekit.sampling.mirostat import Mirostat, apply_mirostat
 from decodekit.sampling.noise import gumbel
 from decodekit.sampling.orders import ORDERS, Order
-from decodekit.sampling.pipeline import Pipeline, TraceStep
 from decodekit.sampling.processors import (
     FrequencyPenalty,
     LogitBias,
-    LogitsProcessor,
     MinP,
-    OrderPreserving,
     PresencePenalty,
     RepetitionPenalty,
-    Stage,
     Temperature,
     TopK,
     TopP,

@@ -10,17 +10,12 @@ import torch
 from torch import Tensor
 
 from decodekit.errors import OptionError, UselessOptionError
+from decodekit.sampling.base import LogitsProcessor, Stage
 from decodekit.sampling.checks import is_count, is_number, require, token_sequence
 from decodekit.sampling.checks import token_ids as checked_ids
 from decodekit.sampling.functions import apply_logit_bias
 from decodekit.sampling.history import History
-from decodekit.sampling.processors import (
-    LogitsProcessor,
-    Stage,
-    can_reach_minus_infinity,
-    check_ids,
-    with_history,
-)
+from decodekit.sampling.processors import can_reach_minus_infinity, check_ids, with_history
 
 
 def apply_sequence_bias(
@@ -55,7 +50,11 @@ def apply_sequence_bias(
 
 
 def apply_allowed_tokens(logits: Tensor, allowed: Sequence[int]) -> Tensor:
-    """Remove every token that is not among ``allowed``.
+    """Remove every token that is not among ``allowed`` (vLLM's ``allowed_token_ids``).
+
+    Args:
+        logits: float32 [N, V].
+        allowed: token ids below V.
 
     Raises:
         OptionError: an id lies outside the row of logits.
@@ -70,6 +69,12 @@ def apply_min_tokens(logits: Tensor, history: History, min_tokens: int, end_ids:
     """Remove ``end_ids`` while the output has fewer than ``min_tokens`` tokens.
 
     (transformers ``min_new_tokens``, vLLM ``min_tokens``; transformers' older ``min_length`` counts the prompt too.)
+
+    Args:
+        logits: float32 [N, V].
+        history: the tokens before each row.
+        min_tokens: of the output, the prompt not counted.
+        end_ids: token ids below V.
 
     Raises:
         OptionError: an id lies outside the row of logits.

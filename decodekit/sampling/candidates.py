@@ -81,8 +81,8 @@ def top_candidates(logits: Tensor, k: int) -> Candidates | None:
 def nucleus_candidates(logits: Tensor, p: float) -> Candidates | None:
     """The smallest set of likeliest tokens with mass >= p of each row; None where looking for it among a few is no use.
 
-    Sorting 131,072 logits takes 12 to 18 ms a row, and the nucleus of a language model's law is nearly always among
-    the first thousand.
+    Sorting 131,072 logits takes 12 to 18 ms a row, and the nucleus of a language model is nearly always among the first
+    thousand tokens.
 
     Args:
         logits: float32 [N, V].

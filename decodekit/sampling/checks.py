@@ -30,6 +30,12 @@ def is_count(value: object, least: int = 1) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
+def require_integer(name: str, value: object, least: int = 1) -> None:
+    """Raise an `OptionError` unless the option ``name`` is an integer of at least ``least``."""
+    if not is_count(value, least):
+        raise OptionError(f"{name}={value!r} is not an integer from {least} on", at=name)
+
+
 def plain(value: Any) -> Any:
     """A number or an array of numpy or torch as a number or lists of Python; anything else as it is."""
     if type(value).__module__ in ("builtins", "types") or not hasattr(value, "tolist"):

@@ -1,4 +1,10 @@
-"""Compiled draws from wide rows: the few tokens that can have the largest noisy logit."""
+"""Compiled draws from wide rows: the few tokens that can have the largest noisy logit.
+
+block   largest logit   best noisy logit so far   noise needed   what is done
+0       2.0             (none)                    any            opened first: it has the largest logit of the row
+1       -3.0            5.1                       above 8.1      a random word compared with one limit for the block
+2       -40.0           5.1                       above 45.1     not opened: no noise is above 36.8
+"""
 
 from __future__ import annotations
 

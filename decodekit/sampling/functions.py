@@ -22,7 +22,12 @@ from decodekit.sampling.wide import outside_nucleus as nucleus_of_wide_rows
 
 
 def apply_temperature(logits: Tensor, temperature: float) -> Tensor:
-    """softmax(z / T): sharper below 1, flatter above (Ackley et al. 1985)."""
+    """softmax(z / T): sharper below 1, flatter above (Ackley et al. 1985).
+
+    Args:
+        logits: float32 [N, V].
+        temperature: T, above 0.
+    """
     if temperature == 1.0:
         return logits
     return divided(logits, temperature) if is_wide(logits) and logits.numel() >= MANY else logits / temperature
@@ -33,6 +38,11 @@ def apply_top_k(logits: Tensor, k: int, *, exact: bool = False) -> Tensor:
 
     Ties with it are all kept, as in transformers and vLLM. With ``exact`` (llama.cpp, mlx-lm) k tokens are kept, of the
     ties those with the lowest ids; which of them is undefined in those libraries.
+
+    Args:
+        logits: float32 [N, V].
+        k: at least 1.
+        exact: keep no more than k.
     """
     if k >= logits.shape[-1]:
         return logits
@@ -50,6 +60,10 @@ def apply_top_p(logits: Tensor, p: float) -> Tensor:
 
     Of equally likely tokens the one with the lower id comes first. (transformers sorts upwards with an unstable sort:
     which of them it keeps is undefined there; their number is the same.)
+
+    Args:
+        logits: float32 [N, V].
+        p: above 0, at most 1.
     """
     if p == 1.0:
         return logits
@@ -73,7 +87,12 @@ def outside_nucleus(ordered: Tensor, p: float) -> Tensor:
 
 
 def apply_min_p(logits: Tensor, min_p: float) -> Tensor:
-    """Keep the tokens at least `min_p` times as likely as the likeliest one (Nguyen et al. 2024)."""
+    """Keep the tokens at least `min_p` times as likely as the likeliest one (Nguyen et al. 2024).
+
+    Args:
+        logits: float32 [N, V].
+        min_p: from 0 to 1.
+    """
     if min_p == 0.0:
         return logits
     return logits.masked_fill(logits < lowest_kept(logits, widened(-math.log(min_p))), -math.inf)
@@ -137,7 +156,12 @@ def _count(history: History, places: Tensor, vocab_size: int) -> Tensor:
 
 
 def apply_logit_bias(logits: Tensor, token_ids: Sequence[int], biases: Sequence[float]) -> Tensor:
-    """z + bias for each of the distinct `token_ids`; a bias of -inf bans the token.
+    """z + bias for each of the distinct `token_ids`; a bias of -inf bans the token (OpenAI).
+
+    Args:
+        logits: float32 [N, V].
+        token_ids: distinct, below V.
+        biases: one for each token, added to its logit.
 
     Raises:
         OptionError: a token id lies outside the row of logits.

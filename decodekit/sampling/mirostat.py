@@ -1,5 +1,11 @@
 """Mirostat: a truncation that keeps the surprise of the text near a target (Basu et al. 2020); its state is a value.
 
+Version 2 with tau = 3 bits and eta = 0.5, from mu = 6:
+
+    mu     kept: surprise up to    the token taken has    new mu = mu - eta (surprise - tau)
+    6.0    6 bits, p >= 1/64       5 bits                 6.0 - 0.5 (5 - 3) = 5.0: fewer tokens next time
+    5.0    5 bits, p >= 1/32       1 bit                  5.0 - 0.5 (1 - 3) = 6.0: more tokens again
+
 The surprise of a token is -log2 of its probability, in bits. Before each token, tokens more surprising than mu are
 removed (version 2), or all but the k likeliest are, with k from mu by a fit of Zipf's law (version 1); after it,
 mu <- mu - eta (surprise - tau). So mu after a prefix is a function of the prefix, of the logits along it and of the
@@ -78,8 +84,8 @@ class Mirostat:
         tau: the target surprise in bits.
         eta: the learning rate.
         version: 1 or 2.
-        law: under which law the surprise of a token is taken: ``"whole"`` before the truncation (the authors' code), or
-            ``"kept"`` after it (llama.cpp).
+        law: the distribution under which the surprise of a token is taken: ``"whole"`` before the truncation (the
+            authors' code), or ``"kept"`` after it (llama.cpp).
 
     Raises:
         OptionError: a setting is out of range.
@@ -114,8 +120,8 @@ class Mirostat:
     def advance(self, mu: Tensor, logits: Tensor, kept: Tensor, tokens: Tensor) -> Tensor:
         """mu after one more token of each row, float32 [N].
 
-        A token that the truncation removes (a constraint allows no other, or a guess of somebody else's) has the
-        surprise of the whole law; one that is impossible there leaves mu as it was.
+        A token that the truncation removes (the only one a constraint allows, or a token of a draft) has the
+        surprise that it has in the whole distribution; one that is impossible there leaves mu as it was.
 
         Args:
             mu: float32 [N], before the token.

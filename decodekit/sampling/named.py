@@ -7,8 +7,7 @@ from typing import Any, TypeAlias
 
 from decodekit import plugins
 from decodekit.errors import DecodekitError, OptionError, UnknownNameError
-from decodekit.sampling.pipeline import Pipeline
-from decodekit.sampling.processors import LogitsProcessor
+from decodekit.sampling.base import LogitsProcessor, Pipeline
 
 Processors: TypeAlias = Pipeline | LogitsProcessor | str | Sequence[LogitsProcessor | str]
 """Logits processors as an option takes them: values, or names of installed ones (see `plugins`)."""

@@ -1,8 +1,18 @@
 """Gumbel noise as a pure function of (seed, sequence, position, token id); there is no generator and no state.
 
-Adding it to logits and taking the argmax samples from their softmax (Gumbel 1954; Maddison et al. 2014). Because a
-number is looked up and not drawn, a token does not depend on the other rows of the batch, on how many numbers were used
-before, or on which other tokens are looked at.
+Adding it to logits and taking the argmax samples from their softmax (Gumbel 1954; Maddison et al. 2014). Seed 7,
+sequence 0, four tokens:
+
+    token                    0      1      2      3
+    logits                2.00   1.00   0.50  -1.00      softmax 0.61  0.22  0.14  0.03
+    noise of position 0  -0.57  -0.46   3.06  -0.30
+    sum                   1.43   0.54   3.56  -1.30      token 2 is taken
+    noise of position 2   0.67  -0.06   0.14   1.27
+    sum                   2.67   0.94   0.64   0.27      token 0 is taken
+
+Over 20,000 positions the four tokens come with the shares 0.61, 0.23, 0.13 and 0.03. The noise of a position can be
+looked up again at any time. So a token does not depend on the other rows of the batch, on how many numbers were used
+before, or on which other tokens are looked at; a draft model that looks up the same noise mostly takes the same token.
 
 Construction. With mix = the finalizer of SplitMix64 (Steele, Lea and Flood 2014; constants of Stafford's variant 13),
 G = 0x9E3779B97F4A7C15, all modulo 2^64:
@@ -21,7 +31,7 @@ intermediate keys, and for one sequence the positions distinct keys. Two rows sh
 ids, only if their keys lie within V multiples of G: V 2^-63 per pair of rows, about 10^-14 for V = 131,072.
 
 Streams. A place has further numbers, independent of its Gumbel noise, where a draft is drawn and tested, and where
-particles are drawn anew: those of the sequence stream 2^60 + sequence. Sequences are below 2^60, so all of them are
+particles are resampled: those of the sequence stream 2^60 + sequence. Sequences are below 2^60, so all of them are
 distinct sequences of the seed.
 """
 
@@ -58,7 +68,7 @@ class Stream(IntEnum):
     RESIDUAL = 3
     """What replaces it."""
     RESAMPLING = 4
-    """Which particles are drawn anew."""
+    """Which particles are kept when particles are resampled."""
     CHOICE = 5
     """Which particle is handed out."""
 

@@ -13,11 +13,11 @@ from typing import Any
 
 from decodekit.errors import DecodekitError, OptionError, UselessOptionError
 from decodekit.sampling.bans import AllowedTokens, BadWords, MinTokens, SequenceBias
+from decodekit.sampling.base import LogitsProcessor
 from decodekit.sampling.checks import is_count, is_number
 from decodekit.sampling.processors import (
     FrequencyPenalty,
     LogitBias,
-    LogitsProcessor,
     MinP,
     PresencePenalty,
     RepetitionPenalty,
@@ -42,10 +42,10 @@ class BiasOptions:
         penalty_window: how many of the last tokens these three look at; None is all.
         logit_bias: added to the logits of these token ids.
         sequence_bias: added to the logit of the token that would complete one of these sequences of token ids.
-        no_repeat_ngram_size: no token comes that would repeat so many tokens in a row, prompt included.
+        no_repeat_ngram_size: n; no token comes that would repeat an n-gram of prompt or output.
         bad_words: sequences of token ids that do not come.
         allowed_tokens: the token ids that may come; all others do not.
-        min_tokens: the text does not end before it has so many tokens. A constraint that is complete ends it earlier.
+        min_tokens: the least number of tokens before a text may end. A constraint that is complete ends it earlier.
         dry_multiplier: weaken tokens that would extend a repeat, by this times ``dry_base`` to the power of its length
             (see `apply_dry`).
         dry_base: how the penalty grows; None is 1.75.
@@ -100,13 +100,13 @@ class BiasOptions:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class ShapeOptions:
-    """Options that reshape the law of a token, after the constraint's mask.
+    """Options that reshape the distribution of a token, after the constraint's mask.
 
     Args:
         typical_p: keep the tokens whose surprise is nearest to the entropy, with this mass (Meister et al. 2022).
         epsilon_cutoff: keep tokens of at least this probability (Hewitt et al. 2022).
-        eta_cutoff: the same with a limit that falls where the law is flat (Hewitt et al. 2022).
-        top_n_sigma: keep logits within so many standard deviations of the largest (Tang et al. 2024).
+        eta_cutoff: the same with a limit that falls where the distribution is flat (Hewitt et al. 2022).
+        top_n_sigma: keep logits within n standard deviations of the largest (Tang et al. 2024).
         top_a: keep tokens of at least this times the square of the largest probability.
         top_h: keep the likeliest tokens with this share of the entropy (Potraghloo et al. 2025).
         xtc_probability: how often all of the likeliest tokens but the last of them are left out; see `apply_xtc`.

@@ -3,160 +3,22 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import MISSING, dataclass
-from enum import IntEnum
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 from torch import Tensor
 
-from decodekit.errors import OptionError, ProcessorError
-from decodekit.sampling import functions
-from decodekit.sampling.candidates import Floats
+from decodekit.errors import OptionError
+from decodekit.sampling import functions, wide
+from decodekit.sampling.base import LogitsProcessor, Narrowing, OrderPreserving, Stage
+from decodekit.sampling.candidates import Candidates, Floats, nucleus_candidates, top_candidates
 from decodekit.sampling.checks import is_count, is_number, require
 from decodekit.sampling.history import History
 from decodekit.sampling.margins import lowest_kept_of, reached, widened
 
-if TYPE_CHECKING:
-    from decodekit.sampling.pipeline import Pipeline
-
-
 _REMOVED = np.float32(-np.inf)
-
-
-class Stage(IntEnum):
-    """What a processor does. The constraint mask comes before temperature and truncation, whatever their order."""
-
-    BIAS = 0
-    """Changes single logits: penalties, biases."""
-    MASK = 1
-    """The constraint; a pipeline applies it itself."""
-    TEMPERATURE = 2
-    """Changes the shape of the whole row and keeps its order."""
-    TRUNCATION = 3
-    """Removes unlikely tokens."""
-    LAST = 4
-    """Changes single logits of what is left: a watermark."""
-
-
-class LogitsProcessor(ABC):
-    """A pure function of logits and history; a frozen dataclass. Composed with ``|`` into a pipeline.
-
-    Laws, which `testing.check_processor` checks: what is given is not changed, and equal input gives equal output,
-    whatever was processed before. A row depends on its logits and its own prefix alone, which inside a draft goes on
-    with the draft tokens before it. float32 [N, V] goes in and comes out. What is -inf stays -inf; NaN and +inf come of
-    NaN and +inf alone. A bias (and what comes last) gives a token a logit that does not depend on those of the others,
-    so that a mask may come before or after it; a temperature removes nothing and keeps the order; a truncation leaves a
-    token where there was one (a ban need not).
-    """
-
-    stage: ClassVar[Stage]
-    needs_history: ClassVar[bool] = False
-
-    @property
-    def can_forbid(self) -> bool:
-        """Whether a finite logit may become -inf. True unless a processor knows better.
-
-        A token that is the only one left to a constraint is certain before a bias that cannot forbid it.
-        """
-        return True
-
-    def may_forbid(self, vocab_size: int) -> Collection[int] | None:
-        """The tokens whose finite logits may become -inf, in whatever text; None if it may be any of them.
-
-        A text that has to end in time (``on_length="close"``) is never made to depend on such tokens. Nothing where
-        `can_forbid` is false, else any token, unless a processor knows better.
-
-        Args:
-            vocab_size: how many token ids there are.
-        """
-        return None if self.can_forbid else ()
-
-    def for_vocabulary(self, vocab_size: int, end_ids: Collection[int]) -> LogitsProcessor:
-        """The processor for a vocabulary: itself, unless its settings leave something to the vocabulary.
-
-        Args:
-            vocab_size: how many token ids there are.
-            end_ids: the tokens that end a text.
-
-        Raises:
-            OptionError: the settings name a token that the vocabulary does not have.
-        """
-        return self
-
-    def applied(self, logits: Tensor, history: History | None) -> Tensor:
-        """A call whose result is checked for what a caller relies on.
-
-        Raises:
-            ProcessorError: it is no tensor of the shape, type and device of the logits.
-        """
-        rows = self(logits, history)
-        is_right = isinstance(rows, Tensor) and rows.shape == logits.shape and rows.dtype == logits.dtype
-        if is_right and rows.device == logits.device:
-            return rows
-        kind = _kind(rows) if isinstance(rows, Tensor) else f"a {type(rows).__name__}"
-        raise ProcessorError(
-            f"{self!r:.60} made {kind} of {_kind(logits)}",
-            at=f"processor {type(self).__name__}",
-            hint="a result of the same shape, type and device; decodekit.testing.check_processor tries it",
-        )
-
-    @abstractmethod
-    def __call__(self, logits: Tensor, history: History | None) -> Tensor:
-        """The new logits.
-
-        Args:
-            logits: float32 [N, V].
-            history: the tokens before each row; None is enough where ``needs_history`` is false.
-        """
-
-    def __or__(self, other: LogitsProcessor | Pipeline) -> Pipeline:
-        from decodekit.sampling.pipeline import Pipeline
-
-        return Pipeline((self,)) | other
-
-    def __repr__(self) -> str:
-        settings = []
-        for name, field in getattr(self, "__dataclass_fields__", {}).items():
-            value = getattr(self, name)
-            if field.default is MISSING:
-                settings.append(repr(value))
-            elif value != field.default:
-                settings.append(f"{name}={value!r}")
-        return f"{type(self).__name__}({', '.join(settings)})"
-
-
-def _kind(rows: Tensor) -> str:
-    return f"{str(rows.dtype).removeprefix('torch.')} {[*rows.shape]} on {rows.device}"
-
-
-class OrderPreserving(LogitsProcessor):
-    """A processor that acts on a few logits in descending order too: there it cuts the end off, or keeps the order.
-
-    Law: what ``on_sorted`` makes of sorted rows is the sorted result of a call.
-    """
-
-    def applied_on_sorted(self, logits: Floats) -> Floats:
-        """`on_sorted`, checked as `applied` is."""
-        rows = self.on_sorted(logits)
-        if isinstance(rows, np.ndarray) and rows.shape == logits.shape and rows.dtype == logits.dtype:
-            return rows
-        kind = f"{rows.dtype} {[*rows.shape]}" if isinstance(rows, np.ndarray) else f"a {type(rows).__name__}"
-        raise ProcessorError(
-            f"{self!r:.60} made {kind} of sorted rows {logits.dtype} {[*logits.shape]}",
-            at=f"processor {type(self).__name__}.on_sorted",
-            hint="a result of the same shape and type; decodekit.testing.check_processor tries it",
-        )
-
-    @abstractmethod
-    def on_sorted(self, logits: Floats) -> Floats:
-        """The new logits of rows in descending order, where equal finite values are in order of token id.
-
-        Args:
-            logits: float32 [N, K] on the host.
-        """
 
 
 @dataclass(frozen=True, repr=False)
@@ -180,13 +42,17 @@ class Temperature(OrderPreserving):
         """z / temperature."""
         return functions.apply_temperature(logits, self.temperature)
 
+    def divides_by(self) -> float:
+        """The temperature."""
+        return self.temperature
+
     def on_sorted(self, logits: Floats) -> Floats:
         """z / temperature."""
         return logits if self.temperature == 1.0 else logits / np.float32(self.temperature)
 
 
 @dataclass(frozen=True, repr=False)
-class TopK(OrderPreserving):
+class TopK(Narrowing):
     """Keep the k likeliest tokens and ties with the last of them; see ``apply_top_k``.
 
     Args:
@@ -209,6 +75,25 @@ class TopK(OrderPreserving):
         """The k likeliest tokens, and ties with the last of them."""
         return functions.apply_top_k(logits, self.k, exact=self.exact)
 
+    def adapted(self, window: int) -> TopK:
+        """Exactly k tokens."""
+        return replace(self, exact=True)
+
+    def survivors(self, logits: Tensor) -> Candidates | None:
+        """The k likeliest tokens, and ties with the last of them; None for half of a row or more."""
+        return self._exactly(top_candidates(logits, self.k))
+
+    def survivors_in_wide(
+        self, logits: Tensor, temperature: float, rest: Sequence[OrderPreserving]
+    ) -> Candidates | None:
+        """The k likeliest tokens, and ties with the last of them; None for a quarter of a row or more."""
+        return self._exactly(wide.keep_top_k(logits, temperature, self.k))
+
+    def _exactly(self, found: Candidates | None) -> Candidates | None:
+        if found is None or not self.exact:
+            return found
+        return replace(found, logits=self.on_sorted(found.logits))
+
     def on_sorted(self, logits: Floats) -> Floats:
         """The first k, and ties with the last of them."""
         if self.k >= logits.shape[1]:
@@ -219,7 +104,7 @@ class TopK(OrderPreserving):
 
 
 @dataclass(frozen=True, repr=False)
-class TopP(OrderPreserving):
+class TopP(Narrowing):
     """Keep the smallest set of likeliest tokens with mass p; see ``apply_top_p``.
 
     Raises:
@@ -237,6 +122,22 @@ class TopP(OrderPreserving):
         """The likeliest tokens with mass p."""
         return functions.apply_top_p(logits, self.p)
 
+    def survivors(self, logits: Tensor) -> Candidates | None:
+        """The likeliest tokens with mass p, if they are few."""
+        return nucleus_candidates(logits, self.p)
+
+    def survivors_in_wide(
+        self, logits: Tensor, temperature: float, rest: Sequence[OrderPreserving]
+    ) -> Candidates | None:
+        """The likeliest tokens with mass p, less those that a min-p right after it removes: fewer tokens to sort."""
+        if self.p == 1.0:
+            return None
+        after = rest[0] if rest else None
+        min_p = after.min_p if isinstance(after, MinP) else 0.0
+        # A row and its candidates have one mass but for rounding: before another top-p, one way is taken for all rows.
+        has_another = any(isinstance(processor, TopP) for processor in rest)
+        return wide.keep_top_p(logits, temperature, self.p, min_p=min_p, even_many=has_another)
+
     def on_sorted(self, logits: Floats) -> Floats:
         """The shortest start of the row with mass p; the same arithmetic as ``outside_nucleus``."""
         if self.p == 1.0:
@@ -247,7 +148,7 @@ class TopP(OrderPreserving):
 
 
 @dataclass(frozen=True, repr=False)
-class MinP(OrderPreserving):
+class MinP(Narrowing):
     """Keep the tokens at least min_p times as likely as the likeliest; see ``apply_min_p``.
 
     Raises:
@@ -256,6 +157,7 @@ class MinP(OrderPreserving):
 
     min_p: float
     stage = Stage.TRUNCATION
+    finds_in_any_row = False
 
     def __post_init__(self) -> None:
         require("min_p", self.min_p, is_number(self.min_p) and 0 <= self.min_p <= 1, "a number from 0 to 1")
@@ -263,6 +165,12 @@ class MinP(OrderPreserving):
     def __call__(self, logits: Tensor, history: History | None = None) -> Tensor:
         """The tokens not much less likely than the likeliest."""
         return functions.apply_min_p(logits, self.min_p)
+
+    def survivors_in_wide(
+        self, logits: Tensor, temperature: float, rest: Sequence[OrderPreserving]
+    ) -> Candidates | None:
+        """The tokens not much less likely than the likeliest."""
+        return None if self.min_p == 0.0 else wide.keep_min_p(logits, temperature, self.min_p)
 
     def on_sorted(self, logits: Floats) -> Floats:
         """The start of the row down to a share min_p of its first."""
@@ -322,6 +230,10 @@ class RepetitionPenalty(LogitsProcessor):
         require("repetition_penalty", self.penalty, valid, "a finite number above 0 (1 is no penalty)")
         _check_window(self.window)
 
+    def adapted(self, window: int) -> RepetitionPenalty:
+        """The last tokens alone, unless a window was given."""
+        return replace(self, window=self.window or window)
+
     @property
     def can_forbid(self) -> bool:
         """Only a penalty that leaves float32 can."""
@@ -333,7 +245,42 @@ class RepetitionPenalty(LogitsProcessor):
 
 
 @dataclass(frozen=True, repr=False)
-class PresencePenalty(LogitsProcessor):
+class _OutputPenalty(LogitsProcessor):
+    """What the penalties of OpenAI's API have in common.
+
+    Args:
+        penalty: what is subtracted.
+        window: how many of the last tokens count; None counts all.
+        counts_prompt: whether tokens of the prompt count (in llama.cpp and mlx-lm; not in vLLM or OpenAI's API).
+    """
+
+    penalty: float
+    window: int | None = None
+    counts_prompt: bool = False
+    stage = Stage.BIAS
+    needs_history = True
+    _option: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        valid = is_number(self.penalty) and -2 <= self.penalty <= 2
+        require(self._option, self.penalty, valid, "a number from -2 to 2")
+        _check_window(self.window)
+
+    def adapted(self, window: int) -> LogitsProcessor:
+        """The last tokens of prompt and output, unless a window was given."""
+        return replace(self, window=self.window or window, counts_prompt=True)
+
+    @property
+    def can_forbid(self) -> bool:
+        """No: what is subtracted is small, or grows no faster than the text."""
+        return False
+
+    def _places(self, history: History | None) -> Tensor:
+        """[N, S] bool: the places of the history that count."""
+        return with_history(self, history).places(self.window, with_prompt=self.counts_prompt)
+
+
+class PresencePenalty(_OutputPenalty):
     """Subtract the penalty once from each token of the output; see ``apply_presence_penalty``.
 
     Args:
@@ -345,60 +292,30 @@ class PresencePenalty(LogitsProcessor):
         OptionError: the penalty is not between -2 and 2, OpenAI's range, or the window no integer of at least 1.
     """
 
-    penalty: float
-    window: int | None = None
-    counts_prompt: bool = False
-    stage = Stage.BIAS
-    needs_history = True
-
-    def __post_init__(self) -> None:
-        valid = is_number(self.penalty) and -2 <= self.penalty <= 2
-        require("presence_penalty", self.penalty, valid, "a number from -2 to 2")
-        _check_window(self.window)
-
-    @property
-    def can_forbid(self) -> bool:
-        """No: what is subtracted is small."""
-        return False
+    _option = "presence_penalty"
 
     def __call__(self, logits: Tensor, history: History | None) -> Tensor:
         """Tokens of the output, less likely."""
-        places = with_history(self, history).places(self.window, with_prompt=self.counts_prompt)
+        places = self._places(history)
         return functions.apply_presence_penalty(logits, with_history(self, history), self.penalty, places)
 
 
-@dataclass(frozen=True, repr=False)
-class FrequencyPenalty(LogitsProcessor):
+class FrequencyPenalty(_OutputPenalty):
     """Subtract the penalty as often as the output has the token; see ``apply_frequency_penalty``.
 
     Args:
         penalty: what is subtracted for each use.
-        window: how many of the last tokens count; None counts all.
-        counts_prompt: whether tokens of the prompt count (in llama.cpp and mlx-lm; not in vLLM or OpenAI's API).
+        window, counts_prompt: as for `PresencePenalty`.
 
     Raises:
         OptionError: the penalty is not between -2 and 2, OpenAI's range, or the window no integer of at least 1.
     """
 
-    penalty: float
-    window: int | None = None
-    counts_prompt: bool = False
-    stage = Stage.BIAS
-    needs_history = True
-
-    def __post_init__(self) -> None:
-        valid = is_number(self.penalty) and -2 <= self.penalty <= 2
-        require("frequency_penalty", self.penalty, valid, "a number from -2 to 2")
-        _check_window(self.window)
-
-    @property
-    def can_forbid(self) -> bool:
-        """No: what is subtracted grows no faster than the text."""
-        return False
+    _option = "frequency_penalty"
 
     def __call__(self, logits: Tensor, history: History | None) -> Tensor:
         """Tokens of the output, less likely with each use."""
-        places = with_history(self, history).places(self.window, with_prompt=self.counts_prompt)
+        places = self._places(history)
         return functions.apply_frequency_penalty(logits, with_history(self, history), self.penalty, places)
 
 

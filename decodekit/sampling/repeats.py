@@ -9,9 +9,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from decodekit.sampling.base import LogitsProcessor, Stage
 from decodekit.sampling.checks import is_count, is_number, require, token_sequence
 from decodekit.sampling.history import PADDING, History
-from decodekit.sampling.processors import LogitsProcessor, Stage, with_history
+from decodekit.sampling.processors import with_history
 
 _LARGEST = 1e30
 """A penalty beyond which nothing changes: it removes all the mass, and the logit stays finite."""
@@ -48,13 +49,13 @@ def apply_dry(
     width = history.token_ids.shape[1] if window is None else min(window, history.token_ids.shape[1])
     if multiplier == 0.0 or width <= allowed_length:
         return logits
-    ids = history.last(width).flip(-1)  # [N, width], the latest first; -1 behind the start
+    ids = history.last(width).flip(-1)  # [N, width], the latest first; -1 before the start
     is_token = ids != PADDING
     # [N, width]: how many tokens before the place (which is the one `distance` from the end) repeat the end.
     lengths = _repeat_lengths(
         ids, is_token, _reach(ids, is_token, breakers), _longest(multiplier, base, allowed_length)
     )
-    # [N, width - 1]: what stood behind a place that the end repeats, and how long that repeat is.
+    # [N, width - 1]: the token after each place that the end repeats, and the length of the repeat.
     tokens, repeats = ids[:, :-1], lengths[:, 1:]
     is_penalized = (repeats >= max(allowed_length, 1)) & (tokens >= 0) & (tokens < vocab_size)
     exponents = torch.where(is_penalized, repeats - allowed_length, -1)
@@ -78,7 +79,7 @@ def _reach(ids: Tensor, is_token: Tensor, breakers: Sequence[Sequence[int]]) -> 
     """[N, 1]: how many tokens follow the latest breaker, of all that begin there the longest one."""
     num_rows, width = ids.shape
     places = torch.arange(width, device=ids.device)
-    # The latest place where a breaker begins, and the tokens behind the longest one that begins there.
+    # The latest place where a breaker begins, and the tokens after the longest one that begins there.
     start = torch.full((num_rows, 1), width, dtype=torch.int64, device=ids.device)
     reach = is_token.sum(dim=-1, keepdim=True)
     for breaker in breakers:

@@ -85,6 +85,11 @@ def _sample_sparse(relative: Tensor, allowed: NDArray[np.bool_], keys: NDArray[n
     return noisy.argmax(dim=-1)
 
 
+def is_faulty(rows: Tensor) -> Tensor:
+    """Which rows of logits [N, V] have NaN or +inf, bool [N]."""
+    return ~(rows < torch.inf).all(dim=-1)
+
+
 def faults(peaks: Tensor | NDArray[np.float32]) -> dict[int, DecodingError]:
     """The rows from which no token can be taken, with the reason.
 

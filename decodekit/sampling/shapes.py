@@ -1,27 +1,31 @@
-"""Other shapes of the law: dynamic temperature, quadratic smoothing, XTC as its exact marginal, guidance."""
+"""Other shapes of a distribution: dynamic temperature, quadratic smoothing, XTC as its exact marginal, guidance."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from decodekit.errors import OptionError
-from decodekit.sampling.candidates import Floats
+from decodekit.sampling.base import LogitsProcessor, OrderPreserving, Stage
 from decodekit.sampling.checks import is_number, require, token_ids
 from decodekit.sampling.history import History
 from decodekit.sampling.margins import log_total, lowest_kept, widened
-from decodekit.sampling.processors import LogitsProcessor, OrderPreserving, Stage
 from decodekit.sampling.truncations import entropy
 
 
 def apply_dynamic_temperature(logits: Tensor, low: float, high: float, exponent: float = 1.0) -> Tensor:
     """z / T with T = low + (high - low) (H / ln n)^exponent over the n tokens that are left (llama.cpp, KoboldCpp).
 
-    A sure law gets the low temperature, a uniform one the high one. With n = 1 there is nothing to do.
+    A sure distribution gets the low temperature, a uniform one the high one. With n = 1 the row stays as it is.
+
+    Args:
+        logits: float32 [N, V].
+        low, high: temperatures, 0 < low <= high.
+        exponent: above 0.
     """
     count = (logits > -math.inf).sum(dim=-1, keepdim=True)
     share = (entropy(logits) / count.to(torch.float32).log()).clamp(max=1.0)
@@ -34,6 +38,11 @@ def apply_quadratic(logits: Tensor, factor: float, curve: float = 1.0) -> Tensor
 
     The likeliest tokens come nearer to each other, unlikely ones fall further. From text-generation-webui, also in
     KoboldCpp and Aphrodite (``smoothing_factor``, ``smoothing_curve``); with a curve from 1 to 3 it keeps the order.
+
+    Args:
+        logits: float32 [N, V].
+        factor: f, above 0.
+        curve: from 1 to 3.
     """
     peak = logits.amax(dim=-1, keepdim=True)
     d = (logits - peak).clamp(min=-1e4)  # no mass there; the cube stays finite
@@ -42,12 +51,16 @@ def apply_quadratic(logits: Tensor, factor: float, curve: float = 1.0) -> Tensor
 
 
 def apply_xtc(logits: Tensor, probability: float, threshold: float, spared: tuple[int, ...] = ()) -> Tensor:
-    """The law of XTC ("exclude top choices"): (1 - rho) p + rho cut(p) with rho = ``probability``.
+    """The distribution of XTC ("exclude top choices"): (1 - rho) p + rho cut(p) with rho = ``probability``.
 
     With probability rho, XTC removes all tokens with p >= threshold but the least likely of them (p-e-w, 2024; in
-    text-generation-webui, llama.cpp, mlx-lm). What it draws over both outcomes of that coin is one fixed law: with K
-    the mass that the cut leaves, a removed token gets z + ln(1 - rho), another z + ln(1 - rho + rho / K). So there is
-    no coin here, and a draft is verified as with any other law.
+    text-generation-webui, llama.cpp, mlx-lm). Over both outcomes of that coin the token has one fixed distribution:
+    with K the mass that the cut leaves, a removed token gets z + ln(1 - rho), another z + ln(1 - rho + rho / K). There
+    is no coin here, and a draft is verified as with any other processor. With rho = 0.5 and a threshold of 0.1:
+
+        p                0.50   0.30   0.15   0.05      the first two are removed: 0.15 is the least likely top choice
+        cut(p)           0      0      0.75   0.25
+        result           0.25   0.15   0.45   0.15
 
     Equals of the least likely one stay with it, as in mlx-lm (there the threshold itself is out: p > threshold).
 
@@ -57,23 +70,23 @@ def apply_xtc(logits: Tensor, probability: float, threshold: float, spared: tupl
         threshold: above 0, at most 0.5: above that no two tokens could have it.
         spared: token ids that are never removed, such as the end of text.
     """
-    removed, law = _top_choices(logits, threshold, spared)
-    kept_mass = torch.where(removed, 0.0, law).sum(dim=-1, keepdim=True)
+    removed, p = _top_choices(logits, threshold, spared)
+    kept_mass = torch.where(removed, 0.0, p).sum(dim=-1, keepdim=True)
     up = torch.log(1 - probability + probability / kept_mass)
     down = math.log1p(-probability) if probability < 1 else -math.inf
     return torch.where(removed.any(dim=-1, keepdim=True), logits + torch.where(removed, down, up), logits)
 
 
 def _top_choices(logits: Tensor, threshold: float, spared: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    """The tokens that XTC removes, bool [N, V], and the law of the row. NaN compares false and removes nothing."""
-    law = logits.softmax(dim=-1)
+    """The tokens that XTC removes, bool [N, V], and the softmax of the rows, float32 [N, V]. NaN removes nothing."""
+    p = logits.softmax(dim=-1)
     # The likeliest token counts even below the threshold: alone, it is the least likely of them.
     is_top = logits >= lowest_kept(logits, widened(-log_total(logits) - math.log(threshold)))
     least = torch.where(is_top, logits, math.inf).amin(dim=-1, keepdim=True)
     removed = is_top & (logits > least)
     if spared:
         removed[..., [token for token in spared if token < logits.shape[-1]]] = False
-    return removed, law
+    return removed, p
 
 
 def apply_guidance(conditional: Tensor, unconditional: Tensor, scale: float) -> Tensor:
@@ -118,11 +131,6 @@ class DynamicTemperature(OrderPreserving):
         """z / T(H)."""
         return apply_dynamic_temperature(logits, self.low, self.high, self.exponent)
 
-    def on_sorted(self, logits: Floats) -> Floats:
-        """z / T(H)."""
-        scaled: Floats = apply_dynamic_temperature(torch.from_numpy(logits), self.low, self.high, self.exponent).numpy()
-        return scaled
-
 
 @dataclass(frozen=True, repr=False)
 class Quadratic(OrderPreserving):
@@ -144,19 +152,14 @@ class Quadratic(OrderPreserving):
         """The bent logits."""
         return apply_quadratic(logits, self.factor, self.curve)
 
-    def on_sorted(self, logits: Floats) -> Floats:
-        """The bent logits."""
-        bent: Floats = apply_quadratic(torch.from_numpy(np.ascontiguousarray(logits)), self.factor, self.curve).numpy()
-        return bent
-
 
 @dataclass(frozen=True, repr=False)
 class XTC(LogitsProcessor):
-    """The law of "exclude top choices"; see ``apply_xtc``.
+    """The distribution of "exclude top choices"; see ``apply_xtc``.
 
-    A processor after XTC acts on either outcome of XTC's coin, and the mixture of what it makes of them is another law
-    than what it makes of the mixture. Where XTC is not last (llama.cpp: temperature; mlx-lm: top-k, temperature), the
-    processors after it are given as ``then``, and the law is (1 - rho) then(p) + rho then(cut(p)).
+    A processor after XTC acts on either outcome of XTC's coin. The mixture of its two results is not its result for the
+    mixture. So where XTC is not last (llama.cpp: temperature; mlx-lm: top-k, temperature), the
+    processors after it are given as ``then``, and the distribution is (1 - rho) then(p) + rho then(cut(p)).
 
     Args:
         probability: how often the top choices are excluded, from 0 to 1.
@@ -187,7 +190,7 @@ class XTC(LogitsProcessor):
                 raise OptionError(f"{processor!r} cannot follow XTC", at="then", hint="truncations and temperatures")
 
     def __call__(self, logits: Tensor, history: History | None = None) -> Tensor:
-        """The mixture of the law without and with its top choices."""
+        """The mixture of the distribution without and with its top choices."""
         if self.probability == 0.0:
             return self._rest(logits)
         if not self.then:
@@ -197,6 +200,10 @@ class XTC(LogitsProcessor):
         down = math.log1p(-self.probability) if self.probability < 1 else -math.inf
         mixed = torch.logaddexp(whole.log_softmax(-1) + down, cut.log_softmax(-1) + math.log(self.probability))
         return torch.where(removed.any(dim=-1, keepdim=True), mixed, whole)
+
+    def followed_by(self, rest: Sequence[LogitsProcessor]) -> XTC:
+        """The processors after it act on either outcome of the coin."""
+        return replace(self, then=(*self.then, *rest))
 
     def _rest(self, logits: Tensor) -> Tensor:
         for processor in self.then:

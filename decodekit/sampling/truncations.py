@@ -1,4 +1,4 @@
-"""Truncations that look at the whole law of a row: typical, epsilon, eta, top-n-sigma, top-h and top-a.
+"""Truncations that look at the whole distribution of a row: typical, epsilon, eta, top-n-sigma, top-h and top-a.
 
 Each keeps the likeliest token, or the most typical one, whatever its setting. Tokens equal in what decides are kept or
 removed together, so that none of these depends on the order of a sort; what is at a limit but for rounding is kept
@@ -15,14 +15,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from decodekit.sampling.base import LogitsProcessor, Stage
 from decodekit.sampling.checks import is_count, is_number, require
 from decodekit.sampling.history import History
 from decodekit.sampling.margins import log_total, lowest_kept, precise, reached, stretched, widened
-from decodekit.sampling.processors import LogitsProcessor, Stage
 
 
 def entropy(logits: Tensor) -> Tensor:
-    """H of each row in nats, [..., 1] float32; computed in float64, so that the number of places of -inf is nothing.
+    """H of each row [..., V] in nats, float32 [..., 1]; computed in float64, so that places of -inf do not change it.
 
     A row without tokens, or with NaN, has the entropy NaN.
     """
@@ -61,17 +61,32 @@ def apply_typical(logits: Tensor, mass: float) -> Tensor:
 
 
 def apply_epsilon(logits: Tensor, epsilon: float) -> Tensor:
-    """Keep p >= epsilon, and the likeliest token (epsilon sampling, Hewitt et al. 2022)."""
+    """Keep p >= epsilon, and the likeliest token (epsilon sampling, Hewitt et al. 2022).
+
+    Args:
+        logits: float32 [N, V].
+        epsilon: above 0, below 1.
+    """
     return _at_least(logits, math.log(epsilon))
 
 
 def apply_eta(logits: Tensor, epsilon: float) -> Tensor:
-    """Keep p >= min(epsilon, sqrt(epsilon) e^-H), and the likeliest token (eta sampling, Hewitt et al. 2022)."""
+    """Keep p >= min(epsilon, sqrt(epsilon) e^-H), and the likeliest token (eta sampling, Hewitt et al. 2022).
+
+    Args:
+        logits: float32 [N, V].
+        epsilon: above 0, below 1.
+    """
     return _at_least(logits, (0.5 * math.log(epsilon) - _entropy(logits)).clamp(max=math.log(epsilon)))
 
 
 def apply_top_a(logits: Tensor, a: float) -> Tensor:
-    """Keep p >= a max(p)^2, and the likeliest token (top-a; RWKV-LM, KoboldAI)."""
+    """Keep p >= a max(p)^2, and the likeliest token (top-a; RWKV-LM, KoboldAI).
+
+    Args:
+        logits: float32 [N, V].
+        a: from 0 to 1; 0 keeps every token.
+    """
     if a == 0.0:
         return logits
     return _at_least(logits, math.log(a) - 2 * log_total(logits))  # ln max p = -ln sum e^(z - max z)
@@ -89,6 +104,10 @@ def apply_top_n_sigma(logits: Tensor, n: float) -> Tensor:
     The standard deviation is that of the population, as in llama.cpp; the authors' code divides by the number less one.
     A temperature before or after changes nothing of what is kept. Of two tokens the second is exactly two deviations
     below the first, whatever the logits, so that n = 2 keeps both.
+
+    Args:
+        logits: float32 [N, V].
+        n: above 0.
     """
     is_left = logits > -math.inf
     count = is_left.sum(dim=-1, keepdim=True).clamp(min=1)
@@ -101,7 +120,7 @@ def apply_top_n_sigma(logits: Tensor, n: float) -> Tensor:
 def apply_top_h(logits: Tensor, h: float, num_candidates: int = 100) -> Tensor:
     """Keep the likeliest tokens whose terms of the entropy sum up to at most h H (Potraghloo et al. 2025).
 
-    Of the law of the ``num_candidates`` likeliest tokens: the longest prefix of the sorted law with
+    Of the distribution of the ``num_candidates`` likeliest tokens: the longest prefix of the sorted distribution with
     -sum(p ln p) <= h H, at least one token; as in transformers, which takes 100 candidates.
 
     Args:
@@ -163,7 +182,7 @@ class Epsilon(LogitsProcessor):
 
 @dataclass(frozen=True, repr=False)
 class Eta(LogitsProcessor):
-    """Epsilon sampling with a limit that falls where the law is flat; see ``apply_eta``.
+    """Epsilon sampling with a limit that falls where the distribution is flat; see ``apply_eta``.
 
     Raises:
         OptionError: epsilon is not above 0 and below 1.

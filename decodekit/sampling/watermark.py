@@ -18,10 +18,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from decodekit.sampling.base import LogitsProcessor, Stage
 from decodekit.sampling.checks import is_count, is_number, require
 from decodekit.sampling.history import History
 from decodekit.sampling.noise import GOLDEN, mix_int64
-from decodekit.sampling.processors import LogitsProcessor, Stage, with_history
+from decodekit.sampling.processors import with_history
 
 _GOLDEN = GOLDEN - (1 << 64)  # as int64
 

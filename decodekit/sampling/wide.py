@@ -8,9 +8,9 @@ from __future__ import annotations
 import functools
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,14 +21,11 @@ from decodekit.sampling.candidates import Candidates, Floats, Ids
 from decodekit.sampling.margins import lowest_kept_of, reached, widened
 from decodekit.sampling.noise import Words, gumbel_at
 
-if TYPE_CHECKING:
-    from decodekit.sampling.processors import MinP, OrderPreserving, TopK, TopP
-
 WIDE = 4096
 """Below this width torch and numpy are as fast, and compiled code need not be loaded."""
 
 MANY = 1 << 20
-"""So many logits have pages worth asking for."""
+"""Numbers of logits from which asking the system for large pages pays."""
 
 _ROWS_OF_A_THREAD = 4
 
@@ -67,57 +64,103 @@ def block_peaks(logits: Tensor) -> tuple[Floats, Floats] | None:
     return (rows, peaks.view(np.float32)) if all(are_sound) else None
 
 
-def truncated(
-    logits: Tensor, first: TopK | TopP | MinP, temperature: float, rest: Sequence[OrderPreserving]
-) -> Candidates | None:
-    """What a truncation leaves of softmax(z / T); None where it removes little, or nothing is gained.
+def keep_top_k(logits: Tensor, temperature: float, k: int) -> Candidates | None:
+    """The k likeliest tokens of softmax(z / T) and ties with the last of them; None for a quarter of a row or more.
 
     Args:
         logits: float32 [N, V], wide.
-        first: the truncation.
-        temperature: T, applied before it.
-        rest: what follows. A min-p right after top-p is taken into account at once, for fewer tokens to sort.
+        temperature: T, applied before the truncation.
+        k: at least 1.
     """
-    from decodekit.sampling.cuts import count_at_least, cut_top_k, cut_top_p, gather
-    from decodekit.sampling.processors import MinP, TopK, TopP
+    from decodekit.sampling.cuts import cut_top_k
 
-    vocab_size = logits.shape[-1]
     # Which way is taken depends on the settings, not on the other rows, except for a nucleus: there both ways cut at
     # the same token, and nothing after it computes a mass again.
-    if isinstance(first, TopK) and 4 * first.k > vocab_size:
-        return None
-    if (isinstance(first, TopP) and first.p == 1.0) or getattr(first, "min_p", 1.0) == 0.0:
+    if 4 * k > logits.shape[-1]:
         return None
     found = block_peaks(logits)
     if found is None:
         return None
-    rows, peaks = found
-    cuts, lasts, counts = _places(len(rows))
-    scale = np.float32(temperature)
-    if isinstance(first, TopK):
-        _over_rows(cut_top_k, rows, peaks, scale, first.k, cuts, lasts, counts)
-    elif isinstance(first, TopP):
-        _over_rows(cut_top_p, rows, peaks, scale, reached(first.p), cuts, lasts, counts)
-        if 4 * counts.max() > vocab_size and not any(isinstance(processor, TopP) for processor in rest):
-            return None
-        if rest and isinstance(rest[0], MinP) and rest[0].min_p > 0:  # few of the nucleus are left, and need sorting
-            floors = _min_p_cuts(peaks, scale, rest[0].min_p)
-            lasts[floors > cuts] = vocab_size
-            np.maximum(cuts, floors, out=cuts)
-            num_left = np.empty_like(counts)
-            _over_rows(count_at_least, rows, peaks, scale, cuts, num_left)
-            np.minimum(counts, num_left, out=counts)
-    else:
-        cuts[:] = _min_p_cuts(peaks, scale, first.min_p)
-        lasts[:] = vocab_size
-        _over_rows(count_at_least, rows, peaks, scale, cuts, counts)
-    values = np.empty((len(rows), max(1, counts.max(initial=1))), np.float32)
-    ids = np.empty(values.shape, np.int64)
-    _over_rows(gather, rows, peaks, scale, cuts, lasts, values, ids)
-    order = (-values).argsort(axis=1, kind="stable")  # they are in order of token id
-    return Candidates(
-        np.take_along_axis(values, order, axis=1), np.take_along_axis(ids, order, axis=1), vocab_size, logits.device
-    )
+    cut = _Cut(logits, *found, np.float32(temperature))
+    _over_rows(cut_top_k, cut.rows, cut.peaks, cut.scale, k, cut.cuts, cut.lasts, cut.counts)
+    return cut.candidates()
+
+
+def keep_top_p(
+    logits: Tensor, temperature: float, p: float, *, min_p: float = 0.0, even_many: bool = False
+) -> Candidates | None:
+    """The likeliest tokens of softmax(z / T) with mass p, and of these the ones that min-p keeps.
+
+    Args:
+        logits: float32 [N, V], wide.
+        temperature: T, applied before the truncations.
+        p: above 0, below 1.
+        min_p: of the min-p right after it; 0 keeps all.
+        even_many: candidates are wanted also where a quarter of a row or more is left; otherwise None.
+    """
+    from decodekit.sampling.cuts import count_at_least, cut_top_p
+
+    found = block_peaks(logits)
+    if found is None:
+        return None
+    cut = _Cut(logits, *found, np.float32(temperature))
+    _over_rows(cut_top_p, cut.rows, cut.peaks, cut.scale, reached(p), cut.cuts, cut.lasts, cut.counts)
+    if 4 * cut.counts.max() > logits.shape[-1] and not even_many:
+        return None
+    if min_p > 0:  # few of the nucleus are left, and need sorting
+        floors = _min_p_cuts(cut.peaks, cut.scale, min_p)
+        cut.lasts[floors > cut.cuts] = logits.shape[-1]
+        np.maximum(cut.cuts, floors, out=cut.cuts)
+        num_left = np.empty_like(cut.counts)
+        _over_rows(count_at_least, cut.rows, cut.peaks, cut.scale, cut.cuts, num_left)
+        np.minimum(cut.counts, num_left, out=cut.counts)
+    return cut.candidates()
+
+
+def keep_min_p(logits: Tensor, temperature: float, min_p: float) -> Candidates | None:
+    """The tokens of softmax(z / T) at least min_p times as likely as the likeliest.
+
+    Args:
+        logits: float32 [N, V], wide.
+        temperature: T, applied before the truncation.
+        min_p: above 0, at most 1.
+    """
+    from decodekit.sampling.cuts import count_at_least
+
+    found = block_peaks(logits)
+    if found is None:
+        return None
+    cut = _Cut(logits, *found, np.float32(temperature))
+    cut.cuts[:] = _min_p_cuts(cut.peaks, cut.scale, min_p)
+    cut.lasts[:] = logits.shape[-1]
+    _over_rows(count_at_least, cut.rows, cut.peaks, cut.scale, cut.cuts, cut.counts)
+    return cut.candidates()
+
+
+class _Cut:
+    """Where a truncation cuts each row: a token stays if y > cut, or y = cut and its id <= last, with y = z / T.
+
+    Args:
+        logits: float32 [N, V].
+        rows: the same as an array.
+        peaks: float32 [N, blocks], of `block_peaks`.
+        scale: T.
+    """
+
+    def __init__(self, logits: Tensor, rows: Floats, peaks: Floats, scale: np.float32) -> None:
+        self.logits, self.rows, self.peaks, self.scale = logits, rows, peaks, scale
+        self.cuts, self.lasts, self.counts = _places(len(rows))  # [N] each; how many tokens stay
+
+    def candidates(self) -> Candidates:
+        """What is left, in descending order."""
+        from decodekit.sampling.cuts import gather
+
+        values = np.empty((len(self.rows), max(1, self.counts.max(initial=1))), np.float32)
+        ids = np.empty(values.shape, np.int64)
+        _over_rows(gather, self.rows, self.peaks, self.scale, self.cuts, self.lasts, values, ids)
+        order = (-values).argsort(axis=1, kind="stable")  # they are in order of token id
+        values, ids = np.take_along_axis(values, order, axis=1), np.take_along_axis(ids, order, axis=1)
+        return Candidates(values, ids, self.logits.shape[-1], self.logits.device)
 
 
 def outside_nucleus(logits: Tensor, p: float) -> NDArray[np.bool_] | None:
@@ -151,7 +194,7 @@ def sample_wide(logits: Tensor, keys: Words) -> Ids | None:
     ids, counts = np.zeros((len(rows), MAX_CONTENDERS), np.int64), np.empty(len(rows), np.int64)
     _over_rows(find_contenders, rows, peaks, keys, ids, counts)
     width = int(counts.max(initial=1))
-    if width > MAX_CONTENDERS:  # so many within 1e-4 of the best that float32 must decide among all
+    if width > MAX_CONTENDERS:  # too many within 1e-4 of the best: float32 decides among all tokens
         return None
     ids = ids[:, :width]
     is_used = np.arange(width) < counts[:, None]

@@ -1,8 +1,12 @@
 """The tokens into which the tokenizer itself divides a text, where a part of the text is already in tokens.
 
 Many divisions of a text into tokens are legal under a constraint, and one of them is what the model was trained on.
-Two questions are answered for bytes that must follow a text: how the tokenizer divides them there, and how far that
-division holds whatever comes after them.
+Two questions are answered for bytes that must follow a text: how the tokenizer divides them there (`after`), and how
+far that division holds whatever comes after them (`settled_after`).
+
+    text             {              the constraint forces "name": " after it
+    after            "name  ":  ·"  as the tokenizer divides the whole text
+    settled_after    "name  ":      a quote may follow, and ·"" is one token: then ·" is none
 
 The second needs care. Of the bytes ``"name": "`` the last two may be a token ``·"`` by themselves and yet not be one
 before another quote, if the vocabulary has ``·""``. Let T be all bytes so far. If the division of a longer text has a
@@ -10,7 +14,7 @@ token that begins at p and ends beyond T, the tokens before p are the division o
 side of a boundary do not depend on the other side (Sennrich et al. 2016). So the tokens that hold are those that the
 divisions of T and of every such T[:p] have in common; p is a place from which on the rest of T is the beginning of a
 longer token. A tokenizer that splits words before it merges looks at the kind of the next character, too, so T is also
-divided with one character of every kind behind it.
+divided with one character of every kind after it.
 """
 
 from __future__ import annotations
@@ -26,7 +30,7 @@ from decodekit.speculation.verification import num_equal
 from decodekit.vocabulary import Vocabulary
 
 WINDOW: Final = 32
-"""So many of the last tokens of a text are looked at; a merge reaches no further than a word."""
+"""How many of the last tokens of a text are looked at; a merge reaches no further than a word."""
 
 _KINDS: Final = ("a", "A", "0", " ", "\n", '"', ",", "}", "é")
 _decoder: Final = codecs.getincrementaldecoder("utf-8")
@@ -56,7 +60,7 @@ class Canonical:
     def after(self, text: Sequence[int], following: bytes) -> tuple[int, ...]:
         """The tokens of `following` in the tokenizer's own division of `text` and `following` together.
 
-        None if that division has no boundary between the two: then no tokens behind those of `text` are canonical.
+        None if that division has no boundary between the two: then no tokens after those of `text` are canonical.
 
         Args:
             text: tokens; special ones end what is looked at.

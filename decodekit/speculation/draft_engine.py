@@ -58,13 +58,13 @@ class DraftEngine:
     @torch.inference_mode()
     def like_target(self, contexts: Sequence[Context], limits: Sequence[int]) -> list[Draft]:
         """Drafts for a target of the same vocabulary: each token is what the target would take from these logits, or
-        one drawn apart from it, with its law, if the target verifies by rejection.
+        one drawn apart from it, with its distribution, if the target verifies by rejection.
 
         Args:
             contexts, limits: as in `Proposer.propose`.
         """
         texts = [[*context.prompt, *context.text] for context in contexts]
-        laws: list[list[Tensor]] = [[] for _ in contexts]
+        probabilities: list[list[Tensor]] = [[] for _ in contexts]
 
         def take(indices: Sequence[int], drafts: Sequence[Sequence[int]], logits: Tensor) -> list[int | None]:
             target = contexts[0].target
@@ -79,13 +79,13 @@ class DraftEngine:
                 tokens = target.take(rows, places, logits[:, :width])
                 return [None if token in target.vocabulary.eos_token_ids else token for token in tokens]
             tokens, drawn_from = target.draw(rows, places, logits[:, :width])
-            for index, token, law in zip(indices, tokens, drawn_from, strict=True):
+            for index, token, row in zip(indices, tokens, drawn_from, strict=True):
                 if token is not None:
-                    laws[index].append(law)
+                    probabilities[index].append(row)
             return tokens
 
         drafts = self.write(contexts, texts, limits, take)
-        return [Draft(draft, torch.stack(law) if law else None) for draft, law in zip(drafts, laws, strict=True)]
+        return [Draft(draft, torch.stack(p) if p else None) for draft, p in zip(drafts, probabilities, strict=True)]
 
     @torch.inference_mode()
     def write(

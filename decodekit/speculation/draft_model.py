@@ -2,7 +2,7 @@
 
 The draft model draws as the target draws, with the same processors and the same noise (Leviathan et al. 2023 draw
 independently and accept by a test; here both take the argmax of logits plus one noise, so that they agree wherever the
-two laws are near; "coupled" drafts, Daliri et al. 2024). Greedy targets get greedy drafts by the same rule.
+two distributions are near; "coupled" drafts, Daliri et al. 2024). Greedy targets get greedy drafts by the same rule.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 
 from decodekit.errors import OptionError, VocabularyMismatchError
 from decodekit.models.causal_lm import CausalLM
+from decodekit.sampling.checks import require_integer
 from decodekit.speculation.draft_engine import DraftEngine
 from decodekit.speculation.proposer import Context, Draft
 from decodekit.speculation.text_draft import TextDrafts
@@ -46,9 +47,7 @@ class DraftModel:
     _engine: _Loaded | None = field(init=False, repr=False, compare=False, default=None)
 
     def __post_init__(self) -> None:
-        value = self.num_tokens
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise OptionError(f"num_tokens={value!r} is not an integer from 1 on", at="num_tokens")
+        require_integer("num_tokens", self.num_tokens)
         if not isinstance(self.model, str) and not _is_causal_lm(_inner(self.model)):
             raise OptionError(
                 f"{self.model!r:.60} is no model", at="model", hint='DraftModel(LLM.load("tiny-draft")), or its name'

@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary
 
 from decodekit.errors import OptionError
 from decodekit.models.causal_lm import CausalLM
+from decodekit.sampling.checks import require_integer
 from decodekit.speculation.draft_engine import DraftEngine
 from decodekit.speculation.proposer import Context, Draft
 from decodekit.vocabulary import Vocabulary
@@ -43,13 +44,12 @@ class EarlyExit:
     )
 
     def __post_init__(self) -> None:
-        layer, count = self.layer, self.num_tokens
+        layer = self.layer
         if isinstance(layer, bool) or not isinstance(layer, int | float) or layer == 0:
             raise OptionError(f"layer={layer!r} is neither a number of layers nor a share of them", at="layer")
         if isinstance(layer, float) and not 0 < layer < 1:
             raise OptionError(f"layer={layer!r} is no share between 0.0 and 1.0", at="layer")
-        if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-            raise OptionError(f"num_tokens={count!r} is not an integer from 1 on", at="num_tokens")
+        require_integer("num_tokens", self.num_tokens)
 
     @classmethod
     def of(cls, layer: str = "0.5") -> EarlyExit:
@@ -82,7 +82,7 @@ class EarlyExit:
         return kept
 
     def check_target(self, model: CausalLM, vocabulary: Vocabulary, *, is_greedy: bool) -> None:
-        """Cut the layers out if need be, anew if the model has changed; see `Proposer`."""
+        """Cut the layers out if that was not done, or if the model has changed since; see `ChecksTarget`."""
         from decodekit.models.truncated import first_layers, num_layers
 
         engine = self._engines.get(model)

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from decodekit.errors import DecodekitError, OptionError
+from decodekit.errors import DecodekitError
+from decodekit.sampling.checks import require_integer
 from decodekit.speculation.proposer import Context, Draft
 
-_BLANKS: Final = b" \n\t\r"
+_WHITESPACE: Final = b" \n\t\r"
 
 
 @dataclass(frozen=True)
@@ -17,10 +18,10 @@ class GrammarDraft:
     """Offers the bytes that the constraint leaves no choice about, in the tokens of the tokenizer's own division.
 
     A constraint forces bytes, and the bytes may be written in several ways as tokens, so the tokens are not forced:
-    taking them unseen would move the law. As a draft they are verified, and nothing moves.
+    taking them unseen would change the distribution. As a draft they are verified, and nothing moves.
 
-    Since a guess costs nothing when it is wrong, other spellings are no choice either: a gap is written as the text
-    wrote the last gap after the same byte, without blanks if there was none, and nothing is escaped that need not be.
+    Since a wrong guess costs nothing, one spelling is guessed where there are several: a gap is written as the text
+    wrote the last gap after the same byte, without whitespace if there was none; nothing is escaped without need.
 
     Args:
         max_tokens: most tokens of a draft.
@@ -32,9 +33,7 @@ class GrammarDraft:
     max_tokens: int = 16
 
     def __post_init__(self) -> None:
-        value = self.max_tokens
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise OptionError(f"max_tokens={value!r} is not an integer from 1 on", at="max_tokens")
+        require_integer("max_tokens", self.max_tokens)
 
     def propose(self, contexts: Sequence[Context], limits: Sequence[int]) -> list[Draft]:
         """The scaffolding that follows; see `Proposer.propose`."""
@@ -54,25 +53,26 @@ class GrammarDraft:
 
 @dataclass(slots=True)
 class _Gaps:
-    """The blanks that a text wrote last after each byte that is not one. After a text was taken back it may be wrong,
-    which costs a guess.
+    """The whitespace that a text wrote last after each other byte.
+
+    After a text was taken back it may be wrong, which costs a guess.
     """
 
     num_tokens: int = 0
     after: dict[int, bytes] = field(default_factory=dict)
     _last: int = -1
-    _blanks: bytes = b""
+    _whitespace: bytes = b""
 
     def extend(self, context: Context) -> None:
         assert context.canonical is not None
         for token in context.text[self.num_tokens :]:
             for byte in context.canonical.token_bytes[token] or b"":
-                if byte in _BLANKS:
-                    self._blanks += bytes((byte,))
+                if byte in _WHITESPACE:
+                    self._whitespace += bytes((byte,))
                     continue
                 if self._last >= 0:
-                    self.after[self._last] = self._blanks
-                self._last, self._blanks = byte, b""
+                    self.after[self._last] = self._whitespace
+                self._last, self._whitespace = byte, b""
         self.num_tokens = len(context.text)
 
 

@@ -1,8 +1,8 @@
 """What a caller means by the option `speculate`: names, values, and several of them.
 
 ``"grammar"`` is a proposer by its name, ``"draft-model:tiny-draft,num_tokens=6"`` one with an argument and options (see
-`spelling`), and ``"grammar+prompt-lookup"`` are two joined in one draft. Those of other packages are found as `plugins`
-says.
+`spelling`). A list of proposers is tried in order (`Chain`); ``"grammar+prompt-lookup"`` joins two in one draft
+(`Joined`). Those of other packages are found as `plugins` says.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from functools import partial
 from typing import Any
 
 from decodekit import plugins
-from decodekit.speculation.joined import Joined
-from decodekit.speculation.proposer import Chain, Proposer, no_proposer
+from decodekit.speculation.joined import Chain, Joined
+from decodekit.speculation.proposer import Proposer, no_proposer
 from decodekit.spelling import arguments, read_call, split
 
 

@@ -32,8 +32,8 @@ class Draft:
 
     Args:
         tokens: k of them, in order; none where there is no guess.
-        probabilities: float32 [k, V], the law that each token was drawn from, given the tokens before it; None if they
-            were chosen and not drawn, so that the law is all on the token.
+        probabilities: float32 [k, V], the distribution that each token was drawn from, given the tokens before it; None
+            for tokens that were chosen and not drawn, each with probability 1.
         source: who of several proposers offers it, for the statistics; a `Chain` says it.
         match: how many tokens of the text the guess goes on from, where it was found by a match; 0 if nothing is told.
     """
@@ -50,8 +50,8 @@ class Draft:
         """The first `num_tokens` of it."""
         if num_tokens >= len(self.tokens):
             return self
-        laws = None if self.probabilities is None else self.probabilities[:num_tokens]
-        return Draft(self.tokens[:num_tokens], laws, self.source, self.match)
+        probabilities = None if self.probabilities is None else self.probabilities[:num_tokens]
+        return Draft(self.tokens[:num_tokens], probabilities, self.source, self.match)
 
 
 class Target(Protocol):
@@ -82,7 +82,7 @@ class Target(Protocol):
         """
 
     def draw(self, rows: Sequence[int], drafts: Sequence[Sequence[int]], logits: Tensor) -> tuple[Tokens, Tensor]:
-        """Tokens drawn by its processors and its mask, with noise that it does not use itself, and their laws.
+        """Tokens drawn by its processors and its mask, with noise that it does not use itself, and their distributions.
 
         Args:
             rows, drafts, logits: as for `take`.
@@ -105,7 +105,7 @@ class Context:
         memory: what proposers keep for this row from call to call, each under a key of its own.
         target: how the target takes its tokens, the same for all contexts of a call; None if it is not known.
         row: which of its rows this is.
-        ahead_of: the context of the row itself, where `text` is its text and a guess behind it; see `ahead`.
+        ahead_of: the context of the row itself, where `text` is its text and a guess after it; see `ahead`.
     """
 
     prompt: Sequence[int]
@@ -139,7 +139,7 @@ class Context:
     def ahead(self, tokens: Sequence[int]) -> Context | None:
         """The context that the row will have if its text goes on with `tokens`; None if the constraint refuses them.
 
-        Whoever learns from texts or keeps the list of one looks at `root`: what is guessed here may never come.
+        A proposer that learns from texts, or keeps the list of one, takes them from `root`: a guess may never come.
         """
         matcher = None if self.matcher is None else self.matcher.fork()
         try:
@@ -183,41 +183,6 @@ class ChecksTarget(Protocol):
             vocabulary: its tokens.
             is_greedy: whether it takes the likeliest token.
         """
-
-
-@dataclass(frozen=True)
-class Chain:
-    """Several proposers, tried in order: for each row the first draft with a legal token counts.
-
-    Args:
-        proposers: at least one.
-
-    Raises:
-        OptionError: there is none, or something is no proposer.
-    """
-
-    proposers: tuple[Proposer, ...]
-
-    def __post_init__(self) -> None:
-        for proposer in self.proposers or (None,):
-            if not isinstance(proposer, Proposer):
-                raise no_proposer(proposer)
-
-    def propose(self, contexts: Sequence[Context], limits: Sequence[int]) -> list[Draft]:
-        """For each context the first draft that offers anything."""
-        drafts = [Draft()] * len(contexts)
-        open_rows = [row for row, limit in enumerate(limits) if limit > 0]
-        for source, proposer in zip(source_names(self.proposers), self.proposers, strict=True):
-            if not open_rows:
-                break
-            offers = asked(proposer, [contexts[row] for row in open_rows], [limits[row] for row in open_rows])
-            for row, offer in zip(open_rows, offers, strict=True):
-                draft = offer if offer.source or not offer else replace(offer, source=source)
-                # What was drawn must not be cut for what it is; see `generation.rejection`.
-                is_drawn = draft.probabilities is not None
-                drafts[row] = draft if is_drawn else draft.first(contexts[row].num_legal(draft.tokens))
-            open_rows = [row for row in open_rows if not drafts[row]]
-        return drafts
 
 
 def asked(proposer: Proposer, contexts: Sequence[Context], limits: Sequence[int]) -> list[Draft]:

@@ -1,5 +1,10 @@
 """Suffix decoding: the text goes on as it mostly did after the longest of its endings that came before.
 
+    tokens so far       a b c d   a b c e   x a b c
+    longest ending      a b c came twice before; d followed once, and e, the latest
+    path                e with a share of 1/2 of the places, then x a b c, as that place goes on
+    length              it ends below a share of 0.1, and after 8 tokens for each of the three tokens of the match
+
 The method is that of SuffixDecoding (Oliaro et al. 2024): the longest ending of the text that occurs in the prompt, in
 the text itself or in earlier texts; from there the likeliest path by the counts of what followed; the longer the match,
 the longer the draft. With one occurrence, the latest, it is prompt lookup (Saxena 2023); with a corpus alone it is the
@@ -24,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from decodekit.errors import OptionError
-from decodekit.sampling.checks import is_number
+from decodekit.sampling.checks import is_number, require_integer
 from decodekit.speculation.proposer import Context, Draft
 from decodekit.speculation.suffix_corpus import SEPARATOR, SuffixCorpus, Tokens
 from decodekit.speculation.verification import num_equal
@@ -47,7 +52,7 @@ class Suffix:
         max_match: longer endings are not told apart.
         min_match: shorter ones are no reason to guess.
         tokens_per_match: most tokens of a draft for every token of the match; more save passes and waste tokens.
-        min_probability: the draft ends where less than this part of the places that match goes along.
+        min_probability: the draft ends where a smaller share of the matching places continues with it.
         corpus: texts of other rows; what a row came to is added when it has finished. None looks at the row alone.
 
     Raises:
@@ -63,9 +68,7 @@ class Suffix:
 
     def __post_init__(self) -> None:
         for name in ("max_tokens", "max_match", "min_match"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise OptionError(f"{name}={value!r} is not an integer from 1 on", at=name)
+            require_integer(name, getattr(self, name))
         if self.min_match > self.max_match:
             raise OptionError(f"min_match={self.min_match} is above max_match={self.max_match}", at="min_match")
         if not is_number(self.tokens_per_match) or not self.tokens_per_match > 0:
@@ -84,7 +87,7 @@ class Suffix:
     def _draft(self, context: Context, limit: int) -> Draft:
         row = context.memory.get(self)
         if row is None:
-            row = context.memory[self] = _Row(context)
+            row = context.memory[self] = RowTokens(context)
             if self.corpus is not None:
                 # The list grows on with its row, so that the end of the text is in it when the row has gone.
                 weakref.finalize(row, self.corpus.add, context.root.text).atexit = False
@@ -102,7 +105,7 @@ class Suffix:
 
 
 def longest_match(tokens: Tokens, text: Tokens, max_match: int) -> tuple[Places, int]:
-    """Where the longest ending of `text` occurs in `tokens` with another token behind it.
+    """Where the longest ending of `text` occurs in `tokens` with another token after it.
 
     Args:
         tokens: int32 [n].
@@ -110,7 +113,7 @@ def longest_match(tokens: Tokens, text: Tokens, max_match: int) -> tuple[Places,
         max_match: longer endings are not told apart.
 
     Returns:
-        The indices of the tokens behind it, ascending, and its length; none and 0 if the last token does not occur.
+        The indices of the tokens after it, ascending, and its length; none and 0 if the last token does not occur.
     """
     if not len(tokens) or not len(text):
         return np.empty(0, np.intp), 0
@@ -160,8 +163,12 @@ def likeliest_path(tokens: Tokens, places: Places, max_tokens: int, min_probabil
     return path, expected
 
 
-class _Row:
-    """Prompt and text of a row in one array that has room to grow."""
+class RowTokens:
+    """Prompt and text of a row in one array that has room to grow.
+
+    Args:
+        context: of the row.
+    """
 
     def __init__(self, context: Context) -> None:
         self._num_prompt_tokens = len(context.prompt)

@@ -10,12 +10,12 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from decodekit.errors import OptionError
+from decodekit.sampling.checks import require_integer
 
 Tokens = npt.NDArray[np.int32]
 
 SEPARATOR: Final = -1
-"""Stands behind every text, and is no token."""
+"""Stands after every text; not a token."""
 
 
 class SuffixCorpus:
@@ -32,8 +32,7 @@ class SuffixCorpus:
     """
 
     def __init__(self, max_tokens: int = 65_536) -> None:
-        if not isinstance(max_tokens, int) or isinstance(max_tokens, bool) or max_tokens < 2:
-            raise OptionError(f"max_tokens={max_tokens!r} is not an integer from 2 on", at="max_tokens")
+        require_integer("max_tokens", max_tokens, 2)
         self.max_tokens = max_tokens
         # Rows that have gone add from a garbage collection, in the middle of anything, so that adding takes no lock.
         self._added: deque[Tokens] = deque()
@@ -43,7 +42,7 @@ class SuffixCorpus:
 
     @property
     def tokens(self) -> Tokens:
-        """All texts, the oldest first, with a separator behind each; int32 [n], never written to again.
+        """All texts, the oldest first, with a separator after each; int32 [n], never written to again.
 
         Costs a copy of the whole store after texts were added.
         """

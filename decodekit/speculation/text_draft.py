@@ -26,7 +26,7 @@ from decodekit.speculation.proposer import Context, Draft
 from decodekit.vocabulary import Vocabulary
 
 _OPEN: Final = (4, WINDOW // 2, WINDOW)
-"""So many of the last tokens may be divided anew when bytes follow; more are tried where fewer are no boundary."""
+"""Numbers of last tokens that may be divided again when bytes follow, tried in turn until one begins at a boundary."""
 
 
 class TextDrafts:
@@ -64,7 +64,7 @@ class TextDrafts:
         target = context.target.vocabulary
         row = context.memory.get(self)
         if row is None:
-            row = context.memory[self] = _Row(target.decode(context.prompt), self._tokenizer, self._canonical)
+            row = context.memory[self] = _DraftText(target.decode(context.prompt), self._tokenizer, self._canonical)
         return row.read(target.decode(context.text))
 
     def _likeliest(self, indices: Sequence[int], drafts: Sequence[Sequence[int]], logits: Tensor) -> list[int | None]:
@@ -82,8 +82,8 @@ class TextDrafts:
         return context.canonical.after(before, data) or context.canonical.after((), data)
 
 
-class _Row:
-    """A text in tokens of the draft model, divided anew only where it changes: its cache is kept for the rest.
+class _DraftText:
+    """A text in tokens of the draft model, divided again only where it changes; the cache is kept for the rest.
 
     Args:
         prompt: what comes before the text; special tokens of the target are no part of it.

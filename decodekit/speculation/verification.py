@@ -1,25 +1,31 @@
 """Verification: how much of a draft is kept, and which token comes next.
 
+    text so far           The cat
+    draft                 sat   on    a    mat
+    target's own choice   sat   on    the  hat   .        one forward pass over text and draft, five choices
+                           =     =     x
+    what comes out        sat   on    the                 after "the", "mat" was never asked about in the right text
+
 *Coupled match*, the default: the target takes its own token at every place of the draft, with the noise that belongs to
-the place, (seed, sequence, position). The draft is kept while it agrees; where it does not, the target's token stands.
-So every token that comes out is the target's own, taken from the right prefix with the right noise: the draft decides
-how many come out of one forward pass and never which. It needs no probabilities of the draft, and holds for every
-processor, every constraint and every selector that is a function of its row.
+the place, (seed, sequence, position). The draft is kept while it agrees; at the first difference the target's token is
+taken. So every token that comes out is the target's own, taken after the right prefix with the right noise: the draft
+decides how many tokens come out of one forward pass, and never which. It needs no probabilities of the draft, and holds
+for every processor, every constraint and every selector that is a function of its row.
 
 *Rejection* (Leviathan et al. 2023, Chen et al. 2023), an option of strategies that draw from the softmax p of the
-processed row: a token x that the draft drew from a law q of its own is kept with probability min(1, p(x) / q(x)), else
-one is drawn from what p has more than q. Any token t then comes with
+processed row. A token x that the draft drew from a distribution q of its own is kept with probability
+min(1, p(x) / q(x)); otherwise one is drawn from what p has more than q. Any token t then comes with
 
     q(t) min(1, p(t) / q(t)) + (1 - sum over x of min(p(x), q(x))) (p(t) - q(t))+ / (sum over x of (p(x) - q(x))+)
     = min(p(t), q(t)) + (p(t) - q(t))+ = p(t),
 
-since both sums in the second term are one number. The law is that of coupled match; a draft token is kept at least as
-often (with the sum of min(p, q), which nothing can exceed). But which token comes depends on the draft, so that the
-text is another one where the draft is, and where it ends.
+since both sums in the second term are one number. The distribution is that of coupled match. A draft token is kept at
+least as often: with the sum of min(p, q), which nothing can exceed. But which token comes depends on the draft: with
+another draft, or one of another length, the text is another one.
 
-A token that was chosen and not drawn has q = 1: it is kept with probability p(x), else p without x is drawn from. That
-is what coupled match does, whose choice is x with probability p(x). So of such drafts nothing has to be known, and the
-text does not depend on them under either rule.
+A token that was chosen and not drawn has q = 1: it is kept with probability p(x); otherwise one is drawn from p without
+x. Coupled match does the same: its choice is x with probability p(x). So nothing has to be known of such drafts, and
+the text does not depend on them under either rule.
 """
 
 from __future__ import annotations
@@ -51,26 +57,26 @@ def coupled_match(draft: Sequence[int], target: Sequence[T]) -> Sequence[T]:
 
 
 def is_accepted(p: Tensor, q: Tensor, uniforms: Tensor) -> Tensor:
-    """Whether tokens are kept: with probability min(1, p / q), bool [N].
+    """Whether tokens are kept: with probability min(1, p / q), bool [N] (Leviathan et al. 2023, algorithm 1).
 
     Strict, so that a token with p = 0 is never kept.
 
     Args:
-        p: [N], the probability of each token under the law of its place.
-        q: [N], its probability under the law that it was drawn from, above 0.
-        uniforms: [N], strictly between 0 and 1, independent of the token.
+        p: float [N], the probability of each token under the distribution of its place.
+        q: float [N], its probability under the distribution that it was drawn from, above 0.
+        uniforms: float [N], strictly between 0 and 1, independent of the token.
     """
     return uniforms * q < p
 
 
 def residual(p: Tensor, q: Tensor) -> Tensor:
-    """The law of what replaces a token that was not kept: (p - q)+ over its sum, [N, V].
+    """The distribution of what replaces a token that was not kept: (p - q)+ over its sum, float [N, V].
 
-    Where p is nowhere above q the two are equal but for rounding, and the law is p.
+    Where p is nowhere above q the two are equal but for rounding, and the distribution is p.
 
     Args:
-        p: [N, V], the law of each place.
-        q: [N, V], the law that the token was drawn from.
+        p: float [N, V], the distribution of each place.
+        q: float [N, V], the distribution that the token was drawn from.
     """
     rest = (p - q).clamp(min=0)
     mass = rest.sum(dim=-1, keepdim=True)

@@ -1,17 +1,12 @@
 """Which token is taken: strategies as frozen values, and the names by which they are found."""
 
-from decodekit.generation.beam import Beam
-from decodekit.generation.contrastive import ContrastiveSearch
 from decodekit.sampling.named import Processors
 from decodekit.strategy.base import PROPOSERS, Strategy, check_seed
+from decodekit.strategy.beam import Beam
 from decodekit.strategy.contrast import Amateur, DoLa, Guidance
-from decodekit.strategy.names import (
-    GENERATION_OPTIONS,
-    all_option_names,
-    available_strategies,
-    resolve_strategy,
-    strategy_factory,
-)
+from decodekit.strategy.contrastive import ContrastiveSearch
+from decodekit.strategy.generate_options import GENERATION_OPTIONS, GenerateKeywords, GenerateOptions, StrategyLike
+from decodekit.strategy.names import all_option_names, available_strategies, resolve_strategy, strategy_factory
 from decodekit.strategy.particles import Particles
 from decodekit.strategy.several import BestOf, SelfConsistency
 from decodekit.strategy.spelled import CONTRASTS, spelled_strategy
@@ -26,6 +21,8 @@ __all__ = [
     "BestOf",
     "ContrastiveSearch",
     "DoLa",
+    "GenerateKeywords",
+    "GenerateOptions",
     "Greedy",
     "Guidance",
     "Mirostat",
@@ -34,6 +31,7 @@ __all__ = [
     "Sample",
     "SelfConsistency",
     "Strategy",
+    "StrategyLike",
     "all_option_names",
     "available_strategies",
     "can_redraw",

@@ -19,10 +19,11 @@ and name it in the entry-point group ``decodekit.strategies`` to find it by name
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import Field, fields, is_dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from torch import Tensor
 
@@ -30,7 +31,7 @@ from decodekit.errors import DecodekitError, OptionError
 from decodekit.generation.settings import NoiseKeys
 from decodekit.models.contrast import Contrast, is_contrast
 from decodekit.sampling import Candidates, Pipeline
-from decodekit.sampling.mirostat import Mirostat as MirostatLaw
+from decodekit.sampling.mirostat import Mirostat as Truncation
 from decodekit.speculation import (
     Adaptive,
     DraftModel,
@@ -44,6 +45,8 @@ from decodekit.speculation import (
 from decodekit.speculation.names import ByOptions
 from decodekit.speculation.proposer import Speculate
 from decodekit.speculation.verification import Verify
+
+Factory = TypeVar("Factory", bound=Callable[..., Any])
 
 
 def _early_exit(layer: str = "0.5", num_tokens: int = 4) -> EarlyExit:
@@ -75,10 +78,10 @@ class Strategy(ABC):
     changes a text, only how many forward passes the text costs.
 
     `verify` says how guesses are verified: ``"coupled"``, or ``"rejection"`` for strategies whose `select` draws from
-    the softmax of its scores. With the second the law of the texts is the same, and each text is a function of the
-    seed, the proposer and all that decides where a draft ends; see `speculation.verification`.
+    the softmax of its scores. With the second the distribution of the texts is the same, and each text is a function of
+    the seed, the proposer and all that decides where a draft ends; see `speculation.verification`.
 
-    `contrast` changes the law of the model before anything else: `Guidance`, `DoLa` or `Amateur`.
+    `contrast` changes the distribution of the model before anything else: `Guidance`, `DoLa` or `Amateur`.
     """
 
     name: ClassVar[str]
@@ -97,13 +100,13 @@ class Strategy(ABC):
         """Token ids, int64 [N], for processed logits; see `generation.settings.Selector`."""
 
     @property
-    def mirostat(self) -> MirostatLaw | None:
+    def mirostat(self) -> Truncation | None:
         """A truncation that adapts to the text, after the pipeline; None but for `Mirostat`."""
         return None
 
     @property
     def num_samples(self) -> int:
-        """How many texts of a prompt are decoded; see `generation.families`."""
+        """How many texts of a prompt are decoded; see `generation.samples`."""
         return 1
 
     @property
@@ -123,7 +126,7 @@ class Strategy(ABC):
 
 
 def check_contrast(contrast: object, faults: list[DecodekitError]) -> None:
-    """Add a fault if `contrast` is neither None nor a value that changes a law."""
+    """Add a fault if `contrast` is neither None nor a value that changes a distribution."""
     if contrast is not None and not is_contrast(contrast):
         cause = f"contrast={contrast!r:.60} is no contrast"
         faults.append(OptionError(cause, at="contrast", hint="Guidance(scale=1.5), DoLa(), Amateur(llm)"))
@@ -133,3 +136,15 @@ def check_seed(seed: object, faults: list[DecodekitError]) -> None:
     """Add a fault if `seed` is not an integer of 63 bits."""
     if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 1 << 63:
         faults.append(OptionError(f"seed={seed!r} is not an integer from 0 to 2**63 - 1", at="seed"))
+
+
+def accepting(*others: inspect.Parameter) -> Callable[[Factory], Factory]:
+    """Say which options a function takes by ``**options``: `inspect.signature` finds them behind its own."""
+
+    def named(make: Factory) -> Factory:
+        own = (one for one in inspect.signature(make).parameters.values() if one.kind is not one.VAR_KEYWORD)
+        every = {one.name: one.replace(kind=one.KEYWORD_ONLY) for one in (*own, *others)}
+        make.__signature__ = inspect.Signature([*every.values()])  # type: ignore[attr-defined]
+        return make
+
+    return named

@@ -1,4 +1,4 @@
-"""The option `contrast`: the law that tokens are taken from is that of the model against another one.
+"""The option `contrast`: the distribution that tokens are taken from is that of the model against another one.
 
 Each value makes a model of a model (`models.guidance`, `models.dola`, `models.amateur`), so that everything else goes
 on as before: penalties, constraint, temperature and truncation see the logits of the contrast, and so do `logprobs=`.
@@ -31,8 +31,9 @@ if TYPE_CHECKING:
 class Guidance:
     """Classifier-free guidance (Sanchez et al. 2023): away from what would follow another prompt.
 
-    The law is u + scale (c - u), with log-probabilities c after the prompt and u after the negative one. Both are read
-    in one forward pass, which has twice the rows. As in transformers (`guidance_scale`, `negative_prompt_ids`).
+    The distribution is that of u + scale (c - u), with log-probabilities c after the prompt and u after the negative
+    one. Both are read in one forward pass, which has twice the rows. As in transformers (`guidance_scale`,
+    `negative_prompt_ids`).
 
     Args:
         scale: above 1 the prompt is followed more closely; 0 follows the negative prompt.
@@ -122,7 +123,8 @@ class DoLa:
         faults: list[DecodekitError] = []
         given: Any = self.layers
         final_norm: Any = self.final_norm
-        if given not in ("low", "high") and (
+        is_named = isinstance(given, str) and given in ("low", "high")
+        if not is_named and (
             isinstance(given, str)
             or not isinstance(given, Sequence)
             or not given
@@ -153,8 +155,9 @@ class DoLa:
 class Amateur:
     """Contrastive decoding (Li et al. 2023): against a weaker model, whose habits are subtracted.
 
-    The law is (1 + beta) e - beta a of the tokens that the expert finds plausible, with log-probabilities e and a
-    (O'Brien & Lewis 2023; with a large beta the original of Li et al.). Both models read every token.
+    The distribution is that of (1 + beta) e - beta a of the tokens that the expert finds plausible, with
+    log-probabilities e and a (O'Brien & Lewis 2023; with a large beta the original of Li et al.). Both models read
+    every token.
 
     Args:
         model: the amateur, an `LLM` of the same vocabulary, or the name of a model, which is loaded when it is first

@@ -6,50 +6,72 @@ Those of other packages are found as `plugins` says.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial, wraps
 from typing import Any
 
 from decodekit import plugins
 from decodekit.errors import DecodekitError, OptionError, PluginError, UselessOptionError, raise_faults
-from decodekit.generation.beam import Beam
-from decodekit.generation.contrastive import ContrastiveSearch
 from decodekit.sampling import LogitsProcessor, Pipeline
 from decodekit.sampling.checks import plain
-from decodekit.sampling.named import Processors
-from decodekit.strategy.base import Strategy
+from decodekit.strategy.base import Strategy, accepting
+from decodekit.strategy.beam import Beam
+from decodekit.strategy.contrastive import ContrastiveSearch
+from decodekit.strategy.generate_options import StrategyLike
 from decodekit.strategy.particles import Particles
-from decodekit.strategy.remedies import (
-    GENERATION_OPTIONS as GENERATION_OPTIONS,
-)
 from decodekit.strategy.remedies import (
     GUESSING,
     Site,
-    Style,
     own_options,
     unknown_option,
     useless_with_greedy_hint,
 )
-from decodekit.strategy.several import BestOf, SelfConsistency, WithSampleOptions
-from decodekit.strategy.speculative import Speculative
+from decodekit.strategy.several import BestOf, OverSamples, SelfConsistency
+from decodekit.strategy.speculative import speculative
 from decodekit.strategy.spelled import read_options, spelled_strategy
 from decodekit.strategy.tokenwise import Greedy, Mirostat, Sample
 
-Strategy.register(Beam)  # a search of its own, with its options beside it
-Strategy.register(ContrastiveSearch)
+
+def _over_samples(kind: Callable[..., OverSamples]) -> Callable[..., Strategy]:
+    """What the name of a strategy over samples stands for: its own options and those of `Sample`, side by side.
+
+    Samples of another strategy are asked for by ``strategy=``, with its name in place of the options of `Sample`.
+    """
+    own = inspect.signature(kind).parameters
+    sample = [one for one in inspect.signature(Sample).parameters.values() if one.name != "num_return_sequences"]
+
+    @accepting(*sample, *own.values())
+    def make(**options: Any) -> Strategy:
+        of_kind = {name: value for name, value in options.items() if name in own}
+        rest = {name: value for name, value in options.items() if name not in own}
+        faults: list[DecodekitError] = []
+        made: Strategy = Sample()
+        try:
+            made = resolve_strategy(of_kind.pop("strategy"), rest) if "strategy" in of_kind else Sample(**rest)
+        except DecodekitError as error:
+            faults.append(error)
+        try:
+            made = kind(strategy=made, **of_kind)
+        except DecodekitError as error:
+            faults.append(error)
+        raise_faults(faults)
+        return made
+
+    return make
+
 
 _BUILT_IN: dict[str, Callable[..., Any]] = {
     "greedy": Greedy,
     "sample": Sample,
     "prompt-lookup": partial(Greedy, speculate="prompt-lookup"),
     "suffix": partial(Greedy, speculate="suffix"),
-    "speculative": Speculative(),
+    "speculative": speculative,
     "mirostat": Mirostat,
     "beam": Beam,
     "contrastive": ContrastiveSearch,
-    "best-of": WithSampleOptions(BestOf),
-    "self-consistency": WithSampleOptions(SelfConsistency),
-    "particles": WithSampleOptions(Particles),
+    "best-of": _over_samples(BestOf),
+    "self-consistency": _over_samples(SelfConsistency),
+    "particles": _over_samples(Particles),
 }
 
 
@@ -58,12 +80,12 @@ def available_strategies() -> list[str]:
     return plugins.available("strategy", _BUILT_IN)
 
 
-def resolve_strategy(strategy: str | Strategy | Beam | Processors, options: Mapping[str, Any]) -> Strategy:
+def resolve_strategy(strategy: StrategyLike, options: Mapping[str, Any]) -> Strategy:
     """The strategy that a caller means.
 
     Args:
-        strategy: a name, possibly with options and who guesses ahead (``"sample:temperature=0.7+suffix"``, see
-            `spelled`), a value, or processors to sample with.
+        strategy: a name, possibly with options and a proposer (``"sample:temperature=0.7+suffix"``, see `spelled`), a
+            value, or processors to sample with.
         options: keyword options for a strategy given by name.
 
     Raises:
@@ -76,7 +98,10 @@ def resolve_strategy(strategy: str | Strategy | Beam | Processors, options: Mapp
         raise_faults([OptionError(f"{option} is given twice", at=strategy) for option in twice])
         return _named(name, given, options)
     if isinstance(strategy, Strategy):
-        raise_faults([_beside(option, value, strategy) for option, value in options.items()])
+        cause = f"is given beside strategy={strategy!r:.200}, which is complete"
+        hint = "{} inside the strategy, or the strategy by its name"
+        site = Site(_name_of(type(strategy)), _options_of(type(strategy)), {}, _BUILT_IN, "value")
+        raise_faults(_beside(options, site, _options_of(type(strategy)), cause, hint))
         return strategy
     if isinstance(strategy, Pipeline | LogitsProcessor | list | tuple):
         faults: list[DecodekitError] = []
@@ -85,16 +110,10 @@ def resolve_strategy(strategy: str | Strategy | Beam | Processors, options: Mapp
             made = Sample(processors=strategy)
         except DecodekitError as error:
             faults.append(error)
+        cause = "is given beside processors, which are the whole strategy"
+        hint = 'strategy="sample", {}=..., processors=...'
         site = Site("sample", (), {}, _BUILT_IN)
-        accepted = inspect.signature(Sample).parameters
-        for option, value in options.items():
-            if option in accepted:
-                cause = f"{option}={value!r:.60} is given beside processors, which are the whole strategy"
-                hint = f'strategy="sample", {option}=..., processors=...'
-                faults.append(OptionError(cause, at=option, hint=hint))
-            else:
-                faults.append(unknown_option(option, value, site))
-        raise_faults(faults)
+        raise_faults([*faults, *_beside(options, site, _options_of(Sample), cause, hint)])
         assert made is not None
         return made
     raise OptionError(
@@ -104,17 +123,23 @@ def resolve_strategy(strategy: str | Strategy | Beam | Processors, options: Mapp
     )
 
 
-def _beside(option: str, value: Any, strategy: Any) -> OptionError:
-    """The fault of an option beside a strategy that is a value."""
-    name = getattr(type(strategy), "name", type(strategy).__name__)
-    accepted = inspect.signature(type(strategy)).parameters
-    if option in accepted:
-        return OptionError(
-            f"{option}={value!r:.60} is given beside strategy={strategy!r:.200}, which is complete",
-            at=option,
-            hint=f"{option} inside the strategy, or the strategy by its name",
-        )
-    return unknown_option(option, value, Site(name, accepted, {}, _BUILT_IN, "value"))
+def _beside(
+    options: Mapping[str, Any], site: Site, accepted: Collection[str], cause: str, hint: str
+) -> list[DecodekitError]:
+    """The faults of options that are given beside a strategy that is whole.
+
+    Args:
+        options: what was given.
+        site: where.
+        accepted: the options that could stand inside the strategy.
+        cause, hint: of the fault of one of these.
+    """
+    return [
+        OptionError(f"{option}={value!r:.60} {cause}", at=option, hint=hint.format(option))
+        if option in accepted
+        else unknown_option(option, value, site)
+        for option, value in options.items()
+    ]
 
 
 def strategy_factory(name: str) -> Callable[..., Any]:
@@ -135,37 +160,24 @@ def _named(name: str, inside: Mapping[str, Any], beside: Mapping[str, Any]) -> S
 
     Args:
         name: the name.
-        inside: the options that stand in the text that spells the strategy.
+        inside: the options in the text that spells the strategy.
         beside: those given as keywords.
     """
     factory = strategy_factory(name)
-    accepted = inspect.signature(factory).parameters
+    accepted = _options_of(factory)
     options = {option: plain(value) for option, value in {**inside, **beside}.items()}
     given = {option: value for option, value in options.items() if option in accepted}
-    is_greedy = factory in (Greedy, _BUILT_IN["prompt-lookup"], _BUILT_IN["suffix"])
     faults: list[DecodekitError] = []
+    if name in GUESSING and "speculate" in options:
+        cause = f"strategy {name!r} has a proposer already, {options.pop('speculate')!r:.60} would be a second one"
+        faults.append(OptionError(cause, at="speculate", hint='strategy="greedy" or "sample" with this proposer'))
     for option, value in options.items():
-        if option == "speculate" and name in GUESSING:
-            cause = f"strategy {name!r} has a proposer already, {value!r:.60} would be a second one"
-            faults.append(OptionError(cause, at=option, hint='strategy="greedy" or "sample" with this proposer'))
-            continue
-        if option in accepted:
-            continue
-        style: Style = "text" if option in inside else "call"
-        site = Site(name, accepted, given, _BUILT_IN, style)
-        if is_greedy and option in _OF_SAMPLE and not (option == "num_return_sequences" and value == 1):
-            hint, remedy = useless_with_greedy_hint(option, value, site)
-            useless = UselessOptionError(
-                f"{option}={value!r:.60} has no effect with greedy decoding.", at=option, hint=hint
-            )
-            useless.remedy = remedy
-            faults.append(useless)
-        else:
-            faults.append(unknown_option(option, value, site))
+        if option not in accepted:
+            site = Site(name, accepted, given, _BUILT_IN, "text" if option in inside else "call")
+            faults.append(_useless(option, value, site) or unknown_option(option, value, site))
+    known = read_options({option: value for option, value in options.items() if option in accepted}, faults)
     strategy: Strategy | None = None
     try:
-        known = {option: value for option, value in given.items() if not (option == "speculate" and name in GUESSING)}
-        known = read_options(known, faults)
         strategy = plugins.called("strategy", name, factory, lambda made: isinstance(made, Strategy), known)
     except OptionError as error:
         faults.append(error)
@@ -174,7 +186,25 @@ def _named(name: str, inside: Mapping[str, Any], beside: Mapping[str, Any]) -> S
     return strategy
 
 
-_OF_SAMPLE = inspect.signature(Sample).parameters
+def _useless(option: str, value: Any, site: Site) -> OptionError | None:
+    """The fault of an option of sampling that is given to greedy decoding; None for any other."""
+    if site.name not in ("greedy", "prompt-lookup", "suffix") or option not in _options_of(Sample):
+        return None
+    if option == "num_return_sequences" and value == 1:
+        return None
+    hint, remedy = useless_with_greedy_hint(option, value, site)
+    useless = UselessOptionError(f"{option}={value!r:.60} has no effect with greedy decoding.", at=option, hint=hint)
+    useless.remedy = remedy
+    return useless
+
+
+def _options_of(factory: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    """The options that a strategy is made of."""
+    return inspect.signature(factory).parameters
+
+
+def _name_of(kind: type[Any]) -> str:
+    return getattr(kind, "name", kind.__name__)
 
 
 def all_option_names() -> set[str]:
@@ -183,19 +213,20 @@ def all_option_names() -> set[str]:
 
 
 def _answering(kind: type[Any]) -> None:
-    """Let a class of strategies answer an option that it does not have with what to write instead.
+    """Let the constructor of a strategy answer an option that it does not have with what to write instead.
 
-    Numbers of numpy and torch become numbers of Python, so that a strategy is a plain value.
+    The answer names the other strategies, so it is given here, where all are known. Numbers of numpy and torch become
+    numbers of Python, so a strategy is a plain value.
     """
-    make = kind.__init__
-    accepted = inspect.signature(kind).parameters
+    make, accepted = kind.__init__, _options_of(kind)
 
     @wraps(make)
     def init(self: Any, *values: Any, **options: Any) -> None:
-        faults: list[DecodekitError] = []
         given = {option: plain(value) for option, value in options.items() if option in accepted}
         site = Site(kind.name, accepted, given, _BUILT_IN, "class")
-        faults += [unknown_option(option, value, site) for option, value in options.items() if option not in accepted]
+        faults: list[DecodekitError] = [
+            unknown_option(option, value, site) for option, value in options.items() if option not in accepted
+        ]
         try:
             make(self, *map(plain, values), **given)
         except OptionError as error:

@@ -2,44 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, get_args
 
 from decodekit.errors import DecodekitError, OptionError, UselessOptionError, raise_faults
-from decodekit.generation.particles import ParticleOptions
+from decodekit.generation.particle_filter import Method, ParticleFilter, ParticleOptions, Returns
+from decodekit.generation.resampling import Resample
+from decodekit.sampling.checks import is_number
+from decodekit.strategy.searching import Searching
 from decodekit.strategy.several import OverSamples
 from decodekit.strategy.tokenwise import Sample
 
 if TYPE_CHECKING:
-    from decodekit.generation.batch import Update
     from decodekit.generation.search import SearchCall
-    from decodekit.generation.sequence import Request
     from decodekit.generation.settings import Settings
     from decodekit.models.causal_lm import CausalLM
     from decodekit.strategy.base import Strategy
 
 
 @dataclass(frozen=True, repr=False)
-class Particles(OverSamples, ParticleOptions):
-    """A text from the law of the model given that the constraint holds, which masking alone does not give.
+class Particles(OverSamples, Searching, ParticleOptions):
+    """A text from the distribution of the model given that the constraint holds, which masking alone does not give.
 
-    What law that is, and how weights and draws come to it, is said in `generation.particles`. `Completion.score` is the
+    The distribution, the weights and the draws are explained in `generation.particle_filter`. `Completion.score` is the
     share of the weight that the text has, in all its divisions into tokens; `Completion.others` has the other texts;
     `Stats.particles` has the estimate of the probability that the constraint holds. Nothing is streamed before the end.
     A text that a guard refuses, or that `max_new_tokens` cuts before it has ended, has no weight.
 
     Args:
-        num_particles: how many, at least 2; each is a row of the cache. The law is exact as they become many.
-        method: ``"smc"`` draws tokens from the masked law and weighs by the mass that the mask leaves; ``"awrs"`` draws
-            by rejection, asking the constraint about single tokens, with an unbiased estimate of that mass as weight.
-        resample: how particles are drawn anew; see `generation.particles.ancestors`.
+        num_particles: how many, at least 2; each is a row of the cache. The distribution is exact as they become many.
+        method: ``"smc"`` draws tokens from the masked distribution and weighs by the mass that the mask leaves;
+            ``"awrs"`` draws by rejection, asking the constraint about single tokens, with an unbiased estimate of that
+            mass as weight.
+        resample: how particles are drawn anew; see `generation.resampling.ancestors`.
         threshold: they are when the effective sample size falls below this share of their number; 0 is never.
         returns: the text that is handed out: ``"draw"``, one drawn by weight; ``"best"``, that with most weight.
         predicate: with ``"awrs"``, a function of the bytes of the text so far and whether it ends there, which says
             whether it is legal; instead of a constraint or beside it. It must refuse every text whose beginnings it
             refuses. Under a predicate alone, a text that `max_new_tokens` cuts keeps its weight.
-        strategy: the law of a token without the mask: a `Sample`, without speculation.
+        strategy: the distribution of a token without the mask: a `Sample`, without speculation.
 
     Raises:
         OptionError: with all options that are out of range or in conflict.
@@ -61,13 +63,30 @@ class Particles(OverSamples, ParticleOptions):
             faults.append(OptionError(cause, at="speculate", hint="no speculate="))
         raise_faults(faults)
 
-    def decode(
-        self, model: CausalLM, settings: Settings, num_prompts: int, requests: Iterable[Request | DecodekitError]
-    ) -> Iterator[Update]:
-        """Continue the prompts of a stream; see `generation.search.Search`."""
-        from decodekit.generation.particle_batch import ParticleBatch
+    def _option_faults(self) -> Iterator[DecodekitError]:
+        for name, kinds in (("method", Method), ("resample", Resample), ("returns", Returns)):
+            value = getattr(self, name)
+            if value not in get_args(kinds):
+                names = ", ".join(f'"{one}"' for one in get_args(kinds))
+                yield OptionError(f"{name}={value!r} is none of {names}", at=name)
+        if not is_number(self.threshold) or not 0 <= self.threshold <= 1:
+            yield OptionError(f"threshold={self.threshold!r} is no number from 0 to 1", at="threshold")
+        elif self.threshold == 0 and self.resample != "systematic":
+            cause = f"resample={self.resample!r} has no effect with threshold=0, which never draws anew"
+            yield UselessOptionError(cause, at="resample")
+        predicate: object = self.predicate
+        if predicate is not None and not callable(predicate):
+            yield OptionError(f"predicate={predicate!r:.60} is no function of bytes and a bool", at="predicate")
+        elif predicate is not None and self.method == "smc":
+            yield OptionError(
+                "a predicate has no mask: it would have to be asked about every token of the vocabulary",
+                at="predicate",
+                hint='method="awrs", which asks about the tokens that are drawn',
+            )
 
-        return ParticleBatch(model, settings, self, num_prompts, requests).run()
+    def policy(self, model: CausalLM, settings: Settings) -> ParticleFilter:
+        """A row for each particle."""
+        return ParticleFilter(model, settings, self)
 
     def refusals(self, call: SearchCall) -> Iterator[DecodekitError]:
         """Options that particles do not have, and texts that may be anything."""
@@ -77,21 +96,10 @@ class Particles(OverSamples, ParticleOptions):
                 at="strategy",
                 hint='constraint=, or strategy="sample"',
             )
-        if call.on_length == "close":
-            yield OptionError(
-                'on_length="close" and particles cannot be combined: it masks by the budget, which is no constraint',
-                at="on_length",
-                hint="bounds on lengths in the constraint; texts that were cut have no weight",
-            )
-        if call.fast_forward == "canonical":
-            yield OptionError(
-                'fast_forward="canonical" and particles cannot be combined: weights need the law of every token',
-                at="fast_forward",
-                hint='fast_forward="exact"',
-            )
-        if call.max_rollbacks is not None:
-            yield UselessOptionError(
-                f"max_rollbacks={call.max_rollbacks} has no effect on particles: "
-                "a text that a guard refuses has no weight",
-                at="max_rollbacks",
-            )
+        yield from call.unsupported(
+            "particles",
+            closing="bounds on lengths in the constraint; texts that were cut have no weight",
+            why_closing="it masks by the budget, which is no constraint",
+            canonical="weights need the law of every token",
+            rollbacks="on particles: a text that a guard refuses has no weight",
+        )

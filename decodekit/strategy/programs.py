@@ -15,8 +15,8 @@ _KNOWN: Final = ("decodekit", "builtins", "torch", "functools")  # whose version
 def programs_of(strategy: Any) -> dict[str, str]:
     """What a strategy brings along that its options name and do not say, each with a digest.
 
-    Classes of installed packages, by their code, and further models that the law depends on, by their weights: the
-    amateur of a contrast, and with ``verify="rejection"`` whoever guesses ahead. Other guesses never change a text.
+    Classes of installed packages, by their code, and further models that the distribution depends on, by their weights:
+    the amateur of a contrast, and with ``verify="rejection"`` whoever guesses ahead. Other guesses never change a text.
     """
     from decodekit.speculation.draft_model import DraftModel
     from decodekit.strategy.contrast import Amateur

@@ -1,8 +1,8 @@
 """What to write in place of an option that a strategy does not have.
 
 An option may be unknown for four reasons, each with its own answer: it belongs to another strategy, it is another
-library's (`known_options`), it is misspelled, or nobody has it. A remedy is tried before it is told: the strategy that
-it speaks of is made with it, so that no advice is refused.
+library's (`known_options`), it is misspelled, or nobody has it. A remedy is tried first: the strategy that it
+names is made with it, so no advice is refused.
 """
 
 from __future__ import annotations
@@ -18,25 +18,11 @@ from decodekit import sampling
 from decodekit.errors import DecodekitError, OptionError
 from decodekit.plugins import nearest
 from decodekit.spelling import read_value
-from decodekit.strategy.known_options import KNOWN_OPTIONS, Answer, Code, answer, shown
+from decodekit.strategy.generate_options import GENERATION_OPTIONS
+from decodekit.strategy.known_options import Answer, Code, answer, known_options, shown
 
 Factories: TypeAlias = Mapping[str, Callable[..., Any]]
 Style: TypeAlias = Literal["call", "text", "class", "value"]
-
-GENERATION_OPTIONS: Final = (
-    "strategy",
-    "constraint",
-    "max_new_tokens",
-    "stop",
-    "seed",
-    "logprobs",
-    "on_length",
-    "on_error",
-    "max_rollbacks",
-    "fast_forward",
-    "batch_size",
-)
-"""Options of `LLM.generate` that do not belong to a strategy."""
 
 GUESSING: Final = ("prompt-lookup", "suffix", "speculative")
 """Names of strategies that bring their proposer along."""
@@ -228,7 +214,7 @@ def _spelled_value(value: Any) -> str:
 def unknown_option(option: str, value: Any, site: Site) -> OptionError:
     """The fault of an option that the strategy in question does not have, with what to write in its place."""
     if option in own_options(site):
-        is_foreign = option in KNOWN_OPTIONS  # n, which another library means otherwise
+        is_foreign = option in known_options()  # n, which another library means otherwise
         return _fault(
             option,
             value,
@@ -236,13 +222,13 @@ def unknown_option(option: str, value: Any, site: Site) -> OptionError:
             answer(option, value) if is_foreign else None,
             f"{option}={shown(value)} is no option of {site.called}.",
         )
-    known = KNOWN_OPTIONS.get(option)
+    known = known_options().get(option)
     if known is not None:
         return _fault(option, value, site, answer(option, value), f"no option {option!r} ({known.libraries}).")
     # Of equally near names those that are taken here come first, then other ones of ours.
     names = [
         *dict.fromkeys(
-            [*sorted({*site.accepted, *GENERATION_OPTIONS}), *sorted(own_options(site)), *sorted(KNOWN_OPTIONS)]
+            [*sorted({*site.accepted, *GENERATION_OPTIONS}), *sorted(own_options(site)), *sorted(known_options())]
         )
     ]
     near = nearest(option, names)
@@ -258,7 +244,7 @@ def unknown_option(option: str, value: Any, site: Site) -> OptionError:
     if near in own_options(site):
         having = ", ".join(name for name, factory in site.factories.items() if near in _parameters(factory))
         return _fault(option, value, site, Answer({near: value}), f"{cause} That is an option of {having}.")
-    return _fault(option, value, site, answer(near, value), f"{cause} ({KNOWN_OPTIONS[near].libraries})", near)
+    return _fault(option, value, site, answer(near, value), f"{cause} ({known_options()[near].libraries})", near)
 
 
 def own_options(site: Site) -> set[str]:

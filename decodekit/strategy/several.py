@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -18,7 +17,7 @@ from decodekit.generation.settings import NoiseKeys
 from decodekit.models.contrast import Contrast
 from decodekit.sampling import Candidates, Pipeline
 from decodekit.sampling.checks import is_count
-from decodekit.sampling.mirostat import Mirostat as MirostatLaw
+from decodekit.sampling.mirostat import Mirostat as Truncation
 from decodekit.speculation import Proposer
 from decodekit.strategy.base import Strategy
 from decodekit.strategy.tokenwise import Greedy, Sample
@@ -39,7 +38,7 @@ class OverSamples(Strategy):
         return self.strategy.select(scores, keys)
 
     @property
-    def mirostat(self) -> MirostatLaw | None:
+    def mirostat(self) -> Truncation | None:
         """That of the samples."""
         return self.strategy.mirostat
 
@@ -93,9 +92,10 @@ class BestOf(OverSamples):
     Args:
         n: how many samples.
         strategy: draws them.
-        rank: what is best: ``"logprob"``, the largest log-probability under the model's own law (before processors,
-            temperature and constraint); ``"mean_logprob"``, the largest mean of it over the tokens; a function of the
-            `Completion` of a sample, the largest number; or another `LLM`, the least perplexity of the text alone.
+        rank: what is best: ``"logprob"``, the largest log-probability under the model's own distribution (before
+            processors, temperature and constraint); ``"mean_logprob"``, the largest mean of it over the tokens; a
+            function of the `Completion` of a sample, the largest number; or another `LLM`, the least perplexity of the
+            text alone.
 
     Raises:
         OptionError: with all options that are out of range or in conflict.
@@ -174,45 +174,3 @@ class SelfConsistency(OverSamples):
     def choose(self, samples: Sequence[Completion]) -> Completion:
         """The answer of most of them, with the others."""
         return majority(samples, self.key)
-
-
-class WithSampleOptions:
-    """Makes a strategy over samples from its own options and those of `Sample`, side by side: what its name stands for.
-
-    Samples of another strategy are asked for by ``strategy=``, with its name in place of the options of `Sample`.
-
-    Args:
-        kind: the strategy.
-    """
-
-    def __init__(self, kind: Callable[..., OverSamples]) -> None:
-        self._kind = kind
-        own = dict(inspect.signature(kind).parameters)
-        sample = dict(inspect.signature(Sample).parameters)
-        del sample["num_return_sequences"]
-        self._own = own.keys()
-        parameters = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in {**sample, **own}.values()]
-        self.__signature__ = inspect.Signature(parameters)
-
-    def __call__(self, **options: Any) -> OverSamples:
-        """The strategy.
-
-        Raises:
-            OptionError: with the faults of both.
-        """
-        own = {name: value for name, value in options.items() if name in self._own}
-        from decodekit.strategy.names import resolve_strategy
-
-        rest = {name: value for name, value in options.items() if name not in own}
-        faults: list[DecodekitError] = []
-        sample: Strategy = Sample()
-        try:
-            sample = resolve_strategy(own.pop("strategy"), rest) if "strategy" in own else Sample(**rest)
-        except DecodekitError as error:
-            faults.append(error)
-        try:
-            made = self._kind(strategy=sample, **own)
-        except DecodekitError as error:
-            faults.append(error)
-        raise_faults(faults)
-        return made

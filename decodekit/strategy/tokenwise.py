@@ -1,4 +1,4 @@
-"""Strategies that take one token at a time: the likeliest, one drawn from a law, one of a wanted surprise."""
+"""Strategies that take one token at a time: the likeliest, one drawn from a distribution, one of a wanted surprise."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from decodekit.sampling import (
     greedy,
     sample,
 )
+from decodekit.sampling.base import ordered
 from decodekit.sampling.checks import is_count
-from decodekit.sampling.mirostat import Mirostat as MirostatLaw
+from decodekit.sampling.mirostat import Mirostat as Truncation
 from decodekit.sampling.named import Processors, listed
 from decodekit.sampling.options import BiasOptions, ShapeOptions
-from decodekit.sampling.orders import ordered
 from decodekit.speculation import Adaptive, GrammarDraft, PromptLookup, Proposer, Suffix
 from decodekit.speculation.proposer import Speculate, each_proposer, every_part
 from decodekit.speculation.verification import Verify
@@ -74,9 +74,35 @@ class Greedy(Strategy, BiasOptions):
         return greedy(scores.dense() if isinstance(scores, Candidates) else scores)
 
 
+class Drawing(Strategy):
+    """A strategy that draws each token with keyed noise, for one text of a prompt or several."""
+
+    num_return_sequences: int
+
+    @property
+    def num_samples(self) -> int:
+        """`num_return_sequences`."""
+        return self.num_return_sequences
+
+    def select(self, scores: Tensor | Candidates, keys: NoiseKeys, /) -> Tensor:
+        """Draw by the Gumbel-max trick."""
+        return sample(scores, keys.seeds, keys.sequences, keys.positions)
+
+    def _check_drawing(self, faults: list[DecodekitError]) -> None:
+        """Add what speaks against the options that all of them have."""
+        _check_speculate(self, faults)
+        check_contrast(self.contrast, faults)
+        count: object = self.num_return_sequences
+        if not is_count(count):
+            cause = f"num_return_sequences={count!r} is not an integer from 1 on"
+            faults.append(OptionError(cause, at="num_return_sequences"))
+        if self.seed is not None:
+            check_seed(self.seed, faults)
+
+
 @dataclass(frozen=True, repr=False)
-class Sample(Strategy, ShapeOptions, BiasOptions):
-    """A token drawn from the law that the pipeline leaves.
+class Sample(Drawing, ShapeOptions, BiasOptions):
+    """A token drawn from the distribution that the pipeline leaves.
 
     The order of the options is that of `order`: with "decodekit" penalties and biases, the constraint's mask,
     temperature, smoothing, top-k, top-p, min-p, the other truncations, XTC, the watermark. Of `processors` the biases
@@ -96,7 +122,7 @@ class Sample(Strategy, ShapeOptions, BiasOptions):
         verify: how guesses are verified, "coupled" or "rejection"; see `Strategy`.
         num_return_sequences: how many texts of a prompt; `Completion.others` has those after the first, which alone is
             streamed. Sample i has the number i, the second key of the noise.
-        contrast: draw from another law than the model's own; see `Strategy`.
+        contrast: draw from another distribution than the model's own; see `Strategy`.
         order: "decodekit", or the order and the meaning that the options have in "hf" (transformers), "vllm",
             "llamacpp" or "mlx"; see `sampling.orders`.
         others: penalties and biases, further truncations and shapes; see `sampling.options`.
@@ -132,17 +158,8 @@ class Sample(Strategy, ShapeOptions, BiasOptions):
             _ordered([], self.order, faults)
         elif self.order != "decodekit" and not own:
             faults.append(UselessOptionError(f"order={self.order!r} has nothing to put in order", at="order"))
-        _check_speculate(self, faults)
-        check_contrast(self.contrast, faults)
-        _check_samples(self.num_return_sequences, faults)
-        if self.seed is not None:
-            check_seed(self.seed, faults)
+        self._check_drawing(faults)
         raise_faults(faults)
-
-    @property
-    def num_samples(self) -> int:
-        """`num_return_sequences`."""
-        return self.num_return_sequences
 
     def _own(self, faults: list[DecodekitError]) -> list[LogitsProcessor]:
         return [*self.biases(faults), *self.shapes(self.temperature, self.top_k, self.top_p, self.min_p, faults)]
@@ -150,32 +167,16 @@ class Sample(Strategy, ShapeOptions, BiasOptions):
     @cached_property
     def pipeline(self) -> Pipeline:
         """Penalties and biases, temperature, truncation."""
-        own, extra = _ordered(self._own([]), self.order, []), listed(self.processors, [])
-        biases = [processor for processor in own if processor.stage is Stage.BIAS]
-        if len(biases) == len(own):  # the order in which the caller composed them has a meaning: it is kept
-            return Pipeline([*own, *extra])
-        return Pipeline(
-            [
-                *biases,
-                *(processor for processor in extra if processor.stage is Stage.BIAS),
-                *(processor for processor in own if Stage.BIAS < processor.stage < Stage.LAST),
-                *(processor for processor in extra if processor.stage is not Stage.BIAS),
-                *(processor for processor in own if processor.stage is Stage.LAST),
-            ]
-        )
-
-    def select(self, scores: Tensor | Candidates, keys: NoiseKeys, /) -> Tensor:
-        """Draw by the Gumbel-max trick."""
-        return sample(scores, keys.seeds, keys.sequences, keys.positions)
+        return _joined(_ordered(self._own([]), self.order, []), listed(self.processors, []))
 
 
 @dataclass(frozen=True, repr=False)
-class Mirostat(Strategy, BiasOptions):
+class Mirostat(Drawing, BiasOptions):
     """A token drawn from what is not too surprising, so that the text keeps a level of surprise (Basu et al. 2020).
 
     Tokens with more than mu bits of surprise are left out; after each token mu moves by `eta` times the distance of
     its surprise from `tau`. It begins at 2 tau. mu is a function of the text so far, so that a text depends on the seed
-    and on nothing else, as with `Sample`; see `generation.adaptive`.
+    and on nothing else, as with `Sample`; see `generation.mirostat_states`.
 
     Args:
         tau: the surprise to keep, in bits; above 0.
@@ -211,57 +212,54 @@ class Mirostat(Strategy, BiasOptions):
         faults: list[DecodekitError] = []
         for option in ("tau", "eta", "version"):
             try:
-                MirostatLaw(**{option: getattr(self, option)})
+                Truncation(**{option: getattr(self, option)})
             except OptionError as error:
                 faults.append(error)
         listed(self.processors, faults)
         self._sampled(faults)
-        _check_speculate(self, faults)
-        check_contrast(self.contrast, faults)
-        _check_samples(self.num_return_sequences, faults)
-        if self.seed is not None:
-            check_seed(self.seed, faults)
+        self._check_drawing(faults)
         raise_faults(faults)
-
-    @property
-    def num_samples(self) -> int:
-        """`num_return_sequences`."""
-        return self.num_return_sequences
 
     def _sampled(self, faults: list[DecodekitError]) -> list[LogitsProcessor]:
         return [*self.biases(faults), *ShapeOptions().shapes(self.temperature, None, None, None, faults)]
 
     @property
-    def mirostat(self) -> MirostatLaw:
+    def mirostat(self) -> Truncation:
         """What truncates after the pipeline."""
-        return MirostatLaw(self.tau, self.eta, self.version)
+        return Truncation(self.tau, self.eta, self.version)
 
     @cached_property
     def pipeline(self) -> Pipeline:
         """Penalties and biases, temperature, further processors."""
-        own, extra = self._sampled([]), listed(self.processors, [])
-        if all(processor.stage is Stage.BIAS for processor in own):
-            return Pipeline([*own, *extra])
-        biases = [processor for processor in extra if processor.stage is Stage.BIAS]
-        return Pipeline(
-            [*own[:-1], *biases, own[-1], *(processor for processor in extra if processor.stage is not Stage.BIAS)]
-        )
-
-    def select(self, scores: Tensor | Candidates, keys: NoiseKeys, /) -> Tensor:
-        """Draw by the Gumbel-max trick."""
-        return sample(scores, keys.seeds, keys.sequences, keys.positions)
+        return _joined(self._sampled([]), listed(self.processors, []))
 
 
 def can_redraw(strategy: Strategy) -> bool:
-    """Whether a drawn token may be cleared and the row drawn again, with the law of a row without the token.
+    """Whether a drawn token may be cleared and the row drawn again, with the distribution of a row without the token.
 
     So it is for an argmax of scores that each depend on their own token: the argmax over the rest does not depend on
     what else was there. A truncation does: a token that must not come takes the place of another among the k likeliest.
     """
     strategy = getattr(strategy, "strategy", strategy)  # of several samples, that which draws them
-    selects = type(strategy).select in (Greedy.select, Sample.select)
+    selects = type(strategy).select in (Greedy.select, Sample.select) and strategy.mirostat is None
     return selects and all(
         processor.stage is Stage.BIAS or isinstance(processor, Temperature) for processor in strategy.pipeline
+    )
+
+
+def _joined(own: Sequence[LogitsProcessor], extra: Sequence[LogitsProcessor]) -> Pipeline:
+    """The processors of the options and further ones: biases first, what comes last of all last."""
+    biases = [processor for processor in own if processor.stage is Stage.BIAS]
+    if len(biases) == len(own):  # the order in which the caller composed them has a meaning: it is kept
+        return Pipeline([*own, *extra])
+    return Pipeline(
+        [
+            *biases,
+            *(processor for processor in extra if processor.stage is Stage.BIAS),
+            *(processor for processor in own if Stage.BIAS < processor.stage < Stage.LAST),
+            *(processor for processor in extra if processor.stage is not Stage.BIAS),
+            *(processor for processor in own if processor.stage is Stage.LAST),
+        ]
     )
 
 
@@ -273,12 +271,6 @@ def _ordered(
     except (OptionError, UnknownNameError) as error:
         faults.append(error)
         return ()
-
-
-def _check_samples(count: object, faults: list[DecodekitError]) -> None:
-    if not is_count(count):
-        cause = f"num_return_sequences={count!r} is not an integer from 1 on"
-        faults.append(OptionError(cause, at="num_return_sequences"))
 
 
 def _check_speculate(strategy: Strategy, faults: list[DecodekitError]) -> None:

@@ -120,7 +120,7 @@ def _mask(matcher: Matcher, vocabulary: Vocabulary) -> set[int]:
 
 
 def _vocabulary_of(texts: list[bytes], names: list[str]) -> Vocabulary:
-    """All bytes, end of sequence, special tokens, and pieces of the texts: so many that a test stays quick."""
+    """All bytes, end of sequence, special tokens, and pieces of the texts: few enough for a quick test."""
     pieces = {text[i : i + n] for n in (2, 3, 5, 8) for text in texts for i in range(len(text) - n + 1)}
     chosen = sorted(pieces)
     if len(chosen) > 200:

@@ -74,7 +74,7 @@ def check_processor(
     resolved = _for_vocabulary(subject, processor, vocab_size, ends)
     _check_small_vocabulary(subject, processor, seed)
     names, rows = _rows(vocab_size, seed)
-    case = _Case(subject, resolved, names, rows)
+    case = _ProcessorCase(subject, resolved, names, rows)
     if isinstance(resolved, OrderPreserving):
         case.check_sorted(resolved)
     earlier: list[tuple[History, Tensor]] = []
@@ -90,12 +90,12 @@ def check_processor(
         _require_equal(subject, "pure", case.call(rows, history), result, names, "a later call")
     if isinstance(resolved, OrderPreserving):
         width = 2 * WIDE
-        wide = _Case(subject, _for_vocabulary(subject, processor, width, [width - 1]), *_rows(width, seed))
+        wide = _ProcessorCase(subject, _for_vocabulary(subject, processor, width, [width - 1]), *_rows(width, seed))
         wide.check_fused(_history(len(wide.rows), width, seed))
 
 
 @dataclass(frozen=True)
-class _Case:
+class _ProcessorCase:
     """A processor of a vocabulary with the rows that it is tried on.
 
     Args:
@@ -252,7 +252,7 @@ def _check_small_vocabulary(subject: Subject, processor: LogitsProcessor, seed: 
     except OptionError:
         return
     names, rows = _rows(8, seed)
-    _Case(subject, made, names, rows).call(rows, _history(len(rows), 8, seed))
+    _ProcessorCase(subject, made, names, rows).call(rows, _history(len(rows), 8, seed))
 
 
 def _rows(vocab_size: int, seed: int) -> tuple[list[str], Tensor]:

@@ -57,17 +57,17 @@ def check_proposer(proposer: Proposer, *, llm: LLM | None = None, max_new_tokens
     subject = Subject(proposer, PROPOSER_LAWS)
     target = toy_llm() if llm is None else llm
     copy: Any = subject.run("pickle", "pickling it", lambda: pickle.loads(pickle.dumps(proposer)))
-    case = _Case(subject, target, Greedy(), Regex("[a-d]{4,12}"), max_new_tokens, "pickle")
+    case = _ProposerCase(subject, target, Greedy(), Regex("[a-d]{4,12}"), max_new_tokens, "pickle")
     refusals = [case.check(copy, 2, seed)]
     for number, constraint in enumerate(_constraints()):
         for strategy in (Greedy(), Sample(seed=seed)):
-            case = _Case(subject, target, strategy, constraint, max_new_tokens)
+            case = _ProposerCase(subject, target, strategy, constraint, max_new_tokens)
             wanted = case.texts(len(PROMPTS))
             # Fewer rows than prompts: rows are used again.
             refusals += [case.check(proposer, batch_size, seed + number, wanted) for batch_size in (1, 3)]
         with suppress(OptionError):  # not everything can be verified so
             drawn = Sample(seed=seed, speculate=proposer, verify="rejection")  # asks for probabilities; another text
-            _Case(subject, target, drawn, constraint, max_new_tokens).check(proposer, 3, seed + number)
+            _ProposerCase(subject, target, drawn, constraint, max_new_tokens).check(proposer, 3, seed + number)
     if refusals[0] is not None and all(refusals):
         raise refusals[0]
 
@@ -80,7 +80,7 @@ def _constraints() -> list[Any]:
 
 
 @dataclass(frozen=True)
-class _Case:
+class _ProposerCase:
     """One way to decode; `law` is the one that a failing proposer breaks."""
 
     subject: Subject

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import torch
 from torch import Tensor
 
 from decodekit.llm import LLM
-from decodekit.models.causal_lm import Cache, LogitsKind
+from decodekit.models.causal_lm import Cache, LogitsKind, Rows
 from decodekit.sampling import gumbel
 
 _END: Final = 256
@@ -116,7 +116,7 @@ class ToyLM:
         """Empty rows."""
         return ToyCache(num_rows, capacity)
 
-    def law(self, prefix: Sequence[int]) -> Tensor:
+    def logits_after(self, prefix: Sequence[int]) -> Tensor:
         """Logits after a prefix, float32 [V]."""
         key = 0
         for token in prefix[-3:]:
@@ -129,13 +129,7 @@ class ToyLM:
         return logits
 
     def forward(
-        self,
-        tokens: Tensor,
-        num_tokens: Sequence[int],
-        cache: Cache,
-        rows: Sequence[int] | None = None,
-        *,
-        logits: LogitsKind = "last",
+        self, tokens: Tensor, num_tokens: Sequence[int], cache: Cache, rows: Rows = None, *, logits: LogitsKind = "last"
     ) -> Tensor:
         """See `models.causal_lm.CausalLM.forward`."""
         assert isinstance(cache, ToyCache)
@@ -147,7 +141,7 @@ class ToyLM:
             for place, token in enumerate(tokens[i, :count].tolist()):
                 read.append(token)
                 if place >= count - wanted[i]:
-                    found[i, place] = self.law(read)
+                    found[i, place] = self.logits_after(read)
         if logits == "all":
             return found
         return torch.cat([row[end - n : end] for row, end, n in zip(found, num_tokens, wanted, strict=True)])
@@ -157,13 +151,13 @@ class ToyLM:
         tokens: Tensor,
         num_tokens: Sequence[int],
         cache: Cache,
-        rows: Sequence[int] | None = None,
+        rows: Rows = None,
         *,
-        logits: LogitsKind = "last",
         layers: Sequence[int] = (-1,),
+        **options: Any,
     ) -> tuple[Tensor, list[Tensor]]:
         """See `models.layers.HiddenStates.forward_hidden`; all layers say the same, 16 numbers for every token."""
-        found = self.forward(tokens, num_tokens, cache, rows, logits=logits)
+        found = self.forward(tokens, num_tokens, cache, rows, **options)
         keys = tokens.flatten().tolist()
         hidden = gumbel([self.seed] * len(keys), [1] * len(keys), keys, 16, self.device).view(*tokens.shape, 16)
         return found, [hidden] * len(layers)

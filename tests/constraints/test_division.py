@@ -9,7 +9,8 @@ import numpy as np
 
 from decodekit.constraints import Regex
 from decodekit.constraints.engine.automaton import FINAL, Automaton
-from decodekit.constraints.engine.division import Division, _divide
+from decodekit.constraints.engine.division import Division
+from decodekit.constraints.engine.kernels import divide
 from decodekit.constraints.engine.token_index import all_tokens
 from decodekit.constraints.language.node import Node
 from decodekit.constraints.network import Read
@@ -61,7 +62,9 @@ def test_compiled_division_equals_its_source() -> None:
         size = len(text)
         counts, chosen = np.full(size + 1, 1 << 30, np.int32), np.zeros((2, size), np.int32)
         data, none = np.frombuffer(text, np.uint8), np.zeros(vocabulary.num_mask_words, np.int32)
-        _divide(data, division._top, trie.byte, trie.end, trie.first, trie.tokens, none, counts, chosen)
+        divide.py_func(  # type: ignore[attr-defined]
+            data, division._top, trie.byte, trie.end, trie.first, trie.tokens, none, counts, chosen
+        )
         fast = division._divide(text)
         assert (fast[0] == counts).all() and (fast[1] == chosen).all()
 

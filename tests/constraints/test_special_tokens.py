@@ -25,7 +25,7 @@ from decodekit.constraints.regex.regex import Regex
 from decodekit.constraints.special import is_text, spelling, token_texts, with_names, written
 from decodekit.constraints.tool_calls import tools
 from decodekit.errors import ConstraintError, InvalidConstraintError, OptionError
-from decodekit.generation.retreat import checkpoint
+from decodekit.generation.backtracking import checkpoint
 from decodekit.testing import check_language, check_matcher
 from decodekit.vocabulary import Vocabulary
 from tests.reference.vocabularies import byte_vocabulary

@@ -94,7 +94,7 @@ def test_strategies_are_listed_with_their_options() -> None:
     done = Result("strategies")
     assert done.code == 0
     assert "sample: A token drawn" in done.out and "temperature=1.0" in done.out
-    assert "Who guesses ahead" in done.out and "prompt-lookup" in done.out
+    assert "Proposers, which draft tokens" in done.out and "prompt-lookup" in done.out
     listed = json.loads(Result("strategies", "--json").out)
     by_name = {one["name"]: one for one in listed["strategies"]}
     assert by_name["sample"]["options"]["temperature"]["default"] == "1.0"

@@ -17,8 +17,8 @@ from decodekit.cli import bench as bench_command
 from decodekit.errors import JobError, JobSettingsError, OptionError
 from decodekit.evaluation import Comparison, Example, Task, compare
 from decodekit.evaluation import comparing as module
-from decodekit.evaluation.comparison import record_of, row_of
 from decodekit.evaluation.keeping import BenchFolder, count_rows
+from decodekit.evaluation.results import record_of, row_of
 from decodekit.evaluation.tables import grids
 from decodekit.records.ledger import encode_line
 from tests.evaluation.test_bench_cli import Result

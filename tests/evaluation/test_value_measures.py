@@ -6,7 +6,8 @@ import pytest
 from pydantic import BaseModel
 
 import decodekit as dk
-from decodekit.evaluation.values import exact_match, field_f1, is_equal, is_valid, leaves
+from decodekit.evaluation.values import exact_match, field_f1, is_valid
+from decodekit.records.strict_json import is_equal, leaves
 
 NESTED = {"a": 1, "b": {"c": [True, None], "d": []}}
 

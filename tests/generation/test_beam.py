@@ -17,15 +17,14 @@ from transformers import LogitsProcessorList
 
 import decodekit as dk
 from decodekit.errors import DeadEndError, LengthError, NonFiniteLogitsError, OptionError
-from decodekit.generation.batch import Result
-from decodekit.generation.beam import Beam
-from decodekit.generation.beam_batch import BeamBatch
+from decodekit.generation.results import Result
 from decodekit.generation.sequence import Request
 from decodekit.generation.settings import Settings
 from decodekit.generation.stopping import StopStrings
 from decodekit.llm import LLM
 from decodekit.models.huggingface import HuggingFaceLM
 from decodekit.sampling import LogitBias, RepetitionPenalty
+from decodekit.strategy import Beam
 from decodekit.vocabulary import Vocabulary
 from tests.models import architectures
 from tests.models.architectures import VOCAB_SIZE, tokens
@@ -48,7 +47,7 @@ def search(
     options = {"max_new_tokens": NUM_TOKENS, **options}
     settings = Settings(vocabulary, beam.pipeline, beam.select, **options)
     done = {}
-    for update in BeamBatch(lm, settings, beam, num_prompts, requests).run():
+    for update in beam.decode(lm, settings, num_prompts, requests):
         assert update.result is not None and update.index not in done
         assert update.token_ids == update.result.token_ids
         done[update.index] = update.result
@@ -298,7 +297,7 @@ def test_stop_strings_end_hypotheses() -> None:
     no_end = Vocabulary([b"a", b"b", b"c", b"d"], ())
     beam = Beam(4, -1.0, num_return_sequences=4)
     settings = Settings(no_end, beam.pipeline, beam.select, 8, StopStrings(("ca",)))
-    [update] = BeamBatch(ToyLM(law, V), settings, beam, 1, [Request([1])]).run()
+    [update] = beam.decode(ToyLM(law, V), settings, 1, [Request([1])])
     assert update.result is not None
     stopped = 0
     for one in (update, *update.result.others):
@@ -314,7 +313,7 @@ def draws(law: Law, beam: Beam, num_samples: int) -> Iterator[tuple[int, ...]]:
     no_end = Vocabulary([b"a", b"b", b"c"], ())
     settings = Settings(no_end, beam.pipeline, beam.select, 2)
     requests = [Request([1], seed=seed) for seed in range(num_samples)]
-    for update in BeamBatch(ToyLM(law, 3), settings, beam, 50, requests).run():
+    for update in beam.decode(ToyLM(law, 3), settings, 50, requests):
         yield update.token_ids
 
 

@@ -13,10 +13,11 @@ from decodekit.constraints.completion.closing import Completions
 from decodekit.constraints.engine.bitmask import bitmask_from_ids
 from decodekit.constraints.matching.matcher import GrammarMatcher
 from decodekit.errors import LengthError
-from decodekit.generation import step as steps
-from decodekit.generation.batch import Batch, Result
+from decodekit.generation import samples
+from decodekit.generation.drawing import Outputs
+from decodekit.generation.results import Result
 from decodekit.generation.sequence import Request
-from decodekit.generation.step import Settings
+from decodekit.generation.settings import Settings
 from decodekit.sampling import AllowedTokens, BadWords, LogitBias, LogitsProcessor, MinTokens, Pipeline, SequenceBias
 from decodekit.strategy import Greedy, Sample, Strategy, can_redraw
 from decodekit.vocabulary import Vocabulary
@@ -60,7 +61,7 @@ def run(
     grammar = compile(constraint, vocabulary)
     requests = [Request([65 + index], grammar.matcher(), seed=index) for index in range(num)]
     size = vocabulary.size
-    updates = Batch(ToyLM(hashed_law(size), size), settings, 3, requests).run()
+    updates = samples.decode(ToyLM(hashed_law(size), size), settings, 3, requests)
     results = {update.index: update.result for update in updates if update.result is not None}
     return [results[index] for index in range(num)]
 
@@ -191,7 +192,7 @@ def test_a_large_vocabulary_costs_few_draws_and_few_questions(monkeypatch: pytes
     """Tekken, a model that says anything: 34,934 draws in 42 steps before there were classes of tokens."""
     vocabulary = tekken_vocabulary()
     budget = compile(PERSON, vocabulary).least_tokens() + 8
-    draws = count_calls(monkeypatch, steps, "choose")
+    draws = count_calls(monkeypatch, Outputs, "choose")
     masks = count_calls(monkeypatch, GrammarMatcher, "fill_ending")
     questions = count_calls(monkeypatch, Completions, "are_enough")
     [result] = run(PERSON, Sample(temperature=1.5), budget, num=1, vocabulary=vocabulary)

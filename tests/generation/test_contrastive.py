@@ -12,15 +12,16 @@ import torch
 import decodekit as dk
 from decodekit.constraints import compile
 from decodekit.errors import DeadEndError, ModelError, OptionError
-from decodekit.generation.batch import PREFILL_TOKENS, Batch, Result, Update
-from decodekit.generation.contrastive import Choices, ContrastiveSearch, likeliest, most_contrastive
-from decodekit.generation.contrastive_batch import MAX_LAG, ContrastiveBatch
+from decodekit.generation import samples
+from decodekit.generation.contrastive_search import MAX_LAG, Choices, likeliest, most_contrastive
+from decodekit.generation.driver import PREFILL_TOKENS
+from decodekit.generation.results import Result, Update
 from decodekit.generation.sequence import Request
 from decodekit.generation.settings import Settings
 from decodekit.llm import LLM
 from decodekit.models.huggingface import HuggingFaceLM
 from decodekit.sampling import LogitBias, RepetitionPenalty, Temperature
-from decodekit.strategy import Greedy
+from decodekit.strategy import ContrastiveSearch, Greedy
 from decodekit.vocabulary import Vocabulary
 from tests.models import architectures
 from tests.models.architectures import VOCAB_SIZE, tokens
@@ -50,7 +51,7 @@ def updates(
 ) -> list[Update]:
     options = {"vocabulary": NO_TEXT, "max_new_tokens": NUM_TOKENS, **options}
     settings = Settings(pipeline=search.pipeline, select=search.select, **options)
-    return list(ContrastiveBatch(lm, settings, search, num_prompts, requests).run())
+    return list(search.decode(lm, settings, num_prompts, requests))
 
 
 def decode(lm: Any, search: ContrastiveSearch, prompts: Any, num_prompts: int, **options: Any) -> list[Result]:
@@ -73,7 +74,9 @@ def twin(name: str, number: int, top_k: int, alpha: float) -> tuple[int, ...]:
 def greedy(name: str) -> list[tuple[int, ...]]:
     settings = Settings(NO_TEXT, Greedy().pipeline, Greedy().select, max_new_tokens=NUM_TOKENS)
     requests = [Request(prompt) for prompt in PROMPTS]
-    done = {one.index: one.result for one in Batch(model(name), settings, 4, requests).run() if one.result is not None}
+    done = {
+        one.index: one.result for one in samples.decode(model(name), settings, 4, requests) if one.result is not None
+    }
     return [done[index].token_ids for index in range(len(PROMPTS))]
 
 
@@ -201,11 +204,13 @@ class Counting:
 
 
 def test_long_prompts_are_read_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("decodekit.generation.contrastive_batch.PREFILL_TOKENS", 8)
+    monkeypatch.setattr("decodekit.generation.driver.PREFILL_TOKENS", 8)
     lm = Counting(model("llama"))
     found = [result.token_ids for result in decode(lm, ContrastiveSearch(4, 0.6), PROMPTS, 4)]
     assert found == [twin("llama", number, 4, 0.6) for number in range(4)]
-    assert max(sum(call) for call in lm.calls[:4]) <= 9 < PREFILL_TOKENS
+    # Prompts of 3, 17, 9 and 1 tokens; between the chunks, the others go on with more rows than one.
+    assert lm.calls[0] == [3, 1] and [call for call in lm.calls if len(call) == 1] == [[8], [1], [8], [8], [1]]
+    assert PREFILL_TOKENS > 8
 
 
 def test_texts_end_and_are_streamed_as_others() -> None:

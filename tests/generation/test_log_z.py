@@ -10,11 +10,11 @@ import torch
 
 import decodekit as dk
 from decodekit.constraints import Regex, compile
-from decodekit.generation.batch import Batch
+from decodekit.generation import samples
 from decodekit.generation.sequence import Request
 from decodekit.generation.settings import Settings
 from decodekit.strategy import Greedy, Sample, Strategy, can_redraw
-from tests.generation.test_batch import VOCABULARY, V, settings_of
+from tests.generation.test_driver import VOCABULARY, V, settings_of
 from tests.generation.test_sampled_law import VOCABULARY as LETTERS
 from tests.reference.generation import TableLM, TextsMatcher, ToyLM, hashed_law
 from tests.reference.speculation import text_law
@@ -77,7 +77,7 @@ def test_the_weight_of_a_text() -> None:
     given = Settings(FIVE, strategy.pipeline, strategy.select, NUM_TOKENS + 1, num_alternatives=0)
     num_samples, weights = 2000, []
     requests = (Request(PROMPT, matcher, seed=seed) for seed in range(num_samples))
-    for update in Batch(TableLM(TARGET), given, 500, requests).run():
+    for update in samples.decode(TableLM(TARGET), given, 500, requests):
         if update.result is not None:
             log_z = update.result.stats.log_z
             assert log_z is not None

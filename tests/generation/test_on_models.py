@@ -11,9 +11,10 @@ import torch
 
 import decodekit as dk
 from decodekit.errors import LengthError
-from decodekit.generation.batch import Batch, Result
+from decodekit.generation import samples
+from decodekit.generation.results import Result
 from decodekit.generation.sequence import Request
-from decodekit.generation.step import Settings
+from decodekit.generation.settings import Settings
 from decodekit.llm import LLM
 from decodekit.models.huggingface import HuggingFaceLM
 from decodekit.strategy import Greedy, Sample, Strategy
@@ -52,7 +53,7 @@ def decode(
     settings = Settings(NO_TEXT, strategy.pipeline, strategy.select, max_new_tokens=64)
     requests = [Request(prompt, seed=seeds[i] if seeds else 0) for i, prompt in enumerate(prompts)]
     results: dict[int, Result] = {}
-    for update in Batch(model(name), settings, num_rows, requests).run():
+    for update in samples.decode(model(name), settings, num_rows, requests):
         if update.result is not None:
             results[update.index] = update.result
     return [results[i].token_ids for i in range(len(prompts))]

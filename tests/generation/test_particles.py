@@ -30,18 +30,15 @@ from decodekit.errors import (
     OptionError,
     UselessOptionError,
 )
-from decodekit.generation.batch import Batch, Result
-from decodekit.generation.particle_batch import ParticleBatch
-from decodekit.generation.particles import (
-    ancestors,
-    effective_sample_size,
-    log_mean,
-    rejection_draw,
-    settled,
-)
+from decodekit.generation import samples
+from decodekit.generation.driver import Driver
 from decodekit.generation.prompt import encode
+from decodekit.generation.resampling import ancestors, effective_sample_size, log_mean, settled
+from decodekit.generation.results import Result
+from decodekit.generation.samples import Texts
 from decodekit.generation.sequence import Request
 from decodekit.generation.settings import Settings
+from decodekit.generation.weighted_draws import rejection_draw
 from decodekit.llm import LLM
 from decodekit.models.huggingface import HuggingFaceLM
 from decodekit.strategy import Particles, Sample, resolve_strategy
@@ -69,7 +66,7 @@ def run(
 ) -> list[tuple[Result, dict[str, float]]]:
     """The result of each request, and the share of each of its texts, in the order of the answers."""
     done: dict[int, tuple[Result, dict[str, float]]] = {}
-    for update in ParticleBatch(model, settings_of(strategy, **kw), strategy, num_prompts, requests).run():
+    for update in strategy.decode(model, settings_of(strategy, **kw), num_prompts, requests):
         assert update.result is not None and update.index not in done
         every = [update, *update.result.others]
         found = {one.text: one.result.score for one in every if one.result is not None and one.result.score is not None}
@@ -441,7 +438,7 @@ def test_masked_sampling_is_rejected() -> None:
     grammar = compile(Choices(LEGAL), SMALL)
     settings = Settings(SMALL, Sample().pipeline, Sample().select, max_new_tokens=3)
     requests = [Request([START], grammar.matcher(), seed=i) for i in range(700)]
-    updates = Batch(TableLM(TABLE), settings, 500, requests).run()
+    updates = samples.decode(TableLM(TABLE), settings, 500, requests)
     drawn = Counter(SMALL.decode(one.result.token_ids).decode() for one in updates if one.result is not None)
     assert set(drawn) <= set(law)
     assert p_value(drawn, law) < THRESHOLD
@@ -461,9 +458,9 @@ def test_where_nothing_is_masked_particles_are_samples() -> None:
         TableLM(TABLE), Particles(6, threshold=1.0), [Request([3], everything.matcher(), 8)], vocabulary=SMALL
     )
     settings = Settings(SMALL, Sample().pipeline, Sample().select, max_new_tokens=4)
-    updates = list(Batch(TableLM(TABLE), settings, 6, [Request([3], None, 8)], 6).run())
-    samples = Counter(SMALL.decode(one.result.token_ids).decode() for one in updates if one.result is not None)
-    assert shares == pytest.approx({text: count / 6 for text, count in samples.items()})
+    updates = list(Driver(Texts(TableLM(TABLE), settings, 6), 6, [Request([3], None, 8)]).run())
+    drawn = Counter(SMALL.decode(one.result.token_ids).decode() for one in updates if one.result is not None)
+    assert shares == pytest.approx({text: count / 6 for text, count in drawn.items()})
     assert result.stats.particles is not None
     assert result.stats.particles.log_evidence == 0 and result.stats.particles.effective_sample_size == 6
     assert result.stats.particles.num_resamplings == 0

@@ -16,9 +16,9 @@ import torch
 from scipy.stats import chisquare
 
 from decodekit.constraints import Choices, compile
-from decodekit.generation.batch import Batch
+from decodekit.generation import samples
 from decodekit.generation.sequence import Request
-from decodekit.generation.step import NoiseKeys, Settings
+from decodekit.generation.settings import NoiseKeys, Settings
 from decodekit.sampling import sample
 from decodekit.strategy import Sample, Strategy
 from decodekit.vocabulary import Vocabulary
@@ -75,7 +75,7 @@ def counts(strategy: Strategy, texts: list[str] | None, num_samples: int = N) ->
     settings = Settings(VOCABULARY, strategy.pipeline, strategy.select, max_new_tokens=2)
     requests = (Request([START], None if grammar is None else grammar.matcher(), seed=i) for i in range(num_samples))
     found = np.zeros((V, V))
-    for update in Batch(TableLM(TABLE), settings, 2000, requests).run():
+    for update in samples.decode(TableLM(TABLE), settings, 2000, requests):
         if update.result is not None:
             found[update.result.token_ids] += 1
     assert found.sum() == num_samples
@@ -160,7 +160,7 @@ def test_samples_of_one_prompt_are_independent() -> None:
     tokens = np.zeros((num_samples, 2), dtype=int)
     for number in (0, 1):
         requests = [Request([START], seed=i, sequence=number) for i in range(num_samples)]
-        for update in Batch(TableLM(TABLE), settings, 2000, requests).run():
+        for update in samples.decode(TableLM(TABLE), settings, 2000, requests):
             tokens[update.index, number] = update.token_ids[0]
     found = np.zeros((V, V))
     np.add.at(found, (tokens[:, 0], tokens[:, 1]), 1)
@@ -175,7 +175,7 @@ def test_equal_keys_give_equal_texts() -> None:
 
     def texts(num_rows: int, order: list[int]) -> dict[int, str]:
         done: dict[int, str] = dict.fromkeys(range(50), "")
-        for update in Batch(TableLM(TABLE), settings, num_rows, [requests[i] for i in order]).run():
+        for update in samples.decode(TableLM(TABLE), settings, num_rows, [requests[i] for i in order]):
             done[order[update.index]] += update.text
         return done
 

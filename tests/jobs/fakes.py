@@ -21,8 +21,8 @@ from decodekit.generation.stats import Stats
 from decodekit.jobs.documents import Input, scan
 from decodekit.jobs.executors import LocalExecutor
 from decodekit.jobs.prompt import Prompt
-from decodekit.jobs.runner import Runner, Summary
-from decodekit.jobs.settings import Settings
+from decodekit.jobs.runner import JobRunner, RunSummary
+from decodekit.jobs.settings import JobSettings
 from decodekit.jobs.store import JobFolder
 from decodekit.jobs.validation import OutputValidator
 from decodekit.llm import Completion
@@ -41,7 +41,7 @@ SCHEMA = {
 }
 
 
-def make_settings(**changes: Any) -> Settings:
+def make_settings(**changes: Any) -> JobSettings:
     values: dict[str, Any] = {
         "model": "fake",
         "weights": "0" * 16,
@@ -57,7 +57,7 @@ def make_settings(**changes: Any) -> Settings:
         "seed": 0,
         "version": "0.0",
     }
-    return Settings(**(values | changes))
+    return JobSettings(**(values | changes))
 
 
 class FakeLLM:
@@ -139,13 +139,13 @@ def run_job(
     inputs: Sequence[Path],
     llm: FakeLLM,
     *,
-    settings: Settings | None = None,
+    settings: JobSettings | None = None,
     batch_size: int = 8,
     retries: bool = False,
     fresh: bool = False,
     force: bool = False,
     **options: Any,
-) -> Summary:
+) -> RunSummary:
     settings = settings or make_settings()
     sources = [Input(str(path)) for path in inputs]
     entries = scan(sources).entries
@@ -155,7 +155,7 @@ def run_job(
     job, _ = JobFolder.create_or_resume(folder, settings, fresh=fresh, force=force)
     with job:
         job.add_inputs(sources)
-        runner = Runner(job, prompt, OutputValidator(settings.schema), **runner_options)
+        runner = JobRunner(job, prompt, OutputValidator(settings.schema), **runner_options)
         return runner.run(entries, executor, retries=retries, **options)
 
 

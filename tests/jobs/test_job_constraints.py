@@ -17,7 +17,7 @@ from decodekit.errors import ConstraintError, InvalidOutputError, JobError, Name
 from decodekit.jobs.extraction import ExtractionOptions, with_guesses
 from decodekit.jobs.prompt import choose_prompt
 from decodekit.jobs.schema import load_schema, reload_schema
-from decodekit.jobs.settings import Settings
+from decodekit.jobs.settings import JobSettings
 from decodekit.jobs.validation import OutputValidator
 from tests.commands import Result
 from tests.jobs.fakes import BYTES, FakeLLM, make_settings, read_jsonl, run_job, write_jsonl
@@ -174,7 +174,7 @@ def test_jobs_without_a_constraint_of_their_own_keep_their_fingerprint() -> None
     """Of a folder that was made before jobs had constraints: it is the same job."""
     data = make_settings().to_json()
     del data["constraint"]
-    assert Settings.from_json(data) == make_settings()
+    assert JobSettings.from_json(data) == make_settings()
     assert make_settings().fingerprint == "2e415472"
     assert make_settings(constraint={"Regex": {}}).fingerprint != make_settings().fingerprint
 

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from decodekit.jobs.figures import bars, histogram
 from decodekit.jobs.probabilities import value_probabilities, value_spans
 from decodekit.jobs.report import report_html, write_report
-from decodekit.jobs.spans import find_spans, scalars
+from decodekit.jobs.spans import find_spans
 from decodekit.jobs.view import JobView, compare_fields, wrong_fields
+from decodekit.records.strict_json import leaves, pointer_of
 from decodekit.vocabulary import Vocabulary
 from tests.jobs.fakes import BYTES, FakeLLM, answer, make_settings, run_job, words, write_jsonl
 from tests.pictures import cut_labels
@@ -88,7 +89,7 @@ def test_found_spans_are_apart_and_inside(text: str, value: Any) -> None:
     spans = sorted(find_spans(text, value).values())
     assert all(0 <= start < end <= len(text) for start, end in spans)
     assert all(before[1] <= after[0] for before, after in itertools.pairwise(spans))
-    assert set(find_spans(text, value)) <= {pointer for pointer, _ in scalars(value)}
+    assert set(find_spans(text, value)) <= {pointer_of(path) for path, _ in leaves(value)}
 
 
 @settings(deadline=None)

@@ -17,7 +17,7 @@ from decodekit.cli import app, console
 from decodekit.cli import extract as extract_module
 from decodekit.jobs.extraction import Extraction, ExtractionOptions
 from decodekit.jobs.schema import load_schema
-from decodekit.jobs.settings import Settings
+from decodekit.jobs.settings import JobSettings
 from decodekit.records.fingerprints import tokenizer_fingerprint
 from decodekit.strategy.programs import programs_of
 from tests.commands import Result
@@ -195,7 +195,7 @@ def test_options_in_a_module_and_documents_of_references_decide(work: Path) -> N
 
 
 def test_tokenizer_and_chat_template_decide(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def settings(**tokenizer: Any) -> Settings:
+    def settings(**tokenizer: Any) -> JobSettings:
         llm: Any = fake("m", "float32", None)
         llm.tokenizer = SimpleNamespace(**({"chat_template": "{{ messages }}"} | tokenizer))
         options = ExtractionOptions(load_schema("name"), model="m", prompt="Read {text}")
@@ -259,4 +259,4 @@ def test_further_models_and_programs_of_a_strategy_decide_where_the_law_depends_
 def test_jobs_of_earlier_versions_can_be_read() -> None:
     settings = make_settings()
     old = {name: value for name, value in settings.to_json().items() if name not in settings._LATER}
-    assert Settings.from_json(old) == settings and Settings.from_json(old).fingerprint == settings.fingerprint
+    assert JobSettings.from_json(old) == settings and JobSettings.from_json(old).fingerprint == settings.fingerprint

@@ -12,9 +12,11 @@ import torch
 from torch import Tensor
 from transformers.generation.logits_process import UnbatchedClassifierFreeGuidanceLogitsProcessor as TheirGuidance
 
-from decodekit.generation.batch import PREFILL_TOKENS, Batch, Result
+from decodekit.generation import samples
+from decodekit.generation.driver import PREFILL_TOKENS
+from decodekit.generation.results import Result
 from decodekit.generation.sequence import Request
-from decodekit.generation.step import Settings
+from decodekit.generation.settings import Settings
 from decodekit.models.contrast import guided
 from decodekit.models.guidance import CHUNK, GuidedCache, GuidedLM
 from decodekit.models.huggingface import HuggingFaceLM
@@ -43,7 +45,7 @@ def decode(lm: Any, num_rows: int, scale: float = 1.5, prompts: Any = PROMPTS, n
     settings = Settings(NO_TEXT, Greedy().pipeline, Greedy().select, max_new_tokens=NUM_TOKENS)
     requests = [Request(prompt, negative_prompt=negative) for prompt, negative in zip(prompts, negatives, strict=True)]
     results: dict[int, Result] = {}
-    for update in Batch(GuidedLM(lm, scale), settings, num_rows, requests).run():
+    for update in samples.decode(GuidedLM(lm, scale), settings, num_rows, requests):
         if update.result is not None:
             results[update.index] = update.result
     return [results[i].token_ids for i in range(len(requests))]

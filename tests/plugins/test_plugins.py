@@ -182,9 +182,10 @@ def test_a_job_keeps_the_type_of_a_name() -> None:
     schema = load_schema("point")
     import decodekit_example as example
 
-    assert reload_schema("point", schema.schema).constraint == dk.JsonSchema(example.Point)
+    assert reload_schema("point", schema.schema, {}, schema.reading).constraint == dk.JsonSchema(example.Point)
     fields = load_schema("point string")
-    assert reload_schema("point", fields.schema).constraint == fields.constraint  # made before the name was installed
+    again = reload_schema("point", fields.schema, {}, fields.reading)
+    assert again.constraint == fields.constraint  # made before the name was installed
     other = {"type": "null"}
     assert reload_schema("point", other).constraint == dk.JsonSchema(
         other, "assert"

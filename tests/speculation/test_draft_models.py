@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from decodekit.generation.batch import Batch, Result
+from decodekit.generation import samples
+from decodekit.generation.results import Result
 from decodekit.generation.sequence import Request
 from decodekit.generation.settings import Settings
 from decodekit.speculation import Chain, DraftModel, EarlyExit, Joined, PromptLookup, Proposer, Suffix
@@ -31,7 +32,7 @@ def decode(
 ) -> list[Result]:
     settings = Settings(NO_TEXT, strategy.pipeline, strategy.select, max_new_tokens=num_tokens, proposer=proposer)
     requests = [Request(prompt, seed=index) for index, prompt in enumerate(prompts)]
-    updates = Batch(model(name), settings, num_rows, requests).run()
+    updates = samples.decode(model(name), settings, num_rows, requests)
     results = {update.index: update.result for update in updates if update.result is not None}
     return [results[index] for index in range(len(prompts))]
 

@@ -18,8 +18,7 @@ import decodekit as dk
 from benchmarks.forced import ESCAPES, instances, walk, walk_matcher
 from decodekit.constraints import Regex, compile
 from decodekit.errors import DecodekitError
-from decodekit.generation import forced
-from decodekit.generation.batch import Batch
+from decodekit.generation import forced, samples
 from decodekit.generation.sequence import Request
 from decodekit.generation.settings import Settings
 from decodekit.speculation import GrammarDraft
@@ -64,7 +63,7 @@ def object_counts(strategy: Strategy, num_samples: int = 4000, **options: Any) -
     given = Settings(OBJECTS, strategy.pipeline, strategy.select, max_new_tokens=12, **options)
     found, num_forced = np.zeros(len(TEXTS)), 0
     requests = (Request([START], matcher, seed=seed) for seed in range(num_samples))
-    for update in Batch(TableLM(TABLE), given, 1000, requests).run():
+    for update in samples.decode(TableLM(TABLE), given, 1000, requests):
         if update.result is not None:
             found[TEXTS.index(list(update.result.token_ids))] += 1
             num_forced += update.result.stats.num_forced_tokens
@@ -109,14 +108,14 @@ def test_objects_follow_the_exact_law(speed: str) -> None:
 
 def test_forced_tokens_that_are_not_read_have_another_law(monkeypatch: pytest.MonkeyPatch) -> None:
     """Negative control: the model does not read what was taken unseen."""
-    own = forced.take
+    own = forced.append_token
 
     def take(sequence: Any, token: int, *rest: Any) -> bool:
         goes_on = own(sequence, token, *rest)
         sequence.pending = sequence.pending[:-1]
         return goes_on
 
-    monkeypatch.setattr(forced, "take", take)
+    monkeypatch.setattr(forced, "append_token", take)
     found, _ = object_counts(Sample())
     assert p_value(found, object_law()) < THRESHOLD
     assert p_value(found, object_law(is_scaffolding_read=False)) > THRESHOLD  # it is that law

@@ -119,7 +119,8 @@ def test_what_is_guessed_is_looked_up_and_not_kept() -> None:
         [draft] = lookup.propose([one], [3])
         assert draft.tokens == expected
         assert [*expected] == looked_up([*prompt, *one.text], 3, 1, 3)[: len(expected)]
-    assert row.memory[lookup].tokens == [*prompt, 9]
+    assert row.memory[lookup].update(row.text).tolist() == [*prompt, 9]
+    assert lookup.propose([row], [3])[0].tokens == ()  # and no guess among them is found
 
 
 def test_a_corpus_gets_the_text_of_the_row() -> None:

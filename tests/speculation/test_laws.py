@@ -17,11 +17,11 @@ import pytest
 import torch
 
 from decodekit.constraints import Constraint, Regex, compile
-from decodekit.generation import drawing, rejection, step
-from decodekit.generation.batch import Batch
-from decodekit.generation.buffers import TokenTable
+from decodekit.generation import drawing, rejection, samples, step
+from decodekit.generation.positions import Drawn, Position
 from decodekit.generation.sequence import Request
-from decodekit.generation.settings import Settings
+from decodekit.generation.settings import NoiseKeys, Settings
+from decodekit.generation.token_table import TokenTable
 from decodekit.sampling import Pipeline, apply_bitmask
 from decodekit.sampling.noise import Stream
 from decodekit.speculation import (
@@ -126,7 +126,7 @@ def p_of_texts(
     drawn_before.clear()
     found: Counter[tuple[int, ...]] = Counter()
     num_accepted = 0
-    for update in Batch(TableLM(TARGET), settings, 2000, requests).run():
+    for update in samples.decode(TableLM(TARGET), settings, 2000, requests):
         if update.result is not None:
             found[update.result.token_ids] += 1
             num_accepted += sum(update.result.stats.acceptance_histogram)
@@ -268,10 +268,10 @@ def test_one_position(width: int, num_samples: int) -> None:
     sequence: Any = None
     counted, num_kept = np.zeros(8), 0
     for start in range(0, num_samples, 1000):
-        keys = drawing.NoiseKeys([*range(start, start + 1000)], [0] * 1000, [3] * 1000)
+        keys = NoiseKeys([*range(start, start + 1000)], [0] * 1000, [3] * 1000)
         own = keys.of(range(1000), Stream.DRAFT)
         drafted = rejection.sample(other.expand(1000, width).clone(), own.seeds, own.sequences, own.positions).tolist()
-        places = [drawing.Place(sequence, (), rejection.Drawn(token, law)) for token in drafted]
+        places = [Position(sequence, (), Drawn(token, law)) for token in drafted]
         found = rejection.verified([0] * 1000, places, scores.expand(1000, width), keys)
         counted += np.bincount(found, minlength=8)
         num_kept += sum(one == other for one, other in zip(found, drafted, strict=True))
@@ -321,9 +321,9 @@ def one_noise_stream(monkeypatch: pytest.MonkeyPatch) -> float:
 def one_noise_for_all_positions(monkeypatch: pytest.MonkeyPatch) -> float:
     own = drawing.noise_keys
 
-    def keys(places: Sequence[drawing.Place]) -> drawing.NoiseKeys:
+    def keys(places: Sequence[Position]) -> NoiseKeys:
         right = own(places)
-        return drawing.NoiseKeys(right.seeds, right.sequences, [0] * len(places))
+        return NoiseKeys(right.seeds, right.sequences, [0] * len(places))
 
     monkeypatch.setattr(drawing, "noise_keys", keys)
     return p_of_texts(Sample(), PROPOSERS["wrong"]())

@@ -14,7 +14,8 @@ from torch import Tensor
 from decodekit import sampling
 from decodekit.constraints import Constraint, JsonSchema, Regex, compile
 from decodekit.constraints.matching.matcher import Matcher
-from decodekit.generation.batch import Batch, Result
+from decodekit.generation import samples
+from decodekit.generation.results import Result
 from decodekit.generation.sequence import Request
 from decodekit.generation.settings import Settings
 from decodekit.sampling import (
@@ -152,7 +153,7 @@ def decode(strategy: Strategy, constraint: str, proposer: Proposer | None, num_r
     )
     requests = [Request(prompt, matcher(constraint), seed=seed) for seed, prompt in enumerate(PROMPTS)]
     results = {}
-    for update in Batch(ToyLM(hashed_law(V), V), settings, num_rows, requests).run():
+    for update in samples.decode(ToyLM(hashed_law(V), V), settings, num_rows, requests):
         if update.result is not None:
             results[update.index] = update.result
     return [results[index] for index in range(len(PROMPTS))]

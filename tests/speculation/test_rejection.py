@@ -17,14 +17,15 @@ from torch import Tensor
 import decodekit as dk
 from decodekit.constraints import Guarded, Regex, compile
 from decodekit.errors import OptionError, ResourceLimitError, UselessOptionError
-from decodekit.generation.batch import Batch, Result
+from decodekit.generation import samples
+from decodekit.generation.results import Result
 from decodekit.generation.sequence import Request
 from decodekit.generation.settings import Settings
 from decodekit.sampling.noise import Stream, host_keys, uniforms
 from decodekit.speculation import Adaptive, Chain, Draft, DraftModel, PromptLookup, Suffix, SuffixCorpus, coupled_match
 from decodekit.speculation.verification import is_accepted, residual
 from decodekit.strategy import Greedy, Mirostat, Sample, Strategy, can_redraw, resolve_strategy
-from tests.generation.test_batch import EOS, VOCABULARY, V, settings_of
+from tests.generation.test_driver import EOS, VOCABULARY, V, settings_of
 from tests.generation.test_sampled_law import THRESHOLD, p_value
 from tests.generation.test_sampled_law import VOCABULARY as LETTERS
 from tests.reference.generation import TableLM, TextsMatcher, ToyLM, hashed_law
@@ -198,7 +199,7 @@ def test_the_share_that_is_kept_is_the_largest_there_is() -> None:
     for verify in ("coupled", "rejection"):
         draft = DraftModel(TableLM(other), 1)
         given = Settings(LETTERS, Sample().pipeline, Sample().select, 2, proposer=draft, verify=verify)
-        results = [update.result for update in Batch(TableLM(target), given, 500, requests).run() if update.result]
+        results = [update.result for update in samples.decode(TableLM(target), given, 500, requests) if update.result]
         kept[verify] = acceptance(results)
     error = (share * (1 - share) / num_samples) ** 0.5
     assert abs(kept["rejection"] - share) < 4.5 * error
@@ -239,7 +240,7 @@ def test_a_guard_leaves_the_exact_conditional_law(num_samples: int) -> None:
         found = torch.zeros(4, 4, dtype=torch.float64)
         num_refusals = 0
         requests = (Request([7], matcher, seed=seed) for seed in range(num_samples))
-        for update in Batch(TableLM(target), given, 500, requests).run():
+        for update in samples.decode(TableLM(target), given, 500, requests):
             if update.result is not None:
                 found[update.result.token_ids] += 1
                 num_refusals += update.result.stats.num_guard_refusals
@@ -268,7 +269,7 @@ def test_a_text_that_goes_back_has_the_law_without_what_is_banned_there(num_samp
         )
         found, num_rollbacks = np.zeros((4, 4)), 0
         requests = (Request([7], matcher, seed=seed) for seed in range(num_samples))
-        for update in Batch(TableLM(target), given, 500, requests).run():
+        for update in samples.decode(TableLM(target), given, 500, requests):
             if update.result is not None:
                 found[update.result.token_ids] += 1
                 num_rollbacks += update.result.stats.num_rollbacks
@@ -307,7 +308,7 @@ def test_a_constraint_that_fails_inside_a_draft_moves_no_law(num_samples: int) -
         given = Settings(LETTERS, Sample().pipeline, Sample().select, 3, proposer=draft, verify="rejection")
         found, num_accepted = np.zeros((3, 3, 3)), 0
         requests = (Request([7], matcher, seed=seed) for seed in range(num_samples))
-        for update in Batch(TableLM(target), given, 500, requests).run():
+        for update in samples.decode(TableLM(target), given, 500, requests):
             if update.result is not None:
                 tokens = update.result.token_ids
                 assert (len(tokens) == 1) == isinstance(update.result.error, ResourceLimitError)

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from decodekit.constraints import JsonSchema, Regex, compile
 from decodekit.constraints.engine.bitmask import allocate_bitmask
-from decodekit.generation.buffers import TokenTable
+from decodekit.generation.append import append_token
 from decodekit.generation.sequence import Request, Sequence
 from decodekit.generation.settings import Settings
 from decodekit.generation.stopping import StopStrings
-from decodekit.generation.taking import take
+from decodekit.generation.token_table import TokenTable
 from decodekit.strategy import Greedy
 from tests.generation.test_on_models import TWELVE, model
 from tests.models.architectures import tokens
@@ -69,14 +69,14 @@ def test_a_row(number: int, num_tokens: int, num_back: int, seed: int) -> None:
     for _ in range(num_tokens):
         allowed = [byte for byte in range(256) if one.matcher is not None and one.matcher.validate([byte])]
         path.append(int(rng.choice(allowed)))
-        if not take(one, path[-1], given_settings, one_table):  # the text is complete
+        if not append_token(one, path[-1], given_settings, one_table):  # the text is complete
             return
     kept = max(0, len(path) - num_back)
     one.take_back(kept)
     one_table.truncate(one)
     other, other_table = row(grammar.matcher())
     for token in path[:kept]:
-        take(other, token, given_settings, other_table)
+        append_token(other, token, given_settings, other_table)
     assert one.banned == {path[kept]} and one.pending == [[7, 8, 9, *path[:kept]][-1]]
     for state in range(2):
         assert one.token_ids == other.token_ids and one.new_text == other.new_text and one.length == other.length
@@ -92,5 +92,5 @@ def test_a_row(number: int, num_tokens: int, num_back: int, seed: int) -> None:
         assert torch.equal(histories[0].token_ids, histories[1].token_ids)
         assert torch.equal(histories[0].lengths, histories[1].lengths)
         if state == 0:
-            take(one, path[kept], given_settings, one_table)
-            take(other, path[kept], given_settings, other_table)
+            append_token(one, path[kept], given_settings, one_table)
+            append_token(other, path[kept], given_settings, other_table)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,15 +17,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from decodekit.constraints import Constraint, Guarded, Regex, compile
-from decodekit.generation import drawing
-from decodekit.generation.batch import Batch, Result
-from decodekit.generation.buffers import TokenTable
+from decodekit.generation import drawing, samples
+from decodekit.generation.positions import Position
+from decodekit.generation.results import Result
 from decodekit.generation.sequence import Request
 from decodekit.generation.settings import NoiseKeys, Settings
+from decodekit.generation.token_table import TokenTable
 from decodekit.sampling import Pipeline, Watermark, apply_bitmask
 from decodekit.speculation import Chain, Context, Draft, PromptLookup, Proposer
 from decodekit.strategy import Greedy, Sample, Strategy, can_redraw
-from tests.generation.test_batch import EOS, TOKENS, VOCABULARY, V, choose_by, settings_of
+from tests.generation.test_driver import EOS, TOKENS, VOCABULARY, V, choose_by, settings_of
 from tests.generation.test_sampled_law import START, THRESHOLD, joint_law, p_value
 from tests.generation.test_sampled_law import TABLE as LAW_TABLE
 from tests.generation.test_sampled_law import VOCABULARY as LETTERS
@@ -65,7 +66,7 @@ class Prophet:
 def decode(model: ToyLM, requests: Sequence[Request], given: Settings, num_rows: int) -> tuple[Texts, list[Result]]:
     texts: dict[int, str] = {}
     results: dict[int, Result] = {}
-    for update in Batch(model, given, num_rows, requests).run():
+    for update in samples.decode(model, given, num_rows, requests):
         texts[update.index] = texts.get(update.index, "") + update.text
         if update.result is not None:
             results[update.index] = update.result
@@ -274,7 +275,7 @@ def counts(strategy: Strategy, num_samples: int, **options: Any) -> np.ndarray:
     given = Settings(LETTERS, strategy.pipeline, strategy.select, max_new_tokens=2, **options)
     requests = (Request([START], grammar.matcher(), seed=i) for i in range(num_samples))
     found = np.zeros((8, 8))
-    for update in Batch(TableLM(LAW_TABLE), given, 1000, requests).run():
+    for update in samples.decode(TableLM(LAW_TABLE), given, 1000, requests):
         if update.result is not None:
             found[update.result.token_ids] += 1
     return found
@@ -305,12 +306,12 @@ def blind_penalties(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def one_noise(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The noise of the first place for the whole draft."""
+    """The noise of the first position for the whole draft."""
 
-    def keys(places: Sequence[drawing.Place]) -> NoiseKeys:
-        requests = [place.sequence.request for place in places]
-        positions = [len(place.sequence.token_ids) for place in places]
-        return NoiseKeys([one.seed for one in requests], [one.sequence for one in requests], positions)
+    def keys(positions: Sequence[Position]) -> NoiseKeys:
+        requests = [position.sequence.request for position in positions]
+        firsts = [len(position.sequence.token_ids) for position in positions]
+        return NoiseKeys([one.seed for one in requests], [one.sequence for one in requests], firsts)
 
     monkeypatch.setattr(drawing, "noise_keys", keys)
     for salt in range(4):
@@ -334,16 +335,17 @@ def late_mask(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def unmasked_bonus(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The mask of the first place along the whole draft."""
-    own = drawing.choose
+    """The mask of the first position along the whole draft."""
+    own = drawing.Outputs.choose
 
-    def choose(places: Any, logits: Any, bitmask: Any, *rest: Any) -> Any:
-        if bitmask is not None:
-            firsts = [max(j for j in range(i + 1) if not places[j].draft) for i in range(len(places))]
-            bitmask = bitmask[firsts]
-        return own(places, logits, bitmask, *rest)
+    def choose(self: drawing.Outputs) -> Any:
+        if self.bitmask is None:
+            return own(self)
+        positions = self.positions
+        firsts = [max(j for j in range(i + 1) if not positions[j].draft) for i in range(len(positions))]
+        return own(replace(self, bitmask=self.bitmask[firsts]))
 
-    monkeypatch.setattr("decodekit.generation.step.choose", choose)
+    monkeypatch.setattr(drawing.Outputs, "choose", choose)
     for salt in range(4):
         assert_equals_the_plain_loop(
             Greedy(), texts=CONSTRAINTS[2], proposer=lambda texts: Prophet(texts, 0.0, 4), salt=salt

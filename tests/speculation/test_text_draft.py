@@ -19,7 +19,7 @@ from decodekit.errors import VocabularyMismatchError
 from decodekit.models.encoding import encode_plain
 from decodekit.speculation import Context, DraftModel, GrammarDraft, Joined
 from decodekit.speculation.canonical import Canonical
-from decodekit.speculation.text_draft import _num_common, _Row
+from decodekit.speculation.text_draft import _DraftText, _num_common
 from decodekit.vocabulary import Vocabulary
 from tests.models import architectures
 from tests.reference.generation import ToyLM
@@ -150,7 +150,7 @@ class Encodes:
 def test_a_text_that_grows_is_divided_as_a_whole(kind: str, prompt: str, texts: list[tuple[int, str]]) -> None:
     """Also where it was taken back in between: the tokens are those of the tokenizer itself for all of it."""
     own, encode = canonical(kind)
-    row, text = _Row(prompt.encode(), Encodes(kind), own), ""
+    row, text = _DraftText(prompt.encode(), Encodes(kind), own), ""
     for num_lost, more in texts:
         text = text[: max(0, len(text) - num_lost)] + more
         assert list(row.read(text.encode())) == encode(prompt + text)
@@ -158,18 +158,18 @@ def test_a_text_that_grows_is_divided_as_a_whole(kind: str, prompt: str, texts: 
 
 def test_a_text_that_ends_inside_a_character_waits() -> None:
     own, encode = canonical("gpt2")
-    row = _Row(b"na\xc3", Encodes("gpt2"), own)
+    row = _DraftText(b"na\xc3", Encodes("gpt2"), own)
     assert row.read(b"") == [] and row.read(b"\xaf") == encode("naï")
     assert row.read(b"\xafve \xe6\x9d") == [] and row.read(b"\xafve") == encode("naïve")
     assert row.read("\xafve 東".encode("latin-1", "ignore") + b"\xe6\x9d\xb1") == encode("naïve 東")
     assert row.read(b"\xafve\xff") == row.read(b"\xafve\xffab") == []  # no text at all
-    assert _Row(b"", Encodes("gpt2"), own).read(b"") == []
+    assert _DraftText(b"", Encodes("gpt2"), own).read(b"") == []
 
 
 def test_special_tokens_stay_at_the_beginning() -> None:
     tokenizer = sentencepiece_tokenizer()
     own = canonical_of(tokenizer)
-    row = _Row(b"the", tokenizer, own)
+    row = _DraftText(b"the", tokenizer, own)
     for text in (b"", b" cat", b" cat sat on", b" c", b""):
         assert row.read(text) == tokenizer.encode("the" + text.decode(), bos=True, eos=False)
 

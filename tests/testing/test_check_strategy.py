@@ -15,7 +15,8 @@ from torch import Tensor
 import decodekit as dk
 from decodekit import testing
 from decodekit.errors import DecodekitError
-from decodekit.generation.batch import Batch, Update
+from decodekit.generation import samples
+from decodekit.generation.results import Update
 from decodekit.generation.search import SearchCall
 from decodekit.generation.sequence import Request
 from decodekit.generation.settings import NoiseKeys, Settings
@@ -202,7 +203,9 @@ class CountsTexts(Likeliest):
     def decode(
         self, model: Any, settings: Settings, num_prompts: int, requests: Iterable[Request | DecodekitError]
     ) -> Iterator[Update]:
-        return Batch(model, replace(settings, max_new_tokens=2 + next(self.calls)), num_prompts, iter(requests)).run()
+        return samples.decode(
+            model, replace(settings, max_new_tokens=2 + next(self.calls)), num_prompts, iter(requests)
+        )
 
     def refusals(self, call: SearchCall) -> Iterator[DecodekitError]:
         return iter(())
@@ -214,7 +217,7 @@ class ForgetsTheConstraint(CountsTexts):
         self, model: Any, settings: Settings, num_prompts: int, requests: Iterable[Request | DecodekitError]
     ) -> Iterator[Update]:
         free = (one if isinstance(one, DecodekitError) else replace(one, matcher=None) for one in requests)
-        return Batch(model, replace(settings, max_new_tokens=6, stop=_AT_A), num_prompts, free).run()
+        return samples.decode(model, replace(settings, max_new_tokens=6, stop=_AT_A), num_prompts, free)
 
 
 _AT_A = StopStrings(("a",))

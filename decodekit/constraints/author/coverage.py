@@ -16,7 +16,7 @@ from decodekit.constraints.json_schema.guard import guarding
 from decodekit.constraints.json_schema.messages.unsatisfiable import Reasons
 from decodekit.constraints.json_schema.messages.warnings import surprises
 from decodekit.constraints.json_schema.schema import JsonSchema
-from decodekit.constraints.json_schema.strings.formats import Formats
+from decodekit.constraints.json_schema.strings.formats import GUARDED, Formats
 from decodekit.constraints.matching.compiler import compile
 from decodekit.constraints.wire import as_constraint, json_schema_in
 from decodekit.errors import ConstraintError, InvalidConstraintError, ResourceLimitError, UnsatisfiableError
@@ -151,15 +151,17 @@ def warnings_of(constraint: JsonSchema) -> list[str]:
 
 def _keywords(network: SchemaNetwork, found: list[Finding]) -> tuple[KeywordCoverage, ...]:
     by_guard = guarding.guarded_locations(network.semantics)
-    return tuple(
-        KeywordCoverage(
-            finding.keyword,
-            finding.location.at(finding.keyword),
-            "guard" if finding.keyword == "uniqueItems" and finding.location.index in by_guard else finding.status,
-            finding.error,
-        )
-        for finding in found
-    )
+
+    def status(finding: Finding) -> Status:
+        name, location = finding.keyword, finding.location
+        is_format = name == "format" and finding.status == "mask" and network.semantics.formats == "assert"
+        if (name == "uniqueItems" and location.index in by_guard) or (
+            is_format and location.keywords()["format"] in GUARDED
+        ):
+            return "guard"
+        return finding.status
+
+    return tuple(KeywordCoverage(one.keyword, one.location.at(one.keyword), status(one), one.error) for one in found)
 
 
 def _warnings(found: list[Finding], format: Formats, guarded: list[str]) -> list[str]:

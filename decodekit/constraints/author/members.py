@@ -19,7 +19,7 @@ import math
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from itertools import count
 from typing import Final, TypeVar
 
@@ -67,8 +67,8 @@ def explain(constraint: object, text: str) -> Explanation:
         ConstraintError: the constraint is malformed or not satisfiable.
     """
     rule = as_constraint(constraint)
-    root, unfolding, _ = _engine(rule)
-    found = readings(unfolding, text, rule.special_tokens())[0].explain(root, unfolding)
+    unfolding, _ = _engine(rule)
+    found = readings(unfolding, text, rule.special_tokens())[0].explain(unfolding)
     refusal = _refusal(rule, as_bytes(text)) if found.is_allowed else None
     return found if refusal is None else explain_refusal(refusal, len(text))
 
@@ -89,12 +89,12 @@ def complete(constraint: object, prefix: str = "") -> str:
         ConstraintError: the constraint is malformed or not satisfiable, or no text was found within bounds.
     """
     rule = as_constraint(constraint)
-    root, unfolding, completions = _engine(rule)
+    unfolding, completions = _engine(rule)
     ways = readings(unfolding, prefix, rule.special_tokens())
     if not ways[0].is_whole:
-        raise OptionError(f"no text begins so: {ways[0].explain(root, unfolding)}", at="prefix")
+        raise OptionError(f"no text begins so: {ways[0].explain(unfolding)}", at="prefix")
     paths = [way.path for way in ways]
-    wholes = [path + completions.text(way.state, partial(bytes, path)) for path, way in zip(paths, ways, strict=True)]
+    wholes = [path + completions.text(way.state) for path, way in zip(paths, ways, strict=True)]
     shortest = min(range(len(wholes)), key=lambda number: len(wholes[number]))
     text = with_names(wholes[shortest])
     refusal = _refusal(rule, text)
@@ -153,19 +153,18 @@ def _random(rule: Constraint, rng: random.Random, size: int, prefix: bytes, num:
 
 
 def _walks(rule: Constraint, rng: random.Random, size: int, prefix: bytes) -> Iterator[bytes]:
-    root, _, completions = _engine(rule)
+    unfolding, completions = _engine(rule)
     for attempt in count():  # what a guard refused may be too small
         room = len(prefix) + rng.expovariate(1) * size + attempt
-        yield _Walk(completions, rng, room).text(root, prefix)
+        yield _Walk(completions, rng, room).text(unfolding.root_frame, prefix)
 
 
 @lru_cache(maxsize=8)
-def _engine(rule: Constraint) -> tuple[Frame, Unfolding, Completions]:
+def _engine(rule: Constraint) -> tuple[Unfolding, Completions]:
     """What reads the texts of a constraint; a vocabulary need not have its special tokens."""
-    root = rule.root()
-    unfolding = Unfolding(root, shared_automaton())
+    unfolding = Unfolding(rule.root(), shared_automaton())
     check_satisfiable(rule, unfolding)
-    return root, unfolding, Completions(root, unfolding, byte_vocabulary())
+    return unfolding, Completions(unfolding, byte_vocabulary())
 
 
 @on_shortage
@@ -260,14 +259,14 @@ class _Walk:
         if thread is None:
             return None
         below = []
-        place = self._rng.choice(thread.place.thens)
+        place = self._rng.choice(thread.stack.thens)
         while place is not None:
             below.append(place.frame)
             place = self._rng.choice(place.thens)
         for frame in reversed(below):
             self._push(frame)
-        rest = Read(thread.node, capture=thread.text is not None, reader=thread.place.frame)
-        return self._read(thread.place.frame, rest, thread.node, thread.text or b"")
+        rest = Read(thread.node, capture=thread.text is not None, reader=thread.stack.frame)
+        return self._read(thread.stack.frame, rest, thread.node, thread.text or b"")
 
     # -- moves
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import heapq
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from itertools import count
@@ -33,7 +33,7 @@ from decodekit.constraints.engine.configurations import Configuration, State
 from decodekit.constraints.engine.division import NONE
 from decodekit.constraints.engine.masks import Masks
 from decodekit.constraints.engine.recogniser import Unfolding
-from decodekit.constraints.engine.successors import read_as, successor, token_bytes_of
+from decodekit.constraints.engine.successors import successor, token_bytes_of
 from decodekit.constraints.engine.token_index import NO_NODES, WayOut, all_tokens
 from decodekit.constraints.language.shortest import shortest_word
 from decodekit.constraints.network import Fresh
@@ -95,37 +95,30 @@ class InTime:
         self._classes: OrderedDict[State, tuple[TokenClass, ...]] = OrderedDict()
         self._inside: OrderedDict[int, tuple[Int32Array, ...]] = OrderedDict()  # by lexical state
 
-    def fill(
-        self, row: Int32Array, num_tokens: int, state: State, path: Callable[[], bytes], left_out: frozenset[int]
-    ) -> None:
+    def fill(self, row: Int32Array, num_tokens: int, state: State, left_out: frozenset[int]) -> None:
         """Write the allowed tokens after which a completion has at most `num_tokens` tokens, int32 [words].
 
         Args:
             row: where to write.
             num_tokens: how many may come after the token.
             state: what the token is read in.
-            path: gives a text that leads there.
             left_out: tokens that no completion may have; see `closing`.
         """
         row[:] = self._eos_words if state.is_accepting and num_tokens >= 0 else 0
         for one in self.classes(state) if num_tokens >= 0 else ():
-            if self.ends_within(num_tokens, state, one.representative, path, left_out):
+            if self.ends_within(num_tokens, state, one.representative, left_out):
                 one.add_to(row)
 
-    def ends_within(
-        self, num_tokens: int, state: State, token: int, path: Callable[[], bytes], left_out: frozenset[int]
-    ) -> bool:
+    def ends_within(self, num_tokens: int, state: State, token: int, left_out: frozenset[int]) -> bool:
         """Whether `token` is allowed and a completion of the text after it has at most so many tokens."""
         target = successor(self._unfolding, self._vocabulary, state, token)
         if target is None or num_tokens < 0:
             return False
         if target.is_accepting or target is self._unfolding.ended:
             return True
-        return self._without(left_out).are_enough(
-            num_tokens, target, lambda: path() + read_as(self._unfolding, self._vocabulary, state, token)
-        )
+        return self._without(left_out).are_enough(num_tokens, target)
 
-    def completion(self, state: State, path: Callable[[], bytes], left_out: frozenset[int]) -> tuple[int, ...]:
+    def completion(self, state: State, left_out: frozenset[int]) -> tuple[int, ...]:
         """Few tokens with which the text becomes whole.
 
         Raises:
@@ -133,42 +126,38 @@ class InTime:
         """
         completions = self._without(left_out)
         try:
-            return completions.tokens(state, path)
+            return completions.tokens(state)
         except ResourceLimitError:
-            found = self._search(state, path(), left_out) if left_out else None
+            found = self._search(state, left_out) if left_out else None
             if found is None:
                 raise
             return found
 
-    def _search(self, state: State, path: bytes, left_out: frozenset[int]) -> tuple[int, ...] | None:
+    def _search(self, state: State, left_out: frozenset[int]) -> tuple[int, ...] | None:
         """Tokens that make the text whole, none of those left out: what may be nearest to an end is tried first.
 
         For texts whose shortest completions cannot be divided into the tokens that remain, though longer ones can.
         """
         forbidden = bitmask_from_ids(left_out, self._vocabulary.size)
         order = count()
-        agenda: list[tuple[int, int, State, tuple[int, ...], bytes]] = [(0, next(order), state, (), path)]
+        agenda: list[tuple[int, int, State, tuple[int, ...]]] = [(0, next(order), state, ())]
         seen = {state}
         for _ in range(MAX_SEARCHED):
             if not agenda:
                 return None
-            *_, current, tokens, read = heapq.heappop(agenda)
+            *_, current, tokens = heapq.heappop(agenda)
             for one in self.classes(current):
                 token = one.first_without(forbidden)
                 target = None if token is None else successor(self._unfolding, self._vocabulary, current, token)
                 if token is None or target is None or target in seen:
                     continue
                 seen.add(target)
-                so_far, text = (*tokens, token), read + read_as(self._unfolding, self._vocabulary, current, token)
-
-                def path_to(text: bytes = text) -> bytes:
-                    return text
-
+                so_far = (*tokens, token)
                 try:
-                    return so_far + self._without(left_out).tokens(target, path_to)
+                    return so_far + self._without(left_out).tokens(target)
                 except ResourceLimitError:
-                    rest = len(self._without(NONE).text(target, path_to))
-                    heapq.heappush(agenda, (len(so_far) + rest, next(order), target, so_far, text))
+                    rest = len(self._without(NONE).text(target))
+                    heapq.heappush(agenda, (len(so_far) + rest, next(order), target, so_far))
         return None
 
     def _without(self, left_out: frozenset[int]) -> Completions:
@@ -176,7 +165,7 @@ class InTime:
         found = self._completions.get(left_out)
         if found is None:
             usual = self._completions[NONE]
-            found = Completions(usual.root, self._unfolding, self._vocabulary, left_out, usual)
+            found = Completions(self._unfolding, self._vocabulary, left_out, usual)
             self._completions[left_out] = found
             while len(self._completions) > _MAX_SETS:
                 self._completions.popitem(last=False)

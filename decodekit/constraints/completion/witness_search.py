@@ -1,4 +1,11 @@
-"""The search of a shortest word of a frame, and what it may cost."""
+"""The search of a shortest word of a frame, in the order of length, and what it may cost.
+
+Example: a frame that reads ``[`` and then either reads ``]`` or calls an item. The heap begins with the frame itself
+(length 0). The word ``[`` of its lexeme leads to what may follow, at length 1. There ``]`` waits for length 2, and the
+call waits behind everything else of length 1; then a search of its own finds the least word of the item, ``0``, and the
+frame behind it goes on at length 2. The end after ``]`` is met first: ``[]``. A frame that calls itself is left out
+while it is being solved, as a shortest word never needs that call.
+"""
 
 from __future__ import annotations
 
@@ -34,43 +41,31 @@ class Lexemes:
 
     def __init__(self, usable: ByteMask = ANY_BYTE) -> None:
         self.usable = usable
-        self._words: dict[Node, _Found] = {}
+        # By language and permitted labels: what was found so far, and the search for more.
+        self._words: dict[tuple[Node, bytes | None], tuple[list[Sequence[Word]], Iterator[Sequence[Word]]]] = {}
+        self._effort: Effort | None = None  # what counts the search that goes on
 
-    def of(self, node: Node, effort: Effort) -> Iterator[Sequence[Word]]:
+    def of(self, node: Node, permitted: bytes | None, effort: Effort) -> Iterator[Sequence[Word]]:
         """One word of each label by length, as `few_by_length` finds them; `effort` counts what was not known yet."""
-        found = self._words.get(node)
+        found = self._words.get((node, permitted))
         if found is None:
             if len(self._words) >= MAX_LEXEMES:
                 self._words.clear()
-            found = self._words[node] = _Found(node, self.usable)
-        return found.by_length(effort)
-
-
-class _Found:
-    """What was found so far of the words of a lexeme."""
-
-    __slots__ = ("_effort", "_layers", "_others")
-
-    def __init__(self, node: Node, usable: ByteMask) -> None:
-        self._effort: Effort | None = None
-        self._layers: list[Sequence[Word]] = []
-        self._others = few_by_length(node, 1, self._count, usable)
+            search: Iterator[Sequence[Word]] = few_by_length(node, 1, self._count, self.usable, permitted)
+            found = self._words[node, permitted] = [], search
+        layers, others = found
+        for length in count():
+            if length == len(layers):
+                self._effort = effort
+                layer = next(others, None)
+                if layer is None:
+                    return
+                layers.append(layer)
+            yield layers[length]
 
     def _count(self) -> None:
         assert self._effort is not None
         self._effort.step()
-
-    def by_length(self, effort: Effort) -> Iterator[Sequence[Word]]:
-        """The words of length 0, of length 1, and so on."""
-        for length in count():
-            if length == len(self._layers):
-                self._effort = effort
-                layer = next(self._others, None)
-                self._effort = None
-                if layer is None:
-                    return
-                self._layers.append(layer)
-            yield self._layers[length]
 
 
 @dataclass(slots=True)
@@ -97,7 +92,7 @@ class Effort:
             )
 
 
-class Search:
+class WitnessSearch:
     """The search of a shortest word of one frame, in the order of length. See `Completions._solve`.
 
     Attributes:
@@ -126,7 +121,7 @@ class Search:
         effort = Effort(self._whole.lexemes, self._whole)
         order = count()
         # (length so far, tie, word so far, what comes: a frame, words of a Read, a Call, or None for the end)
-        heap: list[tuple[int, int, bytes, Frame | _Reading | Call | None]] = [(0, next(order), b"", self._frame)]
+        heap: list[tuple[int, int, bytes, Frame | _Lexeme | Call | None]] = [(0, next(order), b"", self._frame)]
         seen: set[Frame] = set()
         has_captures = False
         while heap:
@@ -137,7 +132,7 @@ class Search:
                 return None
             if item is None:
                 return word
-            if isinstance(item, _Reading):
+            if isinstance(item, _Lexeme):
                 words = next(item.words, None)
                 if words is None:
                     continue
@@ -163,7 +158,8 @@ class Search:
                         reader = move.reader or item
                         has_captures |= move.capture
                         text = b"" if move.capture else None
-                        reading = _Reading(reader, readings(reader, move.node, text, num_alike, effort), move.capture)
+                        words_ahead = lexeme_words(reader, move.node, None, text, num_alike, effort)
+                        reading = _Lexeme(reader, words_ahead, move.capture)
                         heapq.heappush(heap, (length, next(order), word, reading))
                     else:
                         # After everything else of this length: a call may lead ever deeper, an end is an end.
@@ -172,26 +168,29 @@ class Search:
 
 
 @dataclass(slots=True)
-class _Reading:
-    """The words of a Read by their length, as an item of the search: those of each length when it is its turn."""
+class _Lexeme:
+    """The words of a lexeme by their length, as an item of the search: those of each length when it is its turn."""
 
     frame: Frame
     words: Iterator[Sequence[Word]]
     captures: bool
 
 
-def readings(frame: Frame, node: Node, text: bytes | None, num_alike: int, effort: Effort) -> Iterator[Sequence[Word]]:
+def lexeme_words(
+    frame: Frame, node: Node, permitted: bytes | None, text: bytes | None, num_alike: int, effort: Effort
+) -> Iterator[Sequence[Word]]:
     """Words of a lexeme by their length, those that may lead elsewhere than shorter ones.
 
     Args:
         frame: that reads it.
         node: the lexeme, or what is left of it.
+        permitted: the labels with which it may end, None if any.
         text: what was read of it, if it is captured.
         num_alike: how many captured words of a label there are, where each leads elsewhere.
         effort: counts.
     """
     if text is None:
-        return effort.lexemes.of(node, effort)
+        return effort.lexemes.of(node, permitted, effort)
     return _captured_words(frame, node, text, num_alike, effort)
 
 

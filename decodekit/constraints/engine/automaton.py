@@ -14,7 +14,7 @@ import threading
 from bisect import bisect_right
 from collections.abc import Hashable
 from functools import lru_cache
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,7 @@ from decodekit.errors import ResourceLimitError
 
 Int32Array: TypeAlias = npt.NDArray[np.int32]
 UInt8Array: TypeAlias = npt.NDArray[np.uint8]
+_Scalar = TypeVar("_Scalar", bound=np.generic)
 
 DEAD: Final = 0
 OPEN: Final = -1
@@ -148,6 +149,18 @@ class Automaton:
                 for byte in bytes_of(mask):
                     self.next[state, byte] = successor
 
+    def node(self, state: int) -> Node:
+        """The language of a state: its remaining words. Inside of a block it is derived when it is asked for."""
+        node = self.nodes[state]
+        if node is None:
+            number = bisect_right(self._block_starts, state) - 1
+            start = self._block_starts[number]
+            node = self.nodes[start]
+            assert node is not None
+            for byte in self._blocks[number].path(state - start):
+                node = node.derivative(byte)
+        return node
+
     def follow(self, state: int, byte: int) -> int:
         """The state behind an edge that was left open, which is written down."""
         with self.lock:
@@ -173,6 +186,14 @@ class Automaton:
             node.forget()
             self.next[state] = row
             self.kinds[state] = INNER if row.any() else FINAL
+
+    def make(self, code: int) -> None:
+        """Make what a kernel asks for: see `kernels._after`."""
+        state, byte = divmod(-2 - code, 512)
+        if byte == 256:
+            self.expand(state)
+        else:
+            self.follow(state, byte)
 
     def step(self, state: int, byte: int) -> int:
         """The state after `byte`, or `DEAD`."""
@@ -209,16 +230,17 @@ class Automaton:
             return first
 
     def _grow(self) -> None:
-        capacity = 2 * len(self.kinds)
-        table = np.zeros((capacity, 256), np.int32)
-        table[: len(self.next)] = self.next
-        kinds = np.zeros(capacity, np.uint8)
-        kinds[: len(self.kinds)] = self.kinds
-        endings = np.zeros(capacity, np.int32)
-        endings[: len(self.endings)] = self.endings
-        low, high = np.full(capacity, -1, np.int32), np.full(capacity, -1, np.int32)
-        low[: len(self.low)], high[: len(self.high)] = self.low, self.high
-        self.next, self.endings, self.kinds, self.low, self.high = table, endings, kinds, low, high
+        self.next, self.kinds, self.endings = doubled(self.next), doubled(self.kinds), doubled(self.endings)
+        self.low, self.high = doubled(self.low, -1), doubled(self.high, -1)
+
+
+def doubled(array: npt.NDArray[_Scalar], fill: int = 0) -> npt.NDArray[_Scalar]:
+    """A copy with as many more rows of `fill` behind it."""
+    grown = np.zeros((2 * len(array), *array.shape[1:]), array.dtype)  # pages of zeros cost nothing until they are used
+    grown[: len(array)] = array
+    if fill:
+        grown[len(array) :] = fill
+    return grown
 
 
 @lru_cache(maxsize=65_536)

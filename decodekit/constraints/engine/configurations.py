@@ -10,15 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final, TypeAlias, TypeVar
+from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from decodekit.constraints.engine.automaton import Int32Array, UInt8Array
+from decodekit.constraints.engine.automaton import Int32Array, UInt8Array, doubled
 
 Int64Array: TypeAlias = npt.NDArray[np.int64]
-_Scalar = TypeVar("_Scalar", bound=np.generic)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +112,7 @@ class Rows:
             self._num_starts += 1
             if index == len(self.lexical):
                 self.lexical, self.reader = doubled(self.lexical), doubled(self.reader)
-                self.push = np.concatenate((self.push, np.zeros(index, np.int32)))
+                self.push = np.append(self.push, np.zeros(index, np.int32))
             self.lexical[index], self.reader[index] = lexical, reader
             for frame in frames:
                 if self._num_pushed == len(self.pushed):
@@ -138,7 +137,7 @@ class Rows:
     def put_entry(self, frame: int, row: int) -> None:
         """Let the entry of a frame find a row."""
         while frame >= len(self.entry):
-            self.entry = np.concatenate((self.entry, np.full(len(self.entry), -1, np.int32)))
+            self.entry = doubled(self.entry, -1)
         self.entry[frame] = row
 
     def _insert(self, key: int, row: int) -> None:
@@ -286,10 +285,3 @@ class Stacks:
 def row_key(reader: int, label_set: int) -> int:
     """The key of a row."""
     return reader << 32 | label_set
-
-
-def doubled(array: npt.NDArray[_Scalar]) -> npt.NDArray[_Scalar]:
-    """A copy with as many zeros behind it."""
-    grown = np.zeros(2 * len(array), array.dtype)
-    grown[: len(array)] = array
-    return grown

@@ -11,21 +11,15 @@ descent of the trie. The descent is compiled; its slow twin is in the tests.
 from __future__ import annotations
 
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final
 
 import numpy as np
 
+from decodekit.constraints.engine.automaton import Int32Array
 from decodekit.constraints.engine.bitmask import bitmask_from_ids
 from decodekit.constraints.engine.token_index import all_tokens
 from decodekit.constraints.language.node import ByteMask
 from decodekit.vocabulary import Vocabulary
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from decodekit.constraints.engine.automaton import Int32Array, UInt8Array
-
-    _Kernel: TypeAlias = Callable[..., None]
 
 NONE: Final[frozenset[int]] = frozenset()
 """No token is left out."""
@@ -76,11 +70,13 @@ class Division:
 
     def _divide(self, text: bytes) -> tuple[Int32Array, Int32Array]:
         """From every place of the text on: how many tokens, int32 [n + 1]; length and id of the first, int32 [2, n]."""
+        from decodekit.constraints.engine.kernels import divide  # imports numba
+
         trie = self._trie
         fewest: Int32Array = np.full(len(text) + 1, _MANY, np.int32)
         chosen: Int32Array = np.zeros((2, len(text)), np.int32)
         data = np.frombuffer(text, np.uint8)
-        division_kernel()(data, self._top, trie.byte, trie.end, trie.first, trie.tokens, self._left_out, fewest, chosen)
+        divide(data, self._top, trie.byte, trie.end, trie.first, trie.tokens, self._left_out, fewest, chosen)
         return fewest, chosen
 
 
@@ -88,47 +84,3 @@ class Division:
 def division_of(vocabulary: Vocabulary, left_out: frozenset[int] = NONE) -> Division:
     """The division into the tokens of a vocabulary; made once."""
     return Division(vocabulary, left_out)
-
-
-def _divide(
-    text: UInt8Array,
-    top: Int32Array,
-    byte: UInt8Array,
-    end: Int32Array,
-    first: Int32Array,
-    tokens: Int32Array,
-    left_out: Int32Array,
-    fewest: Int32Array,
-    chosen: Int32Array,
-) -> None:
-    """Fill ``fewest`` and ``chosen``; see `Division._divide`. Of tokens with the same bytes the first is taken."""
-    size = len(text)
-    fewest[size] = 0
-    for start in range(size - 1, -1, -1):
-        node = top[text[start]]
-        if node == 0:
-            continue
-        for stop in range(start, size):
-            if stop > start:
-                child, behind = node + 1, end[node]
-                while child < behind and byte[child] < text[stop]:  # the children of a node ascend
-                    child = end[child]
-                if child >= behind or byte[child] != text[stop]:
-                    break
-                node = child
-            if fewest[stop + 1] + 1 > fewest[start]:
-                continue
-            for i in range(first[node], first[node + 1]):
-                token = tokens[i]
-                if left_out[token >> 5] >> (token & 31) & 1 == 0:
-                    fewest[start] = fewest[stop + 1] + 1
-                    chosen[0, start], chosen[1, start] = stop + 1 - start, token
-                    break
-
-
-@lru_cache(maxsize=1)
-def division_kernel() -> _Kernel:
-    """The compiled division. numba is imported when a kernel is asked for and not earlier."""
-    from decodekit.constraints.engine.numba_cache import compiled
-
-    return compiled(_divide)

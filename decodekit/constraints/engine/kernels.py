@@ -1,437 +1,559 @@
-"""Walks over the token trie, compiled by numba on first use (kept on disk). Their slow twins are in the tests.
+"""The compiled kernels: walks of lexical states and runs of configurations over the token trie.
 
-`walk_kernel`: one lexical state; which tokens stay inside the lexeme, and where tokens leave it. `reach_kernel`: the
-same, for where those lead that stay inside. `run_kernel`: the configurations of a network, through any number of
-lexemes and frames. None can make lexical states or places: where one is missing, a walk stops and says what it needs;
-the caller makes it and calls again.
+Example: the vocabulary ``a``, ``"``, ``",`` and ``ab"`` is the trie
+
+    node    1 "    2 ,    3 a    4 b    5 "
+    depth   1      2      1      2      3        (1-2 are one branch, 3-5 another)
+
+`walk` reads the inside of a JSON string. ``a`` (node 3) stays inside, so it is allowed whatever surrounds the string.
+The quotes (nodes 1 and 5) end the lexeme for good: these are exits at a node. Node 2 is an exit before a node, as the
+string has ended before its comma. `run` is given whole configurations and goes on behind the exits: it enters frames,
+begins their lexemes and returns from them, until the token ends or nothing may follow. A *thread* is one configuration
+on the way down the trie.
+
+No kernel can derive languages or ask frames. Where something is missing, a kernel stops and says what it needs; the
+caller makes it and calls again with the same arguments. Slow twins of the kernels are in ``tests/reference/walk.py``,
+and every mask is compared with one made token by token.
+
+numba takes three times as long to unpack 36 arrays that come in named tuples (24 µs a call, not 8), so the entries take
+arrays one by one and group them; everything behind them takes named tuples.
+
+This module imports numba: import it where a kernel is called, not with a module.
 """
 
 from __future__ import annotations
 
-from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
-from decodekit.constraints.engine.automaton import DEAD, FINAL, NOT_EXPANDED, OPEN
-from decodekit.constraints.engine.configurations import BUNDLE, CUT
+from decodekit.constraints.engine.automaton import DEAD, FINAL, NOT_EXPANDED, OPEN, Int32Array, UInt8Array
+from decodekit.constraints.engine.configurations import BUNDLE, CUT, Int64Array
+from decodekit.constraints.engine.numba_cache import compiled, part
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import TypeAlias
-
-    from decodekit.constraints.engine.automaton import Int32Array, UInt8Array
-    from decodekit.constraints.engine.configurations import Int64Array
-
-    Kernel: TypeAlias = Callable[..., tuple[int, int, int]]
+Int: TypeAlias = "int | np.integer[Any]"
 
 # What the third column of an exit says.
 EXIT_BEFORE: Final = 0  # the lexeme ends before the node's byte: its subtree belongs to what follows
 EXIT_AT: Final = 1  # the lexeme ends with the node's byte and cannot go on: tokens of this node end with it
 
-
-def _walk(
-    table: Int32Array,
-    kinds: UInt8Array,
-    endings: Int32Array,
-    byte: UInt8Array,
-    depth: Int32Array,
-    end: Int32Array,
-    first: Int32Array,
-    tokens: Int32Array,
-    follow: UInt8Array,
-    start_depth: int,
-    stop: int,
-    stack: Int32Array,
-    words: Int32Array,
-    exits: Int32Array,
-    seen: UInt8Array,
-    position: Int32Array,
-) -> tuple[int, int, int]:
-    """Walk the nodes from ``position[0]`` to before `stop`, with ``stack[d]`` the lexical state at depth d.
-
-    Tokens after which the lexeme goes on get their bit in `words`. Places where the lexeme ends go to `exits`
-    (rows: node, label set, `EXIT_BEFORE` or `EXIT_AT`), the former only for bytes that `follow` (uint8 [256]) marks;
-    their label sets are marked in `seen`. At `start_depth`, where the walk begins, the lexeme does not end: that
-    alternative is a configuration of its own. ``position`` is (next node, number of exits, number of tokens inside);
-    exits beyond the capacity are counted, not stored.
-
-    Returns:
-        (state to expand, or -1 when the walk is complete, or -2 - (256 * state + byte) for an open edge to follow;
-        number of exits; number of tokens inside).
-    """
-    node, num_exits, num_inside = position[0], position[1], position[2]
-    capacity = len(exits)
-    while node < stop:
-        level = depth[node]
-        state = stack[level - 1]
-        kind = kinds[state]
-        if kind == NOT_EXPANDED:
-            position[0], position[1], position[2] = node, num_exits, num_inside
-            return state, num_exits, num_inside
-        value = byte[node]
-        target = table[state, value]
-        if target == OPEN:
-            position[0], position[1], position[2] = node, num_exits, num_inside
-            return -2 - (np.int64(state) << 8 | value), num_exits, num_inside
-        if target != DEAD and kinds[target] == NOT_EXPANDED:
-            position[0], position[1], position[2] = node, num_exits, num_inside
-            return target, num_exits, num_inside
-        if endings[state] != 0 and follow[value] != 0 and level - 1 > start_depth:
-            seen[endings[state]] = 1
-            if num_exits < capacity:
-                exits[num_exits, 0], exits[num_exits, 1], exits[num_exits, 2] = node, endings[state], EXIT_BEFORE
-            num_exits += 1
-        if target == DEAD:
-            node = end[node]
-            continue
-        stack[level] = target
-        low, high = first[node], first[node + 1]
-        if low != high:
-            if kinds[target] == FINAL:
-                seen[endings[target]] = 1
-                if num_exits < capacity:
-                    exits[num_exits, 0], exits[num_exits, 1], exits[num_exits, 2] = node, endings[target], EXIT_AT
-                num_exits += 1
-            else:
-                for i in range(low, high):
-                    token = tokens[i]
-                    words[token >> 5] |= np.int32(1) << np.int32(token & 31)
-                num_inside += high - low
-        node += 1
-    position[0], position[1], position[2] = node, num_exits, num_inside
-    return -1, num_exits, num_inside
-
-
-def _reach(
-    table: Int32Array,
-    kinds: UInt8Array,
-    byte: UInt8Array,
-    depth: Int32Array,
-    end: Int32Array,
-    first: Int32Array,
-    tokens: Int32Array,
-    stack: Int32Array,
-    reached: Int32Array,
-    position: Int32Array,
-) -> int:
-    """The walk of ``stack[0]`` over a whole trie once more, for the states that it leads to.
-
-    ``reached[t]`` becomes the lexical state after token t, for the tokens after which the lexeme goes on; others are
-    left as they are. ``position`` is (next node,), 1 at first.
-
-    Returns:
-        As `_walk`: a state to expand, -1, or an open edge to follow.
-    """
-    node = position[0]
-    while node < len(byte):
-        level = depth[node]
-        state = stack[level - 1]
-        if kinds[state] == NOT_EXPANDED:
-            position[0] = node
-            return int(state)
-        value = byte[node]
-        target = table[state, value]
-        if target == OPEN:
-            position[0] = node
-            return int(-2 - (np.int64(state) << 8 | value))
-        if target == DEAD:
-            node = end[node]
-            continue
-        if kinds[target] == NOT_EXPANDED:
-            position[0] = node
-            return int(target)
-        stack[level] = target
-        if kinds[target] != FINAL:
-            for i in range(first[node], first[node + 1]):
-                reached[tokens[i]] = target
-        node += 1
-    return -1
-
-
-# What a run needs before it can go on.
+# What a run needs before it can go on, in ``position[NEED:]``.
 DONE: Final = 0
-EXPAND: Final = 1  # the row of a lexical state
+LEXICAL: Final = 1  # a row or an edge of the automaton: its code, see `_after`
 LEAVE: Final = 2  # what follows when a reader ends a lexeme with a label set
 CAPTURED: Final = 3  # the same for a reader that captures: (reader, label set, depth at which the lexeme began)
 ENTER: Final = 4  # what follows on the entry of a frame
-ROOM: Final = 5  # space for more configurations
+ROOM: Final = 5  # space for more threads
 STACKS: Final = 6  # space for more stacks
-FOLLOW: Final = 7  # the open edge of a lexical state
-MERGE: Final = 8  # so many threads after a node that it is worth asking which differ in their stacks alone
-DEEPER: Final = 9  # more of the stacks: too many tokens end what was left out
+MERGE: Final = 7  # so many threads after a node that it is worth asking which differ in their stacks alone
+DEEPER: Final = 8  # more of the stacks: too many tokens end what was left out
+
+# The places of ``position``, int64 [8].
+ROOT: Final = 0  # index in ``roots``
+NODE: Final = 1
+NEED: Final = 2  # and the two behind it: what is needed, in numbers
+NUM_NODES: Final = 5  # looked at so far; tells the entries of ``seen`` that are of this node
+NUM_RETURNED: Final = 6
+MERGE_ABOVE: Final = 7  # threads after one node
 
 FEW: Final = 32  # threads that are compared one by one
+NO_ROOM: Final = -1
 
 
-def _run(
-    table: Int32Array,
-    kinds: UInt8Array,
-    endings: Int32Array,
-    low: Int32Array,
-    high: Int32Array,
-    captures: UInt8Array,
-    permitted: Int32Array,
-    num_permitted: Int32Array,
-    keys: Int64Array,
-    rows: Int32Array,
-    entry: Int32Array,
-    start: Int32Array,
-    returns: UInt8Array,
-    row_lexical: Int32Array,
-    row_reader: Int32Array,
-    push: Int32Array,
-    pushed: Int32Array,
-    stack_frame: Int32Array,
-    stack_parent: Int32Array,
-    members: Int32Array,
-    stack_slots: Int32Array,
-    num_stacks: Int64Array,
-    captured: Int64Array,
-    byte: UInt8Array,
-    depth: Int32Array,
-    end: Int32Array,
-    first: Int32Array,
-    tokens: Int32Array,
-    roots: Int32Array,
-    threads: Int32Array,
-    todo: Int32Array,
-    seen: Int64Array,
-    offsets: Int32Array,
-    words: Int32Array,
-    returned: Int32Array,
-    position: Int64Array,
-) -> int:
+class Lexical(NamedTuple):
+    """The arrays of an `Automaton`."""
+
+    table: Int32Array
+    kinds: UInt8Array
+    endings: Int32Array
+    low: Int32Array
+    high: Int32Array
+
+
+class Readers(NamedTuple):
+    """What an `Unfolding` knows of its readers."""
+
+    captures: UInt8Array
+    permitted: Int32Array
+    num_permitted: Int32Array
+
+
+class RowArrays(NamedTuple):
+    """The arrays of `Rows`, and what was said of captured texts, int64 [n, 3]: see `_row_of_captured`."""
+
+    keys: Int64Array
+    rows: Int32Array
+    entry: Int32Array
+    start: Int32Array
+    returns: UInt8Array
+    lexical: Int32Array
+    reader: Int32Array
+    push: Int32Array
+    pushed: Int32Array
+    captured: Int64Array
+
+
+class StackArrays(NamedTuple):
+    """The arrays of `Stacks`; `size` is its `count`."""
+
+    frame: Int32Array
+    parent: Int32Array
+    members: Int32Array
+    slots: Int32Array
+    size: Int64Array
+
+
+class Trie(NamedTuple):
+    """The arrays of a `TokenTrie`."""
+
+    byte: UInt8Array
+    depth: Int32Array
+    end: Int32Array
+    first: Int32Array
+    tokens: Int32Array
+
+
+class Work(NamedTuple):
+    """What a run writes.
+
+    Attributes:
+        threads: int32 [4, capacity]: lexical state, reader, stack, and the depth at which the lexeme began (-1 - i:
+            before the root, for configuration i). Those after the byte of a node at level L below its root (1 for the
+            root itself) lie at ``offsets[L]`` to before ``offsets[L + 1]``.
+        offsets: see `threads`.
+        todo: the (stack, row) pairs that are still to follow, int32 [2, capacity].
+        seen: threads of one node, found by what they are: 2**20 * (number of the node) + thread, int64 [a power of 2].
+        words: the mask.
+        returned: the nodes whose subtrees depend on what lies below a `CUT`.
+        position: where the run is and what it needs; see the constants.
+    """
+
+    threads: Int32Array
+    offsets: Int32Array
+    todo: Int32Array
+    seen: Int64Array
+    words: Int32Array
+    returned: Int32Array
+    position: Int64Array
+
+
+class Run(NamedTuple):
+    """All that a run reads and writes."""
+
+    lexical: Lexical
+    readers: Readers
+    rows: RowArrays
+    stacks: StackArrays
+    trie: Trie
+    work: Work
+
+
+# -- parts
+
+
+@part
+def _after(table: Int32Array, kinds: UInt8Array, state: Int, byte: Int) -> Int:
+    """The lexical state after a byte; or, below -1, the code of what the automaton has to make first.
+
+    The code of an open edge is ``-2 - (512 * state + byte)``, that of a state to expand has 256 in place of the byte.
+    """
+    if kinds[state] == NOT_EXPANDED:
+        return -2 - (np.int64(state) << 9 | 256)
+    target = np.int64(table[state, byte])
+    if target == OPEN:
+        return -2 - (np.int64(state) << 9 | byte)
+    if target != DEAD and kinds[target] == NOT_EXPANDED:
+        return -2 - (target << 9 | 256)
+    return target
+
+
+@part
+def _add_tokens_of(trie: Trie, node: Int, words: Int32Array) -> None:
+    """Set the bits of the tokens of a node."""
+    for i in range(trie.first[node], trie.first[node + 1]):
+        token = trie.tokens[i]
+        words[token >> 5] |= np.int32(1) << np.int32(token & 31)
+
+
+@part
+def _slot(key: Int, size: Int) -> Int:
+    """Where the search for a key begins in a table of open addressing."""
+    return (key ^ key >> 29) * 0x9E3779B1 & size - 1
+
+
+@part
+def _row(rows: RowArrays, key: Int) -> Int:
+    """The row of a key, -1 if there is none."""
+    slot = _slot(key, len(rows.keys))
+    while rows.keys[slot] >= 0:
+        if rows.keys[slot] == key:
+            return int(rows.rows[slot])
+        slot = slot + 1 & len(rows.keys) - 1
+    return -1
+
+
+@part
+def _row_of_captured(rows: RowArrays, key: Int, node: Int, begin: Int) -> Int:
+    """The row of a key after the text captured up to a node, by (key, node * 2**20 + depth of its begin, row)."""
+    detail = np.int64(node) << 20 | begin & 0xFFFFF
+    for i in range(len(rows.captured)):
+        if rows.captured[i, 0] == key and rows.captured[i, 1] == detail:
+            return int(rows.captured[i, 2])
+    return -1
+
+
+@part
+def _pushed(stacks: StackArrays, parent: Int, frame: Int) -> Int:
+    """The stack with a frame on top of another, made if there was none; `NO_ROOM`."""
+    if stacks.size[0] == len(stacks.frame):
+        return NO_ROOM
+    mask = len(stacks.slots) - 1
+    slot = _slot(np.int64(parent) << 32 | frame, len(stacks.slots))
+    number = np.int64(stacks.slots[slot])
+    while number != 0 and (stacks.parent[number] != parent or stacks.frame[number] != frame):
+        slot = slot + 1 & mask
+        number = np.int64(stacks.slots[slot])
+    if number == 0:
+        number = stacks.size[0]
+        stacks.size[0] += 1
+        stacks.slots[slot] = number
+        stacks.parent[number], stacks.frame[number] = parent, frame
+    return number
+
+
+@part
+def _is_thread(threads: Int32Array, i: Int, lexical: Int, reader: Int, stack: Int) -> bool:
+    return bool(threads[0, i] == lexical and threads[1, i] == reader and threads[2, i] == stack)
+
+
+@part
+def _with_thread(work: Work, begin: Int, count: Int, lexical: Int, reader: Int, stack: Int, depth: Int) -> Int:
+    """Add a thread to those from `begin` on unless it is one of them; returns their end, or `NO_ROOM`."""
+    threads, seen, number = work.threads, work.seen, work.position[NUM_NODES]
+    slot: Int = -1
+    if count - begin < FEW:
+        for i in range(begin, count):
+            if _is_thread(threads, i, lexical, reader, stack):
+                return count
+    else:
+        slot = _slot((np.int64(stack) << 32 | reader) * 31 + lexical, len(seen))
+        while seen[slot] >> 20 == number:
+            if _is_thread(threads, seen[slot] & 0xFFFFF, lexical, reader, stack):
+                return count
+            slot = slot + 1 & len(seen) - 1
+    if count == threads.shape[1]:
+        return NO_ROOM
+    threads[0, count], threads[1, count], threads[2, count], threads[3, count] = lexical, reader, stack, depth
+    if slot >= 0:
+        seen[slot] = number << 20 | count
+    return count + 1
+
+
+@part
+def _begin_lexemes(run: Run, row: Int, stack: Int, depth: Int, begin: Int, count: Int) -> tuple[Int, Int]:
+    """Add the threads with which a row begins lexemes on a stack; returns what is needed, and the threads' end."""
+    rows = run.rows
+    for k in range(rows.start[row], rows.start[row + 1]):
+        inner: Int = np.int64(stack)
+        for m in range(rows.push[k], rows.push[k + 1]):
+            inner = _pushed(run.stacks, inner, rows.pushed[m])
+            if inner == NO_ROOM:
+                return STACKS, count
+        end = _with_thread(run.work, begin, count, rows.lexical[k], rows.reader[k], inner, depth)
+        if end == NO_ROOM:
+            return ROOM, count
+        count = end
+    return DONE, count
+
+
+@part
+def _return(run: Run, stack: Int, num_todo: Int) -> tuple[Int, Int, bool]:
+    """Go on below a stack, a bundle in each of its stacks: what is needed, the end of `todo`, is the text whole."""
+    stacks, entry, work = run.stacks, run.rows.entry, run.work
+    position, todo = work.position, work.todo
+    low = high = -1
+    if stacks.frame[stack] == BUNDLE:
+        low = stacks.parent[stack] + 1
+        high = low + stacks.members[low - 1] - 1
+    is_whole = False
+    for j in range(low, high + 1):
+        top = stack if j < 0 else stacks.members[j]
+        if top == 0:
+            is_whole = True
+            continue
+        frame = stacks.frame[top]
+        if frame == CUT:
+            num = position[NUM_RETURNED]
+            if num == 0 or work.returned[num - 1] != position[NODE]:
+                if num == len(work.returned):
+                    return DEEPER, num_todo, is_whole
+                work.returned[num] = position[NODE]
+                position[NUM_RETURNED] += 1
+            continue
+        if entry[frame] < 0:
+            position[NEED] = frame
+            return ENTER, num_todo, is_whole
+        if num_todo == todo.shape[1]:
+            return ROOM, num_todo, is_whole
+        todo[0, num_todo], todo[1, num_todo] = stacks.parent[top], entry[frame]
+        num_todo += 1
+    return DONE, num_todo, is_whole
+
+
+@part
+def _go_on(run: Run, row: Int, stack: Int, depth: Int, begin: Int, count: Int) -> tuple[Int, Int, bool]:
+    """Add the threads of all that follows a row on a stack: what is needed, the threads' end, is the text whole."""
+    todo = run.work.todo
+    todo[0, 0], todo[1, 0] = stack, row
+    num_todo: Int = 1
+    is_whole = False
+    while num_todo > 0:
+        num_todo -= 1
+        stack, row = todo[0, num_todo], todo[1, num_todo]
+        needed, count = _begin_lexemes(run, row, stack, depth, begin, count)
+        if needed != DONE:
+            return needed, count, is_whole
+        if run.rows.returns[row] != 0:
+            needed, num_todo, ends = _return(run, stack, num_todo)
+            if needed != DONE:
+                return needed, count, is_whole
+            is_whole |= ends
+    return DONE, count, is_whole
+
+
+@part
+def _is_selected(lexical: Lexical, readers: Readers, reader: Int, state: Int) -> bool:
+    """Whether some word from a lexical state on ends with a label that the reader permits."""
+    selection = readers.permitted[reader]
+    if selection < 0 or lexical.low[state] < 0:
+        return True
+    counts = readers.num_permitted
+    return bool(counts[selection + lexical.high[state]] != counts[selection + lexical.low[state]])
+
+
+@part
+def _row_after(run: Run, reader: Int, ending: Int, begin: Int) -> Int:
+    """The row of what follows a lexeme; -1 - (what is needed) if it is not known."""
+    position, key = run.work.position, np.int64(reader) << 32 | ending
+    captures = run.readers.captures[reader] != 0
+    row = _row_of_captured(run.rows, key, position[NODE], begin) if captures else _row(run.rows, key)
+    if row < 0:
+        position[NEED], position[NEED + 1], position[NEED + 2] = reader, ending, begin
+        return -1 - (CAPTURED if captures else LEAVE)
+    return row
+
+
+@part
+def _advance(run: Run, low: Int, begin: Int) -> tuple[Int, Int, bool]:
+    """Read the node's byte in the threads ``low .. begin``: what is needed, the threads' end, is the text whole."""
+    lexical, trie, position, threads = run.lexical, run.trie, run.work.position, run.work.threads
+    node = position[NODE]
+    value, depth = trie.byte[node], trie.depth[node]
+    count, is_whole = begin, False
+    for i in range(low, begin):
+        reader = threads[1, i]
+        target = _after(lexical.table, lexical.kinds, threads[0, i], value)
+        if target < 0:
+            position[NEED] = target
+            return LEXICAL, count, is_whole
+        if target == DEAD or not _is_selected(lexical, run.readers, reader, target):
+            continue
+        if lexical.kinds[target] != FINAL:
+            is_new = True
+            for j in range(begin, count):
+                if _is_thread(threads, j, target, reader, threads[2, i]):
+                    is_new = False
+                    break
+            if is_new:
+                if count == threads.shape[1]:
+                    return ROOM, count, is_whole
+                threads[0, count], threads[1, count] = target, reader
+                threads[2, count], threads[3, count] = threads[2, i], threads[3, i]
+                count += 1
+        if lexical.endings[target] != 0:
+            row = _row_after(run, reader, lexical.endings[target], threads[3, i])
+            if row < 0:
+                return -1 - row, count, is_whole
+            needed, count, ends = _go_on(run, row, threads[2, i], depth, begin, count)
+            if needed != DONE:
+                return needed, count, is_whole
+            is_whole |= ends
+    return DONE, count, is_whole
+
+
+@part
+def _run_below(run: Run, root: Int) -> Int:
+    """Run the subtree of a root from ``position[NODE]`` on; returns what is needed."""
+    trie, position, offsets = run.trie, run.work.position, run.work.offsets
+    stop, base = trie.end[root], trie.depth[root] - 1
+    if not root <= position[NODE] < stop:
+        position[NODE] = root
+    while position[NODE] < stop:
+        node = position[NODE]
+        level = trie.depth[node] - base
+        begin = offsets[level]
+        position[NUM_NODES] += 1
+        needed, count, is_whole = _advance(run, offsets[level - 1], begin)
+        if needed != DONE:
+            return needed
+        if count - begin > position[MERGE_ABOVE]:
+            position[NEED], position[NEED + 1] = begin, count
+            return MERGE
+        if is_whole or count > begin:
+            _add_tokens_of(trie, node, run.work.words)
+        if count > begin:
+            offsets[level + 1] = count
+            position[NODE] = node + 1
+        else:
+            position[NODE] = trie.end[node]
+    return DONE
+
+
+# -- kernels
+
+
+@compiled
+def run(
+    table: Int32Array, kinds: UInt8Array, endings: Int32Array, low: Int32Array, high: Int32Array,
+    captures: UInt8Array, permitted: Int32Array, num_permitted: Int32Array,
+    keys: Int64Array, rows: Int32Array, entry: Int32Array, start: Int32Array, returns: UInt8Array,
+    row_lexical: Int32Array, row_reader: Int32Array, push: Int32Array, pushed: Int32Array, captured: Int64Array,
+    frame: Int32Array, parent: Int32Array, members: Int32Array, slots: Int32Array, num_stacks: Int64Array,
+    byte: UInt8Array, depth: Int32Array, end: Int32Array, first: Int32Array, tokens: Int32Array,
+    roots: Int32Array, threads: Int32Array, offsets: Int32Array, todo: Int32Array, seen: Int64Array,
+    words: Int32Array, returned: Int32Array, position: Int64Array,
+) -> Int:  # fmt: skip
     """Add the tokens at and below `roots` that the configurations ``threads[:, :offsets[1]]`` allow to `words`.
 
-    The configurations are those before the byte of a root. ``threads`` is int32 [4, capacity]: lexical state, reader,
-    stack, and the depth of the trie at which the lexeme began (-1 - i: before the root, for configuration i); those
-    after the byte of a node at level L below its root (1 for the root itself) lie at ``offsets[L]`` to before
-    ``offsets[L + 1]``. ``captured`` holds what CAPTURED asked for, int64 [n, 3]: (reader * 2**32 + label set,
-    node * 2**20 + depth, row). ``returned`` gets the nodes whose subtrees depend on what lies below a `CUT`.
-    ``position`` is (index of the root, node, what is needed: up to three numbers; at [5] the number of nodes so far, at
-    [6] that of nodes in ``returned``, at [7] the number of threads above which MERGE is asked for). Scratch space:
-    ``todo``, int32 [2, capacity], and ``seen``, int64 [a power of two], where 2**20 * (number of the node) + thread is
-    found by what the thread is.
+    The configurations are those before the byte of a root. The arrays are those of `Lexical`, `Readers`, `RowArrays`,
+    `StackArrays`, `Trie` and `Work`, in their order.
 
     Returns:
         DONE, or what is needed; with the same arguments the run then goes on where it stopped.
     """
-    index, node = position[0], position[1]
-    mask = len(keys) - 1
-    stack_mask = len(stack_slots) - 1
-    seen_mask = len(seen) - 1
-    capacity = threads.shape[1]
-    while index < len(roots):
-        root = roots[index]
-        stop = end[root]
-        if node < root or node >= stop:
-            node = root
-        base = depth[root] - 1
-        while node < stop:
-            level = depth[node] - base
-            begin = offsets[level]
-            count = begin
-            position[5] += 1
-            value = byte[node]
-            is_alive = False
-            for i in range(offsets[level - 1], begin):
-                state = threads[0, i]
-                reader = threads[1, i]
-                if kinds[state] == NOT_EXPANDED:
-                    position[0], position[1], position[2] = index, node, state
-                    return EXPAND
-                target = table[state, value]
-                if target == DEAD:
-                    continue
-                if target == OPEN:
-                    position[0], position[1], position[2], position[3] = index, node, state, value
-                    return FOLLOW
-                if kinds[target] == NOT_EXPANDED:
-                    position[0], position[1], position[2] = index, node, target
-                    return EXPAND
-                selection = permitted[reader]
-                is_ranged = selection >= 0 and low[target] >= 0
-                if is_ranged and num_permitted[selection + high[target]] == num_permitted[selection + low[target]]:
-                    continue
-                if kinds[target] != FINAL:
-                    is_new = True
-                    for j in range(begin, count):
-                        if threads[0, j] == target and threads[1, j] == reader and threads[2, j] == threads[2, i]:
-                            is_new = False
-                            break
-                    if is_new:
-                        if count == capacity:
-                            position[0], position[1] = index, node
-                            return ROOM
-                        threads[0, count], threads[1, count] = target, reader
-                        threads[2, count], threads[3, count] = threads[2, i], threads[3, i]
-                        count += 1
-                ending = endings[target]
-                if ending == 0:
-                    continue
-                key = np.int64(reader) << 32 | ending
-                row = -1
-                if captures[reader]:
-                    detail = np.int64(node) << 20 | (threads[3, i] & 0xFFFFF)
-                    for j in range(len(captured)):
-                        if captured[j, 0] == key and captured[j, 1] == detail:
-                            row = captured[j, 2]
-                            break
-                    if row < 0:
-                        position[0], position[1], position[2], position[3] = index, node, reader, ending
-                        position[4] = threads[3, i]
-                        return CAPTURED
-                else:
-                    slot = (key ^ key >> 29) * 0x9E3779B1 & mask
-                    while keys[slot] >= 0:
-                        if keys[slot] == key:
-                            row = rows[slot]
-                            break
-                        slot = slot + 1 & mask
-                    if row < 0:
-                        position[0], position[1], position[2], position[3] = index, node, reader, ending
-                        return LEAVE
-                todo[0, 0], todo[1, 0] = threads[2, i], row
-                num_todo = 1
-                while num_todo > 0:
-                    num_todo -= 1
-                    stack, row = todo[0, num_todo], todo[1, num_todo]
-                    for k in range(start[row], start[row + 1]):
-                        inner = stack
-                        for m in range(push[k], push[k + 1]):
-                            if num_stacks[0] == len(stack_frame):
-                                position[0], position[1] = index, node
-                                return STACKS
-                            frame = pushed[m]
-                            key = np.int64(inner) << 32 | frame
-                            slot = (key ^ key >> 29) * 0x9E3779B1 & stack_mask
-                            number = stack_slots[slot]
-                            while number != 0 and (stack_parent[number] != inner or stack_frame[number] != frame):
-                                slot = slot + 1 & stack_mask
-                                number = stack_slots[slot]
-                            if number == 0:
-                                number = num_stacks[0]
-                                num_stacks[0] += 1
-                                stack_slots[slot] = number
-                                stack_parent[number], stack_frame[number] = inner, frame
-                            inner = number
-                        is_new = True
-                        slot = -1
-                        if count - begin < FEW:
-                            for j in range(begin, count):
-                                if (
-                                    threads[0, j] == row_lexical[k]
-                                    and threads[1, j] == row_reader[k]
-                                    and threads[2, j] == inner
-                                ):
-                                    is_new = False
-                                    break
-                        else:
-                            key = (np.int64(inner) << 32 | row_reader[k]) * 31 + row_lexical[k]
-                            slot = (key ^ key >> 29) * 0x9E3779B1 & seen_mask
-                            while seen[slot] >> 20 == position[5]:
-                                j = seen[slot] & 0xFFFFF
-                                if (
-                                    threads[0, j] == row_lexical[k]
-                                    and threads[1, j] == row_reader[k]
-                                    and threads[2, j] == inner
-                                ):
-                                    is_new = False
-                                    break
-                                slot = slot + 1 & seen_mask
-                        if is_new:
-                            if count == capacity:
-                                position[0], position[1] = index, node
-                                return ROOM
-                            threads[0, count], threads[1, count] = row_lexical[k], row_reader[k]
-                            threads[2, count], threads[3, count] = inner, depth[node]
-                            if slot >= 0:
-                                seen[slot] = position[5] << 20 | count
-                            count += 1
-                    if returns[row] == 0:
-                        continue
-                    # A bundle goes on in each of its stacks.
-                    low_member = high_member = -1
-                    if stack_frame[stack] == BUNDLE:
-                        low_member = stack_parent[stack] + 1
-                        high_member = low_member + members[low_member - 1] - 1
-                    for j in range(low_member, high_member + 1):
-                        below = stack if j < 0 else members[j]
-                        if below == 0:
-                            is_alive = True
-                            continue
-                        frame = stack_frame[below]
-                        if frame == CUT:
-                            if position[6] == 0 or returned[position[6] - 1] != node:
-                                if position[6] == len(returned):
-                                    return DEEPER
-                                returned[position[6]] = node
-                                position[6] += 1
-                            continue
-                        if entry[frame] < 0:
-                            position[0], position[1], position[2] = index, node, frame
-                            return ENTER
-                        if num_todo == capacity:
-                            position[0], position[1] = index, node
-                            return ROOM
-                        todo[0, num_todo], todo[1, num_todo] = stack_parent[below], entry[frame]
-                        num_todo += 1
-            if count - begin > position[7]:
-                position[0], position[1], position[2], position[3] = index, node, begin, count
-                return MERGE
-            if count > begin:
-                is_alive = True
-            if is_alive:
-                for i in range(first[node], first[node + 1]):
-                    token = tokens[i]
-                    words[token >> 5] |= np.int32(1) << np.int32(token & 31)
-            if count > begin:
-                offsets[level + 1] = count
-                node += 1
-            else:
-                node = end[node]
-        index += 1
-        node = -1
-    position[0] = index
+    state = Run(
+        Lexical(table, kinds, endings, low, high),
+        Readers(captures, permitted, num_permitted),
+        RowArrays(keys, rows, entry, start, returns, row_lexical, row_reader, push, pushed, captured),
+        StackArrays(frame, parent, members, slots, num_stacks),
+        Trie(byte, depth, end, first, tokens),
+        Work(threads, offsets, todo, seen, words, returned, position),
+    )
+    while position[ROOT] < len(roots):
+        needed = _run_below(state, roots[position[ROOT]])
+        if needed != DONE:
+            return needed
+        position[ROOT], position[NODE] = position[ROOT] + 1, -1
     return DONE
 
 
-def _add_tokens(nodes: Int32Array, first: Int32Array, tokens: Int32Array, words: Int32Array) -> None:
-    """Add the tokens of some nodes to `words`."""
+@compiled
+def walk(
+    table: Int32Array, kinds: UInt8Array, endings: Int32Array,
+    byte: UInt8Array, depth: Int32Array, end: Int32Array, first: Int32Array, tokens: Int32Array,
+    follow: UInt8Array, start_depth: Int, stop: Int, stack: Int32Array,
+    words: Int32Array, reached: Int32Array, exits: Int32Array, seen: UInt8Array, position: Int32Array,
+) -> Int:  # fmt: skip
+    """Walk the nodes from ``position[0]`` to before `stop`, with ``stack[d]`` the lexical state at depth d.
+
+    Args:
+        table, kinds, endings: of the `Automaton`.
+        byte, depth, end, first, tokens: of the `TokenTrie`.
+        follow: the bytes before which the lexeme may end, uint8 [256].
+        start_depth: where the walk begins. There the lexeme does not end: that is a configuration of its own.
+        stop: the first node that is not walked.
+        stack: lexical states by depth.
+        words: gets the bits of the tokens after which the lexeme goes on, int32 [words].
+        reached: gets the lexical states after these tokens, int32 [tokens], or [0] if nobody asks.
+        exits: gets where the lexeme ends, int32 [capacity, 3]: node, label set, `EXIT_BEFORE` or `EXIT_AT`. Those
+            beyond the capacity are counted and not stored.
+        seen: the label sets of the exits are marked here.
+        position: (next node, number of exits, number of tokens inside).
+
+    Returns:
+        -1 when the walk is complete; else the code of what the automaton has to make (see `_after`).
+    """
+    trie = Trie(byte, depth, end, first, tokens)
+    node, num_inside = position[0], position[2]
+    num_exits: Int = position[1]
+    unknown: Int = np.int64(-1)
+    while node < stop:
+        level, value = depth[node], byte[node]
+        state = stack[level - 1]
+        target = _after(table, kinds, state, value)
+        if target < 0:
+            unknown = target
+            break
+        if endings[state] != 0 and follow[value] != 0 and level - 1 > start_depth:
+            num_exits = _with_exit(exits, seen, num_exits, node, endings[state], EXIT_BEFORE)
+        if target == DEAD:
+            node = end[node]
+            continue
+        stack[level] = target
+        if first[node] != first[node + 1]:
+            if kinds[target] == FINAL:
+                num_exits = _with_exit(exits, seen, num_exits, node, endings[target], EXIT_AT)
+            else:
+                _add_tokens_of(trie, node, words)
+                num_inside += first[node + 1] - first[node]
+                if len(reached):
+                    for i in range(first[node], first[node + 1]):
+                        reached[tokens[i]] = target
+        node += 1
+    position[0], position[1], position[2] = node, num_exits, num_inside
+    return unknown
+
+
+@part
+def _with_exit(exits: Int32Array, seen: UInt8Array, num_exits: Int, node: Int, label_set: Int, kind: Int) -> Int:
+    """Note an exit if there is room; returns their number."""
+    seen[label_set] = 1
+    if num_exits < len(exits):
+        exits[num_exits, 0], exits[num_exits, 1], exits[num_exits, 2] = node, label_set, kind
+    return num_exits + 1
+
+
+@compiled
+def add_tokens(nodes: Int32Array, first: Int32Array, tokens: Int32Array, words: Int32Array) -> None:
+    """Set the bits of the tokens of some nodes."""
     for node in nodes:
         for i in range(first[node], first[node + 1]):
             token = tokens[i]
             words[token >> 5] |= np.int32(1) << np.int32(token & 31)
 
 
-@lru_cache(maxsize=1)
-def walk_kernel() -> Kernel:
-    """The compiled walk. numba is imported when a kernel is asked for and not earlier."""
-    from decodekit.constraints.engine.numba_cache import compiled
-
-    return compiled(_walk)
-
-
-@lru_cache(maxsize=1)
-def reach_kernel() -> Callable[..., int]:
-    """The compiled `_reach`."""
-    from decodekit.constraints.engine.numba_cache import compiled
-
-    return compiled(_reach)
-
-
-@lru_cache(maxsize=1)
-def run_kernel() -> Callable[..., int]:
-    """The compiled run."""
-    from decodekit.constraints.engine.numba_cache import compiled
-
-    return compiled(_run)
-
-
-@lru_cache(maxsize=1)
-def add_tokens_kernel() -> Callable[..., None]:
-    """The compiled `_add_tokens`."""
-    from decodekit.constraints.engine.numba_cache import compiled
-
-    return compiled(_add_tokens)
+@compiled
+def divide(
+    text: UInt8Array,
+    top: Int32Array,
+    byte: UInt8Array,
+    end: Int32Array,
+    first: Int32Array,
+    tokens: Int32Array,
+    left_out: Int32Array,
+    fewest: Int32Array,
+    chosen: Int32Array,
+) -> None:
+    """Divide a text into the fewest tokens: see `Division._divide`. Of tokens with equal bytes the first is taken."""
+    size = len(text)
+    fewest[size] = 0
+    for start in range(size - 1, -1, -1):
+        node = top[text[start]]
+        if node == 0:
+            continue
+        for stop in range(start, size):
+            if stop > start:
+                child, behind = node + 1, end[node]
+                while child < behind and byte[child] < text[stop]:  # the children of a node ascend
+                    child = end[child]
+                if child >= behind or byte[child] != text[stop]:
+                    break
+                node = child
+            if fewest[stop + 1] + 1 > fewest[start]:
+                continue
+            for i in range(first[node], first[node + 1]):
+                token = tokens[i]
+                if left_out[token >> 5] >> (token & 31) & 1 == 0:
+                    fewest[start] = fewest[stop + 1] + 1
+                    chosen[0, start], chosen[1, start] = stop + 1 - start, token
+                    break

@@ -32,9 +32,15 @@ class _QuickCache(FunctionCache):  # type: ignore[misc]
             return self._load_overload(signature, target)
 
 
+def part(function: _Function) -> _Function:
+    """The function as a part of compiled ones, into which it is copied: no arrays are handed over at run time."""
+    inlined: _Function = numba.njit(nogil=True, _nrt=False, forceinline=True)(function)
+    return inlined
+
+
 def compiled(function: _Function) -> _Function:
     """The function, compiled on its first call for the types of its arguments, and kept on disk."""
-    dispatcher: Any = numba.njit(nogil=True)(function)
+    dispatcher: Any = numba.njit(nogil=True, _nrt=False)(function)
     try:
         dispatcher._cache = AnnouncedCache(_QuickCache(function))
     except RuntimeError:  # no folder can be written

@@ -1,9 +1,22 @@
-"""The states of a constraint: sets of configurations of its recursive transition network, made when they are reached.
+"""The recogniser: lazy subset construction over the recursive transition network of a constraint.
 
-Reading a byte advances every configuration by itself; where a lexeme may end, the configurations that follow join the
-set. Equal sets are the same `State` object, so a state is a value: whoever keeps it can come back to it, whatever was
-read since. The few bytes of one token are read here, which measured faster than compiled code that comes back for every
-new row; whole tries are run by `Runner`.
+Example: ``{"type": "array", "items": {"type": "integer"}}``, compact, after ``[1``. A configuration is a lexeme that is
+being read, the frame that reads it, and the stack of frames to return to. The state is the set of three of them:
+
+    lexeme        reader   stack
+    more digits   value    array, behind an item
+    ","           array    array, behind an item
+    "]"           array    (empty)
+
+The byte ``]`` kills the first two. The third ends its lexeme there, so the *epsilon closure* follows all moves that
+read nothing: the array frame returns, the stack is empty, the text may end. After ``,`` it would enter the frame of an
+item and begin its lexeme. What follows a lexeme is the same on every stack, so it is found once per reader and label
+set (`Following`) and put on the stacks that are there.
+
+Equal sets are the same `State` object, so a state is a value: a matcher that keeps one can come back to it.
+Configurations that differ in their stacks alone are bundled (a node of a graph-structured stack). The few bytes of one
+token are read here in Python, which measured faster than compiled code that comes back for every new row; whole tries
+are run by `Runner`.
 """
 
 from __future__ import annotations
@@ -13,7 +26,7 @@ from typing import Final
 
 import numpy as np
 
-from decodekit.constraints.engine.automaton import DEAD, Automaton, Int32Array, UInt8Array
+from decodekit.constraints.engine.automaton import DEAD, Automaton, Int32Array, UInt8Array, doubled
 from decodekit.constraints.engine.configurations import (
     CUT,
     Configuration,
@@ -24,7 +37,6 @@ from decodekit.constraints.engine.configurations import (
     StackCut,
     Stacks,
     State,
-    doubled,
     row_key,
 )
 from decodekit.constraints.network import Call, End, Frame, Fresh, Move, Read, Return
@@ -38,9 +50,11 @@ _ANSWER_BYTES: Final = 500  # of what is kept of a stack or a state, measured on
 
 
 class Unfolding:
-    """The part of a constraint's network that was reached so far; grows only. Thread-safe.
+    """The states of a constraint that were reached so far; grows only. Thread-safe.
 
     Attributes:
+        root_frame: the frame of a whole text.
+        root: the state before a text.
         rows: what follows the lexemes that were left so far.
         stacks: the stacks that were reached so far.
         captures: by reader, whether the bytes are captured, uint8.
@@ -54,6 +68,7 @@ class Unfolding:
 
     def __init__(self, root: Frame, automaton: Automaton) -> None:
         self.automaton = automaton
+        self.root_frame = root
         self.frames: list[Frame] = []
         self.readers: list[Reader] = []
         self._moves: list[tuple[Move, ...] | None] = []  # by frame, once they were asked for
@@ -219,9 +234,9 @@ class Unfolding:
         return first
 
     def following_bytes(self, state: State) -> list[int]:
-        """Which bytes may follow a state, in ascending order; not to be changed.
+        """Which bytes may follow a state, ascending; not to be changed.
 
-        Where they are many it may name some that may not: who looks for the only one does not ask further.
+        Above 64 candidates this over-approximates; callers only test for a single forced byte.
         """
         following = self._following_bytes.get(state)
         if following is None:
@@ -308,7 +323,7 @@ class Unfolding:
             self.readers.append(reader)
             if number == len(self.captures):
                 self.captures = doubled(self.captures)
-                self.permitted = np.concatenate((self.permitted, np.full(number, -1, np.int32)))
+                self.permitted = doubled(self.permitted, -1)
             self.captures[number] = reader.captures
             if reader.permitted is not None:
                 self.permitted[number] = self._selection(reader.permitted)
@@ -332,10 +347,10 @@ class Unfolding:
         key = tuple(frames)
         following = self._followed.get(key)
         if following is None:
-            following = self._followed[key] = self._close(key)
+            following = self._followed[key] = self._epsilon_closure(key)
         return following
 
-    def _close(self, frames: tuple[int, ...]) -> Following:
+    def _epsilon_closure(self, frames: tuple[int, ...]) -> Following:
         """Follow all moves that read nothing: what may be read next, and whether the stack below may go on."""
         agenda: list[tuple[int, tuple[int, ...]]] = [(frame, ()) for frame in frames]
         entered = set(agenda)

@@ -1,28 +1,23 @@
-"""Runs of configurations over a token trie in compiled code, which comes back for what was never met before."""
+"""Runs of configurations over a token trie in compiled code, which comes back for what was never met before.
+
+Example: ``[1`` (see `recogniser`) is run over all tokens. The kernel meets the token ``],`` and needs the row of ``]``
+in the automaton (`LEXICAL`), what follows the end of the array (`LEAVE`), then of what encloses it (`ENTER`). Each time
+it stops, the runner asks the recogniser, which writes the answer into its arrays, and calls again. The second mask
+with an array finds everything in the arrays.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final
+from functools import cached_property
+from types import ModuleType
+from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
-from decodekit.constraints.engine.automaton import Automaton, Int32Array
+from decodekit.constraints.engine.automaton import Int32Array
 from decodekit.constraints.engine.configurations import Configuration, Int64Array, StackCut, row_key
-from decodekit.constraints.engine.kernels import (
-    CAPTURED,
-    DEEPER,
-    DONE,
-    ENTER,
-    EXPAND,
-    FOLLOW,
-    LEAVE,
-    MERGE,
-    ROOM,
-    STACKS,
-    add_tokens_kernel,
-    run_kernel,
-)
 from decodekit.constraints.engine.recogniser import Unfolding, too_many
 from decodekit.constraints.engine.trie import TokenTrie
 from decodekit.constraints.network import TextNeeded
@@ -49,6 +44,17 @@ class Runner:
         self._seen: Int64Array = np.full(1024, -1, np.int64)
         self._position: Int64Array = np.zeros(8, np.int64)
         self._returned: Int32Array = np.zeros(MAX_RETURNED, np.int32)
+
+    @cached_property
+    def _kernels(self) -> ModuleType:
+        """The compiled functions. Their module imports numba, so it is imported with the first mask."""
+        from decodekit.constraints.engine import kernels
+
+        return kernels
+
+    def add_tokens(self, trie: TokenTrie, nodes: Int32Array, words: Int32Array) -> None:
+        """Add the tokens of some nodes to a mask, int32 [words]."""
+        self._kernels.add_tokens(nodes, trie.first, trie.tokens, words)
 
     def run(
         self,
@@ -98,10 +104,29 @@ class Runner:
         bytes_above: Callable[[int, int, int], bytes],
         row_of: Callable[[int, int, bytes], int],
     ) -> list[int]:
-        unfolding = self._unfolding
-        rows, stacks = unfolding.rows, unfolding.stacks
-        automaton: Automaton = unfolding.automaton
-        kernel, position = run_kernel(), self._position
+        kernels, position = self._kernels, self._position
+        self._begin(trie, configurations)
+        captured = _NONE_CAPTURED
+        while True:
+            needed = kernels.run(*self._arrays(trie, captured), roots, *self._work(words), position)
+            if needed == kernels.DONE:
+                nodes: list[int] = self._returned[: position[kernels.NUM_RETURNED]].tolist()
+                return nodes
+            if needed == kernels.CAPTURED:
+                node, reader, label_set, begin = map(int, position[kernels.NODE : kernels.NEED + 3])
+                before = (configurations[-1 - begin][3] or b"") if begin < 0 else b""
+                start = int(trie.depth[roots[position[kernels.ROOT]]]) - 1 if begin < 0 else begin
+                text = before + bytes_above(node, start, int(trie.depth[node]))
+                entry = [[row_key(reader, label_set), node << 20 | begin & 0xFFFFF, row_of(reader, label_set, text)]]
+                captured = np.concatenate((captured, np.array(entry, np.int64)))
+            elif needed == kernels.MERGE:
+                self._merge(trie, roots, words)
+            else:
+                self._make(needed, *map(int, position[kernels.NEED : kernels.NEED + 2]))
+
+    def _begin(self, trie: TokenTrie, configurations: Sequence[Configuration]) -> None:
+        """Put the configurations before the first root."""
+        kernels = self._kernels
         while len(configurations) > self._threads.shape[1]:
             self._widen()
         for number, (lexical, reader, stack, _) in enumerate(configurations):
@@ -109,63 +134,66 @@ class Runner:
         while trie.max_depth + 3 > len(self._offsets):
             self._offsets = np.zeros(2 * len(self._offsets), np.int32)
         self._offsets[1] = len(configurations)
-        position[0], position[1], position[6], position[7] = 0, -1, 0, MANY_THREADS
-        captured = _NONE_CAPTURED
-        while True:
-            needed = kernel(
-                automaton.next, automaton.kinds, automaton.endings, automaton.low, automaton.high,
-                unfolding.captures, unfolding.permitted, unfolding.num_permitted,
-                rows.keys, rows.rows, rows.entry, rows.start, rows.returns, rows.lexical, rows.reader, rows.push,
-                rows.pushed, stacks.frame, stacks.parent, stacks.members, stacks.slots, stacks.count, captured,
-                trie.byte, trie.depth, trie.end, trie.first, trie.tokens,
-                roots, self._threads, self._todo, self._seen, self._offsets, words,
-                self._returned, position,
-            )  # fmt: skip
-            if needed == DONE:
-                nodes: list[int] = self._returned[: position[6]].tolist()
-                return nodes
-            if needed == EXPAND:
-                automaton.expand(int(position[2]))
-            elif needed == FOLLOW:
-                automaton.follow(int(position[2]), int(position[3]))
-            elif needed == LEAVE:
-                unfolding.add_row(int(position[2]), int(position[3]))
-            elif needed == ENTER:
-                unfolding.add_entry(int(position[2]))
-            elif needed == ROOM:
-                self._widen()
-            elif needed == STACKS:
-                stacks.grow()
-            elif needed == MERGE:
-                self._merge(trie, roots, words)
-            elif needed == DEEPER:
-                raise StackCut
-            elif needed == CAPTURED:
-                node, reader, label_set, begin = map(int, position[1:5])
-                before = (configurations[-1 - begin][3] or b"") if begin < 0 else b""
-                start = int(trie.depth[roots[position[0]]]) - 1 if begin < 0 else begin
-                text = before + bytes_above(node, start, int(trie.depth[node]))
-                entry = [[row_key(reader, label_set), node << 20 | begin & 0xFFFFF, row_of(reader, label_set, text)]]
-                captured = np.concatenate((captured, np.array(entry, np.int64)))
+        self._position[kernels.ROOT], self._position[kernels.NODE] = 0, -1
+        self._position[kernels.NUM_RETURNED], self._position[kernels.MERGE_ABOVE] = 0, MANY_THREADS
+
+    def _arrays(self, trie: TokenTrie, captured: Int64Array) -> tuple[npt.NDArray[Any], ...]:
+        """The arrays that a run reads, in the order of `kernels.run`. Growth replaces them."""
+        unfolding = self._unfolding
+        automaton, rows, stacks = unfolding.automaton, unfolding.rows, unfolding.stacks
+        return (
+            automaton.next, automaton.kinds, automaton.endings, automaton.low, automaton.high,
+            unfolding.captures, unfolding.permitted, unfolding.num_permitted,
+            rows.keys, rows.rows, rows.entry, rows.start, rows.returns, rows.lexical, rows.reader, rows.push,
+            rows.pushed, captured,
+            stacks.frame, stacks.parent, stacks.members, stacks.slots, stacks.count,
+            trie.byte, trie.depth, trie.end, trie.first, trie.tokens,
+        )  # fmt: skip
+
+    def _work(self, words: Int32Array) -> tuple[npt.NDArray[Any], ...]:
+        """The arrays that a run writes, `position` aside."""
+        return self._threads, self._offsets, self._todo, self._seen, words, self._returned
+
+    def _make(self, needed: int, one: int, two: int) -> None:
+        """Make what a run needs.
+
+        Raises:
+            StackCut: it needs more of the stacks.
+        """
+        kernels, unfolding = self._kernels, self._unfolding
+        if needed == kernels.LEXICAL:
+            unfolding.automaton.make(one)
+        elif needed == kernels.LEAVE:
+            unfolding.add_row(one, two)
+        elif needed == kernels.ENTER:
+            unfolding.add_entry(one)
+        elif needed == kernels.ROOM:
+            self._widen()
+        elif needed == kernels.STACKS:
+            unfolding.stacks.grow()
+        else:
+            assert needed == kernels.DEEPER
+            raise StackCut
 
     def _merge(self, trie: TokenTrie, roots: Int32Array, words: Int32Array) -> None:
         """Make one of the threads after a node that differ in their stacks alone, and go on behind that node."""
-        index, node, begin, end = map(int, self._position[:4])
+        kernels = self._kernels
+        index, node, begin, end = map(int, self._position[: kernels.NEED + 2])
         groups: dict[tuple[int, int, int], list[int]] = {}
         captures = self._unfolding.captures
         for lexical, reader, stack, start in self._threads[:, begin:end].T.tolist():
             groups.setdefault((lexical, reader, start if captures[reader] else 0), []).append(stack)
         if 2 * len(groups) > end - begin:  # not worth asking again
-            self._position[7] *= 4
+            self._position[kernels.MERGE_ABOVE] *= 4
         for number, ((lexical, reader, start), stacks) in enumerate(groups.items(), begin):
             self._threads[:, number] = lexical, reader, self._unfolding.stacks.bundle(stacks), start
         root = int(roots[index])
         self._offsets[trie.depth[node] - trie.depth[root] + 2] = begin + len(groups)
-        add_tokens_kernel()(np.array([node], np.int32), trie.first, trie.tokens, words)
+        self.add_tokens(trie, np.array([node], np.int32), words)
         if node + 1 < trie.end[root]:
-            self._position[1] = node + 1
+            self._position[kernels.NODE] = node + 1
         else:
-            self._position[0], self._position[1] = index + 1, -1
+            self._position[kernels.ROOT], self._position[kernels.NODE] = index + 1, -1
 
     def _widen(self) -> None:
         """Make room for more threads.

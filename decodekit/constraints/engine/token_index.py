@@ -1,5 +1,13 @@
 """What a vocabulary means to the engine: the tries of its tokens, and walks of lexical states over them, kept.
 
+Example: the walk of "inside of a JSON string" over the tokens ``a``, ``"``, ``",`` and ``é"}`` is kept as
+
+    inside    {a}: allowed whatever surrounds the string
+    before    the nodes of ``,`` in ``",`` and of ``}`` in ``é"}``: the string has ended before their bytes
+    at        the node of ``"``: a token that ends with the string
+
+and serves every schema with a string, in every place: only at the exits it matters what surrounds the string.
+
 Counters would make every length of a string a state with a walk of its own. But a token of 16 bytes sees no difference
 between 900 and 800 characters left, so short tokens are walked with counts beyond their reach forgotten, and only the
 few long ones with more.
@@ -12,16 +20,16 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from pathlib import Path
 from typing import Final
 from weakref import WeakSet, finalize
 
 import numpy as np
 
 from decodekit.constraints import special
-from decodekit.constraints.engine import automaton, kernels, trie
+from decodekit.constraints.engine import automaton, trie
 from decodekit.constraints.engine.automaton import Automaton, Int32Array, UInt8Array
 from decodekit.constraints.engine.bitmask import num_words
-from decodekit.constraints.engine.kernels import EXIT_AT, EXIT_BEFORE, reach_kernel, walk_kernel
 from decodekit.constraints.engine.store import Store, version_of
 from decodekit.constraints.engine.trie import TokenTrie
 from decodekit.constraints.language import ir
@@ -42,7 +50,8 @@ MIN_TOKENS_KEPT: Final = 8192
 """A vocabulary with fewer tokens is as quickly sorted as read."""
 
 # The sources of what is kept.
-_SOURCES: Final = (__file__, special.__file__, trie.__file__, kernels.__file__, automaton.__file__, ir.__file__)
+_KERNELS: Final = str(Path(__file__).with_name("kernels.py"))  # not imported here, as it imports numba
+_SOURCES: Final = (__file__, special.__file__, trie.__file__, _KERNELS, automaton.__file__, ir.__file__)
 
 MANY_NODES: Final = 1500
 """A first byte with so many nodes below it is looked at by itself."""
@@ -182,10 +191,6 @@ class TokenIndex:
             for kept in self._walks.values():
                 kept.clear()
 
-    def _walk_all(self, automaton: Automaton, state: int, follow: UInt8Array | None = None) -> Walk:
-        words = np.zeros(self.num_words, np.int32)
-        return self.walk_nodes(automaton, state, self.root + 1, int(self.trie.end[self.root]), words, follow)
-
     def _common_walk(self, automaton: Automaton, state: int) -> Walk:
         """The walk of a lexical state, from disk if its language has a name; kept there if it was not yet."""
         node = automaton.nodes[state]
@@ -204,46 +209,18 @@ class TokenIndex:
             self._store.save(file, walk.to_arrays())
         return walk
 
-    def walk_nodes(
-        self,
-        automaton: Automaton,
-        state: int,
-        start: int,
-        stop: int,
-        words: Int32Array,
-        follow: UInt8Array | None = None,
-    ) -> Walk:
-        """The walk of a lexical state over the subtrees ``start .. stop``, siblings; adds the tokens inside to `words`.
+    def _walk_all(self, automaton: Automaton, state: int, follow: UInt8Array | None = None) -> Walk:
+        """The walk of a lexical state over the whole trie.
 
         With the bytes that may `follow` the lexeme, uint8 [256], the exits before other bytes are left out and the
         rest are listed whatever their number.
         """
-        trie, kernel = self.trie, walk_kernel()
-        start_depth = int(trie.depth[start]) - 1 if start < stop else 0
-        stack = np.zeros(trie.max_depth + 1, np.int32)
-        stack[start_depth] = state
-        bytes_after = _ANY_BYTE if follow is None else follow
-        exits = np.empty((_MAX_EXITS, 3), np.int32)
-        position = np.array([start, 0, 0], np.int32)
-        seen = np.zeros(len(automaton.label_sets), np.uint8)
-        while True:
-            unknown, num_exits, num_inside = kernel(
-                automaton.next, automaton.kinds, automaton.endings,
-                trie.byte, trie.depth, trie.end, trie.first, trie.tokens,
-                bytes_after, start_depth, stop, stack, words, exits, seen, position,
-            )  # fmt: skip
-            if unknown == -1:
-                if num_exits <= len(exits) or follow is None:
-                    break
-                exits = np.empty((num_exits, 3), np.int32)
-                position[:] = (start, 0, 0)
-                continue
-            if unknown >= 0:
-                automaton.expand(unknown)
-            else:
-                automaton.follow(*divmod(-2 - unknown, 256))
-            if len(seen) < len(automaton.label_sets):
-                seen = np.concatenate((seen, np.zeros(len(automaton.label_sets) - len(seen), np.uint8)))
+        from decodekit.constraints.engine.kernels import EXIT_AT, EXIT_BEFORE  # imports numba
+
+        words: Int32Array = np.zeros(self.num_words, np.int32)
+        exits, seen, num_exits, num_inside = self._run(automaton, state, follow, words, NO_NODES, _MAX_EXITS)
+        if num_exits > len(exits) and follow is not None:
+            exits, *_ = self._run(automaton, state, follow, words, NO_NODES, num_exits)
         is_complete = num_exits <= len(exits)
         found = exits[:num_exits] if is_complete else exits[:0]
         return Walk(
@@ -259,22 +236,40 @@ class TokenIndex:
 
         The automaton's lock is held, and the index has all tokens.
         """
-        trie, kernel = self.trie, reach_kernel()
         reached: Int32Array = np.zeros(32 * self.num_words, np.int32)
-        stack = np.zeros(trie.max_depth + 1, np.int32)
-        stack[0] = state
-        position = np.ones(1, np.int32)
+        self._run(automaton, state, None, np.zeros(self.num_words, np.int32), reached, 0)
+        return reached
+
+    def _run(
+        self,
+        automaton: Automaton,
+        state: int,
+        follow: UInt8Array | None,
+        words: Int32Array,
+        reached: Int32Array,
+        capacity: int,
+    ) -> tuple[Int32Array, UInt8Array, int, int]:
+        """Run `kernels.walk` to its end; returns exits, label sets, and the numbers of exits and tokens inside."""
+        from decodekit.constraints.engine import kernels
+
+        trie, start, stop = self.trie, self.root + 1, int(self.trie.end[self.root])
+        stack: Int32Array = np.zeros(trie.max_depth + 1, np.int32)
+        stack[self.depth] = state
+        bytes_after = _ANY_BYTE if follow is None else follow
+        exits: Int32Array = np.empty((capacity, 3), np.int32)
+        position: Int32Array = np.array([start, 0, 0], np.int32)
+        seen: UInt8Array = np.zeros(len(automaton.label_sets), np.uint8)
         while True:
-            unknown = kernel(
-                automaton.next, automaton.kinds, trie.byte, trie.depth, trie.end, trie.first, trie.tokens,
-                stack, reached, position,
+            unknown = kernels.walk(
+                automaton.next, automaton.kinds, automaton.endings,
+                trie.byte, trie.depth, trie.end, trie.first, trie.tokens,
+                bytes_after, self.depth, stop, stack, words, reached, exits, seen, position,
             )  # fmt: skip
             if unknown == -1:
-                return reached
-            if unknown >= 0:
-                automaton.expand(unknown)
-            else:
-                automaton.follow(*divmod(-2 - unknown, 256))
+                return exits, seen, int(position[1]), int(position[2])
+            automaton.make(int(unknown))
+            if len(seen) < len(automaton.label_sets):
+                seen = np.concatenate((seen, np.zeros(len(automaton.label_sets) - len(seen), np.uint8)))
 
     def below(self, before: Int32Array, at: Int32Array) -> Int32Array:
         """The tokens of the subtrees of some nodes, and those of some nodes alone; ids in no order."""

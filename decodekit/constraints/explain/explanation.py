@@ -20,7 +20,7 @@ from decodekit.constraints.engine.recogniser import Unfolding
 from decodekit.constraints.explain.trace import Origin, Thread, Trace
 from decodekit.constraints.language.node import Node
 from decodekit.constraints.language.wording import expectations, listed, printable, show
-from decodekit.constraints.network import Frame, Read
+from decodekit.constraints.network import Read
 from decodekit.constraints.special import is_text
 from decodekit.errors import ResourceLimitError
 
@@ -48,11 +48,10 @@ class Explanation:
         return self.text
 
 
-def explain_text(root: Frame, unfolding: Unfolding, before: bytes, asked: str | bytes) -> Explanation:
+def explain_text(unfolding: Unfolding, before: bytes, asked: str | bytes) -> Explanation:
     """Whether a text may go on with `asked`, as far as the language says.
 
     Args:
-        root: the frame of a whole text.
         unfolding: what the engine knows of it.
         before: the text so far, which is alive.
         asked: what is to come next.
@@ -67,7 +66,7 @@ def explain_text(root: Frame, unfolding: Unfolding, before: bytes, asked: str | 
     if count == len(data):
         end = ": the text may end there" if state.is_accepting else ""
         return Explanation(True, f"allowed{end}", _position(asked, count))
-    known = _Told.of(root, state, unfolding, before + data[:count])
+    known = _Told.of(state, unfolding, before + data[:count])
     objections = known.objections(before + data, len(before) + count)
     where = _where(asked, data, count)
     if not known.expected:
@@ -77,22 +76,22 @@ def explain_text(root: Frame, unfolding: Unfolding, before: bytes, asked: str | 
     )
 
 
-def explain_end(root: Frame, unfolding: Unfolding, text: bytes) -> Explanation:
+def explain_end(unfolding: Unfolding, text: bytes) -> Explanation:
     """Whether the text may end, as far as the language says."""
     state = _read(unfolding, text)
     if state.is_accepting:
         return Explanation(True, "allowed: the text may end here", 0)
-    known = _Told.of(root, state, unfolding, text)
+    known = _Told.of(state, unfolding, text)
     said = _sentence("the text cannot end here", known.objections(text, len(text)), known)
     return Explanation(False, said, 0, known.expected)
 
 
-def explain_special(root: Frame, unfolding: Unfolding, before: bytes, spellings: Sequence[bytes]) -> Explanation:
+def explain_special(unfolding: Unfolding, before: bytes, spellings: Sequence[bytes]) -> Explanation:
     """Whether a special token may come next, given the bytes with which the engine reads it."""
     state = _read(unfolding, before)
     if any(unfolding.read(state, spelling) is not None for spelling in spellings):
         return Explanation(True, "allowed", 0)
-    known = _Told.of(root, state, unfolding, before)
+    known = _Told.of(state, unfolding, before)
     name = spellings[-1][1:-1].decode(errors="replace") if spellings else "the token"
     said = _sentence(f"refused: {name} is no text, nor a special token that may come here", [], known)
     return Explanation(False, said, 0, known.expected)
@@ -165,9 +164,9 @@ class _Told:
     origins: tuple[Origin, ...]
 
     @classmethod
-    def of(cls, root: Frame, state: State, unfolding: Unfolding, text: bytes) -> _Told:
+    def of(cls, state: State, unfolding: Unfolding, text: bytes) -> _Told:
         try:
-            trace = Trace(root)
+            trace = Trace(unfolding.root_frame)
             if trace.read(text) == len(text):
                 return cls(_expected(trace, text), tuple(dict.fromkeys([*map(_origin, trace.threads), *trace.ended])))
         except (ResourceLimitError, RecursionError):

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TypeAlias
 
+from decodekit.constraints.engine.automaton import shared_automaton
 from decodekit.constraints.engine.configurations import State
 from decodekit.constraints.engine.recogniser import Unfolding
 from decodekit.constraints.explain.explanation import Explanation, as_bytes, explain_end, explain_text
+from decodekit.constraints.memory import on_shortage
 from decodekit.constraints.network import Frame
 from decodekit.constraints.special import SpecialName, is_text, spelling, written
 
@@ -49,15 +52,47 @@ class Reading:
             position = stop
         return b"".join([*pieces, self.text[position:end]])
 
-    def explain(self, root: Frame, unfolding: Unfolding) -> Explanation:
+    def explain(self, unfolding: Unfolding) -> Explanation:
         """Whether the text is whole and may end; if not, what stands against it. Positions are in characters."""
         if self.is_whole:
             length = len(self.text.decode("utf-8", "surrogatepass"))
-            return replace(explain_end(root, unfolding, self.path), position=length)
+            return replace(explain_end(unfolding, self.path), position=length)
         known = self.marks[-1][1] if self.marks else 0  # characters are whole behind a name
         before, rest = (part.decode("utf-8", "surrogatepass") for part in (self.text[:known], self.text[known:]))
-        found = explain_text(root, unfolding, self._path(known), rest)
+        found = explain_text(unfolding, self._path(known), rest)
         return replace(found, position=len(before) + found.position)
+
+
+def read_whole(root: Frame, text: str, asked: Iterable[SpecialName] = ()) -> str:
+    """The text itself, if it is one of a network's.
+
+    Args:
+        root: the frame of a whole text.
+        text: special tokens stand in it by name, or as ``<[7]>``.
+        asked: the special tokens that texts of the network may have.
+
+    Raises:
+        ValueError: it is none; with the place where it stops being the beginning of one.
+    """
+    reading = readings(_unfolding(root), text, asked)[0]
+    if not reading.is_whole:
+        place = len(reading.text[: reading.end].decode("utf-8", errors="ignore"))
+        line, column = text.count("\n", 0, place) + 1, place - text.rfind("\n", 0, place)
+        raise ValueError(
+            f"no text of the grammar goes on with {text[place]!r} at line {line}, column {column}, "
+            f"behind {text[max(place - 40, 0) : place]!r}"
+        )
+    if not reading.state.is_accepting:
+        raise ValueError(f"no text of the grammar ends behind {text[-40:]!r}")
+    return text
+
+
+@lru_cache(maxsize=8)
+def _unfolding(root: Frame) -> Unfolding:
+    return Unfolding(root, shared_automaton())
+
+
+on_shortage(_unfolding.cache_clear)
 
 
 def readings(unfolding: Unfolding, text: str, asked: Iterable[SpecialName]) -> list[Reading]:

@@ -1,8 +1,19 @@
-"""Reading a text against the network of a constraint with a memory of where each lexeme began.
+"""A reader of texts that remembers where each lexeme began: for explaining a refusal, and for going on at random.
 
-The engine forgets on purpose which frames led to a state, so that states are few. Whoever explains a refusal, or goes
-on with a text at random, needs them. A trace keeps them for every way to read the text: one byte at a time, in Python,
-and bounded, since an ambiguous grammar has many ways.
+Example: ``{"ab": 12`` under ``{"type": "object"}``. The trace has three threads, as what is read next may be
+
+    a digit     of the number that began at byte 7: entered by the frame of the value
+    "}"         begun at byte 9: by the frame of the object, behind its member
+    ","         begun at byte 9: by the frame of the object, on the way to another key
+
+The protocol: `Trace(root)` stands before the text. `read(data)` goes on byte by byte and returns how many could be
+read; where none can, nothing changes. `threads` are the lexemes that may go on, each with its `Origin`: the frames
+entered since the lexeme before it. `ended` are the origins of lexemes that the last byte may have ended, and
+`is_accepting` says whether the text may end. A thread's `stack` leads to the frames that wait for a return.
+
+The engine (`recogniser`) forgets on purpose which frames led to a state, so that states are few; completions need no
+more than such a state. A trace reads the same network one byte at a time in Python, with a bound, since an ambiguous
+grammar has many ways. It is the only other reader: it accepts exactly the texts that the engine accepts.
 """
 
 from __future__ import annotations
@@ -19,11 +30,10 @@ MAX_STEPS: Final = 200_000
 """Bound on the lexemes and frames that one trace may touch: about a second. A long JSON text takes four a byte."""
 
 
-class Place:
-    """A frame, and the places to go on with when it returns, None for the end of the text; interned by its trace.
+class StackNode:
+    """A node of a graph-structured stack (Tomita, 1986): a frame, and the nodes to return to, None for the end.
 
-    Stacks with the same frame on top are one place, so that ambiguous texts do not multiply them (as in the
-    graph-structured stacks of Tomita, 1986).
+    Interned by its trace. Stacks with the same frame on top are one node, so that ambiguous texts do not multiply them.
     """
 
     __slots__ = ("frame", "thens")
@@ -32,7 +42,8 @@ class Place:
         self.frame, self.thens = frame, thens
 
 
-Thens: TypeAlias = "tuple[Place | None, ...]"
+Thens: TypeAlias = "tuple[StackNode | None, ...]"
+Path: TypeAlias = tuple[tuple[Frame, Move], ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,7 +56,7 @@ class Origin:
         start: number of bytes of the text before it.
     """
 
-    path: tuple[tuple[Frame, Move], ...]
+    path: Path
     start: int
 
 
@@ -55,13 +66,13 @@ class Thread:
 
     Attributes:
         node: what is left of it.
-        place: the frame that is asked at its end, and those to return to.
+        stack: the frame that is asked at its end, and those to return to.
         text: the bytes read if they are captured, else None.
         origin: where the lexeme came from.
     """
 
     node: Node
-    place: Place
+    stack: StackNode
     text: bytes | None
     origin: Origin
 
@@ -85,7 +96,7 @@ class Trace:
     def __init__(self, root: Frame) -> None:
         self.position = 0
         self.ended: tuple[Origin, ...] = ()
-        self._places: dict[tuple[Frame, Thens], Place] = {}
+        self._places: dict[tuple[Frame, Thens], StackNode] = {}
         self._moves: dict[Frame, tuple[Move, ...]] = {}
         self._num_steps = 0
         self.is_accepting = False
@@ -102,17 +113,17 @@ class Trace:
         """Go on with one byte; False, and nothing changes, if no text does."""
         advanced: list[Thread] = []
         ended: list[Origin] = []
-        places: list[Place] = []
+        places: list[StackNode] = []
         for thread in self.threads:
             rest = thread.node.derivative(byte)
             if rest.is_empty:
                 continue
             text = None if thread.text is None else thread.text + bytes((byte,))
             if rest.transitions():
-                advanced.append(Thread(rest, thread.place, text, thread.origin))
+                advanced.append(Thread(rest, thread.stack, text, thread.origin))
             if rest.labels:
                 ended.append(thread.origin)
-                places += self.behind(thread.place, rest.labels, text or b"")
+                places += self.behind(thread.stack, rest.labels, text or b"")
         self._count(len(self.threads))
         position, is_accepting = self.position, self.is_accepting
         self.position, self.is_accepting = position + 1, False
@@ -123,7 +134,7 @@ class Trace:
         self.threads, self.ended = threads, tuple(ended)
         return True
 
-    def behind(self, place: Place, labels: Iterable[Hashable], text: bytes) -> list[Place]:
+    def behind(self, place: StackNode, labels: Iterable[Hashable], text: bytes) -> list[StackNode]:
         """The places after a lexeme that was read at `place` and ends with any of some labels."""
         return [self._place(frame, place.thens) for label in labels for frame in place.frame.after(label, text)]
 
@@ -133,24 +144,24 @@ class Trace:
             moves = self._moves[frame] = frame.moves()
         return moves
 
-    def _place(self, frame: Frame, thens: Thens) -> Place:
+    def _place(self, frame: Frame, thens: Thens) -> StackNode:
         key = (frame, thens)
         place = self._places.get(key)
         if place is None:
-            place = self._places[key] = Place(frame, thens)
+            place = self._places[key] = StackNode(frame, thens)
         return place
 
-    def _joined(self, places: Iterable[Place | None]) -> Thens:
+    def _joined(self, places: Iterable[StackNode | None]) -> Thens:
         """The same places, one for all that have the same frame."""
         distinct = tuple(dict.fromkeys(places))
         if len(distinct) < 2:
             return distinct
-        by_frame: dict[Frame | None, list[Place | None]] = {}
+        by_frame: dict[Frame | None, list[StackNode | None]] = {}
         for place in distinct:
             by_frame.setdefault(None if place is None else place.frame, []).append(place)
         return tuple(group[0] if len(group) == 1 else self._join(group) for group in by_frame.values())
 
-    def _join(self, group: list[Place | None]) -> Place | None:
+    def _join(self, group: list[StackNode | None]) -> StackNode | None:
         """One place for several with the same frame."""
         self._count(len(group))
         first = group[0]
@@ -164,27 +175,27 @@ class Trace:
             return tuple(threads)
         groups: dict[tuple[Node, Frame, bytes | None], list[Thread]] = {}
         for thread in threads:
-            groups.setdefault((thread.node, thread.place.frame, thread.text), []).append(thread)
+            groups.setdefault((thread.node, thread.stack.frame, thread.text), []).append(thread)
         found = []
         for group in groups.values():
-            (place,) = self._joined(thread.place for thread in group)
+            (place,) = self._joined(thread.stack for thread in group)
             assert place is not None
-            found.append(group[0] if place is group[0].place else replace(group[0], place=place))
+            found.append(group[0] if place is group[0].stack else replace(group[0], stack=place))
         return tuple(found)
 
-    def _enter(self, places: list[Place]) -> tuple[Thread, ...]:
+    def _enter(self, places: list[StackNode]) -> tuple[Thread, ...]:
         """The lexemes that may begin at some places, after all moves that read nothing."""
         threads: list[Thread] = []
         begin = self._joined(places)
-        agenda: list[tuple[Place, tuple[tuple[Frame, Move], ...]]] = [(place, ()) for place in reversed(begin) if place]
-        seen: set[Place] = set()
+        agenda: list[tuple[StackNode, Path]] = [(place, ()) for place in reversed(begin) if place]
+        seen: set[StackNode] = set()
         while agenda:
             place, path = agenda.pop()
             if place in seen:
                 continue
             seen.add(place)
             self._count(1)
-            following: list[tuple[Place, tuple[tuple[Frame, Move], ...]]] = []
+            following: list[tuple[StackNode, Path]] = []
             for move in self._moves_of(place.frame):
                 now = (*path, (place.frame, move))
                 if isinstance(move, Read):

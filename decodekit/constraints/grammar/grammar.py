@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from decodekit.constraints.constraint import Constraint
-from decodekit.constraints.explain.special_names import readings
+from decodekit.constraints.explain.special_names import read_whole
 from decodekit.constraints.grammar import gbnf
 from decodekit.constraints.grammar.frames import root_frame
 from decodekit.constraints.grammar.lark import definitions
@@ -34,7 +34,6 @@ from decodekit.errors import (
 
 if TYPE_CHECKING:
     from decodekit.constraints.constraint import Guard
-    from decodekit.constraints.engine.recogniser import Unfolding
 
 Syntax: TypeAlias = Literal["lark", "gbnf", "regex", "schema"]
 Lexer: TypeAlias = Literal["scannerless", "longest"]
@@ -95,8 +94,8 @@ class Grammar(Constraint):
     ) -> None:
         if syntax is not None and not (isinstance(syntax, str) and syntax in _STARTS):
             raise OptionError(f"{syntax!r:.60} is no syntax of grammars", at="syntax", hint='"lark" or "gbnf"')
-        if lexer not in ("scannerless", "longest"):
-            raise OptionError(f"{lexer!r} is no lexer", at="lexer", hint='"scannerless" or "longest"')
+        if not isinstance(lexer, str) or lexer not in ("scannerless", "longest"):
+            raise OptionError(f"{lexer!r:.60} is no lexer", at="lexer", hint='"scannerless" or "longest"')
         if start is not None and not isinstance(start, str):
             raise OptionError(f"start={start!r:.60} is no name of a rule", at="start", hint='start="value"')
         path = _path_of(text_or_path_or_name)
@@ -148,17 +147,7 @@ class Grammar(Constraint):
         Raises:
             ValueError: it is none of the grammar's; with the place where it stops being the beginning of one.
         """
-        reading = readings(_unfolding(self), text, self.special_tokens())[0]
-        if not reading.is_whole:
-            place = len(reading.text[: reading.end].decode("utf-8", errors="ignore"))
-            line, column = text.count("\n", 0, place) + 1, place - text.rfind("\n", 0, place)
-            raise ValueError(
-                f"no text of the grammar goes on with {text[place]!r} at line {line}, column {column}, "
-                f"behind {text[max(place - 40, 0) : place]!r}"
-            )
-        if not reading.state.is_accepting:
-            raise ValueError(f"no text of the grammar ends behind {text[-40:]!r}")
-        return text
+        return read_whole(_root(self), text, self.special_tokens())
 
     @property
     def num_bytes(self) -> int:
@@ -245,17 +234,8 @@ def _frame(rules: Rules, lexer: Lexer) -> Frame:
     return lexing_root(rules)
 
 
-@lru_cache(maxsize=8)
-def _unfolding(grammar: Grammar) -> Unfolding:
-    from decodekit.constraints.engine.automaton import shared_automaton
-    from decodekit.constraints.engine.recogniser import Unfolding
-
-    return Unfolding(_root(grammar), shared_automaton())
-
-
 @on_shortage
 def _release_grammars() -> None:
     """Let go of what can be made again from the texts."""
-    _unfolding.cache_clear()
     _root.cache_clear()
     _rules.cache_clear()

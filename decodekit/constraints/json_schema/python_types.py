@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import sys
 import typing
 from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
@@ -19,10 +20,19 @@ from decodekit.errors import InvalidConstraintError, UnsupportedSchemaError
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
-_TYPES: Final = "a Pydantic model, a dataclass, a TypedDict, an Enum, a Literal or a typing form"
+_TYPES: Final = "a Pydantic model, a TypeAdapter, a dataclass, a TypedDict, an Enum, a Literal or a typing form"
 
 
-def _adapter(python_type: object) -> TypeAdapter[Any]:
+def is_adapter(value: object) -> bool:
+    """Whether a value is a `pydantic.TypeAdapter`, which need not be loaded to tell."""
+    kind = getattr(sys.modules.get("pydantic.type_adapter"), "TypeAdapter", None)
+    return kind is not None and isinstance(value, kind)
+
+
+def _adapter(python_type: Any) -> TypeAdapter[Any]:
+    if is_adapter(python_type):
+        adapter: TypeAdapter[Any] = python_type
+        return adapter
     try:
         return _cached_adapter(python_type)
     except TypeError:  # an unhashable annotation, such as Annotated with a list
@@ -124,7 +134,7 @@ def _check_type(value: object) -> None:
     Raises:
         InvalidConstraintError: it is none, or a name in quotes is part of it.
     """
-    if not is_type(value):
+    if not is_type(value) and not is_adapter(value):
         raise InvalidConstraintError(f"{value!r:.60} is no schema and no type", hint=_meant(value))
     quoted = _quoted(value)
     if quoted is not None:

@@ -15,9 +15,9 @@ from decodekit.constraints.json_schema.frames.frames import SchemaNetwork
 from decodekit.constraints.json_schema.frames.layout import Whitespace
 from decodekit.constraints.json_schema.frames.objects import Order
 from decodekit.constraints.json_schema.messages import describing
-from decodekit.constraints.json_schema.strings import common as common  # registers its languages
+from decodekit.constraints.json_schema.strings import cached_languages as cached_languages  # registers its languages
 from decodekit.constraints.json_schema.strings.escapes import Escapes
-from decodekit.constraints.json_schema.strings.formats import Formats
+from decodekit.constraints.json_schema.strings.formats import GUARDED, Formats
 from decodekit.constraints.memory import on_shortage
 from decodekit.constraints.network import Frame
 from decodekit.errors import InvalidConstraintError, OptionError, ResourceLimitError
@@ -33,8 +33,8 @@ class JsonSchema(Constraint):
             without it), or a Pydantic model, dataclass, TypedDict, Enum, ``Literal``, ``list[int]`` and the like.
         format: ``"assert"`` enforces the formats that are known, ``"annotate"`` none, as the standard has it. For a
             Python type the formats are enforced as Pydantic reads them, whatever is said here.
-        whitespace: ``"natural"``: no white space, or one blank after each comma and colon, or one indentation by 2, 4
-            or a tab (see the module `layout`), of a piece; ``"any"``: up to `layout.MAX_GAP` blanks in a gap;
+        whitespace: ``"natural"``: no whitespace, or one space after each comma and colon, or one indentation by 2, 4
+            or a tab (see the module `layout`), of a piece; ``"any"``: up to `layout.MAX_GAP` bytes in a gap;
             ``"compact"``: none; a number or a tab: as the indentation of `json.dumps`. Never any around the whole text.
         order: ``"declared"``: declared properties in their order, optional ones may be left out, then other ones;
             ``"any"``: in every order.
@@ -43,9 +43,9 @@ class JsonSchema(Constraint):
         escapes: ``"needed"``: characters that JSON can write as themselves are, so that more bytes are forced;
             ``"any"``: every character may be an escape, as in JSON.
 
-    White space and escapes narrow what is generated, not what `parse` takes. Their defaults are for generation: where
-    blanks and escapes are free, a model may spend its tokens on them. Whoever judges texts of other hands by the
-    constraint itself, as a validator does, asks for ``whitespace="any", escapes="any", order="any"``.
+    Whitespace and escapes narrow what is generated, not what `parse` takes. Their defaults are for generation: a model
+    may spend its tokens on whitespace and escapes that are free. To validate given texts by the constraint itself, ask
+    for ``whitespace="any", escapes="any", order="any"``.
 
     Duplicate keys are never generated, nor is a number in a form that could not be compared with its bounds, or one
     that is read as infinity: exponents end at ``1.7976931348623158e308`` and at -999, and behind several digits at 99
@@ -77,12 +77,9 @@ class JsonSchema(Constraint):
         registry: object = None,
         escapes: Escapes = "needed",
     ) -> None:
-        if format not in ("annotate", "assert"):
-            raise OptionError(f"{format!r} is no treatment of formats", at="format", hint='"annotate" or "assert"')
-        if order not in ("declared", "any"):
-            raise OptionError(f"{order!r} is no order of properties", at="order", hint='"declared" or "any"')
-        if escapes not in ("any", "needed"):
-            raise OptionError(f"{escapes!r} are no escapes", at="escapes", hint='"any" or "needed"')
+        _check_choice("format", format, ("annotate", "assert"), "is no treatment of formats")
+        _check_choice("order", order, ("declared", "any"), "is no order of properties")
+        _check_choice("escapes", escapes, ("any", "needed"), "are no escapes")
         layout.check(whitespace)
         set_ = object.__setattr__
         is_schema = isinstance(schema_or_type, (Mapping, bool))
@@ -165,7 +162,7 @@ class JsonSchema(Constraint):
         return _BYTES_PER_CHARACTER * (len(self._text) + sum(len(text) for _, text in self.registry))
 
     def guard(self) -> Guard | None:
-        """What compares objects and arrays under `uniqueItems`, and reads host names; None where neither is asked."""
+        """What compares objects and arrays by `uniqueItems`, reads host names and patterns; None without them."""
         return _guard(self._key)
 
     def parse(self, text: str) -> object:
@@ -224,7 +221,7 @@ def _network(key: _Key) -> SchemaNetwork:
 @lru_cache(maxsize=_NUM_NETWORKS)
 def _guard(key: _Key) -> Guard | None:
     texts = f"{key[0]}{key[4]}"
-    if "uniqueItems" not in texts and not (key[1] == "assert" and "hostname" in texts):
+    if "uniqueItems" not in texts and not (key[1] == "assert" and any(name in texts for name in GUARDED)):
         return None
     from decodekit.constraints.json_schema.guard.guarding import guard_of  # most schemas need none of it
 
@@ -242,6 +239,11 @@ def _load(key: _Key) -> SchemaNetwork:
     text, formats, whitespace, order, registry, escapes = key
     documents = {uri: json.loads(document) for uri, document in registry}
     return SchemaNetwork(json.loads(text), documents, formats, whitespace, order, escapes, describing)
+
+
+def _check_choice(name: str, value: object, choices: tuple[str, str], fault: str) -> None:
+    if not isinstance(value, str) or value not in choices:
+        raise OptionError(f"{value!r:.60} {fault}", at=name, hint=f'"{choices[0]}" or "{choices[1]}"')
 
 
 def _to_text(schema: object) -> str:

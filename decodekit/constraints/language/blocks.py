@@ -86,6 +86,14 @@ class Block:
         self.open_state, self.open_byte = _columns([], 2)
         return self
 
+    def path(self, state: int) -> bytes:
+        """The bytes that lead from the root to a state."""
+        path = bytearray()
+        while state:
+            path.append(self.byte[state - 1])  # state k is the target of edge k - 1
+            state = int(self.source[state - 1])
+        return bytes(path[::-1])
+
     def open_node(self, state: int) -> Node:
         """What follows the open edge of a state."""
         return self._resolve(int(self.low[state]), int(self.high[state]), self._depths[state])

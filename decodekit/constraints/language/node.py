@@ -45,6 +45,9 @@ class Block(Protocol):
     def closed(self) -> Block:
         """The same with no edge left open."""
 
+    def path(self, state: int) -> bytes:
+        """The bytes that lead from the root to a state."""
+
     def open_node(self, state: int) -> Node:
         """What follows the open edge of a state."""
 

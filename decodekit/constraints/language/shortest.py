@@ -8,6 +8,7 @@ from functools import lru_cache
 from operator import itemgetter
 from typing import Final, TypeAlias
 
+from decodekit.constraints.language.ir import label_range
 from decodekit.constraints.language.node import ByteMask, Node
 
 Word: TypeAlias = tuple[bytes, Hashable]
@@ -18,7 +19,12 @@ _PREFERRED: Final = tuple(b"a01") + tuple(range(0x21, 0x7F)) + tuple(range(256))
 
 
 def words_by_length(
-    node: Node, count: Callable[[], None] | None = None, usable: ByteMask = ANY_BYTE, *, again: bool = False
+    node: Node,
+    count: Callable[[], None] | None = None,
+    usable: ByteMask = ANY_BYTE,
+    permitted: bytes | None = None,
+    *,
+    again: bool = False,
 ) -> Iterator[list[Word]]:
     """Words of a regular language with their labels: those of length 0, of length 1, and so on; some lists are empty.
 
@@ -26,18 +32,19 @@ def words_by_length(
         node: the language.
         count: called for every remainder that is found; it may raise to bound the search.
         usable: the bytes that a word may have.
+        permitted: one byte for each label, 1 if words may end with it; None if any label will do.
         again: a word of every length for each remainder that can end. Else one in all, a shortest one.
     """
     seen = {node}
     layer = [(b"", node)]
     while layer:
-        yield [(word, label) for word, rest in layer for label in rest.labels]
+        yield [(word, label) for word, rest in layer for label in rest.labels if is_permitted(label, permitted)]
         following: list[tuple[bytes, Node]] = []
         if again:
             seen.clear()
         for word, rest in layer:
             for mask, target in rest.transitions():
-                if target not in seen and mask & usable and not target.is_empty:
+                if target not in seen and mask & usable and not target.is_empty and _leads_on(target, permitted):
                     if count is not None:
                         count()
                     seen.add(target)
@@ -45,8 +52,23 @@ def words_by_length(
         layer = following
 
 
+def is_permitted(label: Hashable, permitted: bytes | None) -> bool:
+    """Whether a label is in a selection; labels that are no numbers always are."""
+    return permitted is None or type(label) is not int or bool(permitted[label])
+
+
+def _leads_on(node: Node, permitted: bytes | None) -> bool:
+    """Whether some word may end with a permitted label."""
+    labels = None if permitted is None or not node.is_labelled else label_range(node)
+    return permitted is None or labels is None or 1 in permitted[slice(*labels)]
+
+
 def few_by_length(
-    node: Node, num_each: int, count: Callable[[], None] | None = None, usable: ByteMask = ANY_BYTE
+    node: Node,
+    num_each: int,
+    count: Callable[[], None] | None = None,
+    usable: ByteMask = ANY_BYTE,
+    permitted: bytes | None = None,
 ) -> Iterator[list[Word]]:
     """The first words of each label among `words_by_length`, equally long ones in the order of their bytes.
 
@@ -56,16 +78,17 @@ def few_by_length(
     Args:
         node: the language.
         num_each: how many words of a label.
-        count, usable: as for `words_by_length`.
+        count, usable, permitted: as for `words_by_length`.
     """
     num_labels = None
     if not node.is_labelled:
         num_labels = 1
     elif node.label_range is not None:
-        num_labels = node.label_range[1] - node.label_range[0]
+        low, high = node.label_range
+        num_labels = high - low if permitted is None else permitted[low:high].count(1)
     num_seen: Counter[Hashable] = Counter()
     num_full = 0
-    for layer in words_by_length(node, count, usable):
+    for layer in words_by_length(node, count, usable, permitted):
         few = []
         for word, label in sorted(layer, key=itemgetter(0)):
             num_seen[label] += 1

@@ -75,7 +75,6 @@ class CompiledGrammar:
                 self._token_texts,
                 self._unfolding,
                 self._masks,
-                self._completions,
                 self._in_time,
                 [self._unfolding.root],
                 [],
@@ -164,7 +163,7 @@ class CompiledGrammar:
         self._unfolding = Unfolding(self._root, automaton)
         self._account = Account(self._unfolding)
         self._masks = Masks(self._unfolding, self.vocabulary)
-        self._completions = Completions(self._root, self._unfolding, self.vocabulary)
+        self._completions = Completions(self._unfolding, self.vocabulary)
         self._in_time = InTime(self._unfolding, self._masks, self._completions, self.vocabulary)
         self._verdicts = None if self._guard is None else Verdicts(self._guard, self._unfolding, self.vocabulary)
         self._is_started = True

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final, Protocol, runtime_checkable
 
-from decodekit.constraints.completion.closing import Completions
 from decodekit.constraints.completion.in_time import InTime
 from decodekit.constraints.constraint import Refusal
 from decodekit.constraints.engine.automaton import Int32Array
@@ -137,7 +136,6 @@ class GrammarMatcher:
     """The matcher of a compiled grammar. See `Matcher` for what the methods promise."""
 
     __slots__ = (
-        "_completions",
         "_in_time",
         "_masks",
         "_path",
@@ -157,7 +155,6 @@ class GrammarMatcher:
         token_texts: Sequence[bytes | None],
         unfolding: Unfolding,
         masks: Masks,
-        completions: Completions,
         in_time: InTime,
         path: list[State],
         tokens: list[int],
@@ -167,7 +164,6 @@ class GrammarMatcher:
         self._token_bytes = vocabulary.token_bytes
         self._unfolding = unfolding
         self._masks = masks
-        self._completions = completions
         self._in_time = in_time
         self._path = path  # the state before the first token and after each one; states are immutable
         self._tokens = tokens
@@ -261,7 +257,6 @@ class GrammarMatcher:
             self.token_texts,
             self._unfolding,
             self._masks,
-            self._completions,
             self._in_time,
             self._path.copy(),
             self._tokens.copy(),
@@ -285,15 +280,15 @@ class GrammarMatcher:
         """
         if self.is_terminated:
             return ()
-        return self._in_time.completion(self._path[-1], lambda: self.text, left_out)
+        return self._in_time.completion(self._path[-1], left_out)
 
     def can_end_within(self, num_tokens: int, token: int, left_out: frozenset[int] = NONE) -> bool:
         """Whether `token` is allowed and the `completion` of the text after it has at most so many tokens."""
-        return self._in_time.ends_within(num_tokens, self._path[-1], token, lambda: self.text, left_out)
+        return self._in_time.ends_within(num_tokens, self._path[-1], token, left_out)
 
     def fill_ending(self, out: Int32Array, num_tokens: int, left_out: frozenset[int] = NONE) -> None:
         """Write the tokens for which `can_end_within` holds into ``out``, int32 [words], without trying each."""
-        self._in_time.fill(out, num_tokens, self._path[-1], lambda: self.text, left_out)
+        self._in_time.fill(out, num_tokens, self._path[-1], left_out)
 
     def forced_tokens(self) -> list[int]:
         """The run of tokens each of which is the only one allowed; changes nothing."""
@@ -310,19 +305,19 @@ class GrammarMatcher:
 
     def explain(self, asked: int | str | bytes) -> Explanation:
         """Whether a token or a text may come next, and why not; changes nothing."""
-        root, text = self._completions.root, self.text
+        text = self.text
         if self.is_terminated:
             return Explanation(False, "refused: the text has ended", 0)
         if not isinstance(asked, int):
-            return explain_text(root, self._unfolding, text, asked)
+            return explain_text(self._unfolding, text, asked)
         if not 0 <= asked < len(self._token_bytes):
             return Explanation(False, f"refused: the vocabulary has no token {asked}", 0)
         data = self._token_bytes[asked]
         if data is not None:
-            return explain_text(root, self._unfolding, text, data)
+            return explain_text(self._unfolding, text, data)
         if asked in self._vocabulary.eos_token_ids:
-            return explain_end(root, self._unfolding, text)
-        return explain_special(root, self._unfolding, text, self._spellings(asked))
+            return explain_end(self._unfolding, text)
+        return explain_special(self._unfolding, text, self._spellings(asked))
 
     def forced_text(self, gaps: Mapping[int, bytes] | None = None) -> bytes:
         """The run of bytes each of which is the only one that may follow; changes nothing."""

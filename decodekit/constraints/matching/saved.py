@@ -11,13 +11,11 @@ A constraint is written as its class and the arguments that make an equal one. C
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import json
 import os
-from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import decodekit
 from decodekit.constraints.constraint import Constraint
@@ -30,23 +28,19 @@ from decodekit.errors import (
 )
 from decodekit.vocabulary import Vocabulary
 
-if TYPE_CHECKING:
-    from decodekit.constraints.grammar.grammar import Grammar
-    from decodekit.constraints.json_schema import JsonSchema
-
 FORMAT: Final = "decodekit grammar 1"
 
-_HOME: Final = {
-    "Choices": "decodekit.constraints.composition.choices",
-    "Grammar": "decodekit.constraints.grammar.grammar",
-    "JsonSchema": "decodekit.constraints.json_schema",
-    "Regex": "decodekit.constraints.regex.regex",
-    **dict.fromkeys(
-        ("Concat", "Many", "OneOf", "Optional", "Reasoned", "Special", "Tag", "Tagged", "Text"),
-        "decodekit.constraints.composition",
-    ),
+_CLASSES: Final = (
+    *("Choices", "Concat", "Grammar", "JsonSchema", "Many", "OneOf", "Optional", "Reasoned"),
+    *("Regex", "Special", "Tag", "Tagged", "Text"),
+)
+"""The classes that a file may name; all of them are public."""
+
+_OWN_ARGUMENTS: Final = {
+    "JsonSchema": ("schema", "format", "whitespace", "order", "escapes"),
+    "Grammar": ("text", "syntax", "start", "lexer"),
 }
-"""The classes that a file may name, each with its module."""
+"""The attributes of classes that are made of one value and options; other classes have one for each argument."""
 
 
 def save(constraint: Constraint, vocabulary: Vocabulary, path: str | os.PathLike[str]) -> None:
@@ -125,16 +119,30 @@ def to_value(value: object) -> Any:
     if isinstance(value, tuple | list | frozenset):
         return [to_value(item) for item in (sorted(value) if isinstance(value, frozenset) else value)]
     name = type(value).__name__
-    if _class(name) is not type(value):
+    if name not in _CLASSES or getattr(decodekit, name) is not type(value):
         raise UnsupportedSchemaError(
-            f"a {name} cannot be saved: it is no text", hint=f"one of {', '.join(sorted(_HOME))}, or a JSON Schema"
+            f"a {name} cannot be saved: it is no text", hint=f"one of {', '.join(_CLASSES)}, or a JSON Schema"
         )
-    write: Callable[[Any], dict[str, Any]] = _WRITERS.get(name, _arguments)
-    written = {name: write(value)}
-    is_equal = from_value(written, name) == value or (name == "Grammar" and "\n" not in written[name]["text"])
-    if not is_equal:
-        raise UnsupportedSchemaError(f"this {name} cannot be saved: what is read would be another constraint")
-    return written
+    own = _OWN_ARGUMENTS.get(name)
+    if own is None:
+        arguments = {one: to_value(getattr(value, one)) for one in inspect.signature(type(value)).parameters}
+    else:
+        arguments = {one: getattr(value, one) for one in own}
+    if name == "JsonSchema":
+        arguments["registry"] = {uri: json.loads(text) for uri, text in getattr(value, "registry", ())}
+    if not _is_whole(value):
+        raise UnsupportedSchemaError(
+            f"this {name} cannot be saved: it has more than its text, a Python type or files of its own",
+            hint="JsonSchema(constraint.schema) for the schema alone, one text without imports",
+        )
+    return {name: arguments}
+
+
+def _is_whole(value: object) -> bool:
+    """Whether the arguments that are written say all of a constraint."""
+    if getattr(value, "files", ()) or getattr(value, "syntax", "lark") not in ("lark", "gbnf"):
+        return False
+    return getattr(value, "python_type", None) is None
 
 
 def from_value(value: Any, place: str) -> Any:
@@ -147,80 +155,20 @@ def from_value(value: Any, place: str) -> Any:
         return tuple(from_value(item, place) for item in value)
     if not isinstance(value, dict):
         return value
-    if len(value) != 1 or next(iter(value)) not in _HOME or not isinstance(next(iter(value.values())), dict):
+    if len(value) != 1 or next(iter(value)) not in _CLASSES or not isinstance(next(iter(value.values())), dict):
         raise InvalidConstraintError(
-            f"{sorted(value)[:3]} is no constraint", at=place, hint=f"one of {', '.join(sorted(_HOME))}"
+            f"{sorted(value)[:3]} is no constraint", at=place, hint=f"one of {', '.join(_CLASSES)}"
         )
-    ((name, arguments),) = value.items()
-    reader = _READERS.get(name, _from_arguments)
+    ((name, given),) = value.items()
+    kind, options = getattr(decodekit, name), dict(given)
     try:
-        return reader(_class(name), arguments, place)
+        if name in _OWN_ARGUMENTS:
+            source = options.pop(_OWN_ARGUMENTS[name][0])
+            # A line end makes it a text: what could be the name of a file is never opened.
+            is_line = name == "Grammar" and "\n" not in source
+            return kind(source + "\n" if is_line else source, **options)
+        read = {one: from_value(argument, place) for one, argument in options.items()}
+        several = [one.name for one in inspect.signature(kind).parameters.values() if one.kind is one.VAR_POSITIONAL]
+        return kind(*[item for one in several for item in read.pop(one)], **read)
     except (TypeError, KeyError, AttributeError) as error:  # arguments of another version, or of another hand
         raise InvalidConstraintError(f"the arguments of {name} are none of its: {error}", at=place) from None
-
-
-def _class(name: str) -> Any:
-    home = _HOME.get(name)
-    return None if home is None else getattr(importlib.import_module(home), name)
-
-
-def _arguments(constraint: object) -> dict[str, Any]:
-    """The arguments of the constructor, each of which is an attribute too."""
-    parameters = inspect.signature(type(constraint)).parameters
-    return {name: to_value(getattr(constraint, name)) for name in parameters}
-
-
-def _from_arguments(kind: Any, arguments: Mapping[str, Any], place: str) -> Any:
-    read = {name: from_value(argument, place) for name, argument in arguments.items()}
-    parameters = inspect.signature(kind).parameters
-    several = next((name for name, parameter in parameters.items() if parameter.kind is parameter.VAR_POSITIONAL), None)
-    return kind(**read) if several is None else kind(*read.pop(several), **read)
-
-
-def _schema_arguments(constraint: JsonSchema) -> dict[str, Any]:
-    if constraint.format == "python":
-        raise UnsupportedSchemaError(
-            f"{constraint!r:.100} cannot be saved: it is made of a Python type, which validates its values",
-            hint="JsonSchema(constraint.schema) for the schema alone",
-        )
-    return {
-        "schema": constraint.schema,
-        "format": constraint.format,
-        "whitespace": constraint.whitespace,
-        "order": constraint.order,
-        "escapes": constraint.escapes,
-        "registry": {uri: json.loads(text) for uri, text in constraint.registry},
-    }
-
-
-def _read_schema(kind: Any, arguments: Mapping[str, Any], place: str) -> Any:
-    options = dict(arguments)
-    return kind(options.pop("schema"), **{**options, "registry": options.get("registry") or None})
-
-
-def _grammar_arguments(constraint: Grammar) -> dict[str, Any]:
-    if constraint.files or constraint.syntax not in ("lark", "gbnf"):
-        cause = "it imports files" if constraint.files else f"it is a file with a {constraint.syntax}"
-        raise UnsupportedSchemaError(
-            f"this Grammar cannot be saved: {cause}", hint="one text without imports, a Regex or a JsonSchema"
-        )
-    return {name: getattr(constraint, name) for name in ("text", "syntax", "start", "lexer")}
-
-
-def _read_grammar(kind: Any, arguments: Mapping[str, Any], place: str) -> Any:
-    options = dict(arguments)
-    text = options.pop("text")
-    if not isinstance(text, str):
-        raise TypeError("the text is none")
-    # A line end makes it a text: what could be the name of a file is never opened.
-    return kind(text if "\n" in text else f"{text}\n", **options)
-
-
-_WRITERS: Final[dict[str, Callable[[Any], dict[str, Any]]]] = {
-    "JsonSchema": _schema_arguments,
-    "Grammar": _grammar_arguments,
-}
-_READERS: Final[dict[str, Callable[[Any, Mapping[str, Any], str], Any]]] = {
-    "JsonSchema": _read_schema,
-    "Grammar": _read_grammar,
-}

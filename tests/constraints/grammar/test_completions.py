@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from functools import partial
 
 import pytest
 
@@ -44,10 +43,10 @@ def test_completions_are_shortest() -> None:
         except UnsatisfiableError:
             continue
         unfolding = Unfolding(root, Automaton())
-        completions = Completions(root, unfolding, BYTES)
+        completions = Completions(unfolding, BYTES)
         state, path = unfolding.root, b""
         for _ in range(8):
-            word = completions.text(state, partial(bytes, path))
+            word = completions.text(state)
             end = unfolding.read(state, word)
             assert end is not None and end.is_accepting
             assert len(word) == fewest(unfolding, state, b"abc"), (seed, rules, path)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from decodekit.constraints.json_schema.frames.frames import SchemaNetwork
-from decodekit.constraints.json_schema.guard.judging import RULES, Judge
+from decodekit.constraints.json_schema.guard.judging import RULES, SchemaJudge
 from decodekit.constraints.json_schema.meaning.keywords import MEANINGS
 from decodekit.constraints.json_schema.values import instances
 from decodekit.errors import InvalidConstraintError
@@ -42,7 +42,7 @@ def test_instances_know_their_place_and_value() -> None:
 
 def is_valid(network: SchemaNetwork, value: Any) -> bool:
     whole = instances.read(json.dumps(value).encode())
-    return Judge(network.semantics).evaluate(network.library.root, whole) is not None
+    return SchemaJudge(network.semantics).evaluate(network.library.root, whole) is not None
 
 
 @pytest.mark.parametrize("draft", DRAFTS)

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from decodekit.constraints.json_schema.strings import spelled, text
+from decodekit.constraints.json_schema.strings import character_search, text
 from decodekit.constraints.json_schema.strings.text import BODY, WordTable
 from decodekit.constraints.language import ir
 from decodekit.constraints.language.node import Node
@@ -60,7 +60,7 @@ def test_words_are_the_words_and_no_others() -> None:
         assert text.matches(table, word)
     for word in ["b", "abc", "e"]:
         assert not text.matches(table, word)
-    assert spelled.num_texts(table, 100) == 5
+    assert character_search.num_texts(table, 100) == 5
 
 
 def test_a_selection_hides_words_and_their_prefixes() -> None:
@@ -74,9 +74,9 @@ def test_a_selection_hides_words_and_their_prefixes() -> None:
 
 
 def test_counting() -> None:
-    assert spelled.num_texts(text.length(0, 1), 10**7) == 1 + 0x110000 - 0x800
-    assert spelled.num_texts(BODY, 1000) == 1000
-    assert spelled.num_texts(ir.EMPTY, 5) == 0
+    assert character_search.num_texts(text.length(0, 1), 10**7) == 1 + 0x110000 - 0x800
+    assert character_search.num_texts(BODY, 1000) == 1000
+    assert character_search.num_texts(ir.EMPTY, 5) == 0
 
 
 def test_intersections_of_lengths_are_lengths() -> None:

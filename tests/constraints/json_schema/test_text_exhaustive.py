@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import pytest
 
-from decodekit.constraints.json_schema.strings import patterns, spelled, text
+from decodekit.constraints.json_schema.strings import character_search, patterns, text
 from decodekit.constraints.json_schema.strings.escapes import Sparing
 from decodekit.constraints.language import ir, utf8
 from decodekit.constraints.language.node import Node
@@ -53,7 +53,7 @@ def test_every_spelling_of_every_list_of_two_texts() -> None:
         assert words_of(node) == set().union(*map(spellings, chosen)), chosen
         needed = set().union(*(spellings(value, NEEDLESS) for value in chosen))
         assert words_of(Sparing(node)) == needed, chosen
-        assert spelled.num_texts(node, 5) == len(chosen)
+        assert character_search.num_texts(node, 5) == len(chosen)
     assert len(lists) > 900
 
 
@@ -115,7 +115,7 @@ def disagreements(bounds: Sequence[tuple[int, int | None]], most: int | None = N
             ir.repeat(plain, low, high),
         )
         num_empty += same.is_empty
-        if spelled.is_empty(body) not in (None, same.is_empty) or body.is_empty != same.is_empty:
+        if character_search.is_empty(body) not in (None, same.is_empty) or body.is_empty != same.is_empty:
             found.append(f"{sources[one]!r}, {sources[other]!r}, {low} to {high}, {is_left_out}")
     return num_empty, found
 

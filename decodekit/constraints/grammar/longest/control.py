@@ -79,7 +79,7 @@ class KnownStates:
     """The states of a grammar with what is known of them. Compared by identity.
 
     Args:
-        rules: see `lexing.lexing_root`.
+        rules, lexer: see `lexing.lexing_root`.
 
     Attributes:
         lexer: of all terminals.
@@ -93,19 +93,19 @@ class KnownStates:
         ResourceLimitError: see `lexing.lexing_root`.
     """
 
-    def __init__(self, rules: Rules) -> None:
+    def __init__(self, rules: Rules, lexer: Lexer | None = None) -> None:
         ignored = ir.EMPTY if rules.ignore is None else rules.ignore
         terminals = {terminal.node: terminal for rule in rules.rules.values() for terminal in _terminals(rule)}
-        self.lexer = Lexer(ir.choice(*terminals, ignored))
+        self.lexer = Lexer(ir.choice(*terminals, ignored)) if lexer is None else lexer
         if len(self.lexer.ranks) > _MAX_TERMINALS:
             raise ResourceLimitError(f"the grammar has more than {_MAX_TERMINALS:,} terminals")
         numbers = {rank: terminal for terminal, rank in enumerate(self.lexer.ranks)}
-        self.ignored = frozenset(numbers[rank] for rank in _ranks(ignored))
+        self.ignored = frozenset(numbers[rank] for rank in _ranks(ignored) if rank in numbers)
         self.names: dict[int, str] = {}
         self.words: set[int] = set()
         letters: dict[Node, Expression] = {}
         for node, terminal in terminals.items():
-            number = next((numbers[rank] for rank in _ranks(node)), None)
+            number = next((numbers[rank] for rank in _ranks(node) if rank in numbers), None)
             if number is None or number in self.ignored:
                 letters[node] = NO_TEXT
             else:

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from decodekit.constraints.grammar.longest.control import ROOT, KnownStates
-from decodekit.constraints.grammar.longest.lexer import Munch, bits
+from decodekit.constraints.grammar.longest.lexer import Lexer, Munch, bits
 from decodekit.constraints.grammar.rules import Rules
 from decodekit.constraints.network import END, RETURN, Call, Frame, Label, Move, Read
 from decodekit.errors import ResourceLimitError, UnsatisfiableError
@@ -41,23 +41,24 @@ Stack: TypeAlias = "tuple[int, ...]"
 """Control states, the one at hand first, then what is left behind it."""
 
 
-def lexing_root(rules: Rules) -> Frame:
+def lexing_root(rules: Rules, lexer: Lexer | None = None) -> Frame:
     """The frame whose run is one text of the grammar.
 
     Args:
         rules: a grammar whose terminals, the ignored ones among them, label the ends of their words with their rank;
             ranks can be compared, and no two terminals have the same.
+        lexer: another lexer for the same ranks than the one that takes the longest of all terminals.
 
     Raises:
         UnsatisfiableError: there is no text.
         UnsupportedSchemaError: special tokens or other constraints among the rules.
         ResourceLimitError: the terminals are larger than `lexer` says, or the rules larger than `control` says.
     """
-    network = Network(rules)
+    network = Network(rules, lexer)
     outs = network.left_by((ROOT,), 0)
     if not outs:
         raise UnsatisfiableError(
-            f'no text can be derived from the rule {rules.start!r} with lexer="longest"',
+            f"no text can be derived from the rule {rules.start!r} with this lexer",
             hint="the terminals that it needs next to each other are read as longer ones, or as others",
         )
     return network.frame((ROOT,), 0, outs)
@@ -85,8 +86,8 @@ class Opening:
 class Network:
     """What the frames of one grammar share. Compared by identity."""
 
-    def __init__(self, rules: Rules) -> None:
-        self.known = KnownStates(rules)
+    def __init__(self, rules: Rules, lexer: Lexer | None = None) -> None:
+        self.known = KnownStates(rules, lexer)
         self.lexer = self.known.lexer
         self._openings: dict[tuple[Stack, int], Opening] = {}
         self._left_by: dict[tuple[Stack, int], int] = {}
@@ -183,12 +184,14 @@ class Network:
         lefts = bits(self.known.left_by(callee, shadow))
         return not any(left and self._matters(behind, left) for left in lefts)
 
-    def reads(self, opening: Opening, shadow: int, outs: int) -> list[int]:
-        """The lexemes that may come, as sets of ends. Terminals that are one word are read together.
+    def reads(self, opening: Opening, shadow: int, outs: int) -> list[tuple[int, int]]:
+        """The lexemes that may come, as sets of ends, each with the state before it.
 
-        The others are read each by itself, so that what a vocabulary knows of them serves all states.
+        Terminals that are one word are read together, as far as one automaton reads them. The others are read each by
+        itself, so that what a vocabulary knows of them serves all states.
         """
-        words, others = 0, []
+        words: dict[int, int] = {}
+        others: list[tuple[int, int]] = []
         for terminal, ends in self.lexer.ends_behind(shadow).items():
             stacks = opening.ignoring if terminal in self.known.ignored else opening.reads.get(terminal, ())
             permitted = 0
@@ -196,11 +199,13 @@ class Network:
                 left = self.lexer.ends[end][1]
                 if any(self.left_by(behind, left) & outs for behind in stacks):
                     permitted |= 1 << end
-            if terminal in self.known.words:
-                words |= permitted
-            elif permitted:
-                others.append(permitted)
-        return [words, *others] if words else others
+            for start in self.lexer.starts_of[terminal]:
+                found = permitted & self.lexer.ends_from(start, shadow)
+                if found and terminal in self.known.words:
+                    words[start] = words.get(start, 0) | found
+                elif found:
+                    others.append((start, found))
+        return [*words.items(), *others]
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +226,7 @@ class Lexing(Frame):
         """The lexemes and calls from which one of `outs` may be left; the end, if the shadow is one of them."""
         network, opening = self.network, self._opening()
         reads = network.reads(opening, self.shadow, self.outs)
-        moves: list[Move] = [Read(network.lexer.word(self.shadow, ends)) for ends in reads]
+        moves: list[Move] = [Read(network.lexer.word(start, self.shadow, ends)) for start, ends in reads]
         if self.opened is not None:
             return (*moves, RETURN) if opening.is_tail and self.outs >> self.shadow & 1 else tuple(moves)
         for callee, behind in opening.calls:

@@ -8,12 +8,15 @@ any more is gone.
 
 Terminals are numbered in the order of their ranks: where several have the same word, it is a lexeme of the first.
 
+A lexer may have several automata, each of which reads some of the terminals by itself: Lark's dynamic lexer has one for
+each terminal, and its basic lexer a single one, in which `FirstMatch` decides.
+
 Source: A. Aho, M. Lam, R. Sethi, J. Ullman, Compilers (2nd edition, 2006), sections 3.5.3 and 3.8, for the definition.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Collection, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -30,7 +33,6 @@ MAX_STEPS: Final = 300_000
 """Bound on the pairs of a state and a shadow that are looked at."""
 
 _COMPLETE: Final = -1  # instead of a shadow: one of its words is complete
-_START: Final = 0  # the state of the automaton before a lexeme
 _NO_SHADOW: Final = 0
 
 
@@ -38,23 +40,28 @@ class Lexer:
     """The terminals of a grammar, read together. Compared by identity.
 
     Args:
-        terminals: the union of all, each of which labels the ends of its words with its rank; ranks can be compared.
+        automata: what is read together: the union of some terminals, each of which labels the ends of its words with
+            its rank. Ranks can be compared. A terminal in several automata has the same lexemes in all of them.
+        unbounded: the ranks of terminals any of whose words is a lexeme, not only the longest.
 
     Attributes:
         ranks: those of the terminals, ascending; a terminal is a place in this list.
         ends: the ways in which lexemes may end: the terminal, and the shadow that follows. Grows.
         first_bytes: with which bytes the lexemes of a terminal may begin, by terminal.
+        starts_of: the states before a lexeme of a terminal, by terminal: several where automata differ about it.
 
     Raises:
         ResourceLimitError: the terminals have more than `MAX_STATES` states together.
     """
 
-    def __init__(self, terminals: Node) -> None:
-        rows, labels = _explore(terminals)
+    def __init__(self, *automata: Node, unbounded: Collection[Any] = ()) -> None:
+        rows, labels, starts = _explore(automata)
         found: set[Any] = {label for some in labels for label in some}
         self.ranks: list[Any] = sorted(found)
         number = {rank: terminal for terminal, rank in enumerate(self.ranks)}
         self.rows = rows
+        self._starts = starts
+        self._unbounded = frozenset(number[rank] for rank in unbounded if rank in number)
         self._terminal = [min((number[label] for label in some), default=-1) for some in labels]
         self._shadow_of, self._shadow_rows = _shadows(rows, [terminal >= 0 for terminal in self._terminal])
         self._sets: list[frozenset[int]] = [frozenset()]
@@ -63,48 +70,80 @@ class Lexer:
         self.ends: list[tuple[int, int]] = []
         self._end_numbers: dict[tuple[int, int], int] = {}
         self._all_ends = self._find_ends()
+        self._ends_from: dict[tuple[int, int], int] = {}
         self._ends_behind: dict[int, dict[int, tuple[int, ...]]] = {}
         self._num_steps = 0
         self.first_bytes: list[ByteMask] = [0] * len(self.ranks)
-        for mask, target in rows[_START]:
-            for end in bits(self._all_ends[target]):
-                self.first_bytes[self.ends[end][0]] |= mask
+        self.starts_of: list[list[int]] = [[] for _ in self.ranks]
+        for start in dict.fromkeys(starts):
+            for mask, target in rows[start]:
+                for end in bits(self._all_ends[target]):
+                    self.first_bytes[self.ends[end][0]] |= mask
+            for terminal in {self.ends[end][0] for end in bits(self._all_ends[start])}:
+                if not any(self._agree(terminal, start, other) for other in self.starts_of[terminal]):
+                    self.starts_of[terminal].append(start)
 
-    def ends_behind(self, shadow: int) -> dict[int, tuple[int, ...]]:
-        """By terminal, the ends of its lexemes that keep out of a shadow.
+    def is_unanimous(self, tried: Sequence[Collection[Any]]) -> bool:
+        """Whether the lexemes of each terminal are the same in all automata that may read it.
+
+        Args:
+            tried: the ranks of the terminals that each automaton may read, also those that it never finds.
+        """
+        return all(len(starts) <= 1 for starts in self.starts_of) and all(
+            {self.ends[end][0] for end in bits(self._all_ends[start])}.issuperset(
+                terminal for terminal, rank in enumerate(self.ranks) if rank in ranks
+            )
+            for start, ranks in zip(self._starts, tried, strict=True)
+        )
+
+    def ends_from(self, start: int, shadow: int) -> int:
+        """The ends of the lexemes behind a start that keep out of a shadow, a set of bits.
 
         Raises:
             ResourceLimitError: there are more than `MAX_SHADOWS` shadows, or `MAX_STEPS` steps to them.
         """
+        known = self._ends_from.get((start, shadow))
+        if known is None:
+            known = self._ends_from[start, shadow] = self._search_ends(start, shadow)
+        return known
+
+    def _search_ends(self, start: int, shadow: int) -> int:
+        found = 0
+        seen = {(start, shadow)}
+        agenda = [(start, shadow)]
+        while agenda:
+            state, beside = agenda.pop()
+            if beside == _NO_SHADOW:
+                found |= self._all_ends[state]
+                continue
+            end = self.end(state, beside)
+            if end is not None:
+                found |= 1 << end
+            for _, target, left in self.step(state, beside):
+                if (target, left) not in seen:
+                    seen.add((target, left))
+                    agenda.append((target, left))
+            self._num_steps += 1
+            if self._num_steps > MAX_STEPS:
+                raise _too_many(f"{MAX_STEPS:,} steps")
+        return found
+
+    def ends_behind(self, shadow: int) -> dict[int, tuple[int, ...]]:
+        """By terminal, the ends of its lexemes that keep out of a shadow. Raises what `ends_from` raises."""
         known = self._ends_behind.get(shadow)
         if known is None:
             found = 0
-            seen = {(_START, shadow)}
-            agenda = [(_START, shadow)]
-            while agenda:
-                state, beside = agenda.pop()
-                if beside == _NO_SHADOW:
-                    found |= self._all_ends[state]
-                    continue
-                end = self.end(state, beside)
-                if end is not None:
-                    found |= 1 << end
-                for _, target, left in self.step(state, beside):
-                    if (target, left) not in seen:
-                        seen.add((target, left))
-                        agenda.append((target, left))
-                self._num_steps += 1
-                if self._num_steps > MAX_STEPS:
-                    raise _too_many(f"{MAX_STEPS:,} steps")
+            for start in set(self._starts):
+                found |= self.ends_from(start, shadow)
             by_terminal: dict[int, list[int]] = {}
             for end in bits(found):
                 by_terminal.setdefault(self.ends[end][0], []).append(end)
             known = self._ends_behind[shadow] = {terminal: tuple(ends) for terminal, ends in by_terminal.items()}
         return known
 
-    def word(self, shadow: int, ends: int) -> Node:
+    def word(self, start: int, shadow: int, ends: int) -> Node:
         """The lexemes that keep out of a shadow and end in one of some ways, a set of bits. Labels are the ends."""
-        return Munch(self, _START, shadow, ends)
+        return Munch(self, start, shadow, ends)
 
     def touched(self, shadow: int) -> ByteMask:
         """The bytes with which a word of a shadow may begin."""
@@ -118,7 +157,8 @@ class Lexer:
         terminal = self._terminal[state]
         if terminal < 0:
             return None
-        end = (terminal, self._set(self._sets[shadow] | self._shadow_behind(state)))
+        behind = frozenset[int]() if terminal in self._unbounded else self._shadow_behind(state)
+        end = (terminal, self._set(self._sets[shadow] | behind))
         number = self._end_numbers.get(end)
         if number is None:
             number = self._end_numbers[end] = len(self.ends)
@@ -162,6 +202,32 @@ class Lexer:
                     ends[earlier] |= ends[state]
                     agenda.append(earlier)
         return ends
+
+    def _agree(self, terminal: int, first: int, second: int) -> bool:
+        """Whether a terminal has the same lexemes behind two states, with the same shadows."""
+        seen = {(first, second)}
+        agenda = [(first, second)]
+        while agenda:
+            pair = agenda.pop()
+            one, other = (self._rows_to(terminal, state) for state in pair)
+            if self._end_of(terminal, pair[0]) != self._end_of(terminal, pair[1]):
+                return False
+            if sum(mask for mask, _ in one) != sum(mask for mask, _ in other):  # rows are disjoint
+                return False
+            for mask, target in one:
+                for common, twin in other:
+                    if mask & common and (target, twin) not in seen:
+                        seen.add((target, twin))
+                        agenda.append((target, twin))
+        return True
+
+    def _rows_to(self, terminal: int, state: int) -> list[tuple[ByteMask, int]]:
+        """The rows of a state from which a lexeme of a terminal can be completed."""
+        ends = sum(1 << number for number, end in enumerate(self.ends) if end[0] == terminal)
+        return [(mask, target) for mask, target in self.rows[state] if self._all_ends[target] & ends]
+
+    def _end_of(self, terminal: int, state: int) -> int | None:
+        return self.end(state, _NO_SHADOW) if self._terminal[state] == terminal else None
 
     def _shadow_behind(self, state: int) -> frozenset[int]:
         shadow = self._shadow_of[state]
@@ -231,10 +297,58 @@ class Munch(Node):
         return super(Munch, self)._is_empty()  # by name: a class with slots is made anew
 
 
-def _explore(root: Node) -> tuple[list[tuple[tuple[ByteMask, int], ...]], list[tuple[Hashable, ...]]]:
-    """All derivatives as numbered states, with their rows and labels; without those that lead to no word."""
-    numbers: dict[Node, int] = {root: 0}
-    nodes = [root]
+@dataclass(frozen=True, slots=True)
+class FirstMatch(Node):
+    """The words of a scanner that tries terminals in an order and takes the longest word of the first that has any.
+
+    After the terminals ``abc`` and ``a``, in this order, have read ``a``, what is left is ``bc`` of the first, and the
+    end of the second. In the other order nothing of ``abc`` is left: ``a`` is found first, whatever follows.
+
+    Attributes:
+        parts: what is left of each terminal that may still be found, in the order in which they are tried. A part whose
+            word has ended is the last one: those behind it are not asked any more. See `first_match`.
+    """
+
+    parts: tuple[Node, ...]
+
+    @property
+    def labels(self) -> tuple[Hashable, ...]:
+        """Those of the last part: only that may have ended."""
+        return self.parts[-1].labels if self.parts else ()
+
+    def transitions(self) -> Transitions:
+        """As in `Node`."""
+        rows: list[tuple[ByteMask, tuple[Node, ...]]] = [(ALL_BYTES, ())]
+        for part in self.parts:
+            split: list[tuple[ByteMask, tuple[Node, ...]]] = []
+            moves = part.transitions()
+            for mask, left in rows:
+                rest = mask
+                for other, target in moves:
+                    if mask & other:
+                        split.append((mask & other, (*left, target)))
+                        rest &= ~other
+                if rest:
+                    split.append((rest, left))
+            rows = split
+        return ir.merge([(mask, first_match(left)) for mask, left in rows if left])
+
+
+def first_match(parts: Sequence[Node]) -> Node:
+    """A `FirstMatch` without the parts behind the first one whose word has ended."""
+    end = next((i + 1 for i, part in enumerate(parts) if part.labels), len(parts))
+    return FirstMatch(tuple(parts[:end]))
+
+
+def _explore(
+    roots: Sequence[Node],
+) -> tuple[list[tuple[tuple[ByteMask, int], ...]], list[tuple[Hashable, ...]], list[int]]:
+    """All derivatives as numbered states, with their rows and labels; without those that lead to no word.
+
+    And the numbers of the roots.
+    """
+    nodes = list(dict.fromkeys(roots))
+    numbers: dict[Node, int] = {node: number for number, node in enumerate(nodes)}
     rows: list[list[tuple[ByteMask, int]]] = []
     for node in nodes:  # grows while it is read
         row: list[tuple[ByteMask, int]] = []
@@ -258,7 +372,8 @@ def _explore(root: Node) -> tuple[list[tuple[tuple[ByteMask, int], ...]], list[t
             if not is_alive[earlier]:
                 is_alive[earlier] = True
                 agenda.append(earlier)
-    return [tuple((mask, target) for mask, target in row if is_alive[target]) for row in rows], labels
+    alive = [tuple((mask, target) for mask, target in row if is_alive[target]) for row in rows]
+    return alive, labels, [numbers[root] for root in roots]
 
 
 def _shadows(
@@ -326,5 +441,6 @@ def bits(number: int) -> list[int]:
 
 def _too_many(what: str) -> ResourceLimitError:
     return ResourceLimitError(
-        f'the terminals lead to more than {what} with lexer="longest"', hint='simpler terminals, or lexer="scannerless"'
+        f"the terminals lead to more than {what} in a lexer that takes the longest",
+        hint='simpler terminals, or Grammar(..., lexer="scannerless")',
     )

@@ -50,8 +50,8 @@ class Dialect:
     ignored: frozenset[str] = frozenset()
 
 
-class Place(enum.Enum):
-    """Where the sub-schemas of a keyword's value are."""
+class Inner(enum.Enum):
+    """Where the schemas inside a keyword's value are."""
 
     NONE = enum.auto()
     SELF = enum.auto()  # the value is a schema
@@ -79,7 +79,7 @@ class Keyword:
 
     must_be: str
     check: Check
-    place: Place = Place.NONE
+    place: Inner = Inner.NONE
     first: Draft = Draft.DRAFT4
     last: Draft = Draft.DRAFT2020
     is_assertion: bool = True
@@ -178,11 +178,11 @@ KEYWORDS: Final[dict[str, tuple[Keyword, ...]]] = {
     "$vocabulary": (Keyword("an object of booleans", _is_map, first=_D19, is_assertion=False),),
     "contentEncoding": (Keyword("a string", _is_text, first=_D7, is_assertion=False),),
     "contentMediaType": (Keyword("a string", _is_text, first=_D7, is_assertion=False),),
-    "contentSchema": (Keyword(_SCHEMA, _is_schema, Place.SELF, first=_D19, is_assertion=False),),
-    "$defs": (Keyword(_SCHEMA_MAP, _is_map, Place.MAP, first=_D19, is_assertion=False, before='"definitions"'),),
+    "contentSchema": (Keyword(_SCHEMA, _is_schema, Inner.SELF, first=_D19, is_assertion=False),),
+    "$defs": (Keyword(_SCHEMA_MAP, _is_map, Inner.MAP, first=_D19, is_assertion=False, before='"definitions"'),),
     "definitions": (
-        Keyword(_SCHEMA_MAP, _is_map, Place.MAP, last=_D7, is_assertion=False, after='"$defs"'),
-        Keyword(_SCHEMA_MAP, _is_map, Place.MAP, first=_D19, is_assertion=False, is_former=True),
+        Keyword(_SCHEMA_MAP, _is_map, Inner.MAP, last=_D7, is_assertion=False, after='"$defs"'),
+        Keyword(_SCHEMA_MAP, _is_map, Inner.MAP, first=_D19, is_assertion=False, is_former=True),
     ),
     # The meta-data limit nothing, so whatever they hold is taken: their form is no reason to refuse a schema.
     **{name: (_annotation(_D4),) for name in ("title", "description", "default")},
@@ -208,22 +208,22 @@ KEYWORDS: Final[dict[str, tuple[Keyword, ...]]] = {
     "pattern": (Keyword("a regular expression", _is_text),),
     "format": (Keyword("a string", _is_text),),
     "items": (
-        Keyword("a schema or a list of schemas", lambda v: _is_schema(v) or _is_list(v), Place.SELF_OR_LIST, last=_D19),
-        Keyword(f"{_SCHEMA} (a list of schemas is prefixItems)", _is_schema, Place.SELF, first=_D20),
+        Keyword("a schema or a list of schemas", lambda v: _is_schema(v) or _is_list(v), Inner.SELF_OR_LIST, last=_D19),
+        Keyword(f"{_SCHEMA} (a list of schemas is prefixItems)", _is_schema, Inner.SELF, first=_D20),
     ),
-    "additionalItems": (Keyword(_SCHEMA, _is_schema, Place.SELF, last=_D19, after='"items" beside "prefixItems"'),),
-    "prefixItems": (Keyword(_SCHEMAS, _is_full_list, Place.LIST, first=_D20, before='"items" with a list of schemas'),),
+    "additionalItems": (Keyword(_SCHEMA, _is_schema, Inner.SELF, last=_D19, after='"items" beside "prefixItems"'),),
+    "prefixItems": (Keyword(_SCHEMAS, _is_full_list, Inner.LIST, first=_D20, before='"items" with a list of schemas'),),
     "minItems": (Keyword(_COUNT, _is_count),),
     "maxItems": (Keyword(_COUNT, _is_count),),
     "uniqueItems": (Keyword("a boolean", _is_boolean),),
-    "contains": (Keyword(_SCHEMA, _is_schema, Place.SELF, first=_D6),),
+    "contains": (Keyword(_SCHEMA, _is_schema, Inner.SELF, first=_D6),),
     "minContains": (Keyword(_COUNT, _is_count, first=_D19),),
     "maxContains": (Keyword(_COUNT, _is_count, first=_D19),),
-    "unevaluatedItems": (Keyword(_SCHEMA, _is_schema, Place.SELF, first=_D19),),
-    "properties": (Keyword(_SCHEMA_MAP, _is_map, Place.MAP),),
-    "patternProperties": (Keyword(_SCHEMA_MAP, _is_map, Place.MAP),),
-    "additionalProperties": (Keyword(_SCHEMA, _is_schema, Place.SELF),),
-    "propertyNames": (Keyword(_SCHEMA, _is_schema, Place.SELF, first=_D6),),
+    "unevaluatedItems": (Keyword(_SCHEMA, _is_schema, Inner.SELF, first=_D19),),
+    "properties": (Keyword(_SCHEMA_MAP, _is_map, Inner.MAP),),
+    "patternProperties": (Keyword(_SCHEMA_MAP, _is_map, Inner.MAP),),
+    "additionalProperties": (Keyword(_SCHEMA, _is_schema, Inner.SELF),),
+    "propertyNames": (Keyword(_SCHEMA, _is_schema, Inner.SELF, first=_D6),),
     "required": (Keyword("a list of strings", _is_names),),
     "minProperties": (Keyword(_COUNT, _is_count),),
     "maxProperties": (Keyword(_COUNT, _is_count),),
@@ -231,24 +231,24 @@ KEYWORDS: Final[dict[str, tuple[Keyword, ...]]] = {
         Keyword(
             "an object of schemas or lists of strings",
             _is_map,
-            Place.MAP_OR_NAMES,
+            Inner.MAP_OR_NAMES,
             last=_D7,
             after='"dependentRequired" or "dependentSchemas"',
         ),
-        Keyword("an object", _is_map, Place.MAP_OR_NAMES, first=_D19, is_assertion=False, is_former=True),
+        Keyword("an object", _is_map, Inner.MAP_OR_NAMES, first=_D19, is_assertion=False, is_former=True),
     ),
     "dependentRequired": (
         Keyword("an object of lists of strings", _is_names_map, first=_D19, before='"dependencies"'),
     ),
-    "dependentSchemas": (Keyword(_SCHEMA_MAP, _is_map, Place.MAP, first=_D19, before='"dependencies"'),),
-    "unevaluatedProperties": (Keyword(_SCHEMA, _is_schema, Place.SELF, first=_D19),),
-    "allOf": (Keyword(_SCHEMAS, _is_full_list, Place.LIST),),
-    "anyOf": (Keyword(_SCHEMAS, _is_full_list, Place.LIST),),
-    "oneOf": (Keyword(_SCHEMAS, _is_full_list, Place.LIST),),
-    "not": (Keyword(_SCHEMA, _is_schema, Place.SELF),),
-    "if": (Keyword(_SCHEMA, _is_schema, Place.SELF, first=_D7),),
-    "then": (Keyword(_SCHEMA, _is_schema, Place.SELF, first=_D7),),
-    "else": (Keyword(_SCHEMA, _is_schema, Place.SELF, first=_D7),),
+    "dependentSchemas": (Keyword(_SCHEMA_MAP, _is_map, Inner.MAP, first=_D19, before='"dependencies"'),),
+    "unevaluatedProperties": (Keyword(_SCHEMA, _is_schema, Inner.SELF, first=_D19),),
+    "allOf": (Keyword(_SCHEMAS, _is_full_list, Inner.LIST),),
+    "anyOf": (Keyword(_SCHEMAS, _is_full_list, Inner.LIST),),
+    "oneOf": (Keyword(_SCHEMAS, _is_full_list, Inner.LIST),),
+    "not": (Keyword(_SCHEMA, _is_schema, Inner.SELF),),
+    "if": (Keyword(_SCHEMA, _is_schema, Inner.SELF, first=_D7),),
+    "then": (Keyword(_SCHEMA, _is_schema, Inner.SELF, first=_D7),),
+    "else": (Keyword(_SCHEMA, _is_schema, Inner.SELF, first=_D7),),
 }
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 from urllib.parse import unquote, urljoin
 
@@ -24,8 +25,8 @@ from decodekit.constraints.json_schema.document.drafts import (
     VOCABULARIES,
     Dialect,
     Draft,
+    Inner,
     JsonValue,
-    Place,
     draft_of,
     keyword,
 )
@@ -41,41 +42,33 @@ _RECURSIVE: Final = ""
 """The name of ``$recursiveAnchor`` among the dynamic anchors; an anchor of 2020-12 is never empty."""
 
 
+@dataclass(eq=False, slots=True)
 class Location:
-    """One schema at its place. Compared by identity; `index` numbers the locations of a library.
+    """One schema at its place. Compared by identity.
 
     Attributes:
+        index: the number of the schema among those of its library, the same in any scope.
         value: the schema, a dict or a boolean.
-        pointer: its JSON Pointer as a URI fragment, ``#/properties/a``, behind the document's URI unless it is the
-            first document.
+        document: where it stands. `path`: its JSON Pointer there.
         base: the URI that references in it are relative to. `draft`: the draft it is written in.
         ignored: keywords that the vocabularies of its meta-schema leave out; annotations here.
-        scope: what the dynamic anchors mean on the way that led here. `index` is that of the schema in any scope.
+        scope: what the dynamic anchors mean on the way that led here.
         is_constant: it stands for a value inside an enum or a const, at the place of that value.
     """
 
-    __slots__ = ("base", "document", "draft", "ignored", "index", "is_constant", "path", "scope", "value")
-
-    def __init__(
-        self,
-        index: int,
-        value: JsonValue,
-        document: Document,
-        path: str,
-        base: str,
-        draft: Draft,
-        *,
-        ignored: frozenset[str] = frozenset(),
-        scope: Scope = (),
-        is_constant: bool = False,
-    ) -> None:
-        self.index, self.value, self.document, self.path = index, value, document, path
-        self.base, self.draft, self.ignored = base, draft, ignored
-        self.scope, self.is_constant = scope, is_constant
+    index: int
+    value: JsonValue
+    document: Document
+    path: str
+    base: str
+    draft: Draft
+    ignored: frozenset[str] = frozenset()
+    scope: Scope = ()
+    is_constant: bool = False
 
     @property
     def pointer(self) -> str:
-        """The JSON Pointer as a URI fragment."""
+        """The JSON Pointer as a URI fragment, ``#/properties/a``, behind the URI of any document but the first."""
         return f"{self.document.uri}#{self.path}"
 
     def at(self, *tokens: str | int) -> str:
@@ -164,16 +157,7 @@ class Library:
             return target
         scoped = self._scoped.get((target.index, scope))
         if scoped is None:
-            scoped = self._scoped[target.index, scope] = Location(
-                target.index,
-                target.value,
-                target.document,
-                target.path,
-                target.base,
-                target.draft,
-                ignored=target.ignored,
-                scope=scope,
-            )
+            scoped = self._scoped[target.index, scope] = replace(target, scope=scope)
         return scoped
 
     def _add_document(self, uri: str, value: JsonValue) -> Location:
@@ -184,14 +168,7 @@ class Library:
         return root
 
     def _index(
-        self,
-        document: Document,
-        value: JsonValue,
-        path: str,
-        base: str,
-        dialect: Dialect,
-        *,
-        may_anchor: bool = True,
+        self, document: Document, value: JsonValue, path: str, base: str, dialect: Dialect, *, may_anchor: bool = True
     ) -> None:
         """Make locations for a schema and all schemas below it; register their ids and anchors."""
         stack = [(value, path, base, dialect)]
@@ -205,23 +182,17 @@ class Library:
                 )
             is_root = path == ""
             if isinstance(value, dict):
-                if is_root or _has_id(value, dialect.draft):
+                if is_root or _id(value, dialect.draft) is not None:
                     dialect = self._dialect(value, dialect, f"{document.uri}#{path}/$schema")
                 base = _base(value, base, dialect.draft)
-            location = Location(
-                len(self.locations), value, document, path, base, dialect.draft, ignored=dialect.ignored
-            )
+            location = Location(len(self.locations), value, document, path, base, dialect.draft, dialect.ignored)
             self.locations.append(location)
             document.locations[path] = location
             if isinstance(value, dict):
                 self._register(location, value, may_anchor=may_anchor)
                 _check(location)
-                stack += reversed(
-                    [
-                        (below, f"{path}{suffix}", base, dialect)
-                        for suffix, below in _schemas_below(value, dialect.draft)
-                    ]
-                )
+                below = _schemas_below(value, dialect.draft)
+                stack += reversed([(schema, f"{path}{suffix}", base, dialect) for suffix, schema in below])
 
     def _dialect(self, value: dict[str, JsonValue], default: Dialect, at: str) -> Dialect:
         """What ``$schema`` says: a draft, or a meta-schema of the registry with its vocabularies.
@@ -250,8 +221,8 @@ class Library:
     def _register(self, location: Location, value: dict[str, JsonValue], *, may_anchor: bool) -> None:
         if _is_bare_reference(value, location.draft):
             return
-        name = value.get("id" if location.draft == Draft.DRAFT4 else "$id")
-        if isinstance(name, str):
+        name = _id(value, location.draft)
+        if name is not None:
             before, _, fragment = name.partition("#")
             if fragment and location.draft <= Draft.DRAFT7:
                 self._anchors.setdefault((location.base, fragment), location)
@@ -361,15 +332,16 @@ class Library:
 _missing: Final = object()
 
 
-def _has_id(value: dict[str, JsonValue], draft: Draft) -> bool:
-    """Whether a schema is a resource of its own, as the draft around it sees it; only such a one has a ``$schema``."""
-    return isinstance(value.get("id" if draft == Draft.DRAFT4 else "$id"), str)
+def _id(value: dict[str, JsonValue], draft: Draft) -> str | None:
+    """The identifier that makes a schema a resource of its own, as the draft around it sees it."""
+    name = value.get("id" if draft == Draft.DRAFT4 else "$id")
+    return name if isinstance(name, str) else None
 
 
 def _base(value: dict[str, JsonValue], base: str, draft: Draft) -> str:
     """The URI that references in a schema are relative to, without a fragment."""
-    name = value.get("id" if draft == Draft.DRAFT4 else "$id")
-    if isinstance(name, str) and not name.startswith("#") and not _is_bare_reference(value, draft):
+    name = _id(value, draft)
+    if name is not None and not name.startswith("#") and not _is_bare_reference(value, draft):
         base = _join(base, name).partition("#")[0]
     return base
 
@@ -428,20 +400,20 @@ def _schemas_below(
         if name not in KEYWORDS:
             continue
         known = keyword(name, draft)
-        if known is None or known.place is Place.NONE or (assertions_only and not known.is_assertion):
+        if known is None or known.place is Inner.NONE or (assertions_only and not known.is_assertion):
             continue
         if known.check(value[name]):  # beside a bare $ref nothing is asked of the siblings
             yield from _schemas_in(f"/{name}", known.place, value[name])
 
 
-def _schemas_in(path: str, place: Place, value: JsonValue) -> Iterator[tuple[str, JsonValue]]:
-    if isinstance(value, list) and place in (Place.LIST, Place.SELF_OR_LIST):
+def _schemas_in(path: str, place: Inner, value: JsonValue) -> Iterator[tuple[str, JsonValue]]:
+    if isinstance(value, list) and place in (Inner.LIST, Inner.SELF_OR_LIST):
         yield from ((f"{path}/{index}", below) for index, below in enumerate(value))
-    elif isinstance(value, dict) and place in (Place.MAP, Place.MAP_OR_NAMES):
+    elif isinstance(value, dict) and place in (Inner.MAP, Inner.MAP_OR_NAMES):
         for name, below in value.items():
-            if not (place is Place.MAP_OR_NAMES and isinstance(below, list)):
+            if not (place is Inner.MAP_OR_NAMES and isinstance(below, list)):
                 yield f"{path}/{escape(name)}", below
-    elif place in (Place.SELF, Place.SELF_OR_LIST):
+    elif place in (Inner.SELF, Inner.SELF_OR_LIST):
         yield path, value
 
 

@@ -10,7 +10,7 @@ from decodekit.constraints.json_schema.document.loader import escape
 from decodekit.constraints.json_schema.strings.text import text_of
 
 _TOKEN: Final = re.compile(
-    rb'[ \t\r\n]*(?:([{\[])|([}\]])|(,)|(:)|("(?:[^"\\]|\\.)*(?:"|$))|(-?[0-9][0-9.eE+-]*|[a-z]+))', re.DOTALL
+    rb'[ \t\r\n]*(?:([{\[])|([}\]])|(,)|(:)|("(?:[^"\\]|\\.)*("|\\?\Z))|(-?[0-9][0-9.eE+-]*|-\Z|[a-z]+))', re.DOTALL
 )
 _MAX_BEGINNINGS: Final = 200  # brackets that are tried as the first of a JSON text behind another text
 
@@ -64,7 +64,7 @@ def _read(data: bytes, begin: int) -> list[Open] | None:
         found = _TOKEN.match(data, position)
         if found is None:
             return None if data[position:].strip(b" \t\r\n") else levels
-        opens, closes, comma, colon, string, _ = found.groups()
+        opens, closes, comma, colon, string, quote, _ = found.groups()
         position = found.end()
         is_object = bool(levels) and not isinstance(levels[-1].at, int)
         if opens is not None:
@@ -88,7 +88,7 @@ def _read(data: bytes, begin: int) -> list[Open] | None:
                 return None
             may_be = "value"
         elif string is not None and "key" in may_be:
-            levels[-1].at = text_of(string[1:-1]) if len(string) > 1 else None
+            levels[-1].at = text_of(string[1:-1]) if quote == b'"' else None
             may_be = "colon"
         elif "value" in may_be:
             may_be = "comma"

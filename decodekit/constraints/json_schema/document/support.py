@@ -35,8 +35,8 @@ class Finding:
     error: ConstraintError | None = None
 
 
-def findings(library: Library, mode: Formats) -> Iterator[Finding]:
-    """Every keyword of every schema that can take part in what the root admits, once.
+def findings(library: Library, mode: Formats, among: frozenset[str] | None = None) -> Iterator[Finding]:
+    """Every keyword of every schema that can take part in what the root admits, once; or those `among` some names.
 
     Raises:
         UnresolvableReferenceError: a reference names nothing.
@@ -44,20 +44,24 @@ def findings(library: Library, mode: Formats) -> Iterator[Finding]:
     told: set[int] = set()  # a schema with dynamic references below is met once in each of its scopes
     for location in reachable(library):
         keywords = location.keywords()
-        is_new = location.index not in told
+        if location.index in told or (among is not None and among.isdisjoint(keywords)):
+            continue
         told.add(location.index)
-        for name, value in keywords.items() if is_new else ():
-            known = keyword(name, location.draft)
-            if known is None or not known.is_assertion:
-                yield Finding(location, name, "annotation")
-                continue
-            try:
-                enforced = _examine(library, location, name, value, mode)
-                yield Finding(location, name, "mask" if enforced else "annotation")
-            except ConstraintError as error:
-                yield Finding(location, name, "refused", error)
-        if isinstance(location.value, dict) and keywords is not location.value and is_new:
+        for name, value in keywords.items():
+            if among is None or name in among:
+                yield _finding(location, name, value, mode)
+        if among is None and isinstance(location.value, dict) and keywords is not location.value:
             yield from (Finding(location, name, "annotation") for name in location.value if name not in keywords)
+
+
+def _finding(location: Location, name: str, value: JsonValue, mode: Formats) -> Finding:
+    known = keyword(name, location.draft)
+    if known is None or not known.is_assertion:
+        return Finding(location, name, "annotation")
+    try:
+        return Finding(location, name, "mask" if _examine(location, name, value, mode) else "annotation")
+    except ConstraintError as error:
+        return Finding(location, name, "refused", error)
 
 
 def reachable(library: Library) -> Iterator[Location]:
@@ -88,7 +92,7 @@ def _refusable(mode: Formats) -> frozenset[str]:
     return _NUMBERS | _PATTERNS | ({"format"} if mode == "python" else set())
 
 
-def _examine(library: Library, location: Location, name: str, value: JsonValue, mode: Formats) -> bool:
+def _examine(location: Location, name: str, value: JsonValue, mode: Formats) -> bool:
     """Whether a keyword is enforced; raises why it cannot be."""
     if name == "format":
         return formats.language(str(value), mode, at=location.at(name)) is not None
@@ -104,26 +108,12 @@ def _examine(library: Library, location: Location, name: str, value: JsonValue, 
     return True
 
 
-def _refusals(library: Library, mode: Formats) -> Iterator[ConstraintError]:
+def _refusals(library: Library, mode: Formats) -> list[ConstraintError]:
     """The errors of `findings`, by looking at those keywords only that can have one: most of a large schema cannot."""
-    told: set[int] = set()
     refusable = _refusable(mode)
     if not any(_is_worth_a_walk(location, refusable) for location in library.locations):
-        return
-    for location in reachable(library):
-        keywords = location.keywords()
-        if location.index in told or refusable.isdisjoint(keywords):
-            continue
-        told.add(location.index)
-        for name, value in keywords.items():
-            if name not in refusable:
-                continue
-            known = keyword(name, location.draft)
-            if known is not None and known.is_assertion:
-                try:
-                    _examine(library, location, name, value, mode)
-                except ConstraintError as error:
-                    yield error
+        return []
+    return [finding.error for finding in findings(library, mode, refusable) if finding.error is not None]
 
 
 def _is_worth_a_walk(location: Location, refusable: frozenset[str]) -> bool:
@@ -144,7 +134,7 @@ def refuse_unsupported(library: Library, mode: Formats) -> None:
         UnsupportedSchemaError: a keyword that is not enforced.
         ConstraintError: a pattern or number that cannot be used.
     """
-    refused = list(_refusals(library, mode))
+    refused = _refusals(library, mode)
     if not refused:
         return
     first = refused[0]

@@ -17,8 +17,8 @@ from decodekit.constraints.json_schema.meaning.semantics import Semantics
 from decodekit.constraints.json_schema.strings import text
 from decodekit.constraints.json_schema.strings.text import WordTable
 from decodekit.constraints.json_schema.values import scalars
-from decodekit.constraints.json_schema.values.emptiness import Ask
-from decodekit.constraints.json_schema.values.representatives import have_representatives
+from decodekit.constraints.json_schema.values.distinct_representatives import have_representatives
+from decodekit.constraints.json_schema.values.inhabited import Ask
 from decodekit.constraints.json_schema.values.scalars import Scalar
 from decodekit.constraints.json_schema.values.shape import ArraySpec, Goal, conjunction
 from decodekit.constraints.language import ir

@@ -1,6 +1,6 @@
 """JSON values as frames: what the engine reads, unfolded from the plans of objects and arrays.
 
-A value is read as one lexeme: a scalar, or the opening bracket of an object or array. Punctuation with the white space
+A value is read as one lexeme: a scalar, or the opening bracket of an object or array. Punctuation with the whitespace
 around it is called as lexemes of its own, so that all schemas share their lexical states and all members what follows
 them; so is a key from behind its first quote to its last. The alternatives of a shape live side by side as separate
 frames.
@@ -25,7 +25,7 @@ from decodekit.constraints.json_schema.strings.escapes import Escapes, spelled
 from decodekit.constraints.json_schema.strings.formats import Formats
 from decodekit.constraints.json_schema.strings.text import WordTable, text_of, to_body
 from decodekit.constraints.json_schema.values import scalars
-from decodekit.constraints.json_schema.values.emptiness import Ask, Emptiness
+from decodekit.constraints.json_schema.values.inhabited import Ask, Emptiness
 from decodekit.constraints.json_schema.values.scalars import Scalar
 from decodekit.constraints.json_schema.values.shape import ArraySpec, Goal, ObjectSpec
 from decodekit.constraints.language import ir
@@ -156,7 +156,7 @@ class SchemaNetwork:
         """A scalar that satisfies a goal, or the bracket that opens an object or array that does, each labelled."""
         move = self._values.get(goal)
         if move is None:
-            scalar = ir.choice(*self._scalars(goal))
+            scalar = scalars.language(self.semantics.shape(goal))
             opens = [_OPEN_OBJECT] if self.objects(goal) else []
             opens += [_OPEN_ARRAY] if self.arrays(goal) else []
             if opens:
@@ -185,19 +185,10 @@ class SchemaNetwork:
             plan = self._arrays[spec] = ArrayPlan(spec, self.semantics)
         return plan
 
-    def _scalars(self, goal: Goal) -> list[Node]:
-        shape = self.semantics.shape(goal)
-        names = ((b"null", shape.has_null), (b"true", shape.has_true), (b"false", shape.has_false))
-        parts = [ir.literal(name) for name, is_member in names if is_member]
-        if not shape.strings.is_empty:
-            parts.append(text.quoted(shape.strings))
-        parts += [node for spec in shape.numbers if not (node := spec.node()).is_empty]
-        return parts
-
     def _has_value(self, goal: Goal, ask: Ask) -> bool:
-        if self._scalars(goal):
-            return True
         shape = self.semantics.shape(goal)
+        if scalars.language(shape) is not ir.EMPTY:
+            return True
         # All alternatives are asked, not only the first that holds: the answers of one round are found together.
         return any(
             [

@@ -1,8 +1,8 @@
-"""Where white space may stand between the tokens of JSON.
+"""Where whitespace may stand between the tokens of JSON.
 
-A `Layout` is the white space around one object or array: a handful of languages, which joined to the punctuation
+A `Layout` is the whitespace around one object or array: a handful of languages, which joined to the punctuation
 between them are the lexemes that frames call, the same for all schemas. A layout names those of the containers inside,
-so a policy is the layout of the outermost one. There is never any white space before the first or after the last byte
+so a policy is the layout of the outermost one. There is never any whitespace before the first or after the last byte
 of the text: it carries nothing, and a text that cannot go on tells the decoding loop that it is complete.
 
 The policy ``"natural"`` admits what people and `json.dumps` write::
@@ -36,21 +36,21 @@ from decodekit.constraints.network import END, Lexeme, Read
 from decodekit.errors import OptionError
 
 Whitespace: TypeAlias = Literal["natural", "any", "compact", "\t"] | int
-"""``"natural"``: compact, spaced or indented, of a piece; ``"any"``: up to `MAX_GAP` blanks in every gap;
+"""``"natural"``: compact, spaced or indented, of a piece; ``"any"``: up to `MAX_GAP` bytes of it in every gap;
 ``"compact"``: none; n or a tab: as ``json.dumps(indent=...)``."""
 
 MAX_GAP: Final = 64
-"""Most white space in one gap, in bytes: enough for a line break and deep indentation, and an end for a loop."""
+"""Most whitespace in one gap, in bytes: enough for a line break and deep indentation, and an end for a loop."""
 MAX_INDENT: Final = 16
 
-_BLANKS: Final = ir.repeat(ir.byte_set(b" \t\n\r"), 0, MAX_GAP)
+_WHITESPACE: Final = ir.repeat(ir.byte_set(b" \t\n\r"), 0, MAX_GAP)
 _BLANK: Final = ir.literal(b" ")
 _QUOTE: Final = ir.literal(b'"')
 
 
 @dataclass(frozen=True)
 class Gaps:
-    """The white space around one object or array.
+    """The whitespace around one object or array.
 
     Attributes:
         first: after the opening bracket, before a member. `close`: before the closing bracket after a member.
@@ -68,15 +68,16 @@ class Gaps:
 
 
 class Layout:
-    """The white space around one object or array, with that of the containers inside. Compared by identity.
+    """The whitespace around one object or array, with that of the containers inside. Compared by identity.
 
     Args:
-        gaps: its white space. That of an open layout says how an empty container is closed, and how a key begins if
+        gaps: its whitespace. That of an open layout says how an empty container is closed, and how a key begins if
             the key does not tell.
+        at_key, behind_key: the layouts for which an open one stands, told apart before or after the first key.
     """
 
-    def __init__(self, gaps: Gaps) -> None:
-        self.gaps = gaps
+    def __init__(self, gaps: Gaps, *, at_key: tuple[Layout, ...] = (), behind_key: tuple[Layout, ...] = ()) -> None:
+        self.gaps, self._at_key, self._behind_key = gaps, at_key, behind_key
 
     @property
     def inner(self) -> Layout:
@@ -86,12 +87,12 @@ class Layout:
     @property
     def at_key(self) -> tuple[Layout, ...]:
         """What the layout may be after the opening bracket of an object and before its first key."""
-        return (self,)
+        return self._at_key or (self,)
 
     @property
     def behind_key(self) -> tuple[Layout, ...]:
         """What the layout may be after the first key of an object."""
-        return (self,)
+        return self._behind_key or (self,)
 
     @property
     def at_item(self) -> tuple[Layout, ...]:
@@ -162,49 +163,24 @@ class _Indented(Layout):
     def inner(self) -> Layout:
         """One indentation deeper, or on one line."""
         inner = _Indented(self._indent, self._depth + 1, self._has_lines)
-        return _Open(inner, _SPACED) if self._has_lines else inner
-
-
-class _Open(Layout):
-    """Some layouts, told apart by the first byte after the opening bracket, or by that after the first key."""
-
-    def __init__(self, *layouts: Layout) -> None:
-        super().__init__(Gaps())
-        self._layouts = layouts
-
-    @property
-    def at_key(self) -> tuple[Layout, ...]:
-        """One of them."""
-        return self._layouts
-
-
-class _OneLine(Layout):
-    """Some layouts without white space before the first key."""
-
-    def __init__(self, *layouts: Layout) -> None:
-        super().__init__(Gaps())
-        self._layouts = layouts
-
-    @property
-    def behind_key(self) -> tuple[Layout, ...]:
-        """One of them."""
-        return self._layouts
+        return Layout(Gaps(), at_key=(inner, _SPACED)) if self._has_lines else inner
 
 
 def _close(gap: Node, bracket: bytes) -> Read:
     return Read(ir.concat(gap, ir.literal(bracket)), reader=END)
 
 
-_ANY: Final = Layout(Gaps(*(_BLANKS,) * 7))
+_ANY: Final = Layout(Gaps(*(_WHITESPACE,) * 7))
 _COMPACT: Final = Layout(Gaps())
 _SPACED: Final = Layout(Gaps(after_comma=_BLANK, after_colon=_BLANK))
-_ONE_LINE: Final = _OneLine(_COMPACT, _SPACED)
+_ONE_LINE: Final = Layout(Gaps(), behind_key=(_COMPACT, _SPACED))
 
 
 def outermost(whitespace: Whitespace) -> Layout:
     """The layout of the outermost container under a policy; an indented one is new, so that what it holds can go."""
     if whitespace == "natural":
-        return _Open(_ONE_LINE, *(_Indented(indent, 0, has_lines=True) for indent in (b"  ", b"    ", b"\t")))
+        indented = (_Indented(indent, 0, has_lines=True) for indent in (b"  ", b"    ", b"\t"))
+        return Layout(Gaps(), at_key=(_ONE_LINE, *indented))
     if whitespace == "any":
         return _ANY
     if whitespace == "compact":

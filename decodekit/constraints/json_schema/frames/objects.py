@@ -2,6 +2,19 @@
 
 The keys of an object are of two kinds. *Declared* names are known: they have numbers, and a state remembers which are
 gone. All other keys fall into *classes*, the regions between the patterns, and a state remembers the used ones by name.
+A worked example, with order "declared":
+
+    {"properties": {"a": {"type": "integer"}, "b": {}}, "required": ["b"],
+     "patternProperties": {"^x": false}, "maxProperties": 2}
+
+    names      a: 0, b: 1; required: 1
+    classes    one: the keys that are neither a nor b and do not begin with x; any value
+    {          ObjectState(seen=0, count=0)                a or b may follow; c may not, as b has to come first
+    {"b": 1    ObjectState(seen=2, count=1)                it may end, or c may follow; a is too late
+    {"b": 1, "c": 2    ObjectState(seen=2, count=2, used={"c"})      it has to end
+
+A denied keyword leaves a *witness*: some property has a key of a language and a value that satisfies a goal. A state
+lists the witnesses that are still owed, and a key may follow only if the others can still be met after it.
 
 Source of the idea of an obligation set carried along: alternating automata (Chandra, Kozen, Stockmeyer 1981), here with
 the conjunctions multiplied out.
@@ -17,10 +30,11 @@ from itertools import combinations
 from typing import Final, Literal, TypeAlias
 
 from decodekit.constraints.json_schema.meaning.semantics import Semantics
-from decodekit.constraints.json_schema.strings import spelled, text
+from decodekit.constraints.json_schema.strings import text
+from decodekit.constraints.json_schema.strings.character_search import num_texts, texts
 from decodekit.constraints.json_schema.strings.text import WordTable
-from decodekit.constraints.json_schema.values.emptiness import Ask
-from decodekit.constraints.json_schema.values.representatives import have_representatives
+from decodekit.constraints.json_schema.values.distinct_representatives import have_representatives
+from decodekit.constraints.json_schema.values.inhabited import Ask
 from decodekit.constraints.json_schema.values.shape import FALSE, Goal, ObjectSpec, conjunction
 from decodekit.constraints.language import ir
 from decodekit.constraints.language.node import Node
@@ -126,20 +140,15 @@ class ObjectPlan:
         return self.semantics.shape(self.spec.names).strings if self.spec.names else text.BODY
 
     @cached_property
-    def _order(self) -> tuple[tuple[str, ...], tuple[int, ...]]:
-        """The names that can be generated, ascending, and their numbers."""
-        pairs = sorted((name, number) for number, name in enumerate(self.names) if text.is_text(name))
-        return tuple(name for name, _ in pairs), tuple(number for _, number in pairs)
-
-    @property
-    def sorted_names(self) -> tuple[str, ...]:
-        """The declared names, ascending: the words of a table of keys."""
-        return self._order[0]
-
-    @property
     def numbers(self) -> tuple[int, ...]:
-        """The number of each of `sorted_names`."""
-        return self._order[1]
+        """The numbers of the names that can be generated, ascending by name."""
+        numbers = (number for number, name in enumerate(self.names) if text.is_text(name))
+        return tuple(sorted(numbers, key=self.names.__getitem__))
+
+    @cached_property
+    def sorted_names(self) -> tuple[str, ...]:
+        """These names: the words of a table of keys."""
+        return tuple([self.names[number] for number in self.numbers])
 
     @cached_property
     def positions(self) -> dict[int, int]:
@@ -183,7 +192,7 @@ class ObjectPlan:
             is_open = keys is text.BODY
             if declared is not ir.EMPTY:
                 keys = text.without(keys, declared)
-            num_keys = _MANY if is_open else spelled.num_texts(keys, _MANY)
+            num_keys = _MANY if is_open else num_texts(keys, _MANY)
             if num_keys:
                 classes.append(KeyClass(keys, goal, num_keys, is_open))
         return tuple(classes)
@@ -202,14 +211,10 @@ class ObjectPlan:
         """Whether undeclared keys are told apart."""
         return bool(self.spec.names) or any(part.patterns for part in self.spec.parts)
 
-    def unused(self, keys: Node, used: frozenset[str]) -> Node:
-        """The keys of a language that were not used yet; EMPTY if there is none."""
-        left = text.without(keys, self._words(used)) if used else keys
-        return ir.EMPTY if left.is_empty else left
-
     @staticmethod
-    def _words(used: frozenset[str]) -> Node:
-        return text.words(sorted(used))
+    def unused(keys: Node, used: frozenset[str]) -> Node:
+        """The keys of a language that were not used yet."""
+        return text.without(keys, text.words(sorted(used))) if used else keys
 
     # -- feasibility
 
@@ -283,7 +288,7 @@ class ObjectPlan:
         least += len(state.used)  # they all came from classes that are inhabited
         for region in self.classes:
             if (ask or self.is_inhabited)(region.goal):
-                least -= spelled.num_texts(region.keys, least) if least > region.num_keys == _MANY else region.num_keys
+                least -= num_texts(region.keys, least) if least > region.num_keys == _MANY else region.num_keys
                 if least <= 0:
                     return True
         return False
@@ -325,12 +330,10 @@ class ObjectPlan:
         owed = [self.spec.witnesses[witness] for witness in witnesses]
         for number, region in enumerate(self.classes):
             if ask(conjunction(region.goal, *(witness.goal for witness in owed))):
-                keys = text.meet(region.keys, *(witness.keys for witness in owed))
-                if state.used:
-                    keys = text.without(keys, self._words(state.used))
-                num_keys = spelled.num_texts(keys, len(state.pending) + 1)
+                keys = self.unused(text.meet(region.keys, *(witness.keys for witness in owed)), state.used)
+                num_keys = num_texts(keys, len(state.pending) + 1)
                 num_lost = sum(self._may_be_lost(key, number, witnesses) for key in state.used)
-                few = spelled.texts(keys, num_keys) if not num_lost and num_keys <= len(state.pending) else None
+                few = texts(keys, num_keys) if not num_lost and num_keys <= len(state.pending) else None
                 if num_keys > num_lost:
                     yield num_keys - num_lost if few is None else frozenset(few)
 
@@ -470,11 +473,8 @@ class ObjectPlan:
                     if not self.is_inhabited(self.joined(region.goal, witnesses)):
                         continue
                     keys = text.meet(region.keys, *(self.spec.witnesses[w].keys for w in witnesses))
-                    if witnesses or region.num_keys - len(state.used) < 1:
-                        keys = self.unused(keys, state.used)
-                    elif state.used:
-                        keys = text.without(keys, self._words(state.used))
-                    if keys is ir.EMPTY:
+                    keys = self.unused(keys, state.used)
+                    if (witnesses or region.num_keys - len(state.used) < 1) and keys.is_empty:
                         continue
                     if self.can_finish(self.after_other(SOME_KEY, witnesses, state)):
                         yield number, witnesses, keys
@@ -503,7 +503,7 @@ class ObjectPlan:
     def _has_few(self, witness: int, state: ObjectState) -> bool:
         """Whether there are not more keys for a witness than could be lost."""
         left = self.unused(self.spec.witnesses[witness].keys, state.used - {SOME_KEY})
-        return spelled.num_texts(left, len(state.pending) + 2) < len(state.pending) + 2
+        return num_texts(left, len(state.pending) + 2) < len(state.pending) + 2
 
 
 def _can_all_choose(choices: tuple[_Choice, ...]) -> bool:

@@ -2,8 +2,8 @@
 
 * `uniqueItems` where items may be objects or arrays. The mask admits all arrays there, repeated items or not, whether
   the keyword is asserted or denied.
-* Asserted host names with labels whose characters decide together: A-labels (``xn--…``), whose Punycode has to be read,
-  and whether U-labels are in Unicode's form NFC. The mask admits all that has their form.
+* Asserted formats whose characters decide together (`formats.GUARDED`): international host names, and patterns. The
+  mask admits all that has their form.
 
 The guard judges the whole value by the whole schema, so it is right whatever stands around the keyword.
 """
@@ -18,7 +18,7 @@ from decodekit.constraints.constraint import Guard, Refusal
 from decodekit.constraints.json_schema.document import support
 from decodekit.constraints.json_schema.document.loader import Location
 from decodekit.constraints.json_schema.frames.arrays import is_by_value
-from decodekit.constraints.json_schema.guard.judging import Judge
+from decodekit.constraints.json_schema.guard.judging import SchemaJudge
 from decodekit.constraints.json_schema.meaning.keywords import is_unique_anyway
 from decodekit.constraints.json_schema.meaning.semantics import Semantics
 from decodekit.constraints.json_schema.strings.formats import GUARDED
@@ -27,8 +27,8 @@ from decodekit.errors import ConstraintError, ResourceLimitError
 
 _DENYING: Final = ("not", "oneOf", "if", "contains", "unevaluatedProperties", "unevaluatedItems")
 """The keywords that may ask a schema not to hold."""
-_DOUBTFUL: Final = re.compile(rb"[xX][nN]--|\\u|[\x80-\xff]")
-"""The beginning of an A-label, a character beyond ASCII, or an escape, in which they could be spelled."""
+_INTERNATIONAL: Final = re.compile(rb"--|\\u|[\x80-\xff]")
+"""Hyphens of an A-label, a character beyond ASCII, or an escape, in which they could be spelled."""
 
 
 @dataclass(frozen=True)
@@ -37,24 +37,24 @@ class SchemaGuard:
 
     Attributes:
         semantics: the meaning of the schema.
-        has_repetitions: whether items may be equal that must not be, or different.
+        is_of_names: whether only host names are left to it: a text without `_INTERNATIONAL` is not judged.
     """
 
     semantics: Semantics
-    has_repetitions: bool = True
+    is_of_names: bool = False
 
     def refuses(self, text: bytes) -> Refusal | None:
         """Why the value of a text is not valid.
 
-        What can stay ends before the first repeated item or the first host name that is none, where there is one;
-        otherwise nothing does.
+        What can stay ends before the first repeated item or the first string that is not of its format, where there is
+        one; otherwise nothing does.
 
         Raises:
             ResourceLimitError: the value is nested too deeply for the schema.
         """
-        if not self.has_repetitions and not _DOUBTFUL.search(text):
+        if self.is_of_names and not _INTERNATIONAL.search(text):
             return None
-        judge = Judge(self.semantics)
+        judge = SchemaJudge(self.semantics)
         try:
             if judge.evaluate(self.semantics.library.root, instances.read(text)) is not None:
                 return None
@@ -68,9 +68,8 @@ class SchemaGuard:
                 f"item {found.second} equals item {found.first}, against {found.keyword}",
             )
         if judge.refused_formats:
-            string, at = min(judge.refused_formats, key=lambda refused: refused[0].end)
-            start = text.rfind(b'"', 0, string.end - 1) + 1  # host names have no quotes
-            return Refusal(start, at, f"the string {string.value!r:.80} is not of the format at {at}")
+            string, at = min(judge.refused_formats, key=lambda refused: refused[0].start)
+            return Refusal(string.start + 1, at, f"the string {string.value!r:.80} is not of the format at {at}")
         return Refusal(0, "the whole value", "the value is not valid: items are equal, or different, that must not")
 
 
@@ -86,19 +85,19 @@ class CompoundSchemaGuard(SchemaGuard):
 
 def guard_of(semantics: Semantics) -> Guard | None:
     """The guard of a schema; None if the mask enforces all of it."""
-    has_repetitions, has_names = bool(guarded_locations(semantics)), _has_guarded_formats(semantics)
-    if not has_repetitions and not has_names:
+    has_repetitions, formats = bool(guarded_locations(semantics)), _guarded_formats(semantics)
+    if not has_repetitions and not formats:
         return None
-    may_be_name = has_names and not semantics.shape(semantics.goal(semantics.library.root)).strings.is_empty
-    return (SchemaGuard if may_be_name else CompoundSchemaGuard)(semantics, has_repetitions)
+    may_be_text = formats and not semantics.shape(semantics.goal(semantics.library.root)).strings.is_empty
+    is_of_names = not has_repetitions and "regex" not in formats
+    return (SchemaGuard if may_be_text else CompoundSchemaGuard)(semantics, is_of_names)
 
 
-def _has_guarded_formats(semantics: Semantics) -> bool:
-    """Whether a format is enforced of which the mask admits more than is valid."""
+def _guarded_formats(semantics: Semantics) -> set[str]:
+    """The formats that are enforced of which the mask admits more than is valid."""
     if semantics.formats != "assert":
-        return False
-    places = support.reachable(semantics.library)
-    return any(str(location.keywords().get("format")) in GUARDED for location in places)
+        return set()
+    return {str(place.keywords().get("format")) for place in support.reachable(semantics.library)} & GUARDED.keys()
 
 
 def guarded_locations(semantics: Semantics) -> frozenset[int]:

@@ -1,13 +1,16 @@
 """Whether a whole value is valid, read from the specification: the schema is evaluated keyword by keyword.
 
 The plain counterpart of `semantics`: a value is given, so nothing has to be known about all values. It shares the
-references, patterns and formats with the mask, so that both judge by the same schema.
+references, patterns and formats with the mask, so that both judge by the same schema. A rule sees one value at one
+schema (`Evaluation`) and answers whether the keyword holds; what it evaluated of the value it adds there.
+
 Source: JSON Schema Core and Validation, drafts 4 to 2020-12.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import operator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Final, TypeAlias, cast
@@ -19,22 +22,6 @@ from decodekit.constraints.json_schema.meaning.semantics import Semantics
 from decodekit.constraints.json_schema.strings import formats, text
 from decodekit.constraints.json_schema.values.instances import Instance
 from decodekit.constraints.json_schema.values.numbers import exact
-
-
-@dataclass(eq=False, slots=True)
-class Seen:
-    """The properties and items of one value that a schema has evaluated."""
-
-    keys: set[str] = field(default_factory=set)
-    items: set[int] = field(default_factory=set)
-
-    def add(self, other: Seen | None) -> bool:
-        """Take in what a schema in place has evaluated; whether it holds."""
-        if other is None:
-            return False
-        self.keys |= other.keys
-        self.items |= other.items
-        return True
 
 
 @dataclass(frozen=True)
@@ -54,7 +41,7 @@ class Repetition:
     keyword: str
 
 
-class Judge:
+class SchemaJudge:
     """Judges one value.
 
     Args:
@@ -63,67 +50,79 @@ class Judge:
     Attributes:
         repetitions: what was found against an asserted `uniqueItems`.
         refused_formats: strings that are not of a format that was asked about, each with the place of the keyword.
+        path: keys and indices that lead to the value being judged.
+        num_open_questions: subschemas being evaluated whose failure is not an error.
     """
 
     def __init__(self, semantics: Semantics) -> None:
         self.semantics = semantics
-        self.library = semantics.library
         self.repetitions: list[Repetition] = []
         self.refused_formats: list[tuple[Instance, str]] = []
         self.path: list[str | int] = []
-        self._depth_denied = 0
+        self.num_open_questions = 0
 
-    def evaluate(self, location: Location, value: Instance) -> Seen | None:
+    def evaluate(self, location: Location, value: Instance) -> Evaluation | None:
         """What a schema evaluates of a value; None if the value is not valid.
 
         Goes on after a keyword that fails, so that all repetitions are found.
         """
+        evaluation, holds = Evaluation(self, location, value), True
         if isinstance(location.value, bool):
-            return Seen() if location.value else None
-        seen, holds = Seen(), True
+            return evaluation if location.value else None
         keywords = location.keywords()
         for name in sorted(keywords, key=UNEVALUATED.__contains__):  # those last, else in their order
-            known, rule = keyword(name, location.draft), RULES.get(name)
-            if known is not None and known.is_assertion and rule is not None:
-                holds &= rule(self, location, value, keywords[name], seen)
-        return seen if holds else None
+            known, (kind, rule) = keyword(name, location.draft), RULES.get(name, ("", None))
+            if rule is not None and kind in ("", value.kind) and known is not None and known.is_assertion:
+                holds &= rule(evaluation, keywords[name])
+        return evaluation if holds else None
 
-    def below(self, location: Location, *tokens: str | int, value: Instance) -> Seen | None:
-        """`evaluate` for a sub-schema."""
-        return self.evaluate(self.library.child(location, *tokens), value)
 
-    def inside(self, location: Location, *tokens: str | int, value: Instance, at: str | int) -> bool:
-        """Whether the property or item `at` satisfies a sub-schema."""
-        self.path.append(at)
-        try:
-            return self.below(location, *tokens, value=value) is not None
-        finally:
-            self.path.pop()
+@dataclass(eq=False, slots=True)
+class Evaluation:
+    """One value at one schema.
 
-    def question(self, ask: Callable[[], Seen | None]) -> Seen | None:
-        """An answer that is allowed to be no, so that repetitions on the way do not count."""
-        self._depth_denied += 1
-        try:
-            return ask()
-        finally:
-            self._depth_denied -= 1
+    Attributes:
+        keys, items: the properties and items that were evaluated so far.
+    """
 
-    def report(self, location: Location, value: Instance) -> bool:
-        """Whether the items of an array differ; remembers the first that does not."""
-        first: dict[int, int] = {}
-        for index, item in enumerate(value.items):
-            if item.identity in first:
-                if not self._depth_denied:
-                    pointer = "".join(f"/{escape(str(token))}" for token in self.path)
-                    keep = value.items[index - 1].end
-                    at = location.at("uniqueItems")
-                    self.repetitions.append(Repetition(pointer, first[item.identity], index, keep, at))
-                return False
-            first[item.identity] = index
+    judge: SchemaJudge
+    location: Location
+    value: Instance
+    keys: set[str] = field(default_factory=set)
+    items: set[int] = field(default_factory=set)
+
+    def below(self, *tokens: str | int, value: Instance | None = None) -> Evaluation | None:
+        """Evaluate a sub-schema, for the same value unless another is given."""
+        location = self.judge.semantics.library.child(self.location, *tokens)
+        return self.judge.evaluate(location, self.value if value is None else value)
+
+    def take(self, other: Evaluation | None) -> bool:
+        """Take in what a schema in place has evaluated; whether it holds."""
+        if other is None:
+            return False
+        self.keys |= other.keys
+        self.items |= other.items
         return True
 
+    def question(self, *tokens: str | int, value: Instance | None = None) -> Evaluation | None:
+        """Evaluate a sub-schema whose failure is not an error: its repetitions are not reported."""
+        self.judge.num_open_questions += 1
+        try:
+            return self.below(*tokens, value=value)
+        finally:
+            self.judge.num_open_questions -= 1
 
-_Rule: TypeAlias = Callable[[Judge, Location, Instance, Any, Seen], bool]
+    def inside(self, *tokens: str | int, value: Instance, at: str | int) -> bool:
+        """Whether the property or item `at` satisfies a sub-schema."""
+        self.judge.path.append(at)
+        try:
+            return self.below(*tokens, value=value) is not None
+        finally:
+            self.judge.path.pop()
+
+
+_Rule: TypeAlias = Callable[[Evaluation, Any], bool]
+"""(a value at a schema, value of the keyword) -> whether the keyword holds."""
 
 
 def equals(value: Instance, constant: JsonValue) -> bool:
@@ -143,241 +142,220 @@ def equals(value: Instance, constant: JsonValue) -> bool:
     return value.kind == "string" and value.value == constant
 
 
-def _type(judge: Judge, location: Location, value: Instance, names: Any, seen: Seen) -> bool:
-    names = names if isinstance(names, list) else [names]
+def _type(at: Evaluation, names: Any) -> bool:
+    names, value = names if isinstance(names, list) else [names], at.value
     is_integer = value.kind == "number" and (
-        value.is_plain if location.draft == Draft.DRAFT4 else cast("Fraction", value.value).denominator == 1
+        value.is_plain if at.location.draft == Draft.DRAFT4 else cast("Fraction", value.value).denominator == 1
     )
     return value.kind in names or (is_integer and "integer" in names)
 
 
-def _number(test: Callable[[Fraction, Fraction], bool], name: str = "") -> _Rule:
-    """A bound; in draft 4 the boolean keyword `name` beside it makes it strict."""
+def _number(test: Callable[[Fraction, Fraction], bool], strict: str = "") -> _Rule:
+    """A bound; in draft 4 the boolean keyword `strict` beside it makes it strict."""
 
-    def rule(judge: Judge, location: Location, value: Instance, bound: Any, seen: Seen) -> bool:
-        if value.kind != "number" or isinstance(bound, bool):
+    def rule(at: Evaluation, bound: Any) -> bool:
+        if isinstance(bound, bool):
             return True
-        number, limit = cast("Fraction", value.value), exact(bound)
-        if number == limit and location.draft == Draft.DRAFT4 and name and location.keywords().get(name) is True:
+        number, limit = cast("Fraction", at.value.value), exact(bound)
+        if number == limit and at.location.draft == Draft.DRAFT4 and at.location.keywords().get(strict) is True:
             return False
         return test(number, limit)
 
     return rule
 
 
-def _sized(kind: str, test: Callable[[int, int], bool]) -> _Rule:
-    def rule(judge: Judge, location: Location, value: Instance, bound: Any, seen: Seen) -> bool:
-        return value.kind != kind or test(len(cast("str", value.value)), int(bound))
-
-    return rule
+def _at_least(at: Evaluation, bound: Any) -> bool:
+    return len(cast("str", at.value.value)) >= int(bound)
 
 
-def _pattern(judge: Judge, location: Location, value: Instance, pattern: Any, seen: Seen) -> bool:
-    if value.kind != "string":
+def _at_most(at: Evaluation, bound: Any) -> bool:
+    return len(cast("str", at.value.value)) <= int(bound)
+
+
+def _pattern(at: Evaluation, pattern: Any) -> bool:
+    return text.matches(at.judge.semantics.pattern(at.location, pattern, "pattern"), cast("str", at.value.value))
+
+
+def _format(at: Evaluation, name: Any) -> bool:
+    place = at.location.at("format")
+    if formats.is_valid(name, cast("str", at.value.value), at.judge.semantics.formats, at=place):
         return True
-    return text.matches(judge.semantics.pattern(location, pattern, "pattern"), cast("str", value.value))
-
-
-def _format(judge: Judge, location: Location, value: Instance, name: Any, seen: Seen) -> bool:
-    at = location.at("format")
-    if value.kind != "string" or formats.is_valid(name, cast("str", value.value), judge.semantics.formats, at=at):
-        return True
-    judge.refused_formats.append((value, at))
+    at.judge.refused_formats.append((at.value, place))
     return False
 
 
-def _properties(judge: Judge, location: Location, value: Instance, below: Any, seen: Seen) -> bool:
-    """`properties`, `patternProperties` and `additionalProperties` together, under each of their names."""
-    keywords = location.keywords()
-    if value.kind != "object" or below is not keywords[next(name for name in keywords if name in _PROPERTIES)]:
+def _properties(at: Evaluation, below: Any) -> bool:
+    """`properties`, `patternProperties` and `additionalProperties` together, under the first of their names."""
+    keywords = at.location.keywords()
+    if below is not keywords[next(name for name in keywords if name in _PROPERTIES)]:
         return True
     holds = True
     declared = cast("dict[str, Any]", keywords.get("properties", {}))
     patterned = {
-        pattern: judge.semantics.pattern(location, pattern, "patternProperties")
+        pattern: at.judge.semantics.pattern(at.location, pattern, "patternProperties")
         for pattern in cast("dict[str, Any]", keywords.get("patternProperties", {}))
     }
-    for key, member in value.members.items():
+    for key, member in at.value.members.items():
         ways: list[tuple[str, ...]] = [("properties", key)] if key in declared else []
         ways += [("patternProperties", name) for name, node in patterned.items() if text.matches(node, key)]
         if not ways and "additionalProperties" in keywords:
             ways = [("additionalProperties",)]
         for way in ways:
-            holds &= judge.inside(location, *way, value=member, at=key)
+            holds &= at.inside(*way, value=member, at=key)
         if ways:
-            seen.keys.add(key)
+            at.keys.add(key)
     return holds
 
 
 _PROPERTIES: Final = ("properties", "patternProperties", "additionalProperties")
 
 
-def _property_names(judge: Judge, location: Location, value: Instance, below: Any, seen: Seen) -> bool:
-    if value.kind != "object":
-        return True
-    names = (Instance("string", key, 0, 0) for key in value.members)
-    return all(judge.below(location, "propertyNames", value=name) is not None for name in names)
+def _property_names(at: Evaluation, below: Any) -> bool:
+    names = (Instance("string", key, at.value.start, at.value.end, 0) for key in at.value.members)
+    return all(at.below("propertyNames", value=name) is not None for name in names)
 
 
-def _required(judge: Judge, location: Location, value: Instance, names: Any, seen: Seen) -> bool:
-    return value.kind != "object" or all(name in value.members for name in names)
+def _required(at: Evaluation, names: Any) -> bool:
+    return all(name in at.value.members for name in names)
 
 
 def _dependencies(name: str) -> _Rule:
-    def rule(judge: Judge, location: Location, value: Instance, below: Any, seen: Seen) -> bool:
+    def rule(at: Evaluation, below: Any) -> bool:
         holds = True
-        for key, needed in below.items() if value.kind == "object" else ():
-            if key in value.members:
-                if isinstance(needed, list):
-                    holds &= all(other in value.members for other in needed)
-                else:
-                    holds &= seen.add(judge.below(location, name, key, value=value))
+        for key, needed in below.items():
+            if key in at.value.members:
+                holds &= _required(at, needed) if isinstance(needed, list) else at.take(at.below(name, key))
         return holds
 
     return rule
 
 
-def _items(judge: Judge, location: Location, value: Instance, below: Any, seen: Seen) -> bool:
-    if value.kind != "array":
-        return True
+def _items(at: Evaluation, below: Any) -> bool:
     if isinstance(below, list):  # from the first on, by place
-        name = "prefixItems" if location.draft >= Draft.DRAFT2020 else "items"
-        ways: list[tuple[str | int, ...]] = [(name, index) for index in range(min(len(below), len(value.items)))]
-        start = 0
-    else:
-        start = len(cast("list[Any]", location.keywords().get("prefixItems", ())))
-        ways = [("items",)] * (len(value.items) - start)
-    return _each(judge, location, value, start, ways, seen)
+        name = "prefixItems" if at.location.draft >= Draft.DRAFT2020 else "items"
+        return _each(at, 0, [(name, index) for index in range(min(len(below), len(at.value.items)))])
+    start = len(cast("list[Any]", at.location.keywords().get("prefixItems", ())))
+    return _each(at, start, [("items",)] * (len(at.value.items) - start))
 
 
-def _additional_items(judge: Judge, location: Location, value: Instance, below: Any, seen: Seen) -> bool:
-    prefix = location.keywords().get("items")
-    if value.kind != "array" or not isinstance(prefix, list):
+def _additional_items(at: Evaluation, below: Any) -> bool:
+    prefix = at.location.keywords().get("items")
+    if not isinstance(prefix, list):
         return True
-    ways: list[tuple[str | int, ...]] = [("additionalItems",)] * (len(value.items) - len(prefix))
-    return _each(judge, location, value, len(prefix), ways, seen)
+    return _each(at, len(prefix), [("additionalItems",)] * (len(at.value.items) - len(prefix)))
 
 
-def _each(
-    judge: Judge, location: Location, value: Instance, start: int, ways: list[tuple[str | int, ...]], seen: Seen
-) -> bool:
+def _each(at: Evaluation, start: int, ways: Sequence[tuple[str | int, ...]]) -> bool:
+    """Whether the items from one on satisfy one sub-schema each."""
     holds = True
     for index, way in enumerate(ways, start):
-        holds &= judge.inside(location, *way, value=value.items[index], at=index)
-        seen.items.add(index)
+        holds &= at.inside(*way, value=at.value.items[index], at=index)
+        at.items.add(index)
     return holds
 
 
-def _contains(judge: Judge, location: Location, value: Instance, below: Any, seen: Seen) -> bool:
-    if value.kind != "array":
-        return True
-    keywords, counts = location.keywords(), location.draft >= Draft.DRAFT2019
-    found = {
-        index
-        for index, item in enumerate(value.items)
-        if judge.question(lambda item=item: judge.below(location, "contains", value=item)) is not None  # type: ignore[misc]
-    }
-    if location.draft >= Draft.DRAFT2020:  # an annotation of 2020-12 only
-        seen.items |= found
+def _contains(at: Evaluation, below: Any) -> bool:
+    keywords, counts = at.location.keywords(), at.location.draft >= Draft.DRAFT2019
+    items = enumerate(at.value.items)
+    found = {index for index, item in items if at.question("contains", value=item) is not None}
+    if at.location.draft >= Draft.DRAFT2020:  # an annotation of 2020-12 only
+        at.items |= found
     least = cast("int", keywords.get("minContains", 1)) if counts else 1
     most = cast("int", keywords.get("maxContains", len(found))) if counts else len(found)
     return least <= len(found) <= most
 
 
-def _unique_items(judge: Judge, location: Location, value: Instance, is_asked: Any, seen: Seen) -> bool:
-    if value.kind != "array" or is_unique_anyway(location, judge.semantics.formats):
+def _unique_items(at: Evaluation, is_asked: Any) -> bool:
+    """Whether the items of an array differ; the first that does not is reported."""
+    if is_unique_anyway(at.location, at.judge.semantics.formats):
         return True
-    return judge.report(location, value)
+    first: dict[int, int] = {}
+    for index, item in enumerate(at.value.items):
+        if item.identity in first:
+            if not at.judge.num_open_questions:
+                pointer = "".join(f"/{escape(str(token))}" for token in at.judge.path)
+                keep, asked = at.value.items[index - 1].end, at.location.at("uniqueItems")
+                at.judge.repetitions.append(Repetition(pointer, first[item.identity], index, keep, asked))
+            return False
+        first[item.identity] = index
+    return True
 
 
-def _all_of(judge: Judge, location: Location, value: Instance, below: Any, seen: Seen) -> bool:
-    return _num_holding(judge, location, value, "allOf", len(below), seen) == len(below)
+def _num_holding(at: Evaluation, name: str, count: int) -> int:
+    """How many branches hold."""
+    return sum(at.take(at.below(name, index)) for index in range(count))
 
 
-def _any_of(judge: Judge, location: Location, value: Instance, below: Any, seen: Seen) -> bool:
-    return _num_holding(judge, location, value, "anyOf", len(below), seen) > 0
+def _if(at: Evaluation, below: Any) -> bool:
+    branch = "then" if at.take(at.question("if")) else "else"
+    return branch not in at.location.keywords() or at.take(at.below(branch))
 
 
-def _one_of(judge: Judge, location: Location, value: Instance, below: Any, seen: Seen) -> bool:
-    return _num_holding(judge, location, value, "oneOf", len(below), seen) == 1
+def _ref(at: Evaluation, reference: Any) -> bool:
+    return at.take(at.judge.evaluate(at.judge.semantics.library.resolve(at.location, reference), at.value))
 
 
-def _num_holding(judge: Judge, location: Location, value: Instance, name: str, count: int, seen: Seen) -> int:
-    return sum(seen.add(judge.below(location, name, index, value=value)) for index in range(count))
+def _dynamic_ref(at: Evaluation, reference: Any) -> bool:
+    return at.take(at.judge.evaluate(at.judge.semantics.library.resolve_dynamic(at.location), at.value))
 
 
-def _not(judge: Judge, location: Location, value: Instance, below: Any, seen: Seen) -> bool:
-    return judge.question(lambda: judge.below(location, "not", value=value)) is None
-
-
-def _if(judge: Judge, location: Location, value: Instance, below: Any, seen: Seen) -> bool:
-    holds = seen.add(judge.question(lambda: judge.below(location, "if", value=value)))
-    branch = "then" if holds else "else"
-    return branch not in location.keywords() or seen.add(judge.below(location, branch, value=value))
-
-
-def _ref(judge: Judge, location: Location, value: Instance, reference: Any, seen: Seen) -> bool:
-    return seen.add(judge.evaluate(judge.library.resolve(location, reference), value))
-
-
-def _dynamic_ref(judge: Judge, location: Location, value: Instance, reference: Any, seen: Seen) -> bool:
-    return seen.add(judge.evaluate(judge.library.resolve_dynamic(location), value))
-
-
-def _unevaluated_properties(judge: Judge, location: Location, value: Instance, below: Any, seen: Seen) -> bool:
+def _unevaluated_properties(at: Evaluation, below: Any) -> bool:
     holds = True
-    for key, member in value.members.items() if value.kind == "object" else ():
-        if key not in seen.keys:
-            holds &= judge.inside(location, "unevaluatedProperties", value=member, at=key)
-            seen.keys.add(key)
+    for key, member in at.value.members.items():
+        if key not in at.keys:
+            holds &= at.inside("unevaluatedProperties", value=member, at=key)
+            at.keys.add(key)
     return holds
 
 
-def _unevaluated_items(judge: Judge, location: Location, value: Instance, below: Any, seen: Seen) -> bool:
+def _unevaluated_items(at: Evaluation, below: Any) -> bool:
     holds = True
-    for index, item in enumerate(value.items) if value.kind == "array" else ():
-        if index not in seen.items:
-            holds &= judge.inside(location, "unevaluatedItems", value=item, at=index)
-            seen.items.add(index)
+    for index, item in enumerate(at.value.items):
+        if index not in at.items:
+            holds &= at.inside("unevaluatedItems", value=item, at=index)
+            at.items.add(index)
     return holds
 
 
-RULES: Final[dict[str, _Rule]] = {
-    "type": _type,
-    "enum": lambda judge, location, value, entries, seen: any(equals(value, entry) for entry in entries),
-    "const": lambda judge, location, value, entry, seen: equals(value, entry),
-    "minimum": _number(lambda number, bound: number >= bound, "exclusiveMinimum"),
-    "maximum": _number(lambda number, bound: number <= bound, "exclusiveMaximum"),
-    "exclusiveMinimum": _number(lambda number, bound: number > bound),
-    "exclusiveMaximum": _number(lambda number, bound: number < bound),
-    "multipleOf": _number(lambda number, step: (number / step).denominator == 1),
-    "minLength": _sized("string", lambda size, bound: size >= bound),
-    "maxLength": _sized("string", lambda size, bound: size <= bound),
-    "pattern": _pattern,
-    "format": _format,
-    **dict.fromkeys(("prefixItems", "items"), _items),
-    "additionalItems": _additional_items,
-    "minItems": _sized("array", lambda size, bound: size >= bound),
-    "maxItems": _sized("array", lambda size, bound: size <= bound),
-    "contains": _contains,
-    "uniqueItems": _unique_items,
-    **dict.fromkeys(_PROPERTIES, _properties),
-    "propertyNames": _property_names,
-    "required": _required,
-    "minProperties": _sized("object", lambda size, bound: size >= bound),
-    "maxProperties": _sized("object", lambda size, bound: size <= bound),
-    "dependencies": _dependencies("dependencies"),
-    "dependentRequired": _dependencies("dependentRequired"),
-    "dependentSchemas": _dependencies("dependentSchemas"),
-    "allOf": _all_of,
-    "anyOf": _any_of,
-    "oneOf": _one_of,
-    "not": _not,
-    "if": _if,
-    "$ref": _ref,
-    "$dynamicRef": _dynamic_ref,
-    "$recursiveRef": _dynamic_ref,
-    "unevaluatedProperties": _unevaluated_properties,
-    "unevaluatedItems": _unevaluated_items,
+_BY_KIND: Final[dict[str, dict[str, _Rule]]] = {
+    "number": {
+        "minimum": _number(operator.ge, "exclusiveMinimum"),
+        "maximum": _number(operator.le, "exclusiveMaximum"),
+        "exclusiveMinimum": _number(operator.gt),
+        "exclusiveMaximum": _number(operator.lt),
+        "multipleOf": _number(lambda number, step: (number / step).denominator == 1),
+    },
+    "string": {"minLength": _at_least, "maxLength": _at_most, "pattern": _pattern, "format": _format},
+    "array": {
+        **dict.fromkeys(("prefixItems", "items"), _items),
+        "additionalItems": _additional_items,
+        "minItems": _at_least,
+        "maxItems": _at_most,
+        "contains": _contains,
+        "uniqueItems": _unique_items,
+        "unevaluatedItems": _unevaluated_items,
+    },
+    "object": {
+        **dict.fromkeys(_PROPERTIES, _properties),
+        "propertyNames": _property_names,
+        "required": _required,
+        "minProperties": _at_least,
+        "maxProperties": _at_most,
+        **{name: _dependencies(name) for name in ("dependencies", "dependentRequired", "dependentSchemas")},
+        "unevaluatedProperties": _unevaluated_properties,
+    },
+    "": {
+        "type": _type,
+        "enum": lambda at, entries: any(equals(at.value, entry) for entry in entries),
+        "const": lambda at, entry: equals(at.value, entry),
+        "allOf": lambda at, below: _num_holding(at, "allOf", len(below)) == len(below),
+        "anyOf": lambda at, below: _num_holding(at, "anyOf", len(below)) > 0,
+        "oneOf": lambda at, below: _num_holding(at, "oneOf", len(below)) == 1,
+        "not": lambda at, below: at.question("not") is None,
+        "if": _if,
+        "$ref": _ref,
+        **dict.fromkeys(("$dynamicRef", "$recursiveRef"), _dynamic_ref),
+    },
 }
-"""What each keyword asks of a value; the same keywords as `meanings.MEANINGS`."""
+RULES: Final = {name: (kind, rule) for kind, rules in _BY_KIND.items() for name, rule in rules.items()}
+"""For each keyword, the kind of values that it speaks of, or "" for all, and its rule; the same as `MEANINGS`."""

@@ -1,8 +1,21 @@
-"""What each keyword means: from schemas to shapes, asserted and denied.
+"""What each schema means: from schemas to shapes, as valid and as invalid.
 
-A literal is a schema that is asserted or denied. Denial is pushed inwards (the negation normal form): *not all* is
-*any not*, a denied property is a required one with a denied value, a denied `additionalProperties` is a witness. So
-`not`, `if` and an overlapping `oneOf` need no machinery of their own, and a shape is always a plain disjunction.
+A literal is a schema that is asserted (an even number) or denied (the next odd one). A goal is a conjunction of
+literals, a shape the set of its values, type by type. A worked example:
+
+    {"anyOf": [{"type": "integer", "minimum": 3}, {"type": "object", "required": ["a"]}],
+     "not": {"properties": {"a": {"type": "integer"}}}}
+
+    2   the schema itself      4, 6   its branches      8   what not holds      10   #/not/properties/a
+    shape of 4    numbers: integers of at least 3
+    shape of 6    objects: with "a"
+    shape of 9    objects: with "a", whose value satisfies the goal {11}      8 denied, which no number is
+    shape of 2    (4 or 6) and 9: objects with "a", whose value satisfies the goal {11}
+
+Denial is pushed inwards (the negation normal form): *not all* is *any not*, a denied property is a required one with a
+denied value, a denied `additionalProperties` is a witness. So `not`, `if` and an overlapping `oneOf` need no machinery
+of their own, and a shape is always a plain disjunction. The values below an object or array stay goals, which are
+looked into only when a text reaches them.
 """
 
 from __future__ import annotations
@@ -22,11 +35,12 @@ from decodekit.constraints.json_schema.values.shape import (
     NOTHING,
     TRUE,
     ArraySpec,
+    EvaluatedKeys,
     Goal,
     Literal,
     ObjectSpec,
     Part,
-    SeenKeys,
+    Sense,
     Shape,
     conjunction,
     limited,
@@ -54,8 +68,8 @@ _SIMPLE: Final = frozenset({
 })  # fmt: skip
 """The keywords without schemas or any values in them, those of objects and arrays aside."""
 
-Meaning: TypeAlias = "Callable[[Semantics, Location, Any, bool], Shape]"
-"""(semantics, schema, value of the keyword, whether it is asserted) -> the values that it admits."""
+Meaning: TypeAlias = "Callable[[Semantics, Location, Any, Sense], Shape]"
+"""(semantics, schema, value of the keyword, sense of the schema) -> the values that it stands for."""
 
 
 @dataclass(frozen=True)
@@ -63,16 +77,13 @@ class Keywords:
     """What the keywords mean, by name; see the module `keywords`, which makes it.
 
     Attributes:
-        meanings: the values that a keyword admits, asserted or denied.
+        meanings: the values that a keyword stands for.
         groups: the meanings that read several keywords at once, under whichever of them comes first.
-        seeing: the keywords that leave annotations of evaluated properties and items; their last argument is whether
-            the answer must be exact.
-        unevaluated: the keywords that read these annotations.
+        unevaluated: the keywords that read which properties and items were evaluated.
     """
 
     meanings: Mapping[str, Meaning]
     groups: Collection[Meaning]
-    seeing: Mapping[str, Meaning]
     unevaluated: Mapping[str, Callable[[Semantics, Location, Shape], Shape]]
 
 
@@ -94,13 +105,13 @@ class Semantics:
         self._numbers: dict[Location, int] = {}
         self._constants: dict[str, Literal] = {}
         self._shapes: dict[Literal, Shape] = {0: EVERYTHING, 1: NOTHING}
+        self._evaluated: dict[tuple[Literal, Sense], Shape] = {}
         self._goals: dict[Goal, Shape] = {TRUE: EVERYTHING, FALSE: NOTHING}
-        self._in_progress: list[Literal] = []
+        self._in_progress: list[tuple[Literal, bool]] = []
         self._lock = threading.RLock()  # `_in_progress` belongs to one thread at a time
         self._parts: dict[Location, Part] = {}
-        self._remainders: dict[tuple[Location, SeenKeys], Part] = {}
+        self._remainders: dict[tuple[Location, EvaluatedKeys], Part] = {}
         self._scalars: dict[Literal, frozenset[object] | None] = {}
-        self._seen_shapes: dict[tuple[Literal, bool], Shape] = {}
         self._either: dict[tuple[Goal, ...], Literal] = {}
         self._plainly_empty: dict[tuple[Goal, int], bool] = {}
         self._compound: int | None = None
@@ -222,12 +233,29 @@ class Semantics:
     def _shape_of(self, literal: Literal) -> Shape:
         location = self._locations[literal >> 1]
         if location is None:
-            shape = self._shapes[literal] = self._choice(self._choices[literal >> 1], is_asserted=not literal & 1)
-            return shape
-        shape = self._shapes[literal] = self._guarded(
-            literal, location, lambda: self._evaluate(location, is_asserted=not literal & 1)
-        )
+            shape = self._choice(self._choices[literal >> 1], is_asserted=not literal & 1)
+        else:
+            sense = Sense.INVALID if literal & 1 else Sense.VALID
+            shape = self._guarded(literal, location, sense)
+        self._shapes[literal] = shape
         return shape
+
+    def read(self, literal: Literal, sense: Sense) -> Shape:
+        """The values that an asserted literal stands for in a sense."""
+        if sense is Sense.INVALID:
+            return self.shape_of(literal ^ 1)
+        location = self.location(literal)
+        if sense is Sense.VALID or location is None or literal & 1:
+            return self.shape_of(literal)
+        with self._lock:
+            shape = self._evaluated.get((literal, sense))
+            if shape is None:
+                shape = self._evaluated[literal, sense] = self._guarded(literal, location, sense)
+        return shape
+
+    def read_below(self, location: Location, *tokens: str | int, sense: Sense) -> Shape:
+        """`read` for a sub-schema."""
+        return self.read(self.literal(self.library.child(location, *tokens)), sense)
 
     def _choice(self, goals: tuple[Goal, ...], *, is_asserted: bool) -> Shape:
         if is_asserted:
@@ -243,9 +271,10 @@ class Semantics:
             result = self.both(result, denied)
         return result
 
-    def _guarded(self, literal: Literal, location: Location, evaluate: Callable[[], Shape]) -> Shape:
+    def _guarded(self, literal: Literal, location: Location, sense: Sense) -> Shape:
         """Evaluate one literal, unless that is going on already."""
-        if literal in self._in_progress:
+        key = literal, sense.is_evaluated
+        if key in self._in_progress:
             raise UnsupportedSchemaError(
                 "the schema refers to itself for the same value, so it says nothing that could be enforced",
                 at=location.pointer,
@@ -255,9 +284,9 @@ class Semantics:
             raise ResourceLimitError(
                 f"more than {MAX_IN_PLACE} references or combinators speak of the same value", at=location.pointer
             )
-        self._in_progress.append(literal)
+        self._in_progress.append(key)
         try:
-            return evaluate()
+            return self._evaluate(location, sense)
         except ResourceLimitError as error:
             if error.at is not None:
                 raise
@@ -265,46 +294,31 @@ class Semantics:
         finally:
             self._in_progress.pop()
 
-    def seen_shape_of(self, literal: Literal, *, is_exact: bool) -> Shape:
-        """The values that an asserted literal admits, where each object and array tells what was evaluated of it.
+    def _evaluate(self, location: Location, sense: Sense) -> Shape:
+        if sense.is_evaluated:
+            return self.evaluated(location, sense)
+        if sense is Sense.VALID and self._is_unevaluated_limited(location):
+            return self.evaluated(location, Sense.EVALUATED).without_evaluated()
+        result = EVERYTHING if sense.is_asserted else NOTHING
+        for _, value, meaning in self._assertions(location):
+            shape = meaning(self, location, value, sense)
+            result = result.meet(shape) if sense.is_asserted else result.join(shape)
+        return result
 
-        An alternative may tell less than all unless `is_exact`; then alternatives that evaluate different parts are
-        apart.
+    def evaluated(self, location: Location, sense: Sense, *, has_unevaluated: bool = True) -> Shape:
+        """The values that a schema admits, where each object and array tells what was evaluated of it.
+
+        Without its `unevaluatedProperties` and `unevaluatedItems`, which come last, unless `has_unevaluated`.
         """
-        location = self.location(literal)
-        if location is None or literal & 1:
-            return self.shape_of(literal)
-        key = literal, is_exact
-        with self._lock:
-            shape = self._seen_shapes.get(key)
-            if shape is None:
-                shape = self._seen_shapes[key] = self._guarded(
-                    ~literal, location, lambda: self.seen_shape(location, is_exact=is_exact)
-                )
-        return shape
-
-    def seen_shape(self, location: Location, *, is_exact: bool, has_unevaluated: bool = True) -> Shape:
-        """As `seen_shape_of`; without its `unevaluatedProperties` and `unevaluatedItems` unless `has_unevaluated`."""
         result, last = EVERYTHING, []
-        seeing_of, unevaluated = self.keywords.seeing, self.keywords.unevaluated
+        unevaluated = self.keywords.unevaluated
         for name, value, meaning in self._assertions(location):
             if name in unevaluated:
                 last.append(name)
-                continue
-            seeing = seeing_of.get(name)
-            shape = meaning(self, location, value, True) if seeing is None else seeing(self, location, value, is_exact)
-            result = self.both(result, shape)
+            else:
+                result = self.both(result, meaning(self, location, value, sense))
         for name in last if has_unevaluated else ():
             result = self._prune(unevaluated[name](self, location, result))
-        return result
-
-    def _evaluate(self, location: Location, *, is_asserted: bool) -> Shape:
-        if is_asserted and self._is_unevaluated_limited(location):
-            return self.seen_shape(location, is_exact=False).unseen()
-        result = EVERYTHING if is_asserted else NOTHING
-        for _, value, meaning in self._assertions(location):
-            shape = meaning(self, location, value, is_asserted)
-            result = result.meet(shape) if is_asserted else result.join(shape)
         return result
 
     def _is_unevaluated_limited(self, location: Location) -> bool:
@@ -554,27 +568,20 @@ class Semantics:
             part = self._parts[location] = Part(names, rules, additional)
         return part
 
-    def remainder(self, location: Location, seen: SeenKeys) -> Part:
-        """`unevaluatedProperties` of a schema object where `seen` was evaluated."""
-        part = self._remainders.get((location, seen))
+    def remainder(self, location: Location, evaluated: EvaluatedKeys) -> Part:
+        """`unevaluatedProperties` of a schema object behind what was evaluated."""
+        part = self._remainders.get((location, evaluated))
         if part is None:
-            names = dict.fromkeys(sorted(seen.names), TRUE)
-            rules = tuple((pattern, TRUE) for pattern in seen.patterns)
+            names = dict.fromkeys(sorted(evaluated.names), TRUE)
+            rules = tuple((pattern, TRUE) for pattern in evaluated.patterns)
             part = Part(names, rules, self.below(location, "unevaluatedProperties"))
-            self._remainders[location, seen] = part
+            self._remainders[location, evaluated] = part
         return part
 
     def pattern(self, location: Location, pattern: str, *tokens: str) -> Node:
         """The texts in which a pattern is found."""
         at = location.at(*tokens, *(() if tokens == ("pattern",) else (pattern,)))
         return patterns.search_language(pattern, at=at)
-
-    def uncovered(self, part: Part) -> Node:
-        """The keys that neither the names nor the patterns of a part cover."""
-        language = text.without(text.BODY, text.words(list(part.names))) if part.names else text.BODY
-        for pattern, _ in part.patterns:
-            language = text.without(language, pattern)
-        return language
 
     def items(self, location: Location) -> ArraySpec:
         """The goals of the items by `prefixItems`, `items` and `additionalItems`, as the draft reads them."""

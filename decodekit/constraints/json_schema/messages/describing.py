@@ -22,7 +22,7 @@ from decodekit.constraints.json_schema.meaning.semantics import Semantics
 from decodekit.constraints.json_schema.strings import formats, text
 from decodekit.constraints.json_schema.values import numbers, scalars
 from decodekit.constraints.json_schema.values.numbers import NumberSpec
-from decodekit.constraints.json_schema.values.shape import EVERYTHING, Goal, Shape, conjunction
+from decodekit.constraints.json_schema.values.shape import EVERYTHING, Goal, Sense, Shape, conjunction
 from decodekit.constraints.language import ir
 from decodekit.constraints.language.node import Node
 from decodekit.constraints.language.wording import listed
@@ -242,7 +242,7 @@ def _refusing(semantics: Semantics, goal: Goal, lexeme: bytes, num_read: int) ->
         if literal & 1 and location is not None and refuses(semantics.shape_of(literal)):
             yield f"not {location.pointer}"
     for location, name, value in _facts(semantics, goal):
-        if name in _OF_SCALARS and refuses(MEANINGS[name](semantics, location, value, True)):
+        if name in _OF_SCALARS and refuses(MEANINGS[name](semantics, location, value, Sense.VALID)):
             yield location.at(name)
 
 

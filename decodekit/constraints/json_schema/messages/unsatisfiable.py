@@ -15,10 +15,9 @@ from decodekit.constraints.json_schema.document.drafts import is_number, keyword
 from decodekit.constraints.json_schema.document.loader import Location, show
 from decodekit.constraints.json_schema.frames.arrays import ArrayPlan
 from decodekit.constraints.json_schema.frames.frames import SchemaNetwork
-from decodekit.constraints.json_schema.meaning.keywords import SEEING, UNEVALUATED
+from decodekit.constraints.json_schema.meaning.keywords import EVALUATING, UNEVALUATED
 from decodekit.constraints.json_schema.values import scalars
-from decodekit.constraints.json_schema.values.shape import FALSE, TRUE, Goal, conjunction
-from decodekit.constraints.json_schema.values.shape import Part as ObjectPart
+from decodekit.constraints.json_schema.values.shape import FALSE, TRUE, Goal, Part, conjunction
 from decodekit.errors import ConstraintError, UnsatisfiableError
 
 MAX_GOALS: Final = 5_000
@@ -40,7 +39,7 @@ _OF_ITEMS: Final = frozenset({"minItems", "prefixItems", "items", "additionalIte
 _BRANCHED: Final = ("anyOf", "oneOf", "allOf", "not", "if", "then", "else")
 
 _READS: Final[dict[str, frozenset[str]]] = {
-    **dict.fromkeys(UNEVALUATED, frozenset(SEEING) | {"then", "else"}),
+    **dict.fromkeys(UNEVALUATED, EVALUATING | {"then", "else"}),
     "additionalProperties": frozenset({"properties", "patternProperties"}),
     "additionalItems": frozenset({"items"}),
     "items": frozenset({"prefixItems"}),
@@ -52,7 +51,7 @@ _FIRST: Final = (*_READS, *_BRANCHED, "$ref", "$dynamicRef", "$recursiveRef")
 """What is dropped first, so that a reason is made of plain keywords if it can be."""
 
 
-class Part(NamedTuple):
+class Condition(NamedTuple):
     """One condition of a schema: a keyword, one name of `required`, or one branch of `allOf`."""
 
     keyword: str
@@ -70,7 +69,7 @@ class Reasons:
         self._network = network
         self._semantics = network.semantics
         self._most_goals = network.emptiness.num_known + MAX_GOALS
-        self._parts: dict[Location, list[Part]] = {}
+        self._parts: dict[Location, list[Condition]] = {}
         self._steps: dict[Location, tuple[str, Goal] | None] = {}
 
     def of(self, place: Location) -> str:
@@ -105,7 +104,7 @@ class Reasons:
 
     # -- what contradicts itself
 
-    def parts(self, place: Location) -> list[Part]:
+    def parts(self, place: Location) -> list[Condition]:
         """The least conditions of a schema that no value fits together, in document order.
 
         None can be left out but those that another one reads, such as `properties` beside `additionalProperties`.
@@ -115,7 +114,7 @@ class Reasons:
             known = self._parts[place] = self._least(place, _all_parts(place))
         return known
 
-    def _least(self, place: Location, parts: list[Part]) -> list[Part]:
+    def _least(self, place: Location, parts: list[Condition]) -> list[Condition]:
         """What is left of some conditions when all that can go have gone; halves go first, as lists may be long."""
         ranks = {name: rank for rank, name in enumerate(_FIRST)}
         order = parts[::-1]  # of equal ones the first stay
@@ -139,23 +138,14 @@ class Reasons:
         except ConstraintError:
             return False
 
-    def _goal(self, place: Location, parts: list[Part]) -> Goal:
+    def _goal(self, place: Location, parts: list[Condition]) -> Goal:
         """The goal of some conditions of a schema: of a schema with those alone, at the same place."""
         keywords = place.keywords()
         value = {name: keywords[name] for name, detail in parts if detail is None}
         names = [detail for name, detail in parts if name == "required" and detail is not None]
         if names:
             value["required"] = names
-        variant = Location(
-            place.index,
-            value,
-            place.document,
-            place.path,
-            place.base,
-            place.draft,
-            ignored=place.ignored,
-            scope=place.scope,
-        )
+        variant = replace(place, value=value, is_constant=False)
         branches = [detail for name, detail in parts if name == "allOf" and detail is not None]
         return conjunction(
             self._semantics.goal(variant), *(self._semantics.below(place, "allOf", branch) for branch in branches)
@@ -187,13 +177,13 @@ class Reasons:
             self._undeclared(place, names, parts) or self._too_few_values(place, names) or _excluding(parts, keywords)
         )
 
-    def _undeclared(self, place: Location, names: set[str], parts: list[Part]) -> str | None:
+    def _undeclared(self, place: Location, names: set[str], parts: list[Condition]) -> str | None:
         """Whether a property is required that `additionalProperties` alone refuses."""
         required = _required(parts)
         if not (names <= _OF_OBJECTS and len(required) == 1):
             return None
         part, name = self._semantics.part(place), required[0]
-        if part.goal(name) != FALSE or ObjectPart(part.names, part.patterns).goal(name) != TRUE:
+        if part.goal(name) != FALSE or Part(part.names, part.patterns).goal(name) != TRUE:
             return None
         return f"the required property {show(name)} is not declared, and additionalProperties is false"
 
@@ -285,27 +275,27 @@ def _keywords(place: Location) -> dict[str, Any]:
     return place.keywords()
 
 
-def _all_parts(place: Location) -> list[Part]:
+def _all_parts(place: Location) -> list[Condition]:
     """The conditions of a schema, in document order."""
     keywords = _keywords(place)
     names = [name for name in keywords if (known := keyword(name, place.draft)) is not None and known.is_assertion]
-    parts: list[Part] = []
+    parts: list[Condition] = []
     for name in names:
         details: list[str | int] = []
         if name == "required":
             details = list(dict.fromkeys(keywords[name]))
         elif name == "allOf" and not UNEVALUATED.keys() & keywords.keys():
             details = list(range(len(keywords[name])))
-        parts += [Part(name, detail) for detail in details] if details else [Part(name)]
+        parts += [Condition(name, detail) for detail in details] if details else [Condition(name)]
     return parts
 
 
-def _required(parts: list[Part]) -> list[str]:
+def _required(parts: list[Condition]) -> list[str]:
     """The names of `required` that count apart."""
     return [str(part.detail) for part in parts if part.keyword == "required" and part.detail is not None]
 
 
-def _excluding(parts: list[Part], keywords: dict[str, Any]) -> str:
+def _excluding(parts: list[Condition], keywords: dict[str, Any]) -> str:
     """That some conditions exclude each other, with the values of their keywords where those are short."""
     shown: list[str] = []
     types: list[str] = []

@@ -1,4 +1,4 @@
-"""What a schema may say and what decoding makes otherwise of it than its author may think: warnings, no errors."""
+"""Warnings for keywords that probably do not do what the author of a schema expects."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from decodekit.constraints.json_schema.document.drafts import KEYWORDS, Draft, Keyword, Place, keyword
+from decodekit.constraints.json_schema.document.drafts import KEYWORDS, Draft, Inner, Keyword, keyword
 from decodekit.constraints.json_schema.document.loader import Location, show
 from decodekit.constraints.json_schema.document.support import Finding
 from decodekit.constraints.json_schema.strings import formats
@@ -68,7 +68,7 @@ def _unknown(name: str, draft: Draft) -> str:
         return f"{show(name)} is no keyword of {draft.label}: it is an annotation{meant}"
     instead = reading.before if draft < reading.first else reading.after
     said = f'"{name}" is a keyword {_drafts(reading, draft)}, in {draft.label} it is an annotation'
-    if reading.place is Place.MAP and not reading.is_assertion:
+    if reading.place is Inner.MAP and not reading.is_assertion:
         said += ", and references into it are followed all the same"
     return said + (f"; {draft.label} has {instead}" if instead else "")
 

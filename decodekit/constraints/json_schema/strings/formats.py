@@ -3,11 +3,11 @@ r"""The formats of JSON Schema as body languages.
 With ``format="assert"`` a known format limits the strings: what is generated is valid for the standard that the format
 names. Where that is no regular language, or a useless one to generate, it is a part of it:
 
-* host names with U-labels have at most three labels; whether an A-label (``xn--…``) is valid, and a U-label in the form
-  NFC, is left to a guard, see `is_valid`; the domains of e-mail addresses have no A-labels;
-* e-mail addresses have domains of at most 189 letters, and address literals of IPv4 and IPv6 only;
-* a leap second stands at the end of June or December in UTC, with an offset of whole quarters of an hour;
-* patterns (``regex``) nest to a bounded depth and hardly refer to their groups (see `regex_texts`).
+* e-mail addresses have domains of at most 189 letters, those of ``email`` no A-labels (``xn--…``), and address literals
+  of IPv4 and IPv6 only;
+* a leap second stands at the end of June or December in UTC, with an offset of whole quarters of an hour.
+
+Of the formats in `GUARDED` a mask admits more than is valid, and a guard decides (see `is_valid`).
 
 ``"python"`` is for schemas that come from Python types: the same names, limited to what Pydantic turns
 into a `datetime`, a `UUID`, an address; there an offset from UTC may be left out, as documents do.
@@ -23,7 +23,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Final, Literal, TypeAlias
 
-from decodekit.constraints.json_schema.strings import characters, hostnames, regex_texts, text
+from decodekit.constraints.json_schema.strings import character_derivatives, hostnames, regex_format, text
 from decodekit.constraints.json_schema.strings.patterns import full_language
 from decodekit.constraints.language import ir
 from decodekit.constraints.language.node import Node
@@ -31,6 +31,8 @@ from decodekit.errors import UnsupportedSchemaError
 
 MAX_LOCAL_PART: Final = 64
 """Octets of the local part of an e-mail address (RFC 5321, section 4.5.3.1.1)."""
+MAX_MAIL: Final = 254
+"""Octets of an e-mail address (RFC 5321, section 4.5.3.1.3)."""
 
 _BEYOND_ASCII: Final = r"\u0080-\u{10FFFF}"
 
@@ -153,10 +155,10 @@ _PYTHON_PATTERNS: Final = _PATTERNS | {
 # What is more than one pattern.
 _BUILT: Final[dict[str, Callable[[], Node]]] = {
     "email": lambda: _mail("", hostnames.plain(hostnames.MAX_MAIL_DOMAIN)),
-    "idn-email": lambda: _mail(_BEYOND_ASCII, hostnames.international_mail()),
+    "idn-email": lambda: _mail(_BEYOND_ASCII, hostnames.international(r"\.", hostnames.MAX_MAIL_DOMAIN)),
     "hostname": hostnames.with_a_labels,
     "idn-hostname": hostnames.international,
-    "regex": regex_texts.language,
+    "regex": lambda: text.BODY,
 }
 _DOUBTFUL: Final = {
     "time": r"..:..:60[^]*",
@@ -165,8 +167,9 @@ _DOUBTFUL: Final = {
     "idn-hostname": r"[^]*([^\x00-\x7F]|[xX][nN]--)[^]*",
     "email": r"[^]*([xX][nN]--|@\[|@[^]{190})[^]*",
     "idn-email": r"[^]*([^\x00-\x7F]|[xX][nN]--|@\[|@[^]{190})[^]*",
-    "regex": r"[^\\()\[\]{}]*[\\()\[\]{}][^]*",
 }
+_NO_PATTERN: Final = r"([*+?][^\\()\[\]{}]*|[^\\()\[\]{}]*([|^$][*+?]|[*+?][*+]|[*+?]{3})[^\\()\[\]{}]*)"
+"""Texts without brackets and escapes that are no patterns: a quantifier has nothing to repeat."""
 _REFUSED_BY_PYTHON: Final = frozenset(
     {"regex", "idn-email", "idn-hostname", "file-path", "directory-path", "json-string"}
 )
@@ -192,8 +195,13 @@ def language(name: str, mode: Formats, *, at: str) -> Node | None:
     return _language(name, mode)
 
 
-GUARDED: Final = frozenset({"hostname", "idn-hostname"})
-"""The formats of which `language` has more texts than are valid."""
+GUARDED: Final[dict[str, Callable[[str], bool]]] = {
+    "hostname": hostnames.is_valid,
+    "idn-hostname": hostnames.is_valid,
+    "idn-email": lambda value: _is_mail(value),
+    "regex": regex_format.is_pattern,
+}
+"""The formats of which `language` has more texts than are valid, with what decides about a text of it."""
 
 
 def is_valid(name: str, value: str, mode: Formats, *, at: str) -> bool:
@@ -205,7 +213,7 @@ def is_valid(name: str, value: str, mode: Formats, *, at: str) -> bool:
     texts = language(name, mode, at=at)
     if texts is None:
         return True
-    return text.matches(texts, value) and (mode != "assert" or name not in GUARDED or hostnames.is_valid(value))
+    return text.matches(texts, value) and (mode != "assert" or name not in GUARDED or GUARDED[name](value))
 
 
 @lru_cache(maxsize=256)
@@ -219,6 +227,8 @@ def denial(name: str, mode: Formats, *, at: str) -> Node | None:
         UnsupportedSchemaError: as `language`.
     """
     narrow = language(name, mode, at=at)
+    if narrow is text.BODY:
+        return full_language(_NO_PATTERN)
     if narrow is None or mode == "python" or name not in _DOUBTFUL:
         return None if narrow is None else text.without(text.BODY, narrow)
     ascii_only = _language(name.removeprefix("idn-"), mode)  # whatever has other characters is doubtful anyway
@@ -230,7 +240,7 @@ def denial(name: str, mode: Formats, *, at: str) -> Node | None:
 @lru_cache(maxsize=256)
 def _language(name: str, mode: Formats) -> Node | None:
     if mode == "assert" and name in _BUILT:
-        return characters.trust(_BUILT[name]())  # from sets of characters in every spelling
+        return character_derivatives.trust(_BUILT[name]())  # from sets of characters in every spelling
     pattern = (_PYTHON_PATTERNS if mode == "python" else _PATTERNS).get(name)
     if pattern is None:
         return None
@@ -250,17 +260,11 @@ def _mail(more: str, domain: Node) -> Node:
     quoted = rf'"([ !#-\[\]-~{more}]|\\[ -~])*"'
     local = full_language(rf"({atom}(\.{atom})*|{quoted})")
     literal = full_language(rf"\[({_IPV4}|IPv6:{_IPV6})\]")
-    length = _octets(MAX_LOCAL_PART) if more else text.length(1, MAX_LOCAL_PART)
-    return ir.concat(text.meet(local, length), text.spell("@"), ir.choice(domain, literal))
+    return ir.concat(text.meet(local, text.length(1, MAX_LOCAL_PART)), text.spell("@"), ir.choice(domain, literal))
 
 
-def _octets(most: int) -> Node:
-    """Texts of at most so many bytes in UTF-8, however they are spelled."""
-    lengths = [
-        text.encode(ranges) for ranges in (((0, 0x7F),), ((0x80, 0x7FF),), ((0x800, 0xFFFF),), ((0x10000, 0x10FFFF),))
-    ]
-    tails: list[Node] = [ir.EPSILON]  # by the number of bytes left
-    for left in range(1, most + 1):
-        longer = (ir.concat(letter, tails[left - size]) for size, letter in enumerate(lengths, 1) if size <= left)
-        tails.append(ir.optional(ir.choice(*longer)))
-    return tails[-1]
+def _is_mail(address: str) -> bool:
+    """Whether an address of the right form has a valid domain, and few enough octets: the mask counts characters."""
+    local, _, domain = address.rpartition("@")
+    is_short = len(local.encode()) <= MAX_LOCAL_PART and len(address.encode()) <= MAX_MAIL
+    return is_short and (domain.startswith("[") or hostnames.is_valid(domain))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from decodekit.constraints.json_schema.strings import spelled, text
+from decodekit.constraints.json_schema.strings import character_search, text
 from decodekit.constraints.language import node
 from decodekit.constraints.language.node import Node
 from decodekit.constraints.regex import regex
 from decodekit.errors import ConstraintError
 
-node.deciders.append(spelled.is_empty)
+node.deciders.append(character_search.is_empty)
 
 
 def search_language(pattern: str, *, at: str) -> Node:

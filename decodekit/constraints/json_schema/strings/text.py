@@ -1,8 +1,17 @@
-"""JSON strings as languages of bytes: every code point may be raw UTF-8 or an escape.
+r"""JSON strings as languages of bytes: every code point may be raw UTF-8 or an escape.
 
-A language here is one of string *bodies*, the bytes between the quotes, and is closed under spelling: with one spelling
-of a text it holds all of them (``a`` and ``\\u0061``). Intersections, unions and complements (within `BODY`) of such
-languages are closed again, so the other modules may treat a body language as a set of texts.
+A language here is one of string *bodies*, the bytes between the quotes. It is closed under spelling: with one spelling
+of a text it holds all of them. A worked example, the body language of the texts ``é`` and ``ab``:
+
+    é     C3 A9                         raw
+          \u00e9  \u00E9                as an escape, digits in both cases
+    ab    ab  a\u0062  \u0061b  \u0061\u0062
+    meet(words(["é", "ab"]), length(1, 1))       é, in all its spellings
+    without(words(["é", "ab"]), words(["ab"]))   the same
+    matches(words(["é", "ab"]), "ab")            True, asked with one spelling
+
+Intersections, unions and complements (within `BODY`) of such languages are closed again. So the other modules may treat
+a body language as a set of texts.
 
 Source: RFC 8259, section 7.
 """
@@ -207,7 +216,12 @@ def matches(body: Node, value: str) -> bool:
 
 def word_list(body: Node) -> tuple[str, ...] | None:
     """The texts of a body language that was made as a list of them, ascending; None if it was made otherwise."""
-    if isinstance(body, _Words) and body.depth == 0 and body.selection is EVERY_WORD and body.table.end is None:
+    if (
+        isinstance(body, _Words)
+        and not (body.depth or body.begun)
+        and body.selection is EVERY_WORD
+        and body.table.end is None
+    ):
         return tuple(dict.fromkeys(body.table.words[body.start : body.stop]))
     return None
 
@@ -279,24 +293,28 @@ class WordTable:
 
         def resolve(low: int, high: int, depth: int) -> Node:
             start = low + (len(spelled[low]) == depth)
-            return _Escaped(self, start, high, len(spelled[low][:depth].decode()), EVERY_WORD)
+            return _Words(self, start, high, len(spelled[low][:depth].decode()), EVERY_WORD, "\\")
 
         return Block(spelled, ends, open_edge, resolve)
 
 
 class _Words(Node):
-    """The words ``table.words[start:stop]`` without their common first `depth` characters; derived when asked for.
+    r"""The words ``table.words[start:stop]`` without their common first `depth` characters; derived when asked for.
 
-    A node of a trie that is never built as a whole: 100,000 words cost what the walk visits.
+    A node of a trie that is never built as a whole: 100,000 words cost what the walk visits. Inside an escape of the
+    next character, `begun` is what was read of it, such as ``\u00``; the words are those that it may still be of.
     """
 
-    __slots__ = ("_hash", "_transitions", "depth", "selection", "start", "stop", "table")
+    __slots__ = ("_hash", "_transitions", "begun", "depth", "selection", "start", "stop", "table")
 
     can_be_empty = False
 
-    def __init__(self, table: WordTable, start: int, stop: int, depth: int, selection: Selection) -> None:
+    def __init__(
+        self, table: WordTable, start: int, stop: int, depth: int, selection: Selection, begun: str = ""
+    ) -> None:
         self.table, self.start, self.stop, self.depth, self.selection = table, start, stop, depth, selection
-        self._hash = hash((type(self), id(table), start, stop, depth, selection))
+        self.begun = begun
+        self._hash = hash(self._key())
         self._transitions: Transitions | None = None
 
     @property
@@ -308,7 +326,7 @@ class _Words(Node):
         return (self.start, self.stop) if self.table.are_labelled else None
 
     def _key(self) -> tuple[object, ...]:
-        return (id(self.table), self.start, self.stop, self.depth, self.selection)
+        return (id(self.table), self.start, self.stop, self.depth, self.selection, self.begun)
 
     def __eq__(self, other: object) -> bool:
         return self is other or (type(other) is type(self) and self._key() == other._key())
@@ -325,7 +343,7 @@ class _Words(Node):
             if self.selection.has_any(index, index + 1):
                 yield ir.EPSILON if end is None else end(index)
 
-    def _children(self) -> Iterator[tuple[str, Node]]:
+    def _children(self) -> Iterator[tuple[str, _Words]]:
         """The characters that may come next, ascending, with what follows them."""
         words, depth = self.table.words, self.depth
         index = self.start
@@ -343,16 +361,16 @@ class _Words(Node):
 
     @property
     def labels(self) -> tuple[Hashable, ...]:
-        return tuple(dict.fromkeys(label for end in self._ends() for label in end.labels))
+        return () if self.begun else tuple(dict.fromkeys(label for end in self._ends() for label in end.labels))
 
     def transitions(self) -> Transitions:
         if self._transitions is None:
-            self._transitions = self._derive()
+            self._transitions = self._derive_escape() if self.begun else self._derive()
         return self._transitions
 
     def block(self) -> Block | None:
         """As in `Node`."""
-        is_whole = type(self) is _Words and self.depth == 0 and self.selection is EVERY_WORD
+        is_whole = not self.begun and self.depth == 0 and self.selection is EVERY_WORD
         return self.table.block() if is_whole else None
 
     def forget(self) -> None:
@@ -376,68 +394,38 @@ class _Words(Node):
                 rows.append((1 << spelled[0], ir.concat(ir.literal(spelled[1:]), rest)))
                 is_plain = False
         if children:
-            first = children[0][1]
-            assert isinstance(first, _Words)  # the words that end here are not among those behind a backslash
-            rows.append((1 << 0x5C, _Escaped(self.table, first.start, self.stop, self.depth, self.selection)))
+            start = children[0][1].start  # the words that end here are not among those behind a backslash
+            rows.append((1 << 0x5C, _Words(self.table, start, self.stop, self.depth, self.selection, "\\")))
         return tuple(rows) if is_plain else ir.merge(rows)
+
+    def _derive_escape(self) -> Transitions:
+        """The letters with which an escape of the next character can go on."""
+        size = len(self.begun)
+        groups: dict[str, list[tuple[str, _Words]]] = {}
+        for character, rest in self._children():
+            for escape in _escapes(character):
+                if escape.startswith(self.begun):
+                    groups.setdefault(escape[size], []).append((escape, rest))
+        rows: list[tuple[ByteMask, Node]] = []
+        for letter, found in groups.items():
+            mask = 1 << ord(letter) | (1 << ord(letter.upper()) if size > 1 else 0)  # digits in both cases
+            (escape, first), (_, last) = found[0], found[-1]
+            if len(escape) > size + 1:
+                begun = self.begun + letter
+                first = _Words(self.table, first.start, last.stop, self.depth, self.selection, begun)
+            rows.append((mask, first))
+        return tuple(rows)
 
     def __repr__(self) -> str:
         return f"words({self.table.words[self.start]!r}, … {self.stop - self.start})"
 
 
-class _Escaped(_Words):
-    """The same behind the backslash of an escape."""
-
-    __slots__ = ()
-
-    @property
-    def labels(self) -> tuple[Hashable, ...]:
-        return ()
-
-    def _derive(self) -> Transitions:
-        rows: list[tuple[ByteMask, Node]] = [
-            (1 << _SHORT_ESCAPES[ord(character)][0], rest)
-            for character, rest in self._children()
-            if ord(character) in _SHORT_ESCAPES
-        ]
-        rows.append((1 << ord("u"), _Hexed(self.table, self.start, self.stop, self.depth, self.selection)))
-        return tuple(rows)
-
-
-class _Hexed(_Words):
-    r"""The same behind ``\u`` and some digits, for the words whose next character begins with these digits."""
-
-    __slots__ = ("digits",)
-
-    def __init__(
-        self, table: WordTable, start: int, stop: int, depth: int, selection: Selection, digits: str = ""
-    ) -> None:
-        super().__init__(table, start, stop, depth, selection)
-        self.digits = digits
-        self._hash = hash((self._hash, digits))
-
-    def _key(self) -> tuple[object, ...]:
-        return (*super()._key(), self.digits)
-
-    @property
-    def labels(self) -> tuple[Hashable, ...]:
-        return ()
-
-    def _derive(self) -> Transitions:
-        position = len(self.digits)
-        groups: dict[str, list[_Words]] = {}
-        for character, rest in self._children():
-            assert isinstance(rest, _Words)
-            groups.setdefault(f"{ord(character):04x}"[position], []).append(rest)
-        rows: list[tuple[ByteMask, Node]] = []
-        for digit, below in groups.items():
-            mask = 1 << ord(digit) | 1 << ord(digit.upper())
-            if position == 3:
-                rows.append((mask, below[0]))
-            else:
-                start, stop = below[0].start, below[-1].stop
-                rows.append((mask, _Hexed(self.table, start, stop, self.depth, self.selection, self.digits + digit)))
-        return tuple(rows)
+def _escapes(character: str) -> Iterator[str]:
+    """The escapes of a character of the basic multilingual plane, with small digits."""
+    short = _SHORT_ESCAPES.get(ord(character))
+    if short is not None:
+        yield f"\\{short.decode()}"
+    yield f"\\u{ord(character):04x}"
 
 
 def words(values: Sequence[str]) -> Node:
@@ -445,8 +433,8 @@ def words(values: Sequence[str]) -> Node:
     return WordTable(sorted({value for value in values if is_text(value)})).node()
 
 
-def first_characters(node: Node) -> list[tuple[str, Node]] | None:
+def first_characters(node: Node) -> Sequence[tuple[str, Node]] | None:
     """The characters that a list of words begins with, each with the rest of its words; None for other nodes."""
-    if type(node) is _Words and node.table.spelling is spell and node.table.end is None:
+    if isinstance(node, _Words) and not node.begun and node.table.spelling is spell and node.table.end is None:
         return list(node._children())
     return None

@@ -24,13 +24,14 @@ class Instance:
     Attributes:
         kind: "null", "boolean", "number", "string", "array" or "object".
         value: None, a bool, the exact number, the text, the items, the members by key.
-        end: the number of bytes of the text up to its end.
+        start, end: the number of bytes of the text up to its beginning and up to its end.
         identity: equal for equal values of one text (JSON's equality: 1 is 1.0 and is not true).
         is_plain: a number without point and exponent.
     """
 
     kind: str
     value: bool | Fraction | str | list[Instance] | dict[str, Instance] | None
+    start: int
     end: int
     identity: int
     is_plain: bool = False
@@ -53,6 +54,7 @@ class _Open:
     """An array or object that is being read."""
 
     bracket: bytes
+    start: int = 0
     values: list[Instance] = field(default_factory=list)
     keys: list[str] = field(default_factory=list)
 
@@ -77,7 +79,7 @@ def read(text: bytes) -> Instance:
         string, number, word, mark = found.groups()
         top = stack[-1]
         if mark in (b"[", b"{"):
-            stack.append(_Open(mark))
+            stack.append(_Open(mark, at - 1))
             continue
         if mark in (b",", b":"):
             continue
@@ -85,25 +87,25 @@ def read(text: bytes) -> Instance:
             top.keys.append(json.loads(string))
             continue
         if string is not None:
-            instance = Instance("string", json.loads(string), at, 0)
+            instance = Instance("string", json.loads(string), at - len(string), at, 0)
             content: Hashable = instance.value  # type: ignore[assignment]
         elif number is not None:
             exact = numbers.read(number.decode())
-            instance = Instance("number", exact, at, 0, is_plain=number.lstrip(b"-").isdigit())
+            instance = Instance("number", exact, at - len(number), at, 0, is_plain=number.lstrip(b"-").isdigit())
             content = exact
         elif word is not None:
             content = _WORDS[word]
-            instance = Instance("null" if content is None else "boolean", _WORDS[word], at, 0)
+            instance = Instance("null" if content is None else "boolean", content, at - len(word), at, 0)
         else:
             if len(stack) == 1:
                 raise ValueError(f"a bracket too many at byte {at - 1}")
             stack.pop()
             if top.bracket == b"[":
-                instance = Instance("array", top.values, at, 0)
+                instance = Instance("array", top.values, top.start, at, 0)
                 content = tuple(value.identity for value in top.values)
             else:
                 members = dict(zip(top.keys, top.values, strict=True))
-                instance = Instance("object", members, at, 0)
+                instance = Instance("object", members, top.start, at, 0)
                 content = frozenset((key, value.identity) for key, value in members.items())
             top = stack[-1]
         instance.identity = identities.setdefault((instance.kind, content), len(identities))

@@ -1,25 +1,36 @@
 """JSON numbers within exact decimal bounds, as languages of bytes.
 
+A worked example. ``{"exclusiveMinimum": 0.5, "maximum": 20}`` is ``NumberSpec(low=1/2, low_strict=True, high=20)``. Its
+language is the intersection of two, one for each bound, and each is a union of two kinds of spellings:
+
+    above 0.5     fixed         0.51  0.6  1  12.0  20  345 …
+                  scientific    5.1e-1  6e-01  1E0  2.0e+1 …     one digit before the point, and it is not zero
+    at most 20    fixed         -7  0  1.5  19.99  20  20.00 …
+                  scientific    -1e9  5e-3  1.9e1  2e+1 …
+
+So after ``2`` may follow nothing, a fraction, the exponent 0, the exponent 1 if all digits between are zeros, or a
+``0``. A bound is compared digit by digit: with the digits of the bound so far, the rest of the bound still counts;
+beyond them, any digits may follow.
+
 A language with a bound or a step holds these spellings of a value, and all of them:
 
 - without an exponent: ``-12``, ``0.50``, ``-0``; with ``multipleOf`` other than 1 only these;
-- with an exponent and one digit that is not zero before the point: ``1e-07``, ``6.02E+23``, which is how JSON writers
-  print large and small numbers. Integers need a mantissa without fraction here: ``1e3``, not ``1.5e3``; what has to be
-  no integer, an exponent of at most 0.
+- with an exponent and one nonzero digit before the point: ``1e-07``, ``6.02E+23``, which is how JSON writers print
+  large and small numbers. Integers need a mantissa without fraction here: ``1e3``, not ``1.5e3``; values that must not
+  be integers, an exponent of at most 0.
 
-Other spellings (``0.5e1``, ``50e-1``) cannot be compared with a bound by any finite automaton; they are generated where
-a number has no condition at all. All arithmetic is exact: bounds are fractions, digits are compared as digits.
+No finite automaton compares other spellings (``0.5e1``, ``50e-1``) with a bound. They are generated only for numbers
+without any condition. All arithmetic is exact: bounds are fractions, digits are compared as digits.
 
-What a reader with doubles takes for infinity is no number any more (`json.loads` reads ``1e309`` so), so exponents have
-bounds, and these are all of them:
+Readers with doubles take large numbers for infinity (`json.loads` reads ``1e309`` so), so exponents have bounds:
 
 - with one digit before the point a number is at most ``1.7976931348623158e308``: what is read as a finite double, to 17
-  digits. ``0.5e308`` is the largest power behind a zero, and behind several digits the largest exponent is 99;
-- an exponent is at least -999. What is less than ``2.4703282292062328e-324`` is read as zero, so such a number has to
+  digits. Behind a zero the largest exponent is 308 (``0.5e308``), and behind several digits it is 99;
+- an exponent is at least -999. Numbers below ``2.4703282292062328e-324`` are read as zero, so such a number has to
   be right both as it is written and as zero: ``1e-400`` satisfies ``"minimum": 0``, but not ``"exclusiveMinimum": 0``.
 
-Without an exponent a number may have any number of digits. With more than 308 of them before a point it is read as
-infinity all the same: to count so many digits would cost every number its state for each of them.
+Without an exponent a number may have any number of digits. With more than 308 of them before the point it is read as
+infinity all the same: counting that many digits would give every number its own states for each of them.
 """
 
 from __future__ import annotations
@@ -52,34 +63,11 @@ _ZEROS: Final = ir.repeat(ir.literal(b"0"))
 _POINT: Final = ir.literal(b".")
 _MINUS: Final = ir.literal(b"-")
 _SOME_NONZERO: Final = ir.concat(_DIGITS, _NONZERO, _DIGITS)
-_NATURAL: Final = ir.choice(ir.literal(b"0"), ir.concat(_NONZERO, _DIGITS))  # no leading zeros
 _POSITIVE: Final = ir.concat(_NONZERO, _DIGITS)
+_NATURAL: Final = ir.choice(ir.literal(b"0"), _POSITIVE)  # no leading zeros
 _FRACTION: Final = ir.optional(ir.concat(_POINT, ir.repeat(_DIGIT, 1)))
 _NO_FRACTION: Final = ir.optional(ir.concat(_POINT, ir.repeat(ir.literal(b"0"), 1)))
 _SOME_FRACTION: Final = ir.concat(_POINT, _SOME_NONZERO)
-_E: Final = ir.byte_set(b"eE")
-_SIGN: Final = ir.optional(ir.byte_set(b"+-"))
-_PLUS: Final = ir.optional(ir.literal(b"+"))
-_UP_TO_99: Final = ir.repeat(_DIGIT, 1, 2)
-_UP_TO_999: Final = ir.repeat(_DIGIT, 1, 3)
-_UP_TO_307: Final = ir.choice(
-    _UP_TO_99,
-    ir.concat(ir.byte_set(b"12"), _DIGIT, _DIGIT),
-    ir.concat(ir.literal(b"30"), ir.byte_set(b"01234567")),
-)
-_UP_TO_308: Final = ir.choice(_UP_TO_307, ir.literal(b"308"))
-_UP_TO_323: Final = ir.choice(
-    _UP_TO_99,
-    ir.concat(ir.byte_set(b"12"), _DIGIT, _DIGIT),
-    ir.concat(ir.literal(b"3"), ir.byte_set(b"01"), _DIGIT),
-    ir.concat(ir.literal(b"32"), ir.byte_set(b"0123")),
-)
-
-
-def _e(plus: Node, minus: Node) -> Node:
-    """``e+k`` with k in one set, ``e-k`` with k in another; leading zeros are legal in an exponent."""
-    return ir.concat(_E, ir.choice(ir.concat(_PLUS, _ZEROS, plus), ir.concat(_MINUS, _ZEROS, minus)))
-
 
 _LARGEST_DIGITS: Final = "7976931348623158"
 _SMALLEST_DIGITS: Final = "4703282292062328"
@@ -89,14 +77,6 @@ SMALLEST: Final = Fraction(Decimal(f"2.{_SMALLEST_DIGITS}e-324"))
 """The smallest number that is not zero, if it has an exponent: half the smallest double, rounded up."""
 _MAX_EXPONENT: Final = 308
 _MIN_EXPONENT: Final = -999
-
-_EXPONENT: Final = _e(_UP_TO_307, _UP_TO_999)
-_ZERO_EXPONENT: Final = ir.concat(_E, _SIGN, ir.repeat(ir.literal(b"0"), 1))
-_ANY_EXPONENT: Final = _e(_UP_TO_999, _UP_TO_999)  # of zero
-
-_FIXED: Final = ir.concat(_NATURAL, _FRACTION)
-_SCIENTIFIC_ZERO: Final = ir.concat(ir.literal(b"0"), _NO_FRACTION, _ANY_EXPONENT)
-_ZERO: Final = ir.concat(ir.literal(b"0"), _NO_FRACTION, ir.optional(_ANY_EXPONENT))
 
 
 def read(text: str) -> Fraction:
@@ -173,81 +153,105 @@ def _num_fraction_digits(value: Fraction) -> int:
     return max(twos, fives)
 
 
-def _digits_above(digit: str, first: int = 0) -> Node:
-    return ir.byte_set(b"0123456789"[max(int(digit) + 1, first) :])
+# -- numbers beyond a bound: above it, or below it
 
 
-def _digits_below(digit: str, first: int = 0) -> Node:
-    return ir.byte_set(b"0123456789"[first : int(digit)])
+def _digits(digit: str, is_above: bool, first: int = 0) -> Node:
+    """Digits greater, or less, than one, from `first` on."""
+    return ir.byte_set(b"0123456789"[max(int(digit) + 1, first) :] if is_above else b"0123456789"[first : int(digit)])
 
 
-def _natural_above(digits: str) -> Node:
-    """Naturals greater than `digits`."""
+def _natural(digits: str, is_above: bool) -> Node:
+    """Naturals greater, or less, than `digits`."""
     num_digits = len(digits)
-    if digits == "0":
-        return _POSITIVE
-    greater: Node = ir.EMPTY
+    beyond: Node = ir.EMPTY  # with as many digits
     for index in range(num_digits - 1, -1, -1):
         rest = ir.repeat(_DIGIT, num_digits - 1 - index, num_digits - 1 - index)
-        same = ir.concat(ir.literal(digits[index].encode()), greater)
-        greater = ir.choice(ir.concat(_digits_above(digits[index]), rest), same)
-    return ir.choice(greater, ir.concat(_NONZERO, ir.repeat(_DIGIT, num_digits)))
-
-
-def _natural_below(digits: str) -> Node:
-    """Naturals less than `digits`."""
-    num_digits = len(digits)
+        same = ir.concat(ir.literal(digits[index].encode()), beyond)
+        beyond = ir.choice(ir.concat(_digits(digits[index], is_above, 0 if index else 1), rest), same)
+    if is_above:
+        return ir.choice(beyond, ir.concat(_NONZERO, ir.repeat(_DIGIT, num_digits)))
     if digits == "0":
         return ir.EMPTY
-    less: Node = ir.EMPTY
-    for index in range(num_digits - 1, -1, -1):
-        rest = ir.repeat(_DIGIT, num_digits - 1 - index, num_digits - 1 - index)
-        same = ir.concat(ir.literal(digits[index].encode()), less)
-        less = ir.choice(ir.concat(_digits_below(digits[index], 1 if index == 0 else 0), rest), same)
     shorter = ir.concat(_NONZERO, ir.repeat(_DIGIT, 0, num_digits - 2)) if num_digits > 1 else ir.EMPTY
-    return ir.choice(less, shorter, ir.literal(b"0"))
+    return ir.choice(beyond, shorter, ir.literal(b"0"))
 
 
-def _fraction_above(digits: str, *, strict: bool) -> Node:
-    """What may stand after equal digits before the point for a number >= (or >) ``x.digits``."""
+def _fraction(digits: str, is_above: bool, *, strict: bool) -> Node:
+    """What may stand after equal digits before the point for a number beyond ``x.digits``, or at it unless `strict`."""
+    if not digits and not is_above:
+        return ir.EMPTY if strict else _NO_FRACTION
     if not digits:
         return _SOME_FRACTION if strict else _FRACTION
-    node = _SOME_NONZERO if strict else _DIGITS
-    for digit in reversed(digits):
-        node = ir.choice(ir.concat(_digits_above(digit), _DIGITS), ir.concat(ir.literal(digit.encode()), node))
-    return ir.concat(_POINT, node)
-
-
-def _fraction_below(digits: str, *, strict: bool) -> Node:
-    """What may stand after equal digits before the point for a number <= (or <) ``x.digits``."""
-    if not digits:
-        return ir.EMPTY if strict else _NO_FRACTION
-    node = ir.EMPTY if strict else _ZEROS
+    if is_above:
+        node = _SOME_NONZERO if strict else _DIGITS
+    else:
+        node = ir.EMPTY if strict else _ZEROS
     for index in range(len(digits) - 1, -1, -1):
         same = ir.concat(ir.literal(digits[index].encode()), node)
-        node = ir.choice(ir.concat(_digits_below(digits[index]), _DIGITS), same)
-        if index:  # a shorter fraction is less, since the last digit of `digits` is not zero
+        node = ir.choice(ir.concat(_digits(digits[index], is_above), _DIGITS), same)
+        if index and not is_above:  # a shorter fraction is less, since the last digit of `digits` is not zero
             node = ir.choice(ir.EPSILON, node)
-    return ir.optional(ir.concat(_POINT, node))
+    node = ir.concat(_POINT, node)
+    return node if is_above else ir.optional(node)
 
 
-_LARGE_MANTISSA: Final = ir.concat(ir.literal(b"1"), _fraction_below(_LARGEST_DIGITS, strict=False))
-_LARGE: Final = ir.concat(_LARGE_MANTISSA, _e(ir.literal(b"308"), ir.EMPTY))
-_SMALL: Final = ir.concat(
-    ir.choice(
-        ir.concat(_digits_above("2"), _FRACTION),
-        ir.concat(ir.literal(b"2"), _fraction_above(_SMALLEST_DIGITS, strict=False)),
-    ),
-    _e(ir.EMPTY, ir.literal(b"324")),
+# -- exponents
+
+
+def _e(plus: Node, minus: Node = ir.EMPTY) -> Node:
+    """``e+k`` with k in one set, ``e-k`` with k in another; leading zeros are legal in an exponent."""
+    plus, minus = ir.concat(_PLUS, _ZEROS, plus), ir.concat(_MINUS, _ZEROS, minus)
+    return ir.concat(ir.byte_set(b"eE"), ir.choice(plus, minus))
+
+
+_PLUS: Final = ir.optional(ir.literal(b"+"))
+_UP_TO_99, _UP_TO_307, _UP_TO_308, _UP_TO_323, _UP_TO_999 = (
+    _natural(str(most + 1), is_above=False) for most in (99, 307, 308, 323, 999)
 )
-_SCIENTIFIC: Final = ir.choice(ir.concat(_NONZERO, _FRACTION, _EXPONENT), _LARGE)
-_SCIENTIFIC_POSITIVE: Final = ir.choice(ir.concat(_NONZERO, _FRACTION, _e(_UP_TO_307, _UP_TO_323)), _LARGE, _SMALL)
-"""Those that are not read as zero."""
+_ZERO_EXPONENT: Final = _e(ir.literal(b"0"), ir.literal(b"0"))
+_ANY_EXPONENT: Final = _e(_UP_TO_999, _UP_TO_999)  # of zero
+
+
+def _exponents(exponent: int, is_above: bool) -> Node:
+    """Exponents beyond one, but for 308, behind which not every mantissa is a number."""
+    is_positive = exponent >= 0 if is_above else exponent > 0
+    near = _natural(str(abs(exponent)), is_above == is_positive)  # with the same sign
+    other = ir.EMPTY if is_above == is_positive else _NATURAL
+    plus, minus = (near, other) if is_positive else (other, near)
+    return _e(ir.both(plus, _UP_TO_307), ir.both(minus, _UP_TO_999))
+
+
+def _exponent_equal(exponent: int) -> Node:
+    if not _MIN_EXPONENT <= exponent <= _MAX_EXPONENT:
+        return ir.EMPTY
+    same = ir.literal(str(abs(exponent)).encode())
+    return _e(same if exponent >= 0 else ir.EMPTY, same if exponent <= 0 else ir.EMPTY)
+
+
+# -- numbers: fixed, with digits and a point alone; scientific, with one digit before the point and an exponent
 
 
 def _signed(magnitude: Node) -> Node:
     return ir.concat(ir.optional(_MINUS), magnitude)
 
+
+_LARGE_MANTISSA: Final = ir.concat(ir.literal(b"1"), _fraction(_LARGEST_DIGITS, is_above=False, strict=False))
+_LARGE: Final = ir.concat(_LARGE_MANTISSA, _e(ir.literal(b"308")))
+_SMALL: Final = ir.concat(
+    ir.choice(
+        ir.concat(_digits("2", is_above=True), _FRACTION),
+        ir.concat(ir.literal(b"2"), _fraction(_SMALLEST_DIGITS, is_above=True, strict=False)),
+    ),
+    _e(ir.EMPTY, ir.literal(b"324")),
+)
+_FIXED: Final = ir.concat(_NATURAL, _FRACTION)
+_FIXED_POSITIVE: Final = ir.choice(ir.concat(_POSITIVE, _FRACTION), ir.concat(ir.literal(b"0"), _SOME_FRACTION))
+_SCIENTIFIC: Final = ir.choice(ir.concat(_NONZERO, _FRACTION, _e(_UP_TO_307, _UP_TO_999)), _LARGE)
+_SCIENTIFIC_POSITIVE: Final = ir.choice(ir.concat(_NONZERO, _FRACTION, _e(_UP_TO_307, _UP_TO_323)), _LARGE, _SMALL)
+"""Those that are not read as zero."""
+_SCIENTIFIC_ZERO: Final = ir.concat(ir.literal(b"0"), _NO_FRACTION, _ANY_EXPONENT)
+_ZERO: Final = ir.concat(ir.literal(b"0"), _NO_FRACTION, ir.optional(_ANY_EXPONENT))
 
 ANY_NUMBER: Final[Node] = _signed(
     ir.choice(
@@ -262,11 +266,9 @@ _COMPARABLE: Final = _signed(ir.choice(_FIXED, _SCIENTIFIC, _SCIENTIFIC_ZERO))
 _PLAIN_INTEGER: Final = _signed(_NATURAL)
 _INTEGER: Final = _signed(
     ir.choice(
-        ir.concat(
-            _NATURAL, _NO_FRACTION, ir.optional(ir.choice(ir.concat(_E, _PLUS, _ZEROS, _UP_TO_99), _ZERO_EXPONENT))
-        ),
-        ir.concat(_NONZERO, _NO_FRACTION, _E, _PLUS, _ZEROS, _UP_TO_307),
-        ir.concat(ir.literal(b"1"), _NO_FRACTION, _E, _PLUS, _ZEROS, ir.literal(b"308")),
+        ir.concat(_NATURAL, _NO_FRACTION, ir.optional(ir.choice(_e(_UP_TO_99), _ZERO_EXPONENT))),
+        ir.concat(_NONZERO, _NO_FRACTION, _e(_UP_TO_307)),
+        ir.concat(ir.literal(b"1"), _NO_FRACTION, _e(ir.literal(b"308"))),
         _SCIENTIFIC_ZERO,
     )
 )
@@ -278,56 +280,30 @@ _NOT_INTEGER: Final = _signed(
         _SMALL,
     )
 )
-_NOT_ZERO: Final = _signed(
-    ir.choice(ir.concat(_POSITIVE, _FRACTION), ir.concat(ir.literal(b"0"), _SOME_FRACTION), _SCIENTIFIC_POSITIVE)
-)
+_NOT_ZERO: Final = _signed(ir.choice(_FIXED_POSITIVE, _SCIENTIFIC_POSITIVE))
 
 
-def _magnitude_above(bound: Fraction, *, strict: bool) -> Node:
-    """Unsigned comparable spellings of numbers >= (or >) `bound` >= 0."""
-    if bound < SMALLEST:
-        fixed = ir.choice(ir.concat(_POSITIVE, _FRACTION), ir.concat(ir.literal(b"0"), _SOME_FRACTION))
+def _magnitude(bound: Fraction, is_above: bool, *, strict: bool) -> Node:
+    """Unsigned comparable spellings of numbers beyond `bound` >= 0, or at it unless `strict`."""
+    if is_above and bound < SMALLEST:
         if strict or bound:
-            return ir.choice(fixed, _SCIENTIFIC_POSITIVE)
-        return ir.choice(fixed, _SCIENTIFIC, _ZERO)
-    whole, fraction = _split(bound)
-    fixed = ir.choice(
-        ir.concat(_natural_above(whole), _FRACTION),
-        ir.concat(ir.literal(whole.encode()), _fraction_above(fraction, strict=strict)),
-    )
-    exponent, first, rest = _scientific_parts(bound)
-    mantissa = ir.choice(
-        ir.concat(_digits_above(first, 1), _FRACTION),
-        ir.concat(ir.literal(first.encode()), _fraction_above(rest, strict=strict)),
-    )
-    return ir.choice(
-        fixed,
-        ir.concat(_NONZERO, _FRACTION, _exponent_above(exponent)),
-        _scaled(mantissa, exponent),
-        _LARGE if exponent < _MAX_EXPONENT else ir.EMPTY,
-    )
-
-
-def _magnitude_below(bound: Fraction, *, strict: bool) -> Node:
-    """Unsigned comparable spellings of numbers <= (or <) `bound` >= 0."""
+            return ir.choice(_FIXED_POSITIVE, _SCIENTIFIC_POSITIVE)
+        return ir.choice(_FIXED_POSITIVE, _SCIENTIFIC, _ZERO)
     if bound == 0:
         return ir.EMPTY if strict else _ZERO
     whole, fraction = _split(bound)
-    fixed = ir.choice(
-        ir.concat(_natural_below(whole), _FRACTION),
-        ir.concat(ir.literal(whole.encode()), _fraction_below(fraction, strict=strict)),
-    )
     exponent, first, rest = _scientific_parts(bound)
     mantissa = ir.choice(
-        ir.concat(_digits_below(first, 1), _FRACTION),
-        ir.concat(ir.literal(first.encode()), _fraction_below(rest, strict=strict)),
+        ir.concat(_digits(first, is_above, 1), _FRACTION),
+        ir.concat(ir.literal(first.encode()), _fraction(rest, is_above, strict=strict)),
     )
     return ir.choice(
-        fixed,
-        _ZERO,
-        ir.concat(_NONZERO, _FRACTION, _exponent_below(exponent)),
+        ir.concat(_natural(whole, is_above), _FRACTION),
+        ir.concat(ir.literal(whole.encode()), _fraction(fraction, is_above, strict=strict)),
+        ir.EMPTY if is_above else _ZERO,
+        ir.concat(_NONZERO, _FRACTION, _exponents(exponent, is_above)),
         _scaled(mantissa, exponent),
-        _LARGE if exponent > _MAX_EXPONENT else ir.EMPTY,
+        _LARGE if (exponent < _MAX_EXPONENT if is_above else exponent > _MAX_EXPONENT) else ir.EMPTY,
     )
 
 
@@ -342,18 +318,6 @@ def _scientific_parts(value: Fraction) -> tuple[int, str, str]:
     return exponent, digits[0], digits[1:].rstrip("0")
 
 
-def _exponent(positive: Node, negative: Node) -> Node:
-    """Exponents in these sets but 308, behind which not every mantissa is a number."""
-    return _e(ir.both(positive, _UP_TO_307), ir.both(negative, _UP_TO_999))
-
-
-def _exponent_equal(exponent: int) -> Node:
-    same = ir.literal(str(abs(exponent)).encode())
-    if not _MIN_EXPONENT <= exponent <= _MAX_EXPONENT:
-        return ir.EMPTY
-    return _e(same if exponent >= 0 else ir.EMPTY, same if exponent <= 0 else ir.EMPTY)
-
-
 def _scaled(mantissa: Node, exponent: int) -> Node:
     """Numbers with this exponent."""
     if exponent == _MAX_EXPONENT:
@@ -361,34 +325,16 @@ def _scaled(mantissa: Node, exponent: int) -> Node:
     return ir.concat(mantissa, _exponent_equal(exponent))
 
 
-def _exponent_above(exponent: int) -> Node:
-    if exponent >= 0:
-        return _exponent(_natural_above(str(exponent)), ir.EMPTY)
-    return _exponent(_NATURAL, _natural_below(str(-exponent)))
-
-
-def _exponent_below(exponent: int) -> Node:
-    if exponent > 0:
-        return _exponent(_natural_below(str(exponent)), _NATURAL)
-    return _exponent(ir.EMPTY, _natural_above(str(-exponent)))
-
-
-@lru_cache(maxsize=1024)
-def _at_least(bound: Fraction, strict: bool) -> Node:
-    magnitude = abs(bound)
-    if bound > 0:
-        return _magnitude_above(magnitude, strict=strict)
-    below = ir.concat(_MINUS, _magnitude_below(magnitude, strict=strict))
-    return ir.choice(_magnitude_above(Fraction(0), strict=strict and bound == 0), below)
-
-
-@lru_cache(maxsize=1024)
-def _at_most(bound: Fraction, strict: bool) -> Node:
-    magnitude = abs(bound)
-    if bound < 0:
-        return ir.concat(_MINUS, _magnitude_above(magnitude, strict=strict))
-    negative = ir.concat(_MINUS, _magnitude_above(Fraction(0), strict=strict and bound == 0))
-    return ir.choice(_magnitude_below(magnitude, strict=strict), negative)
+@lru_cache(maxsize=2048)
+def _beyond(bound: Fraction, is_above: bool, strict: bool) -> Node:
+    """Comparable spellings of numbers above, or below, a bound, or at it unless `strict`."""
+    away, back = (ir.EPSILON, _MINUS) if is_above else (_MINUS, ir.EPSILON)  # the signs of numbers far beyond, and not
+    if bound and (bound > 0) == is_above:
+        return ir.concat(away, _magnitude(abs(bound), is_above=True, strict=strict))
+    return ir.choice(
+        ir.concat(away, _magnitude(Fraction(0), is_above=True, strict=strict and bound == 0)),
+        ir.concat(back, _magnitude(abs(bound), is_above=False, strict=strict)),
+    )
 
 
 def _values(values: Iterable[Fraction]) -> Node:
@@ -552,9 +498,9 @@ def _language(spec: NumberSpec) -> Node:
         if spec.is_integer and not spec.is_plain:
             parts.append(_INTEGER)
         if spec.low is not None:
-            parts.append(_at_least(spec.low, spec.low_strict))
+            parts.append(_beyond(spec.low, True, spec.low_strict))
         if spec.high is not None:
-            parts.append(_at_most(spec.high, spec.high_strict))
+            parts.append(_beyond(spec.high, False, spec.high_strict))
         if any(
             bound is not None and sum(map(len, _split(abs(bound)))) > _MANY_DIGITS for bound in (spec.low, spec.high)
         ):

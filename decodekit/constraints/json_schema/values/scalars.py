@@ -12,7 +12,7 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Final, TypeAlias
 
-from decodekit.constraints.json_schema.strings import spelled, text
+from decodekit.constraints.json_schema.strings import character_search, text
 from decodekit.constraints.json_schema.values import numbers
 from decodekit.constraints.json_schema.values.numbers import NumberSpec
 from decodekit.constraints.json_schema.values.shape import Shape
@@ -28,7 +28,7 @@ _WORDS: Final = ("null", "true", "false")
 
 
 def read(lexeme: bytes) -> Scalar:
-    """The scalar that a text stands for; white space around it is allowed."""
+    """The scalar that a text stands for; whitespace around it is allowed."""
     lexeme = lexeme.strip(b" \t\r\n")
     if lexeme.startswith(b'"'):
         return "string", json.loads(lexeme)
@@ -43,7 +43,9 @@ def language(shape: Shape, *, without: Iterable[Scalar] = ()) -> Node:
     strings = shape.strings
     if not strings.is_empty:
         used = {value for kind, value in taken if kind == "string" and isinstance(value, str)}
-        listed = spelled.texts(strings, _MAX_WORDS) if used and text.first_characters(strings) is not None else None
+        listed = (
+            character_search.texts(strings, _MAX_WORDS) if used and text.first_characters(strings) is not None else None
+        )
         if listed is not None:  # what is left of a list is a list
             strings = text.words([value for value in listed if value not in used])
         elif used:
@@ -90,7 +92,7 @@ def members(shape: Shape, limit: int) -> frozenset[Scalar] | None:
             return None
         found.update(("number", value) for value in values)
     if not shape.strings.is_empty:
-        texts = spelled.texts(shape.strings, limit)
+        texts = character_search.texts(shape.strings, limit)
         if texts is None:
             return None
         found.update(("string", value) for value in texts)

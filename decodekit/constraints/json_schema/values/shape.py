@@ -8,7 +8,8 @@ text reaches them; that is what lets schemas recurse, and a large one start at o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import enum
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import Final, TypeAlias, TypeVar
@@ -24,6 +25,30 @@ Literal: TypeAlias = int
 Goal: TypeAlias = frozenset[Literal]
 """A conjunction of literals: what one value has to satisfy."""
 
+
+class Sense(enum.Enum):
+    """Which values a schema stands for, and what its shape tells of them."""
+
+    VALID = enum.auto()
+    """Those that it admits."""
+    INVALID = enum.auto()
+    """Those that it does not."""
+    EVALUATED = enum.auto()
+    """As `VALID`; each object and array tells what was evaluated of it. An alternative may tell less than all."""
+    EXACT = enum.auto()
+    """As `EVALUATED`, and alternatives that evaluate different parts are apart."""
+
+    @property
+    def is_asserted(self) -> bool:
+        """Whether the values are those that the schema admits."""
+        return self is not Sense.INVALID
+
+    @property
+    def is_evaluated(self) -> bool:
+        """Whether they tell what was evaluated."""
+        return self in (Sense.EVALUATED, Sense.EXACT)
+
+
 TRUE: Final[Goal] = frozenset()
 FALSE: Final[Goal] = frozenset({1})  # location 0 admits everything; its denial admits nothing
 
@@ -38,6 +63,14 @@ def conjunction(*goals: Goal) -> Goal:
         return TRUE if 0 in literals else literals
     literals -= {0}
     return FALSE if 1 in literals or any(literal ^ 1 in literals for literal in literals) else literals
+
+
+def denial(goal: Goal) -> Goal:
+    """The denial of a goal of at most one literal."""
+    if not goal:
+        return FALSE
+    (literal,) = goal
+    return conjunction(frozenset({literal ^ 1}))
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,6 +98,13 @@ class Part:
             goals.append(self.names[key])
         return conjunction(*goals) if goals else self.additional
 
+    def uncovered(self) -> Node:
+        """The keys that neither the names nor the patterns cover."""
+        language = text.without(text.BODY, text.words(list(self.names))) if self.names else text.BODY
+        for pattern, _ in self.patterns:
+            language = text.without(language, pattern)
+        return language
+
 
 @lru_cache(maxsize=16_384)
 def single(name: str, goal: Goal) -> Part:
@@ -81,7 +121,7 @@ class Witness:
 
 
 @dataclass(frozen=True)
-class SeenKeys:
+class EvaluatedKeys:
     """The properties that the schemas of one conjunction have evaluated, for an `unevaluatedProperties` around them.
 
     Attributes:
@@ -93,20 +133,20 @@ class SeenKeys:
     patterns: tuple[Node, ...] = ()
     is_all: bool = False
 
-    def meet(self, other: SeenKeys) -> SeenKeys:
+    def meet(self, other: EvaluatedKeys) -> EvaluatedKeys:
         """What either of two schemas, which both hold, has evaluated."""
         if self.is_all or not other:
             return self
         if other.is_all or not self:
             return other
-        return SeenKeys(self.names | other.names, tuple(dict.fromkeys(self.patterns + other.patterns)))
+        return EvaluatedKeys(self.names | other.names, tuple(dict.fromkeys(self.patterns + other.patterns)))
 
     def __bool__(self) -> bool:
         return self.is_all or bool(self.names or self.patterns)
 
 
 @dataclass(frozen=True)
-class SeenItems:
+class EvaluatedItems:
     """The items that the schemas of one conjunction have evaluated, for an `unevaluatedItems` around them.
 
     Attributes:
@@ -118,20 +158,20 @@ class SeenItems:
     is_all: bool = False
     goals: frozenset[Goal] = frozenset()
 
-    def meet(self, other: SeenItems) -> SeenItems:
+    def meet(self, other: EvaluatedItems) -> EvaluatedItems:
         """What either of two schemas, which both hold, has evaluated."""
         if self.is_all or not other:
             return self
         if other.is_all or not self:
             return other
-        return SeenItems(max(self.num_items, other.num_items), False, self.goals | other.goals)
+        return EvaluatedItems(max(self.num_items, other.num_items), False, self.goals | other.goals)
 
     def __bool__(self) -> bool:
         return self.is_all or bool(self.num_items or self.goals)
 
 
-_NO_KEYS: Final = SeenKeys()
-_NO_ITEMS: Final = SeenItems()
+_NO_KEYS: Final = EvaluatedKeys()
+_NO_ITEMS: Final = EvaluatedItems()
 
 
 @dataclass(frozen=True)
@@ -143,7 +183,7 @@ class ObjectSpec:
         required: names that occur, in the order in which they were asked for.
         names: goals of the key itself (`propertyNames`).
         witnesses: obligations, each to be met by some property.
-        seen: no condition, but what was evaluated; empty unless an `unevaluatedProperties` is about to ask.
+        evaluated: no condition, but what was evaluated; empty unless an `unevaluatedProperties` is about to ask.
         excluding: literals that do not hold, still to be multiplied out (`Semantics.shape` does it).
     """
 
@@ -153,7 +193,7 @@ class ObjectSpec:
     max_properties: int | None = None
     names: Goal = TRUE
     witnesses: tuple[Witness, ...] = ()
-    seen: SeenKeys = _NO_KEYS
+    evaluated: EvaluatedKeys = _NO_KEYS
     excluding: frozenset[Literal] = frozenset()
 
     def meet(self, other: ObjectSpec) -> ObjectSpec:
@@ -165,13 +205,26 @@ class ObjectSpec:
             _least(self.max_properties, other.max_properties),
             conjunction(self.names, other.names),
             tuple(dict.fromkeys(self.witnesses + other.witnesses)),
-            self.seen.meet(other.seen),
+            self.evaluated.meet(other.evaluated),
             self.excluding | other.excluding,
         )
 
     def goal(self, key: str) -> Goal:
         """What the value at `key` has to satisfy."""
         return conjunction(*(part.goal(key) for part in self.parts))
+
+    def denials(self) -> Iterator[ObjectSpec]:
+        """For each part and each required name, the objects that do not satisfy it."""
+        for part in self.parts:
+            for name, goal in part.names.items():
+                if goal != TRUE:
+                    yield ObjectSpec((single(name, denial(goal)),), (name,))
+            for pattern, goal in part.patterns:
+                if goal != TRUE:
+                    yield ObjectSpec(witnesses=(Witness(pattern, denial(goal)),))
+            if part.additional != TRUE:
+                yield ObjectSpec(witnesses=(Witness(part.uncovered(), denial(part.additional)),))
+        yield from map(without, self.required)
 
     @property
     def num_conditions(self) -> int:
@@ -187,7 +240,7 @@ class ObjectSpec:
             and self.min_properties <= other.min_properties
             and _is_at_most(other.max_properties, self.max_properties)
             and self.names <= other.names
-            and self.seen == other.seen
+            and self.evaluated == other.evaluated
             and self.excluding <= other.excluding
         )
 
@@ -195,6 +248,11 @@ class ObjectSpec:
     def declared(self) -> tuple[str, ...]:
         """The declared names in their order, then required names that no part declares."""
         return tuple(dict.fromkeys([name for part in self.parts for name in part.names] + list(self.required)))
+
+
+def without(name: str) -> ObjectSpec:
+    """The objects without a property."""
+    return ObjectSpec((single(name, FALSE),))
 
 
 @dataclass(frozen=True)
@@ -214,7 +272,7 @@ class ArraySpec:
 
     Attributes:
         is_unique: no two items are equal. `is_repeating`: two items are.
-        seen: no condition, but what was evaluated; empty unless an `unevaluatedItems` is about to ask.
+        evaluated: no condition, but what was evaluated; empty unless an `unevaluatedItems` is about to ask.
         excluding: as in `ObjectSpec`.
     """
 
@@ -225,12 +283,26 @@ class ArraySpec:
     contains: tuple[Contains, ...] = ()
     is_unique: bool = False
     is_repeating: bool = False
-    seen: SeenItems = _NO_ITEMS
+    evaluated: EvaluatedItems = _NO_ITEMS
     excluding: frozenset[Literal] = frozenset()
 
     def goal(self, index: int) -> Goal:
         """What the item at `index` has to satisfy."""
         return self.prefix[index] if index < len(self.prefix) else self.rest
+
+    def denials(self) -> Iterator[ArraySpec]:
+        """For each item and each bound on their number, the arrays that do not satisfy it."""
+        if self.min_items:
+            yield ArraySpec(max_items=self.min_items - 1)
+        if self.max_items is not None:
+            yield ArraySpec(min_items=self.max_items + 1)
+        start = len(self.prefix)
+        for index, goal in enumerate(self.prefix):
+            if goal != TRUE:
+                yield ArraySpec((TRUE,) * index + (denial(goal),), min_items=index + 1)
+        if self.rest != TRUE and (self.max_items is None or self.max_items > start):
+            other = Contains(denial(self.rest), self.rest, 1, None, start)
+            yield ArraySpec(contains=(other,), min_items=start + 1)
 
     @property
     def num_conditions(self) -> int:
@@ -246,7 +318,7 @@ class ArraySpec:
             and _is_at_most(other.max_items, self.max_items)
             and self.is_unique <= other.is_unique
             and self.is_repeating <= other.is_repeating
-            and self.seen == other.seen
+            and self.evaluated == other.evaluated
             and self.excluding <= other.excluding
         )
 
@@ -261,7 +333,7 @@ class ArraySpec:
             tuple(dict.fromkeys(self.contains + other.contains)),
             self.is_unique or other.is_unique,
             self.is_repeating or other.is_repeating,
-            self.seen.meet(other.seen),
+            self.evaluated.meet(other.evaluated),
             self.excluding | other.excluding,
         )
 
@@ -328,24 +400,29 @@ class Shape:
         """Whether no alternative excludes a literal that is not multiplied out."""
         return not (any(spec.excluding for spec in self.objects) or any(spec.excluding for spec in self.arrays))
 
-    def excluding(self, literal: Literal) -> Shape:
-        """The same scalars, and the objects and arrays that do not satisfy a literal, which is left to be settled."""
-        objects = tuple([replace(spec, excluding=spec.excluding | {literal}) for spec in self.objects])
-        arrays = tuple([replace(spec, excluding=spec.excluding | {literal}) for spec in self.arrays])
-        return replace(self, objects=objects, arrays=arrays)
+    def excluding(self, literal: Literal, shape: Shape) -> Shape:
+        """The same scalars, and the objects and arrays that do not satisfy a literal, which is left to be settled.
+
+        `shape`: that of the literal; it may have objects or arrays only.
+        """
+        objects = [replace(spec, excluding=spec.excluding | {literal}) for spec in self.objects if shape.objects]
+        arrays = [replace(spec, excluding=spec.excluding | {literal}) for spec in self.arrays if shape.arrays]
+        return replace(self, objects=tuple(objects) or self.objects, arrays=tuple(arrays) or self.arrays)
 
     @property
-    def has_seen(self) -> bool:
+    def has_evaluated(self) -> bool:
         """Whether some alternative tells what it has evaluated."""
-        return any(spec.seen for spec in self.objects) or any(spec.seen for spec in self.arrays)
+        return any(spec.evaluated for spec in self.objects) or any(spec.evaluated for spec in self.arrays)
 
-    def unseen(self) -> Shape:
+    def without_evaluated(self) -> Shape:
         """The same values, without what was evaluated."""
-        if not self.has_seen:
+        if not self.has_evaluated:
             return self
-        objects = _unique([replace(spec, seen=_NO_KEYS) for spec in self.objects], ANY_OBJECT)
+        objects = _unique([replace(spec, evaluated=_NO_KEYS) for spec in self.objects], ANY_OBJECT)
         return replace(
-            self, objects=objects, arrays=_unique([replace(spec, seen=_NO_ITEMS) for spec in self.arrays], ANY_ARRAY)
+            self,
+            objects=objects,
+            arrays=_unique([replace(spec, evaluated=_NO_ITEMS) for spec in self.arrays], ANY_ARRAY),
         )
 
     def without_compounds(self) -> Shape:
@@ -433,7 +510,7 @@ def _unique(specs: list[_S], anything: _S) -> tuple[_S, ...]:
     """Without repetition; one spec without conditions takes the others in, except those that evaluated something."""
     unique: tuple[_S, ...] = tuple(dict.fromkeys(specs))
     if anything in unique:
-        unique = tuple([spec for spec in unique if spec == anything or getattr(spec, "seen", None)])
+        unique = tuple([spec for spec in unique if spec == anything or getattr(spec, "evaluated", None)])
     return limited(unique)
 
 

@@ -1,0 +1,76 @@
+"""Objects of other packages as constraints: what a user has already need not be written anew.
+
+==============================  ======================================================================================
+`re.Pattern`                    `Regex`, with the flags of the pattern
+`lark.Lark`                     `LarkParser`: the texts that it parses
+`interegular.FSM`, `Pattern`    `FiniteAutomaton`: the texts that it accepts
+`pydantic.TypeAdapter`          `JsonSchema` of its type, whose values the adapter reads
+a validator of `jsonschema`     `JsonSchema` in its draft, with its registry; formats enforced if it checks formats
+`outlines_core.Index`, `Guide`  refused: they hold token ids, and neither a pattern nor what the ids stand for
+==============================  ======================================================================================
+
+Packages are not imported to recognise their objects: whoever has one has imported its package.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any, Final, NoReturn
+
+from decodekit.constraints.constraint import Constraint
+from decodekit.errors import UnsupportedSchemaError
+
+
+def _converter(module: str) -> Callable[[Any], Constraint]:
+    """`constraint_of` of a module of this room, which is loaded when it is needed."""
+
+    def convert(value: Any) -> Constraint:
+        found: Constraint = import_module(f"decodekit.constraints.foreign.{module}").constraint_of(value)
+        return found
+
+    return convert
+
+
+def _refuse_index(value: object) -> NoReturn:
+    raise UnsupportedSchemaError(
+        f"an outlines_core.{type(value).__name__} is not supported: it holds token ids, not the texts of its pattern",
+        hint="Regex(pattern) with the pattern that it was made of",
+    )
+
+
+def _refuse_vocabulary(value: object) -> NoReturn:
+    raise UnsupportedSchemaError(
+        "an outlines_core.Vocabulary is no constraint: it has tokens and no rule",
+        hint="Regex(pattern) for the texts of a pattern",
+    )
+
+
+_CONVERTERS: Final[tuple[tuple[str, str, Callable[[Any], Constraint]], ...]] = (
+    ("re", "Pattern", _converter("patterns")),
+    ("lark", "Lark", _converter("lark_parser")),
+    ("interegular.fsm", "FSM", _converter("finite_automata")),
+    ("interegular.patterns", "Pattern", _converter("finite_automata")),
+    ("pydantic.type_adapter", "TypeAdapter", _converter("json_types")),
+    ("jsonschema.protocols", "Validator", _converter("json_types")),
+    ("outlines_core", "Index", _refuse_index),
+    ("outlines_core", "Guide", _refuse_index),
+    ("outlines_core", "Vocabulary", _refuse_vocabulary),
+)
+"""The module and the class of what is taken, and what makes a constraint of it."""
+
+
+def constraint_of(value: object) -> Constraint | None:
+    """The constraint that an object of another package is; None if it is of none that is known here.
+
+    Raises:
+        InvalidConstraintError: the object has no language that can be told.
+        UnsupportedSchemaError: something in it is refused by name.
+        ConstraintError: what the constraint itself raises.
+    """
+    for module, name, convert in _CONVERTERS:
+        kind = getattr(sys.modules.get(module), name, None)
+        if kind is not None and isinstance(value, kind):
+            return convert(value)
+    return None

@@ -1,0 +1,447 @@
+"""Whether a language of JSON strings has a word, decided character by character instead of byte by byte.
+
+The question comes up where several languages meet, or are left out. The search runs over the product of their
+derivatives by characters (see `character_derivatives`) and builds nothing but the states that it visits. It continues
+where the fewest conditions and bytes seem to be left and the most alternatives stay open, and without bounds on the
+length it ends when all states are known. A bounded length is kept apart as the number of characters read, and decided
+breadth first where that search finds none.
+
+A search by bytes (`emptiness`) meets every state in many spellings, and counts one by one up to a least length. It
+refuses a pattern without a letter twice and a text of a billion letters, and does not end where all letters have to
+occur; all of these have masks here.
+
+Sources: J. Brzozowski, Derivatives of Regular Expressions (1964), for the product of derivatives; J. Pearl, Heuristics
+(1984), for the best-first search.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from itertools import count
+from typing import Final, TypeAlias
+
+from decodekit.constraints.json_schema.strings import text
+from decodekit.constraints.json_schema.strings.character_derivatives import Row, is_spelled, row, trust
+from decodekit.constraints.language import ir
+from decodekit.constraints.language.node import Node
+from decodekit.errors import ResourceLimitError
+
+MAX_STATES: Final = 20_000
+"""Bound on the states of the product that one question may look at."""
+MAX_PARTS: Final = 100_000
+"""Bound on the conditions of these states, each counted with its alternatives: the time that they take."""
+MAX_DIVES: Final = 500
+"""States that are looked at best first before the breadth-first search of texts with a bounded length begins."""
+MAX_LENGTHY: Final = 50_000
+"""States of a long text, one for each character that it has to have, that one question may look at beside these."""
+_MAX_COMPARED: Final = 16
+MAX_REMEMBERED: Final = 20_000
+"""Bound on the states whose answer is kept."""
+
+_State: TypeAlias = tuple[frozenset[Node], frozenset[Node]]
+"""What the rest of a text belongs to, and what it does not belong to."""
+_Targets: TypeAlias = tuple["Node | None", ...]
+_Piece: TypeAlias = tuple[int, int, _Targets]
+
+_text_lengths: dict[_State, int] = {}  # of some text that leads from a state to an end
+_barren: set[_State] = set()  # no text does
+_inhabited: tuple[_State, ...] = ()  # the last states that were asked for and have a text
+_ANY_TEXT: Final[_State] = (frozenset({text.BODY}), frozenset())
+
+
+def is_empty(node: Node) -> bool | None:
+    """Whether a body language has no word; None if the node is no body language, or begins inside a character.
+
+    Raises:
+        ResourceLimitError: the search exceeds `MAX_STATES` or `MAX_PARTS`.
+    """
+    if not is_spelled(node):
+        return None
+    state, least, most = _start(node)
+    if state is None:
+        return True
+    if not state[0]:
+        return None  # only complements: the language has words that are no texts
+    return not _has_word(state, least, most, _Work(least))
+
+
+def _start(node: Node) -> tuple[_State | None, int, int | None]:
+    """The state before a text, with the least and the greatest length; no state if it is plainly empty."""
+    least, most = 0, None
+    conditions: list[tuple[Node, bool]] = []
+    for operand in node.operands if isinstance(node, ir.Both) else (node,):
+        if isinstance(operand, ir.Repeat) and operand.body is text.CHARACTER:
+            least = max(least, operand.min)
+            if operand.max is not None:
+                most = operand.max if most is None else min(most, operand.max)
+            conditions.append((text.BODY, True))
+        elif isinstance(operand, ir.Complement):
+            conditions.append((operand.operand, False))
+        else:
+            conditions.append((operand, True))
+    state = _state(conditions)
+    return (None if most is not None and least > most else state), least, most
+
+
+def _state(conditions: list[tuple[Node, bool]]) -> _State | None:
+    """A state in its normal form; None if nothing can follow there."""
+    belongs: set[Node] = set()
+    excluded: set[Node] = set()
+    while conditions:
+        node, holds = conditions.pop()
+        if holds and isinstance(node, ir.Both):
+            conditions += [(operand, True) for operand in node.operands]
+        elif isinstance(node, ir.Complement):
+            conditions.append((node.operand, not holds))
+        elif not holds and isinstance(node, ir.Choice):
+            conditions += [(option, False) for option in node.options]
+        elif _is_universal(node):
+            if not holds:
+                return None
+            belongs.add(text.BODY)
+        elif holds:
+            belongs.add(node)
+        else:
+            excluded.add(node)
+    if len(belongs) > 1:
+        belongs.discard(text.BODY)
+    return (
+        None
+        if not belongs.isdisjoint(excluded) or ir.EMPTY in belongs
+        else (frozenset(belongs), frozenset(excluded - {ir.EMPTY}))
+    )
+
+
+def _is_universal(node: Node) -> bool:
+    """Whether a node admits every text, as far as that is plain to see."""
+    while isinstance(node, ir.Concat) and node.head.is_nullable:
+        node = node.tail
+    return node is text.BODY or (isinstance(node, ir.Choice) and text.BODY in node.options)
+
+
+def _is_end(state: _State) -> bool:
+    return all(node.is_nullable for node in state[0]) and not any(node.is_nullable for node in state[1])
+
+
+def _following(state: _State) -> set[_State]:
+    """The states after one more character."""
+    found = {_after(state, targets) for targets in _followed(state)}
+    return {after for after in found if after is not None}
+
+
+def _followed(state: _State) -> dict[_Targets, int]:
+    """What follows each condition of a state, in its order, with the number of the characters that lead there."""
+    pieces: list[_Piece] | None = None
+    for node in state[0]:
+        ways = row(node)
+        pieces = [(low, high, (target,)) for low, high, target in ways] if pieces is None else _met(pieces, ways)
+    assert pieces is not None  # some language is always asked for
+    for node in state[1]:
+        pieces = _marked(pieces, row(node))
+    found: dict[_Targets, int] = {}
+    for low, high, targets in pieces:
+        found[targets] = found.get(targets, 0) + high - low + 1
+    for target in {target for targets in found for target in targets if target is not None}:
+        trust(target)  # what follows a whole character
+    return found
+
+
+def _after(state: _State, targets: _Targets) -> _State | None:
+    """The state where each condition is what follows it."""
+    num_asked = len(state[0])
+    return _state([(node, index < num_asked) for index, node in enumerate(targets) if node is not None])
+
+
+def _met(pieces: list[_Piece], ways: Row) -> list[_Piece]:
+    """The characters of both."""
+    found = []
+    index = 0
+    for low, high, targets in pieces:
+        while index < len(ways) and ways[index][1] < low:
+            index += 1
+        at = index
+        while at < len(ways) and ways[at][0] <= high:
+            found.append((max(low, ways[at][0]), min(high, ways[at][1]), (*targets, ways[at][2])))
+            at += 1
+    return found
+
+
+def _marked(pieces: list[_Piece], ways: Row) -> list[_Piece]:
+    """All characters of the first, with what follows them in the second where something does."""
+    found: list[_Piece] = []
+    index = 0
+    for low, high, targets in pieces:
+        while index < len(ways) and ways[index][1] < low:
+            index += 1
+        at = index
+        while at < len(ways) and ways[at][0] <= high:
+            first, last, target = ways[at]
+            if low < first:
+                found.append((low, first - 1, (*targets, None)))
+            found.append((max(low, first), min(high, last), (*targets, target)))
+            low = last + 1
+            at += 1
+        if low <= high:
+            found.append((low, high, (*targets, None)))
+    return found
+
+
+class _Work:
+    """What one question may still cost: a number of states, and of the conditions and alternatives in them."""
+
+    def __init__(self, least: int) -> None:
+        self.num_lengthy = min(least, MAX_LENGTHY)
+        self.num_states = self.max_states = MAX_STATES + self.num_lengthy
+        self.num_parts = MAX_PARTS + self.num_lengthy
+
+    def look(self, state: _State) -> None:
+        """Count a state whose successors are made.
+
+        Raises:
+            ResourceLimitError: it is one too many.
+        """
+        self.num_states -= 1
+        self.num_parts -= sum(map(_num_parts, state[0])) + sum(map(_num_parts, state[1]))
+        if self.num_states < 0 or self.num_parts < 0:
+            raise ResourceLimitError(
+                f"more than {self.max_states - self.num_states - 1:,} states are needed to tell whether an "
+                "intersection is empty",
+                hint="use fewer or simpler patterns together",
+            )
+
+
+def _num_parts(node: Node) -> int:
+    """Number of alternatives that are followed at once."""
+    return len(node.options) if isinstance(node, ir.Choice) else 1
+
+
+def _has_word(start: _State, least: int, most: int | None, work: _Work) -> bool:
+    """Whether a text of some length between the bounds leads from a state to an end."""
+    if start == _ANY_TEXT:
+        return True
+    if start in _barren:
+        return False
+    known = _text_lengths.get(start)
+    if known is not None and _is_between(known, least, most):
+        return True
+    if not least and most is None:
+        # With fewer conditions than a state that has a text: every successor of an intersection that lost an operand.
+        if len(start[0]) > 1 and any(start[0] <= other[0] and start[1] <= other[1] for other in _inhabited):
+            return True
+        return _dive(start, 0, None, work, math.inf)
+    return _dive(start, least, most, work, MAX_DIVES + work.num_lengthy) or _search(start, least, most, work)
+
+
+def _is_between(length: int, least: int, most: int | None) -> bool:
+    return length >= least and (most is None or length <= most)
+
+
+@dataclass(slots=True)
+class _Step:
+    """A state on the way of a text."""
+
+    state: _State
+    length: int  # characters read
+    before: _Step | None
+    mark: _Step | None  # an earlier step, or itself: Brent's cycle detection compares with it alone
+
+
+def _dive(start: _State, least: int, most: int | None, work: _Work, max_states: float) -> bool:
+    """Whether a text is found best first, within so many states; exact if they do not bound it, nor does the length."""
+    order = count(step=-1)  # of equal ones the last first: deeper and deeper
+    queue = [(0, 0, 0, next(order), _Step(start, 0, None, None))]
+    seen = {(start, 0)}
+    num_states = 0
+    while queue and num_states < max_states:
+        step = heappop(queue)[-1]
+        state, length = step.state, step.length
+        num_states += 1
+        left = 0 if _is_end(state) and length >= least else _text_lengths.get(state)
+        if left is not None and _is_between(length + left, least, most):
+            _learn_way(step, length + left)
+            return True
+        if length == most or state in _barren:
+            continue
+        work.look(state)
+        for after in _following(state):
+            following = _next_step(after, step, least)
+            key = (after, min(following.length, least))
+            if key not in seen:
+                seen.add(key)
+                heappush(queue, (*_rank(after, following.length, least), next(order), following))
+    if not queue and not least and most is None:
+        if len(_barren) > MAX_REMEMBERED:
+            _barren.clear()
+        _barren.update(state for state, _ in seen)
+    return False
+
+
+def _next_step(state: _State, before: _Step, least: int) -> _Step:
+    """The step to a state; if it was marked before, all rounds at once up to the least length."""
+    length = before.length + 1
+    step = _Step(state, length, before, before.mark)
+    mark = before.mark
+    if length < least:
+        if mark is not None and mark.state == state:
+            period = length - mark.length
+            step.length += (least - length) // period * period
+            step.mark = step
+        elif mark is None or length >= 2 * mark.length:
+            step.mark = step
+    return step
+
+
+def _learn_way(end: _Step, length: int) -> None:
+    """Keep that a text of so many characters passes through a step."""
+    global _inhabited
+    if len(_text_lengths) > MAX_REMEMBERED:
+        _text_lengths.clear()
+    step = end
+    _text_lengths[step.state] = length - step.length
+    while step.before is not None:
+        step = step.before
+        _text_lengths[step.state] = length - step.length
+    _inhabited = (step.state, *_inhabited)[:_MAX_COMPARED]
+
+
+def _search(start: _State, least: int, most: int | None, work: _Work) -> bool:
+    """Whether there is a text of a bounded length, breadth first: each state is looked at once beyond the least."""
+    frontier = {start}
+    frontiers: dict[frozenset[_State], int] = {}  # shorter than the least length, with the length
+    seen: set[_State] = set()
+    length = 0
+    while frontier:
+        if length >= least:
+            if any(map(_is_end, frontier)):
+                _text_lengths[start] = length
+                return True
+            # A state that was reached with fewer characters says nothing new, once there are enough of them.
+            seen |= frontier
+        if length == most:
+            return False
+        following: set[_State] = set()
+        for state in frontier:
+            if state not in _barren:
+                work.look(state)
+                following |= _following(state)
+        frontier = following - seen
+        length += 1
+        if length < least:
+            period = length - frontiers.setdefault(frozenset(frontier), length)
+            if period:  # it goes round
+                length += (least - length) // period * period
+                frontiers.clear()
+    return False
+
+
+def _rank(state: _State, length: int, least: int) -> tuple[int, int, int]:
+    """What seems best comes first: few conditions left, then few bytes over all of them, then many open ways."""
+    num_bytes = num_ways = 0
+    for node in state[0]:
+        bounds = node.bounds()
+        num_bytes += 0 if bounds is None else bounds[0]
+        num_ways += _num_ways(node)
+    return len(state[0]), max(num_bytes, least - length), len(state[1]) - num_ways
+
+
+def _num_ways(node: Node) -> int:
+    """The alternatives of a node, where X{2,5} is four."""
+    ways = 0
+    for option in node.options if isinstance(node, ir.Choice) else (node,):
+        part = option.head if isinstance(option, ir.Concat) else option
+        ways += part.max - part.min + 1 if isinstance(part, ir.Repeat) and part.max is not None else 1
+    return ways
+
+
+# -- counting
+
+_MAX_LENGTH: Final = 2_000  # a language with longer texts only is taken to be large
+
+
+def num_texts(body: Node, limit: int) -> int:
+    """The number of texts in a body language, or `limit` if there are at least so many.
+
+    Counts one spelling of each text, level by level: the number of ways into each state after k bytes.
+    """
+    counted = _num_spelled(body, limit)
+    if counted is not None:
+        return counted
+    total = 0
+    frontier = {ir.both(body, text.ONE_SPELLING): 1}
+    for _ in range(_MAX_LENGTH):
+        following: dict[Node, int] = {}
+        for node, num_ways in frontier.items():
+            if node.is_nullable:
+                total += num_ways
+            for mask, target in node.transitions():
+                if not target.is_empty:
+                    if target is node:  # round and round: without end
+                        return limit
+                    following[target] = following.get(target, 0) + num_ways * mask.bit_count()
+        if total >= limit or not following:
+            return min(total, limit)
+        frontier = following
+    return limit
+
+
+def texts(body: Node, limit: int) -> tuple[str, ...] | None:
+    """The texts of a body language if there are at most `limit`, else None."""
+    words = text.word_list(body)
+    if words is not None:
+        return words if len(words) <= limit else None
+    if num_texts(body, limit + 1) > limit:
+        return None
+    found = []
+    stack = [(b"", ir.both(body, text.ONE_SPELLING))]
+    while stack:
+        spelled, node = stack.pop()
+        if node.is_nullable:
+            found.append(json.loads(b'"' + spelled + b'"'))
+        for mask, target in node.transitions():
+            if not target.is_empty:
+                stack += [(spelled + bytes((byte,)), target) for byte in range(256) if mask >> byte & 1]
+    return tuple(found)
+
+
+def _num_spelled(node: Node, limit: int) -> int | None:
+    """The number of texts of a body language, or `limit` if there are at least so many; None as `is_empty`.
+
+    Counts level by level: the number of ways into each state after k characters.
+
+    Raises:
+        ResourceLimitError: as `is_empty`.
+    """
+    if not is_spelled(node):
+        return None
+    start, least, most = _start(node)
+    if start is None:
+        return 0
+    if not start[0]:
+        return None
+    total = length = 0
+    work = _Work(least)
+    frontier = {start: 1} if _has_word(start, least, most, work) else {}
+    while frontier and total + sum(frontier.values()) < limit:  # each of these ways goes on to a text of its own
+        following: dict[_State, int] = {}
+        least_left = max(0, least - length - 1)
+        most_left = None if most is None else most - length - 1
+        for state, num_ways in frontier.items():
+            if length >= least and _is_end(state):
+                total += num_ways
+            if most_left is not None and most_left < 0:
+                continue
+            work.look(state)
+            for targets, num_characters in _followed(state).items():
+                after = _after(state, targets)
+                if after == state and most is None:  # round and round, before a text: without end
+                    return limit
+                if after is not None and (after in following or _has_word(after, least_left, most_left, work)):
+                    following[after] = following.get(after, 0) + num_ways * num_characters
+        frontier = following
+        length += 1
+        if length > _MAX_LENGTH:
+            return limit  # a language with longer texts only is taken to be large
+    return min(limit, total + sum(frontier.values()))

@@ -1,0 +1,44 @@
+r"""The format ``regex``: whether a text is a pattern of ECMA-262, which is asked when the text is whole.
+
+Groups nest, names and numbers refer to each other, and counts and ranges are ordered, so the patterns are no regular
+language, and a part of them as a mask forbids what people write. So the mask admits every text, and a guard asks the
+parser of `pattern` (see `guarding`). Not accepted are patterns that it refuses by name, such as escapes of letters
+that mean nothing and Unicode properties that are no general category; and two groups of one name.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from decodekit.constraints.regex.syntax import parse
+from decodekit.errors import ConstraintError
+
+_PIECE: Final = re.compile(
+    r"\[(?:\\.|[^\]\\])*\]|\\k<(?P<name>[^>]*)>|\\(?P<number>[1-9][0-9]*)|\\."
+    r"|\(\?<(?![=!])(?P<named>[^>]*)>|(?P<group>\((?!\?))|.",
+    re.DOTALL,
+)
+_ANY_ATOM: Final = "(?:)"
+
+
+def is_pattern(text: str) -> bool:
+    """Whether a text is a pattern, with references only to groups that it has."""
+    pieces = list(_PIECE.finditer(text))
+    names = [piece["named"] for piece in pieces if piece["named"] is not None]
+    num_groups = len(names) + sum(piece["group"] is not None for piece in pieces)
+    if len(set(names)) < len(names):
+        return False
+    plain = ""
+    for piece in pieces:
+        name, number = piece["name"], piece["number"]
+        is_reference = name is not None or number is not None
+        if is_reference and (name not in names if number is None else int(number) > num_groups):
+            return False
+        # The parser makes automata and so knows no back-references. Any atom stands for one.
+        plain += _ANY_ATOM if is_reference else piece[0]
+    try:
+        parse(plain, "ecma")
+    except ConstraintError:
+        return False
+    return True

@@ -1,0 +1,75 @@
+"""Guards in the loop: a token that a guard refuses is drawn again, a text that a guard refuses is taken back.
+
+A guard judges whole texts, so it is asked about a drawn token with which the text would end. If all of the text so far
+can stay (`Refusal.keep`), the bit of the token is cleared and the row drawn again: with noise that is keyed by the
+token, the argmax over the rest is the token that the exact mask would have given. If less can stay, or if no token is
+left, the text goes back to a checkpoint, with the token that followed it banned there. Bans belong to the prefix: they
+add up as long as the text comes back to it, and are forgotten when it goes back further.
+
+Going back by one token at a time could wander among the ways to write one value for ever (whitespace, escapes). So the
+r-th rollback goes back ``luby(r) - 1`` tokens further than it must: 0, 0, 1, 0, 0, 1, 3, ... (M. Luby, A. Sinclair,
+D. Zuckerman, Optimal speedup of Las Vegas algorithms, 1993).
+
+All of this is state of one row, so a text does not depend on its neighbours. After the first rollback the distribution
+of a row is no longer the exact conditional one of the model given that the guard accepts: prefixes are banned that
+other continuations might have saved.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from decodekit.errors import DeadEndError, DecodekitError, GuardError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence as Rows
+
+    from decodekit.constraints.constraint import Refusal
+    from decodekit.generation.sequence import Sequence
+
+MAX_ROLLBACKS: Final = 64
+"""How often the text of a row is taken back before the row fails, unless the caller says otherwise."""
+MAX_REDRAWS: Final = 1024
+"""How many tokens are refused at one position before the row fails."""
+
+
+def luby(number: int) -> int:
+    """The sequence 1, 1, 2, 1, 1, 2, 4, 1, 1, 2, 1, 1, 2, 4, 8, ... for 1, 2, 3, ..."""
+    while (number & (number + 1)) != 0:  # not 2^k - 1: the value repeats that of the rest after the last whole block
+        number -= (1 << (number.bit_length() - 1)) - 1
+    return (number + 1) >> 1
+
+
+def checkpoint(text: Rows[int], keep: int, token_texts: Rows[bytes | None]) -> int:
+    """The largest number of tokens of the text that lie within its first `keep` bytes; see `Matcher.token_texts`."""
+    num_bytes = 0
+    for number, token in enumerate(text):
+        num_bytes += len(token_texts[token] or b"")
+        if num_bytes > keep:
+            return number
+    return len(text)
+
+
+def destination(sequence: Sequence, first: int) -> int:
+    """Where the next rollback of a row leads that must go back to `first` tokens at least."""
+    return max(0, first - luby(sequence.num_rollbacks + 1) + 1)
+
+
+def failure(sequence: Sequence, max_rollbacks: int, dead_end: DecodekitError | None = None) -> DecodekitError | None:
+    """Why a row cannot be taken back again; None if it can."""
+    if sequence.token_ids and sequence.num_rollbacks < max_rollbacks:
+        return None
+    if sequence.refusal is None:
+        return dead_end or DeadEndError("no token is allowed", at=f"prompt {sequence.index}")
+    return give_up(sequence, sequence.refusal)
+
+
+def give_up(sequence: Sequence, refusal: Refusal) -> GuardError:
+    """The error of a row whose guard accepts nothing that was tried."""
+    return GuardError(
+        f"the guard refused every text that was tried ({sequence.num_guard_refusals:,} refusals, "
+        f"{sequence.num_rollbacks:,} rollbacks); the last: {refusal.message}",
+        at=f"prompt {sequence.index}, {refusal.at}",
+        hint="a larger max_rollbacks, another seed or a higher temperature, or a constraint that says more of what the "
+        "guard asks for",
+    )

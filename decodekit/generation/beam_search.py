@@ -1,0 +1,375 @@
+"""Beam search: of all continuations of a few hypotheses, those of the largest log-probability live on.
+
+The semantics are those of transformers 5 (`GenerationMixin._beam_search`), so that texts and scores are the same.
+With b beams and e tokens that end a text, a step looks at the K = max(2, 1 + e) b best of all b V continuations; e b of
+them may end, so at least b do not. The b best that go on are the next beams; what ends is kept only where it is among
+the b best of the K, under the score
+
+    s(y) = log p(y) / |y|^length_penalty,
+
+with |y| counting the end-of-sequence token. `Beams` is one such search. Diverse beam search (Vijayakumar et al. 2016,
+"Diverse Beam Search", algorithm 1) runs several side by side, each avoiding what those before it took at this step.
+Beam sampling draws the K without replacement, as the K largest of log p + Gumbel noise (Kool et al. 2019).
+
+Two beams, tokens a, b and the end $, K = 4. After the prompt, log p is a -0.5, b -1.2, $ -2.3:
+
+    step 1  candidates a -0.5, b -1.2, $ -2.3     a and b go on; $ ended, but is not among the best 2
+    step 2  aa -0.9, a$ -1.4, ab -2.6, ba -2.9    a$ ended with the score -1.4 / 2 = -0.7; aa and ab go on
+            `a` is continued twice: aa stays in its row, and the row of b becomes a copy of it for ab
+    step 3  the best of aa, -0.9 / 2 at its present length, is better than -0.7: the search goes on
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from decodekit.errors import DeadEndError, DecodekitError
+from decodekit.generation.append import append_token
+from decodekit.generation.drawing import non_finite, record
+from decodekit.generation.driver import CacheRows, Group, Policy
+from decodekit.generation.positions import Position
+from decodekit.generation.results import Update, update_of, with_others
+from decodekit.generation.sequence import Sequence as Text
+from decodekit.generation.sharing import copy_rows
+from decodekit.generation.step import forward
+from decodekit.sampling import History
+from decodekit.sampling.noise import gumbel
+from decodekit.sampling.selectors import is_faulty
+
+if TYPE_CHECKING:
+    from decodekit.generation.settings import Settings
+    from decodekit.models.causal_lm import CausalLM
+
+EarlyStopping: TypeAlias = bool | Literal["never"]
+
+
+@dataclass(frozen=True)
+class BeamOptions:
+    """How many hypotheses there are and how they are ranked; see `strategy.Beam`."""
+
+    num_beams: int = 4
+    length_penalty: float = 1.0
+    early_stopping: EarlyStopping = False
+    num_return_sequences: int = 1
+    num_beam_groups: int = 1
+    diversity_penalty: float = 0.0
+    do_sample: bool = False
+
+    @property
+    def group_size(self) -> int:
+        """Beams of one group."""
+        return self.num_beams // self.num_beam_groups
+
+    def rank(self, hypothesis: Hypothesis) -> tuple[bool, float]:
+        """What finished hypotheses are sorted by: whether the constraint accepts them, then their scores."""
+        return hypothesis.is_whole, hypothesis.score(self.length_penalty)
+
+
+@dataclass(frozen=True, slots=True)
+class Hypothesis:
+    """A continuation of the prompt.
+
+    Args:
+        sequence: its text; `pending` is its last token, and its row has read the others.
+        log_prob: sum of the processed log-probabilities of its tokens, less the penalties of diversity.
+    """
+
+    sequence: Text
+    log_prob: float
+
+    def score(self, length_penalty: float) -> float:
+        """log p / length^length_penalty."""
+        return self.log_prob / float(max(1, len(self.sequence.token_ids)) ** length_penalty)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether this is a finished text that its constraint accepts; True without a constraint."""
+        return self.sequence.matcher is None or self.sequence.finish_reason in ("stop", "complete")
+
+
+class Candidate(NamedTuple):
+    """One of the K best continuations of a step."""
+
+    beam: int
+    """Which of the live hypotheses it continues."""
+    token: int
+    log_prob: float
+    """Of the whole text, the token included."""
+
+
+@dataclass
+class Beams:
+    """The hypotheses of one group of beams.
+
+    Args:
+        options: of the search.
+        max_tokens: most tokens of a text.
+        num_eos: how many tokens end a text.
+        live: the hypotheses that go on, best first; one at the start.
+    """
+
+    options: BeamOptions
+    max_tokens: int
+    num_eos: int
+    live: list[Hypothesis]
+    finished: list[Hypothesis] = field(default_factory=list)
+    """What ended, best first, at most `group_size`."""
+    is_done: bool = False
+
+    @property
+    def num_candidates(self) -> int:
+        """K: enough that `group_size` of them go on even if every end-of-sequence token is among the best."""
+        return max(2, 1 + self.num_eos) * self.options.group_size
+
+    def candidates(self, log_probs: Tensor, penalty: Tensor | None, noise: Tensor | None) -> list[Candidate]:
+        """The K best continuations, or those drawn; none of probability 0.
+
+        Args:
+            log_probs: float32 [B, V], processed, of what follows each live hypothesis.
+            penalty: float32 [V], subtracted; None without diversity.
+            noise: Gumbel noise [B, V], to draw instead.
+        """
+        before = torch.tensor([hypothesis.log_prob for hypothesis in self.live], device=log_probs.device)
+        totals = (log_probs if penalty is None else log_probs - penalty) + before[:, None]
+        # Relative to the best, float32 is fine for the sum with the noise.
+        keys = totals if noise is None else totals - totals.amax() + noise
+        order = keys.flatten().topk(min(self.num_candidates, keys.numel())).indices
+        sums = totals.flatten()[order].tolist()
+        width = totals.shape[1]
+        return [
+            Candidate(index // width, index % width, total)
+            for index, total in zip(order.tolist(), sums, strict=True)
+            if total > -math.inf
+        ]
+
+    def advance(self, every: Sequence[Hypothesis]) -> None:
+        """Take the continuations of a step: which ended, which go on, and whether the search is over.
+
+        Args:
+            every: the candidates of the step as hypotheses, in the order in which they were chosen.
+        """
+        size = self.options.group_size
+        ended = [one for one in every[:size] if one.sequence.finish_reason is not None]
+        # What the constraint does not accept ranks behind all that it does, whatever the score. The sort is stable: of
+        # equals the earlier stays.
+        self.finished = sorted([*self.finished, *ended], key=self.options.rank, reverse=True)[:size]
+        going = [one for one in every if one.sequence.finish_reason is None]
+        going.sort(key=lambda one: -one.log_prob)  # what was drawn comes in another order
+        self.live = going[:size]
+        self.is_done = not self.live or not self._may_improve()
+        if self.is_done:
+            self.live = []
+
+    def _may_improve(self) -> bool:
+        """Whether a live hypothesis could still take a place among the finished, as the early stopping sees it."""
+        options = self.options
+        if len(self.finished) < options.group_size:
+            return True
+        if options.early_stopping is True:
+            return False
+        best, length = self.live[0], len(self.live[0].sequence.token_ids)
+        if options.early_stopping == "never" and options.length_penalty > 0:
+            length = self.max_tokens
+        worst = min(hypothesis.score(options.length_penalty) for hypothesis in self.finished)
+        return best.log_prob / float(length**options.length_penalty) > worst
+
+
+def hamming_penalty(groups: Sequence[Beams], diversity_penalty: float, vocab_size: int) -> Tensor | None:
+    """`diversity_penalty` for every beam of `groups` that took a token at this step, float32 [V]; None without any.
+
+    Negated, this is the Hamming diversity of Vijayakumar et al. 2016, section 3.
+    """
+    texts = [hypothesis.sequence.token_ids for beams in groups for hypothesis in beams.live]
+    tokens = [text[-1] for text in texts if text]
+    if not tokens:
+        return None
+    return torch.bincount(torch.tensor(tokens), minlength=vocab_size) * diversity_penalty
+
+
+@dataclass(eq=False)
+class BeamGroup(Group):
+    """The beams of one prompt. Its sequence is the empty text that all begin with, and reads the prompt.
+
+    Args:
+        beams: searches that know of each other; one without diversity.
+        best: the best hypothesis of the step before, to be shown where no text was found.
+        num_forwards: passes of the model so far.
+        error: what failed.
+    """
+
+    beams: list[Beams]
+    best: Hypothesis
+    num_forwards: int = 0
+    error: DecodekitError | None = None
+
+    @property
+    def live(self) -> list[Hypothesis]:
+        """The hypotheses of all groups of beams."""
+        return [hypothesis for beams in self.beams for hypothesis in beams.live]
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all beams are, or something failed."""
+        return self.error is not None or all(beams.is_done for beams in self.beams)
+
+
+class BeamSearch(Policy[BeamGroup]):
+    """A row for each hypothesis of a prompt; one update for each prompt, at the end.
+
+    A hypothesis stays in the row of the one that it continues, and where one is continued twice, a row that has become
+    free is made a copy of it (`Cache.reorder`, once for all prompts of a step).
+
+    Args:
+        model, settings: see `Policy`; the pipeline is that of the beams.
+        options: of the search.
+    """
+
+    def __init__(self, model: CausalLM, settings: Settings, options: BeamOptions) -> None:
+        super().__init__(model, settings)
+        self.num_rows = options.num_beams
+        self.option = f"num_beams={options.num_beams}"
+        self._options = options
+
+    def begin(self, sequence: Text) -> BeamGroup:
+        """Every group of beams begins with the empty text."""
+        root = Hypothesis(sequence, 0.0)
+        num_eos = len(self.settings.vocabulary.eos_token_ids)
+        every = [
+            Beams(self._options, sequence.max_tokens, num_eos, [root]) for _ in range(self._options.num_beam_groups)
+        ]
+        if sequence.finish_reason is not None:
+            for beams in every:
+                beams.live, beams.is_done = [], True
+            every[0].finished = [root]
+        return BeamGroup([sequence], every, root)
+
+    def step(self, groups: Sequence[BeamGroup], rows: CacheRows) -> None:
+        """Continue the hypotheses of every prompt by a token."""
+        self._place(groups, rows)
+        reading = {id(one.sequence): one.sequence for group in groups for one in group.live}  # the empty text once
+        sequences = sorted(reading.values(), key=lambda one: one.row)  # neighbouring rows are read in place
+        logits = forward(sequences, self.model, rows.cache)
+        index = {id(sequence): i for i, sequence in enumerate(sequences)}
+        for group in groups:
+            own = torch.tensor([index[id(one.sequence)] for one in group.live], device=logits.device)
+            try:
+                self._advance(group, logits[own])
+            except DecodekitError as error:  # a constraint may outgrow its bounds
+                group.error = error
+
+    def _place(self, groups: Sequence[BeamGroup], rows: CacheRows) -> None:
+        """Give every hypothesis a row of its own that has read what it has."""
+        copies: list[tuple[int, int]] = []
+        for group in groups:
+            live = {id(one.sequence): one.sequence for one in group.live}.values()
+            parents = {sequence.row for sequence in live}
+            free = [row for row in group.rows if row not in parents]
+            taken: set[int] = set()
+            for sequence in live:
+                if sequence.row in taken:
+                    copies.append((sequence.row, free[0]))
+                    sequence.row = free.pop(0)
+                taken.add(sequence.row)
+        copy_rows(rows.cache, copies)
+
+    def _advance(self, group: BeamGroup, logits: Tensor) -> None:
+        """Continue the hypotheses of a prompt; logits [B, V]."""
+        group.best = group.live[0]
+        group.num_forwards = group.best.sequence.num_forwards
+        at = str(Position(group.best.sequence))
+        if not math.isfinite(logits.amax().item()):  # the maximum of a row with NaN is NaN
+            raise non_finite(self.settings, at, logits)
+        log_probs = self._log_probs(group.live, logits, at)
+        first, before = 0, list[Beams]()
+        for beams in group.beams:
+            if beams.is_done:
+                continue
+            rows = slice(first, first + len(beams.live))
+            first = rows.stop
+            penalty = hamming_penalty(before, self._options.diversity_penalty, logits.shape[1])
+            candidates = beams.candidates(
+                log_probs[rows],
+                None if penalty is None else penalty.to(logits.device),
+                self._noise(beams, logits) if self._options.do_sample else None,
+            )
+            extended = [self._extended(beams, candidate) for candidate in candidates]
+            taken = [(one.sequence, [to.token], to.beam) for one, to in zip(extended, candidates, strict=True)]
+            record(taken, logits[rows], None, self.settings)
+            beams.advance(extended)
+            before.append(beams)
+
+    def _log_probs(self, live: Sequence[Hypothesis], logits: Tensor, at: str) -> Tensor:
+        """Processed log-probabilities of what may follow each live hypothesis, float32 [B, V]."""
+        pipeline, sequences = self.settings.pipeline, [hypothesis.sequence for hypothesis in live]
+        history = None
+        if pipeline.needs_history:
+            prompts = [sequence.request.prompt for sequence in sequences]
+            history = History.from_lists(prompts, [sequence.token_ids for sequence in sequences], logits.device)
+        mask = None
+        if sequences[0].matcher is not None:
+            words = np.zeros((len(live), self.settings.vocabulary.num_mask_words), dtype=np.int32)
+            for row, sequence in enumerate(sequences):
+                assert sequence.matcher is not None
+                sequence.matcher.fill_bitmask(words, row)
+            mask = torch.from_numpy(words).to(logits.device)
+        own = torch.log_softmax(logits.float(), dim=-1)
+        processed = pipeline(own, history, mask)
+        if not bool(is_faulty(processed).any()):
+            return processed
+        if pipeline.first_fault(own, history, mask) is not None:
+            raise non_finite(self.settings, at, own, history, mask)
+        # A truncation of a row without tokens divides 0 by 0. Such a hypothesis has no continuation.
+        return processed.masked_fill(processed.isnan(), -math.inf)
+
+    def _noise(self, beams: Beams, logits: Tensor) -> Tensor:
+        """Gumbel noise [B, V], keyed by seed, sample, rank of the hypothesis, and position."""
+        num_live, sequence = len(beams.live), beams.live[0].sequence
+        first = sequence.request.sequence * self._options.num_beams
+        positions = [len(sequence.token_ids)] * num_live
+        numbers = [*range(first, first + num_live)]
+        return gumbel([sequence.request.seed] * num_live, numbers, positions, logits.shape[1], logits.device)
+
+    def _extended(self, beams: Beams, candidate: Candidate) -> Hypothesis:
+        """A hypothesis with one token more; it may have ended.
+
+        Raises:
+            DecodekitError: the constraint fails.
+        """
+        parent = beams.live[candidate.beam].sequence
+        sequence = parent.fork(parent.request, parent.row)
+        append_token(sequence, candidate.token, self.settings, None)
+        if sequence.error is not None:
+            raise sequence.error
+        return Hypothesis(sequence, candidate.log_prob)
+
+    def update(self, group: BeamGroup) -> Update | None:
+        """The end of a search: its texts, best first."""
+        if not group.is_done:
+            return None
+        found = sorted((one for beams in group.beams for one in beams.finished), key=self._options.rank, reverse=True)
+        error = group.error
+        if error is None and not found:
+            error = DeadEndError(
+                "no beam has a token that may follow, and none is complete",
+                at=f"prompt {group.sequence.index}",
+                hint="more beams, a wider constraint, or fewer forbidden tokens",
+            )
+        if error is not None:
+            group.best.sequence.finish("dead_end" if isinstance(error, DeadEndError) else "error", error)
+            found = [group.best]
+        return with_others(self._ended(group, one) for one in found[: self._options.num_return_sequences])
+
+    def _ended(self, group: BeamGroup, hypothesis: Hypothesis) -> Update:
+        update = update_of(hypothesis.sequence)
+        assert update.result is not None
+        # Nothing is certain before the end, and masks are filled for all hypotheses together.
+        stats = replace(update.result.stats, num_forwards=group.num_forwards, ttft_s=None, mask_s=None, log_z=None)
+        score = hypothesis.score(self._options.length_penalty)
+        return replace(update, result=replace(update.result, stats=stats, score=score))

@@ -1,1 +1,0 @@
-"""Bridges to other programs, each importing what it needs when it is used."""

@@ -1,0 +1,16 @@
+"""The front door: a model with its tokenizer, prompts in, completions out. It contains no algorithm.
+
+    llm = LLM.load("tiny")
+    completion = llm.generate("Invoice A-17, total 40.20 EUR.", constraint=Invoice)
+    completion.value
+
+`front` has the class `LLM` and the function `generate`, whose options are `strategy.generate_options`. `option_rules`
+says what is wrong with options, `plan` turns them into the settings of the loops, `completions` turns results of the
+loops into completions, and `tokenizers` keeps what was read of a tokenizer.
+"""
+
+from decodekit.generation.completion import Chunk, Completion, Score
+from decodekit.llm.front import LLM, generate
+from decodekit.strategy.generate_options import GenerateKeywords, GenerateOptions, StrategyLike
+
+__all__ = ["LLM", "Chunk", "Completion", "GenerateKeywords", "GenerateOptions", "Score", "StrategyLike", "generate"]

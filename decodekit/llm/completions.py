@@ -1,0 +1,81 @@
+"""Completions: what a caller gets of the text and the tokens that a loop gives."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from decodekit.constraints.constraint import Constraint
+from decodekit.errors import ConstraintError, DecodekitError, LengthError
+from decodekit.generation.completion import Completion
+from decodekit.generation.results import Result
+from decodekit.llm.plan import Plan
+
+
+def completed(plan: Plan, index: int, text: str, result: Result) -> Completion:
+    """The completion of a prompt; where several samples were drawn, what the strategy makes of them."""
+    completion = _completion(plan, index, text, result)
+    if plan.choice is None:
+        return completion
+    chosen = plan.choice.choose([replace(completion, others=()), *completion.others])
+    if plan.options.logprobs:
+        return chosen
+    others = tuple(replace(other, logprobs=None) for other in chosen.others)  # the strategy alone asked for them
+    return replace(chosen, logprobs=None, others=others)
+
+
+def _completion(plan: Plan, index: int, text: str, result: Result) -> Completion:
+    value, error = None, result.error
+    is_whole = result.finish_reason in ("stop", "complete") or result.is_satisfied
+    if plan.grammar is not None and error is None and is_whole:
+        value, error = _parse(plan.grammar.constraint, text, index)
+    if error is None and result.finish_reason == "length" and plan.on_length != "return":
+        error = _length_error(plan, index, text, result)
+    others = tuple(
+        _completion(plan, index, other.text, other.result) for other in result.others if other.result is not None
+    )
+    return Completion(
+        text,
+        result.token_ids,
+        value,
+        result.finish_reason,
+        error,
+        None if plan.settings.num_alternatives is None else result.logprobs,
+        result.stats,
+        result.score,
+        others,
+    )
+
+
+def _parse(constraint: Constraint, text: str, index: int) -> tuple[Any, DecodekitError | None]:
+    try:
+        return constraint.parse(text), None
+    except DecodekitError as error:
+        return None, error
+    except Exception as error:  # a validator of the user's own type raises what it likes
+        return None, ConstraintError(
+            f"the text satisfies the constraint and has no value: {type(error).__name__}: {error}",
+            at=f"prompt {index}, {text[:80]!r}",
+        )
+
+
+def _length_error(plan: Plan, index: int, text: str, result: Result) -> LengthError:
+    """The error of a text that was cut, with what the text was spent on and what would help."""
+    limit = plan.options.max_new_tokens
+    is_full = len(result.token_ids) < limit
+    cause = "the model's context was full" if is_full else f"the text was cut at max_new_tokens={limit:,}"
+    hints = ["a shorter prompt" if is_full else "a larger max_new_tokens", "bounds on lengths in the constraint"]
+    if plan.grammar is not None and result.is_satisfied:
+        cause += "; as it is it satisfies the constraint, and it might have gone on"
+    elif plan.grammar is not None:
+        from decodekit.constraints.author.filling import remark  # which not every user needs
+
+        cause += " before the constraint was satisfied"
+        spent_on = remark(plan.grammar.constraint, text)
+        if spent_on is not None:
+            cause += f": {spent_on[0]}"
+            hints.insert(0, spent_on[1])
+    if plan.grammar is not None and plan.on_length != "close":
+        hints.append('on_length="close" to end in time')
+    at = f"prompt {index}, after {len(result.token_ids):,} tokens, {text[-40:]!r}"
+    return LengthError(cause, at=at, hint=", ".join([*hints, 'or on_length="return"']))

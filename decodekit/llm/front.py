@@ -1,0 +1,320 @@
+"""The class `LLM` and the function `generate`."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias, Unpack, overload
+
+from torch import Tensor
+
+from decodekit.errors import ContextLengthError, DecodekitError, OptionError, raise_faults
+from decodekit.generation import samples
+from decodekit.generation.completion import Chunk, Completion, Score
+from decodekit.generation.prompt import Messages, Prompt, TokenIds, check_prompt, each_prompt, encode, is_single
+from decodekit.generation.scoring import token_logprobs
+from decodekit.generation.sequence import Request
+from decodekit.llm.completions import completed
+from decodekit.llm.option_rules import seeds_fit
+from decodekit.llm.plan import Plan
+from decodekit.llm.tokenizers import facts_of
+from decodekit.models.causal_lm import CausalLM
+from decodekit.sampling.checks import plain
+from decodekit.speculation.canonical import Canonical
+from decodekit.strategy import Guidance, check_seed
+from decodekit.strategy.generate_options import GenerateKeywords, GenerateOptions
+from decodekit.vocabulary import Vocabulary
+
+OnePrompt: TypeAlias = str | Messages | Sequence[int]
+ManyPrompts: TypeAlias = Sequence[str] | Sequence[Messages] | Sequence[TokenIds]
+UnknownPrompts: TypeAlias = Tensor | Mapping[str, Any]
+"""One prompt or several, as its dimensions say."""
+
+
+class LLM:
+    """A causal language model and its tokenizer.
+
+    Threads may share one: every call has a cache of its own.
+
+    Args:
+        model: a causal language model of transformers, or any `models.causal_lm.CausalLM`.
+        tokenizer: its tokenizer.
+
+    Raises:
+        VocabularyMismatchError: the tokenizer belongs to another model.
+        TokenizerError: the bytes of its tokens cannot be known.
+    """
+
+    def __init__(self, model: Any, tokenizer: Any) -> None:
+        self.model: CausalLM = _as_causal_lm(model)
+        self.tokenizer = tokenizer
+        facts = facts_of(tokenizer, self.model)
+        self.vocabulary: Vocabulary = facts.vocabulary
+        self._division: Canonical | None = facts.canonical
+
+    @classmethod
+    def load(
+        cls,
+        name_or_path: str,
+        dtype: Any = "auto",
+        device: Any = None,
+        device_map: Any = None,
+        revision: str | None = None,
+        **from_pretrained: Any,
+    ) -> LLM:
+        """Load a model: ``"tiny"`` and ``"tiny-draft"`` are bundled, else a folder or a Hugging Face id.
+
+        Args:
+            name_or_path: bundled name, folder or id.
+            dtype: of the weights; "auto" takes what the model was saved in.
+            device: where it runs; None takes the GPU if there is one.
+            device_map: spread over devices by transformers.
+            revision: branch, tag or commit on the hub.
+            from_pretrained: passed on to transformers.
+
+        Raises:
+            ModelError: there is no such model, or it cannot be loaded.
+        """
+        from decodekit.models.loading import load
+
+        model, tokenizer = load(
+            name_or_path, dtype=dtype, device=device, device_map=device_map, revision=revision, **from_pretrained
+        )
+        return cls(model, tokenizer)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_division": None}  # what it remembers holds functions
+
+    def __repr__(self) -> str:
+        return f"LLM({self.model.name!r}, {self.model.dtype}, {self.model.device})"
+
+    @overload
+    def generate(  # type: ignore[overload-overlap]  # a text is a sequence of texts, too
+        self, prompts: OnePrompt, **options: Unpack[GenerateKeywords]
+    ) -> Completion: ...
+    @overload
+    def generate(self, prompts: ManyPrompts, **options: Unpack[GenerateKeywords]) -> list[Completion]: ...
+    @overload
+    def generate(self, prompts: UnknownPrompts, **options: Unpack[GenerateKeywords]) -> Any: ...
+    def generate(
+        self, prompts: Prompt | Sequence[Prompt], **options: Unpack[GenerateKeywords]
+    ) -> Completion | list[Completion]:
+        """Continue prompts. A list in gives a list out, in order.
+
+        Args:
+            prompts: a text, a conversation (list of messages with ``role`` and ``content``), token ids, or a list of
+                these. Token ids are a list or a tensor of integers, or what the tokenizer returns (``input_ids`` and
+                ``attention_mask``; padding is left out), and are taken as they are. Two dimensions are a list of
+                prompts, as in ``tokenizer(text, return_tensors="pt")``, which has one row.
+            options: those of `GenerateOptions`, which says what each does (``strategy``, ``constraint``,
+                ``max_new_tokens``, ``stop``, ``seed``, ``logprobs``, ``on_length``, ``on_error``, ``max_rollbacks``,
+                ``fast_forward``, ``batch_size``); and those of a strategy that is given by name, such as
+                ``temperature=0.7``.
+
+        Raises:
+            OptionError: options that are unknown, out of range, without effect or in conflict; all of them together.
+            UnknownNameError: no strategy of this name.
+            ConstraintError: the constraint cannot be used.
+        """
+        chunks = self.stream(prompts, **options)
+        done = {chunk.index: chunk.completion for chunk in chunks if chunk.completion is not None}
+        completions = [done[index] for index in range(len(done))]
+        return completions[0] if is_single(prompts) else completions
+
+    def stream(self, prompts: Prompt | Sequence[Prompt], **options: Unpack[GenerateKeywords]) -> Iterator[Chunk]:
+        """Continue prompts and hand out the texts as they grow. Options and errors are those of `generate`."""
+        faults: list[DecodekitError] = []
+        listed = self._listed(prompts, faults)
+        asked = GenerateOptions.of(**options)
+        faults += seeds_fit(asked.seed, len(listed))
+        plan = self._plan(asked, faults)
+        if isinstance(plan.contrast, Guidance) and plan.contrast.num_prompts not in (None, len(listed)):
+            raise OptionError(
+                f"{plan.contrast.num_prompts} negative prompts for {len(listed)} prompts", at="negative_prompt"
+            )
+        if plan.is_drawn_unseeded:
+            _warn_of_equal_prompts(listed)
+        num_prompts = min(asked.batch_size, max(1, len(listed)))
+        plan.check_memory(num_prompts, num_prompts)
+        return self._decode(listed, plan, num_prompts)
+
+    def as_completed(
+        self, prompts: Iterable[Prompt], **options: Unpack[GenerateKeywords]
+    ) -> Iterator[tuple[int, Completion]]:
+        """Continue a stream of prompts, possibly endless; completions with the numbers of their prompts as they finish.
+
+        Prompts, and seeds where there is one for each, are taken one by one when there is room for them in the batch,
+        so memory does not grow with their number. Options and errors are those of `generate`. What is no prompt is the
+        error of its completion.
+        """
+        if is_single(prompts) or isinstance(prompts, Mapping) or hasattr(prompts, "ndim"):
+            prompts = each_prompt(prompts)
+        if not isinstance(prompts, Iterable):
+            raise OptionError(f"prompts={prompts!r:.60} are no prompts to go through", at="prompts", hint="a list")
+        plan = self._plan(GenerateOptions.of(**options), [])
+        plan.check_memory(plan.options.batch_size, 1)
+        chunks = self._decode(prompts, plan, plan.options.batch_size)
+        return ((chunk.index, chunk.completion) for chunk in chunks if chunk.completion is not None)
+
+    @overload
+    def score(self, texts: str | Sequence[int]) -> Score: ...  # type: ignore[overload-overlap]
+    @overload
+    def score(self, texts: Sequence[str] | Sequence[TokenIds]) -> list[Score]: ...
+    @overload
+    def score(self, texts: Tensor | Mapping[str, Any]) -> Any: ...
+    def score(self, texts: Any) -> Any:
+        """Log-probabilities of texts under the model. A list in gives a list out, in order.
+
+        Args:
+            texts: a text, or token ids as `generate` takes them; or a list of these.
+
+        Raises:
+            OptionError: a text has fewer than two tokens, so that there is nothing to predict; or is none.
+            ContextLengthError: a text is longer than the model's context.
+        """
+        if not isinstance(texts, Iterable):
+            check_prompt(texts, "texts")
+        token_ids = [
+            encode(self.tokenizer, text, f"text {index}", self.vocabulary.size)
+            for index, text in enumerate(each_prompt(texts))
+        ]
+        context_length = self.model.context_length
+        for index, ids in enumerate(token_ids):
+            if len(ids) < 2:
+                raise OptionError(f"a text of {len(ids)} tokens has nothing to predict", at=f"text {index}")
+            if context_length is not None and len(ids) > context_length:
+                raise ContextLengthError(
+                    f"the text has {len(ids):,} tokens, the context of the model {context_length:,}", at=f"text {index}"
+                )
+        scores = [
+            Score(tuple(ids), tuple(logprobs))
+            for ids, logprobs in zip(token_ids, token_logprobs(self.model, token_ids), strict=True)
+        ]
+        return scores[0] if is_single(texts) else scores
+
+    def _listed(self, prompts: Any, faults: list[DecodekitError]) -> list[Any]:
+        """The prompts of a call; `faults` gets what is wrong with them."""
+        try:
+            listed = each_prompt(prompts)
+        except OptionError as error:
+            faults.append(error)
+            return []
+        for index, prompt in enumerate(listed):
+            try:
+                check_prompt(prompt, f"prompt {index}", self.vocabulary.size)
+            except OptionError as error:
+                faults.append(error)
+        return listed
+
+    def _plan(self, options: GenerateOptions, faults: list[DecodekitError]) -> Plan:
+        return Plan.of(self.model, self.vocabulary, self._canonical, options, faults)
+
+    def _canonical(self) -> Canonical:
+        """How the tokenizer divides texts; one for all calls, since it remembers divisions."""
+        if self._division is None:  # a copy of another process
+            self._division = facts_of(self.tokenizer, self.model).canonical
+        return self._division
+
+    def _decode(self, prompts: Iterable[Prompt], plan: Plan, num_rows: int) -> Iterator[Chunk]:
+        texts: dict[int, list[str]] = {}
+        requests = self._requests(prompts, plan)
+        if plan.search is None:
+            updates = samples.decode(plan.model, plan.settings, num_rows, requests, plan.num_samples)
+        else:
+            updates = plan.search.decode(plan.model, plan.settings, num_rows, requests)
+        for update in updates:
+            texts.setdefault(update.index, []).append(update.text)
+            completion = None
+            if update.result is not None:
+                completion = completed(plan, update.index, "".join(texts.pop(update.index)), update.result)
+                if completion.error is not None and plan.options.on_error == "raise":
+                    raise completion.error
+            if plan.choice is None:
+                yield Chunk(update.index, update.text, update.token_ids, completion)
+            elif completion is not None:
+                yield Chunk(update.index, completion.text, completion.token_ids, completion)
+
+    def _requests(self, prompts: Iterable[Prompt], plan: Plan) -> Iterator[Request | DecodekitError]:
+        seeds = iter(plan.seeds)
+        for index, prompt in enumerate(prompts):
+            request: Request | DecodekitError
+            try:
+                seed = _next_seed(seeds, index)  # first: a prompt that cannot be read uses its seed up, too
+                token_ids = encode(self.tokenizer, prompt, f"prompt {index}", self.vocabulary.size)
+                matcher = None if plan.grammar is None else plan.grammar.matcher()
+                request = Request(token_ids, matcher, seed, negative_prompt=self._negative_prompt(plan, index))
+            except DecodekitError as error:
+                request = error
+            yield request
+
+    def _negative_prompt(self, plan: Plan, index: int) -> list[int]:
+        """What guidance contrasts a prompt with; empty for its last token, or without guidance."""
+        given = plan.contrast.negative_prompt_of(index) if isinstance(plan.contrast, Guidance) else None
+        return [] if given is None else encode(self.tokenizer, given, f"negative prompt {index}", self.vocabulary.size)
+
+
+@overload
+def generate(model: Any, tokenizer: Any, prompts: OnePrompt, **options: Unpack[GenerateKeywords]) -> Completion: ...
+@overload
+def generate(
+    model: Any, tokenizer: Any, prompts: ManyPrompts, **options: Unpack[GenerateKeywords]
+) -> list[Completion]: ...
+@overload
+def generate(model: Any, tokenizer: Any, prompts: UnknownPrompts, **options: Unpack[GenerateKeywords]) -> Any: ...
+def generate(model: Any, tokenizer: Any, prompts: Any, **options: Unpack[GenerateKeywords]) -> Any:
+    """`LLM.generate` for a model that is loaded: ``generate(model, tokenizer, prompts, strategy=..., constraint=...)``.
+
+    What is learned of the model and of the tokenizer (how the model may be run, which takes some forward passes, and
+    the bytes of the tokens) is kept as long as they live, so a further call costs about a millisecond more than one of
+    an `LLM`. A model that has changed, or was switched to another adapter, is looked at again; see `models.known`.
+
+    Args:
+        model: a causal language model of transformers.
+        tokenizer: its tokenizer.
+        prompts: as in `LLM.generate`.
+        options: as in `LLM.generate`.
+
+    Returns:
+        A `Completion`, or a list of them for a list of prompts.
+    """
+    return LLM(model, tokenizer).generate(prompts, **options)
+
+
+def _warn_of_equal_prompts(prompts: Sequence[Any]) -> None:
+    """Warn that equal prompts get equal texts, which is a surprise where several are drawn without a seed."""
+    counts = Counter(prompt if isinstance(prompt, str) else repr(prompt) for prompt in prompts)
+    most = max(counts.values(), default=1)
+    if most < 2:
+        return
+    here = str(Path(__file__).parent)
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(here):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(
+        f"{most} equal prompts get {most} equal texts: without a seed, every prompt has the seed 0. "
+        "Try seed=range(len(prompts)), or num_return_sequences for several texts of one prompt.",
+        UserWarning,
+        stacklevel=level,
+    )
+
+
+def _next_seed(seeds: Iterator[int], index: int) -> int:
+    seed = plain(next(seeds, None))
+    if seed is None:
+        raise OptionError(f"there are prompts but only {index} seeds", at=f"prompt {index}")
+    faults: list[DecodekitError] = []
+    check_seed(seed, faults)
+    raise_faults(faults)
+    assert isinstance(seed, int)
+    return seed
+
+
+def _as_causal_lm(model: Any) -> CausalLM:
+    if hasattr(model, "new_cache") and hasattr(model, "forward"):
+        return model  # type: ignore[no-any-return]
+    from decodekit.models.huggingface import HuggingFaceLM
+
+    return HuggingFaceLM(model)

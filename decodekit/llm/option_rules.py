@@ -1,0 +1,289 @@
+"""Rules for the options of a call: each is a function that yields what is wrong with them.
+
+    GenerateCall.of(model, vocabulary, GenerateOptions(max_new_tokens=0, on_error="x"), faults)
+    # faults: "max_new_tokens=0 is not an integer from 1 on", 'on_error='x' is neither "return" nor "raise"'
+
+All rules are asked before anything is raised, so that a caller hears of every fault at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias, TypeVar, get_args
+
+from decodekit.constraints.coerce import named_constraint
+from decodekit.errors import DecodekitError, OptionError, UselessOptionError
+from decodekit.generation import memory
+from decodekit.generation.search import Search, SearchCall
+from decodekit.generation.settings import FastForward, left_out_of
+from decodekit.models.causal_lm import CausalLM
+from decodekit.models.contrast import Contrast
+from decodekit.sampling import LogitsProcessor, Stage
+from decodekit.sampling.checks import is_count
+from decodekit.speculation import GrammarDraft, Proposer
+from decodekit.speculation.proposer import ChecksTarget, each_proposer
+from decodekit.strategy import Greedy, Strategy, check_seed, resolve_strategy
+from decodekit.strategy.generate_options import GenerateOptions, OnError, OnLength
+from decodekit.vocabulary import Vocabulary
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class GenerateCall:
+    """One call as its rules see it.
+
+    Args:
+        model: the model of the call, before a contrast.
+        vocabulary: of its tokenizer.
+        options: as they were given.
+        strategy: what `options.strategy` stands for; None if that is a fault.
+        constraint: what `options.constraint` stands for, if it is a name; None without a constraint.
+        contrasted: the model under the contrast, or `model` without one.
+        pipeline: the processors of the strategy, for this vocabulary.
+    """
+
+    model: CausalLM
+    vocabulary: Vocabulary
+    options: GenerateOptions
+    strategy: Strategy | None
+    constraint: Any
+    contrasted: CausalLM
+    pipeline: tuple[LogitsProcessor, ...]
+
+    @classmethod
+    def of(
+        cls, model: CausalLM, vocabulary: Vocabulary, options: GenerateOptions, faults: list[DecodekitError]
+    ) -> GenerateCall:
+        """The call that options ask for; `faults` gets everything that is wrong with them."""
+
+        def attempt(make: Callable[..., T], *given: Any) -> T | None:
+            try:
+                return make(*given)
+            except DecodekitError as error:
+                faults.append(error)
+                return None
+
+        strategy = attempt(resolve_strategy, options.strategy, options.strategy_options)
+        constraint = options.constraint
+        if isinstance(constraint, str):
+            named = attempt(named_constraint, constraint)
+            constraint = constraint if named is None else named
+        contrast: Contrast | None = getattr(strategy, "contrast", None)
+        applied = None if contrast is None else attempt(contrast.applied_to, model, vocabulary)
+        contrasted = model if applied is None else applied
+        fitted = (
+            attempt(processor.for_vocabulary, vocabulary.size, vocabulary.eos_token_ids)
+            for processor in (() if strategy is None else strategy.pipeline)
+        )
+        pipeline = tuple(processor for processor in fitted if processor is not None)
+        call = cls(model, vocabulary, options, strategy, constraint, contrasted, pipeline)
+        faults += (fault for rule in RULES for fault in rule(call))
+        return call
+
+    @property
+    def is_constrained(self) -> bool:
+        """Whether there is a constraint."""
+        return self.constraint is not None
+
+    @property
+    def on_length(self) -> OnLength | None:
+        """The option; None if its value is a fault."""
+        return self.options.on_length if _is_one_of(self.options.on_length, get_args(OnLength)) else None
+
+    @property
+    def fast_forward(self) -> FastForward:
+        """The option; its default if its value is a fault."""
+        given = self.options.fast_forward
+        return given if _is_one_of(given, get_args(FastForward)) else "exact"
+
+    @property
+    def stops(self) -> tuple[Any, ...]:
+        """The stop strings as a tuple."""
+        stop: Any = () if self.options.stop is None else self.options.stop
+        return tuple(stop) if isinstance(stop, Iterable) and not isinstance(stop, str) else (stop,)
+
+    @property
+    def proposers(self) -> Sequence[Proposer]:
+        """The proposers of drafts."""
+        return () if self.strategy is None else each_proposer(self.strategy.proposer)
+
+    @property
+    def left_out(self) -> tuple[frozenset[int], tuple[LogitsProcessor, ...]]:
+        """Tokens that processors forbid, and the processors that may forbid any token."""
+        return left_out_of(self.pipeline, self.vocabulary.size)
+
+
+Faults: TypeAlias = Iterator[DecodekitError]
+
+
+def seeds_fit(seed: object, num_prompts: int) -> Faults:
+    """There are as many seeds as prompts, and each is a seed."""
+    if isinstance(seed, Sequence) and not isinstance(seed, str | bytes):
+        if len(seed) != num_prompts:
+            yield OptionError(f"{len(seed)} seeds for {num_prompts} prompts", at="seed")
+        for one in seed:
+            yield from _seed_faults(one)
+
+
+def _counts(call: GenerateCall) -> Faults:
+    for name in ("max_new_tokens", "batch_size"):
+        count = getattr(call.options, name)
+        if not is_count(count):
+            yield OptionError(f"{name}={count!r:.60} is not an integer from 1 on", at=name)
+        elif count > memory.MAX_TOKENS:
+            cause = f"{name}={count:,} is above {memory.MAX_TOKENS:,}, the most there can be"
+            yield OptionError(cause, at=name, hint="a smaller number")
+
+
+def _logprobs(call: GenerateCall) -> Faults:
+    given, size = call.options.logprobs, call.vocabulary.size
+    if not isinstance(given, int) or given < 0:
+        yield OptionError(f"logprobs={given!r:.60} is neither a bool nor a number of alternatives", at="logprobs")
+    elif given > size:
+        cause = f"logprobs={given:,} asks for more alternatives than the {size:,} tokens"
+        yield OptionError(cause, at="logprobs", hint=f"logprobs={size} or less")
+
+
+def _on_length(call: GenerateCall) -> Faults:
+    given = call.options.on_length
+    if given is not None and call.on_length is None:
+        yield OptionError(f'on_length={given!r:.40} is none of "error", "return", "close"', at="on_length")
+    elif given == "close" and not call.is_constrained:
+        yield UselessOptionError('on_length="close" has no effect without a constraint', at="on_length")
+
+
+def _max_rollbacks(call: GenerateCall) -> Faults:
+    given = call.options.max_rollbacks
+    if given is not None and not is_count(given, 0):
+        yield OptionError(f"max_rollbacks={given!r:.60} is not an integer from 0 on", at="max_rollbacks")
+
+
+def _fast_forward(call: GenerateCall) -> Faults:
+    given = call.options.fast_forward
+    if not _is_one_of(given, get_args(FastForward)):
+        cause = f'fast_forward={given!r:.60} is none of "off", "exact", "canonical"'
+        yield OptionError(cause, at="fast_forward")
+    elif given != "exact" and not call.is_constrained:
+        cause = f"fast_forward={given!r} has no effect without a constraint"
+        yield UselessOptionError(cause, at="fast_forward")
+
+
+def _proposers(call: GenerateCall) -> Faults:
+    if call.proposers and not call.model.can_rollback:
+        yield OptionError(
+            f"{call.model.name} keeps recurrent state, which cannot be cropped to the accepted part of a draft",
+            at="speculate",
+            hint="no speculate=; forced tokens of a constraint are taken all the same",
+        )
+    is_greedy = call.strategy is not None and type(call.strategy).select is Greedy.select
+    for proposer in call.proposers:
+        if isinstance(proposer, ChecksTarget):
+            try:
+                proposer.check_target(call.model, call.vocabulary, is_greedy=is_greedy)
+            except DecodekitError as error:
+                yield error
+
+
+def _grammar_drafts(call: GenerateCall) -> Faults:
+    if not any(isinstance(proposer, GrammarDraft) for proposer in call.proposers):
+        return
+    if not call.is_constrained:
+        yield UselessOptionError("GrammarDraft has no effect without a constraint", at="speculate")
+    elif call.fast_forward == "canonical":
+        yield UselessOptionError(
+            'GrammarDraft offers what fast_forward="canonical" takes without asking',
+            at="speculate",
+            hint='fast_forward="exact", with which the text stays the same',
+        )
+
+
+def _tokens_taken_unseen(call: GenerateCall) -> Faults:
+    """With ``fast_forward="canonical"`` no processor sees the tokens that are taken."""
+    if call.fast_forward != "canonical" or call.strategy is None:
+        return
+    begin, hint = 'fast_forward="canonical" takes tokens unseen, and', 'fast_forward="exact"'
+    if getattr(call.strategy, "mirostat", None):
+        yield OptionError(f"{begin} Mirostat needs their probabilities", at="fast_forward", hint=hint)
+    banning = [one for one in call.strategy.pipeline if one.stage is Stage.BIAS and one.can_forbid]
+    if banning:
+        yield OptionError(f"{begin} {banning[0]!r} may forbid them", at="fast_forward", hint=hint)
+
+
+def _search(call: GenerateCall) -> Faults:
+    search: object = call.strategy  # a search may be a strategy by registration, which types do not see
+    if isinstance(search, Search):
+        yield from search.refusals(
+            SearchCall(
+                call.contrasted, call.is_constrained, call.on_length, call.fast_forward, call.options.max_rollbacks
+            )
+        )
+
+
+def _on_error(call: GenerateCall) -> Faults:
+    given = call.options.on_error
+    if not _is_one_of(given, get_args(OnError)):
+        yield OptionError(f'on_error={given!r:.60} is neither "return" nor "raise"', at="on_error")
+
+
+def _stop(call: GenerateCall) -> Faults:
+    given, stops = call.options.stop, call.stops
+    if isinstance(given, Mapping) or not all(isinstance(text, str) and text for text in stops):
+        yield OptionError(f"stop={given!r:.60} holds something that is no text, or the empty text", at="stop")
+    elif stops and call.is_constrained:
+        yield OptionError(
+            "a stop string and a constraint cannot be combined: the constraint decides where the text ends",
+            at="stop",
+            hint="stop strings only in free text, or a pattern that ends where the stop string would begin",
+        )
+
+
+def _seed(call: GenerateCall) -> Faults:
+    seed: Any = call.options.seed
+    if seed is None:
+        return
+    if not isinstance(seed, Iterable) or isinstance(seed, Mapping | str | bytes):
+        yield from _seed_faults(seed)
+    if call.strategy is not None and call.strategy.seed is not None:
+        yield OptionError(f"seed={seed!r} is given beside {call.strategy!r}, which has one", at="seed")
+
+
+def _closing(call: GenerateCall) -> Faults:
+    """With ``on_length="close"`` it must be known which tokens processors forbid."""
+    for processor in call.left_out[1] if call.on_length == "close" else ():
+        yield OptionError(
+            f'on_length="close" and {processor!r} cannot be combined: it may forbid any token, also those that '
+            "a text needs to end",
+            at="on_length",
+            hint='on_length="return" or "error" with bounds on lengths in the constraint; a processor of your '
+            "own says by `may_forbid` which tokens it forbids, or by `can_forbid` that it forbids none",
+        )
+
+
+RULES: Final[tuple[Callable[[GenerateCall], Faults], ...]] = (
+    _counts,
+    _logprobs,
+    _on_length,
+    _max_rollbacks,
+    _fast_forward,
+    _proposers,
+    _grammar_drafts,
+    _tokens_taken_unseen,
+    _search,
+    _on_error,
+    _stop,
+    _seed,
+    _closing,
+)
+"""The rules, in the order in which their faults are told."""
+
+
+def _seed_faults(seed: object) -> list[DecodekitError]:
+    faults: list[DecodekitError] = []
+    check_seed(seed, faults)
+    return faults
+
+
+def _is_one_of(value: object, options: tuple[object, ...]) -> bool:
+    return isinstance(value, str) and value in options

@@ -1,0 +1,66 @@
+"""Facts about tokenizers, kept as long as the tokenizer lives: reading a large one takes some tenths of a second."""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from decodekit.generation.prompt import encode_plain
+from decodekit.models.causal_lm import CausalLM
+from decodekit.speculation.canonical import Canonical
+from decodekit.vocabulary import Vocabulary
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizerFacts:
+    """What is known of a tokenizer beside a model.
+
+    Args:
+        read_for: what the facts depend on.
+        vocabulary: its tokens.
+        canonical: how it divides texts; remembers divisions, and does not hold the tokenizer.
+    """
+
+    read_for: tuple[object, ...]
+    vocabulary: Vocabulary
+    canonical: Canonical
+
+
+_facts: weakref.WeakKeyDictionary[Any, TokenizerFacts] = weakref.WeakKeyDictionary()
+"""The facts that were last read of each living tokenizer."""
+
+
+def facts_of(tokenizer: Any, model: CausalLM) -> TokenizerFacts:
+    """The facts of a tokenizer, read again where tokens, their kinds or the decoder have changed.
+
+    Raises:
+        VocabularyMismatchError: the tokenizer belongs to another model.
+        TokenizerError: the bytes of its tokens cannot be known.
+    """
+    decoder = getattr(getattr(tokenizer, "backend_tokenizer", tokenizer), "decoder", None)
+    read_for = (
+        len(tokenizer) if hasattr(tokenizer, "__len__") else None,
+        getattr(tokenizer, "eos_token_id", None),
+        tuple(getattr(tokenizer, "all_special_ids", ())),
+        decoder.__getstate__() if hasattr(decoder, "__getstate__") else None,
+        model.vocab_size,
+        model.eos_token_ids,
+    )
+    try:
+        known = _facts.get(tokenizer)
+        encode = partial(_encode_with, weakref.ref(tokenizer))
+    except TypeError:  # no weak references, or no hash
+        known, encode = None, partial(encode_plain, tokenizer)
+    if known is not None and known.read_for == read_for:
+        return known
+    vocabulary = Vocabulary.from_tokenizer(tokenizer, logits_width=model.vocab_size, eos_token_ids=model.eos_token_ids)
+    facts = TokenizerFacts(read_for, vocabulary, Canonical(encode, vocabulary))
+    if encode.func is _encode_with:
+        _facts[tokenizer] = facts
+    return facts
+
+
+def _encode_with(tokenizer: weakref.ref[Any], text: str) -> list[int]:
+    return encode_plain(tokenizer(), text)

@@ -1,0 +1,143 @@
+"""Beam search as a strategy: several hypotheses of a prompt, of which the likeliest live on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import InitVar, dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, ClassVar
+
+from decodekit.errors import DecodekitError, OptionError, UselessOptionError, raise_faults
+from decodekit.generation.beam_search import BeamOptions, BeamSearch
+from decodekit.models.contrast import Contrast, is_contrast
+from decodekit.sampling import Pipeline, Stage, Temperature
+from decodekit.sampling.checks import is_count, is_number
+from decodekit.sampling.named import Processors, listed
+from decodekit.speculation.proposer import Speculate
+from decodekit.strategy.searching import Searching, faults_of_guesses
+
+if TYPE_CHECKING:
+    from decodekit.generation.search import SearchCall
+    from decodekit.generation.settings import Settings
+    from decodekit.models.causal_lm import CausalLM
+
+
+@dataclass(frozen=True)
+class Beam(Searching, BeamOptions):
+    """The likeliest texts that a search with a few hypotheses finds.
+
+    Processors see log-probabilities and the sums are of what they leave, without dividing by its mass: a constraint
+    takes continuations away and changes the score of none. (So it is in transformers.)
+
+    Args:
+        num_beams: hypotheses that are kept, at least 2; each is a row of the cache.
+        length_penalty: exponent of the length that divides a log-probability; above 0 favours long texts.
+        early_stopping: when a prompt is done that has `num_beams` ended texts. True: at once. False: when the best
+            hypothesis, at its present length, is no better than the worst of them. ``"never"``: when it could not be
+            better at any length, if its remaining tokens had probability 1.
+        num_return_sequences: how many texts to return, best first; `Completion.others` has those after the first.
+        num_beam_groups: groups of equal size that search side by side; divides `num_beams`.
+        diversity_penalty: subtracted from the log-probability of a token for each beam of the groups before that took
+            it at the same step. It stays in the sum, and so in the score.
+        do_sample: draw the continuations instead of taking the likeliest.
+        temperature: divides the log-probabilities; only with `do_sample`.
+        seed: key of the noise; only with `do_sample`. None is 0.
+        processors: further processors, in the order of `Sample`.
+        contrast: search the texts of another distribution than the model's own: `Guidance`, `DoLa` or `Amateur`.
+        speculate: None. Drafts are verified along one text, and a beam search has several.
+
+    Raises:
+        OptionError: with all options that are out of range, without effect or in conflict.
+    """
+
+    name: ClassVar[str] = "beam"
+
+    temperature: float = 1.0
+    seed: int | None = None
+    processors: Processors = ()
+    speculate: InitVar[Speculate] = None
+    contrast: Contrast | None = field(default=None, kw_only=True)
+
+    def __post_init__(self, speculate: Speculate) -> None:
+        why = "beam search cannot speculate: a draft continues one text, and beams are several"
+        raise_faults([*self._faults(), *faults_of_guesses(speculate, why)])
+
+    def _faults(self) -> list[DecodekitError]:
+        faults: list[DecodekitError] = []
+
+        def need(name: str, condition: bool, expected: str, hint: str | None = None) -> None:
+            if not condition:
+                value = getattr(self, name)
+                faults.append(OptionError(f"{name} must be {expected}, not {value!r}", at=name, hint=hint))
+
+        has_beams = is_count(self.num_beams, 2)
+        need("num_beams", has_beams, "an integer from 2 on", '"greedy" or "sample" for one hypothesis')
+        need("length_penalty", is_number(self.length_penalty), "a number")
+        stops = self.early_stopping
+        need(
+            "early_stopping",
+            isinstance(stops, bool) or (isinstance(stops, str) and stops == "never"),
+            'False, True or "never"',
+        )
+        returned = self.num_return_sequences
+        need("num_return_sequences", is_count(returned), "an integer from 1 on")
+        if has_beams and is_count(returned):
+            need("num_return_sequences", returned <= self.num_beams, f"at most num_beams={self.num_beams}")
+        groups = self.num_beam_groups
+        need("num_beam_groups", is_count(groups), "an integer from 1 on")
+        if has_beams and is_count(groups):
+            need("num_beam_groups", self.num_beams % groups == 0, f"a divisor of num_beams={self.num_beams}")
+        need(
+            "diversity_penalty", is_number(self.diversity_penalty) and self.diversity_penalty >= 0, "a number from 0 on"
+        )
+        if self.diversity_penalty and groups == 1:
+            faults.append(
+                UselessOptionError(
+                    "diversity_penalty has no effect on one group", at="diversity_penalty", hint="num_beam_groups=2"
+                )
+            )
+        elif not self.diversity_penalty and is_count(groups, 2):
+            faults.append(
+                UselessOptionError(
+                    "without a diversity_penalty all groups find the same",
+                    at="num_beam_groups",
+                    hint="diversity_penalty=0.5",
+                )
+            )
+        need("do_sample", isinstance(self.do_sample, bool), "True or False")
+        if self.do_sample and is_count(groups, 2):
+            faults.append(OptionError("groups of beams cannot sample", at="do_sample", hint="num_beam_groups=1"))
+        need("temperature", is_number(self.temperature) and self.temperature > 0, "a number above 0")
+        need(
+            "contrast", self.contrast is None or is_contrast(self.contrast), "Guidance(...), DoLa(...) or Amateur(...)"
+        )
+        need("seed", self.seed is None or (is_count(self.seed, 0) and self.seed < 1 << 63), "an integer of 63 bits")
+        if not self.do_sample:
+            for option, is_given in (("temperature", self.temperature != 1.0), ("seed", self.seed is not None)):
+                if is_given:
+                    cause = f"{option} has no effect on beams that take the likeliest"
+                    faults.append(UselessOptionError(cause, at=option, hint="do_sample=True"))
+        listed(self.processors, faults)
+        return faults
+
+    @cached_property
+    def pipeline(self) -> Pipeline:
+        """Biases, temperature, the rest: what log-probabilities go through."""
+        extra = listed(self.processors, [])
+        if self.temperature == 1.0:
+            return Pipeline(extra)
+        biases = [processor for processor in extra if processor.stage is Stage.BIAS]
+        return Pipeline((*biases, Temperature(self.temperature), *(p for p in extra if p.stage is not Stage.BIAS)))
+
+    def policy(self, model: CausalLM, settings: Settings) -> BeamSearch:
+        """A row for each hypothesis."""
+        return BeamSearch(model, settings, self)
+
+    def refusals(self, call: SearchCall) -> Iterator[DecodekitError]:
+        """Options that a beam search does not have."""
+        return call.unsupported(
+            "beam search",
+            closing="bounds on lengths in the constraint; texts that were cut rank behind all whole ones",
+            canonical="beams are compared token by token",
+            rollbacks="on beams: what a guard refuses is no candidate",
+        )

@@ -1,0 +1,99 @@
+"""Contrastive search as a strategy: each token is compared with candidates beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import InitVar, dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, ClassVar
+
+from decodekit.errors import DecodekitError, ModelError, OptionError, raise_faults
+from decodekit.generation.contrastive_search import ContrastiveRows
+from decodekit.generation.settings import Settings
+from decodekit.models.layers import HiddenStates
+from decodekit.sampling import Pipeline
+from decodekit.sampling.checks import is_count, is_number
+from decodekit.sampling.named import Processors, listed
+from decodekit.speculation.proposer import Speculate
+from decodekit.strategy.searching import Searching, faults_of_guesses
+
+if TYPE_CHECKING:
+    from decodekit.generation.search import SearchCall
+    from decodekit.models.causal_lm import CausalLM
+
+
+@dataclass(frozen=True)
+class ContrastiveSearch(Searching):
+    """The token that is likely and unlike everything before it, of the `top_k` likeliest. Nothing is drawn.
+
+    Processors and the constraint's mask come before the candidates are chosen, so that all candidates may come; where
+    one token is left, it is taken without a comparison. Needs a model that shows its last layer
+    (`models.layers.HiddenStates`); each prompt has `top_k` rows of the cache.
+
+    Args:
+        top_k: how many candidates; 1 is greedy decoding.
+        penalty_alpha: weight of the largest cosine similarity against that of the probability, from 0 (greedy decoding)
+            to 1.
+        processors: change the probabilities first.
+        speculate: None. A draft has no hidden states to compare with.
+
+    Raises:
+        OptionError: with all options that are out of range or in conflict.
+    """
+
+    name: ClassVar[str] = "contrastive"
+
+    top_k: int = 4
+    penalty_alpha: float = 0.6
+    processors: Processors = ()
+    speculate: InitVar[Speculate] = None
+
+    def __post_init__(self, speculate: Speculate) -> None:
+        faults: list[DecodekitError] = []
+        if not is_count(self.top_k):
+            faults.append(OptionError(f"top_k={self.top_k!r} is not an integer from 1 on", at="top_k"))
+        if not is_number(self.penalty_alpha) or not 0 <= self.penalty_alpha <= 1:
+            cause = f"penalty_alpha={self.penalty_alpha!r} is not a number from 0 to 1"
+            faults.append(OptionError(cause, at="penalty_alpha"))
+        listed(self.processors, faults)
+        why = "contrastive search cannot speculate: each token is compared with candidates beside it"
+        raise_faults([*faults, *faults_of_guesses(speculate, why)])
+
+    @cached_property
+    def pipeline(self) -> Pipeline:
+        """The processors."""
+        return Pipeline(listed(self.processors, []))
+
+    @property
+    def num_candidates(self) -> int:
+        """How many tokens are compared; 1 where no comparison can change the likeliest."""
+        return self.top_k if self.penalty_alpha > 0 else 1
+
+    def policy(self, model: CausalLM, settings: Settings) -> ContrastiveRows:
+        """A row for each candidate.
+
+        Raises:
+            ModelError: the model does not show its layers.
+        """
+        if not isinstance(model, HiddenStates):
+            raise _without_states(model)
+        return ContrastiveRows(model, settings, self.num_candidates, self.penalty_alpha, f"top_k={self.top_k}")
+
+    def refusals(self, call: SearchCall) -> Iterator[DecodekitError]:
+        """Options that contrastive search does not have, and models that it cannot use."""
+        if call.model is not None and not isinstance(call.model, HiddenStates):
+            yield _without_states(call.model)
+        yield from call.unsupported(
+            "contrastive search",
+            closing="bounds on lengths in the constraint",
+            canonical="tokens are compared one by one",
+            rollbacks="here: what a guard refuses is no candidate",
+        )
+
+
+def _without_states(model: CausalLM) -> ModelError:
+    return ModelError(
+        f"{type(model).__name__} does not show its hidden states, which contrastive search compares",
+        at="strategy",
+        hint="a model of transformers, or models.layers.HiddenStates implemented for it",
+    )

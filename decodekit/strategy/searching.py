@@ -1,0 +1,55 @@
+"""What strategies have in common whose prompts are decoded by a search of their own, such as beams."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from decodekit.errors import DecodekitError, OptionError
+from decodekit.generation.driver import Driver, Policy
+from decodekit.generation.settings import NoiseKeys, Settings
+from decodekit.sampling import Candidates, greedy
+from decodekit.speculation.proposer import Proposer, Speculate
+from decodekit.strategy.base import Strategy
+
+if TYPE_CHECKING:
+    from decodekit.generation.results import Update
+    from decodekit.generation.sequence import Request
+    from decodekit.models.causal_lm import CausalLM
+
+
+class Searching(Strategy):
+    """A strategy with a `generation.search.Search`: a prompt has several rows, and a policy says what they do."""
+
+    @abstractmethod
+    def policy(self, model: CausalLM, settings: Settings) -> Policy[Any]:
+        """What the rows of a prompt do.
+
+        Raises:
+            ModelError: the model lacks what the search needs.
+        """
+
+    def decode(
+        self, model: CausalLM, settings: Settings, num_prompts: int, requests: Iterable[Request | DecodekitError]
+    ) -> Iterator[Update]:
+        """Search the prompts of a stream; see `generation.search.Search`."""
+        return Driver(self.policy(model, settings), num_prompts, requests).run()
+
+    @property
+    def proposer(self) -> Proposer | None:
+        """None: nobody guesses ahead."""
+        return None
+
+    def select(self, scores: Tensor | Candidates, keys: NoiseKeys, /) -> Tensor:
+        """The likeliest token of each row alone, which is what one hypothesis would take."""
+        return greedy(scores if isinstance(scores, Tensor) else scores.dense())
+
+
+def faults_of_guesses(speculate: Speculate, why: str) -> Iterator[DecodekitError]:
+    """The fault of a proposer given to a search, which none can use."""
+    if speculate is not None:
+        hint = 'no speculate=, or strategy="greedy"'
+        yield OptionError(why, at="speculate", hint=hint)

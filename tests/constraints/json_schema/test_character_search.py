@@ -1,0 +1,212 @@
+"""Emptiness of string languages by characters, against the search by bytes and against counting texts."""
+
+import random
+
+import pytest
+
+from decodekit.constraints.json_schema.strings import character_search, patterns, text
+from decodekit.constraints.json_schema.strings.character_derivatives import row
+from decodekit.constraints.language import ir
+from decodekit.constraints.language import node as nodes
+from decodekit.constraints.language.node import Node
+from decodekit.errors import ResourceLimitError
+
+PATTERNS = [
+    "^a*$", "a", "[^a]", "^[ab]{2,4}$", "^(a|bc)*$", "(?=.*b)a", "^(?!ab)", r"\\", '"', r"^[\u0000-\u001f]$", "é|ü",
+    r"[\u0800-\uffff]", "^.{3}$", r"\bab\b", "^a(b|c|de)f?$", r"\d+-", "😀",
+    "^(a|b|cd)$", r"^[^\x00-\x7f]+$", "(?<!a)b",
+]  # fmt: skip
+LANGUAGES = [
+    *(patterns.search_language(pattern, at="#") for pattern in PATTERNS),
+    *(text.words(["a", "ab", "é", '"x', "\\"]), text.words(["b", "😀"])),
+    *(text.length(2, 3), text.length(0, 1), text.length(5, None)),
+]
+BEGINNINGS = [b"", b"", b"", b"a", b"ab", b"\\", b"\\u00", b"\xc3", b"\xf0\x9f"]
+
+
+def by_bytes(node: Node, monkeypatch: pytest.MonkeyPatch) -> bool:
+    with monkeypatch.context() as patch:
+        patch.setattr(nodes, "deciders", [])
+        nodes._emptiness.clear()
+        answer = node.is_empty
+        nodes._emptiness.clear()
+    return answer
+
+
+def random_language(rng: random.Random) -> Node:
+    languages = rng.sample(LANGUAGES, rng.randint(1, 4))
+    return text.meet(*(node if rng.random() < 0.6 else text.without(text.BODY, node) for node in languages))
+
+
+def test_against_the_search_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = random.Random(5)
+    answers: list[bool] = []
+    for _ in range(400):
+        node = random_language(rng)
+        for byte in rng.choice(BEGINNINGS):
+            node = node.derivative(byte)
+        if not isinstance(node, ir.Both):
+            continue
+        fast = character_search.is_empty(node)
+        if fast is None:
+            continue
+        try:
+            assert fast == by_bytes(node, monkeypatch), node
+        except ResourceLimitError:
+            continue
+        answers.append(fast)
+    assert answers.count(True) > 20 and answers.count(False) > 20
+
+
+def test_what_begins_inside_a_character_is_left_to_bytes() -> None:
+    node = text.meet(patterns.search_language("^[a-cé]", at="#"), patterns.search_language("[^b]$", at="#"))
+    assert character_search.is_empty(node) is False
+    for beginning in (b"\\", b"\\u", b"\\u00", b"\\u006", b"\xc3"):
+        inside = node
+        for byte in beginning:
+            inside = inside.derivative(byte)
+        assert character_search.is_empty(inside) is None and not inside.is_empty
+    assert (
+        character_search.is_empty(ir.both(ir.repeat(ir.byte_set(b"ab")), ir.complement(ir.literal(b"a")))) is None
+    )  # no JSON
+    assert character_search.is_empty(ir.complement(ir.literal(b"a"))) is None
+
+
+def test_counting(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = random.Random(7)
+    num_finite = 0
+    for _ in range(150):
+        node, limit = random_language(rng), rng.choice([1, 5, 1000])
+        fast = character_search.num_texts(node, limit)
+        assert fast is not None
+        with monkeypatch.context() as patch:
+            patch.setattr(character_search, "_num_spelled", lambda body, limit: None)
+            assert fast == character_search.num_texts(node, limit), node
+        num_finite += 0 < fast < limit
+    assert num_finite > 5
+
+
+@pytest.mark.parametrize(
+    ("asked", "excluded", "empty"),
+    [
+        (["^[a-z]+$", "^.{40}$"], ["^a", "[b-z]$"], False),
+        (["^[a-z]+$", "^.{40}$", "^a"], ["[a-z]$"], True),
+        (["^(a|b)*a(a|b){6}$", "^(a|b)*b(a|b){6}$"], [], True),
+        (["aa", "bb", "cc", "^[abc]{5}$"], [], True),
+        (["aa", "bb", "cc", "^[abc]{6}$"], [], False),
+        ([r"^(?!.*://)(?=.{1,255}$)((.{1,63}\.){1,127}(?![0-9]*$)[a-z0-9-]+\.?)$"], ["z$"], False),
+        (['^"', r"\\$"], ["^.{0,2}$"], False),
+        (["^\u0001?$"], ["^$", "[^a]"], True),
+    ],
+)
+def test_by_hand(asked: list[str], excluded: list[str], empty: bool) -> None:
+    node = text.BODY
+    for pattern in asked:
+        node = text.meet(node, patterns.search_language(pattern, at="#"))
+    for pattern in excluded:
+        node = text.without(node, patterns.search_language(pattern, at="#"))
+    assert character_search.is_empty(node) is empty and node.is_empty is empty
+
+
+def test_bounds_on_the_length() -> None:
+    even = patterns.search_language("^(..)*$", at="#")
+    assert character_search.is_empty(text.meet(even, text.length(3, 3))) is True
+    assert character_search.is_empty(text.meet(even, text.length(3, 4))) is False
+    assert character_search.is_empty(text.meet(even, text.length(10_001, 10_001))) is True
+    assert character_search.is_empty(text.meet(even, text.length(10_001, None))) is False
+    assert character_search.num_texts(text.meet(text.words(["a", "bb", "cc"]), text.length(2, None)), 10) == 2
+
+
+def test_what_lost_a_condition_needs_no_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All letters somewhere: behind each of them lies a state with one condition less, of 2**16 states."""
+    letters = "abcdefghijklmnop"
+    node = text.meet(*(patterns.search_language(letter, at="#") for letter in letters))
+    assert character_search.is_empty(node) is False
+
+    def search(*asked: object) -> bool:
+        raise RecursionError("a search")
+
+    monkeypatch.setattr(character_search, "_dive", search)
+    answers = [character_search.is_empty(node.derivative(ord(letter))) for letter in letters]
+    assert answers == [False] * len(letters)
+    with pytest.raises(RecursionError, match="a search"):  # one condition more is another question
+        character_search.is_empty(text.meet(node, patterns.search_language("q", at="#")))
+
+
+def lengths(steps: tuple[int, ...], most: int) -> set[int]:
+    """Sums of the steps, up to a bound."""
+    found = {0}
+    for length in range(1, most + 1):
+        if any(length - step in found for step in steps):
+            found.add(length)
+    return found
+
+
+def test_long_texts() -> None:
+    """Lengths that are sums of steps, in common to several patterns: against the sums themselves."""
+    rng = random.Random(11)
+    answers: list[bool] = []
+    for _ in range(120):
+        many = [tuple(rng.sample(range(2, 9), rng.randint(1, 2))) for _ in range(rng.randint(1, 3))]
+        least = rng.choice([3, 40, 700, 3000])
+        most = least + rng.choice([0, 1, 2, 5])
+        node = text.length(least, most)
+        for steps in many:
+            body = "|".join(f"[a-c]{{{step}}}" for step in steps)
+            node = text.meet(node, patterns.search_language(f"^({body})*$", at="#"))
+        expected = not any(all(length in lengths(steps, most) for steps in many) for length in range(least, most + 1))
+        assert character_search.is_empty(node) == expected, (many, least, most)
+        answers.append(expected)
+    assert answers.count(True) > 20 and answers.count(False) > 20
+
+
+@pytest.mark.parametrize(
+    ("pattern", "least", "most", "empty"),
+    [
+        ("^a*$", 10**12, None, False),
+        ("^(aa)*$", 10**12 + 1, None, False),
+        ("^(aa)*$", 10**12 + 1, 10**12 + 1, True),
+        ("^(aa)*$", 10**12 + 1, 10**12 + 2, False),
+        ("^b?(a{7})*$", 10**9 + 3, 10**9 + 7, True),  # 10**9 + 1 is a multiple of 7
+        ("^b?(a{7})*$", 10**9 + 3, 10**9 + 8, False),
+        ("^a{0,1000}$", 1001, None, True),
+        ("^(a|b){900}(c{50})*$", 10**9, 10**9, False),
+    ],
+)
+def test_texts_that_go_round(pattern: str, least: int, most: int | None, empty: bool) -> None:
+    assert (
+        character_search.is_empty(text.meet(patterns.search_language(pattern, at="#"), text.length(least, most)))
+        is empty
+    )
+
+
+def test_patterns_against_each_other() -> None:
+    """Sets of 2**n remainders, but a text is near: the first letter that all patterns can use is taken at once."""
+    asked = [patterns.search_language(f"^(a|b)*a(a|b){{{n}}}$", at="#") for n in range(5, 18)]
+    work = character_search._Work(0)
+    state, least, most = character_search._start(text.meet(*asked))
+    for letter in "abbabaaabbbbabababba":  # and from wherever one stands
+        assert state is not None and character_search._has_word(state, least, most, work)
+        state = after_letter(state, letter)
+    assert work.max_states - work.num_states < 600
+
+
+def after_letter(state: character_search._State, letter: str) -> character_search._State | None:
+    """Where a state leads by one letter, each condition by itself."""
+    targets = [next((t for low, high, t in row(node) if low <= ord(letter) <= high), None) for node in [*state[0]]]
+    return character_search._after(state, tuple(targets))
+
+
+def test_too_many_states(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(character_search, "MAX_STATES", 50)
+    node = text.meet(
+        patterns.search_language("^[ab]*a[ab]{8}$", at="#"), patterns.search_language("^[ab]*b[ab]{8}$", at="#")
+    )
+    with pytest.raises(ResourceLimitError, match="50 states"):
+        character_search.is_empty(node)
+    monkeypatch.setattr(character_search, "MAX_STATES", 10_000)
+    monkeypatch.setattr(character_search, "MAX_PARTS", 500)
+    with pytest.raises(ResourceLimitError, match="states are needed"):
+        character_search.is_empty(node)
+    monkeypatch.setattr(character_search, "MAX_PARTS", 10_000)
+    assert character_search.is_empty(node)
