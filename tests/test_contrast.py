@@ -302,7 +302,7 @@ def test_models_without_layers_are_refused_with_all_other_faults() -> None:
         toy.generate("a", strategy=dk.Greedy(contrast=dk.DoLa()))
     with pytest.raises(DecodekitError) as caught:
         toy.generate("a", strategy=dk.Greedy(contrast=dk.DoLa()), max_new_tokens=0, on_error="never")
-    assert [fault.at for fault in caught.value.faults] == ["max_new_tokens", "contrast", "on_error"]  # type: ignore[attr-defined]
+    assert [fault.at for fault in caught.value.faults] == ["contrast", "max_new_tokens", "on_error"]  # type: ignore[attr-defined]
     with pytest.raises(ModelError, match="MambaForCausalLM does not show"):
         llm("mamba").generate("a", strategy=dk.Greedy(contrast=dk.DoLa()))
 

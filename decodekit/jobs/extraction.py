@@ -108,7 +108,7 @@ class ExtractionOptions:
                 at="strategy",
                 hint='num_return_sequences=1, or strategy="best-of", which chooses one',
             )
-        given: object = strategy  # a search may be a strategy by registration, which types do not see
+        given: object = strategy  # the type of a strategy does not say that it may be a search
         if isinstance(given, Search):
             call = SearchCall(None, True, self.on_length, self.fast_forward, self.max_rollbacks)
             raise_faults(list(given.refusals(call)))

@@ -212,7 +212,7 @@ def _tokens_taken_unseen(call: GenerateCall) -> Faults:
 
 
 def _search(call: GenerateCall) -> Faults:
-    search: object = call.strategy  # a search may be a strategy by registration, which types do not see
+    search: object = call.strategy  # the type of a strategy does not say that it may be a search
     if isinstance(search, Search):
         yield from search.refusals(
             SearchCall(

@@ -75,7 +75,7 @@ class Plan:
         assert strategy is not None
         grammar = compile(as_constraint(call.constraint), vocabulary) if call.is_constrained else None
         _check_compiled(call, grammar)
-        given: object = strategy  # a search may be a strategy by registration, which types do not see
+        given: object = strategy  # the type of a strategy does not say that it may be a search
         choice = given if isinstance(given, Choice) else None
         search = given if isinstance(given, Search) else None
         return cls(

@@ -23,11 +23,10 @@ from decodekit.sampling.watermark import Watermark
 from decodekit.speculation.proposer import Speculate
 from decodekit.speculation.verification import Verify
 from decodekit.strategy.base import Strategy
-from decodekit.strategy.beam import Beam
 
 OnLength: TypeAlias = Literal["error", "return", "close"]
 OnError: TypeAlias = Literal["return", "raise"]
-StrategyLike: TypeAlias = str | Strategy | Beam | Processors
+StrategyLike: TypeAlias = str | Strategy | Processors
 Seeds: TypeAlias = int | Iterable[int] | None
 
 

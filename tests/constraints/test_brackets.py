@@ -6,7 +6,7 @@ import pytest
 
 from decodekit.constraints import JsonSchema, compile
 from decodekit.constraints.engine.bitmask import allocate_bitmask, ids_from_bitmask
-from decodekit.constraints.matching.brackets import ClosingTokens, Place
+from decodekit.constraints.matching.brackets import ClosingTokens, Nesting
 from decodekit.constraints.matching.guarded_matcher import GuardedMatcher
 from tests.reference.vocabularies import byte_vocabulary
 
@@ -36,25 +36,25 @@ SCHEMA = {"type": ["array", "object", "string"], "uniqueItems": True, "items": I
 @pytest.mark.parametrize(
     ("text", "place"),
     [
-        (b"", Place(0, 0)),
-        (b'{"a', Place(1, 1)),
-        (b'[{"]}', Place(1, 2)),
-        (b'["\\', Place(2, 1)),
-        (b'["\\"', Place(1, 1)),
-        (b'["\\\\"', Place(0, 1)),
-        (b'{"a":[1,2],"', Place(1, 1)),
-        ('["é'.encode()[:-1], Place(1, 1)),
+        (b"", Nesting(0, 0)),
+        (b'{"a', Nesting(1, 1)),
+        (b'[{"]}', Nesting(1, 2)),
+        (b'["\\', Nesting(2, 1)),
+        (b'["\\"', Nesting(1, 1)),
+        (b'["\\\\"', Nesting(0, 1)),
+        (b'{"a":[1,2],"', Nesting(1, 1)),
+        ('["é'.encode()[:-1], Nesting(1, 1)),
     ],
 )
-def test_places(text: bytes, place: Place) -> None:
-    assert Place().after(text) == place
+def test_places(text: bytes, place: Nesting) -> None:
+    assert Nesting().after(text) == place
     middle = len(text) // 2
-    assert Place().after(text[:middle]).after(text[middle:]) == place
+    assert Nesting().after(text[:middle]).after(text[middle:]) == place
 
 
 def test_tokens_by_place() -> None:
     def at(mode: int, depth: int) -> set[bytes]:
-        return {VOCABULARY.token_bytes[token] or b"" for token in ClosingTokens(VOCABULARY).at(Place(mode, depth))}
+        return {VOCABULARY.token_bytes[token] or b"" for token in ClosingTokens(VOCABULARY).at(Nesting(mode, depth))}
 
     assert at(0, 0) == {b"[]", b"{}", b"[[]]"}
     assert at(0, 1) == {b"]", b"}", b"1]", b'""]'}
@@ -98,8 +98,8 @@ def test_rollback_and_forks_keep_the_place() -> None:
     fork = matcher.fork()
     assert isinstance(fork, GuardedMatcher)
     matcher.rollback(4)
-    assert matcher._places[-1] == Place().after(matcher.text) == Place(1, 2)
+    assert matcher._places[-1] == Nesting().after(matcher.text) == Nesting(1, 2)
     assert all(fork.accept(byte) for byte in b'"},{')
-    assert fork._places[-1] == Place(0, 2)
+    assert fork._places[-1] == Nesting(0, 2)
     assert fork.refusal(ord("}")) is None and fork.accept(ord("}"))
     assert fork.refusal(ord("]")) is not None and not fork.accept(ord("]"))

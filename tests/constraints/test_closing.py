@@ -114,7 +114,7 @@ def fewest_bytes(matcher: GrammarMatcher, limit: int) -> int | None:
     for length in range(limit + 1):
         if any(state.is_accepting for state in layer):
             return length
-        after = {matcher.unfolding.step(state, byte) for state in layer for byte in range(256)}
+        after = {matcher.recogniser.step(state, byte) for state in layer for byte in range(256)}
         layer = {state for state in after if state is not None} - seen
         seen |= layer
     return None

@@ -143,7 +143,7 @@ def test_all_tokens_at_once_lead_where_each_leads(pattern: str) -> None:
     matcher = compile(Regex(pattern), vocabulary).matcher()
     assert isinstance(matcher, GrammarMatcher)
     while True:
-        tokens, numbers, states = TokenBytes(vocabulary).after(matcher.unfolding, matcher.state)
+        tokens, numbers, states = TokenBytes(vocabulary).after(matcher.recogniser, matcher.state)
         found = {int(token): states[number] for token, number in zip(tokens, numbers, strict=True)}
         for token, data in enumerate(vocabulary.token_bytes):
             expected = matcher.after(matcher.state, token) if data else None

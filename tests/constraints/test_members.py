@@ -11,6 +11,7 @@ from typing import Any
 import jsonschema
 import pytest
 
+from decodekit.constraints.author import members
 from decodekit.constraints.author.members import complete, sample_text, sample_texts
 from decodekit.constraints.composition.choices import Choices
 from decodekit.constraints.composition.guarded import Guarded
@@ -127,6 +128,13 @@ def test_short_and_deep_members_occur(constraint: Constraint) -> None:
     assert len(set(found)) > 50
     lengths = sorted(map(len, found))
     assert lengths[0] <= 10 and lengths[-1] >= 60
+
+
+def test_without_room_only_the_cheapest_ways_are_left() -> None:
+    """A word may take more than there was; found: a square root of what is below 0."""
+    for room in (-100.0, -16.0, -3.0, 0.0):
+        assert [members._weight(extra, room) for extra in (0, 1, 50)] == [1.0, 0.0, 0.0]
+    assert members._weight(1, 5.0) > members._weight(30, 5.0) > 0
 
 
 @pytest.mark.parametrize("constraint", [JsonSchema(TREE), Regex("[a-z]+( [a-z]+)*"), SUMS])

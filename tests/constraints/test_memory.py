@@ -168,13 +168,13 @@ def test_answers_are_accounted_for() -> None:
         assert matcher.accept(VOCABULARY.token_bytes.index(bytes([byte])))
         places.append(matcher.fork())
     grammar.matcher()
-    before, states = grammar.num_bytes, grammar._unfolding.num_states
+    before, states = grammar.num_bytes, grammar._recogniser.num_states
     for place in places:
         place.forced_text()
         place.completion()
     grammar.matcher()
-    assert grammar.num_bytes >= before + 300 * len(set(grammar._unfolding._following_bytes)) > before
-    assert grammar.num_bytes - before > 1300 * (grammar._unfolding.num_states - states)
+    assert grammar.num_bytes >= before + 300 * len(set(grammar._recogniser._following_bytes)) > before
+    assert grammar.num_bytes - before > 1300 * (grammar._recogniser.num_states - states)
 
 
 def test_accounts() -> None:

@@ -16,7 +16,7 @@ from decodekit.constraints.composition.tags import Reasoned, Tag, Tagged
 from decodekit.constraints.constraint import Constraint
 from decodekit.constraints.engine.automaton import shared_automaton
 from decodekit.constraints.engine.bitmask import allocate_bitmask, ids_from_bitmask
-from decodekit.constraints.engine.recogniser import Unfolding
+from decodekit.constraints.engine.recogniser import Recogniser
 from decodekit.constraints.explain.special_names import readings
 from decodekit.constraints.grammar import Grammar
 from decodekit.constraints.matching.guarded_matcher import GuardedMatcher
@@ -316,20 +316,20 @@ def test_a_text_is_read_in_any_way_that_leads_on() -> None:
     for number in range(300):
         constraint = constraints[number % len(constraints)]
         text = "".join(rng.choice("ab") for _ in range(rng.randint(0, 8)))
-        unfolding = Unfolding(constraint.root(), shared_automaton())
+        recogniser = Recogniser(constraint.root(), shared_automaton())
         names = [(name.encode(), spelling(name)) for name in ("ab", "aba")]
-        found = readings(unfolding, text, {"ab", "aba"})
+        found = readings(recogniser, text, {"ab", "aba"})
         longest = max(
             length
             for length in range(len(text) + 1)
             for path in every_path(text[:length].encode(), names)
-            if unfolding.read(unfolding.root, path) is not None
+            if recogniser.read(recogniser.root, path) is not None
         )
         assert {reading.end for reading in found} == {longest}
         for reading in found:
-            assert unfolding.read(unfolding.root, reading.path) is reading.state
+            assert recogniser.read(recogniser.root, reading.path) is reading.state
             assert with_names(reading.path) == text[:longest].encode()
-        states = [unfolding.read(unfolding.root, path) for path in every_path(text[:longest].encode(), names)]
+        states = [recogniser.read(recogniser.root, path) for path in every_path(text[:longest].encode(), names)]
         assert {reading.state for reading in found} == {state for state in states if state is not None}
         is_whole = longest == len(text) and any(state.is_accepting for state in states if state is not None)
         assert explain(constraint, text).is_allowed == is_whole

@@ -9,7 +9,7 @@ import pytest
 from decodekit.constraints.author.members import sample_text
 from decodekit.constraints.constraint import Constraint
 from decodekit.constraints.engine.automaton import shared_automaton
-from decodekit.constraints.engine.recogniser import Unfolding
+from decodekit.constraints.engine.recogniser import Recogniser
 from decodekit.constraints.explain import trace
 from decodekit.constraints.explain.trace import Trace
 from decodekit.constraints.grammar.grammar import Grammar
@@ -23,10 +23,10 @@ GRAMMARS: list[Constraint] = [Grammar(name) for name in ("arithmetic", "json", "
 
 def engine(constraint: Constraint, data: bytes) -> tuple[int, bool]:
     """How far the engine reads, and whether the text may end there."""
-    unfolding = Unfolding(constraint.root(), shared_automaton())
-    state, count = unfolding.root, 0
+    recogniser = Recogniser(constraint.root(), shared_automaton())
+    state, count = recogniser.root, 0
     for byte in data:
-        following = unfolding.step(state, byte)
+        following = recogniser.step(state, byte)
         if following is None:
             break
         state, count = following, count + 1

@@ -26,7 +26,7 @@ from typing import Final, TypeVar
 from decodekit.constraints.completion.closing import Completions
 from decodekit.constraints.constraint import Constraint, Refusal
 from decodekit.constraints.engine.automaton import shared_automaton
-from decodekit.constraints.engine.recogniser import Unfolding
+from decodekit.constraints.engine.recogniser import Recogniser
 from decodekit.constraints.explain.explanation import Explanation, as_bytes, explain_refusal
 from decodekit.constraints.explain.special_names import readings
 from decodekit.constraints.explain.trace import Thread, Trace
@@ -67,8 +67,8 @@ def explain(constraint: object, text: str) -> Explanation:
         ConstraintError: the constraint is malformed or not satisfiable.
     """
     rule = as_constraint(constraint)
-    unfolding, _ = _engine(rule)
-    found = readings(unfolding, text, rule.special_tokens())[0].explain(unfolding)
+    recogniser, _ = _engine(rule)
+    found = readings(recogniser, text, rule.special_tokens())[0].explain(recogniser)
     refusal = _refusal(rule, as_bytes(text)) if found.is_allowed else None
     return found if refusal is None else explain_refusal(refusal, len(text))
 
@@ -89,10 +89,10 @@ def complete(constraint: object, prefix: str = "") -> str:
         ConstraintError: the constraint is malformed or not satisfiable, or no text was found within bounds.
     """
     rule = as_constraint(constraint)
-    unfolding, completions = _engine(rule)
-    ways = readings(unfolding, prefix, rule.special_tokens())
+    recogniser, completions = _engine(rule)
+    ways = readings(recogniser, prefix, rule.special_tokens())
     if not ways[0].is_whole:
-        raise OptionError(f"no text begins so: {ways[0].explain(unfolding)}", at="prefix")
+        raise OptionError(f"no text begins so: {ways[0].explain(recogniser)}", at="prefix")
     paths = [way.path for way in ways]
     wholes = [path + completions.text(way.state) for path, way in zip(paths, ways, strict=True)]
     shortest = min(range(len(wholes)), key=lambda number: len(wholes[number]))
@@ -153,18 +153,18 @@ def _random(rule: Constraint, rng: random.Random, size: int, prefix: bytes, num:
 
 
 def _walks(rule: Constraint, rng: random.Random, size: int, prefix: bytes) -> Iterator[bytes]:
-    unfolding, completions = _engine(rule)
+    recogniser, completions = _engine(rule)
     for attempt in count():  # what a guard refused may be too small
         room = len(prefix) + rng.expovariate(1) * size + attempt
-        yield _Walk(completions, rng, room).text(unfolding.root_frame, prefix)
+        yield _Walk(completions, rng, room).text(recogniser.root_frame, prefix)
 
 
 @lru_cache(maxsize=8)
-def _engine(rule: Constraint) -> tuple[Unfolding, Completions]:
+def _engine(rule: Constraint) -> tuple[Recogniser, Completions]:
     """What reads the texts of a constraint; a vocabulary need not have its special tokens."""
-    unfolding = Unfolding(rule.root(), shared_automaton())
-    check_satisfiable(rule, unfolding)
-    return unfolding, Completions(unfolding, byte_vocabulary())
+    recogniser = Recogniser(rule.root(), shared_automaton())
+    check_satisfiable(rule, recogniser)
+    return recogniser, Completions(recogniser, byte_vocabulary())
 
 
 @on_shortage
@@ -386,6 +386,8 @@ def _weight(extra: int, room: float) -> float:
     """The weight of a way that needs so many bytes more than the cheapest."""
     if extra <= 0:
         return 1.0
+    if room <= 0:  # a word took more than there was
+        return 0.0
     return math.sqrt(1 + room / _LONG) * math.exp(min(extra, _LIKED) / 4 * max(1 - extra / room, -100.0))
 
 

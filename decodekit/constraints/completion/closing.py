@@ -42,7 +42,7 @@ from decodekit.constraints.completion.witness_search import (
 )
 from decodekit.constraints.engine.configurations import Configuration, State
 from decodekit.constraints.engine.division import NONE, division_of
-from decodekit.constraints.engine.recogniser import Unfolding
+from decodekit.constraints.engine.recogniser import Recogniser
 from decodekit.constraints.language.shortest import ANY_BYTE
 from decodekit.constraints.network import Frame
 from decodekit.errors import ResourceLimitError
@@ -79,10 +79,10 @@ class _Outside:
 
 
 class Completions:
-    """The short completions of the states of one unfolding over one vocabulary.
+    """The short completions of the states of one recogniser over one vocabulary.
 
     Args:
-        unfolding: the states.
+        recogniser: the states.
         vocabulary: the tokens.
         left_out: tokens that no completion has.
         of_any_bytes: the completions with all tokens, where some are left out: what cannot be written in the bytes that
@@ -94,12 +94,12 @@ class Completions:
 
     def __init__(
         self,
-        unfolding: Unfolding,
+        recogniser: Recogniser,
         vocabulary: Vocabulary,
         left_out: frozenset[int] = NONE,
         of_any_bytes: Completions | None = None,
     ) -> None:
-        self._unfolding = unfolding
+        self._recogniser = recogniser
         self._division = division_of(vocabulary, left_out)
         self._has_left_out = bool(left_out)
         self._frames: dict[Frame, bytes | None] = {}
@@ -113,7 +113,7 @@ class Completions:
         """A shortest completion in bytes of `state`."""
         known = self._texts.get(state)
         if known is None:
-            with self._unfolding.automaton.lock:
+            with self._recogniser.automaton.lock:
                 try:
                     known = b"" if state.is_accepting else self._shortest(state)
                 except ResourceLimitError:
@@ -159,7 +159,7 @@ class Completions:
 
     def least(self, frame: Frame) -> bytes | None:
         """A shortest text of a frame; None if it has none."""
-        with self._unfolding.automaton.lock:
+        with self._recogniser.automaton.lock:
             return self._least(frame, Effort(self._lexemes))
 
     @property
@@ -186,9 +186,9 @@ class Completions:
         outside = self._outside(stack, effort)
         if outside is None:
             return best
-        unfolding = self._unfolding
-        reader, node = unfolding.readers[number], unfolding.automaton.node(lexical)
-        frame = unfolding.frames[reader.frame]
+        recogniser = self._recogniser
+        reader, node = recogniser.readers[number], recogniser.automaton.node(lexical)
+        frame = recogniser.frames[reader.frame]
         for length, words in enumerate(lexeme_words(frame, node, reader.permitted, text, NUM_ALIKE, effort)):
             if best is not None and length + outside.length > len(best):
                 break
@@ -204,7 +204,7 @@ class Completions:
 
     def _outside(self, stack: int, effort: Effort) -> _Outside | None:
         """A shortest word for all the frames of a stack; None if there is none."""
-        stacks, known = self._unfolding.stacks, self._outsides
+        stacks, known = self._recogniser.stacks, self._outsides
         agenda = [stack]  # no recursion: stacks may be deep
         while agenda:
             current = agenda[-1]
@@ -221,7 +221,7 @@ class Completions:
             best: _Outside | None = None
             for top in tops:
                 below = known[int(stacks.parent[top])] if top else None
-                word = self._least(self._unfolding.frames[int(stacks.frame[top])], effort) if top else b""
+                word = self._least(self._recogniser.frames[int(stacks.frame[top])], effort) if top else b""
                 if word is None or (top and below is None):
                     continue
                 one = _Outside(word, below)
@@ -274,7 +274,7 @@ class Completions:
         return () if not text else None
 
     def _completes(self, state: State, text: bytes) -> bool:
-        end = self._unfolding.read(state, text)
+        end = self._recogniser.read(state, text)
         return end is not None and end.is_accepting
 
 

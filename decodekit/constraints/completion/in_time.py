@@ -32,7 +32,7 @@ from decodekit.constraints.engine.bitmask import bitmask_from_ids, ids_from_bitm
 from decodekit.constraints.engine.configurations import Configuration, State
 from decodekit.constraints.engine.division import NONE
 from decodekit.constraints.engine.masks import Masks
-from decodekit.constraints.engine.recogniser import Unfolding
+from decodekit.constraints.engine.recogniser import Recogniser
 from decodekit.constraints.engine.successors import successor, token_bytes_of
 from decodekit.constraints.engine.token_index import NO_NODES, WayOut, all_tokens
 from decodekit.constraints.language.shortest import shortest_word
@@ -79,15 +79,15 @@ class TokenClass:
 
 
 class InTime:
-    """Which tokens leave enough time, for the states of one unfolding over one vocabulary. Thread-safe.
+    """Which tokens leave enough time, for the states of one recogniser over one vocabulary. Thread-safe.
 
     Args:
-        unfolding, masks, completions: of the grammar.
+        recogniser, masks, completions: of the grammar.
         vocabulary: its tokens.
     """
 
-    def __init__(self, unfolding: Unfolding, masks: Masks, completions: Completions, vocabulary: Vocabulary) -> None:
-        self._unfolding, self._masks = unfolding, masks
+    def __init__(self, recogniser: Recogniser, masks: Masks, completions: Completions, vocabulary: Vocabulary) -> None:
+        self._recogniser, self._masks = recogniser, masks
         self._vocabulary = vocabulary
         self._completions: OrderedDict[frozenset[int], Completions] = OrderedDict({NONE: completions})
         self._index = all_tokens(vocabulary).whole
@@ -111,10 +111,10 @@ class InTime:
 
     def ends_within(self, num_tokens: int, state: State, token: int, left_out: frozenset[int]) -> bool:
         """Whether `token` is allowed and a completion of the text after it has at most so many tokens."""
-        target = successor(self._unfolding, self._vocabulary, state, token)
+        target = successor(self._recogniser, self._vocabulary, state, token)
         if target is None or num_tokens < 0:
             return False
-        if target.is_accepting or target is self._unfolding.ended:
+        if target.is_accepting or target is self._recogniser.ended:
             return True
         return self._without(left_out).are_enough(num_tokens, target)
 
@@ -148,7 +148,7 @@ class InTime:
             *_, current, tokens = heapq.heappop(agenda)
             for one in self.classes(current):
                 token = one.first_without(forbidden)
-                target = None if token is None else successor(self._unfolding, self._vocabulary, current, token)
+                target = None if token is None else successor(self._recogniser, self._vocabulary, current, token)
                 if token is None or target is None or target in seen:
                     continue
                 seen.add(target)
@@ -165,7 +165,7 @@ class InTime:
         found = self._completions.get(left_out)
         if found is None:
             usual = self._completions[NONE]
-            found = Completions(self._unfolding, self._vocabulary, left_out, usual)
+            found = Completions(self._recogniser, self._vocabulary, left_out, usual)
             self._completions[left_out] = found
             while len(self._completions) > _MAX_SETS:
                 self._completions.popitem(last=False)
@@ -176,7 +176,7 @@ class InTime:
         """The allowed tokens of a state in classes, those of the end of the text aside."""
         known = self._classes.get(state)
         if known is None:
-            with self._unfolding.automaton.lock:
+            with self._recogniser.automaton.lock:
                 known = self._classes[state] = tuple(self._make(state))
                 while len(self._classes) > MAX_STATES:
                     self._classes.popitem(last=False)
@@ -227,7 +227,7 @@ class InTime:
         """The tokens inside a lexeme by the shortest word that is left of it, int32 [words] each."""
         known = self._inside.get(lexical)
         if known is None:
-            automaton = self._unfolding.automaton
+            automaton = self._recogniser.automaton
             reached = self._index.reached(automaton, lexical)
             tokens = np.flatnonzero(reached)
             targets = reached[tokens]
@@ -247,7 +247,7 @@ class InTime:
 
     def _rest_of(self, lexical: int) -> Hashable:
         """What makes two states of a lexeme as good as one another: the shortest word, if it ends in one way alone."""
-        node = self._unfolding.automaton.nodes[lexical]
+        node = self._recogniser.automaton.nodes[lexical]
         return lexical if node is None or node.is_labelled else shortest_word(node)
 
     def _exits(self, configuration: Configuration, asked: Int32Array) -> tuple[Int32Array, list[Int32Array]]:
@@ -265,7 +265,7 @@ class InTime:
                 before, at = walk.before.get(label_set, NO_NODES), walk.at.get(label_set, NO_NODES)
                 tokens = index.below(before, at)
                 tokens = tokens[is_asked[tokens] != 0]
-                common = None if text is None else self._unfolding.fresh(reader, label_set)
+                common = None if text is None else self._recogniser.fresh(reader, label_set)
                 if text is None or common is None or common[0].decode(text) is None:
                     apart += tokens.tolist()
                     continue
@@ -302,14 +302,14 @@ class InTime:
         tokens = ids_from_bitmask(words)
         groups: dict[State, list[int]] = {}
         if len(tokens) > MAX_SINGLE and all(text is None for *_, text in state.configurations):
-            found, numbers, states = token_bytes_of(self._vocabulary).after(self._unfolding, state)
+            found, numbers, states = token_bytes_of(self._vocabulary).after(self._recogniser, state)
             is_asked = np.isin(found, tokens)
             found, numbers = found[is_asked], numbers[is_asked]
             for number in np.flatnonzero(np.bincount(numbers)).tolist():
                 groups[states[number]] = found[numbers == number].tolist()
             tokens = tokens[~np.isin(tokens, found)]  # special tokens
         for token in tokens.tolist():
-            target = successor(self._unfolding, self._vocabulary, state, token)
+            target = successor(self._recogniser, self._vocabulary, state, token)
             if target is not None:
                 groups.setdefault(target, []).append(token)
         for some in groups.values():

@@ -18,7 +18,7 @@ from typing import Final, TypeAlias
 from decodekit.constraints.constraint import Constraint, Refusal
 from decodekit.constraints.engine.automaton import shared_automaton
 from decodekit.constraints.engine.configurations import State
-from decodekit.constraints.engine.recogniser import Unfolding
+from decodekit.constraints.engine.recogniser import Recogniser
 from decodekit.constraints.explain.special_names import positions
 from decodekit.constraints.grammar.rules import (
     Alternatives,
@@ -117,7 +117,7 @@ class Split:
         self._is_guarded = is_guarded
         self._todos: dict[tuple[object, ...], _Todo] = {}
         self._expressions: dict[int, Expression] = {}  # of constraints with parts, by id
-        self._unfoldings: dict[int, Unfolding] = {}  # of leaves, by id
+        self._recognisers: dict[int, Recogniser] = {}  # of leaves, by id
         self._asked: dict[int, frozenset[str | int]] = {}  # special tokens of leaves, by id
         self._ends: dict[tuple[int, int], list[int]] = {}
         self._trace: _Trace = None
@@ -266,9 +266,9 @@ class Split:
         if known is None:
             asked = self._asked_by(item)
             if asked:
-                known, reached = _ends_with_names(self._unfolding(item), self.data, start, asked)
+                known, reached = _ends_with_names(self._recogniser(item), self.data, start, asked)
             else:
-                known, reached = _ends(self._unfolding(item), self.data, start)
+                known, reached = _ends(self._recogniser(item), self.data, start)
             self.reached = max(self.reached, reached)
             guard = item.constraint.guard() if self._is_guarded and isinstance(item, Inline) else None
             if guard is not None:
@@ -282,12 +282,12 @@ class Split:
             asked = self._asked[id(item)] = special_tokens_of(item)
         return asked
 
-    def _unfolding(self, item: Expression) -> Unfolding:
-        unfolding = self._unfoldings.get(id(item))
-        if unfolding is None:
+    def _recogniser(self, item: Expression) -> Recogniser:
+        recogniser = self._recognisers.get(id(item))
+        if recogniser is None:
             assert isinstance(item, Terminal | Inline), f"a {type(item).__name__} is no part of a composition"
-            unfolding = self._unfoldings[id(item)] = _unfolding(item)
-        return unfolding
+            recogniser = self._recognisers[id(item)] = _recogniser(item)
+        return recogniser
 
 
 def first_refusal(expression: Expression, data: bytes) -> Refusal | None:
@@ -305,9 +305,9 @@ def first_refusal(expression: Expression, data: bytes) -> Refusal | None:
     return Refusal(len(data), "the whole text", "it does not divide into the parts of the constraint")
 
 
-def _ends(unfolding: Unfolding, data: bytes, start: int) -> tuple[list[int], int]:
+def _ends(recogniser: Recogniser, data: bytes, start: int) -> tuple[list[int], int]:
     """Where a text of a part that begins at `start` may end, ascending, and how far it goes along."""
-    state: State | None = unfolding.root
+    state: State | None = recogniser.root
     ends = []
     for position in range(start, len(data) + 1):
         assert state is not None
@@ -315,35 +315,35 @@ def _ends(unfolding: Unfolding, data: bytes, start: int) -> tuple[list[int], int
             ends.append(position)
         if position == len(data):
             break
-        state = unfolding.step(state, data[position])
+        state = recogniser.step(state, data[position])
         if state is None:
             return ends, position
     return ends, len(data)
 
 
 def _ends_with_names(
-    unfolding: Unfolding, data: bytes, start: int, asked: frozenset[str | int]
+    recogniser: Recogniser, data: bytes, start: int, asked: frozenset[str | int]
 ) -> tuple[list[int], int]:
     """The same of a part that has special tokens."""
-    found = list(positions(unfolding, data, start, asked))
+    found = list(positions(recogniser, data, start, asked))
     return [position for position, states in found if any(state.is_accepting for state in states)], found[-1][0]
 
 
-def _unfolding(item: Terminal | Inline) -> Unfolding:
+def _recogniser(item: Terminal | Inline) -> Recogniser:
     """The states of a part that is not divided further, kept between texts while they are few."""
-    unfolding, account = _kept(item)
-    if unfolding.num_states > MAX_STATES:
+    recogniser, account = _kept(item)
+    if recogniser.num_states > MAX_STATES:
         _kept.cache_clear()
-        unfolding, account = _kept(item)
-    account.set(unfolding.num_states * _STATE_BYTES)
-    return unfolding
+        recogniser, account = _kept(item)
+    account.set(recogniser.num_states * _STATE_BYTES)
+    return recogniser
 
 
 @lru_cache(maxsize=128)
-def _kept(item: Terminal | Inline) -> tuple[Unfolding, Account]:
+def _kept(item: Terminal | Inline) -> tuple[Recogniser, Account]:
     root = Lexeme(item.node) if isinstance(item, Terminal) else item.constraint.root()
-    unfolding = Unfolding(root, shared_automaton())
-    return unfolding, Account(unfolding)
+    recogniser = Recogniser(root, shared_automaton())
+    return recogniser, Account(recogniser)
 
 
 @on_shortage

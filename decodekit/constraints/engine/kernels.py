@@ -71,7 +71,7 @@ class Lexical(NamedTuple):
 
 
 class Readers(NamedTuple):
-    """What an `Unfolding` knows of its readers."""
+    """What a `Recogniser` knows of its readers."""
 
     captures: UInt8Array
     permitted: Int32Array

@@ -32,7 +32,7 @@ import numpy as np
 from decodekit.constraints.engine.automaton import DEAD, Int32Array, UInt8Array
 from decodekit.constraints.engine.bitmask import bitmask_from_ids, num_words
 from decodekit.constraints.engine.configurations import Configuration, Entry, StackCut, State
-from decodekit.constraints.engine.recogniser import Unfolding
+from decodekit.constraints.engine.recogniser import Recogniser
 from decodekit.constraints.engine.runner import MAX_RETURNED, Runner
 from decodekit.constraints.engine.token_index import NO_NODES, Part, TokenIndex, Walk, WayOut, all_tokens, tokens_after
 from decodekit.constraints.memory import Account, is_exceeded, share
@@ -103,11 +103,11 @@ def _memory(shared: _Shared | None) -> int:
 
 
 class Masks:
-    """The masks of the states of one unfolding over one vocabulary. Thread-safe."""
+    """The masks of the states of one recogniser over one vocabulary. Thread-safe."""
 
-    def __init__(self, unfolding: Unfolding, vocabulary: Vocabulary) -> None:
-        self._unfolding = unfolding
-        self._runner = Runner(unfolding)
+    def __init__(self, recogniser: Recogniser, vocabulary: Vocabulary) -> None:
+        self._recogniser = recogniser
+        self._runner = Runner(recogniser)
         self._tokens = all_tokens(vocabulary)
         self._parts = tokens_after(vocabulary)
         self._leads: dict[int, int] = {}
@@ -123,7 +123,7 @@ class Masks:
         """The tokens that `state` allows."""
         mask = state.mask
         if mask is None:
-            with self._unfolding.automaton.lock:
+            with self._recogniser.automaton.lock:
                 if state.mask is None:
                     self._keep(state, self._make(state))
                 mask = state.mask
@@ -133,7 +133,7 @@ class Masks:
     def is_walked(self, configuration: Configuration) -> bool:
         """Whether a configuration is looked at by a walk of its lexeme, because it allows many tokens."""
         lexical, reader, _, text = configuration
-        return text is not None or (self._unfolding.permitted[reader] < 0 and self._is_dense(lexical))
+        return text is not None or (self._recogniser.permitted[reader] < 0 and self._is_dense(lexical))
 
     def walks_of(self, configuration: Configuration) -> Iterator[tuple[TokenIndex, Walk]]:
         """The walks of such a one: which tokens stay inside its lexeme, and where tokens leave it."""
@@ -150,7 +150,7 @@ class Masks:
 
     def _make(self, state: State) -> TokenMask:
         """The mask of a state, from that of a state with cut stacks if that is enough."""
-        for num_frames in () if self._unfolding.root_frame.has_registers else _CUTS:
+        for num_frames in () if self._recogniser.root_frame.has_registers else _CUTS:
             cut = self._cut(state, num_frames)
             if cut is None:
                 break
@@ -161,7 +161,7 @@ class Masks:
 
     def _cut(self, state: State, num_frames: int) -> frozenset[Configuration] | None:
         """The configurations of a state with so many frames of their stacks; None if no stack has more."""
-        upper = self._unfolding.stacks.upper
+        upper = self._recogniser.stacks.upper
         configurations = state.configurations
         if all(upper(stack, num_frames) == stack for _, _, stack, _ in configurations):
             return None
@@ -195,7 +195,7 @@ class Masks:
         words: Int32Array | None = None
         for index, node in shared.returned:
             path = index.bytes_above(node, 0, int(index.trie.depth[node]) - 1)
-            before = self._unfolding.read(state, path)
+            before = self._recogniser.read(state, path)
             if before is not None:
                 words = shared.mask.words.copy() if words is None else words
                 root = np.array([node], np.int32)
@@ -269,7 +269,7 @@ class Masks:
         A blank or a bracket is rarely the end of what it allows: after it there is often a name, a number or a string,
         whose tokens are known.
         """
-        after, _ = self._unfolding.advance(configurations, byte)
+        after, _ = self._recogniser.advance(configurations, byte)
         self._runner.add_tokens(part.whole.trie, np.array([part.whole.root], np.int32), words)
         self._add(after, part, words, returned)
         others: Int32Array = roots[roots != part.whole.root]
@@ -284,9 +284,9 @@ class Masks:
         known = self._leads.get(key)
         if known is None:
             known = 0
-            if self._unfolding.permitted[reader] < 0:
+            if self._recogniser.permitted[reader] < 0:
                 for number, (byte, _) in enumerate(self._parts):
-                    target = self._unfolding.automaton.step(lexical, byte)
+                    target = self._recogniser.automaton.step(lexical, byte)
                     if target != DEAD and (self._is_dense(target) or self._ends_before_dense(target, reader)):
                         known |= 1 << number
             self._leads[key] = known
@@ -294,21 +294,21 @@ class Masks:
 
     def _ends_before_dense(self, lexical: int, reader: int) -> bool:
         """Whether a lexeme may end here and one that allows many bytes begin."""
-        unfolding = self._unfolding
-        ending = int(unfolding.automaton.endings[lexical])
+        recogniser = self._recogniser
+        ending = int(recogniser.automaton.endings[lexical])
         return (
             ending > 0
-            and not unfolding.captures[reader]
+            and not recogniser.captures[reader]
             and any(
-                unfolding.permitted[other] < 0 and not unfolding.captures[other] and self._is_dense(start)
-                for start, other, _ in unfolding.leave(reader, ending).starts
+                recogniser.permitted[other] < 0 and not recogniser.captures[other] and self._is_dense(start)
+                for start, other, _ in recogniser.leave(reader, ending).starts
             )
         )
 
     def _is_dense(self, lexical: int) -> bool:
         is_dense = self._density.get(lexical)
         if is_dense is None:
-            first = self._unfolding.automaton.first_bytes(lexical)
+            first = self._recogniser.automaton.first_bytes(lexical)
             is_dense = self._density[lexical] = int(np.count_nonzero(first)) >= _MANY_BYTES
         return is_dense
 
@@ -316,7 +316,7 @@ class Masks:
         self, lexical: int, part: Part, words: Int32Array, bytes_after: Callable[[Walk], UInt8Array]
     ) -> Iterator[tuple[TokenIndex, Walk]]:
         """The walks of a lexeme, whose tokens inside are added; with too many exits, those before some bytes alone."""
-        automaton = self._unfolding.automaton
+        automaton = self._recogniser.automaton
         for index in part.by_length:
             walk = index.walk(automaton, lexical)
             if walk.inside is not None:
@@ -328,12 +328,12 @@ class Masks:
     ) -> None:
         """Add the tokens of a configuration by the walk of its lexeme; and the nodes at which its stack is cut."""
         lexical, reader, stack, _ = configuration
-        unfolding = self._unfolding
+        recogniser = self._recogniser
         for index, walk in self._walks(lexical, part, words, lambda walk: self._bytes_after(reader, stack, walk)):
             for label_set in walk.label_sets:
                 nodes = self._go_on(
                     index,
-                    unfolding.resolve(unfolding.leave(reader, label_set), stack),
+                    recogniser.resolve(recogniser.leave(reader, label_set), stack),
                     walk.before.get(label_set, NO_NODES),
                     walk.at.get(label_set, NO_NODES),
                     words,
@@ -359,10 +359,10 @@ class Masks:
 
     def _bytes_after(self, reader: int, stack: int, walk: Walk) -> UInt8Array:
         """The bytes that may come after a lexeme, uint8 [256]."""
-        unfolding = self._unfolding
+        recogniser = self._recogniser
         follow = np.zeros(256, np.uint8)
         for label_set in walk.label_sets:
-            follow |= unfolding.first_bytes(unfolding.resolve(unfolding.leave(reader, label_set), stack)[0])
+            follow |= recogniser.first_bytes(recogniser.resolve(recogniser.leave(reader, label_set), stack)[0])
         return follow
 
     def _captured(
@@ -375,7 +375,7 @@ class Masks:
     ) -> None:
         """Add the tokens of a configuration that captures: what follows depends on the bytes of each token."""
         lexical, reader, stack, _ = configuration
-        unfolding = self._unfolding
+        recogniser = self._recogniser
         for index, walk in self._walks(lexical, part, words, lambda _: _ANY_BYTE):
             for label_set in walk.label_sets:
                 ways = index.ways_out(walk, label_set)
@@ -383,7 +383,7 @@ class Masks:
                 before, at = walk.before.get(label_set, NO_NODES), walk.at.get(label_set, NO_NODES)
                 for prefix in ways if listed is None else listed:
                     way = ways[prefix]
-                    entry = unfolding.resolve(unfolding.leave(reader, label_set, text + prefix), stack)
+                    entry = recogniser.resolve(recogniser.leave(reader, label_set, text + prefix), stack)
                     nodes = self._go_on(index, entry, before[way.before], at[way.at], words)
                     returned += ((index, node) for node in nodes)
 
@@ -402,7 +402,7 @@ class Masks:
         None if every way has to be looked at by itself.
         """
         _, reader, stack, text = configuration
-        common = self._unfolding.fresh(reader, label_set)
+        common = self._recogniser.fresh(reader, label_set)
         if common is None or text is None:
             return None
         fresh, following = common
@@ -424,7 +424,7 @@ class Masks:
             before = np.delete(before, np.concatenate([ways[prefix].before for prefix in listed]))
             at = np.delete(at, np.concatenate([ways[prefix].at for prefix in listed]))
         try:
-            nodes = self._go_on(index, self._unfolding.resolve(following, stack), before, at, words)
+            nodes = self._go_on(index, self._recogniser.resolve(following, stack), before, at, words)
         except TextNeeded:
             return None
         returned += ((index, node) for node in nodes)

@@ -49,7 +49,7 @@ _FEW_BYTES: Final = 64  # so many are tried one by one
 _ANSWER_BYTES: Final = 500  # of what is kept of a stack or a state, measured on the grammars of the library
 
 
-class Unfolding:
+class Recogniser:
     """The states of a constraint that were reached so far; grows only. Thread-safe.
 
     Attributes:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from decodekit.constraints.engine.automaton import Int32Array
 from decodekit.constraints.engine.configurations import Configuration, Int64Array, StackCut, row_key
-from decodekit.constraints.engine.recogniser import Unfolding, too_many
+from decodekit.constraints.engine.recogniser import Recogniser, too_many
 from decodekit.constraints.engine.trie import TokenTrie
 from decodekit.constraints.network import TextNeeded
 
@@ -34,10 +34,10 @@ _NONE_CAPTURED: Final = np.zeros((0, 3), np.int64)
 
 
 class Runner:
-    """Runs the configurations of one unfolding. The lock of its automaton is held by who calls."""
+    """Runs the configurations of one recogniser. The lock of its automaton is held by who calls."""
 
-    def __init__(self, unfolding: Unfolding) -> None:
-        self._unfolding = unfolding
+    def __init__(self, recogniser: Recogniser) -> None:
+        self._recogniser = recogniser
         self._threads: Int32Array = np.zeros((4, 256), np.int32)
         self._offsets: Int32Array = np.zeros(256, np.int32)
         self._todo: Int32Array = np.zeros((2, 256), np.int32)
@@ -83,16 +83,16 @@ class Runner:
 
     def _row_of(self, reader: int, label_set: int, text: bytes) -> int:
         """What follows a captured text."""
-        return self._unfolding.rows.add(self._unfolding.leave(reader, label_set, text))
+        return self._recogniser.rows.add(self._recogniser.leave(reader, label_set, text))
 
     def _row_of_most(self, reader: int, label_set: int, text: bytes) -> int:
         """The same; texts that are not listed share their row."""
-        common = self._unfolding.fresh(reader, label_set)
+        common = self._recogniser.fresh(reader, label_set)
         if common is not None:
             fresh, following = common
             decoded = fresh.decode(text[: len(text) - len(fresh.end)])
             if decoded is not None and decoded not in fresh.listed:
-                return self._unfolding.rows.add(following)
+                return self._recogniser.rows.add(following)
         return self._row_of(reader, label_set, text)
 
     def _run(
@@ -139,11 +139,11 @@ class Runner:
 
     def _arrays(self, trie: TokenTrie, captured: Int64Array) -> tuple[npt.NDArray[Any], ...]:
         """The arrays that a run reads, in the order of `kernels.run`. Growth replaces them."""
-        unfolding = self._unfolding
-        automaton, rows, stacks = unfolding.automaton, unfolding.rows, unfolding.stacks
+        recogniser = self._recogniser
+        automaton, rows, stacks = recogniser.automaton, recogniser.rows, recogniser.stacks
         return (
             automaton.next, automaton.kinds, automaton.endings, automaton.low, automaton.high,
-            unfolding.captures, unfolding.permitted, unfolding.num_permitted,
+            recogniser.captures, recogniser.permitted, recogniser.num_permitted,
             rows.keys, rows.rows, rows.entry, rows.start, rows.returns, rows.lexical, rows.reader, rows.push,
             rows.pushed, captured,
             stacks.frame, stacks.parent, stacks.members, stacks.slots, stacks.count,
@@ -160,17 +160,17 @@ class Runner:
         Raises:
             StackCut: it needs more of the stacks.
         """
-        kernels, unfolding = self._kernels, self._unfolding
+        kernels, recogniser = self._kernels, self._recogniser
         if needed == kernels.LEXICAL:
-            unfolding.automaton.make(one)
+            recogniser.automaton.make(one)
         elif needed == kernels.LEAVE:
-            unfolding.add_row(one, two)
+            recogniser.add_row(one, two)
         elif needed == kernels.ENTER:
-            unfolding.add_entry(one)
+            recogniser.add_entry(one)
         elif needed == kernels.ROOM:
             self._widen()
         elif needed == kernels.STACKS:
-            unfolding.stacks.grow()
+            recogniser.stacks.grow()
         else:
             assert needed == kernels.DEEPER
             raise StackCut
@@ -180,13 +180,13 @@ class Runner:
         kernels = self._kernels
         index, node, begin, end = map(int, self._position[: kernels.NEED + 2])
         groups: dict[tuple[int, int, int], list[int]] = {}
-        captures = self._unfolding.captures
+        captures = self._recogniser.captures
         for lexical, reader, stack, start in self._threads[:, begin:end].T.tolist():
             groups.setdefault((lexical, reader, start if captures[reader] else 0), []).append(stack)
         if 2 * len(groups) > end - begin:  # not worth asking again
             self._position[kernels.MERGE_ABOVE] *= 4
         for number, ((lexical, reader, start), stacks) in enumerate(groups.items(), begin):
-            self._threads[:, number] = lexical, reader, self._unfolding.stacks.bundle(stacks), start
+            self._threads[:, number] = lexical, reader, self._recogniser.stacks.bundle(stacks), start
         root = int(roots[index])
         self._offsets[trie.depth[node] - trie.depth[root] + 2] = begin + len(groups)
         self.add_tokens(trie, np.array([node], np.int32), words)

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from decodekit.constraints.engine.configurations import State
-from decodekit.constraints.engine.recogniser import Unfolding
+from decodekit.constraints.engine.recogniser import Recogniser
 from decodekit.constraints.special import is_text, spellings
 from decodekit.vocabulary import Vocabulary
 
@@ -35,7 +35,7 @@ class TokenBytes:
         self.data: Indices = np.frombuffer(b"".join(data for _, data in entries), np.uint8).astype(np.int64)
         self.longest = int(self.lengths.max(initial=0))
 
-    def after(self, unfolding: Unfolding, state: State) -> tuple[Indices, Indices, list[State]]:
+    def after(self, recogniser: Recogniser, state: State) -> tuple[Indices, Indices, list[State]]:
         """The tokens that `state` allows, those of the end of a text aside, and where each leads.
 
         Returns:
@@ -54,7 +54,7 @@ class TokenBytes:
             is_used[keys] = True
             row: Indices = np.full(256 * len(states), -1, np.int64)
             for key in np.flatnonzero(is_used).tolist():
-                target = unfolding.step(states[key >> 8], key & 255)
+                target = recogniser.step(states[key >> 8], key & 255)
                 if target is not None:
                     row[key] = number_of.setdefault(target, len(states))
                     if row[key] == len(states):
@@ -71,24 +71,24 @@ class TokenBytes:
         return np.concatenate(found), np.concatenate(targets), states
 
 
-def successor(unfolding: Unfolding, vocabulary: Vocabulary, state: State, token: int) -> State | None:
+def successor(recogniser: Recogniser, vocabulary: Vocabulary, state: State, token: int) -> State | None:
     """The state after one more token, or None if it is not allowed."""
     if not 0 <= token < len(vocabulary.token_bytes):
         return None
     data = vocabulary.token_bytes[token]
     if data is not None:
-        return unfolding.read(state, data) if is_text(data) else None
+        return recogniser.read(state, data) if is_text(data) else None
     if token in vocabulary.eos_token_ids:
-        return unfolding.ended if state.is_accepting else None
-    return unfolding.join([unfolding.read(state, data) for data in spellings(vocabulary).get(token, ())])
+        return recogniser.ended if state.is_accepting else None
+    return recogniser.join([recogniser.read(state, data) for data in spellings(vocabulary).get(token, ())])
 
 
-def read_as(unfolding: Unfolding, vocabulary: Vocabulary, state: State, token: int) -> bytes:
+def read_as(recogniser: Recogniser, vocabulary: Vocabulary, state: State, token: int) -> bytes:
     """The bytes with which the engine reads an allowed token after `state`; none for the end of the text."""
     data = vocabulary.token_bytes[token]
     if data is None:
         ways = spellings(vocabulary).get(token, ())
-        data = next((way for way in ways if unfolding.read(state, way) is not None), b"")
+        data = next((way for way in ways if recogniser.read(state, way) is not None), b"")
     return data
 
 

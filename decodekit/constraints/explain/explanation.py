@@ -16,7 +16,7 @@ from typing import Final
 
 from decodekit.constraints.constraint import Refusal
 from decodekit.constraints.engine.configurations import State
-from decodekit.constraints.engine.recogniser import Unfolding
+from decodekit.constraints.engine.recogniser import Recogniser
 from decodekit.constraints.explain.trace import Origin, Thread, Trace
 from decodekit.constraints.language.node import Node
 from decodekit.constraints.language.wording import expectations, listed, printable, show
@@ -48,25 +48,25 @@ class Explanation:
         return self.text
 
 
-def explain_text(unfolding: Unfolding, before: bytes, asked: str | bytes) -> Explanation:
+def explain_text(recogniser: Recogniser, before: bytes, asked: str | bytes) -> Explanation:
     """Whether a text may go on with `asked`, as far as the language says.
 
     Args:
-        unfolding: what the engine knows of it.
+        recogniser: what the engine knows of it.
         before: the text so far, which is alive.
         asked: what is to come next.
     """
     data = as_bytes(asked)
-    state, count = _read(unfolding, before), 0
+    state, count = _read(recogniser, before), 0
     for byte in data:
-        following = unfolding.step(state, byte) if is_text(bytes((byte,))) else None
+        following = recogniser.step(state, byte) if is_text(bytes((byte,))) else None
         if following is None:
             break
         state, count = following, count + 1
     if count == len(data):
         end = ": the text may end there" if state.is_accepting else ""
         return Explanation(True, f"allowed{end}", _position(asked, count))
-    known = _Told.of(state, unfolding, before + data[:count])
+    known = _Told.of(state, recogniser, before + data[:count])
     objections = known.objections(before + data, len(before) + count)
     where = _where(asked, data, count)
     if not known.expected:
@@ -76,22 +76,22 @@ def explain_text(unfolding: Unfolding, before: bytes, asked: str | bytes) -> Exp
     )
 
 
-def explain_end(unfolding: Unfolding, text: bytes) -> Explanation:
+def explain_end(recogniser: Recogniser, text: bytes) -> Explanation:
     """Whether the text may end, as far as the language says."""
-    state = _read(unfolding, text)
+    state = _read(recogniser, text)
     if state.is_accepting:
         return Explanation(True, "allowed: the text may end here", 0)
-    known = _Told.of(state, unfolding, text)
+    known = _Told.of(state, recogniser, text)
     said = _sentence("the text cannot end here", known.objections(text, len(text)), known)
     return Explanation(False, said, 0, known.expected)
 
 
-def explain_special(unfolding: Unfolding, before: bytes, spellings: Sequence[bytes]) -> Explanation:
+def explain_special(recogniser: Recogniser, before: bytes, spellings: Sequence[bytes]) -> Explanation:
     """Whether a special token may come next, given the bytes with which the engine reads it."""
-    state = _read(unfolding, before)
-    if any(unfolding.read(state, spelling) is not None for spelling in spellings):
+    state = _read(recogniser, before)
+    if any(recogniser.read(state, spelling) is not None for spelling in spellings):
         return Explanation(True, "allowed", 0)
-    known = _Told.of(state, unfolding, before)
+    known = _Told.of(state, recogniser, before)
     name = spellings[-1][1:-1].decode(errors="replace") if spellings else "the token"
     said = _sentence(f"refused: {name} is no text, nor a special token that may come here", [], known)
     return Explanation(False, said, 0, known.expected)
@@ -109,8 +109,8 @@ def as_bytes(asked: str | bytes) -> bytes:
     return asked.encode("utf-8", "surrogatepass") if isinstance(asked, str) else asked
 
 
-def _read(unfolding: Unfolding, text: bytes) -> State:
-    state = unfolding.read(unfolding.root, text)
+def _read(recogniser: Recogniser, text: bytes) -> State:
+    state = recogniser.read(recogniser.root, text)
     assert state is not None, "the text so far is alive"
     return state
 
@@ -164,14 +164,14 @@ class _Told:
     origins: tuple[Origin, ...]
 
     @classmethod
-    def of(cls, state: State, unfolding: Unfolding, text: bytes) -> _Told:
+    def of(cls, state: State, recogniser: Recogniser, text: bytes) -> _Told:
         try:
-            trace = Trace(unfolding.root_frame)
+            trace = Trace(recogniser.root_frame)
             if trace.read(text) == len(text):
                 return cls(_expected(trace, text), tuple(dict.fromkeys([*map(_origin, trace.threads), *trace.ended])))
         except (ResourceLimitError, RecursionError):
             pass
-        return cls(expectations(_nodes(state, unfolding)), ())
+        return cls(expectations(_nodes(state, recogniser)), ())
 
     def objections(self, text: bytes, stop: int) -> list[str]:
         """What the frames at the place say against the text, the innermost first."""
@@ -220,7 +220,7 @@ def _names(origin: Origin) -> tuple[str, ...]:
     return ()
 
 
-def _nodes(state: State, unfolding: Unfolding) -> Iterable[Node]:
+def _nodes(state: State, recogniser: Recogniser) -> Iterable[Node]:
     """The lexical languages of a state of the engine, those that are parts of a block of many aside."""
-    found = {unfolding.automaton.nodes[lexical] for lexical, *_ in state.configurations}
+    found = {recogniser.automaton.nodes[lexical] for lexical, *_ in state.configurations}
     return [node for node in found if node is not None]

@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from decodekit.constraints.engine.automaton import shared_automaton
 from decodekit.constraints.engine.configurations import State
-from decodekit.constraints.engine.recogniser import Unfolding
+from decodekit.constraints.engine.recogniser import Recogniser
 from decodekit.constraints.explain.explanation import Explanation, as_bytes, explain_end, explain_text
 from decodekit.constraints.memory import on_shortage
 from decodekit.constraints.network import Frame
@@ -52,14 +52,14 @@ class Reading:
             position = stop
         return b"".join([*pieces, self.text[position:end]])
 
-    def explain(self, unfolding: Unfolding) -> Explanation:
+    def explain(self, recogniser: Recogniser) -> Explanation:
         """Whether the text is whole and may end; if not, what stands against it. Positions are in characters."""
         if self.is_whole:
             length = len(self.text.decode("utf-8", "surrogatepass"))
-            return replace(explain_end(unfolding, self.path), position=length)
+            return replace(explain_end(recogniser, self.path), position=length)
         known = self.marks[-1][1] if self.marks else 0  # characters are whole behind a name
         before, rest = (part.decode("utf-8", "surrogatepass") for part in (self.text[:known], self.text[known:]))
-        found = explain_text(unfolding, self._path(known), rest)
+        found = explain_text(recogniser, self._path(known), rest)
         return replace(found, position=len(before) + found.position)
 
 
@@ -74,7 +74,7 @@ def read_whole(root: Frame, text: str, asked: Iterable[SpecialName] = ()) -> str
     Raises:
         ValueError: it is none; with the place where it stops being the beginning of one.
     """
-    reading = readings(_unfolding(root), text, asked)[0]
+    reading = readings(_recogniser(root), text, asked)[0]
     if not reading.is_whole:
         place = len(reading.text[: reading.end].decode("utf-8", errors="ignore"))
         line, column = text.count("\n", 0, place) + 1, place - text.rfind("\n", 0, place)
@@ -88,35 +88,35 @@ def read_whole(root: Frame, text: str, asked: Iterable[SpecialName] = ()) -> str
 
 
 @lru_cache(maxsize=8)
-def _unfolding(root: Frame) -> Unfolding:
-    return Unfolding(root, shared_automaton())
+def _recogniser(root: Frame) -> Recogniser:
+    return Recogniser(root, shared_automaton())
 
 
-on_shortage(_unfolding.cache_clear)
+on_shortage(_recogniser.cache_clear)
 
 
-def readings(unfolding: Unfolding, text: str, asked: Iterable[SpecialName]) -> list[Reading]:
+def readings(recogniser: Recogniser, text: str, asked: Iterable[SpecialName]) -> list[Reading]:
     """The ways to read a text that go furthest: one for each state that they lead to, those that may end first.
 
     Args:
-        unfolding: of the constraint.
+        recogniser: of the constraint.
         text: the text.
         asked: the special tokens that the constraint asks for.
     """
     data = as_bytes(text)
-    *_, (end, found) = positions(unfolding, data, 0, asked)
+    *_, (end, found) = positions(recogniser, data, 0, asked)
     return sorted((Reading(data, end, *way) for way in found.items()), key=lambda one: not one.state.is_accepting)
 
 
 def positions(
-    unfolding: Unfolding, data: bytes, start: int, asked: Iterable[SpecialName]
+    recogniser: Recogniser, data: bytes, start: int, asked: Iterable[SpecialName]
 ) -> Iterator[tuple[int, dict[State, _Marks]]]:
     """The positions from `start` up to which a text can be read, ascending, with the states there.
 
     Of the ways to one state, the special tokens of the first are told.
     """
     forms = [(written(token).encode(), spelling(token)) for token in sorted(asked, key=str)]
-    ahead: dict[int, dict[State, _Marks]] = {start: {unfolding.root: ()}}
+    ahead: dict[int, dict[State, _Marks]] = {start: {recogniser.root: ()}}
     while ahead:
         position = min(ahead)  # at most one for each name, and the next byte
         here = ahead.pop(position)
@@ -125,10 +125,10 @@ def positions(
         names = [form for form in forms if data.startswith(form[0], position)]
         for state, marks in here.items():
             if following and is_text(following):
-                target = unfolding.step(state, following[0])
+                target = recogniser.step(state, following[0])
                 if target is not None:
                     ahead.setdefault(position + 1, {}).setdefault(target, marks)
             for name, spelled in names:
-                target, stop = unfolding.read(state, spelled), position + len(name)
+                target, stop = recogniser.read(state, spelled), position + len(name)
                 if target is not None:
                     ahead.setdefault(stop, {}).setdefault(target, (*marks, (position, stop, spelled)))

@@ -21,7 +21,7 @@ from decodekit.constraints.constraint import Constraint
 from decodekit.constraints.engine.automaton import Automaton, begin_epoch, shared_automaton
 from decodekit.constraints.engine.division import NONE
 from decodekit.constraints.engine.masks import Masks
-from decodekit.constraints.engine.recogniser import Unfolding
+from decodekit.constraints.engine.recogniser import Recogniser
 from decodekit.constraints.matching import saved
 from decodekit.constraints.matching.guarded_matcher import GuardedMatcher, Verdicts
 from decodekit.constraints.matching.matcher import GrammarMatcher, Matcher
@@ -57,7 +57,7 @@ class CompiledGrammar:
         self._is_started = False
         Account(self).add(constraint.num_bytes)
         self._start()
-        check_satisfiable(constraint, self._unfolding)
+        check_satisfiable(constraint, self._recogniser)
 
     @property
     def has_guard(self) -> bool:
@@ -73,10 +73,10 @@ class CompiledGrammar:
             inner = GrammarMatcher(
                 self.vocabulary,
                 self._token_texts,
-                self._unfolding,
+                self._recogniser,
                 self._masks,
                 self._in_time,
-                [self._unfolding.root],
+                [self._recogniser.root],
                 [],
             )
             matcher = inner if self._verdicts is None else GuardedMatcher(inner, self._verdicts)
@@ -89,8 +89,8 @@ class CompiledGrammar:
             if not self._is_started:
                 return
             self._is_started = False
-            _untie(self._unfolding)
-            del self._unfolding, self._masks, self._completions, self._in_time, self._verdicts, self._account
+            _untie(self._recogniser)
+            del self._recogniser, self._masks, self._completions, self._in_time, self._verdicts, self._account
 
     def least_tokens(self, left_out: frozenset[int] = NONE) -> int:
         """How many tokens suffice for some text of the language, those of the end of the text not counted.
@@ -145,40 +145,40 @@ class CompiledGrammar:
         return self._account.num_bytes if self._is_started else 0
 
     def _has_outgrown(self) -> bool:
-        return self._unfolding.num_states > EPOCH_STATES or self._account.num_bytes > share(EPOCH_BYTES, 4)
+        return self._recogniser.num_states > EPOCH_STATES or self._account.num_bytes > share(EPOCH_BYTES, 4)
 
     def _measure(self) -> None:
         """Account for what has grown since the last time."""
-        unfolding = self._unfolding
-        arrays = map(_array_bytes, (unfolding, unfolding.rows, unfolding.stacks))
-        answers = unfolding.num_answer_bytes + self._completions.num_bytes + self._in_time.num_bytes
-        self._account.set(sum(arrays) + unfolding.num_states * _STATE_BYTES + answers)
-        _measure_automaton(unfolding.automaton)
+        recogniser = self._recogniser
+        arrays = map(_array_bytes, (recogniser, recogniser.rows, recogniser.stacks))
+        answers = recogniser.num_answer_bytes + self._completions.num_bytes + self._in_time.num_bytes
+        self._account.set(sum(arrays) + recogniser.num_states * _STATE_BYTES + answers)
+        _measure_automaton(recogniser.automaton)
 
     def _start(self) -> None:
         automaton = shared_automaton()
         if _measure_automaton(automaton) > share(EPOCH_BYTES, 4):
             begin_epoch()
             automaton = shared_automaton()
-        self._unfolding = Unfolding(self._root, automaton)
-        self._account = Account(self._unfolding)
-        self._masks = Masks(self._unfolding, self.vocabulary)
-        self._completions = Completions(self._unfolding, self.vocabulary)
-        self._in_time = InTime(self._unfolding, self._masks, self._completions, self.vocabulary)
-        self._verdicts = None if self._guard is None else Verdicts(self._guard, self._unfolding, self.vocabulary)
+        self._recogniser = Recogniser(self._root, automaton)
+        self._account = Account(self._recogniser)
+        self._masks = Masks(self._recogniser, self.vocabulary)
+        self._completions = Completions(self._recogniser, self.vocabulary)
+        self._in_time = InTime(self._recogniser, self._masks, self._completions, self.vocabulary)
+        self._verdicts = None if self._guard is None else Verdicts(self._guard, self._recogniser, self.vocabulary)
         self._is_started = True
 
     def __repr__(self) -> str:
         return f"CompiledGrammar({self.constraint!r:.200}, {self.vocabulary!r})"
 
 
-def check_satisfiable(constraint: Constraint, unfolding: Unfolding) -> None:
+def check_satisfiable(constraint: Constraint, recogniser: Recogniser) -> None:
     """Refuse a constraint of which nothing can be read.
 
     Raises:
         UnsatisfiableError: it has no text.
     """
-    if not unfolding.root.configurations and not unfolding.root.is_accepting:
+    if not recogniser.root.configurations and not recogniser.root.is_accepting:
         raise UnsatisfiableError("no text satisfies the constraint", at=f"{constraint!r:.200}")
 
 
@@ -192,13 +192,13 @@ def _array_bytes(owner: object) -> int:
     return sum(value.nbytes for value in vars(owner).values() if isinstance(value, np.ndarray))
 
 
-def _untie(unfolding: Unfolding) -> None:
+def _untie(recogniser: Recogniser) -> None:
     """Forget where states lead, so that they go at once with whoever holds them: their edges are cycles.
 
     Edges are made again when they are asked for.
     """
-    with unfolding.automaton.lock:
-        agenda = [unfolding.root]
+    with recogniser.automaton.lock:
+        agenda = [recogniser.root]
         while agenda:
             edges = agenda.pop().edges
             agenda += [target for target in edges.values() if target is not None]

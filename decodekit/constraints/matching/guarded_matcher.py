@@ -10,7 +10,7 @@ from decodekit.constraints.engine.automaton import Int32Array
 from decodekit.constraints.engine.bitmask import forbid
 from decodekit.constraints.engine.configurations import State
 from decodekit.constraints.engine.division import NONE
-from decodekit.constraints.engine.recogniser import Unfolding
+from decodekit.constraints.engine.recogniser import Recogniser
 from decodekit.constraints.engine.successors import token_bytes_of
 from decodekit.constraints.explain.explanation import Explanation, as_bytes, explain_refusal
 from decodekit.constraints.matching.brackets import Nesting, closing_tokens_of
@@ -30,10 +30,10 @@ class Verdicts:
     Threads may share one: an entry is written as a whole, and a lost one is asked for again.
     """
 
-    def __init__(self, guard: Guard, unfolding: Unfolding, vocabulary: Vocabulary) -> None:
+    def __init__(self, guard: Guard, recogniser: Recogniser, vocabulary: Vocabulary) -> None:
         self.vocabulary = vocabulary
         self._guard = guard
-        self._unfolding = unfolding
+        self._recogniser = recogniser
         self._verdicts: dict[bytes, Refusal | None] = {}
         self._closers: dict[State, tuple[int, ...]] = {}
         self.is_of_compounds = isinstance(guard, CompoundGuard)
@@ -52,7 +52,7 @@ class Verdicts:
         """The tokens, those of the end of a text aside, after which the text is whole and nothing can follow."""
         known = self._closers.get(state)
         if known is None:
-            tokens, numbers, states = token_bytes_of(self.vocabulary).after(self._unfolding, state)
+            tokens, numbers, states = token_bytes_of(self.vocabulary).after(self._recogniser, state)
             final = [number for number, target in enumerate(states) if not target.configurations]
             known = tuple(int(t) for number in final for t in tokens[numbers == number])
             known = self._closers[state] = known + self._special_closers(state)
@@ -62,11 +62,11 @@ class Verdicts:
 
     def _special_closers(self, state: State) -> tuple[int, ...]:
         """The special tokens among them."""
-        unfolding = self._unfolding
-        if all(is_text(bytes((byte,))) for byte in unfolding.following_bytes(state)):
+        recogniser = self._recogniser
+        if all(is_text(bytes((byte,))) for byte in recogniser.following_bytes(state)):
             return ()
         targets = {
-            token: unfolding.join([unfolding.read(state, way) for way in ways])
+            token: recogniser.join([recogniser.read(state, way) for way in ways])
             for token, ways in spellings(self.vocabulary).items()
         }
         return tuple(t for t, target in targets.items() if target is not None and not target.configurations)
@@ -242,7 +242,7 @@ class GuardedMatcher:
             refusal, size = self.refusal(asked), len(self._verdicts.vocabulary.token_bytes[asked] or b"")
         else:
             data, size = as_bytes(asked), len(asked)
-            state = self._inner.unfolding.read(self._inner.state, data)
+            state = self._inner.recogniser.read(self._inner.state, data)
             ends = state is not None and not state.configurations
             refusal = self._verdicts.of(bytes(self._text) + data) if ends else None
         return explanation if refusal is None else explain_refusal(refusal, max(0, size - 1))

@@ -11,7 +11,7 @@ from decodekit.constraints.engine.automaton import Int32Array
 from decodekit.constraints.engine.configurations import State
 from decodekit.constraints.engine.division import NONE
 from decodekit.constraints.engine.masks import Masks
-from decodekit.constraints.engine.recogniser import Unfolding
+from decodekit.constraints.engine.recogniser import Recogniser
 from decodekit.constraints.engine.successors import read_as, successor
 from decodekit.constraints.explain.explanation import Explanation, explain_end, explain_special, explain_text
 from decodekit.constraints.special import is_text, spellings
@@ -139,9 +139,9 @@ class GrammarMatcher:
         "_in_time",
         "_masks",
         "_path",
+        "_recogniser",
         "_token_bytes",
         "_tokens",
-        "_unfolding",
         "_vocabulary",
         "token_texts",
     )
@@ -153,7 +153,7 @@ class GrammarMatcher:
         self,
         vocabulary: Vocabulary,
         token_texts: Sequence[bytes | None],
-        unfolding: Unfolding,
+        recogniser: Recogniser,
         masks: Masks,
         in_time: InTime,
         path: list[State],
@@ -162,7 +162,7 @@ class GrammarMatcher:
         self.token_texts = token_texts
         self._vocabulary = vocabulary
         self._token_bytes = vocabulary.token_bytes
-        self._unfolding = unfolding
+        self._recogniser = recogniser
         self._masks = masks
         self._in_time = in_time
         self._path = path  # the state before the first token and after each one; states are immutable
@@ -191,7 +191,7 @@ class GrammarMatcher:
     @property
     def is_terminated(self) -> bool:
         """Whether an end-of-sequence token was accepted."""
-        return self._path[-1] is self._unfolding.ended
+        return self._path[-1] is self._recogniser.ended
 
     @property
     def can_continue(self) -> bool:
@@ -255,7 +255,7 @@ class GrammarMatcher:
         return GrammarMatcher(
             self._vocabulary,
             self.token_texts,
-            self._unfolding,
+            self._recogniser,
             self._masks,
             self._in_time,
             self._path.copy(),
@@ -263,9 +263,9 @@ class GrammarMatcher:
         )
 
     @property
-    def unfolding(self) -> Unfolding:
+    def recogniser(self) -> Recogniser:
         """Where the states come from."""
-        return self._unfolding
+        return self._recogniser
 
     @property
     def text(self) -> bytes:
@@ -309,15 +309,15 @@ class GrammarMatcher:
         if self.is_terminated:
             return Explanation(False, "refused: the text has ended", 0)
         if not isinstance(asked, int):
-            return explain_text(self._unfolding, text, asked)
+            return explain_text(self._recogniser, text, asked)
         if not 0 <= asked < len(self._token_bytes):
             return Explanation(False, f"refused: the vocabulary has no token {asked}", 0)
         data = self._token_bytes[asked]
         if data is not None:
-            return explain_text(self._unfolding, text, data)
+            return explain_text(self._recogniser, text, data)
         if asked in self._vocabulary.eos_token_ids:
-            return explain_end(self._unfolding, text)
-        return explain_special(self._unfolding, text, self._spellings(asked))
+            return explain_end(self._recogniser, text)
+        return explain_special(self._recogniser, text, self._spellings(asked))
 
     def forced_text(self, gaps: Mapping[int, bytes] | None = None) -> bytes:
         """The run of bytes each of which is the only one that may follow; changes nothing."""
@@ -326,18 +326,18 @@ class GrammarMatcher:
         last = self._token_bytes[self._tokens[-1]] if self._tokens else None
         before = last[-1] if last else -1  # the byte before; none after blanks that were guessed
         while not state.is_accepting and state.configurations and len(text) < MAX_FORCED:
-            following = self._unfolding.following_bytes(state)
+            following = self._recogniser.following_bytes(state)
             if gaps is not None and len(following) > 1:
                 blanks = gaps.get(before, b"") if before not in _BLANKS else b""
                 following = [byte for byte in following if byte not in _OTHER_SPELLINGS]
-                written = self._unfolding.read(state, blanks) if blanks and len(following) == 1 else None
+                written = self._recogniser.read(state, blanks) if blanks and len(following) == 1 else None
                 if written is not None:
                     text += blanks
                     state, before = written, -1
                     continue
             if len(following) != 1 or not is_text(bytes(following)):
                 break
-            target = self._unfolding.step(state, following[0])
+            target = self._recogniser.step(state, following[0])
             if target is None:
                 break
             before = following[0]
@@ -347,11 +347,11 @@ class GrammarMatcher:
 
     def after(self, state: State, token: int) -> State | None:
         """The state after one more token, or None if it is not allowed."""
-        return successor(self._unfolding, self._vocabulary, state, token)
+        return successor(self._recogniser, self._vocabulary, state, token)
 
     def _spellings(self, token: int) -> tuple[bytes, ...]:
         return spellings(self._vocabulary).get(token, ())
 
     def _read_as(self, state: State, token: int) -> bytes:
         """The bytes with which the engine reads an allowed token after `state`; none for the end of the text."""
-        return read_as(self._unfolding, self._vocabulary, state, token)
+        return read_as(self._recogniser, self._vocabulary, state, token)

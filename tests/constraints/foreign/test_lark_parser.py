@@ -17,7 +17,7 @@ from lark.indenter import PythonIndenter
 import decodekit as dk
 from decodekit.constraints import as_constraint
 from decodekit.constraints.engine.automaton import Automaton
-from decodekit.constraints.engine.recogniser import Unfolding
+from decodekit.constraints.engine.recogniser import Recogniser
 from decodekit.constraints.fingerprint import described
 from decodekit.constraints.foreign.lark_parser import LarkParser, ParserGuard
 from decodekit.constraints.grammar.longest.lexer import Lexer
@@ -108,13 +108,13 @@ def check_texts(parser: lark.Lark, pieces: tuple[str, ...], length: int) -> Lark
     constraint = as_constraint(parser)
     assert isinstance(constraint, LarkParser)
     try:
-        unfolding = Unfolding(constraint.root(), Automaton())
+        recogniser = Recogniser(constraint.root(), Automaton())
     except UnsatisfiableError:
         assert not theirs
         return None
     ours, alive = set(), []
     for text in texts:
-        state = unfolding.read(unfolding.root, text.encode())
+        state = recogniser.read(recogniser.root, text.encode())
         if state is not None:
             alive.append(state)
             if state.is_accepting:
@@ -125,7 +125,7 @@ def check_texts(parser: lark.Lark, pieces: tuple[str, ...], length: int) -> Lark
     else:
         assert theirs <= ours
         assert theirs == {text for text in ours if guard.refuses(text.encode()) is None}
-    completions = Completions(unfolding, bytes(range(32, 127)) + "éàüê日\n".encode())
+    completions = Completions(recogniser, bytes(sorted(set("".join(pieces).encode()))))
     for state in alive[:200]:
         assert completions.behind(state) is not None
     return constraint
@@ -170,14 +170,14 @@ def check_random_grammars(seeds: Iterator[int], parser: str, lexer: str, length:
 
 @pytest.mark.parametrize(("parser", "lexer"), KINDS[:5])
 def test_random_grammars(parser: str, lexer: str) -> None:
-    """A fault that one grammar in ten shows escapes with probability 0.9 ** 12 = 0.28; the slow test has 300."""
+    """A fault that one grammar in ten shows escapes with probability 0.9 ** 12 = 0.28; the slow test has 100."""
     assert check_random_grammars(iter(range(12)), parser, lexer, 4)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("parser", "lexer"), KINDS[:5])
 def test_more_random_grammars(parser: str, lexer: str) -> None:
-    assert check_random_grammars(iter(range(2_000, 2_300)), parser, lexer, 5)
+    assert check_random_grammars(iter(range(2_000, 2_100)), parser, lexer, 5)
 
 
 # --- what is in a mask, and what the parser judges ---

@@ -9,7 +9,7 @@ import pytest
 from decodekit.constraints.completion.closing import Completions
 from decodekit.constraints.engine.automaton import Automaton
 from decodekit.constraints.engine.configurations import State
-from decodekit.constraints.engine.recogniser import Unfolding
+from decodekit.constraints.engine.recogniser import Recogniser
 from decodekit.constraints.grammar.frames import root_frame
 from decodekit.constraints.grammar.grammar import Grammar
 from decodekit.constraints.grammar.rules import Rules
@@ -21,11 +21,11 @@ from tests.constraints.grammar.test_stacks import random_expression
 BYTES = Vocabulary([*(bytes((byte,)) for byte in range(256)), None], [256])
 
 
-def fewest(unfolding: Unfolding, state: State, alphabet: bytes) -> int:
+def fewest(recogniser: Recogniser, state: State, alphabet: bytes) -> int:
     """The length of a shortest completion, by breadth-first search."""
     layer, length, seen = {state}, 0, {state}
     while not any(one.is_accepting for one in layer):
-        layer = {after for one in layer for byte in alphabet if (after := unfolding.step(one, byte))} - seen
+        layer = {after for one in layer for byte in alphabet if (after := recogniser.step(one, byte))} - seen
         assert layer, "a state from which no text ends"
         seen |= layer
         length += 1
@@ -42,16 +42,16 @@ def test_completions_are_shortest() -> None:
             root = root_frame(rules)
         except UnsatisfiableError:
             continue
-        unfolding = Unfolding(root, Automaton())
-        completions = Completions(unfolding, BYTES)
-        state, path = unfolding.root, b""
+        recogniser = Recogniser(root, Automaton())
+        completions = Completions(recogniser, BYTES)
+        state, path = recogniser.root, b""
         for _ in range(8):
             word = completions.text(state)
-            end = unfolding.read(state, word)
+            end = recogniser.read(state, word)
             assert end is not None and end.is_accepting
-            assert len(word) == fewest(unfolding, state, b"abc"), (seed, rules, path)
+            assert len(word) == fewest(recogniser, state, b"abc"), (seed, rules, path)
             num_asked += 1
-            options = [(byte, after) for byte in b"abc" if (after := unfolding.step(state, byte)) is not None]
+            options = [(byte, after) for byte in b"abc" if (after := recogniser.step(state, byte)) is not None]
             if not options:
                 break
             byte, state = rng.choice(options)

@@ -12,7 +12,7 @@ import pytest
 from decodekit.constraints.completion.longest import most_bytes
 from decodekit.constraints.engine.automaton import Automaton
 from decodekit.constraints.engine.configurations import State
-from decodekit.constraints.engine.recogniser import Unfolding
+from decodekit.constraints.engine.recogniser import Recogniser
 from decodekit.constraints.grammar import Grammar
 from decodekit.constraints.grammar.lark.rules import load_rules
 from decodekit.constraints.grammar.longest.frames import lexing_root
@@ -103,8 +103,8 @@ def ranked(grammar: str) -> Rules:
 class Completions:
     """A shortest text that leads from a state to an accepting one, by trying all."""
 
-    def __init__(self, unfolding: Unfolding, letters: bytes) -> None:
-        self.unfolding, self.letters = unfolding, letters
+    def __init__(self, recogniser: Recogniser, letters: bytes) -> None:
+        self.recogniser, self.letters = recogniser, letters
         self._known: dict[State, bytes | None] = {}
 
     def behind(self, state: State) -> bytes | None:
@@ -120,7 +120,7 @@ class Completions:
             if current.is_accepting:
                 return text
             for letter in self.letters:
-                target = self.unfolding.step(current, letter)
+                target = self.recogniser.step(current, letter)
                 if target is not None and target not in seen:
                     seen.add(target)
                     agenda.append((target, text + bytes((letter,))))
@@ -134,14 +134,14 @@ def check_against_twin(grammar: str, letters: bytes, length: int) -> set[bytes]:
     texts = texts_of([bytes((letter,)) for letter in letters], length)
     accepted = {text for text in texts if twin.accepts(text)}
     try:
-        unfolding = Unfolding(lexing_root(rules), Automaton())
+        recogniser = Recogniser(lexing_root(rules), Automaton())
     except UnsatisfiableError:
         assert not accepted
         return accepted
-    completions = Completions(unfolding, letters)
+    completions = Completions(recogniser, letters)
     alive: set[bytes] = set()
     for text in texts:
-        state = unfolding.read(unfolding.root, text)
+        state = recogniser.read(recogniser.root, text)
         assert (state is not None and state.is_accepting) == (text in accepted), text
         if state is not None:
             alive.add(text)
@@ -160,12 +160,12 @@ def check_masks(grammar: str, letters: bytes, length: int) -> None:
     vocabulary = byte_vocabulary([token for token in texts_of(pieces, 3) if len(token) > 1])
     tokens = {number: data for number, data in enumerate(vocabulary.token_bytes) if data is not None}
     matcher = compile(Framed(frame), vocabulary).matcher()
-    unfolding = Unfolding(frame, Automaton())
+    recogniser = Recogniser(frame, Automaton())
     for text in texts_of(pieces, length):
-        if unfolding.read(unfolding.root, text) is not None:
+        if recogniser.read(recogniser.root, text) is not None:
             for byte in text:
                 assert matcher.accept(byte)
-            expected = {n for n, data in tokens.items() if unfolding.read(unfolding.root, text + data) is not None}
+            expected = {n for n, data in tokens.items() if recogniser.read(recogniser.root, text + data) is not None}
             assert allowed(matcher, vocabulary) - vocabulary.eos_token_ids == expected, text
             matcher.rollback(len(text))
 
@@ -281,16 +281,16 @@ def test_random_grammars_that_guess(seed: int, monkeypatch: pytest.MonkeyPatch) 
 def test_grammars_of_the_library(name: str) -> None:
     """Random texts, and what is left of them with one byte changed, against the twin."""
     rules = Grammar(name, lexer="longest").rules
-    twin, unfolding = Lexing(rules), Unfolding(lexing_root(rules), Automaton())
+    twin, recogniser = Lexing(rules), Recogniser(lexing_root(rules), Automaton())
     letters = bytes(range(32, 127)) + b"\n"
-    completions = Completions(unfolding, letters)
+    completions = Completions(recogniser, letters)
     rng = random.Random(0)
     num_accepted = num_rejected = 0
     for _ in range(12):
-        state, text = unfolding.root, b""
+        state, text = recogniser.root, b""
         for _ in range(10):
-            byte = rng.choice([letter for letter in letters if unfolding.step(state, letter) is not None] or [0])
-            following = unfolding.step(state, byte)
+            byte = rng.choice([letter for letter in letters if recogniser.step(state, letter) is not None] or [0])
+            following = recogniser.step(state, byte)
             if following is None:
                 break
             state, text = following, text + bytes((byte,))
@@ -301,7 +301,7 @@ def test_grammars_of_the_library(name: str) -> None:
         for _ in range(6):
             at = rng.randrange(len(text) + 1)
             changed = text[:at] + rng.choice([b"", bytes((rng.choice(letters),))]) + text[at + rng.randrange(2) :]
-            read = unfolding.read(unfolding.root, changed)
+            read = recogniser.read(recogniser.root, changed)
             is_accepted = read is not None and read.is_accepting
             assert is_accepted == twin.accepts(changed), changed
             num_accepted += is_accepted
@@ -387,12 +387,12 @@ def test_grammars_without_a_text(grammar: str) -> None:
 def test_ways_that_lead_nowhere_are_not_begun() -> None:
     """Behind the first a there is no second one, and no c, which would have been read as one with it."""
     grammar = Grammar('start: A (A | "c" | "b") | "d" start\nA: /a+/ "c"?', lexer="longest")
-    unfolding = Unfolding(grammar.root(), Automaton())
-    state = unfolding.read(unfolding.root, b"da")
+    recogniser = Recogniser(grammar.root(), Automaton())
+    state = recogniser.read(recogniser.root, b"da")
     assert state is not None
-    assert {byte for byte in range(256) if unfolding.step(state, byte) is not None} == set(b"abc")
-    assert unfolding.read(unfolding.root, b"dacc") is not None
-    assert unfolding.read(unfolding.root, b"dab") is not None
+    assert {byte for byte in range(256) if recogniser.step(state, byte) is not None} == set(b"abc")
+    assert recogniser.read(recogniser.root, b"dacc") is not None
+    assert recogniser.read(recogniser.root, b"dab") is not None
 
 
 # --- what is refused ---

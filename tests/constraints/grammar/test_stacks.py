@@ -12,7 +12,7 @@ from decodekit.constraints.engine.automaton import Automaton
 from decodekit.constraints.engine.bitmask import ids_from_bitmask
 from decodekit.constraints.engine.configurations import CUT, State
 from decodekit.constraints.engine.masks import Masks
-from decodekit.constraints.engine.recogniser import Unfolding
+from decodekit.constraints.engine.recogniser import Recogniser
 from decodekit.constraints.grammar.frames import root_frame
 from decodekit.constraints.grammar.rules import (
     Expression,
@@ -78,15 +78,15 @@ GRAMMARS: dict[str, tuple[Rules, Callable[[int], str]]] = {
 }
 
 
-def unfold(grammar: Rules) -> Unfolding:
-    return Unfolding(root_frame(grammar), Automaton())
+def unfold(grammar: Rules) -> Recogniser:
+    return Recogniser(root_frame(grammar), Automaton())
 
 
-def read(unfolding: Unfolding, text: str) -> tuple[State, int]:
+def read(recogniser: Recogniser, text: str) -> tuple[State, int]:
     """The state after a text, and the most configurations on the way."""
-    state, most = unfolding.root, 0
+    state, most = recogniser.root, 0
     for byte in text.encode():
-        following = unfolding.step(state, byte)
+        following = recogniser.step(state, byte)
         assert following is not None, text[:80]
         state = following
         most = max(most, len(state.configurations))
@@ -99,9 +99,9 @@ def test_work_per_byte_does_not_grow(name: str) -> None:
     grammar, text_of = GRAMMARS[name]
     counts = []
     for length in (400, 4000):
-        unfolding, text = unfold(grammar), text_of(length)
-        _, most = read(unfolding, text)
-        counts.append((int(unfolding.stacks.count[0]) / len(text), most))
+        recogniser, text = unfold(grammar), text_of(length)
+        _, most = read(recogniser, text)
+        counts.append((int(recogniser.stacks.count[0]) / len(text), most))
     (few, few_at_once), (many, many_at_once) = counts
     assert many <= 1.1 * few + 0.1
     assert many_at_once <= few_at_once
@@ -109,15 +109,15 @@ def test_work_per_byte_does_not_grow(name: str) -> None:
 
 def test_ten_thousand_levels() -> None:
     grammar, _ = GRAMMARS["parentheses"]
-    unfolding = unfold(grammar)
-    state, most = read(unfolding, "(" * 10_000 + "x" + ")" * 10_000)
+    recogniser = unfold(grammar)
+    state, most = read(recogniser, "(" * 10_000 + "x" + ")" * 10_000)
     assert state.is_accepting and most <= 2
-    assert unfolding.step(state, ord(")")) is None
+    assert recogniser.step(state, ord(")")) is None
 
 
 def test_stacks_with_the_same_top_are_one() -> None:
-    unfolding = unfold(GRAMMARS["parentheses"][0])
-    stacks = unfolding.stacks
+    recogniser = unfold(GRAMMARS["parentheses"][0])
+    stacks = recogniser.stacks
     below = [stacks.push(0, frame) for frame in (1, 2, 3)]
     one = stacks.bundle([stacks.push(stack, 7) for stack in below])
     assert stacks.frame[one] == 7 and stacks.standing_for(int(stacks.parent[one])) == below
@@ -150,8 +150,8 @@ def random_expression(rng: random.Random, names: list[str], depth: int) -> Expre
     return repeated(random_expression(rng, names, depth - 1), least, rng.choice([None, least, least + 1, least + 2]))
 
 
-def brute_force(unfolding: Unfolding, state: State, vocabulary: Vocabulary) -> set[int]:
-    found = {t for t, data in enumerate(vocabulary.token_bytes) if data and unfolding.read(state, data) is not None}
+def brute_force(recogniser: Recogniser, state: State, vocabulary: Vocabulary) -> set[int]:
+    found = {t for t, data in enumerate(vocabulary.token_bytes) if data and recogniser.read(state, data) is not None}
     return found | (set(vocabulary.eos_token_ids) if state.is_accepting else set())
 
 
@@ -169,18 +169,18 @@ def test_masks_of_cut_stacks_are_those_of_whole_ones(cuts: tuple[int, ...], monk
         tokens += sorted({bytes(rng.choice(b"abc") for _ in range(rng.randint(2, 6))) for _ in range(60)})
         vocabulary = Vocabulary([*tokens, None], [len(tokens)])
         try:
-            unfolding = unfold(grammar)
+            recogniser = unfold(grammar)
         except UnsatisfiableError:
             continue
-        made, state = Masks(unfolding, vocabulary), unfolding.root
+        made, state = Masks(recogniser, vocabulary), recogniser.root
         for _ in range(12):
-            expected = brute_force(unfolding, state, vocabulary)
+            expected = brute_force(recogniser, state, vocabulary)
             assert set(ids_from_bitmask(made.mask(state).words).tolist()) == expected, (seed, grammar)
             num_masks += 1
             going_on = sorted(expected - {len(tokens)})
             if not going_on:
                 break
-            following = unfolding.read(state, tokens[rng.choice(going_on)])
+            following = recogniser.read(state, tokens[rng.choice(going_on)])
             assert following is not None
             state = following
         num_shared += len(made._shared)
@@ -192,12 +192,12 @@ def test_threads_that_differ_in_their_stacks_are_merged_inside_a_token() -> None
     """Every bracket of the long token has two readings: 2**100 stacks, were they not shared."""
     tokens = [b"(", b")", b"]", b"x", b"(" * 100, b"((x)])))", b")]" * 20, b"(" * 30 + b"x" + b")" * 20]
     vocabulary = Vocabulary([*tokens, None], [len(tokens)])
-    unfolding = unfold(GRAMMARS["two closers"][0])
-    made, state = Masks(unfolding, vocabulary), unfolding.root
+    recogniser = unfold(GRAMMARS["two closers"][0])
+    made, state = Masks(recogniser, vocabulary), recogniser.root
     for token in (b"(", b"(" * 100, b"x", b")", b"]"):
         allowed = set(ids_from_bitmask(made.mask(state).words).tolist())
-        assert allowed == brute_force(unfolding, state, vocabulary)
-        following = unfolding.read(state, token)
+        assert allowed == brute_force(recogniser, state, vocabulary)
+        following = recogniser.read(state, token)
         assert following is not None
         state = following
 
@@ -209,9 +209,9 @@ def test_special_tokens_are_read_by_name_and_by_id_and_never_as_text() -> None:
         special_tokens={"<call>": 257, "<end>": 258},
     )
     grammar = rules(s=sequence(term("x"), alternatives(SpecialToken("<call>"), SpecialToken(258)), term("y")))
-    unfolding = unfold(grammar)
-    made = Masks(unfolding, vocabulary)
-    state = unfolding.step(unfolding.root, ord("x"))
+    recogniser = unfold(grammar)
+    made = Masks(recogniser, vocabulary)
+    state = recogniser.step(recogniser.root, ord("x"))
     assert state is not None
     assert set(ids_from_bitmask(made.mask(state).words).tolist()) == {257, 258}
-    assert unfolding.read(state, b"<call>") is None
+    assert recogniser.read(state, b"<call>") is None

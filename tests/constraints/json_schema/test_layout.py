@@ -11,7 +11,7 @@ import pytest
 
 from decodekit.constraints.engine.automaton import Automaton
 from decodekit.constraints.engine.bitmask import allocate_bitmask, ids_from_bitmask
-from decodekit.constraints.engine.recogniser import Unfolding
+from decodekit.constraints.engine.recogniser import Recogniser
 from decodekit.constraints.json_schema import JsonSchema
 from decodekit.constraints.json_schema.frames import frames, layout
 from decodekit.constraints.language import ir
@@ -130,8 +130,8 @@ def test_an_indentation_is_that_of_json(whitespace: Any) -> None:
 
 def num_alternatives(schema: Any, whitespace: Any, data: bytes) -> int:
     """The configurations of the state after some bytes."""
-    unfolding = Unfolding(JsonSchema(schema, whitespace=whitespace).root(), Automaton())
-    state = unfolding.read(unfolding.root, data)
+    recogniser = Recogniser(JsonSchema(schema, whitespace=whitespace).root(), Automaton())
+    state = recogniser.read(recogniser.root, data)
     assert state is not None, data
     return len(state.configurations)
 

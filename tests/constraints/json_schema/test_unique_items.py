@@ -9,7 +9,7 @@ import pytest
 
 from decodekit.constraints.author.coverage import check
 from decodekit.constraints.engine.automaton import Automaton
-from decodekit.constraints.engine.recogniser import Unfolding
+from decodekit.constraints.engine.recogniser import Recogniser
 from decodekit.constraints.json_schema import JsonSchema
 from decodekit.constraints.json_schema.values.distinct_representatives import have_representatives
 from decodekit.errors import UnsatisfiableError
@@ -350,18 +350,18 @@ def test_representatives_against_all_choices() -> None:
 def test_what_is_left_of_a_list_has_no_lexical_states_of_its_own() -> None:
     words = [f"word{number:02}" for number in range(40)]
     rule = any_json({"type": "array", "uniqueItems": True, "items": {"enum": [*words, 7]}}, whitespace="compact")
-    unfolding = Unfolding(rule.root(), Automaton())
+    recogniser = Recogniser(rule.root(), Automaton())
     text = json.dumps(words[:4], separators=(",", ":"))[:-1].encode()
-    state = unfolding.read(unfolding.root, text)
+    state = recogniser.read(recogniser.root, text)
     assert state is not None
-    before = unfolding.automaton.num_states
+    before = recogniser.automaton.num_states
     for word in [*words[5:30], 7]:
-        state = unfolding.read(state, b"," + json.dumps(word).encode())
+        state = recogniser.read(state, b"," + json.dumps(word).encode())
         assert state is not None
-    assert unfolding.automaton.num_states <= before + 10  # the number and its neighbours
+    assert recogniser.automaton.num_states <= before + 10  # the number and its neighbours
     for gone in ("word00", "word29", "\\u0077ord07"):
-        assert unfolding.read(state, f',"{gone}"'.encode()) is None
-    assert unfolding.read(state, b',"word30"]') is not None
+        assert recogniser.read(state, f',"{gone}"'.encode()) is None
+    assert recogniser.read(state, b',"word30"]') is not None
 
 
 def test_a_list_with_surrogate_pairs() -> None:
