@@ -20,8 +20,8 @@ print(llm)
 # %% [markdown]
 # ## A text that has to be something
 #
-# A constraint says which texts are possible. At every token the ones that lead nowhere are masked, so whatever
-# the model would like to say, the result can be read. JSON is compact, has a blank after each comma and colon, or
+# A constraint says which texts are possible. At every step the tokens that lead nowhere are masked, so whatever
+# the model prefers, the result can be read. JSON is compact, has a space after each comma and colon, or
 # one indentation throughout, as the model begins; `whitespace="compact"` and others leave it no choice.
 
 
@@ -65,7 +65,7 @@ beginning = "Contact: Ida Brandt, Novara, Bergen.\n"
 sampled = llm.generate(beginning, strategy=dk.Sample(temperature=0.8, top_p=0.95, seed=1), max_new_tokens=24)
 piped = llm.generate(beginning, strategy=dk.Temperature(0.8) | dk.TopP(0.95), seed=1, max_new_tokens=24)
 print(repr(sampled.text))
-assert piped.text == sampled.text  # the same law and the same seed, written in two ways
+assert piped.text == sampled.text  # the same distribution and the same seed, written in two ways
 
 try:
     llm.generate(beginning, strategy="greedy", temperature=0.7, top_kk=5, max_new_tokens=0)
@@ -77,8 +77,8 @@ assert all(name in message for name in ("temperature", "top_kk", "max_new_tokens
 # %% [markdown]
 # ## Same seed, same text
 #
-# The noise of a draw is a function of seed, position and token. It does not matter what else is in the batch, nor
-# how large the batch is, nor whether somebody guesses ahead.
+# The noise of a draw is a function of seed, position and token. It does not depend on the batch
+# or on drafts.
 
 # %%
 documents = [

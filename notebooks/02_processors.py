@@ -29,38 +29,38 @@ def logits_after(text: str) -> Tensor:
 
 # The document does not say what the meeting is about, so that the model has to choose.
 logits = logits_after('There is a meeting some day with somebody.\n{"title":"')
-law = logits.softmax(dim=-1)[0]
-shown = law.argsort(descending=True)[:16].tolist()
+before = logits.softmax(dim=-1)[0]
+shown = before.argsort(descending=True)[:16].tolist()
 names = [llm.vocabulary.decode([token]).decode("utf-8", "replace") or "<eos>" for token in shown]
-print([(name, round(float(law[token]), 3)) for name, token in zip(names, shown, strict=True)])
-assert math.isclose(float(law.sum()), 1.0, abs_tol=1e-5)
+print([(name, round(float(before[token]), 3)) for name, token in zip(names, shown, strict=True)])
+assert math.isclose(float(before.sum()), 1.0, abs_tol=1e-5)
 
 # %% [markdown]
 # ## Before and after
 #
-# Grey: the model's own law over its sixteen likeliest tokens. Blue: what the processor leaves. The number says
+# Grey: the model's own distribution over its sixteen likeliest tokens. Blue: what the processor leaves. The number says
 # how many tokens are left of all.
 
 
 # %%
 def draw(processors: list[LogitsProcessor | Pipeline], columns: int = 3) -> list[Tensor]:
-    """A picture for each processor; the laws that they leave, [V] each."""
+    """A picture for each processor; the distributions that they leave, [V] each."""
     rows = -(-len(processors) // columns)
     figure, axes = plt.subplots(rows, columns, figsize=(4 * columns, 2.4 * rows), sharey=True, squeeze=False)
-    laws = []
+    afters = []
     for axis in axes.flat[len(processors) :]:
         axis.axis("off")
     for axis, processor in zip(axes.flat, processors, strict=False):
         pipeline = processor if isinstance(processor, Pipeline) else Pipeline([processor])
         after = pipeline(logits).softmax(dim=-1)[0]
-        laws.append(after)
+        afters.append(after)
         places = range(len(shown))
-        axis.bar(places, law[shown], width=0.9, color="0.8")
+        axis.bar(places, before[shown], width=0.9, color="0.8")
         axis.bar(places, after[shown], width=0.5, color="tab:blue")
         axis.set_title(f"{processor!r}: {int((after > 0).sum())}", fontsize=9)
         axis.set_xticks(places, names, rotation=90, fontsize=7)
     figure.tight_layout()
-    return laws
+    return afters
 
 
 # %% [markdown]
@@ -80,15 +80,15 @@ assert cold.max() > same.max() > hot.max()
 
 # %%
 truncations = [dk.TopK(5), dk.TopP(0.8), dk.MinP(0.1), dk.Epsilon(0.02), dk.TopNSigma(1.0), dk.Typical(0.8)]
-laws = draw(truncations)
-assert int((laws[0] > 0).sum()) == 5
-kept = laws[1] > 0
-assert law[kept].sum() >= 0.8 > law[kept].sum() - law[kept].min()  # the smallest set with that mass
-assert ((laws[2] > 0) == (law >= 0.1 * law.max())).all()
-assert all((after[after > 0] >= law[after > 0]).all() for after in laws)  # what is left shares what was removed
+afters = draw(truncations)
+assert int((afters[0] > 0).sum()) == 5
+kept = afters[1] > 0
+assert before[kept].sum() >= 0.8 > before[kept].sum() - before[kept].min()  # the smallest set with that mass
+assert ((afters[2] > 0) == (before >= 0.1 * before.max())).all()
+assert all((after[after > 0] >= before[after > 0]).all() for after in afters)  # what is left shares what was removed
 
 # %% [markdown]
-# ### Where the law is flat, they differ most
+# ### Where the distribution is flat, they differ most
 #
 # How many tokens are left as the temperature rises. A fixed number ignores the shape. A share of the mass follows
 # it, up to hundreds of tokens that hardly ever come; min-p follows it, too, and stays far below.
@@ -113,11 +113,11 @@ assert sizes["TopP(0.9)"][-1] > sizes["MinP(0.1)"][-1] > sizes["MinP(0.1)"][0]
 # ### XTC removes the likeliest
 #
 # With probability 0.5 all tokens above the threshold but the least likely of them are left out. That is one fixed
-# law, the mean over both outcomes of the coin, and so no coin is thrown here.
+# distribution, the mean over both outcomes of the coin, and so no coin is thrown here.
 
 # %%
 [mixed, cut] = draw([dk.XTC(0.5, threshold=0.05), dk.XTC(1.0, threshold=0.05)], columns=2)
-assert torch.allclose(mixed, (law + cut) / 2, atol=1e-6)
+assert torch.allclose(mixed, (before + cut) / 2, atol=1e-6)
 
 # %% [markdown]
 # ## Processors that look back
@@ -159,7 +159,7 @@ unmasked = pipeline(logits) > -math.inf
 assert not unmasked[0, allowed].any()  # masked afterwards, the row would be empty
 
 # %% [markdown]
-# Libraries put the same settings in different orders, and so give different laws. `order=` takes theirs.
+# Libraries put the same settings in different orders, and so give different distributions. `order=` takes theirs.
 
 # %%
 options = {"temperature": 2.0, "top_p": 0.6, "min_p": 0.2}

@@ -75,7 +75,7 @@ assert num_right / num_fields > 0.8
 # %% [markdown]
 # ## How sure the model was
 #
-# With `logprobs=True` every token has its log-probability under the model's own law, before the constraint. A
+# With `logprobs=True` every token has its log-probability under the model's own distribution, before the constraint. A
 # value is as sure as its least likely token; the least sure values are the ones to look at.
 
 # %%
@@ -91,7 +91,7 @@ for text, logprob in sorted(tokens, key=lambda token: token[1])[:5]:
 # ## What no mask can say
 #
 # A guard is asked when the text may end. What it refuses is taken back as far as needed, and drawn again: the
-# text is that of the conditional law, not of a repair.
+# text is drawn from the conditional distribution, not repaired.
 
 # %%
 hour = dk.Regex("[0-9]|1[0-9]|2[0-4]")

@@ -1,5 +1,5 @@
 # %% [markdown]
-# # A processor, a constraint and a proposer of one's own
+# # Your own processor, constraint and proposer
 #
 # The parts of decodekit are small protocols. A new one is a class of some ten lines, and `dk.testing` has the
 # laws that its author can run: they find what breaks later, in a batch, under a draft, on a row with one token
@@ -115,8 +115,8 @@ assert cars.error is None
 # %% [markdown]
 # ## A proposer: once more
 #
-# A proposer guesses how a text goes on. It may be wrong as often as it likes: the target keeps what it would have
-# taken by itself, so that the text is the same. This one guesses that the last tokens come again.
+# A proposer guesses how a text continues. It may be wrong as often as it likes: the model keeps only what it would
+# have taken anyway, so the text is the same. This one guesses that the last tokens come again.
 
 
 # %%

@@ -2,8 +2,8 @@
 # # Speculation, and what it buys
 #
 # A forward pass over five tokens costs little more than one over a single token: reading the weights takes most
-# of the time. So somebody guesses how the text goes on, the model reads the guess in one pass, and keeps the part
-# that it would have taken by itself. **The text does not change**; only the number of passes does.
+# of the time. So a proposer guesses how the text continues, the model reads the guess in one pass, and keeps the part
+# that it would have written anyway. **The text does not change**; only the number of passes does.
 
 # %%
 import json
@@ -22,13 +22,13 @@ prompts = [(EXAMPLES / "ticket" / f"00{number}.txt").read_text().strip() + "\n" 
 
 
 def run(speculate: object, **options: object) -> list[dk.Completion]:
-    """The completions of all prompts with somebody who guesses."""
+    """The completions of all prompts with a proposer."""
     strategy = dk.Greedy(speculate=speculate)
     return llm.generate(prompts, constraint=schema, strategy=strategy, max_new_tokens=300, **options)
 
 
 # %% [markdown]
-# ## Who guesses
+# ## Proposers
 #
 # - `fast_forward="off"` asks the model for every token; by default tokens that are the only ones allowed are not
 #   asked.

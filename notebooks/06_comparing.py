@@ -63,7 +63,7 @@ print(f"{same.num_same} of {same.num_texts} texts are those of {same.strategy!r}
 print(f"{summaries['greedy, guessing'].forwards_saved:.0%} of the forward passes saved")
 assert same.strategy == "greedy" and same.num_same == same.num_texts == 6
 assert summaries["greedy, guessing"].forwards_saved > 0.3
-assert summaries["hot"].same_text is None  # another law, so that nothing is promised
+assert summaries["hot"].same_text is None  # another distribution, so nothing is promised
 
 # %% [markdown]
 # ## Quality against time

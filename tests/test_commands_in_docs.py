@@ -117,7 +117,13 @@ def test_a_command_that_does_not_run_is_noticed(reader: Path) -> None:
 
 
 def test_every_page_with_commands_is_among_them() -> None:
-    assert {str(page.relative_to(ROOT)) for page in SHOWN} >= {"README.md", "docs/comparing.md", "examples/README.md"}
+    assert {str(page.relative_to(ROOT)) for page in SHOWN} >= {
+        "README.md",
+        "docs/command-line.md",
+        "docs/comparing.md",
+        "docs/jobs.md",
+        "examples/README.md",
+    }
     assert all(sum(1 for _ in commands(page)) == page.read_text().count("\n$ ") for page in SHOWN)
     inline: set[Any] = set()
     golden = json.loads((ROOT / "tests" / "jobs" / "cli_options.json").read_text())

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +16,9 @@ ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 PAGES = [README, *sorted(ROOT.glob("docs/*.md"))]
 PAGE = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+WITHOUT_EXAMPLES = {"command-line.md", "jobs.md", "measured.md", "options.md"}
+"""Pages of commands (tests/test_commands_in_docs.py runs them) and of tables."""
+WITH_EXAMPLES = [page for page in PAGES[1:] if page.name not in WITHOUT_EXAMPLES]
 
 
 def blocks_of(page: Path) -> list[str]:
@@ -55,10 +61,15 @@ def test_the_examples_of_the_readme(capsys: pytest.CaptureFixture[str]) -> None:
     assert "A-17" in printed
 
 
-@pytest.mark.parametrize("page", PAGES[1:], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", WITH_EXAMPLES, ids=lambda page: page.name)
 def test_the_examples_of_a_page(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert sum(len(said_output(block)) for block in blocks_of(page)) >= 3
     run(page, capsys)
+
+
+def test_pages_without_examples_have_none() -> None:
+    without = {page.name for page in PAGES if not blocks_of(page)}
+    assert without == WITHOUT_EXAMPLES
 
 
 def test_a_page_that_says_something_else_is_noticed() -> None:
@@ -75,6 +86,52 @@ def test_links_lead_to_files(page: Path) -> None:
     assert links
     for link in links:
         assert (page.parent / link).is_file(), link
+
+
+def test_every_page_is_in_the_table_of_the_readme() -> None:
+    text = README.read_text(encoding="utf-8")
+    assert [page.name for page in PAGES[1:] if f"](docs/{page.name})" not in text] == []
+
+
+NUMBER = re.compile(r"[0-9][0-9,]*(?:\.[0-9]+)?")
+
+
+def figures_of(record: object) -> Iterator[float]:
+    """Every number of a record, at any depth."""
+    if isinstance(record, dict | list):
+        for value in record.values() if isinstance(record, dict) else record:
+            yield from figures_of(value)
+    elif isinstance(record, int | float) and not isinstance(record, bool):
+        yield float(record)
+
+
+def is_recorded(figure: str, record: object) -> bool:
+    """Whether a figure, such as ``1,004`` or ``0.59``, is a number of the record, rounded."""
+    digits = len(figure.partition(".")[2])
+    return any(f"{value:,.{digits}f}" == figure for value in figures_of(record))
+
+
+def test_the_figures_of_the_readme_are_those_of_the_records() -> None:
+    record: Any = None
+    num_figures = 0
+    for row in re.findall(r"^\|(.*)\|$", README.read_text(encoding="utf-8"), re.MULTILINE):
+        cells = row.split("|")
+        if len(cells) != 6:
+            continue
+        link = re.search(r"\((benchmarks/results/.*?)\), ([0-9a-f]{7})", cells[5])
+        if link is not None:  # the rows below, without a link, are of the same record
+            record = json.loads((ROOT / link[1]).read_text(encoding="utf-8"))
+            assert record["commit"].startswith(link[2])
+        for figure in NUMBER.findall(" ".join(cells[1:5])):
+            assert is_recorded(figure, record), (figure, row)
+            num_figures += 1
+    assert num_figures >= 30
+
+
+def test_a_figure_that_is_not_recorded_is_noticed() -> None:
+    record = {"rows": [{"mean": 1004.5, "share": 0.592, "is_warm": True}]}
+    assert [is_recorded(figure, record) for figure in ("1,004", "1,004.5", "0.59")] == [True] * 3
+    assert not any(is_recorded(figure, record) for figure in ("1,005", "0.60", "2", "592"))
 
 
 def test_the_make_targets_exist() -> None:
