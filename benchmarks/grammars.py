@@ -35,7 +35,7 @@ from decodekit.constraints.grammar.lark.syntax import parse as parse_lark
 from decodekit.constraints.grammar.source import Source
 from decodekit.constraints.matching.compiler import CompiledGrammar
 from decodekit.constraints.regex.syntax import parse as parse_regex
-from decodekit.constraints.regex.tree import Alternatives, Chars, Repeated, Sequence, Tree
+from decodekit.constraints.regex.tree import Alternation, Chars, Concatenation, Quantified, Tree
 from decodekit.vocabulary import Vocabulary
 
 FOLDER = Path(__file__).parent / "grammars"
@@ -170,10 +170,10 @@ def _rule_name(name: str) -> str:
     return f"t{name}" if name.lstrip("_").isupper() else f"r{name}"
 
 
-def _ebnf(item: tree.Item, blanks: str = "") -> str:
+def _ebnf(item: tree.Term, blanks: str = "") -> str:
     if isinstance(item, tree.Name):
         return f"({blanks}{_rule_name(item.name)})" if tree.is_terminal_name(item.name) else _rule_name(item.name)
-    if isinstance(item, tree.Text):
+    if isinstance(item, tree.Quoted):
         letters = [sorted({c.lower(), c.upper()}) if item.ignores_case else [c] for c in item.text]
         if all(len(some) == 1 for some in letters):
             return f"({blanks}{json.dumps(item.text)})"
@@ -183,7 +183,7 @@ def _ebnf(item: tree.Item, blanks: str = "") -> str:
         return f"({blanks}{_of_regex(parse_regex(item.pattern, 'python', item.flags))})"
     if isinstance(item, tree.Series):
         return "(" + " ".join(_ebnf(part, blanks) for part in item.items) + ")" if item.items else '""'
-    if isinstance(item, tree.Choice):
+    if isinstance(item, tree.Options):
         return "(" + " | ".join(_ebnf(option, blanks) for option in item.options) + ")"
     if isinstance(item, tree.Counted):
         return _counted(_ebnf(item.item, blanks), item.min, item.max)
@@ -193,11 +193,11 @@ def _ebnf(item: tree.Item, blanks: str = "") -> str:
 def _of_regex(item: Tree) -> str:
     if isinstance(item, Chars):
         return "[" + "".join(f"{_class_char(low)}-{_class_char(high)}" for low, high in item.ranges) + "]"
-    if isinstance(item, Sequence):
+    if isinstance(item, Concatenation):
         return "(" + " ".join(map(_of_regex, item.items)) + ")" if item.items else '""'
-    if isinstance(item, Alternatives):
+    if isinstance(item, Alternation):
         return "(" + " | ".join(map(_of_regex, item.options)) + ")"
-    if isinstance(item, Repeated):
+    if isinstance(item, Quantified):
         return _counted(_of_regex(item.item), item.min, item.max)
     raise TypeError(f"{type(item).__name__} has no place in a pattern of this benchmark")
 

@@ -328,7 +328,7 @@ def _looks_outside(tree: Tree, before: int = 0, behind: int = 0) -> bool:
         tree: a part of the pattern.
         before, behind: characters of the word that come before and behind the part at least.
     """
-    if isinstance(tree, regex_tree.Sequence):
+    if isinstance(tree, regex_tree.Concatenation):
         least = [regex_tree.width(item)[0] for item in tree.items]
         return any(
             _looks_outside(item, before + sum(least[:i]), behind + sum(least[i + 1 :]))
@@ -351,7 +351,7 @@ def _inward(tree: Tree) -> Tree:
     """A pattern that does not look outside, with lookbehind at one character as an assertion about that character."""
     if isinstance(tree, regex_tree.Lookbehind):
         item = tree.item
-        while isinstance(item, regex_tree.Sequence) and len(item.items) == 1:
+        while isinstance(item, regex_tree.Concatenation) and len(item.items) == 1:
             item = item.items[0]
         if isinstance(item, regex_tree.Chars):
             chars = utf8.invert(item.ranges) if tree.is_negative else utf8.normalise(item.ranges)
@@ -364,16 +364,16 @@ def _without_assertions(tree: Tree) -> Tree:
     if isinstance(tree, regex_tree.Atomic):
         return _without_assertions(tree.item)
     is_assertion = isinstance(tree, regex_tree.Assertion | regex_tree.Lookahead | regex_tree.Lookbehind)
-    return regex_tree.Sequence(()) if is_assertion else _mapped(tree, _without_assertions)
+    return regex_tree.Concatenation(()) if is_assertion else _mapped(tree, _without_assertions)
 
 
 def _mapped(tree: Tree, function: Callable[[Tree], Tree]) -> Tree:
     """The same with other parts."""
-    if isinstance(tree, regex_tree.Sequence):
-        return regex_tree.Sequence(tuple(map(function, tree.items)))
-    if isinstance(tree, regex_tree.Alternatives):
-        return regex_tree.Alternatives(tuple(map(function, tree.options)))
-    if isinstance(tree, regex_tree.Repeated):
+    if isinstance(tree, regex_tree.Concatenation):
+        return regex_tree.Concatenation(tuple(map(function, tree.items)))
+    if isinstance(tree, regex_tree.Alternation):
+        return regex_tree.Alternation(tuple(map(function, tree.options)))
+    if isinstance(tree, regex_tree.Quantified):
         return replace(tree, item=function(tree.item))
     return tree
 

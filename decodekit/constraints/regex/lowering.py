@@ -25,14 +25,14 @@ from decodekit.constraints.language import ir, utf8
 from decodekit.constraints.language.node import Node, Transitions
 from decodekit.constraints.language.utf8 import EVERYTHING, Ranges
 from decodekit.constraints.regex.tree import (
-    Alternatives,
+    Alternation,
     Assertion,
     Atomic,
     Chars,
+    Concatenation,
     Lookahead,
     Lookbehind,
-    Repeated,
-    Sequence,
+    Quantified,
     Tree,
     asks_before,
     has_lookbehind,
@@ -101,7 +101,7 @@ class _GroupEnd:
 class _Iteration:
     """Further rounds of a repeated tree with assertions, or in an atomic group."""
 
-    tree: Repeated
+    tree: Quantified
     min: int
     max: int | None
     is_ordered: bool = False
@@ -170,7 +170,7 @@ class Lowering:
         self._lowered: dict[tuple[_Rest, Before], Node] = {}
         self._rests: dict[tuple[_Item, _Rest], _Rest] = {}
         self._ways: dict[_Rest, _Rest] = {}
-        self._repeated: dict[tuple[Tree, int, int | None, bool], Repeated] = {}
+        self._repeated: dict[tuple[Tree, int, int | None, bool], Quantified] = {}
 
     def full_match(self) -> Node:
         """The texts that the tree matches from start to end."""
@@ -191,13 +191,13 @@ class Lowering:
             if not has_lookbehind(item):
                 continue
             done, rest = items[:index], items[index + 1 :]
-            if isinstance(item, Sequence):
+            if isinstance(item, Concatenation):
                 return self._after(prefix, (*done, *item.items, *rest), end)
-            if isinstance(item, Alternatives):
+            if isinstance(item, Alternation):
                 return ir.choice(*(self._after(prefix, (*done, option, *rest), end) for option in item.options))
-            if isinstance(item, Repeated) and item.max == 0:
+            if isinstance(item, Quantified) and item.max == 0:
                 return self._after(prefix, (*done, *rest), end)
-            if isinstance(item, Repeated) and item.max == 1:
+            if isinstance(item, Quantified) and item.max == 1:
                 once = self._after(prefix, (*done, item.item, *rest), end)
                 return once if item.min else ir.choice(self._after(prefix, (*done, *rest), end), once)
             if not isinstance(item, Lookbehind) or sees_past(done) or sees_past((item.item,)):
@@ -284,15 +284,15 @@ class Lowering:
                     for kind, chars in enumerate(self.kinds)
                 )
             )
-        if isinstance(tree, Sequence):
+        if isinstance(tree, Concatenation):
             for part in reversed(tree.items):
                 then = self.before(_Ordered(part) if is_ordered else part, then)
             return self.lower(then, before)
-        if isinstance(tree, Alternatives):
+        if isinstance(tree, Alternation):
             if is_ordered:
                 return self._first_of([(self.before(_Ordered(option), then), before) for option in tree.options])
             return ir.choice(*(self.lower(self.before(option, then), before) for option in tree.options))
-        if isinstance(tree, Repeated):
+        if isinstance(tree, Quantified):
             return self._lower_repeated(tree, then, before, is_ordered)
         if isinstance(tree, Atomic):
             return self.lower(self.before(_Ordered(tree.item), self.before(_GroupEnd(), then)), before)
@@ -324,7 +324,7 @@ class Lowering:
         is_in_empty = item.kind == "boundary" or before.kind is not None or item.holds_in_empty
         return ir.both(after, ir.optional(others) if is_in_empty else others)
 
-    def _lower_repeated(self, item: Repeated, then: _Rest, before: Before, is_ordered: bool) -> Node:
+    def _lower_repeated(self, item: Quantified, then: _Rest, before: Before, is_ordered: bool) -> Node:
         if not num_assertions(item) and not is_ordered:  # `then` asks what the last character was
             texts = self.plain(item)
             ways = [self.lower(then, before)] if texts.is_nullable else []
@@ -351,11 +351,11 @@ class Lowering:
             return self.lower(rest, before)
         return Loop(self, _Iteration(item, item.min, item.max, is_ordered), then, before)
 
-    def repeated(self, item: Tree, min: int, max: int | None, is_lazy: bool = False) -> Repeated:
+    def repeated(self, item: Tree, min: int, max: int | None, is_lazy: bool = False) -> Quantified:
         """A repeated tree, the same for the same arguments."""
         key = (item, min, max, is_lazy)
         if key not in self._repeated:
-            self._repeated[key] = Repeated(item, min, max, is_lazy)
+            self._repeated[key] = Quantified(item, min, max, is_lazy)
         return self._repeated[key]
 
     def unroll(self, iteration: _Iteration, then: _Rest, before: Before) -> Node:
@@ -406,15 +406,15 @@ class Lowering:
         if node is None:
             if isinstance(item, Chars):
                 node = self.encode(item.ranges)
-            elif isinstance(item, Sequence):
+            elif isinstance(item, Concatenation):
                 node = ir.concat(*map(self.plain, item.items))
-            elif isinstance(item, Alternatives):
+            elif isinstance(item, Alternation):
                 single = [option.ranges for option in item.options if isinstance(option, Chars)]
                 ranges = utf8.normalise(pair for ranges in single for pair in ranges)
                 others = (self.plain(option) for option in item.options if not isinstance(option, Chars))
                 node = ir.choice(self.encode(ranges), *others)  # one set, whose spellings are those of a set
             else:
-                assert isinstance(item, Repeated)
+                assert isinstance(item, Quantified)
                 node = ir.repeat(self.plain(item.item), item.min, item.max)
             self._plain[item] = node
         return node

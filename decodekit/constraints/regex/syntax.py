@@ -16,14 +16,14 @@ from decodekit.constraints.regex import charclasses
 from decodekit.constraints.regex.escapes import EscapeReader, one
 from decodekit.constraints.regex.reader import Flavour
 from decodekit.constraints.regex.tree import (
-    Alternatives,
+    Alternation,
     Assertion,
     Atomic,
     Chars,
+    Concatenation,
     Lookahead,
     Lookbehind,
-    Repeated,
-    Sequence,
+    Quantified,
     Tree,
     width,
 )
@@ -104,7 +104,7 @@ class _Parser(EscapeReader):
         while self.take("|"):
             self.may_set_flags = False
             options.append(self.sequence())
-        return options[0] if len(options) == 1 else Alternatives(tuple(options))
+        return options[0] if len(options) == 1 else Alternation(tuple(options))
 
     def sequence(self) -> Tree:
         """Items up to a bar or the end of the group."""
@@ -123,7 +123,7 @@ class _Parser(EscapeReader):
             if item is not None:
                 self.may_set_flags = is_repeated = False
                 items.append(item)
-        return items[0] if len(items) == 1 else Sequence(tuple(items))
+        return items[0] if len(items) == 1 else Concatenation(tuple(items))
 
     def skip(self) -> bool:
         """Read a comment, or what the flag ``x`` ignores. A backslash and what follows it are one, as in `re`."""
@@ -161,12 +161,12 @@ class _Parser(EscapeReader):
         if high is not None and high < low:
             self.fail(f"the counts {low} and {high} are in the wrong order", "the smaller one first")
         if isinstance(item, Lookahead | Lookbehind):  # once is as good as often
-            item, low, high = (item, 1, 1) if low else (Sequence(()), 0, 0)
+            item, low, high = (item, 1, 1) if low else (Concatenation(()), 0, 0)
         if self.take("?"):
-            return Repeated(item, low, high, is_lazy=True)
+            return Quantified(item, low, high, is_lazy=True)
         if not self.is_ecma and self.take("+"):  # each round keeps what it found first, as `re` does
-            return Atomic(Repeated(_atomic(item), low, high))
-        return Repeated(item, low, high)
+            return Atomic(Quantified(_atomic(item), low, high))
+        return Quantified(item, low, high)
 
     def bounds(self) -> tuple[int, int | None] | None:
         """The counts of a quantifier, or None (and nothing read) if none begins here."""
@@ -251,7 +251,7 @@ class _Parser(EscapeReader):
             return Lookbehind(inner, kind == "?<!")
         if kind == "?>":
             return _atomic(inner)
-        return inner if not isinstance(inner, Assertion | Lookahead | Lookbehind) else Sequence((inner,))
+        return inner if not isinstance(inner, Assertion | Lookahead | Lookbehind) else Concatenation((inner,))
 
     def kind_of_group(self) -> str:
         """What stands between the parenthesis and the pattern of the group; "flags" if there is no such pattern."""
@@ -334,5 +334,5 @@ class _Parser(EscapeReader):
 
 def _atomic(item: Tree) -> Tree:
     """An atomic group, unless there is but one way through it."""
-    parts = item.items if isinstance(item, Sequence) else (item,)
+    parts = item.items if isinstance(item, Concatenation) else (item,)
     return item if all(isinstance(part, Chars) for part in parts) else Atomic(item)

@@ -17,21 +17,21 @@ class Chars:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Sequence:
+class Concatenation:
     """The items one after the other; none for the empty text."""
 
     items: tuple[Tree, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Alternatives:
+class Alternation:
     """Any of the options. Their order matters in an atomic group only."""
 
     options: tuple[Tree, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Repeated:
+class Quantified:
     """The item `min` to `max` times (None: no bound). Greedy and lazy have the same texts but in an atomic group."""
 
     item: Tree
@@ -90,16 +90,16 @@ class Assertion:
         return self.kind in ("line end", "boundary", "inside")
 
 
-Tree: TypeAlias = Chars | Sequence | Alternatives | Repeated | Atomic | Lookahead | Lookbehind | Assertion
+Tree: TypeAlias = Chars | Concatenation | Alternation | Quantified | Atomic | Lookahead | Lookbehind | Assertion
 
 
 def children(tree: Tree) -> tuple[Tree, ...]:
     """The trees that a tree is made of."""
-    if isinstance(tree, Sequence):
+    if isinstance(tree, Concatenation):
         return tree.items
-    if isinstance(tree, Alternatives):
+    if isinstance(tree, Alternation):
         return tree.options
-    return (tree.item,) if isinstance(tree, Repeated | Atomic | Lookahead | Lookbehind) else ()
+    return (tree.item,) if isinstance(tree, Quantified | Atomic | Lookahead | Lookbehind) else ()
 
 
 @lru_cache(maxsize=4096)
@@ -125,7 +125,7 @@ def sees_past(items: tuple[Tree, ...]) -> bool:
     """Whether an assertion in the items may be about what follows them."""
     for index, item in enumerate(items):
         behind = items[index + 1 :]
-        if isinstance(item, Sequence):
+        if isinstance(item, Concatenation):
             if sees_past((*item.items, *behind)):
                 return True
         elif (_sees_one(item) and all(map(is_nullable, behind))) or _sees_far(item):
@@ -147,11 +147,11 @@ def is_nullable(tree: Tree) -> bool:
     """Whether it may match nothing, if its assertions hold."""
     if isinstance(tree, Chars):
         return False
-    if isinstance(tree, Sequence):
+    if isinstance(tree, Concatenation):
         return all(map(is_nullable, tree.items))
-    if isinstance(tree, Alternatives):
+    if isinstance(tree, Alternation):
         return any(map(is_nullable, tree.options))
-    if isinstance(tree, Repeated):
+    if isinstance(tree, Quantified):
         return tree.min == 0 or is_nullable(tree.item)
     return not isinstance(tree, Atomic) or is_nullable(tree.item)
 
@@ -160,7 +160,7 @@ def asks_before(tree: Tree) -> bool:
     """Whether an assertion about what came before may be met before the first character."""
     if isinstance(tree, Assertion):
         return tree.asks_before
-    if isinstance(tree, Sequence):
+    if isinstance(tree, Concatenation):
         for item in tree.items:
             if asks_before(item):
                 return True
@@ -177,14 +177,14 @@ def width(tree: Tree) -> tuple[int, int | None]:
     if isinstance(tree, Assertion | Lookahead | Lookbehind):
         return 0, 0
     widths = [width(child) for child in children(tree)]
-    if isinstance(tree, Alternatives):
+    if isinstance(tree, Alternation):
         most = [high for _, high in widths]
         return min(low for low, _ in widths), None if None in most else max(high or 0 for high in most)
     low = sum(low for low, _ in widths)
     high: int | None = 0
     for _, one in widths:
         high = None if high is None or one is None else high + one
-    if isinstance(tree, Repeated):
+    if isinstance(tree, Quantified):
         low *= tree.min
         high = 0 if high == 0 or tree.max == 0 else None if high is None or tree.max is None else high * tree.max
     return low, high

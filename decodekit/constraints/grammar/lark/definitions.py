@@ -13,7 +13,7 @@ from typing import Final
 
 from decodekit.constraints.grammar.lark.common import COMMON
 from decodekit.constraints.grammar.lark.syntax import parse
-from decodekit.constraints.grammar.lark.tree import Definition, Import, Item, Module, Name, Usage, is_terminal_name
+from decodekit.constraints.grammar.lark.tree import Definition, Import, Module, Name, Term, Usage, is_terminal_name
 from decodekit.constraints.grammar.source import Position, Source, nearest
 from decodekit.errors import NameNotFoundError, ResourceLimitError
 
@@ -53,7 +53,7 @@ class Entry:
     is_terminal: bool
     parameters: tuple[str, ...]
     priority: int
-    parts: tuple[tuple[Item, Scope], ...]
+    parts: tuple[tuple[Term, Scope], ...]
     place: Position
 
 
@@ -62,7 +62,7 @@ class Definitions:
     """All definitions, what is ignored, and the scope of the grammar that is not imported."""
 
     entries: Mapping[str, Entry]
-    ignored: tuple[Item, ...]
+    ignored: tuple[Term, ...]
     scope: Scope
 
     def look_up(self, item: Name | Usage, scope: Scope) -> Entry:
@@ -214,7 +214,7 @@ class _Loader:
         self.add(definition, scope, scope, known.parts if known and definition.how == "extend" else ())
 
     def add(
-        self, definition: Definition, scope: Scope, inner: Scope, parts: tuple[tuple[Item, Scope], ...] = ()
+        self, definition: Definition, scope: Scope, inner: Scope, parts: tuple[tuple[Term, Scope], ...] = ()
     ) -> None:
         """Define a name of `scope` by an item whose names are those of `inner`, besides other `parts`."""
         name = scope.qualified(definition.name)

@@ -10,11 +10,11 @@ import re
 from typing import Final, NamedTuple, TypeAlias
 
 from decodekit.constraints.grammar.lark.definitions import Definitions, Entry, Scope
-from decodekit.constraints.grammar.lark.tree import CharRange, Choice, Counted, Item, Name, Pattern, Series, Text
+from decodekit.constraints.grammar.lark.tree import CharRange, Counted, Name, Options, Pattern, Quoted, Series, Term
 from decodekit.constraints.regex import syntax as regex_syntax
 from decodekit.constraints.regex import tree as regex_tree
 
-Parts: TypeAlias = "tuple[tuple[Item, Scope], ...]"
+Parts: TypeAlias = "tuple[tuple[Term, Scope], ...]"
 """The alternatives of a terminal."""
 
 _NO_BOUND: Final = float("inf")
@@ -44,7 +44,7 @@ class Ranks:
             if key is not None:
                 self._named[key] = entry
 
-    def alias(self, item: Item) -> Entry | None:
+    def alias(self, item: Term) -> Entry | None:
         """The terminal that an item without a name is, because that is written as the same string or pattern."""
         key = key_of(item)
         return None if key is None else self._named.get(key)
@@ -57,11 +57,11 @@ class Ranks:
             parts = self.definitions.look_up(item, scope).parts
         width, length = self._spell_all(parts)
         only = parts[0][0] if len(parts) == 1 else None
-        if isinstance(only, Text):
+        if isinstance(only, Quoted):
             width, length = len(only.text), len(only.text)
         elif isinstance(only, Pattern):
             length = len(only.pattern)
-        return Rank(-priority, not isinstance(only, Text), -width, -length, name)
+        return Rank(-priority, not isinstance(only, Quoted), -width, -length, name)
 
     def _spell_all(self, parts: Parts) -> tuple[float, int]:
         """The most characters that a terminal matches, and the length of its pattern."""
@@ -70,7 +70,7 @@ class Ranks:
             return spelled[0]
         return max(width for width, _ in spelled), _BRACKETS - 1 + sum(length + 1 for _, length in spelled)
 
-    def _spell(self, item: Item, scope: Scope) -> tuple[float, int]:
+    def _spell(self, item: Term, scope: Scope) -> tuple[float, int]:
         """The same for a part of one."""
         if isinstance(item, Name):
             entry = self.definitions.look_up(item, scope)
@@ -80,13 +80,13 @@ class Ranks:
         if isinstance(item, Series):
             spelled = [self._spell(part, scope) for part in item.items]
             return sum(width for width, _ in spelled), sum(length for _, length in spelled)
-        if isinstance(item, Choice):
+        if isinstance(item, Options):
             return self._spell_all(tuple((part, scope) for part in item.options))
         if isinstance(item, Counted):
             width, length = self._spell(item.item, scope)
             most = _NO_BOUND if item.max is None else item.max
             return width * most if width and most else 0, length + _BRACKETS + len(_operator(item))
-        if isinstance(item, Text):
+        if isinstance(item, Quoted):
             return len(item.text), len(re.escape(item.text)) + _FLAG * item.ignores_case
         if isinstance(item, CharRange):
             return 1, len("[a-b]")
@@ -96,9 +96,9 @@ class Ranks:
         return _NO_BOUND if high is None else high, len(item.pattern) + _FLAG * len(item.flags)
 
 
-def key_of(item: Item) -> tuple[str, str, str] | None:
+def key_of(item: Term) -> tuple[str, str, str] | None:
     """What makes two terminals without a name the same one: how they are written. None if they are made of parts."""
-    if isinstance(item, Text):
+    if isinstance(item, Quoted):
         return "text", item.text, "i" * item.ignores_case
     if isinstance(item, Pattern):
         return "pattern", item.pattern, "".join(sorted(item.flags))

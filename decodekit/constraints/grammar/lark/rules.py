@@ -20,15 +20,15 @@ from decodekit.constraints.grammar.lark.ranks import Rank, Ranks, key_of
 from decodekit.constraints.grammar.lark.terminals import Terminals
 from decodekit.constraints.grammar.lark.tree import (
     CharRange,
-    Choice,
     Counted,
-    Item,
     Json,
     Name,
+    Options,
     Pattern,
+    Quoted,
     Series,
-    Special,
-    Text,
+    Term,
+    TokenName,
     Usage,
     walk,
 )
@@ -129,7 +129,7 @@ class _Lowering:
                         if isinstance(part, Name | Usage) and part.name not in entry.parameters:
                             self.definitions.look_up(part, inner)
 
-    def ignored(self, item: Item) -> Node:
+    def ignored(self, item: Term) -> Node:
         scope = self.definitions.scope
         place = next((scope.place(part.at) for part in walk(item) if hasattr(part, "at")), scope.place(0))
         if isinstance(item, Name):
@@ -145,34 +145,34 @@ class _Lowering:
             self.agenda.append((entry.name, entry, {}))
         return RuleRef(entry.name)
 
-    def lower(self, item: Item, scope: Scope, bindings: Bindings) -> Expression:
+    def lower(self, item: Term, scope: Scope, bindings: Bindings) -> Expression:
         """An item of a rule. The recursion is as deep as the brackets, at most `source.MAX_DEPTH`."""
         if isinstance(item, Series):
             return sequence(*[self.lower(part, scope, bindings) for part in item.items])
-        if isinstance(item, Choice):
+        if isinstance(item, Options):
             return alternatives(*[self.lower(part, scope, bindings) for part in item.options])
         if isinstance(item, Counted):
             return repeated(self.lower(item.item, scope, bindings), item.min, item.max)
         place = scope.place(item.at)
-        if self.ranks is not None and isinstance(item, Special | Json):
-            what = "a special token" if isinstance(item, Special) else "%json"
+        if self.ranks is not None and isinstance(item, TokenName | Json):
+            what = "a special token" if isinstance(item, TokenName) else "%json"
             place.fail(f'{what} is not supported with lexer="longest"', 'lexer="scannerless"', UnsupportedSchemaError)
         self.num_parts += 1
         if self.num_parts > MAX_PARTS:
             place.fail(f"the rules have more than {MAX_PARTS:,} parts", "fewer templates", ResourceLimitError)
         if isinstance(item, Name):
             return self.lower_name(item, scope, bindings)
-        if isinstance(item, Text) and not item.ignores_case and self.ranks is None:
+        if isinstance(item, Quoted) and not item.ignores_case and self.ranks is None:
             return Terminal(ir.literal(item.text.encode()), _shown(item)) if item.text else EMPTY_TEXT
         if isinstance(item, Usage):
             return self.lower_usage(item, scope, bindings)
-        if isinstance(item, Special):
+        if isinstance(item, TokenName):
             return alternatives(*map(SpecialToken, item.tokens))
         if isinstance(item, Json):
             return self.lower_json(item, place)
         return self.anonymous(item, scope, place, _shown(item))
 
-    def anonymous(self, item: Item, scope: Scope, place: Position, name: str) -> Terminal:
+    def anonymous(self, item: Term, scope: Scope, place: Position, name: str) -> Terminal:
         """A terminal without a name. With ranks, all that are written alike are one."""
         if self.ranks is None:
             return Terminal(self.terminals.anonymous(item, scope, place), name)
@@ -238,7 +238,7 @@ class _Lowering:
             self.agenda.append((name, template, dict(zip(template.parameters, arguments, strict=True))))
         return RuleRef(self.instances[key])
 
-    def argument(self, item: Item, scope: Scope, bindings: Bindings) -> Expression | Entry:
+    def argument(self, item: Term, scope: Scope, bindings: Bindings) -> Expression | Entry:
         """What a parameter stands for. A template without arguments is itself one."""
         if isinstance(item, Name):
             bound = bindings.get(item.name)
@@ -279,9 +279,9 @@ def _ranked(node: Node, rank: Rank, name: str, place: Position) -> Terminal:
     return Terminal(ir.concat(node, ir.accept(rank)), name)
 
 
-def _shown(item: Item) -> str:
+def _shown(item: Term) -> str:
     """An item as it stands in a grammar."""
-    if isinstance(item, Text):
+    if isinstance(item, Quoted):
         return f'"{item.text}"{"i" * item.ignores_case}'
     if isinstance(item, CharRange):
         return f'"{item.low}".."{item.high}"'

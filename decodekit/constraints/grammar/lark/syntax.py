@@ -13,18 +13,18 @@ from typing import Final, NamedTuple, NoReturn
 
 from decodekit.constraints.grammar.lark.tree import (
     CharRange,
-    Choice,
     Counted,
     Definition,
     Import,
-    Item,
     Json,
     Module,
     Name,
+    Options,
     Pattern,
+    Quoted,
     Series,
-    Special,
-    Text,
+    Term,
+    TokenName,
     Usage,
     is_terminal_name,
 )
@@ -163,7 +163,7 @@ class _Parser:
 
     def module(self) -> Module:
         definitions: list[Definition] = []
-        ignored: list[Item] = []
+        ignored: list[Term] = []
         imports: list[Import] = []
         while True:
             while self.take("line end"):
@@ -281,21 +281,21 @@ class _Parser:
 
     # --- expressions ---
 
-    def choice(self) -> Item:
+    def choice(self) -> Term:
         options = [self.series()]
         while self.take("|"):
             options.append(self.series())
-        return options[0] if len(options) == 1 else Choice(tuple(options))
+        return options[0] if len(options) == 1 else Options(tuple(options))
 
-    def series(self) -> Item:
-        items: list[Item] = []
+    def series(self) -> Term:
+        items: list[Term] = []
         while self.token.kind not in _ENDS:
             items.append(self.counted())
         if self.take("->"):  # names the derivations, and leaves the texts as they are
             self.check_name(self.require("name", "the name of an alias"))
         return items[0] if len(items) == 1 else Series(tuple(items))
 
-    def counted(self) -> Item:
+    def counted(self) -> Term:
         item = self.atom()
         if self.token.kind in _OPERATORS:
             return Counted(item, *_OPERATORS[self.next().kind])
@@ -309,7 +309,7 @@ class _Parser:
             return self.braces(item)
         return item
 
-    def braces(self, item: Item) -> Item:
+    def braces(self, item: Term) -> Term:
         at = self.open()
         low = high = None
         if self.token.kind == "number":
@@ -321,7 +321,7 @@ class _Parser:
         self.close("}", at, "a number")
         return self.bounded(item, low or 0, high, at)
 
-    def bounded(self, item: Item, low: int, high: int | None, at: int) -> Item:
+    def bounded(self, item: Term, low: int, high: int | None, at: int) -> Term:
         if high is not None and high < low:
             self.place(at).fail(f"the counts {low} and {high} are in the wrong order")
         return Counted(item, low, high)
@@ -332,7 +332,7 @@ class _Parser:
             self.place(token.at).fail(f"a count is no {token.text!r}", "digits without a sign")
         return self.number(token)
 
-    def atom(self) -> Item:
+    def atom(self) -> Term:
         token = self.token
         if token.kind == "(":
             self.open()
@@ -350,7 +350,7 @@ class _Parser:
             self.expected("an item", "one quantifier after an item, with brackets where two are meant")
         return self.value()
 
-    def value(self) -> Item:
+    def value(self) -> Term:
         """What may also be an argument of a template."""
         token = self.token
         if token.kind == "name":
@@ -360,17 +360,17 @@ class _Parser:
             if self.take(".."):
                 return self.char_range(token, self.require("string", "the string that ends the range"))
             ignores_case = token.text.endswith("i")
-            return Text(self.unescaped(token), ignores_case, token.at)
+            return Quoted(self.unescaped(token), ignores_case, token.at)
         if token.kind == "regexp":
             self.next()
             end = token.text.rindex("/")
             return Pattern(token.text[1:end], token.text[end + 1 :], token.at)
         if token.kind == "special":
             self.next()
-            return Special(self.special_tokens(token), token.at)
+            return TokenName(self.special_tokens(token), token.at)
         return self.expected("a rule, a terminal, a string or another item")
 
-    def reference(self) -> Item:
+    def reference(self) -> Term:
         token = self.next()
         self.check_name(token)
         if self.token.kind != "{" or self.text[_BREAK.match(self.text, self.position).end() :][:1] in "0123456789,":  # type: ignore[union-attr]
@@ -406,7 +406,7 @@ class _Parser:
             self.place(at).fail(f"U+{int(digits, 16):X} is no code point")
         return chr(int(digits, 16))
 
-    def char_range(self, first: _Token, last: _Token) -> Item:
+    def char_range(self, first: _Token, last: _Token) -> Term:
         ends = [self.unescaped(token) for token in (first, last) if not token.text.endswith("i")]
         if len(ends) < 2 or any(len(end) != 1 for end in ends):
             self.place(first.at).fail("a range has a string of one character at each end, without flags")
@@ -419,7 +419,7 @@ class _Parser:
             return (token.text,)
         return token_ids(token.text[2:-2], self.place(token.at))
 
-    def inline(self) -> Item:
+    def inline(self) -> Term:
         """``%json`` or ``%regex``, and a JSON value."""
         token = self.token
         start = _BREAK.match(self.text, self.position).end()  # type: ignore[union-attr]

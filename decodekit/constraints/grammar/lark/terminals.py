@@ -15,15 +15,15 @@ from typing import Final, NamedTuple, TypeAlias
 from decodekit.constraints.grammar.lark.definitions import Definitions, Entry, Scope
 from decodekit.constraints.grammar.lark.tree import (
     CharRange,
-    Choice,
     Counted,
-    Item,
     Json,
     Name,
+    Options,
     Pattern,
+    Quoted,
     Series,
-    Special,
-    Text,
+    Term,
+    TokenName,
     Usage,
     walk,
 )
@@ -43,7 +43,7 @@ MAX_SIZE: Final = 300_000
 MAX_CHARACTERS: Final = 10_000_000
 """Bound on the characters of all patterns that terminals are written as."""
 
-Parts: TypeAlias = "tuple[tuple[Item, Scope], ...]"
+Parts: TypeAlias = "tuple[tuple[Term, Scope], ...]"
 
 _MANY_TEXTS: Final = 16  # so many options that are plain texts are sorted as a list of words
 
@@ -84,7 +84,7 @@ class Terminals:
             self._finished[entry.name] = self._finish(entry.parts, entry.place, (entry.name,))
         return self._finished[entry.name]
 
-    def anonymous(self, item: Item, scope: Scope, place: Position) -> Node:
+    def anonymous(self, item: Term, scope: Scope, place: Position) -> Node:
         """The words of an expression in a rule, or after ``%ignore``. Raises what `named` raises."""
         return self._finish(((item, scope),), place)
 
@@ -143,8 +143,8 @@ class Terminals:
                             f"the rule {item.name!r} cannot be part of a terminal", "a rule, in lower case, around both"
                         )
                     yield entry, scope.place(item.at)
-                elif isinstance(item, Usage | Special | Json):
-                    what = {Usage: "a template", Special: "a special token", Json: "%json"}[type(item)]
+                elif isinstance(item, Usage | TokenName | Json):
+                    what = {Usage: "a template", TokenName: "a special token", Json: "%json"}[type(item)]
                     scope.place(item.at).fail(f"{what} cannot be part of a terminal", "a rule, in lower case")
 
     def _traits_of(self, parts: Parts, place: Position) -> _Traits:
@@ -170,24 +170,24 @@ class Terminals:
     def _node_of(self, parts: Parts) -> Node:
         return ir.choice(*(self._node(item, scope) for item, scope in parts))
 
-    def _node(self, item: Item, scope: Scope) -> Node:
+    def _node(self, item: Term, scope: Scope) -> Node:
         if isinstance(item, Name):
             return self._nodes[scope.qualified(item.name)]
         if isinstance(item, Series):
             return ir.concat(*(self._node(part, scope) for part in item.items))
-        if isinstance(item, Choice):
-            texts = {part.text.encode() for part in item.options if isinstance(part, Text) and not part.ignores_case}
+        if isinstance(item, Options):
+            texts = {part.text.encode() for part in item.options if isinstance(part, Quoted) and not part.ignores_case}
             if len(texts) < _MANY_TEXTS:
                 return ir.choice(*(self._node(part, scope) for part in item.options))
-            others = (p for p in item.options if not isinstance(p, Text) or p.ignores_case)
+            others = (p for p in item.options if not isinstance(p, Quoted) or p.ignores_case)
             return ir.choice(words(dict.fromkeys(texts)), *(self._node(part, scope) for part in others))
         if isinstance(item, Counted):
             return ir.repeat(self._node(item.item, scope), item.min, item.max)
         if isinstance(item, CharRange):
             return utf8.charset([(ord(item.low), ord(item.high))])
-        if isinstance(item, Text) and not item.ignores_case:
+        if isinstance(item, Quoted) and not item.ignores_case:
             return ir.literal(item.text.encode())
-        assert isinstance(item, Text | Pattern)  # the others were refused with the references
+        assert isinstance(item, Quoted | Pattern)  # the others were refused with the references
         pattern, flags = (item.pattern, item.flags) if isinstance(item, Pattern) else (re.escape(item.text), "i")
         return _full_match(pattern, flags, scope.place(item.at))
 
@@ -204,19 +204,19 @@ class Terminals:
             )
         return pattern
 
-    def _pattern(self, item: Item, scope: Scope) -> str:
+    def _pattern(self, item: Term, scope: Scope) -> str:
         if isinstance(item, Name):
             return f"(?:{self._patterns[scope.qualified(item.name)]})"
         if isinstance(item, Series):
             return "".join(self._pattern(part, scope) for part in item.items)
-        if isinstance(item, Choice):
+        if isinstance(item, Options):
             return f"(?:{_longest_first([self._pattern(part, scope) for part in item.options])})"
         if isinstance(item, Counted):
             high = "" if item.max is None else item.max
             return f"(?:{self._pattern(item.item, scope)}){{{item.min},{high}}}"
         if isinstance(item, CharRange):
             return f"[\\U{ord(item.low):08X}-\\U{ord(item.high):08X}]"
-        if isinstance(item, Text):
+        if isinstance(item, Quoted):
             return f"(?{'i' * item.ignores_case}:{re.escape(item.text)})"
         assert isinstance(item, Pattern)
         end = "\n" if "x" in item.flags else ""  # a comment may stand at the end
@@ -259,6 +259,6 @@ def _traits_of_pattern(pattern: str, flags: str) -> _Traits:
     is_lazy = False
     while agenda and not is_lazy:
         part = agenda.pop()
-        is_lazy = isinstance(part, regex_tree.Repeated) and part.is_lazy
+        is_lazy = isinstance(part, regex_tree.Quantified) and part.is_lazy
         agenda += regex_tree.children(part)
     return _Traits(1, regex_tree.num_assertions(tree) > 0, is_lazy)

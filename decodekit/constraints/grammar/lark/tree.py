@@ -18,7 +18,7 @@ class Name:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Text:
+class Quoted:
     """A string, unescaped."""
 
     text: str
@@ -49,12 +49,12 @@ class Usage:
     """A template with its arguments."""
 
     name: str
-    arguments: tuple[Item, ...]
+    arguments: tuple[Term, ...]
     at: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Special:
+class TokenName:
     """Any one of some special tokens, by name or by id."""
 
     tokens: tuple[str | int, ...]
@@ -73,26 +73,26 @@ class Json:
 class Series:
     """The items one after the other."""
 
-    items: tuple[Item, ...]
+    items: tuple[Term, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Choice:
+class Options:
     """Any of the options."""
 
-    options: tuple[Item, ...]
+    options: tuple[Term, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Counted:
     """The item `min` to `max` times; ``max=None`` has no bound."""
 
-    item: Item
+    item: Term
     min: int
     max: int | None
 
 
-Item: TypeAlias = Name | Text | Pattern | CharRange | Usage | Special | Json | Series | Choice | Counted
+Term: TypeAlias = Name | Quoted | Pattern | CharRange | Usage | TokenName | Json | Series | Options | Counted
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -106,7 +106,7 @@ class Definition:
     name: str
     parameters: tuple[str, ...]
     priority: int
-    body: Item
+    body: Term
     how: str
     at: int
 
@@ -132,7 +132,7 @@ class Module:
 
     source: Source
     definitions: tuple[Definition, ...]
-    ignored: tuple[Item, ...]
+    ignored: tuple[Term, ...]
     imports: tuple[Import, ...]
 
 
@@ -141,7 +141,7 @@ def is_terminal_name(name: str) -> bool:
     return name.lstrip("_")[:1].isupper()
 
 
-def walk(root: Item) -> Iterator[Item]:
+def walk(root: Term) -> Iterator[Term]:
     """An item and all that it is made of, in the order in which they stand there."""
     agenda = [root]
     while agenda:
@@ -149,7 +149,7 @@ def walk(root: Item) -> Iterator[Item]:
         yield item
         if isinstance(item, Series):
             agenda += reversed(item.items)
-        elif isinstance(item, Choice):
+        elif isinstance(item, Options):
             agenda += reversed(item.options)
         elif isinstance(item, Usage):
             agenda += reversed(item.arguments)
