@@ -187,7 +187,7 @@ class SchemaNetwork:
 
     def _has_value(self, goal: Goal, ask: Ask) -> bool:
         shape = self.semantics.shape(goal)
-        if scalars.language(shape) is not ir.EMPTY:
+        if shape.has_scalar:
             return True
         # All alternatives are asked, not only the first that holds: the answers of one round are found together.
         return any(

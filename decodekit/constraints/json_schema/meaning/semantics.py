@@ -479,11 +479,7 @@ class Semantics:
             return False
         shape = self.pending(goal)
         return not (
-            shape.has_null
-            or shape.has_true
-            or shape.has_false
-            or not shape.strings.is_empty
-            or any(not spec.node().is_empty for spec in shape.numbers)
+            shape.has_scalar
             or any(not self._is_contradictory(spec, depth - 1) for spec in shape.objects)
             or any(not self._is_contradictory(spec, depth - 1) for spec in shape.arrays)
         )

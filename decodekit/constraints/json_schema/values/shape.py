@@ -368,6 +368,13 @@ class Shape:
     objects: tuple[ObjectSpec, ...] = ()
     arrays: tuple[ArraySpec, ...] = ()
 
+    @property
+    def has_scalar(self) -> bool:
+        """Whether a null, boolean, string or number is in it."""
+        if self.has_null or self.has_true or self.has_false or not self.strings.is_empty:
+            return True
+        return any(not spec.node().is_empty for spec in self.numbers)
+
     def meet(self, other: Shape) -> Shape:
         """The values of both."""
         if self is EVERYTHING or other is EVERYTHING:
