@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from decodekit.cli.console import typed_text
+
 REPOSITORY = Path(__file__).resolve().parents[1]
 PROGRAM = "import sys; from decodekit.cli import main; sys.argv[0] = 'decodekit'; main()"
 
@@ -45,6 +47,15 @@ def test_what_ascii_cannot_write_is_escaped(folder: Path, environment: dict[str,
     assert json.loads(done.stdout) == "é€日"
     done = run("grammar", "check", "é.gbnf", "é€日", "x", folder=folder, **environment)
     assert b"Traceback" not in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("environment", [ASCII, PLAIN_C], ids=["ascii", "LANG=C"])
+def test_texts_are_read_as_they_are_typed(folder: Path, environment: dict[str, str]) -> None:
+    """In a plain C locale the words of a command are ASCII to Python; its texts are UTF-8 all the same."""
+    done = run("grammar", "check", "é.gbnf", "é€日", folder=folder, **environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert typed_text("é€日") == "é€日"
+    assert typed_text(os.fsdecode(b"\xff")) == os.fsdecode(b"\xff")  # no UTF-8
 
 
 @pytest.mark.slow

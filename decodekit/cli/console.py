@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import sys
 from typing import Any
 
@@ -45,6 +46,17 @@ def escape_what_cannot_be_written() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.errors in ("strict", "surrogateescape"):
             stream.reconfigure(errors="backslashreplace")
+
+
+def typed_text(argument: str) -> str:
+    """A text of the command line as the UTF-8 that was typed; of bytes that are none, what Python makes of them.
+
+    In a plain C locale Python reads bytes beyond ASCII as surrogates. File names have to stay so; texts must not.
+    """
+    try:
+        return os.fsencode(argument).decode()
+    except UnicodeError:
+        return argument
 
 
 def note(text: str) -> None:

@@ -14,7 +14,7 @@ import typer
 
 from decodekit.cli import options as o
 from decodekit.cli.command import command
-from decodekit.cli.console import DONE, INTERRUPTED, SOME_FAILED, note
+from decodekit.cli.console import DONE, INTERRUPTED, SOME_FAILED, note, typed_text
 from decodekit.cli.folder import print_damage
 from decodekit.errors import OptionError
 
@@ -55,6 +55,12 @@ class PromptOptions:
         ),
     ] = None
     raw: o.Raw = False
+
+    @property
+    def template(self) -> str | None:
+        """The template as it was typed; the name of a file stays as the system knows it."""
+        given = self.prompt
+        return given if given is None or given.startswith("@") else typed_text(given)
 
 
 @command
@@ -109,7 +115,7 @@ def extract(
         model=model.model,
         strategy=sampling.strategy,
         strategy_options=sampling.of_strategy(),
-        prompt=prompt.prompt,
+        prompt=prompt.template,
         is_raw=prompt.raw,
         max_new_tokens=max_new_tokens,
         on_length=on_length,

@@ -10,7 +10,7 @@ import typer
 
 from decodekit.cli import options as o
 from decodekit.cli.command import command
-from decodekit.cli.console import DONE, SOME_FAILED, note, print_json
+from decodekit.cli.console import DONE, SOME_FAILED, note, print_json, typed_text
 from decodekit.errors import OptionError
 
 if TYPE_CHECKING:
@@ -60,11 +60,11 @@ class ConstraintOptions:
         if self.regex:
             from decodekit.constraints import Regex
 
-            return Regex(self.regex)
+            return Regex(typed_text(self.regex))
         if self.choices:
             from decodekit.constraints import Choices
 
-            return Choices([choice.strip() for choice in self.choices.split(",")])
+            return Choices([choice.strip() for choice in typed_text(self.choices).split(",")])
         return None
 
 
@@ -99,14 +99,14 @@ def generate(
         "strategy": sampling.strategy,
         "seed": sampling.seed,
         "max_new_tokens": max_new_tokens,
-        "stop": tuple(stop or ()),
+        "stop": tuple(map(typed_text, stop or ())),
         "on_length": on_length,
         "max_rollbacks": max_rollbacks,
         "fast_forward": speed.fast_forward,
         **o.given(speculate=speed.proposers() or None),
         **sampling.of_strategy(),
     }
-    text = sys.stdin.read() if prompt == "-" else prompt
+    text = sys.stdin.read() if prompt == "-" else typed_text(prompt)
     llm = load_model(model.model, model.dtype, model.device_map)
     is_chat = bool(getattr(llm.tokenizer, "chat_template", None)) and not raw
     completion = None

@@ -13,7 +13,7 @@ import typer
 
 from decodekit.cli import options as o
 from decodekit.cli.command import Command, command
-from decodekit.cli.console import DONE, SOME_FAILED, print_json, print_table
+from decodekit.cli.console import DONE, SOME_FAILED, print_json, print_table, typed_text
 from decodekit.cli.console import as_json as as_json_text
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def check(
         return DONE
     from decodekit.constraints.author.members import explain
 
-    given = [sys.stdin.read() if text == "-" else text for text in texts]
+    given = [sys.stdin.read() if text == "-" else typed_text(text) for text in texts]
     found = [(text, explain(constraint, text)) for text in given]
     if as_json:
         print_json([_result(text, explanation) for text, explanation in found])

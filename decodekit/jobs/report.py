@@ -11,7 +11,7 @@ from pathlib import Path
 from decodekit.jobs.figures import bars, histogram
 from decodekit.jobs.page import document_html
 from decodekit.jobs.view import DocumentView, JobView, total_fields
-from decodekit.pages import figure_html, page_html, table_html
+from decodekit.pages import figure_html, page_bytes, page_html, table_html
 from decodekit.records.ledger import replace_file
 
 MAX_DOCUMENTS = 2000
@@ -31,7 +31,7 @@ def write_report(path: Path, views: Sequence[JobView], *, title: str, max_docume
     Raises:
         OutputError: the file cannot be written.
     """
-    replace_file(path, [report_html(views, title=title, max_documents=max_documents).encode("utf-8")])
+    replace_file(path, [page_bytes(report_html(views, title=title, max_documents=max_documents))])
 
 
 def report_html(views: Sequence[JobView], *, title: str, max_documents: int = MAX_DOCUMENTS) -> str:

@@ -6,6 +6,7 @@ A report has a style sheet of its own after `page.css`, and pictures in SVG whos
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Sequence
 from html import escape
 from importlib.resources import files
@@ -84,3 +85,9 @@ def round_step(raw: float) -> float:
     """The least of 1, 2, 5 and 10 times a power of ten that is at least `raw`, which is above 0."""
     power = 10.0 ** math.floor(math.log10(raw))
     return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= raw * (1 - 1e-9))
+
+
+def page_bytes(html: str) -> bytes:
+    """A page in UTF-8. A file name that Python could not decode is written as its bytes (PEP 383), any other half of a
+    surrogate pair as U+FFFD."""
+    return re.sub("[\ud800-\udc7f\udd00-\udfff]", "\ufffd", html).encode("utf-8", "surrogateescape")

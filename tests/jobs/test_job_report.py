@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -16,6 +17,7 @@ from decodekit.jobs.probabilities import value_probabilities, value_spans
 from decodekit.jobs.report import report_html, write_report
 from decodekit.jobs.spans import find_spans
 from decodekit.jobs.view import JobView, compare_fields, wrong_fields
+from decodekit.pages import page_bytes
 from decodekit.records.strict_json import leaves, pointer_of
 from decodekit.vocabulary import Vocabulary
 from tests.jobs.fakes import BYTES, FakeLLM, answer, make_settings, run_job, words, write_jsonl
@@ -228,3 +230,9 @@ def test_what_is_left_is_of_the_newest_selection(tmp_path: Path) -> None:
     job["runs"].append({"started": 0.0, "shard": None, "limit": None})  # a run that was killed at once
     job_file.write_text(json.dumps(job))
     assert JobView.read(tmp_path / "out").num_left == 20
+
+
+def test_a_page_is_written_whatever_a_name_is() -> None:
+    """Of a file name beyond the locale the bytes, of any other half of a surrogate pair a sign that something was."""
+    assert page_bytes("a é " + os.fsdecode("é".encode())) == "a é é".encode()
+    assert page_bytes("\udcc3\udca9 \ud800 \udfff") == "é \ufffd \ufffd".encode()
