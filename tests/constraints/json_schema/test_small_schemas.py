@@ -146,6 +146,12 @@ def test_no_key_is_spent_on_nothing() -> None:
     check([schema], World(objects_of(1)), type_="object", is_thorough=True)
 
 
+def test_the_last_key_of_a_class_is_not_spent_on_nothing() -> None:
+    """Of the keys a and b one was used: the other one has to be what no empty object allows."""
+    schema: Schema = {"oneOf": [{"additionalProperties": False}, {"propertyNames": {"enum": ["a", "b"]}}]}
+    check([schema], FEW_OBJECTS, type_="object", is_thorough=True)
+
+
 def declared_orders(schema: Schema, value: dict[str, Any]) -> list[list[str]]:
     """The orders of the members with ``order="declared"``, where no combinator speaks of the same object.
 

@@ -502,8 +502,12 @@ class ObjectPlan:
 
     def _has_few(self, witness: int, state: ObjectState) -> bool:
         """Whether there are not more keys for a witness than could be lost."""
-        left = self.unused(self.spec.witnesses[witness].keys, state.used - {SOME_KEY})
-        return num_texts(left, len(state.pending) + 2) < len(state.pending) + 2
+        many, used, num_keys = len(state.pending) + 2, state.used - {SOME_KEY}, 0
+        for region in self.classes:
+            if self.is_inhabited(self.joined(region.goal, (witness,))):
+                keys = text.meet(region.keys, self.spec.witnesses[witness].keys)
+                num_keys += num_texts(self.unused(keys, used), many)
+        return num_keys < many
 
 
 def _can_all_choose(choices: tuple[_Choice, ...]) -> bool:
