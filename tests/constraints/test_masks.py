@@ -16,12 +16,14 @@ from decodekit.constraints.composition.combinators import Concat
 from decodekit.constraints.constraint import Constraint
 from decodekit.constraints.engine import masks as masks_module
 from decodekit.constraints.engine import recogniser, token_index
+from decodekit.constraints.engine.automaton import UInt8Array
 from decodekit.constraints.engine.bitmask import allocate_bitmask, bitmask_from_ids, forbid, ids_from_bitmask
 from decodekit.constraints.json_schema import JsonSchema
 from decodekit.constraints.matching.compiler import CompiledGrammar, compile
 from decodekit.constraints.matching.matcher import GrammarMatcher, Matcher
 from decodekit.constraints.network import Frame
 from decodekit.constraints.regex.regex import Regex
+from decodekit.constraints.special import is_text
 from decodekit.errors import ResourceLimitError, UnsatisfiableError
 from decodekit.vocabulary import Vocabulary
 from tests.reference import json_frames, masks
@@ -363,6 +365,47 @@ def test_forced_tokens_are_the_unique_continuation() -> None:
     for seed in range(6):
         random_walk(grammar, random.Random(seed), 12, check)
     assert len(grammar.matcher().forced_tokens()) == 2  # a, b
+
+
+def test_what_branches_without_a_mask_has_two_tokens() -> None:
+    num_branching = num_told = 0
+    whole = byte_vocabulary(EXTRA)
+    some = Vocabulary([None if data in (b"b", b"t", b"]") else data for data in whole.token_bytes], whole.eos_token_ids)
+    for vocabulary in (*vocabularies(), some):
+        single = token_index.byte_tokens(vocabulary)
+        alone = {data[0] for data in vocabulary.token_bytes if data and len(data) == 1}
+        assert {*np.flatnonzero(single).tolist()} == {byte for byte in alone if is_text(bytes((byte,)))}
+        for constraint in (*CONSTRAINTS.values(), *map(JsonSchema, KEYED.values())):
+            grammar = CompiledGrammar(constraint, vocabulary)
+
+            def check(
+                matcher: GrammarMatcher,
+                text: bytes,
+                allowed: list[int],
+                vocabulary: Vocabulary = vocabulary,
+                single: UInt8Array = single,
+            ) -> None:
+                nonlocal num_branching, num_told
+                first = {(vocabulary.token_bytes[token] or b"-")[0] for token in allowed}
+                is_told = matcher.recogniser.branches(matcher.state, single)
+                assert not is_told or len(first) > 1, text
+                num_branching += len(first) > 1 and not matcher.is_accepting
+                num_told += is_told and not matcher.is_accepting
+
+            random_walk(grammar, random.Random(2), 12, check)
+    assert num_told > 0.95 * num_branching > 200
+
+
+def test_forced_tokens_are_found_without_masks_of_states_that_branch() -> None:
+    grammar = CompiledGrammar(JsonSchema({"enum": [{"a": "xyz", "b": n} for n in (1, 2)]}), byte_vocabulary())
+    matcher = grammar.matcher()
+    for byte in b'{"a": "xyz", "b": ':
+        num_masks = len(grammar._masks._kept)
+        forced = matcher.forced_tokens()
+        assert len(grammar._masks._kept) - num_masks <= len(forced)
+        assert matcher.accept(byte)
+    assert matcher.forced_tokens() == [] and not grammar._masks._kept.get(matcher.state)
+    assert len(mask_ids(matcher, grammar.vocabulary)) == 2
 
 
 def test_forced_run_stops_where_the_text_may_end_and_at_the_bound() -> None:

@@ -62,15 +62,17 @@ class State:
         is_accepting: whether the text so far is a whole text of the constraint.
         edges: the states after each byte that was tried, None where nothing follows.
         mask: the allowed tokens, once they are known; owned by the masks of a vocabulary.
+        is_branching: whether it is known, without the mask, that more than one token is allowed; owned by them, too.
     """
 
-    __slots__ = ("__weakref__", "configurations", "edges", "is_accepting", "mask")
+    __slots__ = ("__weakref__", "configurations", "edges", "is_accepting", "is_branching", "mask")
 
     def __init__(self, configurations: frozenset[Configuration], is_accepting: bool) -> None:
         self.configurations = tuple(configurations)
         self.is_accepting = is_accepting
         self.edges: dict[int, State | None] = {}
         self.mask: object = None
+        self.is_branching = False
 
     def __repr__(self) -> str:
         return f"State({len(self.configurations)} configurations, is_accepting={self.is_accepting})"

@@ -34,7 +34,16 @@ from decodekit.constraints.engine.bitmask import bitmask_from_ids, num_words
 from decodekit.constraints.engine.configurations import Configuration, Entry, StackCut, State
 from decodekit.constraints.engine.recogniser import Recogniser
 from decodekit.constraints.engine.runner import MAX_RETURNED, Runner
-from decodekit.constraints.engine.token_index import NO_NODES, Part, TokenIndex, Walk, WayOut, all_tokens, tokens_after
+from decodekit.constraints.engine.token_index import (
+    NO_NODES,
+    Part,
+    TokenIndex,
+    Walk,
+    WayOut,
+    all_tokens,
+    byte_tokens,
+    tokens_after,
+)
 from decodekit.constraints.memory import Account, is_exceeded, share
 from decodekit.constraints.network import TextNeeded
 from decodekit.vocabulary import Vocabulary
@@ -110,6 +119,7 @@ class Masks:
         self._runner = Runner(recogniser)
         self._tokens = all_tokens(vocabulary)
         self._parts = tokens_after(vocabulary)
+        self._byte_tokens = byte_tokens(vocabulary)
         self._leads: dict[int, int] = {}
         self._num_words = num_words(vocabulary.size)
         self._eos_words = bitmask_from_ids(sorted(vocabulary.eos_token_ids), vocabulary.size)
@@ -129,6 +139,15 @@ class Masks:
                 mask = state.mask
         assert isinstance(mask, TokenMask)
         return mask
+
+    def only_token(self, state: State) -> int | None:
+        """The one token that `state` allows; None if there are more or none.
+
+        No mask is made where two bytes may follow that are tokens by themselves.
+        """
+        if state.mask is None and not state.is_branching:
+            state.is_branching = self._recogniser.branches(state, self._byte_tokens)
+        return None if state.is_branching else self.mask(state).only_token()
 
     def is_walked(self, configuration: Configuration) -> bool:
         """Whether a configuration is looked at by a walk of its lexeme, because it allows many tokens."""

@@ -26,7 +26,7 @@ from typing import Final
 
 import numpy as np
 
-from decodekit.constraints.engine.automaton import DEAD, Automaton, Int32Array, UInt8Array, doubled
+from decodekit.constraints.engine.automaton import DEAD, OPEN, Automaton, Int32Array, UInt8Array, doubled
 from decodekit.constraints.engine.configurations import (
     CUT,
     Configuration,
@@ -46,6 +46,7 @@ MAX_CONFIGURATIONS: Final = 20_000
 """Bound on the alternatives that one state may hold, and on the frames that one step may enter."""
 _MANY_STACKS: Final = 4  # so many on which the same is read are bundled
 _FEW_BYTES: Final = 64  # so many are tried one by one
+_FEW_TRIED: Final = 4  # so many where two are looked for
 _ANSWER_BYTES: Final = 500  # of what is kept of a stack or a state, measured on the grammars of the library
 
 
@@ -246,6 +247,35 @@ class Recogniser:
                 following = [byte for byte in following if self.step(state, byte) is not None]
             self._following_bytes[state] = following
         return following
+
+    def branches(self, state: State, among: UInt8Array) -> bool:
+        """Whether at least two bytes may follow a state, of those flagged in `among`, uint8 [256] of 0 and 1.
+
+        Mostly told by a single lexeme that goes on with two bytes, so that no state behind them is made. Where more
+        than 64 bytes are candidates and no lexeme tells, the answer is no.
+        """
+        with self.automaton.lock:
+            for lexical, reader, *_ in state.configurations:
+                if self.readers[reader].permitted is None and self._goes_on_with_two(lexical, among):
+                    return True
+        following = self.following_bytes(state)
+        return len(following) <= _FEW_BYTES and int(among[following].sum()) >= 2
+
+    def _goes_on_with_two(self, lexical: int, among: UInt8Array) -> bool:
+        """Whether a lexeme goes on, without an end, after two of the bytes; those that were met before are tried."""
+        automaton = self.automaton
+        candidates = np.flatnonzero(automaton.first_bytes(lexical) & among)
+        if len(candidates) < 2:
+            return False
+        targets = automaton.next[lexical][candidates]
+        known = np.argsort(targets == OPEN, kind="stable")[:_FEW_TRIED]
+        found = 0
+        for byte in candidates[known].tolist():
+            target = automaton.step(lexical, byte)
+            found += target != DEAD and not automaton.is_final(target)
+            if found == 2:
+                return True
+        return False
 
     def _read(self, state: State, byte: int) -> State | None:
         return self._intern(self.advance(state.configurations, byte))

@@ -396,6 +396,16 @@ def all_tokens(vocabulary: Vocabulary) -> Part:
 
 
 @lru_cache(maxsize=8)
+def byte_tokens(vocabulary: Vocabulary) -> UInt8Array:
+    """Which bytes are tokens by themselves, uint8 [256] of 0 and 1."""
+    index = all_tokens(vocabulary).whole
+    trie, top = index.trie, index.top
+    flags: UInt8Array = np.zeros(256, np.uint8)
+    flags[trie.byte[top[trie.first[top + 1] > trie.first[top]]]] = 1
+    return flags
+
+
+@lru_cache(maxsize=8)
 def tokens_after(vocabulary: Vocabulary) -> tuple[tuple[int, Part], ...]:
     """For each blank or punctuation mark with which many tokens begin: these tokens, as what follows it.
 

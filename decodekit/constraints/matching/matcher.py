@@ -295,7 +295,7 @@ class GrammarMatcher:
         state = self._path[-1]
         forced: list[int] = []
         while not state.is_accepting and len(forced) < MAX_FORCED:
-            token = self._masks.mask(state).only_token()
+            token = self._masks.only_token(state)
             target = None if token is None else self.after(state, token)
             if token is None or target is None:
                 break
