@@ -234,7 +234,7 @@ MUTANTS: dict[str, tuple[object, str, Callable[..., Any]]] = {
     "an array may end early": (ArrayPlan, "can_close", lambda self, state: state.num_items >= self.spec.min_items),
     "an array may always be finished": (ArrayPlan, "_can_finish", lambda self, state, ask: True),
     "every alternative takes in all others": (shape.ObjectSpec, "takes_in", lambda self, other: True),
-    "names cover nothing": (shape.Part, "uncovered", lambda self: text.BODY),
+    "names cover nothing": (shape.Properties, "uncovered", lambda self: text.BODY),
     "all branches are apart": (Semantics, "_is_apart", lambda self, spec, literal: True),
     "items are forgotten": (ArrayPlan, "remember", staticmethod(lambda state, scalar: state)),
 }

@@ -58,7 +58,7 @@ class ArrayState:
 
 
 @dataclass(frozen=True)
-class Item:
+class NextItem:
     """What the next item may be.
 
     Attributes:
@@ -104,7 +104,7 @@ class ArrayPlan:
         starts = [contains.start for contains in spec.contains]
         self._last = max(len(spec.prefix), spec.min_items, *starts) if starts else max(len(spec.prefix), spec.min_items)
         self._finishing: dict[ArrayState, bool] = {}
-        self._items: dict[ArrayState, tuple[Item, ...]] = {}
+        self._items: dict[ArrayState, tuple[NextItem, ...]] = {}
         self._tables: dict[Node, WordTable] = {}
         self._domains: dict[Goal, tuple[int, frozenset[Scalar] | None]] = {}
 
@@ -130,7 +130,7 @@ class ArrayPlan:
             return False
         return all(count >= contains.min for count, contains in zip(state.counted, self.spec.contains, strict=True))
 
-    def items(self, state: ArrayState, ask: Ask) -> Iterable[Item]:
+    def items(self, state: ArrayState, ask: Ask) -> Iterable[NextItem]:
         """What the next item may be, for every way on which the array can be finished. `ask` gives final answers."""
         if not state.owed and not self.spec.is_unique:
             return self._plain_items(state, ask)
@@ -140,10 +140,10 @@ class ArrayPlan:
             items = self._items[state] = tuple(found)
         return items
 
-    def _plain_items(self, state: ArrayState, ask: Ask) -> Iterator[Item]:
+    def _plain_items(self, state: ArrayState, ask: Ask) -> Iterator[NextItem]:
         for goal, after in self._ways(state):
             if ask(goal) and (not self.spec.contains or self._can_finish(after, ask)):
-                yield Item(goal, after)
+                yield NextItem(goal, after)
 
     @staticmethod
     def remember(state: ArrayState, scalar: Scalar) -> ArrayState:
@@ -216,7 +216,7 @@ class ArrayPlan:
 
     # -- all items different
 
-    def _unique_items(self, state: ArrayState, ask: Ask) -> Iterator[Item]:
+    def _unique_items(self, state: ArrayState, ask: Ask) -> Iterator[NextItem]:
         for goal, after in self._ways(state):
             if not ask(goal) or not self._can_fill(after, ask):
                 continue
@@ -224,7 +224,7 @@ class ArrayPlan:
             if shape.objects or shape.arrays:  # different from all other items, or the guard says that it is not
                 compound = self.semantics.compound(goal)
                 if ask(compound):
-                    yield Item(compound, after)
+                    yield NextItem(compound, after)
             # A scalar that later items need is not taken here, all others are as good as each other.
             own = self._domain(goal, MAX_LISTED, ask)
             needed = {
@@ -244,7 +244,7 @@ class ArrayPlan:
             node = scalars.language(shape, without=after.used | needed)
             if has_texts or not node.is_empty or (listed is not None and 1 in listed[1]):
                 is_last = self.spec.max_items is not None and after.num_items >= self.spec.max_items
-                yield Item(goal, after, node, is_remembered=not is_last, has_texts=has_texts, listed=listed)
+                yield NextItem(goal, after, node, is_remembered=not is_last, has_texts=has_texts, listed=listed)
 
     def _listed(self, strings: Node, taken: frozenset[Scalar]) -> tuple[WordTable, bytes] | None:
         """A list of strings as one table for all states, and which of them are not taken; None if it is no list."""
@@ -369,22 +369,22 @@ class ArrayPlan:
 
     # -- two equal items
 
-    def _owed_items(self, state: ArrayState, ask: Ask) -> Iterator[Item]:
+    def _owed_items(self, state: ArrayState, ask: Ask) -> Iterator[NextItem]:
         """The item is one of the two, or it is not; both ways are tried."""
         for goal, after in self._ways(state):
             if not ask(goal):
                 continue
             if self._can_pair(after, ask):
-                yield Item(goal, after)
+                yield NextItem(goal, after)
             if state.twin is None:
                 later = [conjunction(goal, other) for other in self._later(after, ask)]
                 node = ir.choice(*(scalars.language(self.semantics.shape(other)) for other in later))
                 if not node.is_empty:
-                    yield Item(goal, after, node, is_remembered=True)
+                    yield NextItem(goal, after, node, is_remembered=True)
             elif scalars.belongs(state.twin, self.semantics.shape(goal)):
                 done = replace(after, owed="", twin=None)
                 if self._search(done, ask):
-                    yield Item(goal, done, scalars.language_of(state.twin))
+                    yield NextItem(goal, done, scalars.language_of(state.twin))
 
     def _can_pair(self, state: ArrayState, ask: Ask) -> bool:
         """Whether the array can be finished with what it owes of two equal items."""

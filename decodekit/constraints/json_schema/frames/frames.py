@@ -15,7 +15,7 @@ from typing import Final, Protocol, cast
 
 from decodekit.constraints.json_schema.document.drafts import JsonValue
 from decodekit.constraints.json_schema.document.loader import Library
-from decodekit.constraints.json_schema.frames.arrays import SOME_TEXT, ArrayPlan, ArrayState, Item
+from decodekit.constraints.json_schema.frames.arrays import SOME_TEXT, ArrayPlan, ArrayState, NextItem
 from decodekit.constraints.json_schema.frames.layout import Layout, Whitespace, outermost
 from decodekit.constraints.json_schema.frames.objects import SOME_KEY, ObjectPlan, ObjectState, Order
 from decodekit.constraints.json_schema.meaning.keywords import KEYWORDS
@@ -419,7 +419,7 @@ class ArrayFrame(Frame):
                 moves.append(Call(layout.next_item, self._at("next", state)))
         return tuple(moves)
 
-    def _items(self, items: Iterable[Item]) -> tuple[Move, ...]:
+    def _items(self, items: Iterable[NextItem]) -> tuple[Move, ...]:
         moves: list[Move] = []
         for number, item in enumerate(items):
             if item.scalars is None:
@@ -470,7 +470,7 @@ class ArrayFrame(Frame):
     def _at(self, place: str, state: ArrayState) -> ArrayFrame:
         return ArrayFrame(self.network, self.plan, state, self.layout, place)
 
-    def behind(self, item: Item, scalar: Scalar | None) -> tuple[Frame, ...]:
+    def behind(self, item: NextItem, scalar: Scalar | None) -> tuple[Frame, ...]:
         """After an item, which is remembered if others must differ from it."""
         state = item.after
         if scalar is not None and item.is_remembered:
@@ -497,6 +497,6 @@ class ListedFrame(Frame):
         assert item.listed is not None
         return self.array.behind(item, ("string", item.listed[0].words[cast("int", label)]))
 
-    def _item(self) -> Item:
+    def _item(self) -> NextItem:
         array = self.array
         return tuple(array.plan.items(array.state, array.network.is_inhabited))[self.number]

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Final, TypeAlias, cast
 
-from decodekit.constraints.json_schema.document.drafts import Draft, JsonValue, is_number, keyword
+from decodekit.constraints.json_schema.document.drafts import JsonValue, SchemaDraft, is_number, keyword
 from decodekit.constraints.json_schema.document.loader import Location, escape
 from decodekit.constraints.json_schema.meaning.keywords import UNEVALUATED, is_unique_anyway
 from decodekit.constraints.json_schema.meaning.semantics import Semantics
@@ -145,7 +145,7 @@ def equals(value: Instance, constant: JsonValue) -> bool:
 def _type(at: Evaluation, names: Any) -> bool:
     names, value = names if isinstance(names, list) else [names], at.value
     is_integer = value.kind == "number" and (
-        value.is_plain if at.location.draft == Draft.DRAFT4 else cast("Fraction", value.value).denominator == 1
+        value.is_plain if at.location.draft == SchemaDraft.DRAFT4 else cast("Fraction", value.value).denominator == 1
     )
     return value.kind in names or (is_integer and "integer" in names)
 
@@ -157,7 +157,7 @@ def _number(test: Callable[[Fraction, Fraction], bool], strict: str = "") -> _Ru
         if isinstance(bound, bool):
             return True
         number, limit = cast("Fraction", at.value.value), exact(bound)
-        if number == limit and at.location.draft == Draft.DRAFT4 and at.location.keywords().get(strict) is True:
+        if number == limit and at.location.draft == SchemaDraft.DRAFT4 and at.location.keywords().get(strict) is True:
             return False
         return test(number, limit)
 
@@ -232,7 +232,7 @@ def _dependencies(name: str) -> _Rule:
 
 def _items(at: Evaluation, below: Any) -> bool:
     if isinstance(below, list):  # from the first on, by place
-        name = "prefixItems" if at.location.draft >= Draft.DRAFT2020 else "items"
+        name = "prefixItems" if at.location.draft >= SchemaDraft.DRAFT2020 else "items"
         return _each(at, 0, [(name, index) for index in range(min(len(below), len(at.value.items)))])
     start = len(cast("list[Any]", at.location.keywords().get("prefixItems", ())))
     return _each(at, start, [("items",)] * (len(at.value.items) - start))
@@ -255,10 +255,10 @@ def _each(at: Evaluation, start: int, ways: Sequence[tuple[str | int, ...]]) -> 
 
 
 def _contains(at: Evaluation, below: Any) -> bool:
-    keywords, counts = at.location.keywords(), at.location.draft >= Draft.DRAFT2019
+    keywords, counts = at.location.keywords(), at.location.draft >= SchemaDraft.DRAFT2019
     items = enumerate(at.value.items)
     found = {index for index, item in items if at.question("contains", value=item) is not None}
-    if at.location.draft >= Draft.DRAFT2020:  # an annotation of 2020-12 only
+    if at.location.draft >= SchemaDraft.DRAFT2020:  # an annotation of 2020-12 only
         at.items |= found
     least = cast("int", keywords.get("minContains", 1)) if counts else 1
     most = cast("int", keywords.get("maxContains", len(found))) if counts else len(found)

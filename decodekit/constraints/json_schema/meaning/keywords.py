@@ -6,12 +6,13 @@ A keyword speaks of one type. Asserted it admits all values of the other types; 
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Final, TypeAlias, TypeVar, cast
 
-from decodekit.constraints.json_schema.document.drafts import Draft, JsonValue, is_number
+from decodekit.constraints.json_schema.document.drafts import JsonValue, SchemaDraft, is_number
 from decodekit.constraints.json_schema.document.loader import Location
 from decodekit.constraints.json_schema.meaning.semantics import Keywords, Meaning, Semantics
 from decodekit.constraints.json_schema.strings import formats, text
@@ -31,7 +32,7 @@ from decodekit.constraints.json_schema.values.shape import (
     EvaluatedKeys,
     Literal,
     ObjectSpec,
-    Part,
+    Properties,
     Sense,
     Shape,
     Witness,
@@ -60,7 +61,7 @@ def _type(semantics: Semantics, location: Location, value: Any, sense: Sense) ->
     names = tuple(value) if isinstance(value, list) else (value,)
     # Pydantic reads 1e2 as an int, and not 1e97: a Python int is generated as digits.
     is_digits = semantics.formats == "python" and sense.is_asserted
-    return _of_types(names, location.draft == Draft.DRAFT4 or is_digits, sense.is_asserted)
+    return _of_types(names, location.draft == SchemaDraft.DRAFT4 or is_digits, sense.is_asserted)
 
 
 @lru_cache(maxsize=1024)
@@ -99,21 +100,17 @@ def _among(semantics: Semantics, location: Location, values: list[tuple[_Path, A
         raise ResourceLimitError(
             f"an enum with more than {MAX_ALTERNATIVES} objects or arrays", hint="naming the values by strings"
         )
-    has_null, has_true, has_false = (any(entry is single for _, entry in values) for single in (None, True, False))
+    words = frozenset(json.dumps(entry) for _, entry in values if entry is None or isinstance(entry, bool))
     if is_asserted:
         return Shape(
-            has_null,
-            has_true,
-            has_false,
+            words,
             text.words(texts),
             (NumberSpec(values=decimals),) if decimals else (),
             tuple(_object_equal(semantics, location, path, entry) for path, entry in objects),
             tuple(_array_equal(semantics, location, path, entry) for path, entry in arrays),
         )
     shape = Shape(
-        not has_null,
-        not has_true,
-        not has_false,
+        EVERYTHING.words - words,
         text.without(text.BODY, text.words(texts)) if texts else text.BODY,
         (numbers.not_values(decimals) if decimals else NO_CONDITION,),
         EVERYTHING.objects,
@@ -136,7 +133,7 @@ def _object_equal(semantics: Semantics, location: Location, path: _Path, value: 
         name: conjunction(frozenset({semantics.constant(location, below, *path, name)}))
         for name, below in value.items()
     }
-    return ObjectSpec((Part(names, additional=FALSE),), tuple(value))
+    return ObjectSpec((Properties(names, additional=FALSE),), tuple(value))
 
 
 def _array_equal(semantics: Semantics, location: Location, path: _Path, value: list[JsonValue]) -> ArraySpec:
@@ -155,7 +152,7 @@ def _bound(name: str) -> Meaning:
             return EVERYTHING if sense.is_asserted else NOTHING
         bound = exact(value)
         is_strict = name.startswith("exclusive")
-        if location.draft == Draft.DRAFT4:
+        if location.draft == SchemaDraft.DRAFT4:
             is_strict = location.keywords().get(f"exclusive{name.capitalize()}") is True
         if sense.is_asserted == is_low:
             spec = NumberSpec(low=bound, low_strict=is_strict == sense.is_asserted)
@@ -227,7 +224,7 @@ def _items(semantics: Semantics, location: Location, value: Any, sense: Sense) -
     spec = semantics.items(location)
     if sense.is_evaluated:
         keywords = location.keywords()
-        is_list = location.draft < Draft.DRAFT2020 and isinstance(keywords.get("items"), list)
+        is_list = location.draft < SchemaDraft.DRAFT2020 and isinstance(keywords.get("items"), list)
         rest_key = "additionalItems" if is_list else "items"
         spec = replace(spec, evaluated=EvaluatedItems(len(spec.prefix), rest_key in keywords))
     return _only(sense, arrays=(spec,) if sense.is_asserted else tuple(spec.denials()))
@@ -235,7 +232,7 @@ def _items(semantics: Semantics, location: Location, value: Any, sense: Sense) -
 
 def _contains(semantics: Semantics, location: Location, value: Any, sense: Sense) -> Shape:
     keywords = location.keywords()
-    counts = location.draft >= Draft.DRAFT2019
+    counts = location.draft >= SchemaDraft.DRAFT2019
     least = int(cast("int", keywords.get("minContains", 1))) if counts else 1
     most = int(cast("int", keywords["maxContains"])) if counts and "maxContains" in keywords else None
     goal = semantics.below(location, "contains")
@@ -243,7 +240,7 @@ def _contains(semantics: Semantics, location: Location, value: Any, sense: Sense
     if sense.is_asserted:
         is_met = least == 0 and most is None  # by every array
         spec = ArraySpec(contains=() if is_met else (Contains(goal, denied, least, most),))
-        if sense.is_evaluated and location.draft >= Draft.DRAFT2020:  # before, it evaluated nothing
+        if sense.is_evaluated and location.draft >= SchemaDraft.DRAFT2020:  # before, it evaluated nothing
             spec = replace(spec, evaluated=EvaluatedItems(goals=frozenset({goal})))
         return EVERYTHING if spec == ANY_ARRAY else restrict(arrays=(spec,))
     specs = [ArraySpec(contains=(Contains(goal, denied, 0, least - 1),))] if least else []
@@ -311,7 +308,7 @@ def _dependencies(semantics: Semantics, location: Location, value: Any, sense: S
             hint="objects for what belongs together",
         )
     result = EVERYTHING if sense.is_asserted else NOTHING
-    key = "dependencies" if location.draft <= Draft.DRAFT7 else "dependentSchemas"
+    key = "dependencies" if location.draft <= SchemaDraft.DRAFT7 else "dependentSchemas"
     for name, below in value.items():
         if isinstance(below, list):
             then = _required(semantics, location, below, sense)

@@ -22,7 +22,7 @@ from decodekit.constraints.json_schema.meaning.semantics import Semantics
 from decodekit.constraints.json_schema.strings import formats, text
 from decodekit.constraints.json_schema.values import numbers, scalars
 from decodekit.constraints.json_schema.values.numbers import NumberSpec
-from decodekit.constraints.json_schema.values.shape import EVERYTHING, Goal, Sense, Shape, conjunction
+from decodekit.constraints.json_schema.values.shape import EVERYTHING, WORDS, Goal, Sense, Shape, conjunction
 from decodekit.constraints.language import ir
 from decodekit.constraints.language.node import Node
 from decodekit.constraints.language.wording import listed
@@ -160,9 +160,7 @@ def _branch_words(network: SchemaNetwork, goal: Goal, facts: list[tuple[Location
 def _words_of_shape(shape: Shape, facts: list[tuple[Location, str, Any]], semantics: Semantics) -> tuple[str, ...]:
     if shape == EVERYTHING:
         return ("any JSON value",)
-    words = ["null"] if shape.has_null else []
-    words += ["true"] if shape.has_true else []
-    words += ["false"] if shape.has_false else []
+    words = [word for word in WORDS if word in shape.words]
     if not shape.strings.is_empty:
         words.append(_string_words(facts, semantics))
     words += dict.fromkeys(_number_words(spec) for spec in shape.numbers if not spec.node().is_empty)

@@ -17,7 +17,7 @@ from decodekit.constraints.json_schema.frames.arrays import ArrayPlan
 from decodekit.constraints.json_schema.frames.frames import SchemaNetwork
 from decodekit.constraints.json_schema.meaning.keywords import EVALUATING, UNEVALUATED
 from decodekit.constraints.json_schema.values import scalars
-from decodekit.constraints.json_schema.values.shape import FALSE, TRUE, Goal, Part, conjunction
+from decodekit.constraints.json_schema.values.shape import FALSE, TRUE, Goal, Properties, conjunction
 from decodekit.errors import ConstraintError, UnsatisfiableError
 
 MAX_GOALS: Final = 5_000
@@ -183,7 +183,7 @@ class Reasons:
         if not (names <= _OF_OBJECTS and len(required) == 1):
             return None
         part, name = self._semantics.part(place), required[0]
-        if part.goal(name) != FALSE or Part(part.names, part.patterns).goal(name) != TRUE:
+        if part.goal(name) != FALSE or Properties(part.names, part.patterns).goal(name) != TRUE:
             return None
         return f"the required property {show(name)} is not declared, and additionalProperties is false"
 

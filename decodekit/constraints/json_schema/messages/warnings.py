@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from decodekit.constraints.json_schema.document.drafts import KEYWORDS, Draft, Inner, Keyword, keyword
+from decodekit.constraints.json_schema.document.drafts import KEYWORDS, Inner, Keyword, SchemaDraft, keyword
 from decodekit.constraints.json_schema.document.loader import Location, show
 from decodekit.constraints.json_schema.document.support import Finding
 from decodekit.constraints.json_schema.strings import formats
@@ -44,7 +44,7 @@ def _messages(name: str, location: Location, mode: Formats) -> Iterator[str]:
         if not name.startswith("x-") and _OPENAPI.get(name) != "":
             yield _unknown(name, location.draft)
     elif known.is_assertion and name not in location.keywords():
-        if "$ref" in location.keywords() and location.draft <= Draft.DRAFT7:
+        if "$ref" in location.keywords() and location.draft <= SchemaDraft.DRAFT7:
             yield f'"{name}" is ignored beside "$ref" up to draft 7'
         else:
             yield f'"{name}" is ignored: the meta-schema leaves its vocabulary out'
@@ -56,7 +56,7 @@ def _messages(name: str, location: Location, mode: Formats) -> Iterator[str]:
             yield f'the format {show(format)} is an annotation; JsonSchema(..., format="assert") enforces it'
 
 
-def _unknown(name: str, draft: Draft) -> str:
+def _unknown(name: str, draft: SchemaDraft) -> str:
     """What a name is that `draft` does not have as a keyword."""
     reading = next((reading for reading in KEYWORDS.get(name, ()) if not reading.is_former), None)
     if reading is None and name in _OPENAPI:
@@ -73,14 +73,14 @@ def _unknown(name: str, draft: Draft) -> str:
     return said + (f"; {draft.label} has {instead}" if instead else "")
 
 
-def _drafts(reading: Keyword, draft: Draft) -> str:
+def _drafts(reading: Keyword, draft: SchemaDraft) -> str:
     """The drafts of a keyword, as seen from one that does not have it."""
-    if reading.first == reading.last < max(Draft):
+    if reading.first == reading.last < max(SchemaDraft):
         return f"of {reading.first.label}"
     return f"since {reading.first.label}" if draft < reading.first else f"up to {reading.last.label}"
 
 
-def _names(draft: Draft) -> list[str]:
+def _names(draft: SchemaDraft) -> list[str]:
     """The keywords of a draft."""
     return sorted(name for name in KEYWORDS if (known := keyword(name, draft)) and not known.is_former)
 
