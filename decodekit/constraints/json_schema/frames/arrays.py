@@ -19,6 +19,7 @@ from decodekit.constraints.json_schema.strings.text import WordTable
 from decodekit.constraints.json_schema.values import scalars
 from decodekit.constraints.json_schema.values.distinct_representatives import have_representatives
 from decodekit.constraints.json_schema.values.inhabited import Ask
+from decodekit.constraints.json_schema.values.kept import kept
 from decodekit.constraints.json_schema.values.scalars import Scalar
 from decodekit.constraints.json_schema.values.shape import ArraySpec, Goal, conjunction
 from decodekit.constraints.language import ir
@@ -101,11 +102,7 @@ class ArrayPlan:
         self.semantics = semantics
         is_repeating = spec.is_repeating and is_by_value(spec, semantics)
         self.start = ArrayState(counted=(0,) * len(spec.contains), owed="pair" if is_repeating else "")
-        starts = [contains.start for contains in spec.contains]
-        self._last = max(len(spec.prefix), spec.min_items, *starts) if starts else max(len(spec.prefix), spec.min_items)
-        self._finishing: dict[ArrayState, bool] = {}
-        self._items: dict[ArrayState, tuple[NextItem, ...]] = {}
-        self._tables: dict[Node, WordTable] = {}
+        self._last = max(len(spec.prefix), spec.min_items, *(contains.start for contains in spec.contains))
         self._domains: dict[Goal, tuple[int, frozenset[Scalar] | None]] = {}
 
     def is_satisfiable(self, ask: Ask) -> bool:
@@ -119,9 +116,7 @@ class ArrayPlan:
             return self._can_finish(self.start, ask)
         if spec.contains:
             return self._search(self.start, ask)
-        answers = [ask(goal) for goal in spec.prefix[: spec.min_items]]
-        if spec.min_items > len(spec.prefix):
-            answers.append(ask(spec.rest))
+        answers = [ask(spec.goal(index)) for index in range(min(spec.min_items, len(spec.prefix) + 1))]
         return all(answers)
 
     def can_close(self, state: ArrayState) -> bool:
@@ -132,13 +127,11 @@ class ArrayPlan:
 
     def items(self, state: ArrayState, ask: Ask) -> Iterable[NextItem]:
         """What the next item may be, for every way on which the array can be finished. `ask` gives final answers."""
-        if not state.owed and not self.spec.is_unique:
-            return self._plain_items(state, ask)
-        items = self._items.get(state)
-        if items is None:
-            found = self._owed_items(state, ask) if state.owed else self._unique_items(state, ask)
-            items = self._items[state] = tuple(found)
-        return items
+        return self._told_items(state, ask) if state.owed or self.spec.is_unique else self._plain_items(state, ask)
+
+    @kept
+    def _told_items(self, state: ArrayState, ask: Ask) -> tuple[NextItem, ...]:
+        return tuple(self._owed_items(state, ask) if state.owed else self._unique_items(state, ask))
 
     def _plain_items(self, state: ArrayState, ask: Ask) -> Iterator[NextItem]:
         for goal, after in self._ways(state):
@@ -188,12 +181,11 @@ class ArrayPlan:
             return self._can_fill(state, ask)
         if state.owed:
             return self._can_pair(state, ask)
-        if self.can_close(state):
-            return True
-        known = self._finishing.get(state)
-        if known is None:
-            known = self._finishing[state] = self._search(state, ask)
-        return known
+        return self.can_close(state) or self._can_reach_end(state, ask)
+
+    @kept
+    def _can_reach_end(self, state: ArrayState, ask: Ask) -> bool:
+        return self._search(state, ask)
 
     def _search(self, start: ArrayState, ask: Ask) -> bool:
         """Whether a closing state can be reached."""
@@ -206,8 +198,7 @@ class ArrayPlan:
         while stack:
             state = stack.pop()
             yield state
-            following = [after for goal, after in self._ways(state) if after not in seen and ask(goal)]
-            for after in reversed(following):
+            for after in [after for goal, after in self._ways(state) if after not in seen and ask(goal)][::-1]:
                 if after not in seen:
                     seen.add(after)
                     stack.append(after)
@@ -248,13 +239,13 @@ class ArrayPlan:
 
     def _listed(self, strings: Node, taken: frozenset[Scalar]) -> tuple[WordTable, bytes] | None:
         """A list of strings as one table for all states, and which of them are not taken; None if it is no list."""
-        table = self._tables.get(strings)
-        if table is None:
-            words = text.word_list(strings)
-            if words is None:
-                return None
-            table = self._tables[strings] = WordTable(words, text.closed, are_labelled=True)
-        return table, bytes([("string", word) not in taken for word in table.words])
+        table = self._table(strings)
+        return None if table is None else (table, bytes([("string", word) not in taken for word in table.words]))
+
+    @kept
+    def _table(self, strings: Node) -> WordTable | None:
+        words = text.word_list(strings)
+        return None if words is None else WordTable(words, text.closed, are_labelled=True)
 
     def _num_missing(self, state: ArrayState) -> int:
         """The most items that an array without superfluous ones still has."""
@@ -332,10 +323,9 @@ class ArrayPlan:
         spec = self.spec
         found: dict[Goal, None] = {}
         for index in range(state.num_items, max(len(spec.prefix), state.num_items) + 1):
-            options = [{contains.goal, contains.denied, frozenset()} for contains in spec.contains]
             goals = {spec.goal(index)}
-            for option in options:
-                goals = {conjunction(goal, other) for goal in goals for other in option}
+            for contains in spec.contains:
+                goals |= {conjunction(goal, other) for goal in goals for other in (contains.goal, contains.denied)}
             found |= dict.fromkeys(goals)
         return found
 

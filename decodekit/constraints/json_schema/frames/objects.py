@@ -35,6 +35,7 @@ from decodekit.constraints.json_schema.strings.character_search import num_texts
 from decodekit.constraints.json_schema.strings.text import WordTable
 from decodekit.constraints.json_schema.values.distinct_representatives import have_representatives
 from decodekit.constraints.json_schema.values.inhabited import Ask
+from decodekit.constraints.json_schema.values.kept import kept
 from decodekit.constraints.json_schema.values.shape import FALSE, Goal, ObjectSpec, conjunction
 from decodekit.constraints.language import ir
 from decodekit.constraints.language.node import Node
@@ -119,21 +120,17 @@ class ObjectPlan:
         self.index = {name: number for number, name in enumerate(self.names)}
         self.required = sorted(self.index[name] for name in spec.required)
         self._required_mask = sum(1 << number for number in self.required)
-        self._goals: dict[int, Goal] = {}
-        self._owed_by: dict[int, tuple[int, ...]] = {}
         self._counts = spec.max_properties is not None or spec.min_properties > 0
         self._count_cap = max(spec.min_properties, (spec.max_properties or 0) + 1)
 
     # -- keys
 
+    @kept
     def goal(self, index: int) -> Goal:
         """What the value of a declared name has to satisfy; FALSE if the name itself is not allowed."""
-        goal = self._goals.get(index)
-        if goal is None:
-            name = self.names[index]
-            allowed = text.is_text(name) and (not self.spec.names or text.matches(self._key_language, name))
-            goal = self._goals[index] = self.spec.goal(name) if allowed else FALSE
-        return goal
+        name = self.names[index]
+        allowed = text.is_text(name) and (not self.spec.names or text.matches(self._key_language, name))
+        return self.spec.goal(name) if allowed else FALSE
 
     @cached_property
     def _key_language(self) -> Node:
@@ -161,15 +158,9 @@ class ObjectPlan:
         patterns = list(dict.fromkeys(node for part in self.spec.parts for node, _ in part.patterns))
         regions: list[tuple[Node, frozenset[Node]]] = [(self._key_language, frozenset())]
         for pattern in patterns:
-            divided = []
-            for region, matched in regions:
-                for part, found in (
-                    (text.meet(region, pattern), matched | {pattern}),
-                    (text.without(region, pattern), matched),
-                ):
-                    if not part.is_empty:
-                        divided.append((part, found))
-            regions = divided
+            inside = [(text.meet(region, pattern), matched | {pattern}) for region, matched in regions]
+            outside = [(text.without(region, pattern), matched) for region, matched in regions]
+            regions = [part for both in zip(inside, outside, strict=True) for part in both if not part[0].is_empty]
             if len(regions) > MAX_CLASSES:
                 raise ResourceLimitError(
                     f"the patternProperties of one object divide its keys into more than {MAX_CLASSES} regions",
@@ -182,13 +173,11 @@ class ObjectPlan:
                 asked = [goal for node, goal in member.patterns if node in matched]
                 goals += asked or [member.additional]
             by_goal.setdefault(conjunction(*goals), []).append(region)
+        by_goal.pop(FALSE, None)
         declared = WordTable(self.sorted_names).node()
         classes = []
         for goal, parts in by_goal.items():
-            if goal == FALSE:
-                continue
-            whole = len(parts) == len(regions)
-            keys = self._key_language if whole else ir.choice(*parts)
+            keys = self._key_language if len(parts) == len(regions) else ir.choice(*parts)
             is_open = keys is text.BODY
             if declared is not ir.EMPTY:
                 keys = text.without(keys, declared)
@@ -316,14 +305,11 @@ class ObjectPlan:
 
         yield from assign(state.pending, {}, ())
 
+    @kept
     def _bearers(self, witness: int) -> tuple[int, ...]:
         """The declared names whose value could be a witness."""
-        bearers = self._owed_by.get(witness)
-        if bearers is None:
-            keys = self.spec.witnesses[witness].keys
-            bearers = tuple(index for index, name in enumerate(self.names) if text.matches(keys, name))
-            self._owed_by[witness] = bearers
-        return bearers
+        keys = self.spec.witnesses[witness].keys
+        return tuple(index for index, name in enumerate(self.names) if text.matches(keys, name))
 
     def _new_keys(self, witnesses: tuple[int, ...], state: ObjectState, ask: Ask) -> Iterator[_Choice]:
         """For each class, the keys that are left with which one new member meets all these witnesses."""

@@ -111,8 +111,10 @@ class Semantics:
         self._constants: dict[str, Literal] = {}
         self._choices: dict[int, tuple[Goal, ...]] = {}
         self._shapes: dict[Literal, Shape] = {
-            0: EVERYTHING, 1: NOTHING,
-            2: EVERYTHING.only("object", "array"), 3: EVERYTHING.without_compounds(),
+            0: EVERYTHING,
+            1: NOTHING,
+            2: EVERYTHING.only("object", "array"),
+            3: EVERYTHING.without_compounds(),
         }
         self._in_progress: list[tuple[Literal, bool]] = []
         self._lock = threading.RLock()  # `_in_progress` belongs to one thread at a time

@@ -12,11 +12,17 @@ from collections.abc import Callable, Iterator
 from fractions import Fraction
 from typing import Any, Final
 
-from decodekit.constraints.json_schema.document.drafts import JsonValue, keyword
+from decodekit.constraints.json_schema.document.drafts import JsonValue
 from decodekit.constraints.json_schema.document.loader import Location, show
 from decodekit.constraints.json_schema.document.pointers import innermost, pointer
 from decodekit.constraints.json_schema.frames.arrays import SOME_TEXT
-from decodekit.constraints.json_schema.frames.frames import ArrayFrame, ObjectFrame, SchemaNetwork
+from decodekit.constraints.json_schema.frames.frames import (
+    OPEN_STRING,
+    ArrayFrame,
+    ObjectFrame,
+    SchemaNetwork,
+    ValueFrame,
+)
 from decodekit.constraints.json_schema.meaning.keywords import MEANINGS
 from decodekit.constraints.json_schema.meaning.semantics import Semantics
 from decodekit.constraints.json_schema.strings import formats, text
@@ -26,6 +32,7 @@ from decodekit.constraints.json_schema.values.shape import EVERYTHING, WORDS, Go
 from decodekit.constraints.language import ir
 from decodekit.constraints.language.node import Node
 from decodekit.constraints.language.wording import listed
+from decodekit.constraints.network import Call, Frame, Move, Read
 from decodekit.errors import ConstraintError
 
 _MAX_FACTS: Final = 200
@@ -36,6 +43,28 @@ _OF_SCALARS: Final = (
     "type", "enum", "const", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "minLength",
     "maxLength", "pattern", "format", "anyOf", "oneOf", "not", "if",
 )  # fmt: skip
+
+
+def expected(frame: Frame, move: Move) -> tuple[str, ...]:
+    """What a move of a frame begins; see `Frame.expected`."""
+    if isinstance(frame, ValueFrame):
+        return value_words(frame.network, frame.goal)
+    if isinstance(frame, ObjectFrame):  # the keys, but for the comma before one
+        is_key = frame.place == "key" or (frame.place == "open" and isinstance(move, Call))
+        return _key_words(frame) if is_key else ()
+    assert isinstance(frame, ArrayFrame)  # the items that are told apart here; others say it themselves
+    is_told = isinstance(move, Read) or (isinstance(move, Call) and move.callee is OPEN_STRING)
+    return _item_words(frame) if is_told and frame.place in ("next", "text") else ()
+
+
+def objection(frame: Frame, data: bytes, start: int, stop: int) -> str | None:
+    """Why a text cannot go on; see `Frame.objection`."""
+    if isinstance(frame, ValueFrame):
+        return _value_objection(frame.network, frame.goal, data, start, stop)
+    if isinstance(frame, ObjectFrame):
+        return _object_objection(frame, data, start, stop)
+    assert isinstance(frame, ArrayFrame)
+    return _array_objection(frame, data, start, stop)
 
 
 # -- values
@@ -56,7 +85,7 @@ def value_words(network: SchemaNetwork, goal: Goal) -> tuple[str, ...]:
     return branches or _words_of_shape(shape, facts, semantics)
 
 
-def value_objection(network: SchemaNetwork, goal: Goal, data: bytes, start: int, stop: int) -> str | None:
+def _value_objection(network: SchemaNetwork, goal: Goal, data: bytes, start: int, stop: int) -> str | None:
     """Which keywords keep a value from going on; None if it is no JSON anyway, or if no keyword alone does."""
     if (objection := _exponent_objection(network, goal, data, start, stop)) is not None:
         return objection
@@ -103,14 +132,11 @@ def _facts(semantics: Semantics, goal: Goal) -> Iterator[tuple[Location, str, An
         if location in seen or len(seen) > _MAX_FACTS:
             continue
         seen.add(location)
-        for name, value in location.keywords().items():
-            known = keyword(name, location.draft)
-            if known is None or not known.is_assertion:
-                continue
+        for name, value in location.assertions():
             if name == "$ref":
-                agenda.append(semantics.library.resolve(location, value))  # type: ignore[arg-type]
+                agenda.append(semantics.library.resolve(location, value))
             elif name == "allOf":
-                agenda += [semantics.library.child(location, name, index) for index in range(len(value))]  # type: ignore[arg-type]
+                agenda += [semantics.library.child(location, name, index) for index in range(len(value))]
             else:
                 yield location, name, value
 
@@ -252,7 +278,7 @@ def _container(before: bytes, kind: str) -> str:
 # -- objects
 
 
-def key_words(frame: ObjectFrame) -> tuple[str, ...]:
+def _key_words(frame: ObjectFrame) -> tuple[str, ...]:
     """The keys that may come next."""
     plan, state = frame.plan, frame.state
     names = [json.dumps(name, ensure_ascii=False) for name in _permitted(frame)]
@@ -264,7 +290,7 @@ def key_words(frame: ObjectFrame) -> tuple[str, ...]:
     return tuple(words)
 
 
-def object_objection(frame: ObjectFrame, data: bytes, start: int, stop: int) -> str | None:
+def _object_objection(frame: ObjectFrame, data: bytes, start: int, stop: int) -> str | None:
     """Why an object cannot end, go on, or have a key."""
     if frame.place == "key":
         return _key_objection(frame, data, start, stop)
@@ -339,7 +365,7 @@ def _permitted(frame: ObjectFrame) -> list[str]:
 # -- arrays
 
 
-def array_objection(frame: ArrayFrame, data: bytes, start: int, stop: int) -> str | None:
+def _array_objection(frame: ArrayFrame, data: bytes, start: int, stop: int) -> str | None:
     """Why an array cannot end, go on, or have an item."""
     plan, state = frame.plan, frame.state
     subject = _container(data[:start], "array")
@@ -379,7 +405,7 @@ def _missing_items(frame: ArrayFrame) -> str:
     return "two equal items"
 
 
-def item_words(frame: ArrayFrame) -> tuple[str, ...]:
+def _item_words(frame: ArrayFrame) -> tuple[str, ...]:
     """What the next item may be, where it has to differ from those before."""
     items = frame.plan.items(frame.state, frame.network.is_inhabited)
     words = dict.fromkeys(word for item in items for word in value_words(frame.network, item.goal))
