@@ -9,7 +9,7 @@ import itertools
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, reduce
 from typing import Any, Final, TypeAlias, TypeVar, cast
 
 from decodekit.constraints.json_schema.document.drafts import JsonValue, SchemaDraft, is_number
@@ -30,6 +30,7 @@ from decodekit.constraints.json_schema.values.shape import (
     Contains,
     EvaluatedItems,
     EvaluatedKeys,
+    Goal,
     Literal,
     ObjectSpec,
     Properties,
@@ -40,6 +41,7 @@ from decodekit.constraints.json_schema.values.shape import (
     denial,
     limited,
     restrict,
+    union,
     without,
 )
 from decodekit.errors import ResourceLimitError
@@ -66,23 +68,18 @@ def _type(semantics: Semantics, location: Location, value: Any, sense: Sense) ->
 
 @lru_cache(maxsize=1024)
 def _of_types(names: tuple[str, ...], is_plain: bool, is_asserted: bool) -> Shape:
+    only_integers = "integer" in names and "number" not in names
     if is_asserted:
         shape = EVERYTHING.only(*names)
-        if "integer" in names and "number" not in names:
-            spec = NumberSpec(is_integer=not is_plain, is_plain=is_plain)
-            shape = shape.join(Shape(numbers=(spec,)))
-        return shape
+        spec = NumberSpec(is_integer=not is_plain, is_plain=is_plain)
+        return shape.join(Shape(numbers=(spec,))) if only_integers else shape
     shape = EVERYTHING.only(*({"null", "boolean", "string", "array", "object", "number"} - set(names)))
-    if "integer" in names and "number" not in names:
-        rest = numbers.not_integer(is_plain=is_plain)
-        shape = replace(shape, numbers=(rest,))
-    return shape
+    return replace(shape, numbers=(numbers.not_integer(is_plain=is_plain),)) if only_integers else shape
 
 
 def _enum(semantics: Semantics, location: Location, value: Any, sense: Sense) -> Shape:
-    return _among(
-        semantics, location, [(("enum", index), entry) for index, entry in enumerate(value)], sense.is_asserted
-    )
+    values: list[tuple[_Path, Any]] = [(("enum", index), entry) for index, entry in enumerate(value)]
+    return _among(semantics, location, values, sense.is_asserted)
 
 
 def _const(semantics: Semantics, location: Location, value: Any, sense: Sense) -> Shape:
@@ -129,10 +126,8 @@ def _few(specs: Iterator[_Spec]) -> tuple[_Spec, ...]:
 
 
 def _object_equal(semantics: Semantics, location: Location, path: _Path, value: dict[str, JsonValue]) -> ObjectSpec:
-    names = {
-        name: conjunction(frozenset({semantics.constant(location, below, *path, name)}))
-        for name, below in value.items()
-    }
+    literals = {name: semantics.constant(location, below, *path, name) for name, below in value.items()}
+    names = {name: conjunction(frozenset({literal})) for name, literal in literals.items()}
     return ObjectSpec((Properties(names, additional=FALSE),), tuple(value))
 
 
@@ -165,10 +160,9 @@ def _bound(name: str) -> Meaning:
 
 def _multiple_of(semantics: Semantics, location: Location, value: Any, sense: Sense) -> Shape:
     step = exact(value)
-    if sense.is_asserted:
-        spec = NumberSpec(is_integer=True) if step == 1 else NumberSpec(step=step)
-        return restrict(numbers=(spec,))
-    return Shape(numbers=(numbers.not_multiple(step),))
+    if not sense.is_asserted:
+        return Shape(numbers=(numbers.not_multiple(step),))
+    return restrict(numbers=(NumberSpec(is_integer=True) if step == 1 else NumberSpec(step=step),))
 
 
 def _size(is_least: bool, between: Callable[[int, int | None], dict[str, Any]]) -> Meaning:
@@ -307,19 +301,19 @@ def _dependencies(semantics: Semantics, location: Location, value: Any, sense: S
             f"more than {MAX_DEPENDENCIES} properties have dependencies",
             hint="objects for what belongs together",
         )
-    result = EVERYTHING if sense.is_asserted else NOTHING
     key = "dependencies" if location.draft <= SchemaDraft.DRAFT7 else "dependentSchemas"
-    for name, below in value.items():
+
+    def with_name(name: str, below: Any) -> Shape:
         if isinstance(below, list):
             then = _required(semantics, location, below, sense)
         else:
             then = semantics.read_below(location, key, name, sense=sense)
-        has_name = semantics.both(Shape(objects=(ObjectSpec(required=(name,)),)), then)
-        if sense.is_asserted:
-            result = semantics.both(result, restrict(objects=(without(name),)).join(has_name))
-        else:
-            result = result.join(has_name)
-    return result
+        return semantics.both(Shape(objects=(ObjectSpec(required=(name,)),)), then)
+
+    if not sense.is_asserted:
+        return union(itertools.starmap(with_name, value.items()))
+    shapes = (restrict(objects=(without(name),)).join(with_name(name, below)) for name, below in value.items())
+    return reduce(semantics.both, shapes, EVERYTHING)
 
 
 # -- combinators
@@ -330,23 +324,15 @@ def _branches(semantics: Semantics, location: Location, key: str, count: int) ->
 
 
 def _all_of(semantics: Semantics, location: Location, value: Any, sense: Sense) -> Shape:
-    result = EVERYTHING if sense.is_asserted else NOTHING
-    for literal in _branches(semantics, location, "allOf", len(value)):
-        shape = semantics.read(literal, sense)
-        result = semantics.both(result, shape) if sense.is_asserted else result.join(shape)
-    return result
+    shapes = (semantics.read(literal, sense) for literal in _branches(semantics, location, "allOf", len(value)))
+    return reduce(semantics.both, shapes, EVERYTHING) if sense.is_asserted else union(shapes)
 
 
 def _any_of(semantics: Semantics, location: Location, value: Any, sense: Sense) -> Shape:
     literals = _branches(semantics, location, "anyOf", len(value))
     if sense is Sense.INVALID:
         return _none(semantics, literals)
-    if sense.is_evaluated:
-        return _some(semantics, literals, sense)
-    result = NOTHING
-    for literal in literals:
-        result = result.join(semantics.shape_of(literal))
-    return result
+    return _some(semantics, literals, sense) if sense.is_evaluated else union(map(semantics.shape_of, literals))
 
 
 def _some(semantics: Semantics, literals: list[Literal], sense: Sense) -> Shape:
@@ -385,10 +371,8 @@ def _one_of(semantics: Semantics, location: Location, value: Any, sense: Sense) 
     literals = _branches(semantics, location, "oneOf", len(value))
     if sense.is_asserted:
         return _exactly_one(semantics, literals, [semantics.read(literal, sense) for literal in literals])
-    none = _none(semantics, literals)
-    for shape, other_shape in itertools.combinations(map(semantics.shape_of, literals), 2):
-        none = none.join(semantics.both(shape, other_shape))
-    return none
+    pairs = itertools.combinations(map(semantics.shape_of, literals), 2)
+    return reduce(Shape.join, itertools.starmap(semantics.both, pairs), _none(semantics, literals))
 
 
 def _exactly_one(semantics: Semantics, literals: list[Literal], shapes: list[Shape]) -> Shape:
@@ -464,12 +448,10 @@ def _unevaluated_items(semantics: Semantics, location: Location, shape: Shape) -
     goal = semantics.below(location, "unevaluatedItems")
     arrays = []
     for spec in shape.arrays:
-        evaluated = spec.evaluated
-        if not evaluated.is_all:
-            rest = semantics.either(goal, *evaluated.goals)
-            spec = replace(
-                spec.meet(ArraySpec((TRUE,) * evaluated.num_items, rest)), evaluated=EvaluatedItems(is_all=True)
-            )
+        if not spec.evaluated.is_all:
+            rest = semantics.either(goal, *spec.evaluated.goals)
+            spec = spec.meet(ArraySpec((TRUE,) * spec.evaluated.num_items, rest))
+            spec = replace(spec, evaluated=EvaluatedItems(is_all=True))
         arrays.append(spec)
     return replace(shape, arrays=tuple(dict.fromkeys(arrays)))
 
@@ -480,40 +462,43 @@ UNEVALUATED: Final[dict[str, Callable[[Semantics, Location, Shape], Shape]]] = {
 }
 
 
-def _unevaluated(semantics: Semantics, location: Location, value: Any, sense: Sense) -> Shape:
-    """Asserted only where it says nothing; elsewhere `Semantics.evaluated` applies it after its sisters."""
-    return EVERYTHING if sense.is_asserted else NOTHING
+def _deny_unevaluated(name: str, refusing: Callable[[Semantics, Location, Shape, Goal, Goal], Shape]) -> Meaning:
+    """Denied: the other keywords hold, and something that none of them evaluated is refused.
+
+    Asserted only where it says nothing; elsewhere `Semantics.evaluated` applies it after its sisters.
+    """
+
+    def meaning(semantics: Semantics, location: Location, value: Any, sense: Sense) -> Shape:
+        goal = semantics.below(location, name)
+        if sense.is_asserted or goal == TRUE:
+            return EVERYTHING if sense.is_asserted else NOTHING
+        refused = semantics.below(location, name, is_asserted=False)
+        shape = semantics.evaluated(location, Sense.EXACT, has_unevaluated=False)
+        return semantics.both(EVERYTHING, refusing(semantics, location, shape, goal, refused))
+
+    return meaning
 
 
-def _deny_unevaluated_properties(semantics: Semantics, location: Location, value: Any, sense: Sense) -> Shape:
-    """Denied: the other keywords hold, and some property that none of them evaluated is refused."""
-    if sense.is_asserted or semantics.below(location, "unevaluatedProperties") == TRUE:
-        return _unevaluated(semantics, location, value, sense)
-    refused = semantics.below(location, "unevaluatedProperties", is_asserted=False)
+def _refusing_a_property(semantics: Semantics, location: Location, shape: Shape, goal: Goal, refused: Goal) -> Shape:
     objects = []
-    for spec in semantics.evaluated(location, Sense.EXACT, has_unevaluated=False).objects:
+    for spec in shape.objects:
         if not spec.evaluated.is_all:
             keys = semantics.remainder(location, spec.evaluated).uncovered()
             witness = ObjectSpec(witnesses=(Witness(keys, refused),))
             objects.append(replace(spec.meet(witness), evaluated=EvaluatedKeys()))
-    return semantics.both(EVERYTHING, Shape(objects=tuple(dict.fromkeys(objects))))
+    return Shape(objects=tuple(dict.fromkeys(objects)))
 
 
-def _deny_unevaluated_items(semantics: Semantics, location: Location, value: Any, sense: Sense) -> Shape:
-    """Denied: the other keywords hold, and some item that none of them evaluated is refused."""
-    goal = semantics.below(location, "unevaluatedItems")
-    if sense.is_asserted or goal == TRUE:
-        return _unevaluated(semantics, location, value, sense)
-    refused = semantics.below(location, "unevaluatedItems", is_asserted=False)
+def _refusing_an_item(semantics: Semantics, location: Location, shape: Shape, goal: Goal, refused: Goal) -> Shape:
     arrays = []
-    for spec in semantics.evaluated(location, Sense.EXACT, has_unevaluated=False).arrays:
+    for spec in shape.arrays:
         evaluated = spec.evaluated
         if not evaluated.is_all:
             both = conjunction(refused, *map(denial, evaluated.goals))
             witness = Contains(both, semantics.either(goal, *evaluated.goals), 1, None, evaluated.num_items)
             counted = ArraySpec(contains=(witness,), min_items=evaluated.num_items + 1)
             arrays.append(replace(spec.meet(counted), evaluated=EvaluatedItems()))
-    return semantics.both(EVERYTHING, Shape(arrays=tuple(dict.fromkeys(arrays))))
+    return Shape(arrays=tuple(dict.fromkeys(arrays)))
 
 
 MEANINGS: Final[dict[str, Meaning]] = {
@@ -536,19 +521,16 @@ MEANINGS: Final[dict[str, Meaning]] = {
     "required": _required,
     "minProperties": _size(True, _num_properties),
     "maxProperties": _size(False, _num_properties),
-    "dependencies": _dependencies,
-    "dependentRequired": _dependencies,
-    "dependentSchemas": _dependencies,
+    **dict.fromkeys(("dependencies", "dependentRequired", "dependentSchemas"), _dependencies),
     "allOf": _all_of,
     "anyOf": _any_of,
     "oneOf": _one_of,
     "not": _not,
     "if": _if,
     "$ref": _ref,
-    "$dynamicRef": _dynamic_ref,
-    "$recursiveRef": _dynamic_ref,
-    "unevaluatedProperties": _deny_unevaluated_properties,
-    "unevaluatedItems": _deny_unevaluated_items,
+    **dict.fromkeys(("$dynamicRef", "$recursiveRef"), _dynamic_ref),
+    "unevaluatedProperties": _deny_unevaluated("unevaluatedProperties", _refusing_a_property),
+    "unevaluatedItems": _deny_unevaluated("unevaluatedItems", _refusing_an_item),
 }
 
 EVALUATING: Final = frozenset(
