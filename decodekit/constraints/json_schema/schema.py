@@ -81,23 +81,16 @@ class JsonSchema(Constraint):
         _check_choice("order", order, ("declared", "any"), "is no order of properties")
         _check_choice("escapes", escapes, ("any", "needed"), "are no escapes")
         layout.check(whitespace)
-        set_ = object.__setattr__
-        is_schema = isinstance(schema_or_type, (Mapping, bool))
-        if is_schema:
-            python_type: object = None
-            schema = schema_or_type
+        if isinstance(schema_or_type, (Mapping, bool)):
+            python_type, schema = None, schema_or_type
         else:
             from decodekit.constraints.json_schema.python_types import json_schema_of
 
             python_type, schema, format = schema_or_type, json_schema_of(schema_or_type), "python"
-        set_(self, "_python_type", python_type)
-        set_(self, "_text", _to_text(schema))
-        set_(self, "format", format)
-        set_(self, "whitespace", whitespace)
-        set_(self, "order", order)
-        set_(self, "registry", _registry_texts(registry))
-        set_(self, "escapes", escapes)
-        set_(self, "_key", (self._text, self.format, whitespace, order, self.registry, escapes))
+        key = (_to_text(schema), format, whitespace, order, _registry_texts(registry), escapes)
+        names = ("_text", "format", "whitespace", "order", "registry", "escapes", "_key", "_python_type")
+        for name, value in zip(names, (*key, key, python_type), strict=True):
+            object.__setattr__(self, name, value)
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"a JsonSchema does not change; make a new one with another {name}")
@@ -110,12 +103,7 @@ class JsonSchema(Constraint):
     @property
     def options(self) -> dict[str, Any]:
         """How the schema is read and its texts are written: format, whitespace, order and escapes, by name."""
-        return {
-            "format": self.format,
-            "whitespace": self.whitespace,
-            "order": self.order,
-            "escapes": self.escapes,
-        }
+        return {name: getattr(self, name) for name in ("format", "whitespace", "order", "escapes")}
 
     @property
     def python_type(self) -> object:
@@ -134,7 +122,7 @@ class JsonSchema(Constraint):
                 at="format",
                 hint="no format, or the schema in place of the type",
             )
-        return JsonSchema(**dict(zip(_ARGUMENTS, self._arguments(), strict=True)) | options)
+        return JsonSchema(**self._arguments() | options)
 
     def network(self) -> SchemaNetwork:
         """The network of the schema; shared by equal constraints."""
@@ -191,16 +179,19 @@ class JsonSchema(Constraint):
         return f"JsonSchema({shown if len(shown) <= 200 else shown[:199] + '…'})"
 
     def __reduce__(self) -> tuple[object, ...]:
-        return JsonSchema, self._arguments()
+        return JsonSchema, tuple(self._arguments().values())
 
-    def _arguments(self) -> tuple[Any, ...]:
-        source = self.schema if self._python_type is None else self._python_type
-        registry = {uri: json.loads(text) for uri, text in self.registry} or None
-        format_ = "annotate" if self._python_type is not None else self.format
-        return source, format_, self.whitespace, self.order, registry, self.escapes
+    def _arguments(self) -> dict[str, Any]:
+        is_schema = self._python_type is None
+        return {
+            "schema_or_type": self.schema if is_schema else self._python_type,
+            "format": self.format if is_schema else "annotate",
+            "whitespace": self.whitespace,
+            "order": self.order,
+            "registry": {uri: json.loads(text) for uri, text in self.registry} or None,
+            "escapes": self.escapes,
+        }
 
-
-_ARGUMENTS: Final = ("schema_or_type", "format", "whitespace", "order", "registry", "escapes")
 
 _NUM_NETWORKS: Final = 64  # as many as grammars are kept
 _BYTES_PER_CHARACTER: Final = 26  # of a network, measured with tracemalloc on 60 schemas of a corpus
