@@ -220,21 +220,11 @@ class CallFrame(Frame):
         return (Call(self.callee, self.then),)
 
 
-@dataclass(frozen=True, slots=True)
-class _Permitted:
-    """The words of a table that may come next, one byte each; a selection."""
-
-    names: bytes
-
-    def has_any(self, start: int, stop: int) -> bool:
-        return 1 in self.names[start:stop]
-
-
 def _read_word(network: SchemaNetwork, table: WordTable, permitted: bytes) -> Read:
     """One of the permitted words of a table, whose lexical states are the same whatever is permitted."""
     # Behind half of a surrogate pair the words of a range would have gaps.
     within = Within(network.lexeme(table.node()), permitted) if table.is_basic else None
-    return Read(network.lexeme(table.node(_Permitted(permitted))), within=within)
+    return Read(network.lexeme(table.node(permitted)), within=within)
 
 
 @dataclass(frozen=True, slots=True)
