@@ -229,7 +229,7 @@ def test_more_values_inside_of_values() -> None:
 MUTANTS: dict[str, tuple[object, str, Callable[..., Any]]] = {
     "members count twice": (ObjectPlan, "_counted", lambda self, state: min(state.count + 2, self._count_cap)),
     "an object may always be finished": (ObjectPlan, "can_finish", lambda self, state, ask=None: True),
-    "required names may be passed over": (ObjectPlan, "window", lambda self, state: (state.seen, len(self.names))),
+    "required names may be passed over": (ObjectPlan, "reach", lambda self, state: ~state.seen),
     "used keys come again": (ObjectPlan, "unused", lambda self, keys, used: keys),
     "an array may end early": (ArrayPlan, "can_close", lambda self, state: state.num_items >= self.spec.min_items),
     "an array may always be finished": (ArrayPlan, "_can_finish", lambda self, state, ask: True),

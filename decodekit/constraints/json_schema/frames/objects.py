@@ -9,9 +9,9 @@ A worked example, with order "declared":
 
     names      a: 0, b: 1; required: 1
     classes    one: the keys that are neither a nor b and do not begin with x; any value
-    {          ObjectState(seen=0, count=0)                a or b may follow; c may not, as b has to come first
-    {"b": 1    ObjectState(seen=2, count=1)                it may end, or c may follow; a is too late
-    {"b": 1, "c": 2    ObjectState(seen=2, count=2, used={"c"})      it has to end
+    {          ObjectState(seen=0b00, count=0)             a or b may follow; c may not, as b has to come first
+    {"b": 1    ObjectState(seen=0b11, count=1)             it may end, or c may follow; a is too late
+    {"b": 1, "c": 2    ObjectState(seen=0b11, count=2, used={"c"})   it has to end
 
 A denied keyword leaves a *witness*: some property has a key of a language and a value that satisfies a goal. A state
 lists the witnesses that are still owed, and a key may follow only if the others can still be met after it.
@@ -22,7 +22,6 @@ the conjunctions multiplied out.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -79,8 +78,7 @@ class ObjectState:
     """What has been read of an object.
 
     Attributes:
-        seen: with order "declared" the number of declared names that are gone (read or skipped), with order "any" a bit
-            mask of those that were read.
+        seen: the declared names that are gone, as bits: those that were read and, with order "declared", those before.
         used: the other keys that were read.
         count: members so far, if the spec counts them, at most the number that matters.
         pending: numbers of the witnesses still owed.
@@ -148,11 +146,6 @@ class ObjectPlan:
         return tuple([self.names[number] for number in self.numbers])
 
     @cached_property
-    def positions(self) -> dict[int, int]:
-        """Where each number is in `numbers`."""
-        return {number: position for position, number in enumerate(self.numbers)}
-
-    @cached_property
     def classes(self) -> tuple[KeyClass, ...]:
         """The regions of undeclared keys whose goal is not plainly false."""
         patterns = list(dict.fromkeys(node for part in self.spec.parts for node, _ in part.patterns))
@@ -213,22 +206,21 @@ class ObjectPlan:
         answers = [ask(self.goal(index)) for index in self.required]
         return all(answers) and self.can_finish(self.start, ask)
 
-    def _num_required_left(self, state: ObjectState) -> int:
-        if self.in_order:
-            return len(self.required) - bisect_left(self.required, state.seen)
-        return (self._required_mask & ~state.seen).bit_count()
-
-    def _first_required(self, state: ObjectState) -> int:
-        """With order "any": the first of the required names that are left."""
-        left = self._required_mask & ~state.seen
-        return (left & -left).bit_length() - 1
+    def _required_left(self, state: ObjectState) -> int:
+        """The required names that are not there yet, as bits."""
+        return self._required_mask & ~state.seen
 
     def _waits_for_required(self, state: ObjectState) -> bool:
         """Whether required names come before other keys, and some are left."""
-        return (self.in_order or state.is_sorted) and self._num_required_left(state) > 0
+        return (self.in_order or state.is_sorted) and self._required_left(state) > 0
 
-    def _is_left(self, index: int, state: ObjectState) -> bool:
-        return index >= state.seen if self.in_order else not state.seen >> index & 1
+    def reach(self, state: ObjectState) -> int:
+        """The declared names that may be next by the order alone, as bits; all above them are set as well."""
+        left = self._required_left(state)
+        first = left & -left
+        if first and state.is_sorted:
+            return first
+        return ~state.seen & (2 * first - 1 if first and self.in_order else -1)
 
     def _is_required(self, index: int) -> bool:
         return bool(self._required_mask >> index & 1)
@@ -240,15 +232,14 @@ class ObjectPlan:
         return sum(1 << n for n in numbers if not self._is_required(n) and self.is_inhabited(self.goal(n)))
 
     @cached_property
-    def _text_mask(self) -> int:
-        """The declared names that can be generated, as bits."""
-        return sum(1 << number for number in self.numbers)
+    def _writable(self) -> int:
+        """These, and the required ones, as far as they can be generated."""
+        return (self._optional_mask | self._required_mask) & sum(1 << number for number in self.numbers)
 
     def _num_optional_left(self, state: ObjectState, ask: Ask | None) -> int:
         if ask is not None:  # still being found out; the object has not begun
             return sum([ask(self.goal(n)) for n in range(len(self.names)) if not self._is_required(n)])
-        mask = self._optional_mask
-        return (mask >> state.seen if self.in_order else mask & ~state.seen).bit_count()
+        return (self._optional_mask & ~state.seen).bit_count()
 
     def can_finish(self, state: ObjectState, ask: Ask | None = None) -> bool:
         """Whether some members can follow so that the object is complete. The required values are inhabited.
@@ -258,7 +249,7 @@ class ObjectPlan:
         spec = self.spec
         if not self._counts and not state.pending:
             return True
-        num_required = self._num_required_left(state)
+        num_required = self._required_left(state).bit_count()
         most = None if spec.max_properties is None else spec.max_properties - state.count - num_required
         least = spec.min_properties - state.count - num_required
         if most is not None and (most < 0 or least > most):
@@ -292,7 +283,7 @@ class ObjectPlan:
                 return
             witness, rest = pending[0], pending[1:]
             for index in self._bearers(witness):
-                if self._is_left(index, state):
+                if not state.seen >> index & 1:
                     goal = conjunction(goals.get(index, self.goal(index)), self.spec.witnesses[witness].goal)
                     if ask(goal):
                         yield from assign(rest, {**goals, index: goal}, choices)
@@ -338,12 +329,7 @@ class ObjectPlan:
 
     def can_close(self, state: ObjectState) -> bool:
         """Whether the object may end here."""
-        return not state.pending and state.count >= self.spec.min_properties and not self._num_required_left(state)
-
-    def window(self, state: ObjectState) -> tuple[int, int]:
-        """With order "declared": the declared names from the first up to (not with) the last number may be next."""
-        left = bisect_left(self.required, state.seen)
-        return state.seen, self.required[left] + 1 if left < len(self.required) else len(self.names)
+        return not state.pending and state.count >= self.spec.min_properties and not self._required_left(state)
 
     def meeting(self, keys_of: int | str, state: ObjectState) -> Iterator[tuple[int, ...]]:
         """The sets of pending witnesses that a member with this key (by number or by name) may meet."""
@@ -363,16 +349,14 @@ class ObjectPlan:
 
     def after_declared(self, index: int, witnesses: tuple[int, ...], state: ObjectState) -> ObjectState:
         """The state after a member with a declared name."""
-        seen = index + 1 if self.in_order else state.seen | 1 << index
-        if state.is_sorted and not self._is_required(index):
+        seen = state.seen | 1 << index
+        if self.in_order or (state.is_sorted and not self._is_required(index)):
             seen |= (1 << index) - 1
         return ObjectState(seen, state.used, self._counted(state), _less(state.pending, witnesses), state.is_sorted)
 
     def after_other(self, key: str, witnesses: tuple[int, ...], state: ObjectState) -> ObjectState:
         """The state after a member with another key."""
-        seen = len(self.names) if self.in_order else state.seen
-        if state.is_sorted:
-            seen |= (1 << len(self.names)) - 1
+        seen = (1 << len(self.names)) - 1 if self.in_order or state.is_sorted else state.seen
         used = state.used | {key}
         return ObjectState(seen, used, self._counted(state), _less(state.pending, witnesses), state.is_sorted)
 
@@ -381,12 +365,9 @@ class ObjectPlan:
 
     def may_take(self, index: int, state: ObjectState) -> bool:
         """Whether a member with this declared name may be next."""
-        if not self._is_left(index, state):
-            return False
-        if self.in_order and index >= self.window(state)[1]:
-            return False
-        if state.is_sorted and self._num_required_left(state) and index != self._first_required(state):
-            return False
+        return bool(self.reach(state) >> index & 1) and self._fits(index, state)
+
+    def _fits(self, index: int, state: ObjectState) -> bool:
         return any(
             self.is_inhabited(self.joined(self.goal(index), witnesses))
             and self.can_finish(self.after_declared(index, witnesses, state))
@@ -395,26 +376,11 @@ class ObjectPlan:
 
     def permitted(self, state: ObjectState) -> bytes:
         """Which of `sorted_names` may come next, one byte each."""
+        reach = self.reach(state)
         if not self._counts and not state.pending:
-            mask = self._mask_left(state)
-            return bytes([mask >> number & 1 for number in self.numbers])
-        if self.in_order:
-            flags = bytearray(len(self.numbers))
-            for number in range(*self.window(state)):
-                if number in self.positions and self.may_take(number, state):
-                    flags[self.positions[number]] = 1
-            return bytes(flags)
-        return bytes([self.may_take(number, state) for number in self.numbers])
-
-    def _mask_left(self, state: ObjectState) -> int:
-        """The declared names that may come next, as bits, where neither counts nor witnesses matter."""
-        mask = self._optional_mask | self._required_mask
-        if state.is_sorted and self._num_required_left(state):
-            return mask & 1 << self._first_required(state)
-        if not self.in_order:
-            return mask & ~state.seen
-        start, stop = self.window(state)
-        return mask & (1 << stop) - (1 << start)
+            reach &= self._writable
+            return bytes([reach >> number & 1 for number in self.numbers])
+        return bytes([bool(reach >> number & 1) and self._fits(number, state) for number in self.numbers])
 
     def is_free(self, state: ObjectState) -> bool:
         """Whether the next key may be any text but for finitely many, so that every beginning of a key is good."""
@@ -442,10 +408,9 @@ class ObjectPlan:
         """Whether a member may follow."""
         if self.is_free(state):
             return True
-        if not self._counts and not state.pending and self._mask_left(state) & self._text_mask:
-            return True
-        candidates = range(*self.window(state)) if self.in_order else self.numbers
-        if any(number in self.positions and self.may_take(number, state) for number in candidates):
+        reach = self.reach(state) & self._writable
+        is_counted = self._counts or bool(state.pending)
+        if any(self._fits(n, state) for n in self.numbers if reach >> n & 1) if is_counted else reach:
             return True
         return any(True for _ in self.others(state))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any, Final
 
@@ -309,9 +309,8 @@ def _object_objection(frame: ObjectFrame, data: bytes, start: int, stop: int) ->
 def _missing(frame: ObjectFrame) -> str:
     """What an object lacks to be complete."""
     plan, state = frame.plan, frame.state
-    gone: Callable[[int], bool] = (lambda n: n < state.seen) if plan.in_order else (lambda n: bool(state.seen >> n & 1))
-    names = [json.dumps(plan.names[number], ensure_ascii=False) for number in plan.required if not gone(number)]
-    if names:
+    left = [plan.names[number] for number in plan.required if not state.seen >> number & 1]
+    if names := [json.dumps(name, ensure_ascii=False) for name in left]:
         return f"{', '.join(names)} (required)"
     least = plan.spec.min_properties - state.count
     if least > 0:
@@ -340,10 +339,8 @@ def _key_objection(frame: ObjectFrame, data: bytes, start: int, stop: int) -> st
         return f"no key {shown} may stand here{meant}"
     if not plan.is_inhabited(plan.goal(number)):
         return f"no value fits the key {shown}"
-    if not plan.in_order:
-        return f"the key {shown} is there already" if state.seen >> number & 1 else None
-    if number < state.seen:
-        return f'the key {shown} is there already, or comes too late (order="declared")'
+    if state.seen >> number & 1:
+        return f"the key {shown} is there already" + (', or comes too late (order="declared")' if plan.in_order else "")
     first = _required_first(frame)
     return None if first is None else f'{first} comes before {shown} (required, order="declared")'
 
@@ -351,7 +348,7 @@ def _key_objection(frame: ObjectFrame, data: bytes, start: int, stop: int) -> st
 def _required_first(frame: ObjectFrame) -> str | None:
     """The required name that has to come before others."""
     plan, state = frame.plan, frame.state
-    left = [number for number in plan.required if number >= state.seen] if plan.in_order else []
+    left = [number for number in plan.required if plan.in_order and not state.seen >> number & 1]
     return json.dumps(plan.names[left[0]], ensure_ascii=False) if left else None
 
 
