@@ -409,10 +409,11 @@ class ObjectPlan:
         if self.is_free(state):
             return True
         reach = self.reach(state) & self._writable
-        is_counted = self._counts or bool(state.pending)
-        if any(self._fits(n, state) for n in self.numbers if reach >> n & 1) if is_counted else reach:
-            return True
-        return any(True for _ in self.others(state))
+        if self._counts or state.pending:
+            may_be_declared = any(self._fits(number, state) for number in self.numbers if reach >> number & 1)
+        else:
+            may_be_declared = reach != 0
+        return may_be_declared or any(True for _ in self.others(state))
 
     def others(self, state: ObjectState) -> Iterator[tuple[int, tuple[int, ...], Node]]:
         """(class, witnesses met, keys) for the undeclared keys that may be next."""
