@@ -115,12 +115,13 @@ def _is_full_list(value: JsonValue) -> bool:
     return isinstance(value, list) and bool(value)
 
 
-def _is_names(value: JsonValue) -> bool:
+def is_names(value: JsonValue) -> bool:
+    """A list of strings."""
     return isinstance(value, list) and all(isinstance(name, str) for name in value)
 
 
 def _is_names_map(value: JsonValue) -> bool:
-    return isinstance(value, dict) and all(map(_is_names, value.values()))
+    return isinstance(value, dict) and all(map(is_names, value.values()))
 
 
 TYPES: Final = ("null", "boolean", "integer", "number", "string", "array", "object")
@@ -203,7 +204,7 @@ KEYWORDS: Final[dict[str, tuple[Keyword, ...]]] = {
     ),
     **dict.fromkeys(("properties", "patternProperties"), (Keyword(_SCHEMA_MAP, _is_map, Inner.MAP),)),
     **dict.fromkeys(("additionalProperties", "not"), (Keyword(_SCHEMA, _is_schema, Inner.SELF),)),
-    "required": (Keyword("a list of strings", _is_names),),
+    "required": (Keyword("a list of strings", is_names),),
     "dependencies": (
         Keyword("an object of schemas or lists of strings", _is_map, Inner.MAP_OR_NAMES, last=_D7, after=_DEPENDENT),
         Keyword("an object", _is_map, Inner.MAP_OR_NAMES, first=_D19, is_assertion=False, is_former=True),

@@ -27,6 +27,7 @@ from decodekit.constraints.json_schema.document.drafts import (
     JsonValue,
     SchemaDraft,
     is_assertion,
+    is_names,
     keyword,
 )
 from decodekit.errors import InvalidConstraintError, UnresolvableReferenceError, UnsupportedSchemaError
@@ -188,7 +189,9 @@ class Library:
             if isinstance(value, dict):
                 if not path or _id(value, dialect.draft) is not None:
                     dialect = self._dialect(value, dialect, f"{document.uri}#{path}/$schema")
-                base = _base(value, base, dialect.draft)
+                name = _id(value, dialect.draft)
+                if name is not None and not name.startswith("#") and not _is_bare_reference(value, dialect.draft):
+                    base = _join(base, name).partition("#")[0]
             location = Location(len(self.locations), value, document, path, base, dialect.draft, dialect.ignored)
             self.locations.append(location)
             document.locations[path] = location
@@ -332,14 +335,6 @@ def _id(value: dict[str, JsonValue], draft: SchemaDraft) -> str | None:
     return name if isinstance(name, str) else None
 
 
-def _base(value: dict[str, JsonValue], base: str, draft: SchemaDraft) -> str:
-    """The URI that references in a schema are relative to, without a fragment."""
-    name = _id(value, draft)
-    if name is not None and not name.startswith("#") and not _is_bare_reference(value, draft):
-        base = _join(base, name).partition("#")[0]
-    return base
-
-
 def _left_out(vocabularies: JsonValue, at: str) -> frozenset[str]:
     """The keywords of the vocabularies that a meta-schema does not name."""
     assert isinstance(vocabularies, dict)
@@ -416,8 +411,7 @@ def _check(location: Location) -> None:
             raise InvalidConstraintError(f'"{name}" must be {known.must_be}, not {show(value)}', at=location.at(name))
         if name == "dependencies" and known is not None and known.is_assertion and isinstance(value, dict):
             for key, below in value.items():
-                is_names = isinstance(below, list) and all(isinstance(entry, str) for entry in below)
-                if not (is_names or isinstance(below, (dict, bool))):
+                if not is_names(below) and not isinstance(below, (dict, bool)):
                     raise InvalidConstraintError(
                         f"a dependency must be a schema or a list of strings, not {show(below)}",
                         at=location.at(name, key),

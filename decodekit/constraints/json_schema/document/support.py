@@ -109,15 +109,13 @@ def _refusals(library: Library, mode: Formats) -> list[ConstraintError]:
         """Whether a schema, reachable or not, has a reference or something that may be refused."""
         keywords = location.keywords()
         names = (refusable | _REFERENCES) & keywords.keys()
-        return any(name not in _NUMBERS or _is_long(keywords[name]) for name in names)
+        values = [keywords[name] for name in names if name in _NUMBERS]
+        is_long = any(isinstance(value, int) and value.bit_length() > 64 for value in values)  # a float has few digits
+        return is_long or len(values) < len(names)
 
     if not any(map(is_worth_a_walk, library.locations)):
         return []
     return [finding.error for finding in findings(library, mode, refusable) if finding.error is not None]
-
-
-def _is_long(number: JsonValue) -> bool:
-    return isinstance(number, int) and number.bit_length() > 64  # a float has few digits
 
 
 def refuse_unsupported(library: Library, mode: Formats) -> None:

@@ -236,11 +236,6 @@ class ObjectPlan:
         """These, and the required ones, as far as they can be generated."""
         return (self._optional_mask | self._required_mask) & sum(1 << number for number in self.numbers)
 
-    def _num_optional_left(self, state: ObjectState, ask: Ask | None) -> int:
-        if ask is not None:  # still being found out; the object has not begun
-            return sum([ask(self.goal(n)) for n in range(len(self.names)) if not self._is_required(n)])
-        return (self._optional_mask & ~state.seen).bit_count()
-
     def can_finish(self, state: ObjectState, ask: Ask | None = None) -> bool:
         """Whether some members can follow so that the object is complete. The required values are inhabited.
 
@@ -262,7 +257,10 @@ class ObjectPlan:
 
     def _has_room(self, state: ObjectState, least: int, ask: Ask | None) -> bool:
         """Whether at least so many members that are not required can follow."""
-        least -= self._num_optional_left(state, ask)
+        if ask is None:
+            least -= (self._optional_mask & ~state.seen).bit_count()
+        else:  # still being found out; the object has not begun
+            least -= sum([ask(self.goal(n)) for n in range(len(self.names)) if not self._is_required(n)])
         if least <= 0:
             return True
         least += len(state.used)  # they all came from classes that are inhabited

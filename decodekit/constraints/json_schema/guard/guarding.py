@@ -74,19 +74,15 @@ class CompoundSchemaGuard(SchemaGuard):
 
 def guard_of(semantics: Semantics) -> Guard | None:
     """The guard of a schema; None if the mask enforces all of it."""
-    has_repetitions, formats = bool(guarded_locations(semantics)), _guarded_formats(semantics)
+    has_repetitions, formats = bool(guarded_locations(semantics)), set[str]()
+    if semantics.formats == "assert":
+        places = support.reachable(semantics.library)
+        formats = {str(place.keywords().get("format")) for place in places} & GUARDED.keys()
     if not has_repetitions and not formats:
         return None
     may_be_text = formats and not semantics.shape(semantics.goal(semantics.library.root)).strings.is_empty
     is_of_names = not has_repetitions and "regex" not in formats
     return (SchemaGuard if may_be_text else CompoundSchemaGuard)(semantics, is_of_names)
-
-
-def _guarded_formats(semantics: Semantics) -> set[str]:
-    """The formats that are enforced of which the mask admits more than is valid."""
-    if semantics.formats != "assert":
-        return set()
-    return {str(place.keywords().get("format")) for place in support.reachable(semantics.library)} & GUARDED.keys()
 
 
 def guarded_locations(semantics: Semantics) -> frozenset[int]:

@@ -207,7 +207,12 @@ class Semantics:
             ResourceLimitError: too many alternatives, too deep.
         """
         shape = self.pending(goal)
-        return shape if shape.is_settled else self._settled(shape)
+        if shape.is_settled:
+            return shape
+        # Every excluded literal is multiplied out, unless it is plainly apart anyway.
+        objects = [new for spec in shape.objects for new in self._settle(spec)]
+        arrays = [new for spec in shape.arrays for new in self._settle(spec)]
+        return replace(shape, objects=limited(objects), arrays=limited(arrays))
 
     def pending(self, goal: Goal) -> Shape:
         """As `shape`, where alternatives may still exclude literals: a part of a larger condition."""
@@ -326,12 +331,6 @@ class Semantics:
         if first.words & second.words or not text.meet(first.strings, second.strings).is_empty:
             return True
         return any(not a.meet(b).node().is_empty for a in first.numbers for b in second.numbers)
-
-    def _settled(self, shape: Shape) -> Shape:
-        """Every excluded literal multiplied out, unless it is plainly apart anyway."""
-        objects = [new for spec in shape.objects for new in self._settle(spec)]
-        arrays = [new for spec in shape.arrays for new in self._settle(spec)]
-        return replace(shape, objects=limited(objects), arrays=limited(arrays))
 
     def _settle(self, spec: _Spec) -> tuple[_Spec, ...]:
         if not spec.excluding:

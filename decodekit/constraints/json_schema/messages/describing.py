@@ -78,11 +78,11 @@ def value_words(network: SchemaNetwork, goal: Goal) -> tuple[str, ...]:
     except ConstraintError:
         return ()
     facts = list(_facts(semantics, goal))
-    listed_values = _enumerated(network, facts, shape)
-    if listed_values:
-        return listed_values
-    branches = _branch_words(network, goal, facts)
-    return branches or _words_of_shape(shape, facts, semantics)
+    return (
+        _enumerated(network, facts, shape)
+        or _branch_words(network, goal, facts)
+        or _words_of_shape(shape, facts, semantics)
+    )
 
 
 def _value_objection(network: SchemaNetwork, goal: Goal, data: bytes, start: int, stop: int) -> str | None:
@@ -143,25 +143,20 @@ def _facts(semantics: Semantics, goal: Goal) -> Iterator[tuple[Location, str, An
 
 def _enumerated(network: SchemaNetwork, facts: list[tuple[Location, str, Any]], shape: Shape) -> tuple[str, ...]:
     """The values of an enum or a const that the other keywords leave."""
+    semantics = network.semantics
+
+    def is_excluded(location: Location, entry: JsonValue, path: tuple[str | int, ...]) -> bool:
+        """Whether a constant is plainly none of the scalars of a shape."""
+        constant = semantics.shape(frozenset({semantics.constant(location, entry, *path)}))
+        return not (constant.objects or constant.arrays) and not semantics.have_common_scalar(shape, constant)
+
     for location, name, value in facts:
-        if name not in ("enum", "const"):
-            continue
-        entries: list[JsonValue] = value if name == "enum" else [value]
-        prefix: tuple[str | int, ...] = () if location.is_constant else (name,)
-        left = []
-        for index, entry in enumerate(entries):
-            path = (*prefix, index) if name == "enum" else prefix
-            literal = network.semantics.constant(location, entry, *path)
-            if len(entries) == 1 or not _excludes(network, shape, literal):
-                left.append(show(entry))
-        return tuple(left)
+        if name == "const" or (name == "enum" and len(value) == 1):
+            return (show(value if name == "const" else value[0]),)
+        if name == "enum":
+            entries = enumerate(value)
+            return tuple(show(entry) for n, entry in entries if not is_excluded(location, entry, ("enum", n)))
     return ()
-
-
-def _excludes(network: SchemaNetwork, shape: Shape, literal: int) -> bool:
-    """Whether a constant is plainly none of the scalars of a shape."""
-    constant = network.semantics.shape(frozenset({literal}))
-    return not (constant.objects or constant.arrays) and not network.semantics.have_common_scalar(shape, constant)
 
 
 def _branch_words(network: SchemaNetwork, goal: Goal, facts: list[tuple[Location, str, Any]]) -> tuple[str, ...]:

@@ -294,12 +294,14 @@ def _magnitude(bound: Fraction, is_above: bool, *, strict: bool) -> Node:
         ir.concat(_digits(first, is_above, 1), _FRACTION),
         ir.concat(ir.literal(first.encode()), _fraction(rest, is_above, strict=strict)),
     )
+    if exponent == _MAX_EXPONENT:
+        mantissa = ir.both(mantissa, _LARGE_MANTISSA)
     return ir.choice(
         ir.concat(_natural(whole, is_above), _FRACTION),
         ir.concat(ir.literal(whole.encode()), _fraction(fraction, is_above, strict=strict)),
         ir.EMPTY if is_above else _ZERO,
         ir.concat(_NONZERO, _FRACTION, _exponents(exponent, is_above)),
-        _scaled(mantissa, exponent),
+        ir.concat(mantissa, _exponent_equal(exponent)),
         _LARGE if (exponent < _MAX_EXPONENT if is_above else exponent > _MAX_EXPONENT) else ir.EMPTY,
     )
 
@@ -313,13 +315,6 @@ def _scientific_parts(value: Fraction) -> tuple[int, str, str]:
         digits = fraction.lstrip("0")
         exponent = len(digits) - len(fraction) - 1
     return exponent, digits[0], digits[1:].rstrip("0")
-
-
-def _scaled(mantissa: Node, exponent: int) -> Node:
-    """Numbers with this exponent."""
-    if exponent == _MAX_EXPONENT:
-        mantissa = ir.both(mantissa, _LARGE_MANTISSA)
-    return ir.concat(mantissa, _exponent_equal(exponent))
 
 
 @lru_cache(maxsize=2048)
