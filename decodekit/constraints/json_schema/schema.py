@@ -15,7 +15,6 @@ from decodekit.constraints.json_schema.frames.frames import SchemaNetwork
 from decodekit.constraints.json_schema.frames.layout import Whitespace
 from decodekit.constraints.json_schema.frames.objects import Order
 from decodekit.constraints.json_schema.messages import describing
-from decodekit.constraints.json_schema.strings import cached_languages as cached_languages  # registers its languages
 from decodekit.constraints.json_schema.strings.escapes import Escapes
 from decodekit.constraints.json_schema.strings.formats import GUARDED, Formats
 from decodekit.constraints.memory import on_shortage

@@ -316,17 +316,15 @@ class Library:
             self._index(resource.document, value, path, base, dialect, may_anchor=False)
         return locations[path]
 
-    def references(self, location: Location) -> Iterator[tuple[str, Location]]:
-        """The sub-schemas and referenced schemas that take part in what `location` admits, by keyword."""
+    def references(self, location: Location) -> Iterator[Location]:
+        """The sub-schemas and referenced schemas that take part in what `location` admits."""
         keywords = location.keywords()
         for suffix, _ in _schemas_below(keywords, location.draft, assertions_only=True):
-            below = location.document.locations[location.path + suffix]
-            yield suffix[1:].split("/")[0], self._enter(location.scope, below)
+            yield self._enter(location.scope, location.document.locations[location.path + suffix])
         for key in ("$ref", "$dynamicRef", "$recursiveRef"):
             reference = keywords.get(key)
             if isinstance(reference, str) and keyword(key, location.draft):
-                target = self.resolve(location, reference) if key == "$ref" else self.resolve_dynamic(location)
-                yield key, target
+                yield self.resolve(location, reference) if key == "$ref" else self.resolve_dynamic(location)
 
 
 def _id(value: dict[str, JsonValue], draft: SchemaDraft) -> str | None:

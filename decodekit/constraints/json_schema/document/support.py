@@ -73,8 +73,7 @@ def reachable(library: Library) -> Iterator[Location]:
     while stack:
         location = stack.pop()
         yield location
-        below = [target for _, target in library.references(location)]
-        for target in reversed(below):
+        for target in reversed(list(library.references(location))):
             if target not in seen:
                 seen.add(target)
                 stack.append(target)

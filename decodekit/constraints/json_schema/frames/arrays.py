@@ -188,7 +188,6 @@ class ArrayPlan:
         return self._search(state, ask)
 
     def _search(self, start: ArrayState, ask: Ask) -> bool:
-        """Whether a closing state can be reached."""
         return any(self.can_close(state) for state in self._reachable(start, ask))
 
     def _reachable(self, start: ArrayState, ask: Ask) -> Iterator[ArrayState]:

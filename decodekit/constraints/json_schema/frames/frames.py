@@ -385,7 +385,7 @@ class ArrayFrame(_ToldFrame):
             if item.has_texts:
                 moves.append(Call(OPEN_STRING, self._at("text", self.state)))
             if item.listed is not None and 1 in item.listed[1]:
-                moves.append(Call(OPEN_STRING, ListedFrame(self, number)))
+                moves.append(Call(OPEN_STRING, ListedFrame(self, item)))
             if item.scalars is not ir.EMPTY:
                 language = self.network.lexeme(ir.concat(item.scalars, ir.accept(number)))
                 moves.append(Read(language, capture=item.is_remembered))
@@ -428,23 +428,17 @@ class ArrayFrame(_ToldFrame):
 
 @dataclass(frozen=True, slots=True)
 class ListedFrame(Frame):
-    """Inside a string out of a list, of which those are left that no other item is: item `number` of an array."""
+    """Inside a string out of a list, of which those are left that no other item of the array is."""
 
     array: ArrayFrame
-    number: int
+    item: NextItem
 
     def moves(self) -> tuple[Move, ...]:
         """One word of the list."""
-        listed = self._item().listed
-        assert listed is not None
-        return (_read_word(self.array.network, *listed),)
+        assert self.item.listed is not None
+        return (_read_word(self.array.network, *self.item.listed),)
 
     def after(self, label: Label, text: bytes) -> tuple[Frame, ...]:
         """The array, where the word is gone."""
-        item = self._item()
-        assert item.listed is not None
-        return self.array.behind(item, ("string", item.listed[0].words[cast("int", label)]))
-
-    def _item(self) -> NextItem:
-        array = self.array
-        return tuple(array.plan.items(array.state, array.network.is_inhabited))[self.number]
+        assert self.item.listed is not None
+        return self.array.behind(self.item, ("string", self.item.listed[0].words[cast("int", label)]))

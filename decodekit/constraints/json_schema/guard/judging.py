@@ -267,7 +267,6 @@ def _unique_items(at: Evaluation, is_asked: Any) -> bool:
 
 
 def _num_holding(at: Evaluation, name: str, count: int) -> int:
-    """How many branches hold."""
     return sum(at.take(at.below(name, index)) for index in range(count))
 
 

@@ -360,7 +360,6 @@ def _none(semantics: Semantics, literals: list[Literal]) -> Shape:
 
 
 def _without_scalars(semantics: Semantics, shape: Shape, literal: Literal) -> Shape:
-    """A shape without the scalars that satisfy a literal."""
     denied = semantics.shape_of(literal ^ 1).without_compounds()
     return replace(shape.meet(denied), objects=shape.objects, arrays=shape.arrays)
 

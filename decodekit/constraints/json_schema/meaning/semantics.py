@@ -364,7 +364,6 @@ class Semantics:
         return _largest(following)
 
     def _specs_like(self, spec: _Spec, literal: Literal) -> tuple[_Spec, ...]:
-        """The alternatives of a literal of the same type."""
         shape = self.shape_of(literal)
         return shape.objects if isinstance(spec, ObjectSpec) else shape.arrays
 

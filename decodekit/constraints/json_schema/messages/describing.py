@@ -274,7 +274,6 @@ def _container(before: bytes, kind: str) -> str:
 
 
 def _key_words(frame: ObjectFrame) -> tuple[str, ...]:
-    """The keys that may come next."""
     plan, state = frame.plan, frame.state
     names = [json.dumps(name, ensure_ascii=False) for name in _permitted(frame)]
     others = plan.is_free(state) or any(True for _ in plan.others(state))
@@ -286,7 +285,6 @@ def _key_words(frame: ObjectFrame) -> tuple[str, ...]:
 
 
 def _object_objection(frame: ObjectFrame, data: bytes, start: int, stop: int) -> str | None:
-    """Why an object cannot end, go on, or have a key."""
     if frame.place == "key":
         return _key_objection(frame, data, start, stop)
     plan, state = frame.plan, frame.state
@@ -302,7 +300,6 @@ def _object_objection(frame: ObjectFrame, data: bytes, start: int, stop: int) ->
 
 
 def _missing(frame: ObjectFrame) -> str:
-    """What an object lacks to be complete."""
     plan, state = frame.plan, frame.state
     left = [plan.names[number] for number in plan.required if not state.seen >> number & 1]
     if names := [json.dumps(name, ensure_ascii=False) for name in left]:
@@ -314,7 +311,6 @@ def _missing(frame: ObjectFrame) -> str:
 
 
 def _key_objection(frame: ObjectFrame, data: bytes, start: int, stop: int) -> str | None:
-    """Why a key that is written out is refused."""
     found = _LEXEME.match(b'"' + data[start:])
     quoted = b"" if found is None else found[0]
     key = text.text_of(quoted[1:-1]) if len(quoted) > 1 and quoted.endswith(b'"') else None
@@ -341,7 +337,6 @@ def _key_objection(frame: ObjectFrame, data: bytes, start: int, stop: int) -> st
 
 
 def _required_first(frame: ObjectFrame) -> str | None:
-    """The required name that has to come before others."""
     plan, state = frame.plan, frame.state
     left = [number for number in plan.required if plan.in_order and not state.seen >> number & 1]
     return json.dumps(plan.names[left[0]], ensure_ascii=False) if left else None
@@ -358,7 +353,6 @@ def _permitted(frame: ObjectFrame) -> list[str]:
 
 
 def _array_objection(frame: ArrayFrame, data: bytes, start: int, stop: int) -> str | None:
-    """Why an array cannot end, go on, or have an item."""
     plan, state = frame.plan, frame.state
     subject = _container(data[:start], "array")
     refused = data[stop : stop + 1]
@@ -385,7 +379,6 @@ def _array_objection(frame: ArrayFrame, data: bytes, start: int, stop: int) -> s
 
 
 def _missing_items(frame: ArrayFrame) -> str:
-    """What an array lacks to be complete."""
     plan, state = frame.plan, frame.state
     least = plan.spec.min_items - state.num_items
     if least > 0:
