@@ -56,14 +56,15 @@ class JsonSchema(Constraint):
         ResourceLimitError: nested too deeply.
     """
 
-    __slots__ = ("_key", "_python_type", "_text", "escapes", "format", "order", "registry", "whitespace")
+    __slots__ = ("_key", "_text", "escapes", "format", "order", "python_type", "registry", "whitespace")
 
     format: Formats
     whitespace: Whitespace
     order: Order
     registry: tuple[tuple[str, str], ...]
     escapes: Escapes
-    _python_type: object
+    python_type: object
+    """The type that the texts are of; None for a schema."""
     _text: str
     _key: _Key
 
@@ -87,7 +88,7 @@ class JsonSchema(Constraint):
 
             python_type, schema, format = schema_or_type, json_schema_of(schema_or_type), "python"
         key = (_to_text(schema), format, whitespace, order, _registry_texts(registry), escapes)
-        names = ("_text", "format", "whitespace", "order", "registry", "escapes", "_key", "_python_type")
+        names = ("_text", "format", "whitespace", "order", "registry", "escapes", "_key", "python_type")
         for name, value in zip(names, (*key, key, python_type), strict=True):
             object.__setattr__(self, name, value)
 
@@ -104,18 +105,13 @@ class JsonSchema(Constraint):
         """How the schema is read and its texts are written: format, whitespace, order and escapes, by name."""
         return {name: getattr(self, name) for name in ("format", "whitespace", "order", "escapes")}
 
-    @property
-    def python_type(self) -> object:
-        """The type that the texts are of; None for a schema."""
-        return self._python_type
-
     def with_options(self, **options: Any) -> JsonSchema:
         """The same with other options: format, whitespace, order, escapes.
 
         Raises:
             OptionError: an option that `JsonSchema` does not take, or a format for a Python type.
         """
-        if "format" in options and self._python_type is not None:
+        if "format" in options and self.python_type is not None:
             raise OptionError(
                 f"{options['format']!r} is no choice: the formats of a Python type are enforced as Pydantic reads them",
                 at="format",
@@ -159,31 +155,31 @@ class JsonSchema(Constraint):
             ValueError: it is not JSON, has a key twice, or does not validate as the Python type.
         """
         value = json.loads(text, object_pairs_hook=_refuse_duplicates)
-        if self._python_type is None:
+        if self.python_type is None:
             return value
         from decodekit.constraints.json_schema.python_types import validate_json
 
-        return validate_json(self._python_type, text)
+        return validate_json(self.python_type, text)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, JsonSchema):
             return NotImplemented
-        return self._key == other._key and self._python_type is other._python_type
+        return self._key == other._key and self.python_type is other.python_type
 
     def __hash__(self) -> int:
         return hash(self._key)
 
     def __repr__(self) -> str:
-        shown = repr(self._python_type) if self._python_type is not None else self._text
+        shown = repr(self.python_type) if self.python_type is not None else self._text
         return f"JsonSchema({shown if len(shown) <= 200 else shown[:199] + '…'})"
 
     def __reduce__(self) -> tuple[object, ...]:
         return JsonSchema, tuple(self._arguments().values())
 
     def _arguments(self) -> dict[str, Any]:
-        is_schema = self._python_type is None
+        is_schema = self.python_type is None
         return {
-            "schema_or_type": self.schema if is_schema else self._python_type,
+            "schema_or_type": self.schema if is_schema else self.python_type,
             "format": self.format if is_schema else "annotate",
             "whitespace": self.whitespace,
             "order": self.order,

@@ -255,11 +255,8 @@ class ArrayPlan:
 
     def _can_fill(self, state: ArrayState, ask: Ask) -> bool:
         """Whether different items can follow so that the array is complete."""
-        if self.can_close(state):
-            return True
-        if self.spec.contains:
-            return self._search_different(state, ask)
-        return self._are_enough(state, ask)
+        are_enough = self._search_different if self.spec.contains else self._are_enough
+        return self.can_close(state) or are_enough(state, ask)
 
     def _missing(self, state: ArrayState) -> dict[Goal, int]:
         """The goals of the items up to the least number of them, each with how often it occurs."""
@@ -289,9 +286,7 @@ class ArrayPlan:
     def _left(self, goal: Goal, num_needed: int, used: frozenset[Scalar], ask: Ask) -> frozenset[Scalar] | None:
         """The values of a goal that are not used; None if they are at least `num_needed` (objects count as many)."""
         domain = self._domain(goal, num_needed + len(used), ask)
-        if domain is None or len(left := domain - used) >= num_needed:
-            return None
-        return left
+        return None if domain is None or len(left := domain - used) >= num_needed else left
 
     def _domain(self, goal: Goal, limit: int, ask: Ask) -> frozenset[Scalar] | None:
         """The values of a goal if they are at most `limit` scalars, else None."""
@@ -305,28 +300,21 @@ class ArrayPlan:
         domain = known[1]
         return domain if domain is not None and len(domain) <= limit else None
 
-    def _scarce(self, state: ArrayState, ask: Ask) -> Iterator[Scalar]:
+    def _scarce(self, state: ArrayState, ask: Ask) -> set[Scalar]:
         """The scalars that may be needed for items after `state`."""
         if self.can_close(state):
-            return
+            return set()
         num_needed = self._num_missing(state) + 1
-        told: set[Scalar] = set()
-        for goal in self._goals_from(state) if self.spec.contains else self._missing(state):
-            for scalar in self._left(goal, num_needed, state.used, ask) or ():
-                if scalar not in told:
-                    told.add(scalar)
-                    yield scalar
+        goals = self._goals_from(state) if self.spec.contains else self._missing(state)
+        return {scalar for goal in goals for scalar in self._left(goal, num_needed, state.used, ask) or ()}
 
-    def _goals_from(self, state: ArrayState) -> Iterable[Goal]:
+    def _goals_from(self, state: ArrayState) -> set[Goal]:
         """The goals that later items may have, with every choice of what they count for."""
-        spec = self.spec
-        found: dict[Goal, None] = {}
-        for index in range(state.num_items, max(len(spec.prefix), state.num_items) + 1):
-            goals = {spec.goal(index)}
-            for contains in spec.contains:
-                goals |= {conjunction(goal, other) for goal in goals for other in (contains.goal, contains.denied)}
-            found |= dict.fromkeys(goals)
-        return found
+        indices = range(state.num_items, max(len(self.spec.prefix), state.num_items) + 1)
+        goals = {self.spec.goal(index) for index in indices}
+        for contains in self.spec.contains:
+            goals |= {conjunction(goal, other) for goal in goals for other in (contains.goal, contains.denied)}
+        return goals
 
     def _search_different(self, start: ArrayState, ask: Ask) -> bool:
         """As `_search`, where the items taken from few values have to be different; breadth first."""

@@ -109,7 +109,7 @@ def _among(semantics: Semantics, location: Location, values: list[tuple[_Path, A
     shape = Shape(
         EVERYTHING.words - words,
         text.without(text.BODY, text.words(texts)) if texts else text.BODY,
-        (numbers.not_values(decimals) if decimals else NO_CONDITION,),
+        (NumberSpec(no_values=decimals) if decimals else NO_CONDITION,),
         EVERYTHING.objects,
         EVERYTHING.arrays,
     )
@@ -161,7 +161,7 @@ def _bound(name: str) -> Meaning:
 def _multiple_of(semantics: Semantics, location: Location, value: Any, sense: Sense) -> Shape:
     step = exact(value)
     if not sense.is_asserted:
-        return Shape(numbers=(numbers.not_multiple(step),))
+        return Shape(numbers=(NumberSpec(no_multiples=frozenset({step})),))
     return restrict(numbers=(NumberSpec(is_integer=True) if step == 1 else NumberSpec(step=step),))
 
 

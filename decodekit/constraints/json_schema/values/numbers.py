@@ -504,19 +504,9 @@ def _language(spec: NumberSpec) -> Node:
 
 def not_integer(*, is_plain: bool) -> NumberSpec:
     """The numbers that ``"type": "integer"`` refuses; `is_plain` as in draft 4."""
-    if not is_plain:
-        return not_multiple(Fraction(1))
-    return NumberSpec(languages=frozenset({ir.both(ANY_NUMBER, ir.complement(_PLAIN_INTEGER))}))
-
-
-def not_multiple(step: Fraction) -> NumberSpec:
-    """The numbers that are no multiple of `step`."""
-    return NumberSpec(no_multiples=frozenset({step}))
-
-
-def not_values(values: frozenset[Fraction]) -> NumberSpec:
-    """All numbers but these."""
-    return NumberSpec(no_values=values)
+    if is_plain:
+        return NumberSpec(languages=frozenset({ir.both(ANY_NUMBER, ir.complement(_PLAIN_INTEGER))}))
+    return NumberSpec(no_multiples=frozenset({Fraction(1)}))
 
 
 def members(spec: NumberSpec, limit: int) -> frozenset[Fraction] | None:

@@ -62,7 +62,7 @@ def _without(spec: NumberSpec, refused: frozenset[Fraction]) -> Node:
     values = numbers.members(spec, _MAX_LISTED + len(refused)) if not spec.languages else spec.values
     if values is not None:  # what is left is a list, and a list needs no complement
         return replace(spec, values=values - refused).node()
-    return spec.meet(numbers.not_values(refused)).node()
+    return spec.meet(NumberSpec(no_values=refused)).node()
 
 
 def language_of(scalar: Scalar) -> Node:
