@@ -9,7 +9,7 @@ from typing import Any, TypeVar, cast
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
-class _Kept:
+class _KeptMethod:
     def __init__(self, method: Callable[..., Any]) -> None:
         self._method = method
 
@@ -21,4 +21,4 @@ class _Kept:
 
 def kept(method: _Method) -> _Method:
     """A method that answers each question once in the life of its object; its arguments are hashable."""
-    return cast("_Method", _Kept(method))
+    return cast("_Method", _KeptMethod(method))

@@ -623,6 +623,7 @@ class _Progression:
 _progression = lru_cache(maxsize=4096)(_Progression)  # one object for equal ones
 
 
+@dataclass(frozen=True, slots=True, repr=False)
 class _Multiples(Node):
     """The unsigned numbers of a progression; derived when asked for.
 
@@ -630,28 +631,13 @@ class _Multiples(Node):
     them is arithmetic on an interval and no search. Far up and without an upper bound, only the remainder counts.
     """
 
-    __slots__ = ("num_read", "phase", "progression", "value")
+    progression: _Progression
+    phase: str  # start, zero, whole, point, fraction
+    value: int
+    num_read: int  # digits after the point, at most `places`
 
     can_be_empty = False
     is_labelled = False
-
-    def __init__(self, progression: _Progression, phase: str, value: int, num_read: int):
-        is_open = phase == "whole" and progression.high is None
-        if is_open and value * 10**progression.places >= progression.is_periodic_from:
-            progression = progression.periodic
-            value %= progression.period
-        self.progression = progression
-        self.phase, self.value = phase, value  # phase: start, zero, whole, point, fraction
-        self.num_read = num_read  # digits after the point, at most `places`
-
-    def _key(self) -> tuple[Hashable, ...]:
-        return (self.progression, self.phase, self.value, self.num_read)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Multiples) and self._key() == other._key()
-
-    def __hash__(self) -> int:
-        return hash(self._key())
 
     def is_alive(self) -> bool:
         """Whether the number can be completed."""
@@ -701,7 +687,11 @@ class _Multiples(Node):
         return None if digit else self._with("fraction", self.value, self.num_read)  # zeros do not change the value
 
     def _with(self, phase: str, value: int, num_read: int) -> _Multiples:
-        return _Multiples(self.progression, phase, value, num_read)
+        those = self.progression
+        if phase == "whole" and those.high is None and value * 10**those.places >= those.is_periodic_from:
+            those = those.periodic
+            value %= those.period
+        return _Multiples(those, phase, value, num_read)
 
     def __repr__(self) -> str:
         those = self.progression
