@@ -157,7 +157,10 @@ class Library:
             scope = tuple(sorted((met | dict(scope)).items()))
         if not scope:
             return target
-        return self._scoped.setdefault((target.index, scope), replace(target, scope=scope))
+        scoped = self._scoped.get((target.index, scope))
+        if scoped is None:
+            scoped = self._scoped[target.index, scope] = replace(target, scope=scope)
+        return scoped
 
     def _add_document(self, uri: str, value: JsonValue) -> Location:
         document = SchemaDocument(uri)

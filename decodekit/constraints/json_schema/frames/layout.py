@@ -28,6 +28,7 @@ from __future__ import annotations
 
 from functools import cached_property
 from typing import Final, Literal, TypeAlias
+from weakref import WeakValueDictionary
 
 from decodekit.constraints.language import ir
 from decodekit.constraints.language.node import Node
@@ -126,8 +127,18 @@ _SPACED: Final = Layout(comma=ir.concat(_COMMA, _BLANK), colon=ir.concat(_COLON,
 _ONE_LINE: Final = Layout(behind_key=(_COMPACT, _SPACED))
 
 
+_living: WeakValueDictionary[Whitespace, Layout] = WeakValueDictionary()
+
+
 def outermost(whitespace: Whitespace) -> Layout:
-    """The layout of the outermost container under a policy; an indented one is new, so that what it holds can go."""
+    """The layout of the outermost container under a policy; it is kept as long as somebody has it, with its depths."""
+    layout = _living.get(whitespace)
+    if layout is None:
+        layout = _living[whitespace] = _outermost(whitespace)
+    return layout
+
+
+def _outermost(whitespace: Whitespace) -> Layout:
     if whitespace == "natural":
         indented = (_Indented(indent, 0, has_lines=True) for indent in (b"  ", b"    ", b"\t"))
         return Layout(at_key=(_ONE_LINE, *indented))

@@ -6,7 +6,6 @@ A keyword speaks of one type. Asserted it admits all values of the other types; 
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import lru_cache, reduce
@@ -97,7 +96,8 @@ def _among(semantics: Semantics, location: Location, values: list[tuple[_Path, A
         raise ResourceLimitError(
             f"an enum with more than {MAX_ALTERNATIVES} objects or arrays", hint="naming the values by strings"
         )
-    words = frozenset(json.dumps(entry) for _, entry in values if entry is None or isinstance(entry, bool))
+    singles = (entry for _, entry in values if entry is None or isinstance(entry, bool))
+    words = frozenset("null" if entry is None else str(entry).lower() for entry in singles)
     if is_asserted:
         return Shape(
             words,

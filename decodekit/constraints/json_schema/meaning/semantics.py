@@ -506,7 +506,7 @@ class Semantics:
         arrays = tuple(spec for spec in shape.arrays if not self._is_contradictory(spec))
         if len(objects) == len(shape.objects) and len(arrays) == len(shape.arrays):
             return shape
-        return replace(shape, objects=objects, arrays=arrays)
+        return Shape(shape.words, shape.strings, shape.numbers, objects, arrays)
 
     def both(self, first: Shape, second: Shape) -> Shape:
         """Intersection, without plainly impossible alternatives."""
