@@ -36,18 +36,14 @@ def _adapter(python_type: Any) -> TypeAdapter[Any]:
     try:
         return _cached_adapter(python_type)
     except TypeError:  # an unhashable annotation, such as Annotated with a list
-        return _new_adapter(python_type)
-
-
-def _new_adapter(python_type: object) -> TypeAdapter[Any]:
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(python_type)  # type: ignore[arg-type]
+        return _cached_adapter.__wrapped__(python_type)
 
 
 @lru_cache(maxsize=256)
-def _cached_adapter(python_type: object) -> TypeAdapter[Any]:
-    return _new_adapter(python_type)
+def _cached_adapter(python_type: Any) -> TypeAdapter[Any]:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(python_type)
 
 
 @lru_cache(maxsize=1)

@@ -15,7 +15,6 @@ from decodekit.constraints.json_schema.frames.frames import SchemaNetwork
 from decodekit.constraints.json_schema.frames.layout import Whitespace
 from decodekit.constraints.json_schema.frames.objects import Order
 from decodekit.constraints.json_schema.messages import describing
-from decodekit.constraints.json_schema.strings import cached_languages as cached_languages  # registers its languages
 from decodekit.constraints.json_schema.strings.escapes import Escapes
 from decodekit.constraints.json_schema.strings.formats import GUARDED, Formats
 from decodekit.constraints.memory import on_shortage
@@ -57,14 +56,15 @@ class JsonSchema(Constraint):
         ResourceLimitError: nested too deeply.
     """
 
-    __slots__ = ("_key", "_python_type", "_text", "escapes", "format", "order", "registry", "whitespace")
+    __slots__ = ("_key", "_text", "escapes", "format", "order", "python_type", "registry", "whitespace")
 
     format: Formats
     whitespace: Whitespace
     order: Order
     registry: tuple[tuple[str, str], ...]
     escapes: Escapes
-    _python_type: object
+    python_type: object
+    """The type that the texts are of; None for a schema."""
     _text: str
     _key: _Key
 
@@ -81,23 +81,16 @@ class JsonSchema(Constraint):
         _check_choice("order", order, ("declared", "any"), "is no order of properties")
         _check_choice("escapes", escapes, ("any", "needed"), "are no escapes")
         layout.check(whitespace)
-        set_ = object.__setattr__
-        is_schema = isinstance(schema_or_type, (Mapping, bool))
-        if is_schema:
-            python_type: object = None
-            schema = schema_or_type
+        if isinstance(schema_or_type, (Mapping, bool)):
+            python_type, schema = None, schema_or_type
         else:
             from decodekit.constraints.json_schema.python_types import json_schema_of
 
             python_type, schema, format = schema_or_type, json_schema_of(schema_or_type), "python"
-        set_(self, "_python_type", python_type)
-        set_(self, "_text", _to_text(schema))
-        set_(self, "format", format)
-        set_(self, "whitespace", whitespace)
-        set_(self, "order", order)
-        set_(self, "registry", _registry_texts(registry))
-        set_(self, "escapes", escapes)
-        set_(self, "_key", (self._text, self.format, whitespace, order, self.registry, escapes))
+        key = (_to_text(schema), format, whitespace, order, _registry_texts(registry), escapes)
+        names = ("_text", "format", "whitespace", "order", "registry", "escapes", "_key", "python_type")
+        for name, value in zip(names, (*key, key, python_type), strict=True):
+            object.__setattr__(self, name, value)
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"a JsonSchema does not change; make a new one with another {name}")
@@ -110,17 +103,7 @@ class JsonSchema(Constraint):
     @property
     def options(self) -> dict[str, Any]:
         """How the schema is read and its texts are written: format, whitespace, order and escapes, by name."""
-        return {
-            "format": self.format,
-            "whitespace": self.whitespace,
-            "order": self.order,
-            "escapes": self.escapes,
-        }
-
-    @property
-    def python_type(self) -> object:
-        """The type that the texts are of; None for a schema."""
-        return self._python_type
+        return {name: getattr(self, name) for name in ("format", "whitespace", "order", "escapes")}
 
     def with_options(self, **options: Any) -> JsonSchema:
         """The same with other options: format, whitespace, order, escapes.
@@ -128,13 +111,13 @@ class JsonSchema(Constraint):
         Raises:
             OptionError: an option that `JsonSchema` does not take, or a format for a Python type.
         """
-        if "format" in options and self._python_type is not None:
+        if "format" in options and self.python_type is not None:
             raise OptionError(
                 f"{options['format']!r} is no choice: the formats of a Python type are enforced as Pydantic reads them",
                 at="format",
                 hint="no format, or the schema in place of the type",
             )
-        return JsonSchema(**dict(zip(_ARGUMENTS, self._arguments(), strict=True)) | options)
+        return JsonSchema(**self._arguments() | options)
 
     def network(self) -> SchemaNetwork:
         """The network of the schema; shared by equal constraints."""
@@ -172,35 +155,38 @@ class JsonSchema(Constraint):
             ValueError: it is not JSON, has a key twice, or does not validate as the Python type.
         """
         value = json.loads(text, object_pairs_hook=_refuse_duplicates)
-        if self._python_type is None:
+        if self.python_type is None:
             return value
         from decodekit.constraints.json_schema.python_types import validate_json
 
-        return validate_json(self._python_type, text)
+        return validate_json(self.python_type, text)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, JsonSchema):
             return NotImplemented
-        return self._key == other._key and self._python_type is other._python_type
+        return self._key == other._key and self.python_type is other.python_type
 
     def __hash__(self) -> int:
         return hash(self._key)
 
     def __repr__(self) -> str:
-        shown = repr(self._python_type) if self._python_type is not None else self._text
+        shown = repr(self.python_type) if self.python_type is not None else self._text
         return f"JsonSchema({shown if len(shown) <= 200 else shown[:199] + '…'})"
 
     def __reduce__(self) -> tuple[object, ...]:
-        return JsonSchema, self._arguments()
+        return JsonSchema, tuple(self._arguments().values())
 
-    def _arguments(self) -> tuple[Any, ...]:
-        source = self.schema if self._python_type is None else self._python_type
-        registry = {uri: json.loads(text) for uri, text in self.registry} or None
-        format_ = "annotate" if self._python_type is not None else self.format
-        return source, format_, self.whitespace, self.order, registry, self.escapes
+    def _arguments(self) -> dict[str, Any]:
+        is_schema = self.python_type is None
+        return {
+            "schema_or_type": self.schema if is_schema else self.python_type,
+            "format": self.format if is_schema else "annotate",
+            "whitespace": self.whitespace,
+            "order": self.order,
+            "registry": {uri: json.loads(text) for uri, text in self.registry} or None,
+            "escapes": self.escapes,
+        }
 
-
-_ARGUMENTS: Final = ("schema_or_type", "format", "whitespace", "order", "registry", "escapes")
 
 _NUM_NETWORKS: Final = 64  # as many as grammars are kept
 _BYTES_PER_CHARACTER: Final = 26  # of a network, measured with tracemalloc on 60 schemas of a corpus

@@ -166,3 +166,11 @@ def test_branches_told_apart_by_one_that_they_do_not_require() -> None:
         instances += [whole, {"protocol": f"p{k}"}, {**whole, "b0": 1}, {**whole, "b5": None}, {**whole, f"x{k}-0": 1}]
         instances.append({name: value for name, value in whole.items() if name != "protocol"})
     assert 11 <= compare({"$defs": {"base": base}, "oneOf": branches}, instances) <= len(instances) - 20
+
+
+def test_a_const_of_draft_4_is_no_condition() -> None:
+    branch = {"properties": {"x": {"enum": ["a"], "const": "b"}}, "required": ["x"]}
+    schema = {"type": "object", "allOf": [branch, {"properties": {"x": {"enum": ["a"]}}}]}
+    assert accepts(JsonSchema({"$schema": "http://json-schema.org/draft-04/schema#", **schema}), '{"x":"a"}')
+    with pytest.raises(UnsatisfiableError):
+        JsonSchema(schema).root()

@@ -65,6 +65,16 @@ def test_against_the_specification(draft: int) -> None:
     assert 0.05 * num_all < num_valid < 0.95 * num_all and num_all > 500
 
 
+@pytest.mark.parametrize("first", [5, [{}]])
+def test_prefix_items_before_draft_2020_are_no_condition(first: Any) -> None:
+    item = {"properties": {"n": {"type": "array", "uniqueItems": True}}}
+    schema = {"$schema": reference.DRAFTS[7], "type": "array", "prefixItems": first, "items": item}
+    guard = any_json(schema).guard()
+    assert guard is not None and guard.refuses(b'[{"n":[{},[]]},{}]') is None
+    refusal = guard.refuses(b'[{"n":[{},{}]},{}]')
+    assert refusal is not None and refusal.at == "/0/n/1"
+
+
 def test_the_comparison_notices_a_wrong_keyword() -> None:
     """A negative control."""
     oracle = reference.Validator({"exclusiveMinimum": 1})

@@ -112,7 +112,7 @@ def test_the_description_says_what_is_expected() -> None:
 def test_a_layout_that_forgets_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """The comparison fails where compact and spaced are one layout with a blank that may be missing."""
     blank = ir.optional(ir.literal(b" "))
-    forgetful = layout.Layout(layout.Gaps(after_comma=blank, after_colon=blank))
+    forgetful = layout.Layout(comma=ir.concat(ir.literal(b","), blank), colon=ir.concat(ir.literal(b":"), blank))
     monkeypatch.setattr(frames, "outermost", lambda whitespace: forgetful)
     value = {"a": True, "b": [None, True]}
     rule = JsonSchema({"const": value, "title": "forgetful"}, whitespace="natural", escapes="needed")

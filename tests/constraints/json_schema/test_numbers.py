@@ -99,7 +99,7 @@ def test_multiples(step: str, low: str | None, high: str | None) -> None:
 
 
 def test_not_a_multiple() -> None:
-    check(numbers.not_multiple(Fraction(5)), lambda v: (v / 5).denominator != 1, FIXED.match)
+    check(NumberSpec(no_multiples=frozenset({Fraction(5)})), lambda v: (v / 5).denominator != 1, FIXED.match)
 
 
 def test_integers_within_bounds() -> None:
@@ -110,7 +110,7 @@ def test_integers_within_bounds() -> None:
 def test_values() -> None:
     values = frozenset(Fraction(Decimal(text)) for text in ("0", "1", "1.5", "-50", "100", "0.05"))
     check(NumberSpec(values=values), lambda v: v in values)
-    check(numbers.not_values(values), lambda v: v not in values)
+    check(NumberSpec(no_values=values), lambda v: v not in values)
 
 
 @pytest.mark.parametrize(
@@ -126,9 +126,9 @@ def test_values() -> None:
 def test_multiples_but_not_of_others(
     step: str, without: list[str], values: list[str], low: str | None, high: str | None
 ) -> None:
-    spec = NumberSpec(step=Fraction(step)).meet(numbers.not_values(frozenset(map(Fraction, values))))
+    spec = NumberSpec(step=Fraction(step)).meet(NumberSpec(no_values=frozenset(map(Fraction, values))))
     for other in without:
-        spec = spec.meet(numbers.not_multiple(Fraction(other)))
+        spec = spec.meet(NumberSpec(no_multiples=frozenset({Fraction(other)})))
     if low is not None:
         spec = spec.meet(NumberSpec(low=Fraction(low)))
     if high is not None:
@@ -152,7 +152,7 @@ def test_impossible_multiples() -> None:
         bounds = [None if bound is None else Fraction(bound) for bound in (low, high)]
         result = NumberSpec(low=bounds[0], high=bounds[1], step=Fraction(step))
         for other in others:
-            result = result.meet(numbers.not_multiple(Fraction(other)))
+            result = result.meet(NumberSpec(no_multiples=frozenset({Fraction(other)})))
         return result
 
     assert spec(24, 8).is_impossible and spec(24, 8).node() is ir.EMPTY
@@ -163,7 +163,7 @@ def test_impossible_multiples() -> None:
     whole = NumberSpec(is_integer=True).meet(numbers.not_integer(is_plain=False))
     assert whole.is_impossible and whole.node().is_empty
     assert (
-        NumberSpec(low=Fraction(3), high=Fraction(3)).meet(numbers.not_values(frozenset({Fraction(3)}))).is_impossible
+        NumberSpec(low=Fraction(3), high=Fraction(3)).meet(NumberSpec(no_values=frozenset({Fraction(3)}))).is_impossible
     )
 
 

@@ -235,12 +235,12 @@ def test_more_values_inside_of_values() -> None:
 MUTANTS: dict[str, tuple[object, str, Callable[..., Any]]] = {
     "members count twice": (ObjectPlan, "_counted", lambda self, state: min(state.count + 2, self._count_cap)),
     "an object may always be finished": (ObjectPlan, "can_finish", lambda self, state, ask=None: True),
-    "required names may be passed over": (ObjectPlan, "window", lambda self, state: (state.seen, len(self.names))),
+    "required names may be passed over": (ObjectPlan, "reach", lambda self, state: ~state.seen),
     "used keys come again": (ObjectPlan, "unused", lambda self, keys, used: keys),
     "an array may end early": (ArrayPlan, "can_close", lambda self, state: state.num_items >= self.spec.min_items),
     "an array may always be finished": (ArrayPlan, "_can_finish", lambda self, state, ask: True),
     "every alternative takes in all others": (shape.ObjectSpec, "takes_in", lambda self, other: True),
-    "names cover nothing": (shape.Part, "uncovered", lambda self: text.BODY),
+    "names cover nothing": (shape.Properties, "uncovered", lambda self: text.BODY),
     "all branches are apart": (Semantics, "_is_apart", lambda self, spec, literal: True),
     "items are forgotten": (ArrayPlan, "remember", staticmethod(lambda state, scalar: state)),
 }

@@ -7,6 +7,7 @@ Hutton, Dennis).
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -16,7 +17,7 @@ JsonValue: TypeAlias = object
 """What `json.loads` returns."""
 
 
-class Draft(enum.IntEnum):
+class SchemaDraft(enum.IntEnum):
     """A draft, ordered by age."""
 
     DRAFT4 = 4
@@ -31,14 +32,12 @@ class Draft(enum.IntEnum):
         return {2019: "draft 2019-09", 2020: "draft 2020-12"}.get(self.value, f"draft {self.value}")
 
 
-DEFAULT_DRAFT: Final = Draft.DRAFT2020
-
 META_SCHEMAS: Final = {
-    "http://json-schema.org/draft-04/schema": Draft.DRAFT4,
-    "http://json-schema.org/draft-06/schema": Draft.DRAFT6,
-    "http://json-schema.org/draft-07/schema": Draft.DRAFT7,
-    "https://json-schema.org/draft/2019-09/schema": Draft.DRAFT2019,
-    "https://json-schema.org/draft/2020-12/schema": Draft.DRAFT2020,
+    "http://json-schema.org/draft-04/schema": SchemaDraft.DRAFT4,
+    "http://json-schema.org/draft-06/schema": SchemaDraft.DRAFT6,
+    "http://json-schema.org/draft-07/schema": SchemaDraft.DRAFT7,
+    "https://json-schema.org/draft/2019-09/schema": SchemaDraft.DRAFT2019,
+    "https://json-schema.org/draft/2020-12/schema": SchemaDraft.DRAFT2020,
 }
 
 
@@ -46,7 +45,7 @@ META_SCHEMAS: Final = {
 class Dialect:
     """What a meta-schema says: a draft, and the keywords of its vocabularies that are left out."""
 
-    draft: Draft
+    draft: SchemaDraft
     ignored: frozenset[str] = frozenset()
 
 
@@ -80,66 +79,49 @@ class Keyword:
     must_be: str
     check: Check
     place: Inner = Inner.NONE
-    first: Draft = Draft.DRAFT4
-    last: Draft = Draft.DRAFT2020
+    first: SchemaDraft = SchemaDraft.DRAFT4
+    last: SchemaDraft = SchemaDraft.DRAFT2020
     is_assertion: bool = True
     is_former: bool = False
     before: str = ""
     after: str = ""
 
-    def is_known(self, draft: Draft) -> bool:
+    def is_known(self, draft: SchemaDraft) -> bool:
         """Whether `draft` has the keyword."""
         return self.first <= draft <= self.last
 
 
 def is_number(value: JsonValue) -> bool:
     """A JSON number; true and false are none."""
-    return (
-        isinstance(value, (int, float)) and not isinstance(value, bool) and value == value and abs(value) != _INFINITY
-    )
-
-
-_INFINITY: Final = float("inf")
+    return type(value) is int or (isinstance(value, float) and math.isfinite(value))
 
 
 def _is_count(value: JsonValue) -> bool:
     return is_number(value) and value >= 0 and value == int(value)  # type: ignore[operator, call-overload]
 
 
+def _is_a(*types: type) -> Check:
+    return lambda value: isinstance(value, types)
+
+
+_is_schema, _is_map, _is_text, _is_boolean = _is_a(dict, bool), _is_a(dict), _is_a(str), _is_a(bool)
+
+
 def _is_anything(value: JsonValue) -> bool:
     return True
-
-
-def _is_schema(value: JsonValue) -> bool:
-    return isinstance(value, (dict, bool))
-
-
-def _is_list(value: JsonValue) -> bool:
-    return isinstance(value, list)
 
 
 def _is_full_list(value: JsonValue) -> bool:
     return isinstance(value, list) and bool(value)
 
 
-def _is_map(value: JsonValue) -> bool:
-    return isinstance(value, dict)
-
-
-def _is_text(value: JsonValue) -> bool:
-    return isinstance(value, str)
-
-
-def _is_boolean(value: JsonValue) -> bool:
-    return isinstance(value, bool)
-
-
-def _is_names(value: JsonValue) -> bool:
+def is_names(value: JsonValue) -> bool:
+    """A list of strings."""
     return isinstance(value, list) and all(isinstance(name, str) for name in value)
 
 
 def _is_names_map(value: JsonValue) -> bool:
-    return isinstance(value, dict) and all(_is_names(names) for names in value.values())
+    return isinstance(value, dict) and all(map(is_names, value.values()))
 
 
 TYPES: Final = ("null", "boolean", "integer", "number", "string", "array", "object")
@@ -150,14 +132,15 @@ def _is_type(value: JsonValue) -> bool:
     return bool(names) and all(isinstance(name, str) and name in TYPES for name in names)
 
 
-_D4, _D6, _D7, _D19, _D20 = Draft
+_D4, _D6, _D7, _D19, _D20 = SchemaDraft
 _COUNT: Final = "an integer that is not negative"
 _SCHEMA: Final = "a schema: an object or a boolean"
 _SCHEMAS: Final = "a list of schemas that is not empty"
 _SCHEMA_MAP: Final = "an object of schemas"
+_DEPENDENT: Final = '"dependentRequired" or "dependentSchemas"'
 
 
-def _annotation(first: Draft) -> Keyword:
+def _annotation(first: SchemaDraft) -> Keyword:
     return Keyword("a value", _is_anything, first=first, is_assertion=False)
 
 
@@ -176,8 +159,10 @@ KEYWORDS: Final[dict[str, tuple[Keyword, ...]]] = {
     "$dynamicRef": (Keyword("a string", _is_text, first=_D20),),
     "$recursiveRef": (Keyword("a string", _is_text, first=_D19, last=_D19, after='"$dynamicRef"'),),
     "$vocabulary": (Keyword("an object of booleans", _is_map, first=_D19, is_assertion=False),),
-    "contentEncoding": (Keyword("a string", _is_text, first=_D7, is_assertion=False),),
-    "contentMediaType": (Keyword("a string", _is_text, first=_D7, is_assertion=False),),
+    **dict.fromkeys(
+        ("contentEncoding", "contentMediaType"),
+        (Keyword("a string", _is_text, first=_D7, is_assertion=False),),
+    ),
     "contentSchema": (Keyword(_SCHEMA, _is_schema, Inner.SELF, first=_D19, is_assertion=False),),
     "$defs": (Keyword(_SCHEMA_MAP, _is_map, Inner.MAP, first=_D19, is_assertion=False, before='"definitions"'),),
     "definitions": (
@@ -185,70 +170,51 @@ KEYWORDS: Final[dict[str, tuple[Keyword, ...]]] = {
         Keyword(_SCHEMA_MAP, _is_map, Inner.MAP, first=_D19, is_assertion=False, is_former=True),
     ),
     # The meta-data limit nothing, so whatever they hold is taken: their form is no reason to refuse a schema.
-    **{name: (_annotation(_D4),) for name in ("title", "description", "default")},
+    **dict.fromkeys(("title", "description", "default"), (_annotation(_D4),)),
     "examples": (_annotation(_D6),),
-    **{name: (_annotation(_D7),) for name in ("$comment", "readOnly", "writeOnly")},
+    **dict.fromkeys(("$comment", "readOnly", "writeOnly"), (_annotation(_D7),)),
     "deprecated": (_annotation(_D19),),
     "type": (Keyword(f"one or several of {', '.join(TYPES)}", _is_type),),
-    "enum": (Keyword("a list", _is_list),),
+    "enum": (Keyword("a list", _is_a(list)),),
     "const": (Keyword("a value", _is_anything, first=_D6, before='"enum" with one value'),),
     "multipleOf": (Keyword("a number above 0", lambda value: is_number(value) and value > 0),),  # type: ignore[operator]
-    "minimum": (Keyword("a number", is_number),),
-    "maximum": (Keyword("a number", is_number),),
-    "exclusiveMinimum": (
-        Keyword("a boolean (in draft 4)", _is_boolean, last=_D4),
-        Keyword("a number", is_number, first=_D6),
+    **dict.fromkeys(("minimum", "maximum"), (Keyword("a number", is_number),)),
+    **dict.fromkeys(
+        ("exclusiveMinimum", "exclusiveMaximum"),
+        (Keyword("a boolean (in draft 4)", _is_boolean, last=_D4), Keyword("a number", is_number, first=_D6)),
     ),
-    "exclusiveMaximum": (
-        Keyword("a boolean (in draft 4)", _is_boolean, last=_D4),
-        Keyword("a number", is_number, first=_D6),
+    **dict.fromkeys(
+        ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"),
+        (Keyword(_COUNT, _is_count),),
     ),
-    "minLength": (Keyword(_COUNT, _is_count),),
-    "maxLength": (Keyword(_COUNT, _is_count),),
     "pattern": (Keyword("a regular expression", _is_text),),
     "format": (Keyword("a string", _is_text),),
     "items": (
-        Keyword("a schema or a list of schemas", lambda v: _is_schema(v) or _is_list(v), Inner.SELF_OR_LIST, last=_D19),
+        Keyword("a schema or a list of schemas", _is_a(dict, bool, list), Inner.SELF_OR_LIST, last=_D19),
         Keyword(f"{_SCHEMA} (a list of schemas is prefixItems)", _is_schema, Inner.SELF, first=_D20),
     ),
     "additionalItems": (Keyword(_SCHEMA, _is_schema, Inner.SELF, last=_D19, after='"items" beside "prefixItems"'),),
     "prefixItems": (Keyword(_SCHEMAS, _is_full_list, Inner.LIST, first=_D20, before='"items" with a list of schemas'),),
-    "minItems": (Keyword(_COUNT, _is_count),),
-    "maxItems": (Keyword(_COUNT, _is_count),),
     "uniqueItems": (Keyword("a boolean", _is_boolean),),
-    "contains": (Keyword(_SCHEMA, _is_schema, Inner.SELF, first=_D6),),
-    "minContains": (Keyword(_COUNT, _is_count, first=_D19),),
-    "maxContains": (Keyword(_COUNT, _is_count, first=_D19),),
-    "unevaluatedItems": (Keyword(_SCHEMA, _is_schema, Inner.SELF, first=_D19),),
-    "properties": (Keyword(_SCHEMA_MAP, _is_map, Inner.MAP),),
-    "patternProperties": (Keyword(_SCHEMA_MAP, _is_map, Inner.MAP),),
-    "additionalProperties": (Keyword(_SCHEMA, _is_schema, Inner.SELF),),
-    "propertyNames": (Keyword(_SCHEMA, _is_schema, Inner.SELF, first=_D6),),
-    "required": (Keyword("a list of strings", _is_names),),
-    "minProperties": (Keyword(_COUNT, _is_count),),
-    "maxProperties": (Keyword(_COUNT, _is_count),),
+    **dict.fromkeys(("contains", "propertyNames"), (Keyword(_SCHEMA, _is_schema, Inner.SELF, first=_D6),)),
+    **dict.fromkeys(("minContains", "maxContains"), (Keyword(_COUNT, _is_count, first=_D19),)),
+    **dict.fromkeys(
+        ("unevaluatedItems", "unevaluatedProperties"),
+        (Keyword(_SCHEMA, _is_schema, Inner.SELF, first=_D19),),
+    ),
+    **dict.fromkeys(("properties", "patternProperties"), (Keyword(_SCHEMA_MAP, _is_map, Inner.MAP),)),
+    **dict.fromkeys(("additionalProperties", "not"), (Keyword(_SCHEMA, _is_schema, Inner.SELF),)),
+    "required": (Keyword("a list of strings", is_names),),
     "dependencies": (
-        Keyword(
-            "an object of schemas or lists of strings",
-            _is_map,
-            Inner.MAP_OR_NAMES,
-            last=_D7,
-            after='"dependentRequired" or "dependentSchemas"',
-        ),
+        Keyword("an object of schemas or lists of strings", _is_map, Inner.MAP_OR_NAMES, last=_D7, after=_DEPENDENT),
         Keyword("an object", _is_map, Inner.MAP_OR_NAMES, first=_D19, is_assertion=False, is_former=True),
     ),
     "dependentRequired": (
         Keyword("an object of lists of strings", _is_names_map, first=_D19, before='"dependencies"'),
     ),
     "dependentSchemas": (Keyword(_SCHEMA_MAP, _is_map, Inner.MAP, first=_D19, before='"dependencies"'),),
-    "unevaluatedProperties": (Keyword(_SCHEMA, _is_schema, Inner.SELF, first=_D19),),
-    "allOf": (Keyword(_SCHEMAS, _is_full_list, Inner.LIST),),
-    "anyOf": (Keyword(_SCHEMAS, _is_full_list, Inner.LIST),),
-    "oneOf": (Keyword(_SCHEMAS, _is_full_list, Inner.LIST),),
-    "not": (Keyword(_SCHEMA, _is_schema, Inner.SELF),),
-    "if": (Keyword(_SCHEMA, _is_schema, Inner.SELF, first=_D7),),
-    "then": (Keyword(_SCHEMA, _is_schema, Inner.SELF, first=_D7),),
-    "else": (Keyword(_SCHEMA, _is_schema, Inner.SELF, first=_D7),),
+    **dict.fromkeys(("allOf", "anyOf", "oneOf"), (Keyword(_SCHEMAS, _is_full_list, Inner.LIST),)),
+    **dict.fromkeys(("if", "then", "else"), (Keyword(_SCHEMA, _is_schema, Inner.SELF, first=_D7),)),
 }
 
 
@@ -279,14 +245,13 @@ VOCABULARIES: Final[dict[str, tuple[str, ...]]] = {
 
 
 @lru_cache(maxsize=8192)  # a large schema asks some hundred thousand times
-def keyword(name: str, draft: Draft) -> Keyword | None:
+def keyword(name: str, draft: SchemaDraft) -> Keyword | None:
     """What `draft` says about a keyword; None where it is unknown, that is, an annotation."""
-    for reading in KEYWORDS.get(name, ()):
-        if reading.is_known(draft):
-            return reading
-    return None
+    return next((reading for reading in KEYWORDS.get(name, ()) if reading.is_known(draft)), None)
 
 
-def draft_of(uri: str) -> Draft | None:
-    """The draft that a ``$schema`` names."""
-    return META_SCHEMAS.get(uri.rstrip("#"))
+@lru_cache(maxsize=8192)
+def is_assertion(name: str, draft: SchemaDraft) -> bool:
+    """Whether `draft` has a keyword that takes part in what is valid."""
+    reading = keyword(name, draft)
+    return reading is not None and reading.is_assertion

@@ -14,20 +14,20 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import Final, TypeAlias
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, TypeAlias
 from urllib.parse import unquote, urljoin
 
 from decodekit.constraints.json_schema.document.drafts import (
-    DEFAULT_DRAFT,
-    KEYWORDS,
+    META_SCHEMAS,
     VOCABULARIES,
     Dialect,
-    Draft,
     Inner,
     JsonValue,
-    draft_of,
+    SchemaDraft,
+    is_assertion,
+    is_names,
     keyword,
 )
 from decodekit.errors import InvalidConstraintError, UnresolvableReferenceError, UnsupportedSchemaError
@@ -58,10 +58,10 @@ class Location:
 
     index: int
     value: JsonValue
-    document: Document
+    document: SchemaDocument
     path: str
     base: str
-    draft: Draft
+    draft: SchemaDraft
     ignored: frozenset[str] = frozenset()
     scope: Scope = ()
     is_constant: bool = False
@@ -73,28 +73,32 @@ class Location:
 
     def at(self, *tokens: str | int) -> str:
         """The pointer of something inside, for errors."""
-        return self.pointer + "".join(f"/{escape(str(token))}" for token in tokens)
+        return self.pointer + _path(tokens)
 
     def keywords(self) -> dict[str, JsonValue]:
         """Keyword to value. Beside a ``$ref`` all other keywords are ignored up to draft 7."""
         if not isinstance(self.value, dict):
             return {}
-        if self.draft <= Draft.DRAFT7 and isinstance(self.value.get("$ref"), str):
+        if self.draft <= SchemaDraft.DRAFT7 and isinstance(self.value.get("$ref"), str):
             return {"$ref": self.value["$ref"]}
         if self.ignored:
             return {name: value for name, value in self.value.items() if name not in self.ignored}
         return self.value
 
+    def assertions(self) -> Iterator[tuple[str, Any]]:
+        """The keywords that take part in what is valid, with their values."""
+        return ((name, value) for name, value in self.keywords().items() if is_assertion(name, self.draft))
+
     def __repr__(self) -> str:
         return f"Location({self.pointer!r})"
 
 
-class Document:
-    """One JSON document: its value, its URI (empty for the first one) and the locations met in it, by path."""
+@dataclass(eq=False, slots=True)
+class SchemaDocument:
+    """One JSON document: its URI (empty for the first one) and the locations met in it, by path."""
 
-    def __init__(self, uri: str, value: JsonValue) -> None:
-        self.uri, self.value = uri, value
-        self.locations: dict[str, Location] = {}
+    uri: str
+    locations: dict[str, Location] = field(default_factory=dict)
 
 
 def escape(token: str) -> str:
@@ -102,8 +106,8 @@ def escape(token: str) -> str:
     return token.replace("~", "~0").replace("/", "~1")
 
 
-def _unescape(token: str) -> str:
-    return token.replace("~1", "/").replace("~0", "~")
+def _path(tokens: Iterable[str | int]) -> str:
+    return "".join([f"/{escape(str(token))}" for token in tokens])
 
 
 def show(value: JsonValue) -> str:
@@ -135,16 +139,14 @@ class Library:
         self._anchors: dict[tuple[str, str], Location] = {}
         self._dynamic_anchors: dict[str, dict[str, Location]] = {}  # by base, then by name
         self._scoped: dict[tuple[int, Scope], Location] = {}
-        self.draft = DEFAULT_DRAFT
+        self.draft = SchemaDraft.DRAFT2020  # unless the schema says another
         root = self._add_document("", schema)
         self.draft = root.draft
         self.root = self._enter((), root)
 
     def child(self, location: Location, *tokens: str | int) -> Location:
         """The sub-schema below `location`, which the walk over its document has met."""
-        path = location.path
-        for token in tokens:
-            path += f"/{escape(str(token))}"
+        path = location.path + _path(tokens)
         return self._enter(location.scope, location.document.locations[path])
 
     def _enter(self, scope: Scope, target: Location) -> Location:
@@ -161,14 +163,21 @@ class Library:
         return scoped
 
     def _add_document(self, uri: str, value: JsonValue) -> Location:
-        document = Document(uri, value)
+        document = SchemaDocument(uri)
         self._index(document, value, "", uri, Dialect(self.draft))
         root = document.locations[""]
         self._resources.setdefault(uri, root)
         return root
 
     def _index(
-        self, document: Document, value: JsonValue, path: str, base: str, dialect: Dialect, *, may_anchor: bool = True
+        self,
+        document: SchemaDocument,
+        value: JsonValue,
+        path: str,
+        base: str,
+        dialect: Dialect,
+        *,
+        may_anchor: bool = True,
     ) -> None:
         """Make locations for a schema and all schemas below it; register their ids and anchors."""
         stack = [(value, path, base, dialect)]
@@ -180,11 +189,12 @@ class Library:
                 raise InvalidConstraintError(
                     f"a schema must be an object or a boolean, not {show(value)}", at=f"{document.uri}#{path}"
                 )
-            is_root = path == ""
             if isinstance(value, dict):
-                if is_root or _id(value, dialect.draft) is not None:
+                if not path or _id(value, dialect.draft) is not None:
                     dialect = self._dialect(value, dialect, f"{document.uri}#{path}/$schema")
-                base = _base(value, base, dialect.draft)
+                name = _id(value, dialect.draft)
+                if name is not None and not name.startswith("#") and not _is_bare_reference(value, dialect.draft):
+                    base = _join(base, name).partition("#")[0]
             location = Location(len(self.locations), value, document, path, base, dialect.draft, dialect.ignored)
             self.locations.append(location)
             document.locations[path] = location
@@ -207,10 +217,10 @@ class Library:
             named = value.get("$schema")
             if not isinstance(named, str):
                 break
-            draft = draft_of(named)
-            if draft is not None:
-                return Dialect(draft, ignored or frozenset())
-            meta = self._registry.get(named.rstrip("#"))
+            named = named.rstrip("#")
+            if named in META_SCHEMAS:
+                return Dialect(META_SCHEMAS[named], ignored or frozenset())
+            meta = self._registry.get(named)
             if not isinstance(meta, dict):
                 break
             if ignored is None and isinstance(meta.get("$vocabulary"), dict):
@@ -219,25 +229,24 @@ class Library:
         return default if ignored is None else Dialect(default.draft, ignored)
 
     def _register(self, location: Location, value: dict[str, JsonValue], *, may_anchor: bool) -> None:
-        if _is_bare_reference(value, location.draft):
+        base, draft = location.base, location.draft
+        if _is_bare_reference(value, draft):
             return
-        name = _id(value, location.draft)
+        name = _id(value, draft)
         if name is not None:
             before, _, fragment = name.partition("#")
-            if fragment and location.draft <= Draft.DRAFT7:
-                self._anchors.setdefault((location.base, fragment), location)
+            if fragment and draft <= SchemaDraft.DRAFT7:
+                self._anchors.setdefault((base, fragment), location)
             if before or not name:
-                self._resources.setdefault(location.base, location)
-        if location.draft >= Draft.DRAFT2019:
-            for key in ("$anchor", "$dynamicAnchor"):
-                anchor = value.get(key)
-                if isinstance(anchor, str) and keyword(key, location.draft) is not None:
-                    self._anchors.setdefault((location.base, anchor), location)
-                    # What is found only by a pointer came too late to be an anchor of its resource.
-                    if key == "$dynamicAnchor" and may_anchor and anchor:
-                        self._dynamic_anchors.setdefault(location.base, {}).setdefault(anchor, location)
-            if value.get("$recursiveAnchor") is True and location.draft == Draft.DRAFT2019 and may_anchor:
-                self._dynamic_anchors.setdefault(location.base, {}).setdefault(_RECURSIVE, location)
+                self._resources.setdefault(base, location)
+        dynamic = [_RECURSIVE] if value.get("$recursiveAnchor") is True and draft == SchemaDraft.DRAFT2019 else []
+        for key in ("$anchor", "$dynamicAnchor"):
+            anchor = value.get(key)
+            if isinstance(anchor, str) and keyword(key, draft) is not None:
+                self._anchors.setdefault((base, anchor), location)
+                dynamic += [anchor] if key == "$dynamicAnchor" and anchor else []
+        for anchor in dynamic if may_anchor else ():  # what is found only by a pointer came too late to be one
+            self._dynamic_anchors.setdefault(base, {}).setdefault(anchor, location)
 
     def resolve(self, location: Location, reference: str, key: str = "$ref") -> Location:
         """The location that a reference in `location` means.
@@ -256,7 +265,7 @@ class Library:
         Raises:
             UnresolvableReferenceError: it names nothing that is here.
         """
-        key = "$dynamicRef" if location.draft >= Draft.DRAFT2020 else "$recursiveRef"
+        key = "$dynamicRef" if location.draft >= SchemaDraft.DRAFT2020 else "$recursiveRef"
         reference = str(location.keywords()[key])
         target = self._resolve(location, reference, key)
         name = unquote(reference.partition("#")[2]) if key == "$dynamicRef" else _RECURSIVE
@@ -269,17 +278,14 @@ class Library:
         base, _, fragment = _join(location.base, reference).partition("#")
         resource = self._resources.get(base)
         if resource is None:
-            document = self._registry.get(base, _missing)
-            if document is _missing:
-                document = _bundled(base)
-            if document is _missing:
+            document = self._registry[base] if base in self._registry else _bundled(base)
+            if document is None and base not in self._registry:
                 raise UnresolvableReferenceError(
                     f"{show(reference)} names a document that is not here, and nothing is ever fetched",
                     at=location.at(key),
                     hint=f"passing it as registry={{{base!r}: ...}}",
                 )
             resource = self._add_document(base, document)
-            self._resources.setdefault(base, resource)
         fragment = unquote(fragment)
         if not fragment:
             return resource
@@ -292,13 +298,13 @@ class Library:
         return target
 
     def _at_pointer(self, location: Location, reference: str, key: str, resource: Location, pointer: str) -> Location:
-        known = resource.document.locations.get(resource.path + pointer)
-        if known is not None:
+        locations = resource.document.locations
+        if (known := locations.get(resource.path + pointer)) is not None:
             return known
         value, path, base = resource.value, resource.path, resource.base
         dialect = Dialect(resource.draft, resource.ignored)
         for raw in pointer[1:].split("/"):
-            token = _unescape(raw)
+            token = raw.replace("~1", "/").replace("~0", "~")
             if isinstance(value, dict) and token in value:
                 value = value[token]
             elif isinstance(value, list) and token.isdecimal() and int(token) < len(value):
@@ -307,43 +313,27 @@ class Library:
                 names = list(value) if isinstance(value, dict) else []
                 raise _not_found(location, reference, key, token, names)
             path = f"{path}/{escape(token)}"
-            met = resource.document.locations.get(path)
-            if met is not None:
+            if (met := locations.get(path)) is not None:
                 base, dialect = met.base, Dialect(met.draft, met.ignored)
-        known = resource.document.locations.get(path)
-        if known is None:  # a schema where no keyword of the draft holds one, such as "definitions" of another draft
+        if path not in locations:  # no keyword of the draft holds one here, such as "definitions" of another draft
             self._index(resource.document, value, path, base, dialect, may_anchor=False)
-            known = resource.document.locations[path]
-        return known
+        return locations[path]
 
-    def references(self, location: Location) -> Iterator[tuple[str, Location]]:
-        """The sub-schemas and referenced schemas that take part in what `location` admits, by keyword."""
+    def references(self, location: Location) -> Iterator[Location]:
+        """The sub-schemas and referenced schemas that take part in what `location` admits."""
         keywords = location.keywords()
         for suffix, _ in _schemas_below(keywords, location.draft, assertions_only=True):
-            below = location.document.locations[location.path + suffix]
-            yield suffix[1:].split("/")[0], self._enter(location.scope, below)
+            yield self._enter(location.scope, location.document.locations[location.path + suffix])
         for key in ("$ref", "$dynamicRef", "$recursiveRef"):
             reference = keywords.get(key)
             if isinstance(reference, str) and keyword(key, location.draft):
-                target = self.resolve(location, reference) if key == "$ref" else self.resolve_dynamic(location)
-                yield key, target
+                yield self.resolve(location, reference) if key == "$ref" else self.resolve_dynamic(location)
 
 
-_missing: Final = object()
-
-
-def _id(value: dict[str, JsonValue], draft: Draft) -> str | None:
+def _id(value: dict[str, JsonValue], draft: SchemaDraft) -> str | None:
     """The identifier that makes a schema a resource of its own, as the draft around it sees it."""
-    name = value.get("id" if draft == Draft.DRAFT4 else "$id")
+    name = value.get("id" if draft == SchemaDraft.DRAFT4 else "$id")
     return name if isinstance(name, str) else None
-
-
-def _base(value: dict[str, JsonValue], base: str, draft: Draft) -> str:
-    """The URI that references in a schema are relative to, without a fragment."""
-    name = _id(value, draft)
-    if name is not None and not name.startswith("#") and not _is_bare_reference(value, draft):
-        base = _join(base, name).partition("#")[0]
-    return base
 
 
 def _left_out(vocabularies: JsonValue, at: str) -> frozenset[str]:
@@ -360,8 +350,8 @@ def _left_out(vocabularies: JsonValue, at: str) -> frozenset[str]:
     return known - {name for uri in vocabularies for name in VOCABULARIES.get(uri, ())}
 
 
-def _is_bare_reference(value: dict[str, JsonValue], draft: Draft) -> bool:
-    return draft <= Draft.DRAFT7 and isinstance(value.get("$ref"), str)
+def _is_bare_reference(value: dict[str, JsonValue], draft: SchemaDraft) -> bool:
+    return draft <= SchemaDraft.DRAFT7 and isinstance(value.get("$ref"), str)
 
 
 def _join(base: str, reference: str) -> str:
@@ -372,13 +362,13 @@ def _join(base: str, reference: str) -> str:
 
 
 def _bundled(uri: str) -> JsonValue:
-    """A meta-schema that comes with the `jsonschema` package."""
+    """A meta-schema that comes with the `jsonschema` package; None if it has none of that name."""
     if not uri.startswith(("http://json-schema.org/", "https://json-schema.org/")):
-        return _missing
+        return None
     from jsonschema_specifications import REGISTRY  # type: ignore[import-untyped]
 
     resource = REGISTRY.get(uri) or REGISTRY.get(uri + "#")
-    return _missing if resource is None else resource.contents
+    return None if resource is None else resource.contents
 
 
 def _not_found(
@@ -393,12 +383,10 @@ def _not_found(
 
 
 def _schemas_below(
-    value: dict[str, JsonValue], draft: Draft, *, assertions_only: bool = False
+    value: dict[str, JsonValue], draft: SchemaDraft, *, assertions_only: bool = False
 ) -> Iterator[tuple[str, JsonValue]]:
     """(path below, schema) of the direct sub-schemas of a schema object."""
     for name in value:
-        if name not in KEYWORDS:
-            continue
         known = keyword(name, draft)
         if known is None or known.place is Inner.NONE or (assertions_only and not known.is_assertion):
             continue
@@ -424,8 +412,7 @@ def _check(location: Location) -> None:
             raise InvalidConstraintError(f'"{name}" must be {known.must_be}, not {show(value)}', at=location.at(name))
         if name == "dependencies" and known is not None and known.is_assertion and isinstance(value, dict):
             for key, below in value.items():
-                is_names = isinstance(below, list) and all(isinstance(entry, str) for entry in below)
-                if not (is_names or isinstance(below, (dict, bool))):
+                if not is_names(below) and not isinstance(below, (dict, bool)):
                     raise InvalidConstraintError(
                         f"a dependency must be a schema or a list of strings, not {show(below)}",
                         at=location.at(name, key),

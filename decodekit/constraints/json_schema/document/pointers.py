@@ -10,8 +10,11 @@ from decodekit.constraints.json_schema.document.loader import escape
 from decodekit.constraints.json_schema.strings.text import text_of
 
 _TOKEN: Final = re.compile(
-    rb'[ \t\r\n]*(?:([{\[])|([}\]])|(,)|(:)|("(?:[^"\\]|\\.)*("|\\?\Z))|(-?[0-9][0-9.eE+-]*|-\Z|[a-z]+))', re.DOTALL
+    rb"[ \t\r\n]*(?:(?P<open>[{\[])|(?P<close>[}\]])|(?P<comma>,)|(?P<colon>:)"
+    rb'|(?P<string>"(?:[^"\\]|\\.)*(?P<quote>"|\\?\Z))|(?P<word>-?[0-9][0-9.eE+-]*|-\Z|[a-z]+))',
+    re.DOTALL,
 )
+_VALUE: Final = frozenset({"open", "string", "word"})
 _MAX_BEGINNINGS: Final = 200  # brackets that are tried as the first of a JSON text behind another text
 
 
@@ -59,39 +62,30 @@ def _pointer(levels: list[Open]) -> str:
 def _read(data: bytes, begin: int) -> list[Open] | None:
     """The open levels of the JSON text from `begin` on; None if it is none, not even the beginning of one."""
     levels: list[Open] = []
-    may_be, position = "value", begin
+    may_be, position = _VALUE, begin
     while position < len(data):
         found = _TOKEN.match(data, position)
         if found is None:
             return None if data[position:].strip(b" \t\r\n") else levels
-        opens, closes, comma, colon, string, quote, _ = found.groups()
         position = found.end()
-        is_object = bool(levels) and not isinstance(levels[-1].at, int)
-        if opens is not None:
-            if "value" not in may_be:
-                return None
-            levels.append(Open(position - 1, 0 if opens == b"[" else None))
-            may_be = "value or end" if opens == b"[" else "key or end"
-        elif closes is not None:
-            if not levels or may_be not in ("comma", "value or end", "key or end") or is_object != (closes == b"}"):
-                return None
-            levels.pop()
-            may_be = "comma"
-        elif comma is not None:
-            if not levels or may_be != "comma":
-                return None
-            index = levels[-1].at
-            levels[-1].at = index + 1 if isinstance(index, int) else None
-            may_be = "value" if isinstance(index, int) else "key"
-        elif colon is not None:
-            if may_be != "colon":
-                return None
-            may_be = "value"
-        elif string is not None and "key" in may_be:
-            levels[-1].at = text_of(string[1:-1]) if quote == b'"' else None
-            may_be = "colon"
-        elif "value" in may_be:
-            may_be = "comma"
-        else:
+        kind = "key" if found["string"] and "key" in may_be else found.lastgroup
+        index = levels[-1].at if levels else None  # of an array; that of an object is none or a key
+        if kind not in may_be or (kind == "close" and isinstance(index, int) != (found["close"] == b"]")):
             return None
+        if kind == "open":
+            is_array = found["open"] == b"["
+            levels.append(Open(position - 1, 0 if is_array else None))
+            may_be = _VALUE | {"close"} if is_array else frozenset({"key", "close"})
+        elif kind == "comma":
+            levels[-1].at = index + 1 if isinstance(index, int) else None
+            may_be = _VALUE if isinstance(index, int) else frozenset({"key"})
+        elif kind == "colon":
+            may_be = _VALUE
+        elif kind == "key":
+            levels[-1].at = text_of(found["string"][1:-1]) if found["quote"] == b'"' else None
+            may_be = frozenset({"colon"})
+        else:  # a value is over
+            if kind == "close":
+                levels.pop()
+            may_be = frozenset({"comma", "close"}) if levels else frozenset()
     return levels

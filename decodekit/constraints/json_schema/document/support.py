@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
-from decodekit.constraints.json_schema.document.drafts import JsonValue, keyword
+from decodekit.constraints.json_schema.document.drafts import JsonValue, is_assertion
 from decodekit.constraints.json_schema.document.loader import Library, Location
 from decodekit.constraints.json_schema.strings import formats, patterns
 from decodekit.constraints.json_schema.strings.formats import Formats
@@ -55,11 +55,9 @@ def findings(library: Library, mode: Formats, among: frozenset[str] | None = Non
 
 
 def _finding(location: Location, name: str, value: JsonValue, mode: Formats) -> Finding:
-    known = keyword(name, location.draft)
-    if known is None or not known.is_assertion:
-        return Finding(location, name, "annotation")
     try:
-        return Finding(location, name, "mask" if _examine(location, name, value, mode) else "annotation")
+        is_enforced = is_assertion(name, location.draft) and _examine(location, name, value, mode)
+        return Finding(location, name, "mask" if is_enforced else "annotation")
     except ConstraintError as error:
         return Finding(location, name, "refused", error)
 
@@ -75,8 +73,7 @@ def reachable(library: Library) -> Iterator[Location]:
     while stack:
         location = stack.pop()
         yield location
-        below = [target for _, target in library.references(location)]
-        for target in reversed(below):
+        for target in reversed(list(library.references(location))):
             if target not in seen:
                 seen.add(target)
                 stack.append(target)
@@ -85,11 +82,6 @@ def reachable(library: Library) -> Iterator[Location]:
 _NUMBERS: Final = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"})
 _PATTERNS: Final = frozenset({"pattern", "patternProperties"})
 _REFERENCES: Final = frozenset({"$ref", "$dynamicRef", "$recursiveRef"})
-
-
-def _refusable(mode: Formats) -> frozenset[str]:
-    """The keywords that `_examine` may refuse; a format only where Python alone can tell."""
-    return _NUMBERS | _PATTERNS | ({"format"} if mode == "python" else set())
 
 
 def _examine(location: Location, name: str, value: JsonValue, mode: Formats) -> bool:
@@ -110,21 +102,19 @@ def _examine(location: Location, name: str, value: JsonValue, mode: Formats) -> 
 
 def _refusals(library: Library, mode: Formats) -> list[ConstraintError]:
     """The errors of `findings`, by looking at those keywords only that can have one: most of a large schema cannot."""
-    refusable = _refusable(mode)
-    if not any(_is_worth_a_walk(location, refusable) for location in library.locations):
+    refusable = _NUMBERS | _PATTERNS | ({"format"} if mode == "python" else set())  # only Python itself can tell some
+
+    def is_worth_a_walk(location: Location) -> bool:
+        """Whether a schema, reachable or not, has a reference or something that may be refused."""
+        keywords = location.keywords()
+        names = (refusable | _REFERENCES) & keywords.keys()
+        values = [keywords[name] for name in names if name in _NUMBERS]
+        is_long = any(isinstance(value, int) and value.bit_length() > 64 for value in values)  # a float has few digits
+        return is_long or len(values) < len(names)
+
+    if not any(map(is_worth_a_walk, library.locations)):
         return []
     return [finding.error for finding in findings(library, mode, refusable) if finding.error is not None]
-
-
-def _is_worth_a_walk(location: Location, refusable: frozenset[str]) -> bool:
-    """Whether a schema, reachable or not, has a reference or something that may be refused."""
-    keywords = location.keywords()
-    names = (refusable | _REFERENCES) & keywords.keys()
-    return any(name not in _NUMBERS or _is_long(keywords[name]) for name in names)
-
-
-def _is_long(number: JsonValue) -> bool:
-    return isinstance(number, int) and number.bit_length() > 64  # a float has few digits
 
 
 def refuse_unsupported(library: Library, mode: Formats) -> None:
@@ -138,12 +128,8 @@ def refuse_unsupported(library: Library, mode: Formats) -> None:
     if not refused:
         return
     first = refused[0]
-    if len(refused) == 1:
+    if len(refused) == 1 or not isinstance(first, UnsupportedSchemaError):
         raise first
     places = ", ".join(str(error.at) for error in refused[1:4])
     more = f" (and {len(refused) - 1} more: {places}{', …' if len(refused) > 4 else ''})"
-    raise (
-        type(first)(first.cause + more, at=first.at, hint=first.hint)
-        if isinstance(first, UnsupportedSchemaError)
-        else first
-    )
+    raise type(first)(first.cause + more, at=first.at, hint=first.hint)

@@ -19,6 +19,7 @@ from decodekit.constraints.json_schema.strings.text import WordTable
 from decodekit.constraints.json_schema.values import scalars
 from decodekit.constraints.json_schema.values.distinct_representatives import have_representatives
 from decodekit.constraints.json_schema.values.inhabited import Ask
+from decodekit.constraints.json_schema.values.kept import kept
 from decodekit.constraints.json_schema.values.scalars import Scalar
 from decodekit.constraints.json_schema.values.shape import ArraySpec, Goal, conjunction
 from decodekit.constraints.language import ir
@@ -58,7 +59,7 @@ class ArrayState:
 
 
 @dataclass(frozen=True)
-class Item:
+class NextItem:
     """What the next item may be.
 
     Attributes:
@@ -101,11 +102,7 @@ class ArrayPlan:
         self.semantics = semantics
         is_repeating = spec.is_repeating and is_by_value(spec, semantics)
         self.start = ArrayState(counted=(0,) * len(spec.contains), owed="pair" if is_repeating else "")
-        starts = [contains.start for contains in spec.contains]
-        self._last = max(len(spec.prefix), spec.min_items, *starts) if starts else max(len(spec.prefix), spec.min_items)
-        self._finishing: dict[ArrayState, bool] = {}
-        self._items: dict[ArrayState, tuple[Item, ...]] = {}
-        self._tables: dict[Node, WordTable] = {}
+        self._last = max(len(spec.prefix), spec.min_items, *(contains.start for contains in spec.contains))
         self._domains: dict[Goal, tuple[int, frozenset[Scalar] | None]] = {}
 
     def is_satisfiable(self, ask: Ask) -> bool:
@@ -119,9 +116,7 @@ class ArrayPlan:
             return self._can_finish(self.start, ask)
         if spec.contains:
             return self._search(self.start, ask)
-        answers = [ask(goal) for goal in spec.prefix[: spec.min_items]]
-        if spec.min_items > len(spec.prefix):
-            answers.append(ask(spec.rest))
+        answers = [ask(spec.goal(index)) for index in range(min(spec.min_items, len(spec.prefix) + 1))]
         return all(answers)
 
     def can_close(self, state: ArrayState) -> bool:
@@ -130,20 +125,18 @@ class ArrayPlan:
             return False
         return all(count >= contains.min for count, contains in zip(state.counted, self.spec.contains, strict=True))
 
-    def items(self, state: ArrayState, ask: Ask) -> Iterable[Item]:
+    def items(self, state: ArrayState, ask: Ask) -> Iterable[NextItem]:
         """What the next item may be, for every way on which the array can be finished. `ask` gives final answers."""
-        if not state.owed and not self.spec.is_unique:
-            return self._plain_items(state, ask)
-        items = self._items.get(state)
-        if items is None:
-            found = self._owed_items(state, ask) if state.owed else self._unique_items(state, ask)
-            items = self._items[state] = tuple(found)
-        return items
+        return self._told_items(state, ask) if state.owed or self.spec.is_unique else self._plain_items(state, ask)
 
-    def _plain_items(self, state: ArrayState, ask: Ask) -> Iterator[Item]:
+    @kept
+    def _told_items(self, state: ArrayState, ask: Ask) -> tuple[NextItem, ...]:
+        return tuple(self._owed_items(state, ask) if state.owed else self._unique_items(state, ask))
+
+    def _plain_items(self, state: ArrayState, ask: Ask) -> Iterator[NextItem]:
         for goal, after in self._ways(state):
             if ask(goal) and (not self.spec.contains or self._can_finish(after, ask)):
-                yield Item(goal, after)
+                yield NextItem(goal, after)
 
     @staticmethod
     def remember(state: ArrayState, scalar: Scalar) -> ArrayState:
@@ -188,15 +181,13 @@ class ArrayPlan:
             return self._can_fill(state, ask)
         if state.owed:
             return self._can_pair(state, ask)
-        if self.can_close(state):
-            return True
-        known = self._finishing.get(state)
-        if known is None:
-            known = self._finishing[state] = self._search(state, ask)
-        return known
+        return self.can_close(state) or self._can_reach_end(state, ask)
+
+    @kept
+    def _can_reach_end(self, state: ArrayState, ask: Ask) -> bool:
+        return self._search(state, ask)
 
     def _search(self, start: ArrayState, ask: Ask) -> bool:
-        """Whether a closing state can be reached."""
         return any(self.can_close(state) for state in self._reachable(start, ask))
 
     def _reachable(self, start: ArrayState, ask: Ask) -> Iterator[ArrayState]:
@@ -206,8 +197,7 @@ class ArrayPlan:
         while stack:
             state = stack.pop()
             yield state
-            following = [after for goal, after in self._ways(state) if after not in seen and ask(goal)]
-            for after in reversed(following):
+            for after in [after for goal, after in self._ways(state) if after not in seen and ask(goal)][::-1]:
                 if after not in seen:
                     seen.add(after)
                     stack.append(after)
@@ -216,7 +206,7 @@ class ArrayPlan:
 
     # -- all items different
 
-    def _unique_items(self, state: ArrayState, ask: Ask) -> Iterator[Item]:
+    def _unique_items(self, state: ArrayState, ask: Ask) -> Iterator[NextItem]:
         for goal, after in self._ways(state):
             if not ask(goal) or not self._can_fill(after, ask):
                 continue
@@ -224,7 +214,7 @@ class ArrayPlan:
             if shape.objects or shape.arrays:  # different from all other items, or the guard says that it is not
                 compound = self.semantics.compound(goal)
                 if ask(compound):
-                    yield Item(compound, after)
+                    yield NextItem(compound, after)
             # A scalar that later items need is not taken here, all others are as good as each other.
             own = self._domain(goal, MAX_LISTED, ask)
             needed = {
@@ -244,17 +234,17 @@ class ArrayPlan:
             node = scalars.language(shape, without=after.used | needed)
             if has_texts or not node.is_empty or (listed is not None and 1 in listed[1]):
                 is_last = self.spec.max_items is not None and after.num_items >= self.spec.max_items
-                yield Item(goal, after, node, is_remembered=not is_last, has_texts=has_texts, listed=listed)
+                yield NextItem(goal, after, node, is_remembered=not is_last, has_texts=has_texts, listed=listed)
 
     def _listed(self, strings: Node, taken: frozenset[Scalar]) -> tuple[WordTable, bytes] | None:
         """A list of strings as one table for all states, and which of them are not taken; None if it is no list."""
-        table = self._tables.get(strings)
-        if table is None:
-            words = text.word_list(strings)
-            if words is None:
-                return None
-            table = self._tables[strings] = WordTable(words, text.closed, are_labelled=True)
-        return table, bytes([("string", word) not in taken for word in table.words])
+        table = self._table(strings)
+        return None if table is None else (table, bytes([("string", word) not in taken for word in table.words]))
+
+    @kept
+    def _table(self, strings: Node) -> WordTable | None:
+        words = text.word_list(strings)
+        return None if words is None else WordTable(words, text.closed, are_labelled=True)
 
     def _num_missing(self, state: ArrayState) -> int:
         """The most items that an array without superfluous ones still has."""
@@ -265,11 +255,8 @@ class ArrayPlan:
 
     def _can_fill(self, state: ArrayState, ask: Ask) -> bool:
         """Whether different items can follow so that the array is complete."""
-        if self.can_close(state):
-            return True
-        if self.spec.contains:
-            return self._search_different(state, ask)
-        return self._are_enough(state, ask)
+        are_enough = self._search_different if self.spec.contains else self._are_enough
+        return self.can_close(state) or are_enough(state, ask)
 
     def _missing(self, state: ArrayState) -> dict[Goal, int]:
         """The goals of the items up to the least number of them, each with how often it occurs."""
@@ -299,9 +286,7 @@ class ArrayPlan:
     def _left(self, goal: Goal, num_needed: int, used: frozenset[Scalar], ask: Ask) -> frozenset[Scalar] | None:
         """The values of a goal that are not used; None if they are at least `num_needed` (objects count as many)."""
         domain = self._domain(goal, num_needed + len(used), ask)
-        if domain is None or len(left := domain - used) >= num_needed:
-            return None
-        return left
+        return None if domain is None or len(left := domain - used) >= num_needed else left
 
     def _domain(self, goal: Goal, limit: int, ask: Ask) -> frozenset[Scalar] | None:
         """The values of a goal if they are at most `limit` scalars, else None."""
@@ -315,29 +300,21 @@ class ArrayPlan:
         domain = known[1]
         return domain if domain is not None and len(domain) <= limit else None
 
-    def _scarce(self, state: ArrayState, ask: Ask) -> Iterator[Scalar]:
+    def _scarce(self, state: ArrayState, ask: Ask) -> set[Scalar]:
         """The scalars that may be needed for items after `state`."""
         if self.can_close(state):
-            return
+            return set()
         num_needed = self._num_missing(state) + 1
-        told: set[Scalar] = set()
-        for goal in self._goals_from(state) if self.spec.contains else self._missing(state):
-            for scalar in self._left(goal, num_needed, state.used, ask) or ():
-                if scalar not in told:
-                    told.add(scalar)
-                    yield scalar
+        goals = self._goals_from(state) if self.spec.contains else self._missing(state)
+        return {scalar for goal in goals for scalar in self._left(goal, num_needed, state.used, ask) or ()}
 
-    def _goals_from(self, state: ArrayState) -> Iterable[Goal]:
+    def _goals_from(self, state: ArrayState) -> set[Goal]:
         """The goals that later items may have, with every choice of what they count for."""
-        spec = self.spec
-        found: dict[Goal, None] = {}
-        for index in range(state.num_items, max(len(spec.prefix), state.num_items) + 1):
-            options = [{contains.goal, contains.denied, frozenset()} for contains in spec.contains]
-            goals = {spec.goal(index)}
-            for option in options:
-                goals = {conjunction(goal, other) for goal in goals for other in option}
-            found |= dict.fromkeys(goals)
-        return found
+        indices = range(state.num_items, max(len(self.spec.prefix), state.num_items) + 1)
+        goals = {self.spec.goal(index) for index in indices}
+        for contains in self.spec.contains:
+            goals |= {conjunction(goal, other) for goal in goals for other in (contains.goal, contains.denied)}
+        return goals
 
     def _search_different(self, start: ArrayState, ask: Ask) -> bool:
         """As `_search`, where the items taken from few values have to be different; breadth first."""
@@ -369,22 +346,22 @@ class ArrayPlan:
 
     # -- two equal items
 
-    def _owed_items(self, state: ArrayState, ask: Ask) -> Iterator[Item]:
+    def _owed_items(self, state: ArrayState, ask: Ask) -> Iterator[NextItem]:
         """The item is one of the two, or it is not; both ways are tried."""
         for goal, after in self._ways(state):
             if not ask(goal):
                 continue
             if self._can_pair(after, ask):
-                yield Item(goal, after)
+                yield NextItem(goal, after)
             if state.twin is None:
                 later = [conjunction(goal, other) for other in self._later(after, ask)]
                 node = ir.choice(*(scalars.language(self.semantics.shape(other)) for other in later))
                 if not node.is_empty:
-                    yield Item(goal, after, node, is_remembered=True)
+                    yield NextItem(goal, after, node, is_remembered=True)
             elif scalars.belongs(state.twin, self.semantics.shape(goal)):
                 done = replace(after, owed="", twin=None)
                 if self._search(done, ask):
-                    yield Item(goal, done, scalars.language_of(state.twin))
+                    yield NextItem(goal, done, scalars.language_of(state.twin))
 
     def _can_pair(self, state: ArrayState, ask: Ask) -> bool:
         """Whether the array can be finished with what it owes of two equal items."""

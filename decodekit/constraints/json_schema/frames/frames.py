@@ -15,7 +15,7 @@ from typing import Final, Protocol, cast
 
 from decodekit.constraints.json_schema.document.drafts import JsonValue
 from decodekit.constraints.json_schema.document.loader import Library
-from decodekit.constraints.json_schema.frames.arrays import SOME_TEXT, ArrayPlan, ArrayState, Item
+from decodekit.constraints.json_schema.frames.arrays import SOME_TEXT, ArrayPlan, ArrayState, NextItem
 from decodekit.constraints.json_schema.frames.layout import Layout, Whitespace, outermost
 from decodekit.constraints.json_schema.frames.objects import SOME_KEY, ObjectPlan, ObjectState, Order
 from decodekit.constraints.json_schema.meaning.keywords import KEYWORDS
@@ -26,6 +26,7 @@ from decodekit.constraints.json_schema.strings.formats import Formats
 from decodekit.constraints.json_schema.strings.text import WordTable, text_of, to_body
 from decodekit.constraints.json_schema.values import scalars
 from decodekit.constraints.json_schema.values.inhabited import Ask, Emptiness
+from decodekit.constraints.json_schema.values.kept import kept
 from decodekit.constraints.json_schema.values.scalars import Scalar
 from decodekit.constraints.json_schema.values.shape import ArraySpec, Goal, ObjectSpec
 from decodekit.constraints.language import ir
@@ -43,7 +44,7 @@ _NAME: Final = "name"
 
 _OPEN_OBJECT: Final = ir.concat(ir.literal(b"{"), ir.accept(_OBJECT))
 _OPEN_ARRAY: Final = ir.concat(ir.literal(b"["), ir.accept(_ARRAY))
-_QUOTE: Final = Lexeme(text.QUOTE)
+OPEN_STRING: Final = Lexeme(text.QUOTE)
 _ANY_NAME: Final = ir.concat(text.BODY, text.QUOTE, ir.accept(_NAME))
 """A key from behind its first quote on."""
 
@@ -51,23 +52,11 @@ _ANY_NAME: Final = ir.concat(text.BODY, text.QUOTE, ir.accept(_NAME))
 class Messages(Protocol):
     """What a schema asks for, in words; the module `describing` is one."""
 
-    def value_words(self, network: SchemaNetwork, goal: Goal, /) -> tuple[str, ...]:
-        """What satisfies a goal."""
+    def expected(self, frame: Frame, move: Move, /) -> tuple[str, ...]:
+        """As `Frame.expected`, of a value, an object or an array."""
 
-    def value_objection(self, network: SchemaNetwork, goal: Goal, data: bytes, start: int, stop: int, /) -> str | None:
-        """The keywords that refuse a value; see `Frame.objection`."""
-
-    def key_words(self, frame: ObjectFrame, /) -> tuple[str, ...]:
-        """The keys that may follow."""
-
-    def object_objection(self, frame: ObjectFrame, data: bytes, start: int, stop: int, /) -> str | None:
-        """What an object lacks, or why it has no such key; see `Frame.objection`."""
-
-    def item_words(self, frame: ArrayFrame, /) -> tuple[str, ...]:
-        """The items that may follow."""
-
-    def array_objection(self, frame: ArrayFrame, data: bytes, start: int, stop: int, /) -> str | None:
-        """What an array lacks, or why it has no such item; see `Frame.objection`."""
+    def objection(self, frame: Frame, text: bytes, start: int, stop: int, /) -> str | None:
+        """As `Frame.objection`: the keywords that refuse a value, what an object or array lacks or cannot have."""
 
 
 class SchemaNetwork:
@@ -94,15 +83,12 @@ class SchemaNetwork:
         self.library = Library(schema, registry)
         self.semantics = Semantics(self.library, formats, KEYWORDS)
         self.emptiness = Emptiness(self._has_value)
+        self.is_inhabited = self.emptiness.is_inhabited
         self.layout = outermost(whitespace)
         self.order = order
         self.escapes = escapes
         self.any_name = Read(self.lexeme(_ANY_NAME), capture=True)
         self.root_goal = self.semantics.goal(self.library.root)
-        self._objects: dict[ObjectSpec, ObjectPlan] = {}
-        self._arrays: dict[ArraySpec, ArrayPlan] = {}
-        self._values: dict[Goal, Read] = {}
-        self._tables: dict[ObjectPlan, WordTable] = {}
 
     def root(self) -> Frame:
         """The frame of a whole text."""
@@ -111,10 +97,6 @@ class SchemaNetwork:
     def lexeme(self, node: Node) -> Node:
         """The texts of a lexeme that are generated: those with the escapes that are wanted."""
         return spelled(node, self.escapes)
-
-    def is_inhabited(self, goal: Goal) -> bool:
-        """Whether some value satisfies a goal."""
-        return self.emptiness.is_inhabited(goal)
 
     def explore(self) -> None:
         """Meet the errors of combinations (too many alternatives, a reference to itself) before a text does.
@@ -152,38 +134,28 @@ class SchemaNetwork:
         plans = map(self._array, self.semantics.shape(goal).arrays)
         return [plan for plan in plans if plan.is_satisfiable(self.is_inhabited)]
 
+    @kept
     def value(self, goal: Goal) -> Read:
         """A scalar that satisfies a goal, or the bracket that opens an object or array that does, each labelled."""
-        move = self._values.get(goal)
-        if move is None:
-            scalar = scalars.language(self.semantics.shape(goal))
-            opens = [_OPEN_OBJECT] if self.objects(goal) else []
-            opens += [_OPEN_ARRAY] if self.arrays(goal) else []
-            if opens:
-                move = Read(self.lexeme(ir.choice(ir.concat(scalar, ir.accept(_SCALAR)), *opens)))
-            else:
-                move = Read(self.lexeme(scalar), reader=END)
-            self._values[goal] = move
-        return move
+        scalar = scalars.language(self.semantics.shape(goal))
+        opens = [_OPEN_OBJECT] if self.objects(goal) else []
+        opens += [_OPEN_ARRAY] if self.arrays(goal) else []
+        if not opens:
+            return Read(self.lexeme(scalar), reader=END)
+        return Read(self.lexeme(ir.choice(ir.concat(scalar, ir.accept(_SCALAR)), *opens)))
 
+    @kept
     def keys(self, plan: ObjectPlan) -> WordTable:
         """The declared names as keys from behind the first quote on, each with its place among them as the label."""
-        table = self._tables.get(plan)
-        if table is None:
-            table = self._tables[plan] = WordTable(plan.sorted_names, text.closed, are_labelled=True)
-        return table
+        return WordTable(plan.sorted_names, text.closed, are_labelled=True)
 
+    @kept
     def _object(self, spec: ObjectSpec) -> ObjectPlan:
-        plan = self._objects.get(spec)
-        if plan is None:
-            plan = self._objects[spec] = ObjectPlan(spec, self.semantics, self.order, self.is_inhabited)
-        return plan
+        return ObjectPlan(spec, self.semantics, self.order, self.is_inhabited)
 
+    @kept
     def _array(self, spec: ArraySpec) -> ArrayPlan:
-        plan = self._arrays.get(spec)
-        if plan is None:
-            plan = self._arrays[spec] = ArrayPlan(spec, self.semantics)
-        return plan
+        return ArrayPlan(spec, self.semantics)
 
     def _has_value(self, goal: Goal, ask: Ask) -> bool:
         shape = self.semantics.shape(goal)
@@ -199,10 +171,24 @@ class SchemaNetwork:
 
 
 @dataclass(frozen=True, slots=True)
-class ValueFrame(Frame):
-    """Before a value that satisfies `goal`; `layout` is that of an object or array that begins here."""
+class _ToldFrame(Frame):
+    """A frame that the messages of its network speak of."""
 
     network: SchemaNetwork
+
+    def expected(self, move: Move) -> tuple[str, ...]:
+        """What the schema says of what `move` begins."""
+        return self.network.messages.expected(self, move)
+
+    def objection(self, text: bytes, start: int, stop: int) -> str | None:
+        """What of the schema stands against the text."""
+        return self.network.messages.objection(self, text, start, stop)
+
+
+@dataclass(frozen=True, slots=True)
+class ValueFrame(_ToldFrame):
+    """Before a value that satisfies `goal`; `layout` is that of an object or array that begins here."""
+
     goal: Goal
     layout: Layout
 
@@ -221,14 +207,6 @@ class ValueFrame(Frame):
             )
         return tuple(ArrayFrame(network, plan, plan.start, self.layout, "open") for plan in network.arrays(self.goal))
 
-    def expected(self, move: Move) -> tuple[str, ...]:
-        """What the schema says of the value."""
-        return self.network.messages.value_words(self.network, self.goal)
-
-    def objection(self, text: bytes, start: int, stop: int) -> str | None:
-        """The keywords that refuse the value."""
-        return self.network.messages.value_objection(self.network, self.goal, text, start, stop)
-
 
 @dataclass(frozen=True, slots=True)
 class CallFrame(Frame):
@@ -242,31 +220,20 @@ class CallFrame(Frame):
         return (Call(self.callee, self.then),)
 
 
-@dataclass(frozen=True, slots=True)
-class _Permitted:
-    """The words of a table that may come next, one byte each; a selection."""
-
-    names: bytes
-
-    def has_any(self, start: int, stop: int) -> bool:
-        return 1 in self.names[start:stop]
-
-
 def _read_word(network: SchemaNetwork, table: WordTable, permitted: bytes) -> Read:
     """One of the permitted words of a table, whose lexical states are the same whatever is permitted."""
     # Behind half of a surrogate pair the words of a range would have gaps.
     within = Within(network.lexeme(table.node()), permitted) if table.is_basic else None
-    return Read(network.lexeme(table.node(_Permitted(permitted))), within=within)
+    return Read(network.lexeme(table.node(permitted)), within=within)
 
 
 @dataclass(frozen=True, slots=True)
-class ObjectFrame(Frame):
+class ObjectFrame(_ToldFrame):
     """Inside an object, at `place`: "open" after the bracket, "key" after the first quote of one, "member" after one.
 
     Where every key is free, one language stands for all keys, and which key it was is asked at its end.
     """
 
-    network: SchemaNetwork
     plan: ObjectPlan
     state: ObjectState
     layout: Layout
@@ -338,15 +305,6 @@ class ObjectFrame(Frame):
             return self
         return self._at(self.place, replace(self.state, is_sorted=True))
 
-    def expected(self, move: Move) -> tuple[str, ...]:
-        """The keys, but for the comma before one."""
-        is_key = self.place == "key" or (self.place == "open" and isinstance(move, Call))
-        return self.network.messages.key_words(self) if is_key else ()
-
-    def objection(self, text: bytes, start: int, stop: int) -> str | None:
-        """What the object lacks, or why it has no such key."""
-        return self.network.messages.object_objection(self, text, start, stop)
-
     def _at(self, place: str, state: ObjectState) -> ObjectFrame:
         return ObjectFrame(self.network, self.plan, state, self.layout, place)
 
@@ -387,14 +345,13 @@ class ColonFrame(Frame):
 
 
 @dataclass(frozen=True, slots=True)
-class ArrayFrame(Frame):
+class ArrayFrame(_ToldFrame):
     """Inside an array, at `place`: "open" after the bracket, "next" before an item, "item" after one.
 
     At "text" it is inside a string that differs from others: one language stands for all strings, and which one it was
     is asked at its end.
     """
 
-    network: SchemaNetwork
     plan: ArrayPlan
     state: ArrayState
     layout: Layout
@@ -419,16 +376,16 @@ class ArrayFrame(Frame):
                 moves.append(Call(layout.next_item, self._at("next", state)))
         return tuple(moves)
 
-    def _items(self, items: Iterable[Item]) -> tuple[Move, ...]:
+    def _items(self, items: Iterable[NextItem]) -> tuple[Move, ...]:
         moves: list[Move] = []
         for number, item in enumerate(items):
             if item.scalars is None:
                 moves.append(Call(ValueFrame(self.network, item.goal, self.layout.inner), self._at("item", item.after)))
                 continue
             if item.has_texts:
-                moves.append(Call(_QUOTE, self._at("text", self.state)))
+                moves.append(Call(OPEN_STRING, self._at("text", self.state)))
             if item.listed is not None and 1 in item.listed[1]:
-                moves.append(Call(_QUOTE, ListedFrame(self, number)))
+                moves.append(Call(OPEN_STRING, ListedFrame(self, item)))
             if item.scalars is not ir.EMPTY:
                 language = self.network.lexeme(ir.concat(item.scalars, ir.accept(number)))
                 moves.append(Read(language, capture=item.is_remembered))
@@ -458,19 +415,10 @@ class ArrayFrame(Frame):
         listed = {value for kind, value in self.state.used if kind == "string" and isinstance(value, str)}
         return Fresh(self.behind(item, SOME_TEXT), listed, text_of, b'"', to_body)
 
-    def expected(self, move: Move) -> tuple[str, ...]:
-        """The items that are told apart here; others say it themselves."""
-        is_told = isinstance(move, Read) or (isinstance(move, Call) and move.callee is _QUOTE)
-        return self.network.messages.item_words(self) if is_told and self.place in ("next", "text") else ()
-
-    def objection(self, text: bytes, start: int, stop: int) -> str | None:
-        """What the array lacks, or why it has no such item."""
-        return self.network.messages.array_objection(self, text, start, stop)
-
     def _at(self, place: str, state: ArrayState) -> ArrayFrame:
         return ArrayFrame(self.network, self.plan, state, self.layout, place)
 
-    def behind(self, item: Item, scalar: Scalar | None) -> tuple[Frame, ...]:
+    def behind(self, item: NextItem, scalar: Scalar | None) -> tuple[Frame, ...]:
         """After an item, which is remembered if others must differ from it."""
         state = item.after
         if scalar is not None and item.is_remembered:
@@ -480,23 +428,17 @@ class ArrayFrame(Frame):
 
 @dataclass(frozen=True, slots=True)
 class ListedFrame(Frame):
-    """Inside a string out of a list, of which those are left that no other item is: item `number` of an array."""
+    """Inside a string out of a list, of which those are left that no other item of the array is."""
 
     array: ArrayFrame
-    number: int
+    item: NextItem
 
     def moves(self) -> tuple[Move, ...]:
         """One word of the list."""
-        listed = self._item().listed
-        assert listed is not None
-        return (_read_word(self.array.network, *listed),)
+        assert self.item.listed is not None
+        return (_read_word(self.array.network, *self.item.listed),)
 
     def after(self, label: Label, text: bytes) -> tuple[Frame, ...]:
         """The array, where the word is gone."""
-        item = self._item()
-        assert item.listed is not None
-        return self.array.behind(item, ("string", item.listed[0].words[cast("int", label)]))
-
-    def _item(self) -> Item:
-        array = self.array
-        return tuple(array.plan.items(array.state, array.network.is_inhabited))[self.number]
+        assert self.item.listed is not None
+        return self.array.behind(self.item, ("string", self.item.listed[0].words[cast("int", label)]))

@@ -26,9 +26,9 @@ alternative, at the byte after an opening bracket.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, Literal, TypeAlias
+from weakref import WeakValueDictionary
 
 from decodekit.constraints.language import ir
 from decodekit.constraints.language.node import Node
@@ -46,107 +46,59 @@ MAX_INDENT: Final = 16
 _WHITESPACE: Final = ir.repeat(ir.byte_set(b" \t\n\r"), 0, MAX_GAP)
 _BLANK: Final = ir.literal(b" ")
 _QUOTE: Final = ir.literal(b'"')
-
-
-@dataclass(frozen=True)
-class Gaps:
-    """The whitespace around one object or array.
-
-    Attributes:
-        first: after the opening bracket, before a member. `close`: before the closing bracket after a member.
-        close_empty: between the brackets of an empty one.
-        before_comma, after_comma: around a comma. `before_colon`, `after_colon`: around a colon.
-    """
-
-    first: Node = ir.EPSILON
-    close: Node = ir.EPSILON
-    close_empty: Node = ir.EPSILON
-    before_comma: Node = ir.EPSILON
-    after_comma: Node = ir.EPSILON
-    before_colon: Node = ir.EPSILON
-    after_colon: Node = ir.EPSILON
+_COMMA: Final = ir.literal(b",")
+_COLON: Final = ir.literal(b":")
 
 
 class Layout:
     """The whitespace around one object or array, with that of the containers inside. Compared by identity.
 
     Args:
-        gaps: its whitespace. That of an open layout says how an empty container is closed, and how a key begins if
-            the key does not tell.
-        at_key, behind_key: the layouts for which an open one stands, told apart before or after the first key.
+        first: after the opening bracket, before a member. `close`: before the closing bracket after a member.
+        close_empty: between the brackets of an empty one.
+        comma, colon: with the whitespace around them.
+        at_key, behind_key: the layouts for which an open one stands, told apart before or after the first key. Its own
+            whitespace says how an empty container is closed, and how a key begins if the key does not tell.
+
+    Attributes:
+        at_key: what the layout may be after the opening bracket of an object and before its first key.
+        behind_key: what it may be after that key.
+        at_item: what it may be after the opening bracket of an array and before its first item.
+        first_key, next_key: from the opening bracket or a member to the quote that begins a key.
+        first_item, next_item: from the opening bracket or an item to an item.
+        colon: from a key to its value.
+        close_object, close_array: the end after a member or an item, and with `empty` without one.
     """
 
-    def __init__(self, gaps: Gaps, *, at_key: tuple[Layout, ...] = (), behind_key: tuple[Layout, ...] = ()) -> None:
-        self.gaps, self._at_key, self._behind_key = gaps, at_key, behind_key
+    def __init__(
+        self,
+        first: Node = ir.EPSILON,
+        close: Node = ir.EPSILON,
+        close_empty: Node = ir.EPSILON,
+        comma: Node = _COMMA,
+        colon: Node = _COLON,
+        *,
+        at_key: tuple[Layout, ...] = (),
+        behind_key: tuple[Layout, ...] = (),
+    ) -> None:
+        self.at_key, self.behind_key = at_key or (self,), behind_key or (self,)
+        self.at_item = tuple(settled for layout in self.at_key for settled in layout.behind_key)
+        self.first_key, self.next_key = Lexeme(ir.concat(first, _QUOTE)), Lexeme(ir.concat(comma, _QUOTE))
+        self.first_item, self.next_item = Lexeme(first), Lexeme(comma)
+        self.colon = Lexeme(colon)
+        self.close_object, self.close_array = _ends(close)
+        self.close_empty_object, self.close_empty_array = _ends(close_empty)
 
     @property
     def inner(self) -> Layout:
         """The layout of a container inside; not asked of an open layout."""
         return self
 
-    @property
-    def at_key(self) -> tuple[Layout, ...]:
-        """What the layout may be after the opening bracket of an object and before its first key."""
-        return self._at_key or (self,)
 
-    @property
-    def behind_key(self) -> tuple[Layout, ...]:
-        """What the layout may be after the first key of an object."""
-        return self._behind_key or (self,)
-
-    @property
-    def at_item(self) -> tuple[Layout, ...]:
-        """What the layout may be after the opening bracket of an array and before its first item."""
-        return tuple(settled for layout in self.at_key for settled in layout.behind_key)
-
-    @cached_property
-    def first_key(self) -> Lexeme:
-        """From the opening bracket to the quote that begins the first key."""
-        return Lexeme(ir.concat(self.gaps.first, _QUOTE))
-
-    @cached_property
-    def next_key(self) -> Lexeme:
-        """From a member to the quote that begins the next key."""
-        return Lexeme(ir.concat(self._comma, _QUOTE))
-
-    @cached_property
-    def colon(self) -> Lexeme:
-        """From a key to its value."""
-        return Lexeme(ir.concat(self.gaps.before_colon, ir.literal(b":"), self.gaps.after_colon))
-
-    @cached_property
-    def first_item(self) -> Lexeme:
-        """From the opening bracket to the first item."""
-        return Lexeme(self.gaps.first)
-
-    @cached_property
-    def next_item(self) -> Lexeme:
-        """From an item to the next one."""
-        return Lexeme(self._comma)
-
-    @cached_property
-    def close_object(self) -> Read:
-        """The end of an object after a member."""
-        return _close(self.gaps.close, b"}")
-
-    @cached_property
-    def close_empty_object(self) -> Read:
-        """The end of an object without members."""
-        return _close(self.gaps.close_empty, b"}")
-
-    @cached_property
-    def close_array(self) -> Read:
-        """The end of an array after an item."""
-        return _close(self.gaps.close, b"]")
-
-    @cached_property
-    def close_empty_array(self) -> Read:
-        """The end of an array without items."""
-        return _close(self.gaps.close_empty, b"]")
-
-    @property
-    def _comma(self) -> Node:
-        return ir.concat(self.gaps.before_comma, ir.literal(b","), self.gaps.after_comma)
+def _ends(gap: Node) -> tuple[Read, Read]:
+    brackets = (ir.literal(bracket) for bracket in (b"}", b"]"))
+    end_of_object, end_of_array = (Read(ir.concat(gap, bracket), reader=END) for bracket in brackets)
+    return end_of_object, end_of_array
 
 
 class _Indented(Layout):
@@ -154,33 +106,42 @@ class _Indented(Layout):
 
     def __init__(self, indent: bytes, depth: int, has_lines: bool) -> None:
         line = ir.literal(b"\n" + indent * (depth + 1))
-        super().__init__(
-            Gaps(first=line, close=ir.literal(b"\n" + indent * depth), after_comma=line, after_colon=_BLANK)
-        )
+        close = ir.literal(b"\n" + indent * depth)
+        super().__init__(line, close, comma=ir.concat(_COMMA, line), colon=ir.concat(_COLON, _BLANK))
         self._indent, self._depth, self._has_lines = indent, depth, has_lines
 
     @cached_property
     def inner(self) -> Layout:
         """One indentation deeper, or on one line."""
         inner = _Indented(self._indent, self._depth + 1, self._has_lines)
-        return Layout(Gaps(), at_key=(inner, _SPACED)) if self._has_lines else inner
+        return Layout(at_key=(inner, _SPACED)) if self._has_lines else inner
 
 
-def _close(gap: Node, bracket: bytes) -> Read:
-    return Read(ir.concat(gap, ir.literal(bracket)), reader=END)
+_ANY: Final = Layout(
+    *(_WHITESPACE,) * 3,
+    comma=ir.concat(_WHITESPACE, _COMMA, _WHITESPACE),
+    colon=ir.concat(_WHITESPACE, _COLON, _WHITESPACE),
+)
+_COMPACT: Final = Layout()
+_SPACED: Final = Layout(comma=ir.concat(_COMMA, _BLANK), colon=ir.concat(_COLON, _BLANK))
+_ONE_LINE: Final = Layout(behind_key=(_COMPACT, _SPACED))
 
 
-_ANY: Final = Layout(Gaps(*(_WHITESPACE,) * 7))
-_COMPACT: Final = Layout(Gaps())
-_SPACED: Final = Layout(Gaps(after_comma=_BLANK, after_colon=_BLANK))
-_ONE_LINE: Final = Layout(Gaps(), behind_key=(_COMPACT, _SPACED))
+_living: WeakValueDictionary[Whitespace, Layout] = WeakValueDictionary()
 
 
 def outermost(whitespace: Whitespace) -> Layout:
-    """The layout of the outermost container under a policy; an indented one is new, so that what it holds can go."""
+    """The layout of the outermost container under a policy; it is kept as long as somebody has it, with its depths."""
+    layout = _living.get(whitespace)
+    if layout is None:
+        layout = _living[whitespace] = _outermost(whitespace)
+    return layout
+
+
+def _outermost(whitespace: Whitespace) -> Layout:
     if whitespace == "natural":
         indented = (_Indented(indent, 0, has_lines=True) for indent in (b"  ", b"    ", b"\t"))
-        return Layout(Gaps(), at_key=(_ONE_LINE, *indented))
+        return Layout(at_key=(_ONE_LINE, *indented))
     if whitespace == "any":
         return _ANY
     if whitespace == "compact":

@@ -9,9 +9,9 @@ A worked example, with order "declared":
 
     names      a: 0, b: 1; required: 1
     classes    one: the keys that are neither a nor b and do not begin with x; any value
-    {          ObjectState(seen=0, count=0)                a or b may follow; c may not, as b has to come first
-    {"b": 1    ObjectState(seen=2, count=1)                it may end, or c may follow; a is too late
-    {"b": 1, "c": 2    ObjectState(seen=2, count=2, used={"c"})      it has to end
+    {          ObjectState(seen=0b00, count=0)             a or b may follow; c may not, as b has to come first
+    {"b": 1    ObjectState(seen=0b11, count=1)             it may end, or c may follow; a is too late
+    {"b": 1, "c": 2    ObjectState(seen=0b11, count=2, used={"c"})   it has to end
 
 A denied keyword leaves a *witness*: some property has a key of a language and a value that satisfies a goal. A state
 lists the witnesses that are still owed, and a key may follow only if the others can still be met after it.
@@ -22,7 +22,6 @@ the conjunctions multiplied out.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -35,6 +34,7 @@ from decodekit.constraints.json_schema.strings.character_search import num_texts
 from decodekit.constraints.json_schema.strings.text import WordTable
 from decodekit.constraints.json_schema.values.distinct_representatives import have_representatives
 from decodekit.constraints.json_schema.values.inhabited import Ask
+from decodekit.constraints.json_schema.values.kept import kept
 from decodekit.constraints.json_schema.values.shape import FALSE, Goal, ObjectSpec, conjunction
 from decodekit.constraints.language import ir
 from decodekit.constraints.language.node import Node
@@ -78,8 +78,7 @@ class ObjectState:
     """What has been read of an object.
 
     Attributes:
-        seen: with order "declared" the number of declared names that are gone (read or skipped), with order "any" a bit
-            mask of those that were read.
+        seen: the declared names that are gone, as bits: those that were read and, with order "declared", those before.
         used: the other keys that were read.
         count: members so far, if the spec counts them, at most the number that matters.
         pending: numbers of the witnesses still owed.
@@ -119,21 +118,17 @@ class ObjectPlan:
         self.index = {name: number for number, name in enumerate(self.names)}
         self.required = sorted(self.index[name] for name in spec.required)
         self._required_mask = sum(1 << number for number in self.required)
-        self._goals: dict[int, Goal] = {}
-        self._owed_by: dict[int, tuple[int, ...]] = {}
         self._counts = spec.max_properties is not None or spec.min_properties > 0
         self._count_cap = max(spec.min_properties, (spec.max_properties or 0) + 1)
 
     # -- keys
 
+    @kept
     def goal(self, index: int) -> Goal:
         """What the value of a declared name has to satisfy; FALSE if the name itself is not allowed."""
-        goal = self._goals.get(index)
-        if goal is None:
-            name = self.names[index]
-            allowed = text.is_text(name) and (not self.spec.names or text.matches(self._key_language, name))
-            goal = self._goals[index] = self.spec.goal(name) if allowed else FALSE
-        return goal
+        name = self.names[index]
+        allowed = text.is_text(name) and (not self.spec.names or text.matches(self._key_language, name))
+        return self.spec.goal(name) if allowed else FALSE
 
     @cached_property
     def _key_language(self) -> Node:
@@ -151,25 +146,14 @@ class ObjectPlan:
         return tuple([self.names[number] for number in self.numbers])
 
     @cached_property
-    def positions(self) -> dict[int, int]:
-        """Where each number is in `numbers`."""
-        return {number: position for position, number in enumerate(self.numbers)}
-
-    @cached_property
     def classes(self) -> tuple[KeyClass, ...]:
         """The regions of undeclared keys whose goal is not plainly false."""
         patterns = list(dict.fromkeys(node for part in self.spec.parts for node, _ in part.patterns))
         regions: list[tuple[Node, frozenset[Node]]] = [(self._key_language, frozenset())]
         for pattern in patterns:
-            divided = []
-            for region, matched in regions:
-                for part, found in (
-                    (text.meet(region, pattern), matched | {pattern}),
-                    (text.without(region, pattern), matched),
-                ):
-                    if not part.is_empty:
-                        divided.append((part, found))
-            regions = divided
+            inside = [(text.meet(region, pattern), matched | {pattern}) for region, matched in regions]
+            outside = [(text.without(region, pattern), matched) for region, matched in regions]
+            regions = [part for both in zip(inside, outside, strict=True) for part in both if not part[0].is_empty]
             if len(regions) > MAX_CLASSES:
                 raise ResourceLimitError(
                     f"the patternProperties of one object divide its keys into more than {MAX_CLASSES} regions",
@@ -182,13 +166,11 @@ class ObjectPlan:
                 asked = [goal for node, goal in member.patterns if node in matched]
                 goals += asked or [member.additional]
             by_goal.setdefault(conjunction(*goals), []).append(region)
+        by_goal.pop(FALSE, None)
         declared = WordTable(self.sorted_names).node()
         classes = []
         for goal, parts in by_goal.items():
-            if goal == FALSE:
-                continue
-            whole = len(parts) == len(regions)
-            keys = self._key_language if whole else ir.choice(*parts)
+            keys = self._key_language if len(parts) == len(regions) else ir.choice(*parts)
             is_open = keys is text.BODY
             if declared is not ir.EMPTY:
                 keys = text.without(keys, declared)
@@ -224,22 +206,21 @@ class ObjectPlan:
         answers = [ask(self.goal(index)) for index in self.required]
         return all(answers) and self.can_finish(self.start, ask)
 
-    def _num_required_left(self, state: ObjectState) -> int:
-        if self.in_order:
-            return len(self.required) - bisect_left(self.required, state.seen)
-        return (self._required_mask & ~state.seen).bit_count()
-
-    def _first_required(self, state: ObjectState) -> int:
-        """With order "any": the first of the required names that are left."""
-        left = self._required_mask & ~state.seen
-        return (left & -left).bit_length() - 1
+    def _required_left(self, state: ObjectState) -> int:
+        """The required names that are not there yet, as bits."""
+        return self._required_mask & ~state.seen
 
     def _waits_for_required(self, state: ObjectState) -> bool:
         """Whether required names come before other keys, and some are left."""
-        return (self.in_order or state.is_sorted) and self._num_required_left(state) > 0
+        return (self.in_order or state.is_sorted) and self._required_left(state) > 0
 
-    def _is_left(self, index: int, state: ObjectState) -> bool:
-        return index >= state.seen if self.in_order else not state.seen >> index & 1
+    def reach(self, state: ObjectState) -> int:
+        """The declared names that may be next by the order alone, as bits; all above them are set as well."""
+        left = self._required_left(state)
+        first = left & -left
+        if first and state.is_sorted:
+            return first
+        return ~state.seen & (2 * first - 1 if first and self.in_order else -1)
 
     def _is_required(self, index: int) -> bool:
         return bool(self._required_mask >> index & 1)
@@ -251,15 +232,9 @@ class ObjectPlan:
         return sum(1 << n for n in numbers if not self._is_required(n) and self.is_inhabited(self.goal(n)))
 
     @cached_property
-    def _text_mask(self) -> int:
-        """The declared names that can be generated, as bits."""
-        return sum(1 << number for number in self.numbers)
-
-    def _num_optional_left(self, state: ObjectState, ask: Ask | None) -> int:
-        if ask is not None:  # still being found out; the object has not begun
-            return sum([ask(self.goal(n)) for n in range(len(self.names)) if not self._is_required(n)])
-        mask = self._optional_mask
-        return (mask >> state.seen if self.in_order else mask & ~state.seen).bit_count()
+    def _writable(self) -> int:
+        """These, and the required ones, as far as they can be generated."""
+        return (self._optional_mask | self._required_mask) & sum(1 << number for number in self.numbers)
 
     def can_finish(self, state: ObjectState, ask: Ask | None = None) -> bool:
         """Whether some members can follow so that the object is complete. The required values are inhabited.
@@ -269,7 +244,7 @@ class ObjectPlan:
         spec = self.spec
         if not self._counts and not state.pending:
             return True
-        num_required = self._num_required_left(state)
+        num_required = self._required_left(state).bit_count()
         most = None if spec.max_properties is None else spec.max_properties - state.count - num_required
         least = spec.min_properties - state.count - num_required
         if most is not None and (most < 0 or least > most):
@@ -282,7 +257,10 @@ class ObjectPlan:
 
     def _has_room(self, state: ObjectState, least: int, ask: Ask | None) -> bool:
         """Whether at least so many members that are not required can follow."""
-        least -= self._num_optional_left(state, ask)
+        if ask is None:
+            least -= (self._optional_mask & ~state.seen).bit_count()
+        else:  # still being found out; the object has not begun
+            least -= sum([ask(self.goal(n)) for n in range(len(self.names)) if not self._is_required(n)])
         if least <= 0:
             return True
         least += len(state.used)  # they all came from classes that are inhabited
@@ -303,7 +281,7 @@ class ObjectPlan:
                 return
             witness, rest = pending[0], pending[1:]
             for index in self._bearers(witness):
-                if self._is_left(index, state):
+                if not state.seen >> index & 1:
                     goal = conjunction(goals.get(index, self.goal(index)), self.spec.witnesses[witness].goal)
                     if ask(goal):
                         yield from assign(rest, {**goals, index: goal}, choices)
@@ -316,14 +294,11 @@ class ObjectPlan:
 
         yield from assign(state.pending, {}, ())
 
+    @kept
     def _bearers(self, witness: int) -> tuple[int, ...]:
         """The declared names whose value could be a witness."""
-        bearers = self._owed_by.get(witness)
-        if bearers is None:
-            keys = self.spec.witnesses[witness].keys
-            bearers = tuple(index for index, name in enumerate(self.names) if text.matches(keys, name))
-            self._owed_by[witness] = bearers
-        return bearers
+        keys = self.spec.witnesses[witness].keys
+        return tuple(index for index, name in enumerate(self.names) if text.matches(keys, name))
 
     def _new_keys(self, witnesses: tuple[int, ...], state: ObjectState, ask: Ask) -> Iterator[_Choice]:
         """For each class, the keys that are left with which one new member meets all these witnesses."""
@@ -352,12 +327,7 @@ class ObjectPlan:
 
     def can_close(self, state: ObjectState) -> bool:
         """Whether the object may end here."""
-        return not state.pending and state.count >= self.spec.min_properties and not self._num_required_left(state)
-
-    def window(self, state: ObjectState) -> tuple[int, int]:
-        """With order "declared": the declared names from the first up to (not with) the last number may be next."""
-        left = bisect_left(self.required, state.seen)
-        return state.seen, self.required[left] + 1 if left < len(self.required) else len(self.names)
+        return not state.pending and state.count >= self.spec.min_properties and not self._required_left(state)
 
     def meeting(self, keys_of: int | str, state: ObjectState) -> Iterator[tuple[int, ...]]:
         """The sets of pending witnesses that a member with this key (by number or by name) may meet."""
@@ -377,16 +347,14 @@ class ObjectPlan:
 
     def after_declared(self, index: int, witnesses: tuple[int, ...], state: ObjectState) -> ObjectState:
         """The state after a member with a declared name."""
-        seen = index + 1 if self.in_order else state.seen | 1 << index
-        if state.is_sorted and not self._is_required(index):
+        seen = state.seen | 1 << index
+        if self.in_order or (state.is_sorted and not self._is_required(index)):
             seen |= (1 << index) - 1
         return ObjectState(seen, state.used, self._counted(state), _less(state.pending, witnesses), state.is_sorted)
 
     def after_other(self, key: str, witnesses: tuple[int, ...], state: ObjectState) -> ObjectState:
         """The state after a member with another key."""
-        seen = len(self.names) if self.in_order else state.seen
-        if state.is_sorted:
-            seen |= (1 << len(self.names)) - 1
+        seen = (1 << len(self.names)) - 1 if self.in_order or state.is_sorted else state.seen
         used = state.used | {key}
         return ObjectState(seen, used, self._counted(state), _less(state.pending, witnesses), state.is_sorted)
 
@@ -395,12 +363,9 @@ class ObjectPlan:
 
     def may_take(self, index: int, state: ObjectState) -> bool:
         """Whether a member with this declared name may be next."""
-        if not self._is_left(index, state):
-            return False
-        if self.in_order and index >= self.window(state)[1]:
-            return False
-        if state.is_sorted and self._num_required_left(state) and index != self._first_required(state):
-            return False
+        return bool(self.reach(state) >> index & 1) and self._fits(index, state)
+
+    def _fits(self, index: int, state: ObjectState) -> bool:
         return any(
             self.is_inhabited(self.joined(self.goal(index), witnesses))
             and self.can_finish(self.after_declared(index, witnesses, state))
@@ -409,26 +374,11 @@ class ObjectPlan:
 
     def permitted(self, state: ObjectState) -> bytes:
         """Which of `sorted_names` may come next, one byte each."""
+        reach = self.reach(state)
         if not self._counts and not state.pending:
-            mask = self._mask_left(state)
-            return bytes([mask >> number & 1 for number in self.numbers])
-        if self.in_order:
-            flags = bytearray(len(self.numbers))
-            for number in range(*self.window(state)):
-                if number in self.positions and self.may_take(number, state):
-                    flags[self.positions[number]] = 1
-            return bytes(flags)
-        return bytes([self.may_take(number, state) for number in self.numbers])
-
-    def _mask_left(self, state: ObjectState) -> int:
-        """The declared names that may come next, as bits, where neither counts nor witnesses matter."""
-        mask = self._optional_mask | self._required_mask
-        if state.is_sorted and self._num_required_left(state):
-            return mask & 1 << self._first_required(state)
-        if not self.in_order:
-            return mask & ~state.seen
-        start, stop = self.window(state)
-        return mask & (1 << stop) - (1 << start)
+            reach &= self._writable
+            return bytes([reach >> number & 1 for number in self.numbers])
+        return bytes([bool(reach >> number & 1) and self._fits(number, state) for number in self.numbers])
 
     def is_free(self, state: ObjectState) -> bool:
         """Whether the next key may be any text but for finitely many, so that every beginning of a key is good."""
@@ -456,12 +406,12 @@ class ObjectPlan:
         """Whether a member may follow."""
         if self.is_free(state):
             return True
-        if not self._counts and not state.pending and self._mask_left(state) & self._text_mask:
-            return True
-        candidates = range(*self.window(state)) if self.in_order else self.numbers
-        if any(number in self.positions and self.may_take(number, state) for number in candidates):
-            return True
-        return any(True for _ in self.others(state))
+        reach = self.reach(state) & self._writable
+        if self._counts or state.pending:
+            may_be_declared = any(self._fits(number, state) for number in self.numbers if reach >> number & 1)
+        else:
+            may_be_declared = reach != 0
+        return may_be_declared or any(True for _ in self.others(state))
 
     def others(self, state: ObjectState) -> Iterator[tuple[int, tuple[int, ...], Node]]:
         """(class, witnesses met, keys) for the undeclared keys that may be next."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final
 
 from decodekit.constraints.constraint import Guard, Refusal
 from decodekit.constraints.json_schema.document import support
@@ -25,7 +25,7 @@ from decodekit.constraints.json_schema.strings.formats import GUARDED
 from decodekit.constraints.json_schema.values import instances
 from decodekit.errors import ConstraintError, ResourceLimitError
 
-_DENYING: Final = ("not", "oneOf", "if", "contains", "unevaluatedProperties", "unevaluatedItems")
+_DENYING: Final = frozenset({"not", "oneOf", "if", "contains", "unevaluatedProperties", "unevaluatedItems"})
 """The keywords that may ask a schema not to hold."""
 _INTERNATIONAL: Final = re.compile(rb"--|\\u|[\x80-\xff]")
 """Hyphens of an A-label, a character beyond ASCII, or an escape, in which they could be spelled."""
@@ -60,44 +60,29 @@ class SchemaGuard:
                 return None
         except RecursionError as error:
             raise ResourceLimitError("the value is nested too deeply to be judged", hint='"maxItems"') from error
-        if judge.repetitions:
-            found = min(judge.repetitions, key=lambda repetition: repetition.keep)
-            return Refusal(
-                found.keep,
-                f"{found.array}/{found.second}",
-                f"item {found.second} equals item {found.first}, against {found.keyword}",
-            )
-        if judge.refused_formats:
-            string, at = min(judge.refused_formats, key=lambda refused: refused[0].start)
-            return Refusal(string.start + 1, at, f"the string {string.value!r:.80} is not of the format at {at}")
+        for found in (judge.repetitions, judge.refused_formats):
+            if found:
+                return min(found, key=lambda refusal: refusal.keep)
         return Refusal(0, "the whole value", "the value is not valid: items are equal, or different, that must not")
 
 
-@dataclass(frozen=True)
 class CompoundSchemaGuard(SchemaGuard):
     """As `SchemaGuard`, where a text that is a scalar is valid if the mask admits it."""
 
-    @property
-    def is_of_compounds(self) -> bool:
-        """It refuses arrays and objects only."""
-        return True
+    is_of_compounds: ClassVar[bool] = True
 
 
 def guard_of(semantics: Semantics) -> Guard | None:
     """The guard of a schema; None if the mask enforces all of it."""
-    has_repetitions, formats = bool(guarded_locations(semantics)), _guarded_formats(semantics)
+    has_repetitions, formats = bool(guarded_locations(semantics)), set[str]()
+    if semantics.formats == "assert":
+        places = support.reachable(semantics.library)
+        formats = {str(place.keywords().get("format")) for place in places} & GUARDED.keys()
     if not has_repetitions and not formats:
         return None
     may_be_text = formats and not semantics.shape(semantics.goal(semantics.library.root)).strings.is_empty
     is_of_names = not has_repetitions and "regex" not in formats
     return (SchemaGuard if may_be_text else CompoundSchemaGuard)(semantics, is_of_names)
-
-
-def _guarded_formats(semantics: Semantics) -> set[str]:
-    """The formats that are enforced of which the mask admits more than is valid."""
-    if semantics.formats != "assert":
-        return set()
-    return {str(place.keywords().get("format")) for place in support.reachable(semantics.library)} & GUARDED.keys()
 
 
 def guarded_locations(semantics: Semantics) -> frozenset[int]:
@@ -106,7 +91,7 @@ def guarded_locations(semantics: Semantics) -> frozenset[int]:
     may_deny = False
     for location in support.reachable(semantics.library):
         keywords = location.keywords()
-        may_deny = may_deny or any(name in keywords for name in _DENYING)
+        may_deny |= not _DENYING.isdisjoint(keywords)
         if "uniqueItems" in keywords and not is_unique_anyway(location, semantics.formats):
             asking.append(location)
     return frozenset(place.index for place in asking if not _is_in_mask(semantics, place, may_deny=may_deny))

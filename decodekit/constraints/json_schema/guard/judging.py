@@ -10,35 +10,19 @@ Source: JSON Schema Core and Validation, drafts 4 to 2020-12.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Final, TypeAlias, cast
 
-from decodekit.constraints.json_schema.document.drafts import Draft, JsonValue, is_number, keyword
+from decodekit.constraints.constraint import Refusal
+from decodekit.constraints.json_schema.document.drafts import JsonValue, SchemaDraft, is_assertion, is_number
 from decodekit.constraints.json_schema.document.loader import Location, escape
 from decodekit.constraints.json_schema.meaning.keywords import UNEVALUATED, is_unique_anyway
 from decodekit.constraints.json_schema.meaning.semantics import Semantics
 from decodekit.constraints.json_schema.strings import formats, text
 from decodekit.constraints.json_schema.values.instances import Instance
 from decodekit.constraints.json_schema.values.numbers import exact
-
-
-@dataclass(frozen=True)
-class Repetition:
-    """Two equal items where a schema asks for different ones.
-
-    Attributes:
-        array: JSON Pointer of the array in the value. `first`, `second`: the items.
-        keep: number of bytes up to the end of the item before the second one.
-        keyword: JSON Pointer of the `uniqueItems`.
-    """
-
-    array: str
-    first: int
-    second: int
-    keep: int
-    keyword: str
 
 
 class SchemaJudge:
@@ -49,15 +33,15 @@ class SchemaJudge:
 
     Attributes:
         repetitions: what was found against an asserted `uniqueItems`.
-        refused_formats: strings that are not of a format that was asked about, each with the place of the keyword.
+        refused_formats: strings that are not of a format that was asked about.
         path: keys and indices that lead to the value being judged.
         num_open_questions: subschemas being evaluated whose failure is not an error.
     """
 
     def __init__(self, semantics: Semantics) -> None:
         self.semantics = semantics
-        self.repetitions: list[Repetition] = []
-        self.refused_formats: list[tuple[Instance, str]] = []
+        self.repetitions: list[Refusal] = []
+        self.refused_formats: list[Refusal] = []
         self.path: list[str | int] = []
         self.num_open_questions = 0
 
@@ -71,8 +55,8 @@ class SchemaJudge:
             return evaluation if location.value else None
         keywords = location.keywords()
         for name in sorted(keywords, key=UNEVALUATED.__contains__):  # those last, else in their order
-            known, (kind, rule) = keyword(name, location.draft), RULES.get(name, ("", None))
-            if rule is not None and kind in ("", value.kind) and known is not None and known.is_assertion:
+            kind, rule = RULES.get(name, ("", None))
+            if rule is not None and kind in ("", value.kind) and is_assertion(name, location.draft):
                 holds &= rule(evaluation, keywords[name])
         return evaluation if holds else None
 
@@ -145,7 +129,7 @@ def equals(value: Instance, constant: JsonValue) -> bool:
 def _type(at: Evaluation, names: Any) -> bool:
     names, value = names if isinstance(names, list) else [names], at.value
     is_integer = value.kind == "number" and (
-        value.is_plain if at.location.draft == Draft.DRAFT4 else cast("Fraction", value.value).denominator == 1
+        value.is_plain if at.location.draft == SchemaDraft.DRAFT4 else cast("Fraction", value.value).denominator == 1
     )
     return value.kind in names or (is_integer and "integer" in names)
 
@@ -157,7 +141,7 @@ def _number(test: Callable[[Fraction, Fraction], bool], strict: str = "") -> _Ru
         if isinstance(bound, bool):
             return True
         number, limit = cast("Fraction", at.value.value), exact(bound)
-        if number == limit and at.location.draft == Draft.DRAFT4 and at.location.keywords().get(strict) is True:
+        if number == limit and at.location.draft == SchemaDraft.DRAFT4 and at.location.keywords().get(strict) is True:
             return False
         return test(number, limit)
 
@@ -177,10 +161,11 @@ def _pattern(at: Evaluation, pattern: Any) -> bool:
 
 
 def _format(at: Evaluation, name: Any) -> bool:
-    place = at.location.at("format")
-    if formats.is_valid(name, cast("str", at.value.value), at.judge.semantics.formats, at=place):
+    string, place = at.value, at.location.at("format")
+    if formats.is_valid(name, cast("str", string.value), at.judge.semantics.formats, at=place):
         return True
-    at.judge.refused_formats.append((at.value, place))
+    message = f"the string {string.value!r:.80} is not of the format at {place}"
+    at.judge.refused_formats.append(Refusal(string.start + 1, place, message))
     return False
 
 
@@ -230,19 +215,18 @@ def _dependencies(name: str) -> _Rule:
     return rule
 
 
-def _items(at: Evaluation, below: Any) -> bool:
-    if isinstance(below, list):  # from the first on, by place
-        name = "prefixItems" if at.location.draft >= Draft.DRAFT2020 else "items"
-        return _each(at, 0, [(name, index) for index in range(min(len(below), len(at.value.items)))])
-    start = len(cast("list[Any]", at.location.keywords().get("prefixItems", ())))
-    return _each(at, start, [("items",)] * (len(at.value.items) - start))
+def _items(name: str) -> _Rule:
+    def rule(at: Evaluation, below: Any) -> bool:
+        num_items = len(at.value.items)
+        if isinstance(below, list):  # from the first on, by place
+            return _each(at, 0, [(name, index) for index in range(min(len(below), num_items))])
+        first = at.location.keywords().get("prefixItems" if at.location.draft >= SchemaDraft.DRAFT2020 else "items")
+        if name == "additionalItems" and not isinstance(first, list):
+            return True
+        start = len(first) if isinstance(first, list) else 0
+        return _each(at, start, [(name,)] * (num_items - start))
 
-
-def _additional_items(at: Evaluation, below: Any) -> bool:
-    prefix = at.location.keywords().get("items")
-    if not isinstance(prefix, list):
-        return True
-    return _each(at, len(prefix), [("additionalItems",)] * (len(at.value.items) - len(prefix)))
+    return rule
 
 
 def _each(at: Evaluation, start: int, ways: Sequence[tuple[str | int, ...]]) -> bool:
@@ -255,10 +239,10 @@ def _each(at: Evaluation, start: int, ways: Sequence[tuple[str | int, ...]]) -> 
 
 
 def _contains(at: Evaluation, below: Any) -> bool:
-    keywords, counts = at.location.keywords(), at.location.draft >= Draft.DRAFT2019
+    keywords, counts = at.location.keywords(), at.location.draft >= SchemaDraft.DRAFT2019
     items = enumerate(at.value.items)
     found = {index for index, item in items if at.question("contains", value=item) is not None}
-    if at.location.draft >= Draft.DRAFT2020:  # an annotation of 2020-12 only
+    if at.location.draft >= SchemaDraft.DRAFT2020:  # an annotation of 2020-12 only
         at.items |= found
     least = cast("int", keywords.get("minContains", 1)) if counts else 1
     most = cast("int", keywords.get("maxContains", len(found))) if counts else len(found)
@@ -273,16 +257,16 @@ def _unique_items(at: Evaluation, is_asked: Any) -> bool:
     for index, item in enumerate(at.value.items):
         if item.identity in first:
             if not at.judge.num_open_questions:
-                pointer = "".join(f"/{escape(str(token))}" for token in at.judge.path)
-                keep, asked = at.value.items[index - 1].end, at.location.at("uniqueItems")
-                at.judge.repetitions.append(Repetition(pointer, first[item.identity], index, keep, asked))
+                pointer = "".join(f"/{escape(str(token))}" for token in (*at.judge.path, index))
+                against = f"against {at.location.at('uniqueItems')}"
+                message = f"item {index} equals item {first[item.identity]}, {against}"
+                at.judge.repetitions.append(Refusal(at.value.items[index - 1].end, pointer, message))
             return False
         first[item.identity] = index
     return True
 
 
 def _num_holding(at: Evaluation, name: str, count: int) -> int:
-    """How many branches hold."""
     return sum(at.take(at.below(name, index)) for index in range(count))
 
 
@@ -299,21 +283,12 @@ def _dynamic_ref(at: Evaluation, reference: Any) -> bool:
     return at.take(at.judge.evaluate(at.judge.semantics.library.resolve_dynamic(at.location), at.value))
 
 
-def _unevaluated_properties(at: Evaluation, below: Any) -> bool:
+def _unevaluated(at: Evaluation, name: str, members: Iterable[tuple[str | int, Instance]], evaluated: set[Any]) -> bool:
     holds = True
-    for key, member in at.value.members.items():
-        if key not in at.keys:
-            holds &= at.inside("unevaluatedProperties", value=member, at=key)
-            at.keys.add(key)
-    return holds
-
-
-def _unevaluated_items(at: Evaluation, below: Any) -> bool:
-    holds = True
-    for index, item in enumerate(at.value.items):
-        if index not in at.items:
-            holds &= at.inside("unevaluatedItems", value=item, at=index)
-            at.items.add(index)
+    for key, member in members:
+        if key not in evaluated:
+            holds &= at.inside(name, value=member, at=key)
+            evaluated.add(key)
     return holds
 
 
@@ -327,13 +302,12 @@ _BY_KIND: Final[dict[str, dict[str, _Rule]]] = {
     },
     "string": {"minLength": _at_least, "maxLength": _at_most, "pattern": _pattern, "format": _format},
     "array": {
-        **dict.fromkeys(("prefixItems", "items"), _items),
-        "additionalItems": _additional_items,
+        **{name: _items(name) for name in ("prefixItems", "items", "additionalItems")},
         "minItems": _at_least,
         "maxItems": _at_most,
         "contains": _contains,
         "uniqueItems": _unique_items,
-        "unevaluatedItems": _unevaluated_items,
+        "unevaluatedItems": lambda at, _: _unevaluated(at, "unevaluatedItems", enumerate(at.value.items), at.items),
     },
     "object": {
         **dict.fromkeys(_PROPERTIES, _properties),
@@ -342,7 +316,9 @@ _BY_KIND: Final[dict[str, dict[str, _Rule]]] = {
         "minProperties": _at_least,
         "maxProperties": _at_most,
         **{name: _dependencies(name) for name in ("dependencies", "dependentRequired", "dependentSchemas")},
-        "unevaluatedProperties": _unevaluated_properties,
+        "unevaluatedProperties": lambda at, _: _unevaluated(
+            at, "unevaluatedProperties", at.value.members.items(), at.keys
+        ),
     },
     "": {
         "type": _type,

@@ -8,10 +8,10 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, reduce
 from typing import Any, Final, TypeAlias, TypeVar, cast
 
-from decodekit.constraints.json_schema.document.drafts import Draft, JsonValue, is_number
+from decodekit.constraints.json_schema.document.drafts import JsonValue, SchemaDraft, is_number
 from decodekit.constraints.json_schema.document.loader import Location
 from decodekit.constraints.json_schema.meaning.semantics import Keywords, Meaning, Semantics
 from decodekit.constraints.json_schema.strings import formats, text
@@ -29,9 +29,10 @@ from decodekit.constraints.json_schema.values.shape import (
     Contains,
     EvaluatedItems,
     EvaluatedKeys,
+    Goal,
     Literal,
     ObjectSpec,
-    Part,
+    Properties,
     Sense,
     Shape,
     Witness,
@@ -39,6 +40,7 @@ from decodekit.constraints.json_schema.values.shape import (
     denial,
     limited,
     restrict,
+    union,
     without,
 )
 from decodekit.errors import ResourceLimitError
@@ -60,28 +62,23 @@ def _type(semantics: Semantics, location: Location, value: Any, sense: Sense) ->
     names = tuple(value) if isinstance(value, list) else (value,)
     # Pydantic reads 1e2 as an int, and not 1e97: a Python int is generated as digits.
     is_digits = semantics.formats == "python" and sense.is_asserted
-    return _of_types(names, location.draft == Draft.DRAFT4 or is_digits, sense.is_asserted)
+    return _of_types(names, location.draft == SchemaDraft.DRAFT4 or is_digits, sense.is_asserted)
 
 
 @lru_cache(maxsize=1024)
 def _of_types(names: tuple[str, ...], is_plain: bool, is_asserted: bool) -> Shape:
+    only_integers = "integer" in names and "number" not in names
     if is_asserted:
         shape = EVERYTHING.only(*names)
-        if "integer" in names and "number" not in names:
-            spec = NumberSpec(is_integer=not is_plain, is_plain=is_plain)
-            shape = shape.join(Shape(numbers=(spec,)))
-        return shape
+        spec = NumberSpec(is_integer=not is_plain, is_plain=is_plain)
+        return shape.join(Shape(numbers=(spec,))) if only_integers else shape
     shape = EVERYTHING.only(*({"null", "boolean", "string", "array", "object", "number"} - set(names)))
-    if "integer" in names and "number" not in names:
-        rest = numbers.not_integer(is_plain=is_plain)
-        shape = replace(shape, numbers=(rest,))
-    return shape
+    return replace(shape, numbers=(numbers.not_integer(is_plain=is_plain),)) if only_integers else shape
 
 
 def _enum(semantics: Semantics, location: Location, value: Any, sense: Sense) -> Shape:
-    return _among(
-        semantics, location, [(("enum", index), entry) for index, entry in enumerate(value)], sense.is_asserted
-    )
+    values: list[tuple[_Path, Any]] = [(("enum", index), entry) for index, entry in enumerate(value)]
+    return _among(semantics, location, values, sense.is_asserted)
 
 
 def _const(semantics: Semantics, location: Location, value: Any, sense: Sense) -> Shape:
@@ -99,23 +96,20 @@ def _among(semantics: Semantics, location: Location, values: list[tuple[_Path, A
         raise ResourceLimitError(
             f"an enum with more than {MAX_ALTERNATIVES} objects or arrays", hint="naming the values by strings"
         )
-    has_null, has_true, has_false = (any(entry is single for _, entry in values) for single in (None, True, False))
+    singles = (entry for _, entry in values if entry is None or isinstance(entry, bool))
+    words = frozenset("null" if entry is None else str(entry).lower() for entry in singles)
     if is_asserted:
         return Shape(
-            has_null,
-            has_true,
-            has_false,
+            words,
             text.words(texts),
             (NumberSpec(values=decimals),) if decimals else (),
             tuple(_object_equal(semantics, location, path, entry) for path, entry in objects),
             tuple(_array_equal(semantics, location, path, entry) for path, entry in arrays),
         )
     shape = Shape(
-        not has_null,
-        not has_true,
-        not has_false,
+        EVERYTHING.words - words,
         text.without(text.BODY, text.words(texts)) if texts else text.BODY,
-        (numbers.not_values(decimals) if decimals else NO_CONDITION,),
+        (NumberSpec(no_values=decimals) if decimals else NO_CONDITION,),
         EVERYTHING.objects,
         EVERYTHING.arrays,
     )
@@ -132,11 +126,9 @@ def _few(specs: Iterator[_Spec]) -> tuple[_Spec, ...]:
 
 
 def _object_equal(semantics: Semantics, location: Location, path: _Path, value: dict[str, JsonValue]) -> ObjectSpec:
-    names = {
-        name: conjunction(frozenset({semantics.constant(location, below, *path, name)}))
-        for name, below in value.items()
-    }
-    return ObjectSpec((Part(names, additional=FALSE),), tuple(value))
+    literals = {name: semantics.constant(location, below, *path, name) for name, below in value.items()}
+    names = {name: conjunction(frozenset({literal})) for name, literal in literals.items()}
+    return ObjectSpec((Properties(names, additional=FALSE),), tuple(value))
 
 
 def _array_equal(semantics: Semantics, location: Location, path: _Path, value: list[JsonValue]) -> ArraySpec:
@@ -155,7 +147,7 @@ def _bound(name: str) -> Meaning:
             return EVERYTHING if sense.is_asserted else NOTHING
         bound = exact(value)
         is_strict = name.startswith("exclusive")
-        if location.draft == Draft.DRAFT4:
+        if location.draft == SchemaDraft.DRAFT4:
             is_strict = location.keywords().get(f"exclusive{name.capitalize()}") is True
         if sense.is_asserted == is_low:
             spec = NumberSpec(low=bound, low_strict=is_strict == sense.is_asserted)
@@ -168,10 +160,9 @@ def _bound(name: str) -> Meaning:
 
 def _multiple_of(semantics: Semantics, location: Location, value: Any, sense: Sense) -> Shape:
     step = exact(value)
-    if sense.is_asserted:
-        spec = NumberSpec(is_integer=True) if step == 1 else NumberSpec(step=step)
-        return restrict(numbers=(spec,))
-    return Shape(numbers=(numbers.not_multiple(step),))
+    if not sense.is_asserted:
+        return Shape(numbers=(NumberSpec(no_multiples=frozenset({step})),))
+    return restrict(numbers=(NumberSpec(is_integer=True) if step == 1 else NumberSpec(step=step),))
 
 
 def _size(is_least: bool, between: Callable[[int, int | None], dict[str, Any]]) -> Meaning:
@@ -227,7 +218,7 @@ def _items(semantics: Semantics, location: Location, value: Any, sense: Sense) -
     spec = semantics.items(location)
     if sense.is_evaluated:
         keywords = location.keywords()
-        is_list = location.draft < Draft.DRAFT2020 and isinstance(keywords.get("items"), list)
+        is_list = location.draft < SchemaDraft.DRAFT2020 and isinstance(keywords.get("items"), list)
         rest_key = "additionalItems" if is_list else "items"
         spec = replace(spec, evaluated=EvaluatedItems(len(spec.prefix), rest_key in keywords))
     return _only(sense, arrays=(spec,) if sense.is_asserted else tuple(spec.denials()))
@@ -235,7 +226,7 @@ def _items(semantics: Semantics, location: Location, value: Any, sense: Sense) -
 
 def _contains(semantics: Semantics, location: Location, value: Any, sense: Sense) -> Shape:
     keywords = location.keywords()
-    counts = location.draft >= Draft.DRAFT2019
+    counts = location.draft >= SchemaDraft.DRAFT2019
     least = int(cast("int", keywords.get("minContains", 1))) if counts else 1
     most = int(cast("int", keywords["maxContains"])) if counts and "maxContains" in keywords else None
     goal = semantics.below(location, "contains")
@@ -243,7 +234,7 @@ def _contains(semantics: Semantics, location: Location, value: Any, sense: Sense
     if sense.is_asserted:
         is_met = least == 0 and most is None  # by every array
         spec = ArraySpec(contains=() if is_met else (Contains(goal, denied, least, most),))
-        if sense.is_evaluated and location.draft >= Draft.DRAFT2020:  # before, it evaluated nothing
+        if sense.is_evaluated and location.draft >= SchemaDraft.DRAFT2020:  # before, it evaluated nothing
             spec = replace(spec, evaluated=EvaluatedItems(goals=frozenset({goal})))
         return EVERYTHING if spec == ANY_ARRAY else restrict(arrays=(spec,))
     specs = [ArraySpec(contains=(Contains(goal, denied, 0, least - 1),))] if least else []
@@ -310,19 +301,19 @@ def _dependencies(semantics: Semantics, location: Location, value: Any, sense: S
             f"more than {MAX_DEPENDENCIES} properties have dependencies",
             hint="objects for what belongs together",
         )
-    result = EVERYTHING if sense.is_asserted else NOTHING
-    key = "dependencies" if location.draft <= Draft.DRAFT7 else "dependentSchemas"
-    for name, below in value.items():
+    key = "dependencies" if location.draft <= SchemaDraft.DRAFT7 else "dependentSchemas"
+
+    def with_name(name: str, below: Any) -> Shape:
         if isinstance(below, list):
             then = _required(semantics, location, below, sense)
         else:
             then = semantics.read_below(location, key, name, sense=sense)
-        has_name = semantics.both(Shape(objects=(ObjectSpec(required=(name,)),)), then)
-        if sense.is_asserted:
-            result = semantics.both(result, restrict(objects=(without(name),)).join(has_name))
-        else:
-            result = result.join(has_name)
-    return result
+        return semantics.both(Shape(objects=(ObjectSpec(required=(name,)),)), then)
+
+    if not sense.is_asserted:
+        return union(itertools.starmap(with_name, value.items()))
+    shapes = (restrict(objects=(without(name),)).join(with_name(name, below)) for name, below in value.items())
+    return reduce(semantics.both, shapes, EVERYTHING)
 
 
 # -- combinators
@@ -333,23 +324,15 @@ def _branches(semantics: Semantics, location: Location, key: str, count: int) ->
 
 
 def _all_of(semantics: Semantics, location: Location, value: Any, sense: Sense) -> Shape:
-    result = EVERYTHING if sense.is_asserted else NOTHING
-    for literal in _branches(semantics, location, "allOf", len(value)):
-        shape = semantics.read(literal, sense)
-        result = semantics.both(result, shape) if sense.is_asserted else result.join(shape)
-    return result
+    shapes = (semantics.read(literal, sense) for literal in _branches(semantics, location, "allOf", len(value)))
+    return reduce(semantics.both, shapes, EVERYTHING) if sense.is_asserted else union(shapes)
 
 
 def _any_of(semantics: Semantics, location: Location, value: Any, sense: Sense) -> Shape:
     literals = _branches(semantics, location, "anyOf", len(value))
     if sense is Sense.INVALID:
         return _none(semantics, literals)
-    if sense.is_evaluated:
-        return _some(semantics, literals, sense)
-    result = NOTHING
-    for literal in literals:
-        result = result.join(semantics.shape_of(literal))
-    return result
+    return _some(semantics, literals, sense) if sense.is_evaluated else union(map(semantics.shape_of, literals))
 
 
 def _some(semantics: Semantics, literals: list[Literal], sense: Sense) -> Shape:
@@ -377,7 +360,6 @@ def _none(semantics: Semantics, literals: list[Literal]) -> Shape:
 
 
 def _without_scalars(semantics: Semantics, shape: Shape, literal: Literal) -> Shape:
-    """A shape without the scalars that satisfy a literal."""
     denied = semantics.shape_of(literal ^ 1).without_compounds()
     return replace(shape.meet(denied), objects=shape.objects, arrays=shape.arrays)
 
@@ -388,10 +370,8 @@ def _one_of(semantics: Semantics, location: Location, value: Any, sense: Sense) 
     literals = _branches(semantics, location, "oneOf", len(value))
     if sense.is_asserted:
         return _exactly_one(semantics, literals, [semantics.read(literal, sense) for literal in literals])
-    none = _none(semantics, literals)
-    for shape, other_shape in itertools.combinations(map(semantics.shape_of, literals), 2):
-        none = none.join(semantics.both(shape, other_shape))
-    return none
+    pairs = itertools.combinations(map(semantics.shape_of, literals), 2)
+    return reduce(Shape.join, itertools.starmap(semantics.both, pairs), _none(semantics, literals))
 
 
 def _exactly_one(semantics: Semantics, literals: list[Literal], shapes: list[Shape]) -> Shape:
@@ -467,12 +447,10 @@ def _unevaluated_items(semantics: Semantics, location: Location, shape: Shape) -
     goal = semantics.below(location, "unevaluatedItems")
     arrays = []
     for spec in shape.arrays:
-        evaluated = spec.evaluated
-        if not evaluated.is_all:
-            rest = semantics.either(goal, *evaluated.goals)
-            spec = replace(
-                spec.meet(ArraySpec((TRUE,) * evaluated.num_items, rest)), evaluated=EvaluatedItems(is_all=True)
-            )
+        if not spec.evaluated.is_all:
+            rest = semantics.either(goal, *spec.evaluated.goals)
+            spec = spec.meet(ArraySpec((TRUE,) * spec.evaluated.num_items, rest))
+            spec = replace(spec, evaluated=EvaluatedItems(is_all=True))
         arrays.append(spec)
     return replace(shape, arrays=tuple(dict.fromkeys(arrays)))
 
@@ -483,40 +461,43 @@ UNEVALUATED: Final[dict[str, Callable[[Semantics, Location, Shape], Shape]]] = {
 }
 
 
-def _unevaluated(semantics: Semantics, location: Location, value: Any, sense: Sense) -> Shape:
-    """Asserted only where it says nothing; elsewhere `Semantics.evaluated` applies it after its sisters."""
-    return EVERYTHING if sense.is_asserted else NOTHING
+def _deny_unevaluated(name: str, refusing: Callable[[Semantics, Location, Shape, Goal, Goal], Shape]) -> Meaning:
+    """Denied: the other keywords hold, and something that none of them evaluated is refused.
+
+    Asserted only where it says nothing; elsewhere `Semantics.evaluated` applies it after its sisters.
+    """
+
+    def meaning(semantics: Semantics, location: Location, value: Any, sense: Sense) -> Shape:
+        goal = semantics.below(location, name)
+        if sense.is_asserted or goal == TRUE:
+            return EVERYTHING if sense.is_asserted else NOTHING
+        refused = semantics.below(location, name, is_asserted=False)
+        shape = semantics.evaluated(location, Sense.EXACT, has_unevaluated=False)
+        return semantics.both(EVERYTHING, refusing(semantics, location, shape, goal, refused))
+
+    return meaning
 
 
-def _deny_unevaluated_properties(semantics: Semantics, location: Location, value: Any, sense: Sense) -> Shape:
-    """Denied: the other keywords hold, and some property that none of them evaluated is refused."""
-    if sense.is_asserted or semantics.below(location, "unevaluatedProperties") == TRUE:
-        return _unevaluated(semantics, location, value, sense)
-    refused = semantics.below(location, "unevaluatedProperties", is_asserted=False)
+def _refusing_a_property(semantics: Semantics, location: Location, shape: Shape, goal: Goal, refused: Goal) -> Shape:
     objects = []
-    for spec in semantics.evaluated(location, Sense.EXACT, has_unevaluated=False).objects:
+    for spec in shape.objects:
         if not spec.evaluated.is_all:
             keys = semantics.remainder(location, spec.evaluated).uncovered()
             witness = ObjectSpec(witnesses=(Witness(keys, refused),))
             objects.append(replace(spec.meet(witness), evaluated=EvaluatedKeys()))
-    return semantics.both(EVERYTHING, Shape(objects=tuple(dict.fromkeys(objects))))
+    return Shape(objects=tuple(dict.fromkeys(objects)))
 
 
-def _deny_unevaluated_items(semantics: Semantics, location: Location, value: Any, sense: Sense) -> Shape:
-    """Denied: the other keywords hold, and some item that none of them evaluated is refused."""
-    goal = semantics.below(location, "unevaluatedItems")
-    if sense.is_asserted or goal == TRUE:
-        return _unevaluated(semantics, location, value, sense)
-    refused = semantics.below(location, "unevaluatedItems", is_asserted=False)
+def _refusing_an_item(semantics: Semantics, location: Location, shape: Shape, goal: Goal, refused: Goal) -> Shape:
     arrays = []
-    for spec in semantics.evaluated(location, Sense.EXACT, has_unevaluated=False).arrays:
+    for spec in shape.arrays:
         evaluated = spec.evaluated
         if not evaluated.is_all:
             both = conjunction(refused, *map(denial, evaluated.goals))
             witness = Contains(both, semantics.either(goal, *evaluated.goals), 1, None, evaluated.num_items)
             counted = ArraySpec(contains=(witness,), min_items=evaluated.num_items + 1)
             arrays.append(replace(spec.meet(counted), evaluated=EvaluatedItems()))
-    return semantics.both(EVERYTHING, Shape(arrays=tuple(dict.fromkeys(arrays))))
+    return Shape(arrays=tuple(dict.fromkeys(arrays)))
 
 
 MEANINGS: Final[dict[str, Meaning]] = {
@@ -539,19 +520,16 @@ MEANINGS: Final[dict[str, Meaning]] = {
     "required": _required,
     "minProperties": _size(True, _num_properties),
     "maxProperties": _size(False, _num_properties),
-    "dependencies": _dependencies,
-    "dependentRequired": _dependencies,
-    "dependentSchemas": _dependencies,
+    **dict.fromkeys(("dependencies", "dependentRequired", "dependentSchemas"), _dependencies),
     "allOf": _all_of,
     "anyOf": _any_of,
     "oneOf": _one_of,
     "not": _not,
     "if": _if,
     "$ref": _ref,
-    "$dynamicRef": _dynamic_ref,
-    "$recursiveRef": _dynamic_ref,
-    "unevaluatedProperties": _deny_unevaluated_properties,
-    "unevaluatedItems": _deny_unevaluated_items,
+    **dict.fromkeys(("$dynamicRef", "$recursiveRef"), _dynamic_ref),
+    "unevaluatedProperties": _deny_unevaluated("unevaluatedProperties", _refusing_a_property),
+    "unevaluatedItems": _deny_unevaluated("unevaluatedItems", _refusing_an_item),
 }
 
 EVALUATING: Final = frozenset(

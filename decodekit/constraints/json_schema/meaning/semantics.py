@@ -6,11 +6,11 @@ literals, a shape the set of its values, type by type. A worked example:
     {"anyOf": [{"type": "integer", "minimum": 3}, {"type": "object", "required": ["a"]}],
      "not": {"properties": {"a": {"type": "integer"}}}}
 
-    2   the schema itself      4, 6   its branches      8   what not holds      10   #/not/properties/a
-    shape of 4    numbers: integers of at least 3
-    shape of 6    objects: with "a"
-    shape of 9    objects: with "a", whose value satisfies the goal {11}      8 denied, which no number is
-    shape of 2    (4 or 6) and 9: objects with "a", whose value satisfies the goal {11}
+    4   the schema itself      6, 8   its branches      10   what not holds      12   #/not/properties/a
+    shape of 6     numbers: integers of at least 3
+    shape of 8     objects: with "a"
+    shape of 11    objects: with "a", whose value satisfies the goal {13}      10 denied, which no number is
+    shape of 4     (6 or 8) and 11: objects with "a", whose value satisfies the goal {13}
 
 Denial is pushed inwards (the negation normal form): *not all* is *any not*, a denied property is a required one with a
 denied value, a denied `additionalProperties` is a witness. So `not`, `if` and an overlapping `oneOf` need no machinery
@@ -23,12 +23,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any, Final, TypeAlias, TypeVar, cast
 
-from decodekit.constraints.json_schema.document.drafts import Draft, JsonValue, keyword
+from decodekit.constraints.json_schema.document.drafts import JsonValue, SchemaDraft, keyword
 from decodekit.constraints.json_schema.document.loader import Library, Location
 from decodekit.constraints.json_schema.strings import patterns, text
 from decodekit.constraints.json_schema.strings.formats import Formats
+from decodekit.constraints.json_schema.values.kept import kept
 from decodekit.constraints.json_schema.values.shape import (
     EVERYTHING,
     FALSE,
@@ -39,12 +41,13 @@ from decodekit.constraints.json_schema.values.shape import (
     Goal,
     Literal,
     ObjectSpec,
-    Part,
+    Properties,
     Sense,
     Shape,
     conjunction,
     limited,
     single,
+    union,
 )
 from decodekit.constraints.language.node import Node
 from decodekit.errors import ResourceLimitError, UnsupportedSchemaError
@@ -61,6 +64,8 @@ _COMPOUND: Final = frozenset(
     | {"unevaluatedProperties", "unevaluatedItems"}
 )
 
+_COMPOUNDS: Final[Goal] = frozenset({2})
+"""All objects and arrays."""
 _SCALAR_TYPES: Final = ("string", "number", "integer", "boolean", "null")
 _SIMPLE: Final = frozenset({
     "type", "enum", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "minLength",
@@ -101,21 +106,19 @@ class Semantics:
         self.formats = formats
         self.keywords = keywords
         self._involved = keywords.meanings.keys() - _SIMPLE
-        self._locations: list[Location | None] = [None]  # by literal // 2; number 0 admits everything
+        self._locations: list[Location | None] = [None, None]  # by literal // 2
         self._numbers: dict[Location, int] = {}
         self._constants: dict[str, Literal] = {}
-        self._shapes: dict[Literal, Shape] = {0: EVERYTHING, 1: NOTHING}
-        self._evaluated: dict[tuple[Literal, Sense], Shape] = {}
-        self._goals: dict[Goal, Shape] = {TRUE: EVERYTHING, FALSE: NOTHING}
+        self._choices: dict[int, tuple[Goal, ...]] = {}
+        self._shapes: dict[Literal, Shape] = {
+            0: EVERYTHING,
+            1: NOTHING,
+            2: EVERYTHING.only("object", "array"),
+            3: EVERYTHING.without_compounds(),
+        }
         self._in_progress: list[tuple[Literal, bool]] = []
         self._lock = threading.RLock()  # `_in_progress` belongs to one thread at a time
-        self._parts: dict[Location, Part] = {}
-        self._remainders: dict[tuple[Location, EvaluatedKeys], Part] = {}
-        self._scalars: dict[Literal, frozenset[object] | None] = {}
-        self._either: dict[tuple[Goal, ...], Literal] = {}
         self._plainly_empty: dict[tuple[Goal, int], bool] = {}
-        self._compound: int | None = None
-        self._choices: dict[int, tuple[Goal, ...]] = {}
 
     # -- literals and goals
 
@@ -134,7 +137,7 @@ class Semantics:
         return number if is_asserted else number ^ 1
 
     def location(self, literal: Literal) -> Location | None:
-        """The schema of a literal; None for the one without a condition."""
+        """The schema of a literal; None for those that are not written down."""
         return self._locations[literal >> 1]
 
     def goal(self, location: Location, *, is_asserted: bool = True) -> Goal:
@@ -153,7 +156,9 @@ class Semantics:
         if literal is None:
             path = pointer.removeprefix(f"{location.document.uri}#")
             schema = {"const": value}
-            constant = Location(-1, schema, location.document, path, location.base, Draft.DRAFT2020, is_constant=True)
+            constant = Location(
+                -1, schema, location.document, path, location.base, SchemaDraft.DRAFT2020, is_constant=True
+            )
             literal = self._constants[pointer] = self.literal(constant)
         return literal
 
@@ -165,22 +170,18 @@ class Semantics:
         if len(goals) < 2:
             return goals[0] if goals else FALSE
         with self._lock:
-            literal = self._either.get(goals)
-            if literal is None:
-                literal = self._either[goals] = 2 * len(self._locations)
-                self._locations.append(None)
-                self._choices[literal >> 1] = goals
-        return frozenset({literal})
+            return self._new_choice(goals)
+
+    @kept
+    def _new_choice(self, goals: tuple[Goal, ...]) -> Goal:
+        number = len(self._locations)
+        self._locations.append(None)
+        self._choices[number] = goals
+        return frozenset({2 * number})
 
     def compound(self, goal: Goal) -> Goal:
         """The goal of the objects and arrays that satisfy a goal."""
-        with self._lock:
-            if self._compound is None:
-                self._compound = len(self._locations)
-                self._locations.append(None)
-                self._shapes[2 * self._compound] = EVERYTHING.only("object", "array")
-                self._shapes[2 * self._compound + 1] = EVERYTHING.only("null", "boolean", "string", "number")
-        return conjunction(goal, frozenset({2 * self._compound}))
+        return conjunction(goal, _COMPOUNDS)
 
     def is_plain(self, goal: Goal) -> bool:
         """Whether a goal is that of one schema of scalars without combinators: its shape raises no error."""
@@ -197,6 +198,7 @@ class Semantics:
 
     # -- shapes
 
+    @kept
     def shape(self, goal: Goal) -> Shape:
         """The values that satisfy all literals of a goal.
 
@@ -204,11 +206,13 @@ class Semantics:
             UnsupportedSchemaError: a keyword that is not enforced, or a schema that refers to itself in place.
             ResourceLimitError: too many alternatives, too deep.
         """
-        shape = self._goals.get(goal)
-        if shape is None:
-            shape = self.pending(goal)
-            self._goals[goal] = shape = shape if shape.is_settled else self._settled(shape)
-        return shape
+        shape = self.pending(goal)
+        if shape.is_settled:
+            return shape
+        # Every excluded literal is multiplied out, unless it is plainly apart anyway.
+        objects = [new for spec in shape.objects for new in self._settle(spec)]
+        arrays = [new for spec in shape.arrays for new in self._settle(spec)]
+        return replace(shape, objects=limited(objects), arrays=limited(arrays))
 
     def pending(self, goal: Goal) -> Shape:
         """As `shape`, where alternatives may still exclude literals: a part of a larger condition."""
@@ -225,33 +229,20 @@ class Semantics:
             ResourceLimitError: too many alternatives, too deep.
         """
         shape = self._shapes.get(literal)
-        if shape is not None:
-            return shape
-        with self._lock:
-            return self._shape_of(literal)
-
-    def _shape_of(self, literal: Literal) -> Shape:
-        location = self._locations[literal >> 1]
-        if location is None:
-            shape = self._choice(self._choices[literal >> 1], is_asserted=not literal & 1)
-        else:
-            sense = Sense.INVALID if literal & 1 else Sense.VALID
-            shape = self._guarded(literal, location, sense)
-        self._shapes[literal] = shape
+        if shape is None:
+            with self._lock:
+                shape = self._guarded(literal, Sense.INVALID if literal & 1 else Sense.VALID)
+                self._shapes[literal] = shape
         return shape
 
     def read(self, literal: Literal, sense: Sense) -> Shape:
         """The values that an asserted literal stands for in a sense."""
         if sense is Sense.INVALID:
             return self.shape_of(literal ^ 1)
-        location = self.location(literal)
-        if sense is Sense.VALID or location is None or literal & 1:
+        if sense is Sense.VALID or literal & 1 or self.location(literal) is None:
             return self.shape_of(literal)
         with self._lock:
-            shape = self._evaluated.get((literal, sense))
-            if shape is None:
-                shape = self._evaluated[literal, sense] = self._guarded(literal, location, sense)
-        return shape
+            return self._guarded(literal, sense)
 
     def read_below(self, location: Location, *tokens: str | int, sense: Sense) -> Shape:
         """`read` for a sub-schema."""
@@ -259,20 +250,16 @@ class Semantics:
 
     def _choice(self, goals: tuple[Goal, ...], *, is_asserted: bool) -> Shape:
         if is_asserted:
-            result = NOTHING
-            for goal in goals:
-                result = result.join(self.pending(goal))
-            return result
-        result = EVERYTHING
-        for goal in goals:
-            denied = NOTHING
-            for literal in goal:
-                denied = denied.join(self.shape_of(literal ^ 1))
-            result = self.both(result, denied)
-        return result
+            return union(map(self.pending, goals))
+        denied = (union(self.shape_of(literal ^ 1) for literal in goal) for goal in goals)
+        return reduce(self.both, denied, EVERYTHING)
 
-    def _guarded(self, literal: Literal, location: Location, sense: Sense) -> Shape:
+    @kept
+    def _guarded(self, literal: Literal, sense: Sense) -> Shape:
         """Evaluate one literal, unless that is going on already."""
+        location = self.location(literal)
+        if location is None:
+            return self._choice(self._choices[literal >> 1], is_asserted=not literal & 1)
         key = literal, sense.is_evaluated
         if key in self._in_progress:
             raise UnsupportedSchemaError(
@@ -329,10 +316,9 @@ class Semantics:
     def _assertions(self, location: Location) -> Iterator[tuple[str, JsonValue, Meaning]]:
         """The keywords of a schema that say what is valid, with values and meanings; of a group only the first."""
         done = set()
-        for name, value in location.keywords().items():
-            known = keyword(name, location.draft)
+        for name, value in location.assertions():
             meaning = self.keywords.meanings.get(name)
-            if known is None or not known.is_assertion or meaning is None or meaning in done:
+            if meaning is None or meaning in done:
                 continue
             if meaning in self.keywords.groups:
                 done.add(meaning)  # these read their sisters too
@@ -342,20 +328,9 @@ class Semantics:
 
     def have_common_scalar(self, first: Shape, second: Shape) -> bool:
         """Whether a null, boolean, number or string is in both."""
-        if (
-            (first.has_null and second.has_null)
-            or (first.has_true and second.has_true)
-            or (first.has_false and second.has_false)
-            or not text.meet(first.strings, second.strings).is_empty
-        ):
+        if first.words & second.words or not text.meet(first.strings, second.strings).is_empty:
             return True
         return any(not a.meet(b).node().is_empty for a in first.numbers for b in second.numbers)
-
-    def _settled(self, shape: Shape) -> Shape:
-        """Every excluded literal multiplied out, unless it is plainly apart anyway."""
-        objects = [new for spec in shape.objects for new in self._settle(spec)]
-        arrays = [new for spec in shape.arrays for new in self._settle(spec)]
-        return replace(shape, objects=limited(objects), arrays=limited(arrays))
 
     def _settle(self, spec: _Spec) -> tuple[_Spec, ...]:
         if not spec.excluding:
@@ -389,7 +364,6 @@ class Semantics:
         return _largest(following)
 
     def _specs_like(self, spec: _Spec, literal: Literal) -> tuple[_Spec, ...]:
-        """The alternatives of a literal of the same type."""
         shape = self.shape_of(literal)
         return shape.objects if isinstance(spec, ObjectSpec) else shape.arrays
 
@@ -465,12 +439,10 @@ class Semantics:
         return known
 
     def _find_plainly_empty(self, goal: Goal, depth: int) -> bool:
-        exact = [self._exact_constants_of(literal) for literal in goal]
-        if all(listed is not None for listed in exact):  # nothing else is asked
-            admitted = [
-                listed for literal, listed in zip(goal, exact, strict=True) if not literal & 1 and listed is not None
-            ]
-            denied = [listed for literal, listed in zip(goal, exact, strict=True) if literal & 1 and listed is not None]
+        exact = [(literal, listed) for literal in goal if (listed := self._exact_constants_of(literal)) is not None]
+        if len(exact) == len(goal):  # nothing else is asked
+            admitted = [listed for literal, listed in exact if not literal & 1]
+            denied = [listed for literal, listed in exact if literal & 1]
             return bool(admitted) and not frozenset.intersection(*admitted).difference(*denied)
         constants = [found for literal in goal if (found := self._constants_of(literal)) is not None]
         if len(constants) > 1 and not frozenset.intersection(*constants):
@@ -484,36 +456,30 @@ class Semantics:
             or any(not self._is_contradictory(spec, depth - 1) for spec in shape.arrays)
         )
 
+    @kept
     def _constants_of(self, literal: Literal) -> frozenset[object] | None:
         """The scalars of an asserted `const` or `enum`, comparable across types: how branches are told apart mostly."""
-        if literal not in self._scalars:
-            location = self.location(literal)
-            keywords = {} if location is None or literal & 1 else location.keywords()
-            values = [keywords["const"]] if "const" in keywords else keywords.get("enum", [[]])
-            scalars = isinstance(values, list) and not any(isinstance(value, (list, dict)) for value in values)
-            known = location is not None and ("enum" in keywords or keyword("const", location.draft) is not None)
-            self._scalars[literal] = (
-                frozenset((isinstance(value, bool), value) for value in cast("list[object]", values))
-                if scalars and known
-                else None
-            )
-        return self._scalars[literal]
+        location = self.location(literal)
+        if location is None or literal & 1:
+            return None
+        keywords = location.keywords()
+        has_const = "const" in keywords and keyword("const", location.draft) is not None
+        values = [keywords["const"]] if has_const else keywords.get("enum")
+        if not isinstance(values, list) or any(isinstance(value, (list, dict)) for value in values):
+            return None
+        return frozenset((isinstance(value, bool), value) for value in values)
 
     def _exact_constants_of(self, literal: Literal) -> frozenset[object] | None:
         """As `_constants_of`, for a schema that says nothing else; of a denied literal, those of its denial."""
-        location = self.location(literal)
-        if location is None:
+        location, constants = self.location(literal), self._constants_of(literal & ~1)
+        if location is None or constants is None:
             return None
-        says = {name for name in location.keywords() if (known := keyword(name, location.draft)) and known.is_assertion}
-        constants = self._constants_of(literal & ~1)
-        if constants is None or len(says - {"type"}) != 1:
-            return None
-        if "type" in says and not (
-            location.keywords()["type"] == "string"
-            and all(isinstance(value, str) for _, value in cast("Any", constants))
-        ):
-            return None
-        return constants
+        says = dict(location.assertions())
+        type_ = says.pop("type", None)
+        is_of_type = type_ is None or (
+            type_ == "string" and all(isinstance(value, str) for _, value in cast("Any", constants))
+        )
+        return constants if len(says) == 1 and is_of_type else None
 
     def _is_simple(self, literal: Literal) -> bool:
         """Whether the shape of a literal needs no other one that may be in progress."""
@@ -540,7 +506,7 @@ class Semantics:
         arrays = tuple(spec for spec in shape.arrays if not self._is_contradictory(spec))
         if len(objects) == len(shape.objects) and len(arrays) == len(shape.arrays):
             return shape
-        return Shape(shape.has_null, shape.has_true, shape.has_false, shape.strings, shape.numbers, objects, arrays)
+        return Shape(shape.words, shape.strings, shape.numbers, objects, arrays)
 
     def both(self, first: Shape, second: Shape) -> Shape:
         """Intersection, without plainly impossible alternatives."""
@@ -548,31 +514,24 @@ class Semantics:
 
     # -- property and item groups
 
-    def part(self, location: Location) -> Part:
+    @kept
+    def part(self, location: Location) -> Properties:
         """`properties`, `patternProperties` and `additionalProperties` of a schema object."""
-        part = self._parts.get(location)
-        if part is None:
-            keywords = location.keywords()
-            declared = cast("dict[str, JsonValue]", keywords.get("properties", {}))
-            patterned = cast("dict[str, JsonValue]", keywords.get("patternProperties", {}))
-            names = {name: self.below(location, "properties", name) for name in declared}
-            rules = tuple(
-                (self.pattern(location, name, "patternProperties"), self.below(location, "patternProperties", name))
-                for name in patterned
-            )
-            additional = self.below(location, "additionalProperties") if "additionalProperties" in keywords else TRUE
-            part = self._parts[location] = Part(names, rules, additional)
-        return part
+        keywords = cast("dict[str, Any]", location.keywords())
+        names = {name: self.below(location, "properties", name) for name in keywords.get("properties", ())}
+        rules = tuple(
+            (self.pattern(location, name, "patternProperties"), self.below(location, "patternProperties", name))
+            for name in keywords.get("patternProperties", ())
+        )
+        additional = self.below(location, "additionalProperties") if "additionalProperties" in keywords else TRUE
+        return Properties(names, rules, additional)
 
-    def remainder(self, location: Location, evaluated: EvaluatedKeys) -> Part:
+    @kept
+    def remainder(self, location: Location, evaluated: EvaluatedKeys) -> Properties:
         """`unevaluatedProperties` of a schema object behind what was evaluated."""
-        part = self._remainders.get((location, evaluated))
-        if part is None:
-            names = dict.fromkeys(sorted(evaluated.names), TRUE)
-            rules = tuple((pattern, TRUE) for pattern in evaluated.patterns)
-            part = Part(names, rules, self.below(location, "unevaluatedProperties"))
-            self._remainders[location, evaluated] = part
-        return part
+        names = dict.fromkeys(sorted(evaluated.names), TRUE)
+        rules = tuple((pattern, TRUE) for pattern in evaluated.patterns)
+        return Properties(names, rules, self.below(location, "unevaluatedProperties"))
 
     def pattern(self, location: Location, pattern: str, *tokens: str) -> Node:
         """The texts in which a pattern is found."""
@@ -582,14 +541,11 @@ class Semantics:
     def items(self, location: Location) -> ArraySpec:
         """The goals of the items by `prefixItems`, `items` and `additionalItems`, as the draft reads them."""
         keywords = location.keywords()
-        if location.draft >= Draft.DRAFT2020:
-            prefix_key, rest_key = "prefixItems", "items"
-        else:
-            prefix_key, rest_key = "items", "additionalItems"
-            if not isinstance(keywords.get("items"), list):
-                rest = self.below(location, "items") if "items" in keywords else TRUE
-                return ArraySpec(rest=rest)
-        prefix = cast("list[JsonValue]", keywords.get(prefix_key, []))
+        is_2020 = location.draft >= SchemaDraft.DRAFT2020
+        prefix_key, rest_key = ("prefixItems", "items") if is_2020 else ("items", "additionalItems")
+        prefix = keywords.get(prefix_key, [] if is_2020 else None)
+        if not isinstance(prefix, list):
+            prefix, rest_key = [], "items"
         goals = tuple(self.below(location, prefix_key, index) for index in range(len(prefix)))
         return ArraySpec(goals, self.below(location, rest_key) if rest_key in keywords else TRUE)
 

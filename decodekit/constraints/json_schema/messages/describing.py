@@ -8,24 +8,31 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any, Final
 
-from decodekit.constraints.json_schema.document.drafts import JsonValue, keyword
+from decodekit.constraints.json_schema.document.drafts import JsonValue
 from decodekit.constraints.json_schema.document.loader import Location, show
 from decodekit.constraints.json_schema.document.pointers import innermost, pointer
 from decodekit.constraints.json_schema.frames.arrays import SOME_TEXT
-from decodekit.constraints.json_schema.frames.frames import ArrayFrame, ObjectFrame, SchemaNetwork
+from decodekit.constraints.json_schema.frames.frames import (
+    OPEN_STRING,
+    ArrayFrame,
+    ObjectFrame,
+    SchemaNetwork,
+    ValueFrame,
+)
 from decodekit.constraints.json_schema.meaning.keywords import MEANINGS
 from decodekit.constraints.json_schema.meaning.semantics import Semantics
 from decodekit.constraints.json_schema.strings import formats, text
 from decodekit.constraints.json_schema.values import numbers, scalars
 from decodekit.constraints.json_schema.values.numbers import NumberSpec
-from decodekit.constraints.json_schema.values.shape import EVERYTHING, Goal, Sense, Shape, conjunction
+from decodekit.constraints.json_schema.values.shape import EVERYTHING, WORDS, Goal, Sense, Shape, conjunction
 from decodekit.constraints.language import ir
 from decodekit.constraints.language.node import Node
 from decodekit.constraints.language.wording import listed
+from decodekit.constraints.network import Call, Frame, Move, Read
 from decodekit.errors import ConstraintError
 
 _MAX_FACTS: Final = 200
@@ -36,6 +43,28 @@ _OF_SCALARS: Final = (
     "type", "enum", "const", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "minLength",
     "maxLength", "pattern", "format", "anyOf", "oneOf", "not", "if",
 )  # fmt: skip
+
+
+def expected(frame: Frame, move: Move) -> tuple[str, ...]:
+    """What a move of a frame begins; see `Frame.expected`."""
+    if isinstance(frame, ValueFrame):
+        return value_words(frame.network, frame.goal)
+    if isinstance(frame, ObjectFrame):  # the keys, but for the comma before one
+        is_key = frame.place == "key" or (frame.place == "open" and isinstance(move, Call))
+        return _key_words(frame) if is_key else ()
+    assert isinstance(frame, ArrayFrame)  # the items that are told apart here; others say it themselves
+    is_told = isinstance(move, Read) or (isinstance(move, Call) and move.callee is OPEN_STRING)
+    return _item_words(frame) if is_told and frame.place in ("next", "text") else ()
+
+
+def objection(frame: Frame, data: bytes, start: int, stop: int) -> str | None:
+    """Why a text cannot go on; see `Frame.objection`."""
+    if isinstance(frame, ValueFrame):
+        return _value_objection(frame.network, frame.goal, data, start, stop)
+    if isinstance(frame, ObjectFrame):
+        return _object_objection(frame, data, start, stop)
+    assert isinstance(frame, ArrayFrame)
+    return _array_objection(frame, data, start, stop)
 
 
 # -- values
@@ -49,14 +78,14 @@ def value_words(network: SchemaNetwork, goal: Goal) -> tuple[str, ...]:
     except ConstraintError:
         return ()
     facts = list(_facts(semantics, goal))
-    listed_values = _enumerated(network, facts, shape)
-    if listed_values:
-        return listed_values
-    branches = _branch_words(network, goal, facts)
-    return branches or _words_of_shape(shape, facts, semantics)
+    return (
+        _enumerated(network, facts, shape)
+        or _branch_words(network, goal, facts)
+        or _words_of_shape(shape, facts, semantics)
+    )
 
 
-def value_objection(network: SchemaNetwork, goal: Goal, data: bytes, start: int, stop: int) -> str | None:
+def _value_objection(network: SchemaNetwork, goal: Goal, data: bytes, start: int, stop: int) -> str | None:
     """Which keywords keep a value from going on; None if it is no JSON anyway, or if no keyword alone does."""
     if (objection := _exponent_objection(network, goal, data, start, stop)) is not None:
         return objection
@@ -103,39 +132,31 @@ def _facts(semantics: Semantics, goal: Goal) -> Iterator[tuple[Location, str, An
         if location in seen or len(seen) > _MAX_FACTS:
             continue
         seen.add(location)
-        for name, value in location.keywords().items():
-            known = keyword(name, location.draft)
-            if known is None or not known.is_assertion:
-                continue
+        for name, value in location.assertions():
             if name == "$ref":
-                agenda.append(semantics.library.resolve(location, value))  # type: ignore[arg-type]
+                agenda.append(semantics.library.resolve(location, value))
             elif name == "allOf":
-                agenda += [semantics.library.child(location, name, index) for index in range(len(value))]  # type: ignore[arg-type]
+                agenda += [semantics.library.child(location, name, index) for index in range(len(value))]
             else:
                 yield location, name, value
 
 
 def _enumerated(network: SchemaNetwork, facts: list[tuple[Location, str, Any]], shape: Shape) -> tuple[str, ...]:
     """The values of an enum or a const that the other keywords leave."""
+    semantics = network.semantics
+
+    def is_excluded(location: Location, entry: JsonValue, path: tuple[str | int, ...]) -> bool:
+        """Whether a constant is plainly none of the scalars of a shape."""
+        constant = semantics.shape(frozenset({semantics.constant(location, entry, *path)}))
+        return not (constant.objects or constant.arrays) and not semantics.have_common_scalar(shape, constant)
+
     for location, name, value in facts:
-        if name not in ("enum", "const"):
-            continue
-        entries: list[JsonValue] = value if name == "enum" else [value]
-        prefix: tuple[str | int, ...] = () if location.is_constant else (name,)
-        left = []
-        for index, entry in enumerate(entries):
-            path = (*prefix, index) if name == "enum" else prefix
-            literal = network.semantics.constant(location, entry, *path)
-            if len(entries) == 1 or not _excludes(network, shape, literal):
-                left.append(show(entry))
-        return tuple(left)
+        if name == "const" or (name == "enum" and len(value) == 1):
+            return (show(value if name == "const" else value[0]),)
+        if name == "enum":
+            entries = enumerate(value)
+            return tuple(show(entry) for n, entry in entries if not is_excluded(location, entry, ("enum", n)))
     return ()
-
-
-def _excludes(network: SchemaNetwork, shape: Shape, literal: int) -> bool:
-    """Whether a constant is plainly none of the scalars of a shape."""
-    constant = network.semantics.shape(frozenset({literal}))
-    return not (constant.objects or constant.arrays) and not network.semantics.have_common_scalar(shape, constant)
 
 
 def _branch_words(network: SchemaNetwork, goal: Goal, facts: list[tuple[Location, str, Any]]) -> tuple[str, ...]:
@@ -160,9 +181,7 @@ def _branch_words(network: SchemaNetwork, goal: Goal, facts: list[tuple[Location
 def _words_of_shape(shape: Shape, facts: list[tuple[Location, str, Any]], semantics: Semantics) -> tuple[str, ...]:
     if shape == EVERYTHING:
         return ("any JSON value",)
-    words = ["null"] if shape.has_null else []
-    words += ["true"] if shape.has_true else []
-    words += ["false"] if shape.has_false else []
+    words = [word for word in WORDS if word in shape.words]
     if not shape.strings.is_empty:
         words.append(_string_words(facts, semantics))
     words += dict.fromkeys(_number_words(spec) for spec in shape.numbers if not spec.node().is_empty)
@@ -254,8 +273,7 @@ def _container(before: bytes, kind: str) -> str:
 # -- objects
 
 
-def key_words(frame: ObjectFrame) -> tuple[str, ...]:
-    """The keys that may come next."""
+def _key_words(frame: ObjectFrame) -> tuple[str, ...]:
     plan, state = frame.plan, frame.state
     names = [json.dumps(name, ensure_ascii=False) for name in _permitted(frame)]
     others = plan.is_free(state) or any(True for _ in plan.others(state))
@@ -266,8 +284,7 @@ def key_words(frame: ObjectFrame) -> tuple[str, ...]:
     return tuple(words)
 
 
-def object_objection(frame: ObjectFrame, data: bytes, start: int, stop: int) -> str | None:
-    """Why an object cannot end, go on, or have a key."""
+def _object_objection(frame: ObjectFrame, data: bytes, start: int, stop: int) -> str | None:
     if frame.place == "key":
         return _key_objection(frame, data, start, stop)
     plan, state = frame.plan, frame.state
@@ -283,11 +300,9 @@ def object_objection(frame: ObjectFrame, data: bytes, start: int, stop: int) -> 
 
 
 def _missing(frame: ObjectFrame) -> str:
-    """What an object lacks to be complete."""
     plan, state = frame.plan, frame.state
-    gone: Callable[[int], bool] = (lambda n: n < state.seen) if plan.in_order else (lambda n: bool(state.seen >> n & 1))
-    names = [json.dumps(plan.names[number], ensure_ascii=False) for number in plan.required if not gone(number)]
-    if names:
+    left = [plan.names[number] for number in plan.required if not state.seen >> number & 1]
+    if names := [json.dumps(name, ensure_ascii=False) for name in left]:
         return f"{', '.join(names)} (required)"
     least = plan.spec.min_properties - state.count
     if least > 0:
@@ -296,7 +311,6 @@ def _missing(frame: ObjectFrame) -> str:
 
 
 def _key_objection(frame: ObjectFrame, data: bytes, start: int, stop: int) -> str | None:
-    """Why a key that is written out is refused."""
     found = _LEXEME.match(b'"' + data[start:])
     quoted = b"" if found is None else found[0]
     key = text.text_of(quoted[1:-1]) if len(quoted) > 1 and quoted.endswith(b'"') else None
@@ -316,18 +330,15 @@ def _key_objection(frame: ObjectFrame, data: bytes, start: int, stop: int) -> st
         return f"no key {shown} may stand here{meant}"
     if not plan.is_inhabited(plan.goal(number)):
         return f"no value fits the key {shown}"
-    if not plan.in_order:
-        return f"the key {shown} is there already" if state.seen >> number & 1 else None
-    if number < state.seen:
-        return f'the key {shown} is there already, or comes too late (order="declared")'
+    if state.seen >> number & 1:
+        return f"the key {shown} is there already" + (', or comes too late (order="declared")' if plan.in_order else "")
     first = _required_first(frame)
     return None if first is None else f'{first} comes before {shown} (required, order="declared")'
 
 
 def _required_first(frame: ObjectFrame) -> str | None:
-    """The required name that has to come before others."""
     plan, state = frame.plan, frame.state
-    left = [number for number in plan.required if number >= state.seen] if plan.in_order else []
+    left = [number for number in plan.required if plan.in_order and not state.seen >> number & 1]
     return json.dumps(plan.names[left[0]], ensure_ascii=False) if left else None
 
 
@@ -341,8 +352,7 @@ def _permitted(frame: ObjectFrame) -> list[str]:
 # -- arrays
 
 
-def array_objection(frame: ArrayFrame, data: bytes, start: int, stop: int) -> str | None:
-    """Why an array cannot end, go on, or have an item."""
+def _array_objection(frame: ArrayFrame, data: bytes, start: int, stop: int) -> str | None:
     plan, state = frame.plan, frame.state
     subject = _container(data[:start], "array")
     refused = data[stop : stop + 1]
@@ -369,7 +379,6 @@ def array_objection(frame: ArrayFrame, data: bytes, start: int, stop: int) -> st
 
 
 def _missing_items(frame: ArrayFrame) -> str:
-    """What an array lacks to be complete."""
     plan, state = frame.plan, frame.state
     least = plan.spec.min_items - state.num_items
     if least > 0:
@@ -381,7 +390,7 @@ def _missing_items(frame: ArrayFrame) -> str:
     return "two equal items"
 
 
-def item_words(frame: ArrayFrame) -> tuple[str, ...]:
+def _item_words(frame: ArrayFrame) -> tuple[str, ...]:
     """What the next item may be, where it has to differ from those before."""
     items = frame.plan.items(frame.state, frame.network.is_inhabited)
     words = dict.fromkeys(word for item in items for word in value_words(frame.network, item.goal))

@@ -8,16 +8,18 @@ itself.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
-from decodekit.constraints.json_schema.document.drafts import is_number, keyword
+from decodekit.constraints.json_schema.document.drafts import is_number
 from decodekit.constraints.json_schema.document.loader import Location, show
 from decodekit.constraints.json_schema.frames.arrays import ArrayPlan
 from decodekit.constraints.json_schema.frames.frames import SchemaNetwork
 from decodekit.constraints.json_schema.meaning.keywords import EVALUATING, UNEVALUATED
 from decodekit.constraints.json_schema.values import scalars
-from decodekit.constraints.json_schema.values.shape import FALSE, TRUE, Goal, Part, conjunction
+from decodekit.constraints.json_schema.values.kept import kept
+from decodekit.constraints.json_schema.values.shape import FALSE, TRUE, Goal, Properties, conjunction
 from decodekit.errors import ConstraintError, UnsatisfiableError
 
 MAX_GOALS: Final = 5_000
@@ -69,8 +71,6 @@ class Reasons:
         self._network = network
         self._semantics = network.semantics
         self._most_goals = network.emptiness.num_known + MAX_GOALS
-        self._parts: dict[Location, list[Condition]] = {}
-        self._steps: dict[Location, tuple[str, Goal] | None] = {}
 
     def of(self, place: Location) -> str:
         """The reason of a schema that no value fits."""
@@ -104,15 +104,13 @@ class Reasons:
 
     # -- what contradicts itself
 
+    @kept
     def parts(self, place: Location) -> list[Condition]:
         """The least conditions of a schema that no value fits together, in document order.
 
         None can be left out but those that another one reads, such as `properties` beside `additionalProperties`.
         """
-        known = self._parts.get(place)
-        if known is None:
-            known = self._parts[place] = self._least(place, _all_parts(place))
-        return known
+        return self._least(place, _all_parts(place))
 
     def _least(self, place: Location, parts: list[Condition]) -> list[Condition]:
         """What is left of some conditions when all that can go have gone; halves go first, as lists may be long."""
@@ -183,7 +181,7 @@ class Reasons:
         if not (names <= _OF_OBJECTS and len(required) == 1):
             return None
         part, name = self._semantics.part(place), required[0]
-        if part.goal(name) != FALSE or Part(part.names, part.patterns).goal(name) != TRUE:
+        if part.goal(name) != FALSE or Properties(part.names, part.patterns).goal(name) != TRUE:
             return None
         return f"the required property {show(name)} is not declared, and additionalProperties is false"
 
@@ -204,21 +202,20 @@ class Reasons:
 
     # -- what a schema needs
 
+    @kept
     def _needed(self, place: Location) -> tuple[str, Goal] | None:
         """A part that every value of a schema has, and that no value fits; if that alone is the reason."""
-        if place not in self._steps:
-            try:
-                self._steps[place] = None if place.value is False else self._find_needed(place)
-            except ConstraintError:
-                self._steps[place] = None
-        return self._steps[place]
+        try:
+            return None if place.value is False else self._find_needed(place)
+        except ConstraintError:
+            return None
 
     def _find_needed(self, place: Location) -> tuple[str, Goal] | None:
         parts, semantics, library = self.parts(place), self._semantics, self._network.library
         keywords = _keywords(place)
         names = {part.keyword for part in parts} - {"type"}
         if len(parts) == 1:
-            (name, detail) = parts[0]
+            name, detail = parts[0]
             if name == "allOf" and detail is not None:
                 return f"allOf/{detail}", semantics.below(place, "allOf", detail)
             if name == "$ref":
@@ -278,15 +275,14 @@ def _keywords(place: Location) -> dict[str, Any]:
 def _all_parts(place: Location) -> list[Condition]:
     """The conditions of a schema, in document order."""
     keywords = _keywords(place)
-    names = [name for name in keywords if (known := keyword(name, place.draft)) is not None and known.is_assertion]
     parts: list[Condition] = []
-    for name in names:
-        details: list[str | int] = []
+    for name, value in place.assertions():
+        details: Iterable[str | int] = ()
         if name == "required":
-            details = list(dict.fromkeys(keywords[name]))
-        elif name == "allOf" and not UNEVALUATED.keys() & keywords.keys():
-            details = list(range(len(keywords[name])))
-        parts += [Condition(name, detail) for detail in details] if details else [Condition(name)]
+            details = dict.fromkeys(value)
+        elif name == "allOf" and UNEVALUATED.keys().isdisjoint(keywords):
+            details = range(len(value))
+        parts += [Condition(name, detail) for detail in details] or [Condition(name)]
     return parts
 
 

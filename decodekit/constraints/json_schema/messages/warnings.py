@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from decodekit.constraints.json_schema.document.drafts import KEYWORDS, Draft, Inner, Keyword, keyword
+from decodekit.constraints.json_schema.document.drafts import KEYWORDS, Inner, SchemaDraft, keyword
 from decodekit.constraints.json_schema.document.loader import Location, show
 from decodekit.constraints.json_schema.document.support import Finding
 from decodekit.constraints.json_schema.strings import formats
@@ -44,7 +44,7 @@ def _messages(name: str, location: Location, mode: Formats) -> Iterator[str]:
         if not name.startswith("x-") and _OPENAPI.get(name) != "":
             yield _unknown(name, location.draft)
     elif known.is_assertion and name not in location.keywords():
-        if "$ref" in location.keywords() and location.draft <= Draft.DRAFT7:
+        if "$ref" in location.keywords() and location.draft <= SchemaDraft.DRAFT7:
             yield f'"{name}" is ignored beside "$ref" up to draft 7'
         else:
             yield f'"{name}" is ignored: the meta-schema leaves its vocabulary out'
@@ -56,33 +56,25 @@ def _messages(name: str, location: Location, mode: Formats) -> Iterator[str]:
             yield f'the format {show(format)} is an annotation; JsonSchema(..., format="assert") enforces it'
 
 
-def _unknown(name: str, draft: Draft) -> str:
+def _unknown(name: str, draft: SchemaDraft) -> str:
     """What a name is that `draft` does not have as a keyword."""
     reading = next((reading for reading in KEYWORDS.get(name, ()) if not reading.is_former), None)
     if reading is None and name in _OPENAPI:
         said = f'"{name}" is a keyword of OpenAPI, in {draft.label} it is an annotation'
         return f"{said}; {draft.label} has {_OPENAPI[name]}"
     if reading is None:
-        near = difflib.get_close_matches(name, _names(draft), n=1, cutoff=0.8)
+        names = [other for other in KEYWORDS if (known := keyword(other, draft)) and not known.is_former]
+        near = difflib.get_close_matches(name, sorted(names), n=1, cutoff=0.8)
         meant = f'; did you mean "{near[0]}"?' if near else ""
         return f"{show(name)} is no keyword of {draft.label}: it is an annotation{meant}"
     instead = reading.before if draft < reading.first else reading.after
-    said = f'"{name}" is a keyword {_drafts(reading, draft)}, in {draft.label} it is an annotation'
+    drafts = f"since {reading.first.label}" if draft < reading.first else f"up to {reading.last.label}"
+    if reading.first == reading.last < max(SchemaDraft):
+        drafts = f"of {reading.first.label}"
+    said = f'"{name}" is a keyword {drafts}, in {draft.label} it is an annotation'
     if reading.place is Inner.MAP and not reading.is_assertion:
         said += ", and references into it are followed all the same"
     return said + (f"; {draft.label} has {instead}" if instead else "")
-
-
-def _drafts(reading: Keyword, draft: Draft) -> str:
-    """The drafts of a keyword, as seen from one that does not have it."""
-    if reading.first == reading.last < max(Draft):
-        return f"of {reading.first.label}"
-    return f"since {reading.first.label}" if draft < reading.first else f"up to {reading.last.label}"
-
-
-def _names(draft: Draft) -> list[str]:
-    """The keywords of a draft."""
-    return sorted(name for name in KEYWORDS if (known := keyword(name, draft)) and not known.is_former)
 
 
 def _listed(places: list[str]) -> str:

@@ -108,11 +108,9 @@ def _state(conditions: list[tuple[Node, bool]]) -> _State | None:
             excluded.add(node)
     if len(belongs) > 1:
         belongs.discard(text.BODY)
-    return (
-        None
-        if not belongs.isdisjoint(excluded) or ir.EMPTY in belongs
-        else (frozenset(belongs), frozenset(excluded - {ir.EMPTY}))
-    )
+    if ir.EMPTY in belongs or not belongs.isdisjoint(excluded):
+        return None
+    return frozenset(belongs), frozenset(excluded - {ir.EMPTY})
 
 
 def _is_universal(node: Node) -> bool:
@@ -134,11 +132,10 @@ def _following(state: _State) -> set[_State]:
 
 def _followed(state: _State) -> dict[_Targets, int]:
     """What follows each condition of a state, in its order, with the number of the characters that lead there."""
-    pieces: list[_Piece] | None = None
-    for node in state[0]:
-        ways = row(node)
-        pieces = [(low, high, (target,)) for low, high, target in ways] if pieces is None else _met(pieces, ways)
-    assert pieces is not None  # some language is always asked for
+    first, *others = state[0]  # some language is always asked for
+    pieces: list[_Piece] = [(low, high, (target,)) for low, high, target in row(first)]
+    for node in others:
+        pieces = [piece for piece in _marked(pieces, row(node)) if piece[2][-1] is not None]
     for node in state[1]:
         pieces = _marked(pieces, row(node))
     found: dict[_Targets, int] = {}
@@ -153,20 +150,6 @@ def _after(state: _State, targets: _Targets) -> _State | None:
     """The state where each condition is what follows it."""
     num_asked = len(state[0])
     return _state([(node, index < num_asked) for index, node in enumerate(targets) if node is not None])
-
-
-def _met(pieces: list[_Piece], ways: Row) -> list[_Piece]:
-    """The characters of both."""
-    found = []
-    index = 0
-    for low, high, targets in pieces:
-        while index < len(ways) and ways[index][1] < low:
-            index += 1
-        at = index
-        while at < len(ways) and ways[at][0] <= high:
-            found.append((max(low, ways[at][0]), min(high, ways[at][1]), (*targets, ways[at][2])))
-            at += 1
-    return found
 
 
 def _marked(pieces: list[_Piece], ways: Row) -> list[_Piece]:
@@ -299,12 +282,11 @@ def _learn_way(end: _Step, length: int) -> None:
     global _inhabited
     if len(_text_lengths) > MAX_REMEMBERED:
         _text_lengths.clear()
-    step = end
-    _text_lengths[step.state] = length - step.length
-    while step.before is not None:
-        step = step.before
-        _text_lengths[step.state] = length - step.length
-    _inhabited = (step.state, *_inhabited)[:_MAX_COMPARED]
+    steps = [end]
+    while (before := steps[-1].before) is not None:
+        steps.append(before)
+    _text_lengths.update((step.state, length - step.length) for step in steps)
+    _inhabited = (steps[-1].state, *_inhabited)[:_MAX_COMPARED]
 
 
 def _search(start: _State, least: int, most: int | None, work: _Work) -> bool:
@@ -364,27 +346,37 @@ _MAX_LENGTH: Final = 2_000  # a language with longer texts only is taken to be l
 def num_texts(body: Node, limit: int) -> int:
     """The number of texts in a body language, or `limit` if there are at least so many.
 
-    Counts one spelling of each text, level by level: the number of ways into each state after k bytes.
+    Counts level by level: the number of ways into each state after k characters.
+
+    Raises:
+        ResourceLimitError: as `is_empty`.
     """
-    counted = _num_spelled(body, limit)
-    if counted is not None:
-        return counted
-    total = 0
-    frontier = {ir.both(body, text.ONE_SPELLING): 1}
-    for _ in range(_MAX_LENGTH):
-        following: dict[Node, int] = {}
-        for node, num_ways in frontier.items():
-            if node.is_nullable:
+    start, least, most = _start(trust(body))
+    if start is None:
+        return 0
+    total = length = 0
+    work = _Work(least)
+    frontier = {start: 1} if _has_word(start, least, most, work) else {}
+    while frontier and total + sum(frontier.values()) < limit:  # each of these ways goes on to a text of its own
+        if length >= _MAX_LENGTH:
+            return limit
+        following: dict[_State, int] = {}
+        length += 1
+        least_left, most_left = max(0, least - length), None if most is None else most - length
+        for state, num_ways in frontier.items():
+            if length > least and _is_end(state):
                 total += num_ways
-            for mask, target in node.transitions():
-                if not target.is_empty:
-                    if target is node:  # round and round: without end
-                        return limit
-                    following[target] = following.get(target, 0) + num_ways * mask.bit_count()
-        if total >= limit or not following:
-            return min(total, limit)
+            if most_left is not None and most_left < 0:
+                continue
+            work.look(state)
+            for targets, num_characters in _followed(state).items():
+                after = _after(state, targets)
+                if after == state and most is None:  # round and round, before a text: without end
+                    return limit
+                if after is not None and (after in following or _has_word(after, least_left, most_left, work)):
+                    following[after] = following.get(after, 0) + num_ways * num_characters
         frontier = following
-    return limit
+    return min(limit, total + sum(frontier.values()))
 
 
 def texts(body: Node, limit: int) -> tuple[str, ...] | None:
@@ -404,44 +396,3 @@ def texts(body: Node, limit: int) -> tuple[str, ...] | None:
             if not target.is_empty:
                 stack += [(spelled + bytes((byte,)), target) for byte in range(256) if mask >> byte & 1]
     return tuple(found)
-
-
-def _num_spelled(node: Node, limit: int) -> int | None:
-    """The number of texts of a body language, or `limit` if there are at least so many; None as `is_empty`.
-
-    Counts level by level: the number of ways into each state after k characters.
-
-    Raises:
-        ResourceLimitError: as `is_empty`.
-    """
-    if not is_spelled(node):
-        return None
-    start, least, most = _start(node)
-    if start is None:
-        return 0
-    if not start[0]:
-        return None
-    total = length = 0
-    work = _Work(least)
-    frontier = {start: 1} if _has_word(start, least, most, work) else {}
-    while frontier and total + sum(frontier.values()) < limit:  # each of these ways goes on to a text of its own
-        following: dict[_State, int] = {}
-        least_left = max(0, least - length - 1)
-        most_left = None if most is None else most - length - 1
-        for state, num_ways in frontier.items():
-            if length >= least and _is_end(state):
-                total += num_ways
-            if most_left is not None and most_left < 0:
-                continue
-            work.look(state)
-            for targets, num_characters in _followed(state).items():
-                after = _after(state, targets)
-                if after == state and most is None:  # round and round, before a text: without end
-                    return limit
-                if after is not None and (after in following or _has_word(after, least_left, most_left, work)):
-                    following[after] = following.get(after, 0) + num_ways * num_characters
-        frontier = following
-        length += 1
-        if length > _MAX_LENGTH:
-            return limit  # a language with longer texts only is taken to be large
-    return min(limit, total + sum(frontier.values()))

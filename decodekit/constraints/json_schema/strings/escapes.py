@@ -14,9 +14,10 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Final, Literal, TypeAlias
 
+from decodekit.constraints.json_schema.strings import text
 from decodekit.constraints.language import ir
 from decodekit.constraints.language.node import Block, ByteMask, Node, Transitions
-from decodekit.constraints.language.registry import Narrowed
+from decodekit.constraints.language.registry import Narrowed, register
 
 Escapes: TypeAlias = Literal["any", "needed"]
 
@@ -136,3 +137,12 @@ class Sparing(Narrowed):
 def spelled(node: Node, escapes: Escapes) -> Node:
     """A lexeme of JSON, with the escapes that are wanted."""
     return node if escapes == "any" or node is ir.EMPTY else Sparing(node)
+
+
+# The lexical languages that nearly every JSON text passes through, whatever its schema: their walks are kept on disk.
+# They are the states inside of a string that is free or only must not be empty, with any escapes and with the needed
+# ones alone; a maximum length beyond the longest token makes no difference to a walk. Outside of strings few bytes may
+# follow, so no walks are needed there.
+for _name, _body in (("json-string", text.BODY), ("json-string-not-empty", text.length(1, None))):
+    register(_name, ir.concat(_body, text.QUOTE))
+    register(f"{_name}-spared", spelled(ir.concat(_body, text.QUOTE), "needed"))

@@ -23,8 +23,8 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Final, Literal, TypeAlias
 
-from decodekit.constraints.json_schema.strings import character_derivatives, hostnames, regex_format, text
-from decodekit.constraints.json_schema.strings.patterns import full_language
+from decodekit.constraints.json_schema.strings import character_derivatives, hostnames, text
+from decodekit.constraints.json_schema.strings.patterns import full_language, is_pattern
 from decodekit.constraints.language import ir
 from decodekit.constraints.language.node import Node
 from decodekit.errors import UnsupportedSchemaError
@@ -199,7 +199,7 @@ GUARDED: Final[dict[str, Callable[[str], bool]]] = {
     "hostname": hostnames.is_valid,
     "idn-hostname": hostnames.is_valid,
     "idn-email": lambda value: _is_mail(value),
-    "regex": regex_format.is_pattern,
+    "regex": is_pattern,
 }
 """The formats of which `language` has more texts than are valid, with what decides about a text of it."""
 

@@ -1,14 +1,32 @@
-"""Regular expressions inside JSON strings: ECMA-262 patterns, over all spellings of each character."""
+r"""Regular expressions inside JSON strings: ECMA-262 patterns, over all spellings of each character.
+
+Whether a text is such a pattern (the format ``regex``) is asked when the text is whole. Groups nest, names and numbers
+refer to each other, and counts and ranges are ordered, so the patterns are no regular language, and a part of them as a
+mask forbids what people write. So the mask admits every text, and a guard asks the parser of `pattern` (see
+`guarding`). Not accepted are patterns that it refuses by name, such as escapes of letters that mean nothing and Unicode
+properties that are no general category; and two groups of one name.
+"""
 
 from __future__ import annotations
+
+import re
+from typing import Final
 
 from decodekit.constraints.json_schema.strings import character_search, text
 from decodekit.constraints.language import node
 from decodekit.constraints.language.node import Node
 from decodekit.constraints.regex import regex
+from decodekit.constraints.regex.syntax import parse
 from decodekit.errors import ConstraintError
 
 node.deciders.append(character_search.is_empty)
+
+_PIECE: Final = re.compile(
+    r"\[(?:\\.|[^\]\\])*\]|\\k<(?P<name>[^>]*)>|\\(?P<number>[1-9][0-9]*)|\\."
+    r"|\(\?<(?![=!])(?P<named>[^>]*)>|(?P<group>\((?!\?))|.",
+    re.DOTALL,
+)
+_ANY_ATOM: Final = "(?:)"
 
 
 def search_language(pattern: str, *, at: str) -> Node:
@@ -29,3 +47,25 @@ def search_language(pattern: str, *, at: str) -> Node:
 def full_language(pattern: str) -> Node:
     """The texts that `pattern` matches as a whole; for patterns of our own."""
     return regex.full_match(pattern, "ecma", encode=text.encode)
+
+
+def is_pattern(written: str) -> bool:
+    """Whether a text is a pattern, with references only to groups that it has."""
+    pieces = list(_PIECE.finditer(written))
+    names = [piece["named"] for piece in pieces if piece["named"] is not None]
+    num_groups = len(names) + sum(piece["group"] is not None for piece in pieces)
+    if len(set(names)) < len(names):
+        return False
+    plain = ""
+    for piece in pieces:
+        name, number = piece["name"], piece["number"]
+        is_reference = name is not None or number is not None
+        if is_reference and (name not in names if number is None else int(number) > num_groups):
+            return False
+        # The parser makes automata and so knows no back-references. Any atom stands for one.
+        plain += _ANY_ATOM if is_reference else piece[0]
+    try:
+        parse(plain, "ecma")
+    except ConstraintError:
+        return False
+    return True

@@ -22,7 +22,7 @@ import json
 from bisect import bisect_right
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import lru_cache
-from typing import Final, Protocol
+from typing import Final, TypeAlias
 
 from decodekit.constraints.language import ir, utf8
 from decodekit.constraints.language.blocks import MAX_BYTES, Block
@@ -181,15 +181,7 @@ def is_text(value: str) -> bool:
 
 def to_body(value: str) -> bytes:
     """One spelling of a text."""
-    parts = []
-    for character in value:
-        if character in '"\\':
-            parts.append("\\" + character)
-        elif character < " ":
-            parts.append(f"\\u{ord(character):04x}")
-        else:
-            parts.append(character)
-    return "".join(parts).encode()
+    return json.dumps(value, ensure_ascii=False)[1:-1].encode()
 
 
 def text_of(body: bytes) -> str | None:
@@ -216,33 +208,13 @@ def matches(body: Node, value: str) -> bool:
 
 def word_list(body: Node) -> tuple[str, ...] | None:
     """The texts of a body language that was made as a list of them, ascending; None if it was made otherwise."""
-    if (
-        isinstance(body, _Words)
-        and not (body.depth or body.begun)
-        and body.selection is EVERY_WORD
-        and body.table.end is None
-    ):
+    if isinstance(body, _Words) and body.is_list and body.table.end is None:
         return tuple(dict.fromkeys(body.table.words[body.start : body.stop]))
     return None
 
 
-class Selection(Protocol):
-    """Which words of a `WordTable` are permitted; hashable by value."""
-
-    def has_any(self, start: int, stop: int) -> bool:
-        """Whether a word with index `start` <= i < `stop` is permitted."""
-        ...
-
-
-class Everything:
-    """The selection of all words."""
-
-    def has_any(self, start: int, stop: int) -> bool:
-        """Whether there is a word at all."""
-        return start < stop
-
-
-EVERY_WORD: Final = Everything()
+Selection: TypeAlias = bytes | None
+"""Which words of a `WordTable` are permitted, one byte each, 1 if it is; None for all."""
 
 
 class WordTable:
@@ -271,11 +243,10 @@ class WordTable:
         self.is_basic = characters.isascii() or max(characters) <= "\uffff"
         """Whether all characters lie in the basic multilingual plane."""
 
-    def node(self, selection: Selection = EVERY_WORD) -> Node:
+    def node(self, selection: Selection = None) -> Node:
         """The language of the permitted words, each followed by its end."""
-        if not selection.has_any(0, len(self.words)):
-            return ir.EMPTY
-        return _Words(self, 0, len(self.words), 0, selection)
+        node = _Words(self, 0, len(self.words), 0, selection)
+        return node if node.has_any(0, len(self.words)) else ir.EMPTY
 
     def block(self) -> Block | None:
         """The states of all words at once; None if there are too many, or some need an escape or a surrogate pair."""
@@ -293,7 +264,7 @@ class WordTable:
 
         def resolve(low: int, high: int, depth: int) -> Node:
             start = low + (len(spelled[low]) == depth)
-            return _Words(self, start, high, len(spelled[low][:depth].decode()), EVERY_WORD, "\\")
+            return _Words(self, start, high, len(spelled[low][:depth].decode()), None, "\\")
 
         return Block(spelled, ends, open_edge, resolve)
 
@@ -325,6 +296,15 @@ class _Words(Node):
     def label_range(self) -> tuple[int, int] | None:  # type: ignore[override]
         return (self.start, self.stop) if self.table.are_labelled else None
 
+    @property
+    def is_list(self) -> bool:
+        """Whether it holds whole words of the table, one beside the other."""
+        return not (self.depth or self.begun) and self.selection is None
+
+    def has_any(self, start: int, stop: int) -> bool:
+        """Whether a word with index `start` <= i < `stop` is permitted."""
+        return start < stop if self.selection is None else self.selection.find(1, start, stop) >= 0
+
     def _key(self) -> tuple[object, ...]:
         return (id(self.table), self.start, self.stop, self.depth, self.selection, self.begun)
 
@@ -340,7 +320,7 @@ class _Words(Node):
         for index in range(self.start, self.stop):
             if len(words[index]) > self.depth:
                 return
-            if self.selection.has_any(index, index + 1):
+            if self.has_any(index, index + 1):
                 yield ir.EPSILON if end is None else end(index)
 
     def _children(self) -> Iterator[tuple[str, _Words]]:
@@ -351,11 +331,10 @@ class _Words(Node):
             index += 1
         while index < self.stop:
             character = words[index][depth]
-            if words[self.stop - 1][depth] == character:
-                after = self.stop
-            else:
-                after = bisect_right(words, character, index, self.stop, key=lambda word: word[depth])
-            if self.selection.has_any(index, after):
+            after = self.stop
+            if words[after - 1][depth] != character:
+                after = bisect_right(words, character, index, after, key=lambda word: word[depth])
+            if self.has_any(index, after):
                 yield character, _Words(self.table, index, after, depth + 1, self.selection)
             index = after
 
@@ -370,8 +349,7 @@ class _Words(Node):
 
     def block(self) -> Block | None:
         """As in `Node`."""
-        is_whole = not self.begun and self.depth == 0 and self.selection is EVERY_WORD
-        return self.table.block() if is_whole else None
+        return self.table.block() if self.is_list else None
 
     def forget(self) -> None:
         """As in `Node`."""

@@ -51,8 +51,6 @@ class Instance:
 
 @dataclass(eq=False, slots=True)
 class _Open:
-    """An array or object that is being read."""
-
     bracket: bytes
     start: int = 0
     values: list[Instance] = field(default_factory=list)

@@ -41,6 +41,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 from functools import cached_property, lru_cache, partial
+from operator import itemgetter
 from typing import Final
 
 from decodekit.constraints.json_schema.strings.text import WordTable
@@ -86,13 +87,12 @@ def read(text: str) -> Fraction:
         OverflowError: it has more than `_MANY_POWERS` digits before the point, by its exponent.
     """
     number = Decimal(text)
-    has_exponent = "e" in text.lower()
-    if has_exponent and number.adjusted() < _MIN_EXPONENT:
-        return Fraction(0)
-    if has_exponent and number.adjusted() > _MANY_POWERS:
+    if "e" not in text.lower():
+        return Fraction(number)
+    if number.adjusted() > _MANY_POWERS:
         raise OverflowError(f"{text:.40} is too large")
-    value = Fraction(number)
-    return Fraction(0) if has_exponent and abs(value) < SMALLEST else value
+    value = Fraction(number) if number.adjusted() >= _MIN_EXPONENT else Fraction(0)
+    return value if abs(value) >= SMALLEST else Fraction(0)
 
 
 def objection(text: str) -> str | None:
@@ -179,14 +179,11 @@ def _natural(digits: str, is_above: bool) -> Node:
 
 def _fraction(digits: str, is_above: bool, *, strict: bool) -> Node:
     """What may stand after equal digits before the point for a number beyond ``x.digits``, or at it unless `strict`."""
-    if not digits and not is_above:
-        return ir.EMPTY if strict else _NO_FRACTION
     if not digits:
-        return _SOME_FRACTION if strict else _FRACTION
-    if is_above:
-        node = _SOME_NONZERO if strict else _DIGITS
-    else:
-        node = ir.EMPTY if strict else _ZEROS
+        beyond, at_least = (_SOME_FRACTION, _FRACTION) if is_above else (ir.EMPTY, _NO_FRACTION)
+        return beyond if strict else at_least
+    beyond, at_least = (_SOME_NONZERO, _DIGITS) if is_above else (ir.EMPTY, _ZEROS)
+    node = beyond if strict else at_least
     for index in range(len(digits) - 1, -1, -1):
         same = ir.concat(ir.literal(digits[index].encode()), node)
         node = ir.choice(ir.concat(_digits(digits[index], is_above), _DIGITS), same)
@@ -297,12 +294,14 @@ def _magnitude(bound: Fraction, is_above: bool, *, strict: bool) -> Node:
         ir.concat(_digits(first, is_above, 1), _FRACTION),
         ir.concat(ir.literal(first.encode()), _fraction(rest, is_above, strict=strict)),
     )
+    if exponent == _MAX_EXPONENT:
+        mantissa = ir.both(mantissa, _LARGE_MANTISSA)
     return ir.choice(
         ir.concat(_natural(whole, is_above), _FRACTION),
         ir.concat(ir.literal(whole.encode()), _fraction(fraction, is_above, strict=strict)),
         ir.EMPTY if is_above else _ZERO,
         ir.concat(_NONZERO, _FRACTION, _exponents(exponent, is_above)),
-        _scaled(mantissa, exponent),
+        ir.concat(mantissa, _exponent_equal(exponent)),
         _LARGE if (exponent < _MAX_EXPONENT if is_above else exponent > _MAX_EXPONENT) else ir.EMPTY,
     )
 
@@ -316,13 +315,6 @@ def _scientific_parts(value: Fraction) -> tuple[int, str, str]:
         digits = fraction.lstrip("0")
         exponent = len(digits) - len(fraction) - 1
     return exponent, digits[0], digits[1:].rstrip("0")
-
-
-def _scaled(mantissa: Node, exponent: int) -> Node:
-    """Numbers with this exponent."""
-    if exponent == _MAX_EXPONENT:
-        mantissa = ir.both(mantissa, _LARGE_MANTISSA)
-    return ir.concat(mantissa, _exponent_equal(exponent))
 
 
 @lru_cache(maxsize=2048)
@@ -339,8 +331,7 @@ def _beyond(bound: Fraction, is_above: bool, strict: bool) -> Node:
 
 def _values(values: Iterable[Fraction]) -> Node:
     """Exactly these numbers, in every comparable spelling."""
-    entries = [entry for value in values for entry in _spellings(value)]
-    entries.sort(key=lambda entry: entry[0])
+    entries = sorted((entry for value in values for entry in _spellings(value)), key=itemgetter(0))
     table = WordTable([word for word, _ in entries], lambda index: entries[index][1](), _spell_ascii)
     return table.node()
 
@@ -348,20 +339,18 @@ def _values(values: Iterable[Fraction]) -> Node:
 @lru_cache(maxsize=100_000)  # as many as a schema may list, which is asked again for every one that is left out
 def _spellings(value: Fraction) -> tuple[tuple[str, Callable[[], Node]], ...]:
     """The digits of a number in its spellings, and what may follow them."""
-    entries: list[tuple[str, Callable[[], Node]]] = []
     whole, fraction = _split(abs(value))
-    for sign in ("", "-") if value == 0 else ("-",) if value < 0 else ("",):
-        fixed = f"{sign}{whole}.{fraction}" if fraction else f"{sign}{whole}"
-        entries.append((fixed, partial(_more_zeros, fraction)))
-        if value == 0:
-            entries.append((fixed, partial(ir.concat, _NO_FRACTION, _ANY_EXPONENT)))
-            continue
-        exponent, first, rest = _scientific_parts(abs(value))
-        if exponent < _MIN_EXPONENT or abs(value) > LARGEST:
-            continue
-        mantissa = f"{sign}{first}.{rest}" if rest else f"{sign}{first}"
-        entries.append((mantissa, partial(_more_zeros, rest, exponent)))
-    return tuple(entries)
+    fixed = f"{whole}.{fraction}" if fraction else whole
+    zeros = partial(_more_zeros, fraction)
+    if value == 0:
+        ends = (zeros, partial(ir.concat, _NO_FRACTION, _ANY_EXPONENT))
+        return tuple((f"{sign}{fixed}", end) for sign in ("", "-") for end in ends)
+    sign = "-" if value < 0 else ""
+    exponent, first, rest = _scientific_parts(abs(value))
+    if exponent < _MIN_EXPONENT or abs(value) > LARGEST:
+        return ((f"{sign}{fixed}", zeros),)
+    mantissa = f"{first}.{rest}" if rest else first
+    return ((f"{sign}{fixed}", zeros), (f"{sign}{mantissa}", partial(_more_zeros, rest, exponent)))
 
 
 def _more_zeros(fraction: str, exponent: int | None = None) -> Node:
@@ -401,20 +390,18 @@ class NumberSpec:
 
     def meet(self, other: NumberSpec) -> NumberSpec:
         """The numbers of both."""
-        low, low_strict = self.low, self.low_strict
-        if other.low is not None and (low is None or (other.low, other.low_strict) > (low, low_strict)):
-            low, low_strict = other.low, other.low_strict
-        high, high_strict = self.high, self.high_strict
-        if other.high is not None and (high is None or (other.high, not other.high_strict) < (high, not high_strict)):
-            high, high_strict = other.high, other.high_strict
-        values = self.values
-        if other.values is not None:
-            values = other.values if values is None else values & other.values
+        lows = [(spec.low, spec.low_strict) for spec in (self, other) if spec.low is not None]
+        highs = [(spec.high, not spec.high_strict) for spec in (self, other) if spec.high is not None]
+        low, low_strict = max(lows, default=(None, False))
+        high, is_high_in = min(highs, default=(None, True))
+        values = other.values if self.values is None else self.values
+        if self.values is not None and other.values is not None:
+            values = self.values & other.values
         return NumberSpec(
             low,
             low_strict,
             high,
-            high_strict,
+            not is_high_in,
             _least_common_multiple(self.step, other.step),
             self.is_integer or other.is_integer,
             self.is_plain or other.is_plain,
@@ -469,8 +456,8 @@ class NumberSpec:
 
     def _is_outside(self, value: Fraction) -> bool:
         return (
-            (self.low is not None and (value < self.low or (self.low_strict and value == self.low)))
-            or (self.high is not None and (value > self.high or (self.high_strict and value == self.high)))
+            (self.low is not None and (value <= self.low if self.low_strict else value < self.low))
+            or (self.high is not None and (value >= self.high if self.high_strict else value > self.high))
             or (self.step is not None and (value / self.step).denominator != 1)
             or ((self.is_integer or self.is_plain) and value.denominator != 1)
         )
@@ -501,9 +488,8 @@ def _language(spec: NumberSpec) -> Node:
             parts.append(_beyond(spec.low, True, spec.low_strict))
         if spec.high is not None:
             parts.append(_beyond(spec.high, False, spec.high_strict))
-        if any(
-            bound is not None and sum(map(len, _split(abs(bound)))) > _MANY_DIGITS for bound in (spec.low, spec.high)
-        ):
+        bounds = [bound for bound in (spec.low, spec.high) if bound is not None]
+        if any(sum(map(len, _split(abs(bound)))) > _MANY_DIGITS for bound in bounds):
             parts.append(_COMPARABLE)
         parts += (
             _NOT_INTEGER if step == 1 else ir.both(_signed(_FIXED), ir.complement(NumberSpec(step=step).node()))
@@ -518,41 +504,29 @@ def _language(spec: NumberSpec) -> Node:
 
 def not_integer(*, is_plain: bool) -> NumberSpec:
     """The numbers that ``"type": "integer"`` refuses; `is_plain` as in draft 4."""
-    if not is_plain:
-        return not_multiple(Fraction(1))
-    return NumberSpec(languages=frozenset({ir.both(ANY_NUMBER, ir.complement(_PLAIN_INTEGER))}))
-
-
-def not_multiple(step: Fraction) -> NumberSpec:
-    """The numbers that are no multiple of `step`."""
-    return NumberSpec(no_multiples=frozenset({step}))
-
-
-def not_values(values: frozenset[Fraction]) -> NumberSpec:
-    """All numbers but these."""
-    return NumberSpec(no_values=values)
+    if is_plain:
+        return NumberSpec(languages=frozenset({ir.both(ANY_NUMBER, ir.complement(_PLAIN_INTEGER))}))
+    return NumberSpec(no_multiples=frozenset({Fraction(1)}))
 
 
 def members(spec: NumberSpec, limit: int) -> frozenset[Fraction] | None:
     """The numbers of a set if there are at most `limit`, else None."""
     if spec.node().is_empty:
         return frozenset()
+    step = spec.whole_step
+    candidates: Iterable[Fraction]
     if spec.values is not None:
-        candidates: Iterable[Fraction] = (value for value in spec.values if spec.admits(value))
+        candidates = filter(spec.admits, spec.values)
+    elif spec.low is None or spec.high is None or (step is None and spec.low != spec.high):
+        return None  # no language of ours leaves finitely many of infinitely many numbers
+    elif step is None:
+        candidates = (spec.low,)
     else:
-        if spec.low is None or spec.high is None:
-            return None  # no language of ours leaves finitely many of infinitely many numbers
-        step = spec.whole_step
-        if step is None:
-            if spec.low != spec.high:
-                return None
-            candidates = (spec.low,)
-        else:
-            first, last = math.ceil(spec.low / step), math.floor(spec.high / step)
-            has_gaps = spec.languages or spec.no_multiples or spec.no_values
-            if last - first - 1 > (_MAX_CANDIDATES if has_gaps else limit):
-                return None
-            candidates = (value for n in range(first, last + 1) if spec.admits(value := n * step))
+        first, last = math.ceil(spec.low / step), math.floor(spec.high / step)
+        has_gaps = spec.languages or spec.no_multiples or spec.no_values
+        if last - first - 1 > (_MAX_CANDIDATES if has_gaps else limit):
+            return None
+        candidates = (value for n in range(first, last + 1) if spec.admits(value := n * step))
     found = set()
     for value in candidates:
         if not spec.languages or not ir.both(spec.node(), _values((value,))).is_empty:
@@ -589,19 +563,11 @@ def _multiples(spec: NumberSpec) -> Node:
     high = None if spec.high is None else math.floor(spec.high * scale)
     if high is not None and spec.high_strict and high == (spec.high or 0) * scale:
         high -= 1
-    factors = []
-    for other in spec.no_multiples:
-        common = _least_common_multiple(step, other)
-        assert common is not None
-        factors.append(int(common / step))
-    # All that the states of one language have in common.
-    out = (
-        tuple(sorted(factors)),
-        frozenset(int(value * scale) for value in spec.no_values if (value / step).denominator == 1),
-    )
-    positive = _magnitudes(modulus, places, max(low or 0, 0), high, *out)
-    least = max(-high if high is not None else 0, 0)
-    negative = _magnitudes(modulus, places, least, None if low is None else -low, out[0], frozenset(-x for x in out[1]))
+    factors = tuple(sorted((other / step).numerator for other in spec.no_multiples))  # of their common multiples
+    out = frozenset(int(value * scale) for value in spec.no_values if (value / step).denominator == 1)
+    positive = _magnitudes(modulus, places, max(low or 0, 0), high, factors, out)
+    least, most = max(-high if high is not None else 0, 0), None if low is None else -low
+    negative = _magnitudes(modulus, places, least, most, factors, frozenset(-value for value in out))
     return ir.choice(positive, ir.concat(_MINUS, negative))
 
 
@@ -648,17 +614,16 @@ class _Progression:
         first = max(first, self.low)
         if self.high is not None:
             last = min(last, self.high)
-        n = -(-first // self.modulus)
-        while n * self.modulus <= last:
-            if n * self.modulus not in self.out and all(n % factor for factor in self.factors):
-                return True
-            n += 1
-        return False
+        return any(
+            n * self.modulus not in self.out and all(n % factor for factor in self.factors)
+            for n in range(-(-first // self.modulus), last // self.modulus + 1)
+        )
 
 
 _progression = lru_cache(maxsize=4096)(_Progression)  # one object for equal ones
 
 
+@dataclass(frozen=True, slots=True, repr=False)
 class _Multiples(Node):
     """The unsigned numbers of a progression; derived when asked for.
 
@@ -666,28 +631,13 @@ class _Multiples(Node):
     them is arithmetic on an interval and no search. Far up and without an upper bound, only the remainder counts.
     """
 
-    __slots__ = ("num_read", "phase", "progression", "value")
+    progression: _Progression
+    phase: str  # start, zero, whole, point, fraction
+    value: int
+    num_read: int  # digits after the point, at most `places`
 
     can_be_empty = False
     is_labelled = False
-
-    def __init__(self, progression: _Progression, phase: str, value: int, num_read: int):
-        is_open = phase == "whole" and progression.high is None
-        if is_open and value * 10**progression.places >= progression.is_periodic_from:
-            progression = progression.periodic
-            value %= progression.period
-        self.progression = progression
-        self.phase, self.value = phase, value  # phase: start, zero, whole, point, fraction
-        self.num_read = num_read  # digits after the point, at most `places`
-
-    def _key(self) -> tuple[Hashable, ...]:
-        return (self.progression, self.phase, self.value, self.num_read)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Multiples) and self._key() == other._key()
-
-    def __hash__(self) -> int:
-        return hash(self._key())
 
     def is_alive(self) -> bool:
         """Whether the number can be completed."""
@@ -716,18 +666,13 @@ class _Multiples(Node):
         return (None,) if self.progression.has_one(value, value) else ()
 
     def transitions(self) -> Transitions:
-        rows = []
-        for digit in range(10):
-            after = self._after(digit)
-            if after is not None and after.is_alive():
-                rows.append((1 << (48 + digit), after))
+        ways = [(48 + digit, self._after(digit)) for digit in range(10)]
         if self.phase in ("zero", "whole"):
-            after = self._with("point", self.value, 0)
-            if after.is_alive():
-                rows.append((1 << ord("."), after))
+            ways.append((ord("."), self._with("point", self.value, 0)))
         by_target: dict[Node, int] = {}
-        for mask, target in rows:
-            by_target[target] = by_target.get(target, 0) | mask
+        for byte, target in ways:
+            if target is not None and target.is_alive():
+                by_target[target] = by_target.get(target, 0) | 1 << byte
         return tuple((mask, target) for target, mask in by_target.items())
 
     def _after(self, digit: int) -> _Multiples | None:
@@ -742,7 +687,11 @@ class _Multiples(Node):
         return None if digit else self._with("fraction", self.value, self.num_read)  # zeros do not change the value
 
     def _with(self, phase: str, value: int, num_read: int) -> _Multiples:
-        return _Multiples(self.progression, phase, value, num_read)
+        those = self.progression
+        if phase == "whole" and those.high is None and value * 10**those.places >= those.is_periodic_from:
+            those = those.periodic
+            value %= those.period
+        return _Multiples(those, phase, value, num_read)
 
     def __repr__(self) -> str:
         those = self.progression

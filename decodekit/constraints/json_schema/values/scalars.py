@@ -15,7 +15,7 @@ from typing import Final, TypeAlias
 from decodekit.constraints.json_schema.strings import character_search, text
 from decodekit.constraints.json_schema.values import numbers
 from decodekit.constraints.json_schema.values.numbers import NumberSpec
-from decodekit.constraints.json_schema.values.shape import Shape
+from decodekit.constraints.json_schema.values.shape import WORDS, Shape
 from decodekit.constraints.language import ir
 from decodekit.constraints.language.node import Node
 
@@ -24,7 +24,6 @@ Scalar: TypeAlias = tuple[str, str | Fraction]
 
 _MAX_LISTED: Final = 100  # the numbers of a range that are listed one by one
 _MAX_WORDS: Final = 10_000  # of a list of words that are listed without those that are gone
-_WORDS: Final = ("null", "true", "false")
 
 
 def read(lexeme: bytes) -> Scalar:
@@ -33,13 +32,13 @@ def read(lexeme: bytes) -> Scalar:
     if lexeme.startswith(b'"'):
         return "string", json.loads(lexeme)
     written = lexeme.decode()
-    return ("word", written) if written in _WORDS else ("number", numbers.read(written))
+    return ("word", written) if written in WORDS else ("number", numbers.read(written))
 
 
 def language(shape: Shape, *, without: Iterable[Scalar] = ()) -> Node:
     """The texts of the scalars of a shape but some; of numbers that are compared, the spellings that can be."""
     taken = frozenset(without)
-    parts = [ir.literal(word.encode()) for word in _words(shape) if ("word", word) not in taken]
+    parts = [ir.literal(word.encode()) for word in WORDS if word in shape.words and ("word", word) not in taken]
     strings = shape.strings
     if not strings.is_empty:
         used = {value for kind, value in taken if kind == "string" and isinstance(value, str)}
@@ -63,7 +62,7 @@ def _without(spec: NumberSpec, refused: frozenset[Fraction]) -> Node:
     values = numbers.members(spec, _MAX_LISTED + len(refused)) if not spec.languages else spec.values
     if values is not None:  # what is left is a list, and a list needs no complement
         return replace(spec, values=values - refused).node()
-    return spec.meet(numbers.not_values(refused)).node()
+    return spec.meet(NumberSpec(no_values=refused)).node()
 
 
 def language_of(scalar: Scalar) -> Node:
@@ -80,12 +79,12 @@ def belongs(scalar: Scalar, shape: Shape) -> bool:
     if isinstance(value, Fraction):
         one = NumberSpec(values=frozenset({value}))
         return any(not spec.meet(one).node().is_empty for spec in shape.numbers)
-    return text.matches(shape.strings, value) if kind == "string" else value in _words(shape)
+    return text.matches(shape.strings, value) if kind == "string" else value in shape.words
 
 
 def members(shape: Shape, limit: int) -> frozenset[Scalar] | None:
     """The scalars of a shape if there are at most `limit`, else None."""
-    found: set[Scalar] = {("word", word) for word in _words(shape)}
+    found: set[Scalar] = {("word", word) for word in shape.words}
     for spec in shape.numbers:
         values = numbers.members(spec, limit)
         if values is None:
@@ -97,8 +96,3 @@ def members(shape: Shape, limit: int) -> frozenset[Scalar] | None:
             return None
         found.update(("string", value) for value in texts)
     return frozenset(found) if len(found) <= limit else None
-
-
-def _words(shape: Shape) -> tuple[str, ...]:
-    flags = (shape.has_null, shape.has_true, shape.has_false)
-    return tuple(word for word, is_member in zip(_WORDS, flags, strict=True) if is_member)

@@ -9,9 +9,9 @@ text reaches them; that is what lets schemas recurse, and a large one start at o
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, reduce
 from typing import Final, TypeAlias, TypeVar
 
 from decodekit.constraints.json_schema.strings import text
@@ -52,6 +52,7 @@ class Sense(enum.Enum):
 TRUE: Final[Goal] = frozenset()
 FALSE: Final[Goal] = frozenset({1})  # location 0 admits everything; its denial admits nothing
 
+WORDS: Final[tuple[str, ...]] = ("null", "true", "false")
 MAX_ALTERNATIVES: Final = 512
 """Bound on the specs of one type in a shape."""
 
@@ -74,7 +75,7 @@ def denial(goal: Goal) -> Goal:
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class Properties:
     """`properties`, `patternProperties` and `additionalProperties` of one schema object, which know each other.
 
     Compared by identity: a part belongs to one schema.
@@ -107,9 +108,9 @@ class Part:
 
 
 @lru_cache(maxsize=16_384)
-def single(name: str, goal: Goal) -> Part:
+def single(name: str, goal: Goal) -> Properties:
     """What is asked of one property alone; the same part for the same goal, so that equal conditions are seen to be."""
-    return Part({name: goal})
+    return Properties({name: goal})
 
 
 @dataclass(frozen=True)
@@ -187,7 +188,7 @@ class ObjectSpec:
         excluding: literals that do not hold, still to be multiplied out (`Semantics.shape` does it).
     """
 
-    parts: tuple[Part, ...] = ()
+    parts: tuple[Properties, ...] = ()
     required: tuple[str, ...] = ()
     min_properties: int = 0
     max_properties: int | None = None
@@ -356,13 +357,11 @@ class Shape:
     """A set of JSON values.
 
     Attributes:
-        has_null, has_true, has_false: whether these values belong to it.
+        words: those of `WORDS` that belong to it.
         strings: body language. `numbers`, `objects`, `arrays`: alternatives.
     """
 
-    has_null: bool = False
-    has_true: bool = False
-    has_false: bool = False
+    words: frozenset[str] = frozenset()
     strings: Node = ir.EMPTY
     numbers: tuple[NumberSpec, ...] = ()
     objects: tuple[ObjectSpec, ...] = ()
@@ -371,18 +370,14 @@ class Shape:
     @property
     def has_scalar(self) -> bool:
         """Whether a null, boolean, string or number is in it."""
-        if self.has_null or self.has_true or self.has_false or not self.strings.is_empty:
-            return True
-        return any(not spec.node().is_empty for spec in self.numbers)
+        return bool(self.words or not self.strings.is_empty) or any(not spec.node().is_empty for spec in self.numbers)
 
     def meet(self, other: Shape) -> Shape:
         """The values of both."""
         if self is EVERYTHING or other is EVERYTHING:
             return other if self is EVERYTHING else self
         return Shape(
-            self.has_null and other.has_null,
-            self.has_true and other.has_true,
-            self.has_false and other.has_false,
+            self.words & other.words,
             text.meet(self.strings, other.strings),
             _both(self.numbers, other.numbers, NO_CONDITION),
             _both(self.objects, other.objects, ANY_OBJECT),
@@ -393,9 +388,7 @@ class Shape:
         """The values of either."""
         strings = text.BODY if text.BODY in (self.strings, other.strings) else ir.choice(self.strings, other.strings)
         return Shape(
-            self.has_null or other.has_null,
-            self.has_true or other.has_true,
-            self.has_false or other.has_false,
+            self.words | other.words,
             strings,
             _unique([*self.numbers, *other.numbers], NO_CONDITION),
             _unique(_present_or_absent([*self.objects, *other.objects]), ANY_OBJECT),
@@ -426,11 +419,8 @@ class Shape:
         if not self.has_evaluated:
             return self
         objects = _unique([replace(spec, evaluated=_NO_KEYS) for spec in self.objects], ANY_OBJECT)
-        return replace(
-            self,
-            objects=objects,
-            arrays=_unique([replace(spec, evaluated=_NO_ITEMS) for spec in self.arrays], ANY_ARRAY),
-        )
+        arrays = _unique([replace(spec, evaluated=_NO_ITEMS) for spec in self.arrays], ANY_ARRAY)
+        return replace(self, objects=objects, arrays=arrays)
 
     def without_compounds(self) -> Shape:
         """The scalars among the values."""
@@ -439,9 +429,7 @@ class Shape:
     def only(self, *types: str) -> Shape:
         """The values of these types (JSON Schema's names, "number" for every number)."""
         return Shape(
-            self.has_null and "null" in types,
-            self.has_true and "boolean" in types,
-            self.has_false and "boolean" in types,
+            frozenset(word for word in self.words if (word if word == "null" else "boolean") in types),
             self.strings if "string" in types else ir.EMPTY,
             self.numbers if "number" in types else (),
             self.objects if "object" in types else (),
@@ -449,10 +437,15 @@ class Shape:
         )
 
 
-EVERYTHING: Final = Shape(True, True, True, text.BODY, (NO_CONDITION,), (ANY_OBJECT,), (ANY_ARRAY,))
+EVERYTHING: Final = Shape(frozenset(WORDS), text.BODY, (NO_CONDITION,), (ANY_OBJECT,), (ANY_ARRAY,))
 """All JSON values."""
 NOTHING: Final = Shape()
 """No value."""
+
+
+def union(shapes: Iterable[Shape]) -> Shape:
+    """The values of any of some shapes."""
+    return reduce(Shape.join, shapes, NOTHING)
 
 
 def restrict(
@@ -462,7 +455,7 @@ def restrict(
     arrays: tuple[ArraySpec, ...] = EVERYTHING.arrays,
 ) -> Shape:
     """All values except that one type is limited: a keyword says nothing about the other types."""
-    return Shape(True, True, True, strings, numbers, objects, arrays)
+    return Shape(EVERYTHING.words, strings, numbers, objects, arrays)
 
 
 def _both(first: tuple[_S, ...], second: tuple[_S, ...], anything: _S) -> tuple[_S, ...]:
@@ -489,27 +482,21 @@ def _present_or_absent(specs: list[ObjectSpec]) -> list[ObjectSpec]:
         return specs
     joined, found = [], set()
     for spec in specs:
-        if len(spec.required) == 1 and spec.required[0] in absent and len(spec.parts) == 1:
-            name, part = spec.required[0], spec.parts[0]
-            if spec == ObjectSpec((part,), (name,)) and part is single(name, part.names.get(name, TRUE)):
-                joined.append(ObjectSpec((part,)))
-                found.add(name)
-                continue
-        joined.append(spec)
+        name = spec.required[0] if len(spec.required) == len(spec.parts) == 1 else None
+        if name in absent and spec == ObjectSpec((single(name, spec.parts[0].names.get(name, TRUE)),), (name,)):
+            joined.append(ObjectSpec(spec.parts))
+            found.add(name)
+        else:
+            joined.append(spec)
     return [spec for spec in joined if _absent_name(spec) not in found]
 
 
 def _absent_name(spec: ObjectSpec) -> str | None:
     """The name if all that a spec asks is that a property does not occur."""
-    if len(spec.parts) == 1 and len(spec.parts[0].names) == 1 and not spec.required:
-        part = spec.parts[0]
-        (name,) = part.names
-        if part is single(name, FALSE) and spec == ObjectSpec((part,)):
-            return name
-    return None
+    name = next(iter(spec.parts[0].names), None) if len(spec.parts) == 1 else None
+    return None if name is None or spec != without(name) else name
 
 
-_Spec = TypeVar("_Spec", ObjectSpec, ArraySpec)
 _S = TypeVar("_S", NumberSpec, ObjectSpec, ArraySpec)
 
 
