@@ -11,9 +11,12 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable
-from typing import Final
+from typing import Final, TypeVar
 
 from decodekit.errors import OptionError
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 DEFAULT_LIMIT: Final = 1 << 30
 
@@ -80,6 +83,19 @@ def make_room() -> None:
             release()
             if has_room():
                 return
+
+
+class Memo(dict[K, V]):
+    """What a function gives for each key: made when it is asked for first, and kept."""
+
+    __slots__ = ("_make",)
+
+    def __init__(self, make: Callable[[K], V]) -> None:
+        self._make = make
+
+    def __missing__(self, key: K) -> V:
+        value = self[key] = self._make(key)
+        return value
 
 
 class Account:

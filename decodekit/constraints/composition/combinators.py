@@ -9,7 +9,7 @@ from typing import Any, TypeAlias, cast
 from decodekit.constraints.composition.composed import Composed, Special, checked_text, expression_of, part_of
 from decodekit.constraints.composition.free_text import endings_before, free_text
 from decodekit.constraints.constraint import Constraint
-from decodekit.constraints.grammar.rules import Alternatives, Expression, Repeated, Sequence, Terminal
+from decodekit.constraints.grammar.rules import Alternatives, Concatenated, Expression, Repeated, Terminal
 from decodekit.constraints.language.ir import literal
 from decodekit.errors import InvalidConstraintError
 
@@ -38,7 +38,7 @@ class Concat(Composed):
 
     def expression(self) -> Expression:
         """A sequence."""
-        return Sequence(tuple(map(expression_of, self.parts)))
+        return Concatenated(tuple(map(expression_of, self.parts)))
 
     def value(self, parts: object) -> tuple[object, ...]:
         """The values of the parts that are not fixed."""
@@ -105,11 +105,11 @@ class Many(Composed):
     def expression(self) -> Expression:
         """One item and then pairs of a separator and an item, or nothing."""
         if self.max == 0:
-            return Sequence(())
+            return Concatenated(())
         item = expression_of(self.item)
-        pair = Sequence((expression_of(self.separator), item))
+        pair = Concatenated((expression_of(self.separator), item))
         pairs = rounds(pair, self.min - 1 if self.min else 0, None if self.max is None else self.max - 1)
-        return Repeated(Sequence((item, pairs)), int(self.min > 0), 1)
+        return Repeated(Concatenated((item, pairs)), int(self.min > 0), 1)
 
     def value(self, parts: object) -> list[object]:
         """The values of the items."""
@@ -135,7 +135,7 @@ class Optional(Composed):
 
     def expression(self) -> Expression:
         """Alternatives: the empty text of an item that has one is the item's."""
-        return Alternatives((expression_of(self.item), Sequence(())))
+        return Alternatives((expression_of(self.item), Concatenated(())))
 
     def value(self, parts: object) -> object:
         """The value of the item, or None."""
@@ -195,7 +195,7 @@ class Text(Composed):
             return Terminal(free_text(self.excludes, (), self.min_chars, self.max_chars), "text")
         words = (self.until, *self.excludes)
         before = free_text(words, endings_before(self.until, words), self.min_chars, self.max_chars)
-        return Sequence((Terminal(before, "text"), Terminal(literal(self.until.encode()))))
+        return Concatenated((Terminal(before, "text"), Terminal(literal(self.until.encode()))))
 
     def value(self, parts: object) -> str:
         """The text."""
@@ -225,4 +225,4 @@ def _parts(owner: str, values: tuple[object, ...]) -> tuple[Part, ...]:
 
 def rounds(item: Expression, min: int, max: int | None) -> Expression:
     """The item `min` to `max` times; its value is a list in any case."""
-    return Sequence(()) if max == 0 else Repeated(item, min, max)
+    return Concatenated(()) if max == 0 else Repeated(item, min, max)

@@ -22,10 +22,10 @@ from decodekit.constraints.engine.recogniser import Recogniser
 from decodekit.constraints.explain.special_names import positions
 from decodekit.constraints.grammar.rules import (
     Alternatives,
+    Concatenated,
     Expression,
     Inline,
     Repeated,
-    Sequence,
     SpecialToken,
     Terminal,
     special_tokens_of,
@@ -185,7 +185,7 @@ class Split:
             item, then = todo.item, todo.then
             if isinstance(item, _Close):
                 agenda.append((position, then, (trace, item)))
-            elif isinstance(item, Sequence):
+            elif isinstance(item, Concatenated):
                 then = self._before(_Close("sequence", len(item.items)), then, item)
                 for part in reversed(item.items):
                     then = self._before(part, then)

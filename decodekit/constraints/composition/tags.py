@@ -9,7 +9,7 @@ from typing import Any, Final, cast
 from decodekit.constraints.composition.combinators import Part, check_bounds, rounds
 from decodekit.constraints.composition.composed import Composed, Special, checked_text, expression_of, part_of
 from decodekit.constraints.composition.free_text import endings_before, free_text
-from decodekit.constraints.grammar.rules import Alternatives, Expression, Repeated, Sequence, Terminal
+from decodekit.constraints.grammar.rules import Alternatives, Concatenated, Expression, Repeated, Terminal
 from decodekit.constraints.language import ir
 from decodekit.errors import InvalidConstraintError
 
@@ -128,7 +128,7 @@ class Tagged(Composed):
         """Free text and a tag, as often as tags may come; then free text."""
         words = self._words()
         options = tuple(
-            Sequence(
+            Concatenated(
                 (
                     before(name_of(trigger), words),
                     expression_of(trigger),
@@ -138,7 +138,7 @@ class Tagged(Composed):
             for trigger in self._triggers()
         )
         tags = rounds(Alternatives(options), self.min_tags, self.max_tags)
-        return Sequence((tags, Terminal(free_text(words), "text")))
+        return Concatenated((tags, Terminal(free_text(words), "text")))
 
     def value(self, parts: object) -> tuple[str | TagValue, ...]:
         """The pieces in order."""
@@ -231,7 +231,7 @@ class Reasoned(Composed):
     def expression(self) -> Expression:
         """Begin, free text, end, blanks, the value."""
         word = name_of(self.end)
-        return Sequence(
+        return Concatenated(
             (
                 expression_of(self.begin),
                 before(word, [word], self.max_chars),
@@ -260,7 +260,7 @@ def name_of(marker: str | Special) -> str:
 def _rest(tag: Tag, trigger: str | Special) -> Expression:
     """What follows the trigger: the rest of the begin, the content, the end."""
     rest = tag.begin[len(trigger) :] if isinstance(trigger, str) and isinstance(tag.begin, str) else ""
-    return Sequence((expression_of(rest), expression_of(tag.constraint), expression_of(tag.end)))
+    return Concatenated((expression_of(rest), expression_of(tag.constraint), expression_of(tag.end)))
 
 
 def _marker(marker: object, at: str, may_be_empty: bool = True) -> str | Special:

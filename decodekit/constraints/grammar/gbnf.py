@@ -20,6 +20,7 @@ from decodekit.constraints.grammar.rules import (
     SpecialToken,
     Terminal,
     alternatives,
+    reached,
     repeated,
     sequence,
 )
@@ -30,14 +31,8 @@ from decodekit.errors import InvalidConstraintError, ResourceLimitError, Unsuppo
 
 
 def load_rules(source: Source, start: str = "root") -> Rules:
-    """The rules of a grammar, those aside that are not reached from the start.
-
-    Raises:
-        InvalidConstraintError: malformed, a rule that is not there or is defined twice.
-        UnsupportedSchemaError: something that is refused by name.
-        ResourceLimitError: groups are nested deeper than `source.MAX_DEPTH`, or a number is too large.
-    """
-    parser = _Parser(source)
+    """The rules of a grammar, those aside that are not reached from the start. Raises what `Grammar` raises."""
+    parser = _GbnfParser(source)
     parser.grammar()
     for name, at in parser.references.items():
         if name not in parser.rules:
@@ -48,18 +43,7 @@ def load_rules(source: Source, start: str = "root") -> Rules:
             at=source.file,
             hint=nearest(start, parser.rules) or 'start="..." with the name of a rule',
         )
-    return Rules(_reached(parser, start), start)
-
-
-def _reached(parser: _Parser, start: str) -> dict[str, Expression]:
-    reached = {start: parser.rules[start]}
-    agenda = [start]
-    while agenda:
-        for name in parser.uses[agenda.pop()]:
-            if name not in reached:
-                reached[name] = parser.rules[name]
-                agenda.append(name)
-    return reached
+    return Rules({name: parser.rules[name] for name in reached([start], parser.uses.__getitem__)}, start)
 
 
 MAX_QUANTIFIERS: Final = 3
@@ -73,7 +57,7 @@ _HEX_DIGITS: Final = {"x": 2, "u": 4, "U": 8}
 _ESCAPES: Final = {"t": "\t", "r": "\r", "n": "\n", "\\": "\\", '"': '"', "[": "[", "]": "]", "-": "-"}
 
 
-class _Parser:
+class _GbnfParser:
     """Recursive descent over one grammar.
 
     Attributes:

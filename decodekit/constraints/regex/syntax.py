@@ -66,7 +66,7 @@ def parse(pattern: str, flavour: Flavour = "python", flags: str = "") -> Tree:
             f"the pattern has {len(pattern):,} characters, at most {MAX_PATTERN_LENGTH:,} may be",
             hint="several constraints, or a grammar",
         )
-    parser = _Parser(pattern, flavour, _checked(flags, flavour))
+    parser = _PatternParser(pattern, flavour, _checked(flags, flavour))
     tree = parser.alternatives()
     if not parser.is_at_end:
         parser.fail("this ')' closes no group", "\\) for the character itself", 0)
@@ -89,7 +89,7 @@ def _checked(flags: str, flavour: Flavour) -> frozenset[str]:
     return frozenset(flags)
 
 
-class _Parser(EscapeReader):
+class _PatternParser(EscapeReader):
     """Recursive descent over one pattern."""
 
     def __init__(self, pattern: str, flavour: Flavour, flags: frozenset[str]) -> None:

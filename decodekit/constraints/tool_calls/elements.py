@@ -12,7 +12,7 @@ from urllib.parse import quote
 from decodekit.constraints.composition.composed import Composed, expression_of
 from decodekit.constraints.composition.free_text import free_text
 from decodekit.constraints.composition.tags import BLANKS
-from decodekit.constraints.grammar.rules import EMPTY_TEXT, Alternatives, Expression, Inline, Sequence, Terminal
+from decodekit.constraints.grammar.rules import EMPTY_TEXT, Alternatives, Concatenated, Expression, Inline, Terminal
 from decodekit.constraints.json_schema import JsonSchema
 from decodekit.constraints.json_schema.strings.formats import Formats
 from decodekit.constraints.language import ir
@@ -55,9 +55,9 @@ class XmlArguments(Composed):
         items: list[Expression] = []
         for parameter in _parameters(self.tool):
             begin, end = expression_of(f"<parameter={parameter.name}>\n"), expression_of(_END)
-            element = Sequence((begin, parameter.content, end, BLANKS))
+            element = Concatenated((begin, parameter.content, end, BLANKS))
             items.append(element if parameter.is_required else Alternatives((element, EMPTY_TEXT)))
-        return Sequence(tuple(items))
+        return Concatenated(tuple(items))
 
     def value(self, parts: object) -> object:
         """The arguments."""

@@ -16,7 +16,7 @@ from typing import Final, Literal, TypeAlias
 
 from decodekit.constraints.composition.composed import expression_of
 from decodekit.constraints.composition.free_text import free_text
-from decodekit.constraints.grammar.rules import EMPTY_TEXT, Alternatives, Expression, Repeated, Sequence, Terminal
+from decodekit.constraints.grammar.rules import EMPTY_TEXT, Alternatives, Concatenated, Expression, Repeated, Terminal
 from decodekit.constraints.language import ir
 from decodekit.constraints.regex.regex import full_match
 
@@ -97,20 +97,20 @@ class Format:
         return f"it holds {held[0]!r}" if held else None
 
 
-def _row(*items: str | Expression) -> Sequence:
-    return Sequence(tuple(expression_of(item) if isinstance(item, str) else item for item in items))
+def _row(*items: str | Expression) -> Concatenated:
+    return Concatenated(tuple(expression_of(item) if isinstance(item, str) else item for item in items))
 
 
 def _identified(before: Expression, after: Expression) -> Expression:
     """An identifier that may stand here; its text is the second item of the only round."""
-    return Repeated(Sequence((before, _IDENTIFIER, after)), 0, 1)
+    return Repeated(Concatenated((before, _IDENTIFIER, after)), 0, 1)
 
 
-def _key(gap: Expression, name: str) -> Sequence:
+def _key(gap: Expression, name: str) -> Concatenated:
     return _row(gap, ",", gap, json.dumps(name), gap, ":", gap)
 
 
-def _name(gap: Expression) -> Sequence:
+def _name(gap: Expression) -> Concatenated:
     return _row("{", gap, '"name"', gap, ":", gap)
 
 

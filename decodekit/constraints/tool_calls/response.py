@@ -14,9 +14,9 @@ from decodekit.constraints.constraint import Constraint
 from decodekit.constraints.grammar.rules import (
     EMPTY_TEXT,
     Alternatives,
+    Concatenated,
     Expression,
     Inline,
-    Sequence,
     SpecialToken,
 )
 from decodekit.constraints.tool_calls.elements import XmlArguments
@@ -101,7 +101,7 @@ class Tools(Composed):
         if spec.is_alone:
             return Alternatives((calls, spec.free_text()))
         # The first trigger is where the text ends, because no trigger ends as it begins.
-        return Sequence((spec.free_text(), Alternatives((calls, EMPTY_TEXT))))
+        return Concatenated((spec.free_text(), Alternatives((calls, EMPTY_TEXT))))
 
     def value(self, parts: object) -> ToolResponse:
         """The content and the calls."""
@@ -136,7 +136,7 @@ class Tools(Composed):
         spec, spelling = FORMATS[self.format], self._spelling()
         names = Alternatives(
             tuple(
-                Sequence(
+                Concatenated(
                     (
                         expression_of(spec.name_text(tool.name)),
                         spelling.middle,
@@ -146,10 +146,10 @@ class Tools(Composed):
                 for tool in self._callable()
             )
         )
-        call = Sequence((spelling.begin, names, spelling.end))
+        call = Concatenated((spelling.begin, names, spelling.end))
         most = None if self.max_calls is None else self.max_calls - 1
-        others = rounds(Sequence((spelling.separator, call)), 0, most)
-        return Sequence((spelling.opening, call, others, spelling.closing))
+        others = rounds(Concatenated((spelling.separator, call)), 0, most)
+        return Concatenated((spelling.opening, call, others, spelling.closing))
 
     def _call_of(self, parts: list[Any]) -> ToolCall:
         _, (number, (_, middle, arguments)), end = parts

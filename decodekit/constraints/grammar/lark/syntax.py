@@ -42,7 +42,7 @@ def parse(source: Source) -> Module:
         UnsupportedSchemaError: it uses something that is refused by name.
         ResourceLimitError: groups are nested deeper than `MAX_DEPTH`, or a number is too large.
     """
-    return _Parser(source).module()
+    return _GrammarParser(source).module()
 
 
 class _Token(NamedTuple):
@@ -74,7 +74,7 @@ _TERMINAL: Final = re.compile(r"_?[A-Z][_A-Z0-9]*")
 _ENDS: Final = frozenset({"|", ")", "]", "->", "line end", "end"})
 
 
-class _Parser:
+class _GrammarParser:
     """Recursive descent over one grammar."""
 
     def __init__(self, source: Source) -> None:

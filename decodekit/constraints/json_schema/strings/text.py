@@ -277,7 +277,7 @@ class WordTable:
             return ir.EMPTY
         return _Words(self, 0, len(self.words), 0, selection)
 
-    def block(self) -> Block | None:
+    def block(self) -> Block[Node] | None:
         """The states of all words at once; None if there are too many, or some need an escape or a surrogate pair."""
         if self.end is None or self.spelling is not spell or not self.is_basic:
             return None
@@ -368,7 +368,7 @@ class _Words(Node):
             self._transitions = self._derive_escape() if self.begun else self._derive()
         return self._transitions
 
-    def block(self) -> Block | None:
+    def block(self) -> Block[Node] | None:
         """As in `Node`."""
         is_whole = not self.begun and self.depth == 0 and self.selection is EVERY_WORD
         return self.table.block() if is_whole else None
