@@ -11,6 +11,7 @@ from decodekit.constraints.constraint import Constraint, Guard, Refusal
 from decodekit.constraints.grammar.frames import root_frame
 from decodekit.constraints.grammar.rules import (
     EMPTY_TEXT,
+    Concatenated,
     Expression,
     Inline,
     Rules,
@@ -137,11 +138,24 @@ def checked_text(text: object, at: str, may_be_empty: bool = True) -> str:
     return text
 
 
-def expression_of(part: str | Special | Constraint) -> Expression:
-    """A part as an expression."""
+def expression_of(part: str | Special | Constraint | Expression) -> Expression:
+    """A part as an expression, which it may be already."""
     if isinstance(part, str):
         return Terminal(literal(part.encode())) if part else EMPTY_TEXT
-    return SpecialToken(part.name) if isinstance(part, Special) else Inline(part)
+    if isinstance(part, Special):
+        return SpecialToken(part.name)
+    return Inline(part) if isinstance(part, Constraint) else part
+
+
+def row(*parts: str | Special | Constraint | Expression) -> Concatenated:
+    """Parts one after the other; the value is a list of as many values, also of fixed texts."""
+    return Concatenated(tuple(map(expression_of, parts)))
+
+
+def set_fields(owner: object, **values: object) -> None:
+    """The fields of a frozen value, from its constructor."""
+    for name, value in values.items():
+        object.__setattr__(owner, name, value)
 
 
 def parts_of(expression: Expression) -> Iterator[Constraint]:
