@@ -18,9 +18,10 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import count
+from itertools import count, islice
 from typing import Final, TypeVar
 
 from decodekit.constraints.completion.closing import Completions
@@ -101,7 +102,7 @@ def complete(constraint: object, prefix: str = "") -> str:
     if refusal is None:
         return _decoded(text)
     size = len(paths[shortest]) + DEFAULT_SIZE
-    found = [text for text in _random(rule, random.Random(0), size, paths[shortest], MAX_TRIES) if text]
+    found = list(filter(None, _random(rule, random.Random(0), size, paths[shortest])))
     if not found:
         raise _refused(refusal)
     return _decoded(min(found, key=lambda member: (len(member), member)))
@@ -133,23 +134,21 @@ def sample_texts(constraint: object, *, seed: int = 0, size: int = DEFAULT_SIZE)
     _engine(rule)  # raises what is wrong with it
     rng = random.Random(seed)
     while True:
-        found = next((text for text in _random(rule, rng, size, b"", MAX_TRIES) if text is not None), None)
+        found = next(_random(rule, rng, size, b""), None)
         if found is None:
             refusal = _refusal(rule, with_names(next(_walks(rule, rng, size, b""))))
             raise _refused(refusal) if refusal else _no_text()
         yield found.decode()
 
 
-def _random(rule: Constraint, rng: random.Random, size: int, prefix: bytes, num: int) -> Iterator[bytes | None]:
-    """So many random texts; None for one that the guard refuses or that is no UTF-8."""
-    for path, _ in zip(_walks(rule, rng, size, prefix), range(num), strict=False):
+def _random(rule: Constraint, rng: random.Random, size: int, prefix: bytes) -> Iterator[bytes]:
+    """The texts out of `MAX_TRIES` random ones that the guard does not refuse and that are UTF-8."""
+    for path in islice(_walks(rule, rng, size, prefix), MAX_TRIES):
         text = with_names(path)
-        try:
+        with suppress(UnicodeDecodeError):
             text.decode()
-        except UnicodeDecodeError:
-            yield None
-            continue
-        yield text if _refusal(rule, text) is None else None
+            if _refusal(rule, text) is None:
+                yield text
 
 
 def _walks(rule: Constraint, rng: random.Random, size: int, prefix: bytes) -> Iterator[bytes]:
@@ -167,10 +166,7 @@ def _engine(rule: Constraint) -> tuple[Recogniser, Completions]:
     return recogniser, Completions(recogniser, byte_vocabulary())
 
 
-@on_shortage
-def _release() -> None:
-    """Let go of what can be made again."""
-    _engine.cache_clear()
+on_shortage(_engine.cache_clear)
 
 
 def _refusal(rule: Constraint, text: bytes) -> Refusal | None:
@@ -318,10 +314,7 @@ class _Walk:
         """Read a lexeme from `node` on, of which `text` was captured; the frame to go on with."""
         for _ in range(_MAX_DEAD_ENDS):
             word, label = self._word(node, is_last=not self._stack)
-            following = reader.after(label, text + word if move.capture else b"")
-            ways = [
-                (frame, None if (rest := self._completions.least(frame)) is None else len(rest)) for frame in following
-            ]
+            ways = [(frame, self._needed(frame)) for frame in reader.after(label, text + word if move.capture else b"")]
             if any(cost is not None for _, cost in ways):
                 self._append(word)
                 return self._choose(ways)
@@ -329,12 +322,8 @@ class _Walk:
 
     def _shortest(self, reader: Frame, move: Read, node: Node, text: bytes) -> Frame | None:
         """The shortest way through a lexeme and all that follows in its frame, where random ones led nowhere."""
-        rest = self._completions.least(
-            _Only(replace(move, node=node, reader=_Resumed(reader, text) if text else reader))
-        )
-        if rest is None:
-            raise ConstraintError("no end of the text was found", at=f"{bytes(self._text)[-80:]!r}")
-        self._append(rest)
+        reader = _Resumed(reader, text) if text else reader
+        self._append(self._least(_Only(replace(move, node=node, reader=reader))))
         return self._return()
 
     def _append(self, word: bytes) -> None:

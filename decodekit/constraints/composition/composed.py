@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from decodekit.constraints.coerce import coerce
-from decodekit.constraints.composition.splitting import HasParts, Split, first_refusal
-from decodekit.constraints.constraint import Constraint, Guard, Refusal
+from decodekit.constraints.composition.splitting import HasParts, PartsGuard, Split
+from decodekit.constraints.constraint import Constraint, Guard
 from decodekit.constraints.grammar.frames import root_frame
 from decodekit.constraints.grammar.rules import (
     EMPTY_TEXT,
@@ -67,17 +67,6 @@ class Composed(HasParts):
         """The guards of the parts, each for its part of the text; None if no part has one."""
         has_guards = any(part.guard() is not None for part in parts_of(self.expression()))
         return PartsGuard(self) if has_guards else None
-
-
-@dataclass(frozen=True, slots=True)
-class PartsGuard:
-    """Refuses a text of which every division has a part that its guard refuses."""
-
-    constraint: Composed
-
-    def refuses(self, text: bytes) -> Refusal | None:
-        """As in `Guard`."""
-        return first_refusal(self.constraint.expression(), text)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,14 +10,14 @@ engine's own state has to do, and its lexical languages are all that is told.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from decodekit.constraints.constraint import Refusal
 from decodekit.constraints.engine.configurations import State
 from decodekit.constraints.engine.recogniser import Recogniser
-from decodekit.constraints.explain.trace import Origin, Thread, Trace
+from decodekit.constraints.explain.trace import Origin, Trace
 from decodekit.constraints.language.node import Node
 from decodekit.constraints.language.wording import expectations, listed, printable, show
 from decodekit.constraints.network import Read
@@ -168,25 +168,23 @@ class _Told:
         try:
             trace = Trace(recogniser.root_frame)
             if trace.read(text) == len(text):
-                return cls(_expected(trace, text), tuple(dict.fromkeys([*map(_origin, trace.threads), *trace.ended])))
+                origins = [*(thread.origin for thread in trace.threads), *trace.ended]
+                return cls(_expected(trace, text), tuple(dict.fromkeys(origins)))
         except (ResourceLimitError, RecursionError):
             pass
-        return cls(expectations(_nodes(state, recogniser)), ())
+        # The lexical languages of the engine's state, those that are parts of a block of many aside.
+        nodes = {recogniser.automaton.nodes[lexical] for lexical, *_ in state.configurations}
+        return cls(expectations([node for node in nodes if node is not None]), ())
 
     def objections(self, text: bytes, stop: int) -> list[str]:
         """What the frames at the place say against the text, the innermost first."""
         found: dict[str, None] = {}
         for origin in self.origins:
-            for frame, _ in reversed(origin.path):
-                objection = frame.objection(text, origin.start, stop)
-                if objection is not None:
-                    found[objection] = None
-                    break
+            said = (frame.objection(text, origin.start, stop) for frame, _ in reversed(origin.path))
+            objection = next((one for one in said if one is not None), None)
+            if objection is not None:
+                found[objection] = None
         return list(found)
-
-
-def _origin(thread: Thread) -> Origin:
-    return thread.origin
 
 
 def _expected(trace: Trace, text: bytes) -> tuple[str, ...]:
@@ -218,9 +216,3 @@ def _names(origin: Origin) -> tuple[str, ...]:
             title = next((title for frame, _ in reversed(origin.path) if (title := frame.title()) is not None), None)
             return names if title is None else tuple(f"{name} ({title})" for name in names)
     return ()
-
-
-def _nodes(state: State, recogniser: Recogniser) -> Iterable[Node]:
-    """The lexical languages of a state of the engine, those that are parts of a block of many aside."""
-    found = {recogniser.automaton.nodes[lexical] for lexical, *_ in state.configurations}
-    return [node for node in found if node is not None]

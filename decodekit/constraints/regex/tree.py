@@ -95,11 +95,12 @@ Tree: TypeAlias = Chars | Concatenation | Alternation | Quantified | Atomic | Lo
 
 def children(tree: Tree) -> tuple[Tree, ...]:
     """The trees that a tree is made of."""
-    if isinstance(tree, Concatenation):
-        return tree.items
-    if isinstance(tree, Alternation):
-        return tree.options
-    return (tree.item,) if isinstance(tree, Quantified | Atomic | Lookahead | Lookbehind) else ()
+    match tree:
+        case Concatenation(parts) | Alternation(parts):
+            return parts
+        case Quantified(item) | Atomic(item) | Lookahead(item) | Lookbehind(item):
+            return (item,)
+    return ()
 
 
 @lru_cache(maxsize=4096)
@@ -145,29 +146,28 @@ def _sees_far(tree: Tree) -> bool:
 
 def is_nullable(tree: Tree) -> bool:
     """Whether it may match nothing, if its assertions hold."""
-    if isinstance(tree, Chars):
-        return False
-    if isinstance(tree, Concatenation):
-        return all(map(is_nullable, tree.items))
-    if isinstance(tree, Alternation):
-        return any(map(is_nullable, tree.options))
-    if isinstance(tree, Quantified):
-        return tree.min == 0 or is_nullable(tree.item)
-    return not isinstance(tree, Atomic) or is_nullable(tree.item)
+    match tree:
+        case Chars():
+            return False
+        case Concatenation(items):
+            return all(map(is_nullable, items))
+        case Alternation(options):
+            return any(map(is_nullable, options))
+        case Quantified(item, least):
+            return least == 0 or is_nullable(item)
+        case Atomic(item):
+            return is_nullable(item)
+    return True
 
 
 def asks_before(tree: Tree) -> bool:
     """Whether an assertion about what came before may be met before the first character."""
     if isinstance(tree, Assertion):
         return tree.asks_before
-    if isinstance(tree, Concatenation):
-        for item in tree.items:
-            if asks_before(item):
-                return True
-            if not is_nullable(item):
-                return False
-        return False
-    return any(map(asks_before, children(tree)))
+    parts = children(tree)
+    if isinstance(tree, Concatenation):  # those up to the first that reads something
+        parts = parts[: next((i + 1 for i, part in enumerate(parts) if not is_nullable(part)), len(parts))]
+    return any(map(asks_before, parts))
 
 
 def width(tree: Tree) -> tuple[int, int | None]:
