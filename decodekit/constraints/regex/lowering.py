@@ -19,11 +19,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Final, TypeAlias
 
 from decodekit.constraints.language import ir, utf8
 from decodekit.constraints.language.node import Node, Transitions
 from decodekit.constraints.language.utf8 import EVERYTHING, Ranges
+from decodekit.constraints.memory import Memo
 from decodekit.constraints.regex.tree import (
     Alternation,
     Assertion,
@@ -170,7 +172,7 @@ class Lowering:
         self._lowered: dict[tuple[_Rest, Before], Node] = {}
         self._rests: dict[tuple[_Item, _Rest], _Rest] = {}
         self._ways: dict[_Rest, _Rest] = {}
-        self._repeated: dict[tuple[Tree, int, int | None, bool], Quantified] = {}
+        self._repeated: Memo[tuple[Tree, int, int | None, bool], Quantified] = Memo(lambda parts: Quantified(*parts))
 
     def full_match(self) -> Node:
         """The texts that the tree matches from start to end."""
@@ -210,35 +212,28 @@ class Lowering:
             read = self._after(prefix, done, self.end)
             read = ir.both(read, ir.complement(behind) if item.is_negative else behind)
             return self._after(read, rest, end)
-        following = end
-        for item in reversed(items):
-            following = self.before(item, following)
+        following = reduce(lambda then, item: self.before(item, then), reversed(items), end)
         if not following.asks_before:
             return ir.concat(prefix, self.lower(following, _ANYTHING))
         ways = [self.lower(following, _START)] if prefix.is_nullable else []
         for kind, chars in enumerate(self.kinds) if prefix is not ir.EPSILON else ():
-            last = self.encode(chars)
-            ending = (
-                ir.concat(prefix, last) if prefix is self.anything else ir.both(prefix, ir.concat(self.anything, last))
-            )
+            ending = ir.concat(self.anything, self.encode(chars))
+            ending = ending if prefix is self.anything else ir.both(prefix, ending)
             ways.append(ir.concat(ending, self.lower(following, Before(kind))))
         return ir.choice(*ways)
 
     def before(self, item: _Item, then: _Rest) -> _Rest:
         """The rest with `item` in front."""
         key = (item, then)
-        rest = self._rests.get(key)
-        if rest is None:
-            if isinstance(item, _RoundEnd):
-                asks = True
-            elif isinstance(item, _GroupEnd):
-                asks = then.asks_before
+        if key not in self._rests:
+            if isinstance(item, _RoundEnd | _GroupEnd):
+                asks = isinstance(item, _RoundEnd) or then.asks_before
             else:
                 tree = item.tree if isinstance(item, _Iteration | _Ordered) else item
                 may_be_nothing = is_nullable(tree) or (isinstance(item, _Iteration) and not item.min)
                 asks = asks_before(tree) or (may_be_nothing and then.asks_before)
-            rest = self._rests[key] = _Rest(item, then, asks)
-        return rest
+            self._rests[key] = _Rest(item, then, asks)
+        return self._rests[key]
 
     def lower(self, rest: _Rest, before: Before) -> Node:
         """The texts of `rest` after `before`."""
@@ -265,16 +260,14 @@ class Lowering:
             rest = then
 
     def _lower_step(self, item: _Iteration | _RoundEnd | _GroupEnd, then: _Rest, before: Before) -> Node:
-        if isinstance(item, _GroupEnd):
-            return self.lower(then, before)
-        if isinstance(item, _Iteration):
-            return self.lower(then, before) if item.max == 0 else Loop(self, item, then, before)
-        if not before.is_fresh:
-            return self.lower(then, before)
-        if not item.ends_rounds:
-            return ir.EMPTY
-        assert then.then is not None
-        return self.lower(then.then, replace(before, is_fresh=item.was_fresh))
+        if isinstance(item, _Iteration) and item.max != 0:
+            return Loop(self, item, then, before)
+        if isinstance(item, _RoundEnd) and before.is_fresh:
+            if not item.ends_rounds:
+                return ir.EMPTY
+            assert then.then is not None
+            then, before = then.then, replace(before, is_fresh=item.was_fresh)
+        return self.lower(then, before)
 
     def _lower_tree(self, tree: Tree, then: _Rest, before: Before, is_ordered: bool) -> Node:
         if isinstance(tree, Chars):
@@ -344,19 +337,13 @@ class Lowering:
                     "assertion or in an atomic group, are not supported in a pattern",
                     hint="taking the assertion out of the repeated group",
                 )
-            further = self.repeated(item.item, 0, None if item.max is None else item.max - item.min, item.is_lazy)
+            most = None if item.max is None else item.max - item.min
+            further = self._repeated[item.item, 0, most, item.is_lazy]
             rest = self.before(_Ordered(further) if is_ordered else further, then)
             for _ in range(item.min):
                 rest = self.before(_Ordered(item.item) if is_ordered else item.item, rest)
             return self.lower(rest, before)
         return Loop(self, _Iteration(item, item.min, item.max, is_ordered), then, before)
-
-    def repeated(self, item: Tree, min: int, max: int | None, is_lazy: bool = False) -> Quantified:
-        """A repeated tree, the same for the same arguments."""
-        key = (item, min, max, is_lazy)
-        if key not in self._repeated:
-            self._repeated[key] = Quantified(item, min, max, is_lazy)
-        return self._repeated[key]
 
     def unroll(self, iteration: _Iteration, then: _Rest, before: Before) -> Node:
         """Stop here, or one round and then the rounds that are left."""
@@ -389,14 +376,11 @@ class Lowering:
         if known is None:
             item, then = rest.item, rest.then
             assert item is not None and then is not None  # an atomic group has an end
-            if isinstance(item, _GroupEnd):
-                known = self.any_end
-            elif isinstance(item, _Ordered):
-                known = self.before(item.tree, self._way_out(then))
+            if isinstance(item, _Ordered):
+                item = item.tree
             elif isinstance(item, _Iteration):
-                known = self.before(self.repeated(item.tree.item, item.min, item.max), self._way_out(then))
-            else:
-                known = self.before(item, self._way_out(then))
+                item = self._repeated[item.tree.item, item.min, item.max, False]
+            known = self.any_end if isinstance(item, _GroupEnd) else self.before(item, self._way_out(then))
             self._ways[rest] = known
         return known
 

@@ -13,8 +13,7 @@ from typing import Final
 
 from decodekit.constraints.language.utf8 import EVERYTHING, invert
 from decodekit.constraints.regex import charclasses
-from decodekit.constraints.regex.escapes import EscapeReader, one
-from decodekit.constraints.regex.reader import Flavour
+from decodekit.constraints.regex.escapes import EscapeReader, Flavour, one
 from decodekit.constraints.regex.tree import (
     Alternation,
     Assertion,
@@ -48,16 +47,8 @@ _COUNTS: Final = {"*": (0, None), "+": (1, None), "?": (0, 1)}
 def parse(pattern: str, flavour: Flavour = "python", flags: str = "") -> Tree:
     """The tree of a pattern.
 
-    Args:
-        pattern: the pattern.
-        flavour: its syntax.
-        flags: letters out of ``aimsux`` (Python) or ``imsu`` (ECMA).
-
-    Raises:
-        InvalidConstraintError: the pattern is malformed, or the flags are.
-        UnsupportedSchemaError: it uses back-references, or another thing that is refused by name.
-        ResourceLimitError: it is longer than `MAX_PATTERN_LENGTH` or nested deeper than `MAX_GROUP_DEPTH`, or has a
-            count above `MAX_REPEAT`.
+    Arguments and errors are those of `Regex`. A pattern is too long with more than `MAX_PATTERN_LENGTH` characters, too
+    deep with more than `MAX_GROUP_DEPTH` groups in each other; a count is at most `MAX_REPEAT`.
     """
     if flavour not in ("python", "ecma"):
         raise InvalidConstraintError(f"no flavour {flavour!r} of regular expressions", hint='"python" or "ecma"')
@@ -266,7 +257,7 @@ class _PatternParser(EscapeReader):
             self.name()
             return ""
         if self.peek("P="):
-            self.refuse("back-references are", "writing the repeated part again", 2)
+            self.refuse_reference()
         if self.peek("("):
             self.refuse("conditional groups are", "an alternative", 2)
         if self.peek(">"):
