@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from decodekit.constraints.coerce import coerce
@@ -17,8 +16,8 @@ from decodekit.constraints.grammar.rules import (
     Rules,
     SpecialToken,
     Terminal,
-    children,
     special_tokens_of,
+    walk,
 )
 from decodekit.constraints.language.ir import literal
 from decodekit.constraints.network import Frame
@@ -147,9 +146,6 @@ def set_fields(owner: object, **values: object) -> None:
         object.__setattr__(owner, name, value)
 
 
-def parts_of(expression: Expression) -> Iterator[Constraint]:
+def parts_of(expression: Expression) -> list[Constraint]:
     """The constraints of an expression, in order."""
-    if isinstance(expression, Inline):
-        yield expression.constraint
-    for child in children(expression):
-        yield from parts_of(child)
+    return [item.constraint for item in walk(expression) if isinstance(item, Inline)]

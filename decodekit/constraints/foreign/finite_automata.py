@@ -15,9 +15,11 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from decodekit.constraints.constraint import Constraint
+from decodekit.constraints.grammar.rules import reached
 from decodekit.constraints.language import ir, utf8
 from decodekit.constraints.language.node import Node, Transitions
 from decodekit.constraints.language.utf8 import Ranges
+from decodekit.constraints.memory import Memo
 from decodekit.constraints.network import Frame, Lexeme
 from decodekit.errors import InvalidConstraintError, UnsatisfiableError
 
@@ -68,20 +70,16 @@ class ByteRows:
     def __init__(self, automaton: FiniteAutomaton) -> None:
         self.finals = frozenset(automaton.finals)
         self._characters = automaton.rows
-        self._rows: dict[int, Transitions] = {}
+        self.rows: Memo[int, Transitions] = Memo(self._row)
 
-    def row(self, state: int) -> Transitions:
+    def _row(self, state: int) -> Transitions:
         """The byte sets that may come in a state, each with what is left behind it."""
-        known = self._rows.get(state)
-        if known is None:
-            known = self._rows[state] = ir.merge(
-                [
-                    (mask, ir.concat(rest, AutomatonState(self, target)))
-                    for ranges, target in self._characters[state]
-                    for mask, rest in utf8.charset(ranges).transitions()
-                ]
-            )
-        return known
+        ways = [
+            (mask, ir.concat(rest, AutomatonState(self, target)))
+            for ranges, target in self._characters[state]
+            for mask, rest in utf8.charset(ranges).transitions()
+        ]
+        return ir.merge(ways)
 
 
 @lru_cache(maxsize=64)
@@ -103,7 +101,7 @@ class AutomatonState(Node):
 
     def transitions(self) -> Transitions:
         """As in `Node`."""
-        return self.table.row(self.state)
+        return self.table.rows[self.state]
 
     def _is_empty(self) -> bool:
         return False  # every state leads to an accepting one
@@ -162,11 +160,4 @@ def _leading_to(fsm: interegular.FSM) -> set[object]:
     for state, row in fsm.map.items():
         for target in row.values():
             before.setdefault(target, []).append(state)
-    alive: set[object] = set(fsm.finals)
-    agenda = list(alive)
-    while agenda:
-        for state in before.get(agenda.pop(), ()):
-            if state not in alive:
-                alive.add(state)
-                agenda.append(state)
-    return alive
+    return set(reached(fsm.finals, lambda state: before.get(state, ())))

@@ -247,7 +247,7 @@ def _has_conflicts(parser: lark.Lark) -> bool:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Lexical:
+class LexicalGrammar:
     """The terminals of a parser.
 
     Attributes:
@@ -276,7 +276,7 @@ def _root(parser: LarkParser) -> Frame:
 
 
 @lru_cache(maxsize=_NUM_PARSERS)
-def _lexical(parser: LarkParser) -> Lexical:
+def _lexical(parser: LarkParser) -> LexicalGrammar:
     words = {name: _words(name, pattern, parser.flags) for name, pattern in parser.terminals}
     ranks = {name: rank for rank, name in enumerate(words)}
     nodes = {name: ir.concat(node, ir.accept(ranks[name])) for name, (node, _) in words.items()}
@@ -287,13 +287,13 @@ def _lexical(parser: LarkParser) -> Lexical:
         lexer = Lexer(*scanners)
         ignored = [nodes[name] for name in parser.ignored]
         tried = [{ranks[one] for name, strings in scanner for one in (name, *strings)} for scanner in parser.scanners]
-        return Lexical(lexer, terminals, ir.choice(*ignored) if ignored else None, lexer.is_unanimous(tried))
+        return LexicalGrammar(lexer, terminals, ir.choice(*ignored) if ignored else None, lexer.is_unanimous(tried))
     # An ignored terminal that a rule names is another one there: only a lexer of its own would drop it.
     ignored = [ir.concat(words[name][0], ir.accept(len(ranks) + ranks[name])) for name in parser.ignored]
     complete = ranks.keys() if parser.lexer == "dynamic_complete" else wide
     unbounded = [ranks[name] for name in complete] + [len(ranks) + ranks[name] for name in wide]
     lexer = Lexer(*nodes.values(), *ignored, unbounded=unbounded)
-    return Lexical(lexer, terminals, ir.choice(*ignored) if ignored else None, not parser.scanners and not wide)
+    return LexicalGrammar(lexer, terminals, ir.choice(*ignored) if ignored else None, not parser.scanners and not wide)
 
 
 def _automaton(scanner: Scanner, words: dict[str, tuple[Node, bool]], ranks: dict[str, int]) -> Node:

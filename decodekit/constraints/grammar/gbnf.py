@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 from typing import Final, NoReturn
 
-from decodekit.constraints.grammar.literals import check_encodable, token_ids
 from decodekit.constraints.grammar.rules import (
     EMPTY_TEXT,
     Expression,
@@ -24,7 +23,15 @@ from decodekit.constraints.grammar.rules import (
     repeated,
     sequence,
 )
-from decodekit.constraints.grammar.source import MAX_COUNT, MAX_DEPTH, Position, Source, nearest
+from decodekit.constraints.grammar.source import (
+    MAX_COUNT,
+    MAX_DEPTH,
+    Source,
+    SourcePosition,
+    check_encodable,
+    nearest,
+    token_ids,
+)
 from decodekit.constraints.language import ir, utf8
 from decodekit.constraints.language.utf8 import MAX_CODE_POINT
 from decodekit.errors import InvalidConstraintError, ResourceLimitError, UnsupportedSchemaError
@@ -78,8 +85,8 @@ class _GbnfParser:
 
     # --- small steps ---
 
-    def place(self, at: int) -> Position:
-        return Position(self.source, at)
+    def place(self, at: int) -> SourcePosition:
+        return SourcePosition(self.source, at)
 
     def fail(self, cause: str, at: int, hint: str | None = None) -> NoReturn:
         self.place(at).fail(cause, hint)

@@ -14,23 +14,12 @@ from decodekit.constraints.grammar import gbnf
 from decodekit.constraints.grammar.frames import root_frame
 from decodekit.constraints.grammar.lark import definitions
 from decodekit.constraints.grammar.lark import rules as lark
-from decodekit.constraints.grammar.literals import read_json
 from decodekit.constraints.grammar.regular import fold
-from decodekit.constraints.grammar.rules import (
-    Inline,
-    Rules,
-    Terminal,
-    special_tokens_of,
-)
-from decodekit.constraints.grammar.source import Position, Source
+from decodekit.constraints.grammar.rules import Inline, Rules, Terminal, special_tokens_of
+from decodekit.constraints.grammar.source import Source, SourcePosition, read_json
 from decodekit.constraints.memory import on_shortage
 from decodekit.constraints.network import Frame
-from decodekit.errors import (
-    InvalidConstraintError,
-    NameNotFoundError,
-    OptionError,
-    ResourceLimitError,
-)
+from decodekit.errors import InvalidConstraintError, NameNotFoundError, OptionError, ResourceLimitError
 
 if TYPE_CHECKING:
     from decodekit.constraints.constraint import Guard
@@ -215,23 +204,21 @@ def _load_rules(grammar: Grammar) -> Rules:
         return Rules({grammar.start: Terminal(full_match(grammar.text.rstrip("\r\n")))}, grammar.start)
     from decodekit.constraints.json_schema import JsonSchema
 
-    schema, end = read_json(grammar.text, len(grammar.text) - len(grammar.text.lstrip()), partial(Position, source))
+    schema, end = read_json(
+        grammar.text, len(grammar.text) - len(grammar.text.lstrip()), partial(SourcePosition, source)
+    )
     if grammar.text[end:].strip():
-        Position(source, end).fail("something stands behind the schema")
+        SourcePosition(source, end).fail("something stands behind the schema")
     return Rules({grammar.start: Inline(JsonSchema(schema))}, grammar.start)
 
 
 @lru_cache(maxsize=_NUM_GRAMMARS)
 def _root(grammar: Grammar) -> Frame:
-    return _frame(_rules(grammar), grammar.lexer)
-
-
-def _frame(rules: Rules, lexer: Lexer) -> Frame:
-    if lexer == "scannerless":
-        return root_frame(fold(rules))
+    if grammar.lexer == "scannerless":
+        return root_frame(fold(_rules(grammar)))
     from decodekit.constraints.grammar.longest.frames import lexing_root  # few grammars need it
 
-    return lexing_root(rules)
+    return lexing_root(_rules(grammar))
 
 
 @on_shortage

@@ -7,7 +7,7 @@ the constructors `sequence`, `alternatives` and `repeated` keep them small.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final, TypeAlias, TypeVar
@@ -171,15 +171,16 @@ def _name_of(expression: Expression) -> Node | None:
 
 def references(expression: Expression) -> list[str]:
     """The names of the rules that an expression names, in order, with repetitions."""
-    found: list[str] = []
+    return [item.name for item in walk(expression) if isinstance(item, RuleRef)]
+
+
+def walk(expression: Expression) -> Iterator[Expression]:
+    """An expression and all that it is made of, in the order in which they stand there."""
     agenda = [expression]
     while agenda:
         item = agenda.pop()
-        if isinstance(item, RuleRef):
-            found.append(item.name)
-        else:
-            agenda += reversed(children(item))
-    return found
+        yield item
+        agenda += reversed(children(item))
 
 
 def children(expression: Expression) -> tuple[Expression, ...]:

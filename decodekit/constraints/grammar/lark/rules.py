@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, TypeAlias
 
-from decodekit.constraints.grammar.lark.definitions import Definitions, Entry, Scope, load
+from decodekit.constraints.grammar.lark.definitions import Definitions, GrammarSymbol, Scope
 from decodekit.constraints.grammar.lark.ranks import Rank, Ranks, key_of
 from decodekit.constraints.grammar.lark.terminals import Terminals
 from decodekit.constraints.grammar.lark.tree import (
@@ -44,10 +44,10 @@ from decodekit.constraints.grammar.rules import (
     repeated,
     sequence,
 )
-from decodekit.constraints.grammar.source import Position, Source, nearest
+from decodekit.constraints.grammar.source import Source, SourcePosition, nearest
 from decodekit.constraints.language import ir
 from decodekit.constraints.language.node import Node
-from decodekit.errors import ConstraintError, InvalidConstraintError, ResourceLimitError, UnsupportedSchemaError
+from decodekit.errors import InvalidConstraintError, ResourceLimitError, UnsupportedSchemaError
 
 MAX_INSTANCES: Final = 10_000
 """Bound on the templates with their arguments that one grammar may lead to."""
@@ -56,28 +56,18 @@ MAX_INSTANCE_NAME: Final = 1_000
 MAX_PARTS: Final = 2_000_000
 """Bound on the parts of all rules."""
 
-Bindings: TypeAlias = Mapping[str, "Expression | Entry"]
+Bindings: TypeAlias = Mapping[str, "Expression | GrammarSymbol"]
 """What the parameters of a template stand for; an entry is itself a template."""
 
 
 def load_rules(
     source: Source, start: str = "start", files: Mapping[str, str] | None = None, lexer: str = "scannerless"
 ) -> Rules:
-    """The rules of a grammar, as far as they are reached from the start.
+    """The rules of a grammar, as far as they are reached from the start. Arguments and errors are those of `Grammar`.
 
-    Args:
-        source: the text.
-        start: the rule to start from.
-        files: what it imports; see `definitions.load`.
-        lexer: the lexer that the rules are meant for, ``"scannerless"`` or ``"longest"``.
-
-    Raises:
-        InvalidConstraintError: malformed, or a name that is not there or is used wrongly.
-        NameNotFoundError: an import of what is not there.
-        UnsupportedSchemaError: something that is refused by name.
-        ResourceLimitError: nested too deeply, templates without end, or larger than the bounds of these modules.
+    For `files`, see `Definitions`.
     """
-    return _Lowering(load(source, files), lexer).rules(start)
+    return _Lowering(Definitions(source, files), lexer).rules(start)
 
 
 class _Lowering:
@@ -90,7 +80,7 @@ class _Lowering:
         self.nameless: dict[tuple[str, str, str] | int, Terminal] = {}
         self.reached: dict[str, Terminal] = {}
         self.expressions: dict[str, Expression] = {}
-        self.agenda: list[tuple[str, Entry, Bindings]] = []
+        self.agenda: list[tuple[str, GrammarSymbol, Bindings]] = []
         self.instances: dict[tuple[str, tuple[Expression | str, ...]], str] = {}
         self.num_parts = 0
 
@@ -138,7 +128,7 @@ class _Lowering:
                 return terminal.node
         return self.anonymous(item, scope, place, "what is ignored").node
 
-    def reach(self, entry: Entry) -> RuleRef:
+    def reach(self, entry: GrammarSymbol) -> RuleRef:
         """Refer to a rule that is no template."""
         if entry.name not in self.expressions:
             self.expressions[entry.name] = EMPTY_TEXT  # until it is its turn
@@ -172,7 +162,7 @@ class _Lowering:
             return self.lower_json(item, place)
         return self.anonymous(item, scope, place, _shown(item))
 
-    def anonymous(self, item: Term, scope: Scope, place: Position, name: str) -> Terminal:
+    def anonymous(self, item: Term, scope: Scope, place: SourcePosition, name: str) -> Terminal:
         """A terminal without a name. With ranks, all that are written alike are one."""
         if self.ranks is None:
             return Terminal(self.terminals.anonymous(item, scope, place), name)
@@ -186,20 +176,19 @@ class _Lowering:
             self.nameless[key] = _ranked(node, rank, name, place)
         return self.nameless[key]
 
-    def named(self, entry: Entry) -> Terminal:
+    def named(self, entry: GrammarSymbol) -> Terminal:
         """A terminal with a name."""
         if entry.name not in self.reached:
-            node = self.terminals.named(entry)
-            self.reached[entry.name] = (
-                Terminal(node, entry.name)
-                if self.ranks is None
-                else _ranked(node, self.ranks.of(entry.parts, entry.name, entry.priority), entry.name, entry.place)
-            )
+            terminal = Terminal(self.terminals.named(entry), entry.name)
+            if self.ranks is not None:
+                rank = self.ranks.of(entry.parts, entry.name, entry.priority)
+                terminal = _ranked(terminal.node, rank, entry.name, entry.place)
+            self.reached[entry.name] = terminal
         return self.reached[entry.name]
 
     def lower_name(self, item: Name, scope: Scope, bindings: Bindings) -> Expression:
         bound = bindings.get(item.name)
-        if bound is not None and not isinstance(bound, Entry):
+        if bound is not None and not isinstance(bound, GrammarSymbol):
             return bound
         entry = bound or self.definitions.look_up(item, scope)
         if entry.parameters:
@@ -207,22 +196,22 @@ class _Lowering:
                 f"{item.name!r} is a template and stands here without arguments",
                 f"{item.name}{{{', '.join(entry.parameters)}}}",
             )
-        if not entry.is_terminal:
-            return self.reach(entry)
-        return self.named(entry)
+        return self.named(entry) if entry.is_terminal else self.reach(entry)
 
     def lower_usage(self, item: Usage, scope: Scope, bindings: Bindings) -> Expression:
         """A template with its arguments: a rule of its own."""
         place = scope.place(item.at)
         bound = bindings.get(item.name)
-        template = bound if isinstance(bound, Entry) else None if bound else self.definitions.look_up(item, scope)
+        template = (
+            bound if isinstance(bound, GrammarSymbol) else None if bound else self.definitions.look_up(item, scope)
+        )
         if template is None or not template.parameters:
             place.fail(f"{item.name!r} is no template", f"{item.name} without arguments")
         num_wanted, num_given = len(template.parameters), len(item.arguments)
         if num_wanted != num_given:
             place.fail(f"{item.name!r} takes {num_wanted} arguments, and {num_given} are given")
         arguments = [self.argument(argument, scope, bindings) for argument in item.arguments]
-        key = (template.name, tuple(arg.name if isinstance(arg, Entry) else arg for arg in arguments))
+        key = (template.name, tuple(arg.name if isinstance(arg, GrammarSymbol) else arg for arg in arguments))
         if key not in self.instances:
             name = f"{template.name}{{{', '.join(map(_shown_argument, arguments))}}}"
             if len(name) > MAX_INSTANCE_NAME or len(self.instances) >= MAX_INSTANCES:
@@ -238,7 +227,7 @@ class _Lowering:
             self.agenda.append((name, template, dict(zip(template.parameters, arguments, strict=True))))
         return RuleRef(self.instances[key])
 
-    def argument(self, item: Term, scope: Scope, bindings: Bindings) -> Expression | Entry:
+    def argument(self, item: Term, scope: Scope, bindings: Bindings) -> Expression | GrammarSymbol:
         """What a parameter stands for. A template without arguments is itself one."""
         if isinstance(item, Name):
             bound = bindings.get(item.name)
@@ -249,18 +238,16 @@ class _Lowering:
                 return entry
         return self.lower(item, scope, bindings)
 
-    def lower_json(self, item: Json, place: Position) -> Expression:
+    def lower_json(self, item: Json, place: SourcePosition) -> Expression:
         if isinstance(item.schema, dict) and "x-guidance" in item.schema:
             place.fail('"x-guidance" is not supported', "leaving it out", UnsupportedSchemaError)
         if not isinstance(item.schema, dict | bool):
             place.fail("a JSON Schema is an object, true or false")
         from decodekit.constraints.json_schema import JsonSchema  # few grammars need it
 
-        try:
+        with place.located():
             constraint = JsonSchema(item.schema)
             guard = constraint.guard()
-        except ConstraintError as error:
-            raise place.locate(error) from error
         if guard is not None:
             place.fail(
                 "the schema has uniqueItems that need a whole text to be checked, which is not supported in a grammar",
@@ -270,7 +257,7 @@ class _Lowering:
         return Inline(constraint)
 
 
-def _ranked(node: Node, rank: Rank, name: str, place: Position) -> Terminal:
+def _ranked(node: Node, rank: Rank, name: str, place: SourcePosition) -> Terminal:
     if node.is_nullable:
         place.fail(
             f'the terminal {name} may be empty, which no lexeme is with lexer="longest"',
@@ -289,7 +276,7 @@ def _shown(item: Term) -> str:
     return f"/{item.pattern}/{item.flags}"
 
 
-def _shown_argument(argument: Expression | Entry) -> str:
-    if isinstance(argument, Entry | RuleRef | Terminal):
+def _shown_argument(argument: Expression | GrammarSymbol) -> str:
+    if isinstance(argument, GrammarSymbol | RuleRef | Terminal):
         return argument.name or "?"
     return str(argument.token) if isinstance(argument, SpecialToken) else type(argument).__name__

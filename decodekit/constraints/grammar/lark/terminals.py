@@ -10,9 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator
 from functools import lru_cache
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
-from decodekit.constraints.grammar.lark.definitions import Definitions, Entry, Scope
+from decodekit.constraints.grammar.lark.definitions import Definitions, GrammarSymbol, Parts, Scope
 from decodekit.constraints.grammar.lark.tree import (
     CharRange,
     Counted,
@@ -27,7 +27,7 @@ from decodekit.constraints.grammar.lark.tree import (
     Usage,
     walk,
 )
-from decodekit.constraints.grammar.source import Position
+from decodekit.constraints.grammar.source import SourcePosition
 from decodekit.constraints.language import ir, utf8
 from decodekit.constraints.language.node import Node
 from decodekit.constraints.language.words import words
@@ -35,15 +35,13 @@ from decodekit.constraints.regex import syntax as regex_syntax
 from decodekit.constraints.regex import tree as regex_tree
 from decodekit.constraints.regex.regex import full_match
 from decodekit.constraints.regex.syntax import MAX_PATTERN_LENGTH
-from decodekit.errors import ConstraintError, ResourceLimitError
+from decodekit.errors import ResourceLimitError
 
 MAX_SIZE: Final = 300_000
 """Bound on the parts of one terminal, with those of the terminals that it is made of."""
 
 MAX_CHARACTERS: Final = 10_000_000
 """Bound on the characters of all patterns that terminals are written as."""
-
-Parts: TypeAlias = "tuple[tuple[Term, Scope], ...]"
 
 _MANY_TEXTS: Final = 16  # so many options that are plain texts are sorted as a list of words
 
@@ -72,23 +70,17 @@ class Terminals:
         self._num_characters = 0  # of all patterns
         self._finished: dict[str, Node] = {}
 
-    def named(self, entry: Entry) -> Node:
-        """The words of a terminal.
-
-        Raises:
-            InvalidConstraintError: it refers to itself, to a rule or to nothing, or has a malformed pattern.
-            UnsupportedSchemaError: a pattern uses something that is refused by name.
-            ResourceLimitError: it is larger than `MAX_SIZE`, or a pattern is.
-        """
+    def named(self, entry: GrammarSymbol) -> Node:
+        """The words of a terminal. Raises what `Grammar` raises."""
         if entry.name not in self._finished:
             self._finished[entry.name] = self._finish(entry.parts, entry.place, (entry.name,))
         return self._finished[entry.name]
 
-    def anonymous(self, item: Term, scope: Scope, place: Position) -> Node:
-        """The words of an expression in a rule, or after ``%ignore``. Raises what `named` raises."""
+    def anonymous(self, item: Term, scope: Scope, place: SourcePosition) -> Node:
+        """The words of an expression in a rule, or after ``%ignore``."""
         return self._finish(((item, scope),), place)
 
-    def _finish(self, parts: Parts, place: Position, names: tuple[str, ...] = ()) -> Node:
+    def _finish(self, parts: Parts, place: SourcePosition, names: tuple[str, ...] = ()) -> Node:
         """The words of an expression; `names` are what it is called itself."""
         for entry in self._in_order(parts, self._traits, names):
             traits = self._traits[entry.name] = self._traits_of(entry.parts, entry.place)
@@ -110,12 +102,14 @@ class Terminals:
             )
         return node
 
-    def _in_order(self, parts: Parts, known: Collection[str], names: tuple[str, ...]) -> list[Entry]:
+    def _in_order(self, parts: Parts, known: Collection[str], names: tuple[str, ...]) -> list[GrammarSymbol]:
         """The terminals in an expression that are not known, each behind those that it is made of itself."""
-        order: list[Entry] = []
+        order: list[GrammarSymbol] = []
         done: set[str] = set()
         path = dict.fromkeys(names)  # from the expression down to where the walk is
-        agenda: list[tuple[Entry | None, Iterator[tuple[Entry, Position]]]] = [(None, self._references(parts))]
+        agenda: list[tuple[GrammarSymbol | None, Iterator[tuple[GrammarSymbol, SourcePosition]]]] = [
+            (None, self._references(parts))
+        ]
         while agenda:
             owner, references = agenda[-1]
             for entry, place in references:
@@ -133,7 +127,7 @@ class Terminals:
                     order.append(owner)
         return order
 
-    def _references(self, parts: Parts) -> Iterator[tuple[Entry, Position]]:
+    def _references(self, parts: Parts) -> Iterator[tuple[GrammarSymbol, SourcePosition]]:
         for root, scope in parts:
             for item in walk(root):
                 if isinstance(item, Name):
@@ -147,7 +141,7 @@ class Terminals:
                     what = {Usage: "a template", TokenName: "a special token", Json: "%json"}[type(item)]
                     scope.place(item.at).fail(f"{what} cannot be part of a terminal", "a rule, in lower case")
 
-    def _traits_of(self, parts: Parts, place: Position) -> _Traits:
+    def _traits_of(self, parts: Parts, place: SourcePosition) -> _Traits:
         size, asks_around, is_lazy = 0, False, False
         for root, scope in parts:
             for item in walk(root):
@@ -155,7 +149,8 @@ class Terminals:
                 if isinstance(item, Name):
                     traits = self._traits[scope.qualified(item.name)]
                 elif isinstance(item, Pattern):
-                    traits = _traits(item.pattern, item.flags, scope.place(item.at))
+                    with scope.place(item.at).located():
+                        traits = _traits_of_pattern(item.pattern, _flags(item.flags))
                 else:
                     continue
                 size += traits.size
@@ -193,7 +188,7 @@ class Terminals:
 
     # --- as one pattern ---
 
-    def _pattern_of(self, parts: Parts, place: Position) -> str:
+    def _pattern_of(self, parts: Parts, place: SourcePosition) -> str:
         pattern = _longest_first([self._pattern(item, scope) for item, scope in parts])
         self._num_characters += len(pattern)
         if len(pattern) > MAX_PATTERN_LENGTH or self._num_characters > MAX_CHARACTERS:
@@ -238,18 +233,9 @@ def _flags(flags: str) -> str:
     return "".join(sorted(set(flags) - {"u"}))
 
 
-def _full_match(pattern: str, flags: str, place: Position) -> Node:
-    try:
+def _full_match(pattern: str, flags: str, place: SourcePosition) -> Node:
+    with place.located():
         return full_match(pattern, "python", _flags(flags))
-    except ConstraintError as error:
-        raise place.locate(error) from error
-
-
-def _traits(pattern: str, flags: str, place: Position) -> _Traits:
-    try:
-        return _traits_of_pattern(pattern, _flags(flags))
-    except ConstraintError as error:
-        raise place.locate(error) from error
 
 
 @lru_cache(maxsize=512)

@@ -28,9 +28,9 @@ from decodekit.constraints.grammar.rules import (
     Rules,
     Terminal,
     alternatives,
-    children,
     repeated,
     sequence,
+    walk,
 )
 from decodekit.constraints.language import ir
 from decodekit.constraints.language.node import ByteMask, Node
@@ -273,9 +273,7 @@ class _Least(Generic[_Key]):
 
 
 def _terminals(expression: Expression) -> Iterator[Terminal]:
-    agenda = [expression]
-    while agenda:
-        item = agenda.pop()
+    for item in walk(expression):
         if isinstance(item, Terminal):
             yield item
         elif not isinstance(item, Concatenated | Alternatives | Repeated | RuleRef):
@@ -283,7 +281,6 @@ def _terminals(expression: Expression) -> Iterator[Terminal]:
                 f'a {type(item).__name__} among the rules is not supported with lexer="longest"',
                 hint='lexer="scannerless"',
             )
-        agenda += reversed(children(item))
 
 
 def _spelled(expression: Expression, letters: Mapping[Node, Expression]) -> Expression:
