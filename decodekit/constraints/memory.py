@@ -86,15 +86,17 @@ def make_room() -> None:
 
 
 class Memo(dict[K, V]):
-    """What a function gives for each key: made when it is asked for first, and kept."""
+    """What a function gives for each key: made when it is asked for first, and kept; of `most`, those made last."""
 
-    __slots__ = ("_make",)
+    __slots__ = ("_make", "_most")
 
-    def __init__(self, make: Callable[[K], V]) -> None:
-        self._make = make
+    def __init__(self, make: Callable[[K], V], most: int | None = None) -> None:
+        self._make, self._most = make, most
 
     def __missing__(self, key: K) -> V:
         value = self[key] = self._make(key)
+        while self._most is not None and len(self) > self._most:
+            self.pop(next(iter(self)), None)
         return value
 
 

@@ -87,9 +87,6 @@ class Completions:
         left_out: tokens that no completion has.
         of_any_bytes: the completions with all tokens, where some are left out: what cannot be written in the bytes that
             are tokens still, may be in longer tokens.
-
-    Raises (from any method):
-        ResourceLimitError: the search exceeds `MAX_SEARCH`, or the vocabulary has no tokens for what was found.
     """
 
     def __init__(

@@ -25,9 +25,6 @@ def most_bytes(root: Frame) -> int | None:
 
     A frame that comes back to itself has no bound, since whatever a frame offers can be completed. Where what follows a
     captured lexeme depends on its text, a shortest one stands for all.
-
-    Raises:
-        ResourceLimitError: more than `MAX_STEPS` frames or lexical nodes.
     """
     most: dict[Frame, int] = {}
     ways_of: dict[Frame, list[_Way]] = {}

@@ -77,11 +77,7 @@ class Effort:
     num_steps: int = 0
 
     def step(self) -> None:
-        """Count one node or frame that is looked at.
-
-        Raises:
-            ResourceLimitError: they are more than `MAX_SEARCH`.
-        """
+        """Count one node or frame that is looked at; more than `MAX_SEARCH` are refused."""
         self.num_steps += 1
         if self.whole is not None:
             self.whole.step()

@@ -91,11 +91,7 @@ class Special:
 
 
 def part_of(value: object, at: str) -> str | Special | Constraint:
-    """A part of a composition: a str stands for itself, a special token too, the rest is what `as_constraint` takes.
-
-    Raises:
-        InvalidConstraintError: none of these; `at` says where.
-    """
+    """A part of a composition: a str stands for itself, a special token too, the rest is what `as_constraint` takes."""
     if isinstance(value, str):
         checked_text(value, at)
         return value
@@ -108,11 +104,7 @@ def part_of(value: object, at: str) -> str | Special | Constraint:
 
 
 def checked_text(text: object, at: str, may_be_empty: bool = True) -> str:
-    """The text, if it is one.
-
-    Raises:
-        InvalidConstraintError: it is no str, empty though it may not be, or holds a surrogate.
-    """
+    """The text, if it is one."""
     if not isinstance(text, str):
         raise InvalidConstraintError(f"{text!r:.60} is no text", at=at, hint="a str")
     if not text and not may_be_empty:

@@ -130,9 +130,6 @@ class Split:
 
         Of a terminal and of a special token that is its text; of a constraint its value; of a sequence a list; of
         alternatives the number of the chosen one and its value; of a repetition a list.
-
-        Raises:
-            ValueError: a part has no value.
         """
         values: list[object] = []
         begins: list[int] = []

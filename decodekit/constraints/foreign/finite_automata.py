@@ -108,12 +108,7 @@ class AutomatonState(Node):
 
 
 def constraint_of(value: interegular.FSM | Any) -> FiniteAutomaton:
-    """The texts that an `interegular.FSM` accepts, or that a parsed `interegular.Pattern` matches.
-
-    Raises:
-        InvalidConstraintError: a symbol is no character.
-        UnsatisfiableError: it accepts nothing.
-    """
+    """The texts that an `interegular.FSM` accepts, or that a parsed `interegular.Pattern` matches."""
     from interegular.fsm import anything_else
 
     fsm = value.to_fsm() if hasattr(value, "to_fsm") else value

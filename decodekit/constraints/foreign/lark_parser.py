@@ -156,13 +156,7 @@ _known: WeakKeyDictionary[lark.Lark, LarkParser] = WeakKeyDictionary()
 
 
 def constraint_of(parser: lark.Lark) -> LarkParser:
-    """The texts that a parser parses.
-
-    Raises:
-        UnsupportedSchemaError: something changes tokens between lexer and parser, or reads bytes; it is named.
-        InvalidConstraintError: the parser has several starts, or parses nothing.
-        ConstraintError: what a pattern raises.
-    """
+    """The texts that a parser parses."""
     known = _known.get(parser)
     if known is None:
         known = _known[parser] = _read(parser)

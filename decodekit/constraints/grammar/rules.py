@@ -100,11 +100,7 @@ def alternatives(*options: Expression) -> Expression:
 
 
 def repeated(item: Expression, min: int = 0, max: int | None = None) -> Expression:
-    """The item `min` to `max` times.
-
-    Raises:
-        InvalidConstraintError: negative or crossed bounds.
-    """
+    """The item `min` to `max` times."""
     if min < 0 or (max is not None and max < min):
         raise InvalidConstraintError(f"no number of repetitions is at least {min} and at most {max}")
     if max == 0 or item == EMPTY_TEXT:
@@ -121,9 +117,6 @@ class Rules:
         start: the name of the rule that a whole text is of.
         ignore: a language of which any number of words may stand before every terminal and at the end; None for none.
         terminals: the terminals that have a name, for ``lexer="longest"`` and for messages.
-
-    Raises:
-        InvalidConstraintError: `start`, or a rule that another one names, does not exist.
     """
 
     rules: Mapping[str, Expression]

@@ -26,11 +26,7 @@ _MAX_COMPARED: Final = 10_000  # names that are compared with a misspelt one
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The text of a grammar, with the name of its file (None if it was given as text).
-
-    Raises:
-        ResourceLimitError: the text is longer than `MAX_LENGTH` characters.
-    """
+    """The text of a grammar, with the name of its file (None if it was given as text)."""
 
     text: str
     file: str | None = None
@@ -97,13 +93,7 @@ def nearest(name: str, names: Iterable[str]) -> str | None:
 
 
 def token_ids(text: str, place: SourcePosition) -> tuple[int, ...]:
-    """The ids of ``<[7]>`` or ``<[7,10-12]>``, of which `text` is what stands between the square brackets.
-
-    Raises:
-        InvalidConstraintError: no numbers, or a range in the wrong order.
-        UnsupportedSchemaError: all tokens (``*``) or all but some (``^``).
-        ResourceLimitError: more than `MAX_TOKEN_IDS` ids.
-    """
+    """The ids of ``<[7]>`` or ``<[7,10-12]>``, of which `text` is what stands between the square brackets."""
     if text.startswith("^") or text == "*":
         place.fail(
             "all tokens, or all but some, are not supported as an item",

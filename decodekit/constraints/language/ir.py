@@ -14,7 +14,8 @@ derivatives re-examined (2009), here with whole rows of transitions in place of 
 from __future__ import annotations
 
 import threading
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable
+from itertools import chain
 from typing import Final
 from weakref import WeakKeyDictionary, WeakValueDictionary, ref
 
@@ -34,12 +35,12 @@ _foreign: WeakKeyDictionary[Node, ref[Node]] = WeakKeyDictionary()
 class _Interned(Node):
     """Base of the nodes of this module: hash-consed, with their transitions kept."""
 
-    __slots__ = ("_bounds", "_labels", "_saturated", "_transitions", "can_be_empty", "has_counts", "is_labelled")
+    __slots__ = ("_bounds", "_saturated", "_transitions", "can_be_empty", "has_counts", "is_labelled", "labels")
 
+    labels: tuple[Hashable, ...]  # a slot: it is asked for more often than anything else
     can_be_empty: bool
     is_labelled: bool
     has_counts: bool
-    _labels: tuple[Hashable, ...]
     _saturated: dict[int, Node] | None
     _transitions: Transitions | None
     _bounds: tuple[int, int] | None
@@ -47,12 +48,9 @@ class _Interned(Node):
     def _finish(
         self, labels: tuple[Hashable, ...], can_be_empty: bool, is_labelled: bool, has_counts: bool = False
     ) -> None:
-        self._labels = labels
-        self.has_counts = has_counts
-        self._saturated = None
-        self._transitions = None
-        self.can_be_empty = can_be_empty
-        self.is_labelled = is_labelled
+        self.labels, self.can_be_empty = labels, can_be_empty
+        self.is_labelled, self.has_counts = is_labelled, has_counts
+        self._saturated = self._transitions = None
 
     def saturated(self, limit: int) -> Node:
         """As in `Node`; remembered, because a node may occur in others many times."""
@@ -60,14 +58,9 @@ class _Interned(Node):
             return self
         if self._saturated is None:
             self._saturated = {}
-        known = self._saturated.get(limit)
-        if known is None:
-            known = self._saturated[limit] = self._saturate(limit)
-        return known
-
-    @property
-    def labels(self) -> tuple[Hashable, ...]:
-        return self._labels
+        if limit not in self._saturated:
+            self._saturated[limit] = self._saturate(limit)
+        return self._saturated[limit]
 
     def transitions(self) -> Transitions:
         known = self._transitions
@@ -128,7 +121,8 @@ class Bytes(_Interned):
         return 1, 1
 
     def __repr__(self) -> str:
-        return f"byte_set({_show_bytes(self.mask)})"
+        members = bytes(bytes_of(self.mask))
+        return f"byte_set({members!r})" if len(members) <= 16 else f"byte_set(<{len(members)} bytes>)"
 
 
 class Literal(_Interned):
@@ -236,11 +230,7 @@ class Choice(_Interned):
         return merge([row for option in self.options for row in option.transitions()])
 
     def _bound(self) -> tuple[int, int] | None:
-        bounds = [option.bounds() for option in self.options]
-        known = [one for one in bounds if one is not None]
-        if len(known) < len(bounds):
-            return None
-        return min(least for least, _ in known), max(most for _, most in known)
+        return _around([option.bounds() for option in self.options])
 
     def __repr__(self) -> str:
         return f"choice({', '.join(map(repr, self.options))})"
@@ -359,6 +349,12 @@ class Repeat(_Interned):
         return f"repeat({self.body!r}, {self.min}, {self.max})"
 
 
+def _around(ranges: list[tuple[int, int] | None]) -> tuple[int, int] | None:
+    """The least range that holds all; None if one is not known."""
+    known = [one for one in ranges if one is not None]
+    return (min(known)[0], max(high for _, high in known)) if len(known) == len(ranges) else None
+
+
 def _pass_labels(before: tuple[Hashable, ...], after: tuple[Hashable, ...]) -> tuple[Hashable, ...]:
     """Labels of the empty word in a concatenation: the last label that is passed counts."""
     return tuple(dict.fromkeys(first if last is None else last for last in after for first in before))
@@ -416,8 +412,10 @@ EPSILON: Final[Node] = accept(None)
 
 def byte_set(members: Iterable[int] | ByteMask) -> Node:
     """One byte out of `members`, given as bytes 0..255 or as a 256-bit integer."""
-    mask = members if isinstance(members, int) else 0
-    if not isinstance(members, int):
+    if isinstance(members, int):
+        mask = members
+    else:
+        mask = 0
         for member in members:
             if not 0 <= member <= 255:
                 raise ValueError(f"{member} is not a byte")
@@ -498,7 +496,7 @@ def _choice(nodes: Iterable[Node], depth: int) -> Node:
     mask = 0
     repeats: dict[Node, list[Repeat]] = {}  # by body
     concats: dict[Node, list[Concat]] = {}  # by head
-    for node in _options(nodes):
+    for node in chain.from_iterable(node.options if isinstance(node, Choice) else (node,) for node in nodes):
         if isinstance(node, Bytes):
             mask |= node.mask
         elif isinstance(node, Repeat):
@@ -549,14 +547,6 @@ def _choice(nodes: Iterable[Node], depth: int) -> Node:
     return unique[0] if len(unique) == 1 else _intern(Choice, _ids(unique), unique)
 
 
-def _options(nodes: Iterable[Node]) -> Iterator[Node]:
-    for node in nodes:
-        if isinstance(node, Choice):
-            yield from node.options
-        else:
-            yield node
-
-
 def _join_repeats(group: list[Repeat]) -> list[Node]:
     """Repeats of one body with their counts united where they overlap or touch: X{2,4} or X{5,9} is X{2,9}."""
     if len(group) == 1:
@@ -573,11 +563,7 @@ def _join_repeats(group: list[Repeat]) -> list[Node]:
 
 
 def both(*nodes: Node) -> Node:
-    """The words that all nodes have in common.
-
-    Raises:
-        ValueError: more than one operand is labelled; the meet of two labels has no meaning.
-    """
+    """The words that all nodes have in common. At most one is labelled: the meet of two labels has no meaning."""
     operands: dict[Node, None] = {}
     mask = ALL_BYTES
     bytes_seen = False
@@ -618,11 +604,7 @@ def complement(node: Node) -> Node:
 
 
 def repeat(node: Node, min: int = 0, max: int | None = None) -> Node:
-    """Between `min` and `max` words of `node`, one after the other; ``max=None`` has no bound.
-
-    Raises:
-        ValueError: negative or crossed bounds.
-    """
+    """Between `min` and `max` words of `node`, one after the other; ``max=None`` has no bound."""
     if min < 0 or (max is not None and max < min):
         raise ValueError(f"no number is at least {min} and at most {max}")
     if max == 0:
@@ -650,20 +632,16 @@ _alphabets: dict[Node, frozenset[Node]] = {}  # letters, with what may be left o
 def declare_alphabet(letter: Node) -> None:
     """Promise that whatever meets a repetition of `letter`, but for complements, has only words made of its words.
 
-    Then a count of letters is not needed to know which bytes are possible; `Both` makes use of that.
-
-    Raises:
-        ValueError: the letter may be empty, or has labels, which would be lost with the count.
+    A letter is not empty and has no label. Then a count of letters is not needed to know which bytes are possible; `Both` makes use of that.
     """
     if letter.is_nullable or letter.is_labelled:
         raise ValueError("a letter is not empty and has no label")
-    rests: dict[Node, None] = {}
+    rests: set[Node] = set()
     agenda = [letter]
     while agenda:
-        for _, rest in agenda.pop().transitions():
-            if rest is not EPSILON and rest not in rests:
-                rests[rest] = None
-                agenda.append(rest)
+        following = {rest for _, rest in agenda.pop().transitions()} - rests - {EPSILON}
+        rests |= following
+        agenda += following
     _alphabets[letter] = frozenset(rests)
 
 
@@ -687,12 +665,10 @@ def merge(rows: list[tuple[ByteMask, Node]]) -> Transitions:
             split: list[tuple[ByteMask, tuple[Node, ...]]] = []
             for piece, targets in pieces:
                 common = piece & mask
+                if common != piece:
+                    split.append((piece & ~mask, targets))
                 if common:
-                    if common != piece:
-                        split.append((piece & ~mask, targets))
                     split.append((common, (*targets, target)))
-                else:
-                    split.append((piece, targets))
             pieces = split
         fresh = mask & ~covered
         if fresh:
@@ -720,19 +696,10 @@ def label_range(node: Node) -> tuple[int, int] | None:
     while isinstance(node, Concat):
         node = node.tail
     if isinstance(node, Choice):
-        ranges = [label_range(option) for option in node.options]
-        known = [bounds for bounds in ranges if bounds is not None]
-        if len(known) < len(ranges):
-            return None
-        return min(low for low, _ in known), max(high for _, high in known)
+        return _around([label_range(option) for option in node.options])
     if isinstance(node, Accept):
         return (node.label, node.label + 1) if type(node.label) is int else None
     return node.label_range
-
-
-def _show_bytes(mask: ByteMask) -> str:
-    members = bytes_of(mask)
-    return repr(bytes(members)) if len(members) <= 16 else f"<{len(members)} bytes>"
 
 
 def matches(node: Node, data: bytes) -> bool:

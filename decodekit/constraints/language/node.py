@@ -93,11 +93,7 @@ class Node:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the language has no word; exact.
-
-        Raises:
-            ResourceLimitError: the search needed more than `MAX_SEARCH_STATES` states.
-        """
+        """Whether the language has no word; exact."""
         return self.can_be_empty and self._is_empty()
 
     def _is_empty(self) -> bool:
@@ -145,11 +141,9 @@ def _decided(node: Node) -> bool | None:
     """Whether a node is empty, if that is known or some decider knows it."""
     known = _emptiness.get(node)
     if known is None:
-        for decide in deciders:
-            known = decide(node)
-            if known is not None:
-                _emptiness[node] = known
-                break
+        known = next((told for decide in deciders if (told := decide(node)) is not None), None)
+        if known is not None:
+            _emptiness[node] = known
     return known
 
 
@@ -159,12 +153,9 @@ def _width(node: Node) -> int:
 
 
 def search_is_empty(root: Node) -> bool:
-    """Whether `root` has no word: a depth-first search for a derivative that has the empty word.
+    """Whether `root` has no word: a bounded depth-first search for a derivative that has the empty word.
 
     What it learns is kept for every node that it decides, as long as the node lives.
-
-    Raises:
-        ResourceLimitError: it explored `MAX_SEARCH_STATES` nodes, or their many transitions, without a decision.
     """
     known = _decided(root)
     if known is not None:

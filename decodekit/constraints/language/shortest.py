@@ -80,10 +80,8 @@ def few_by_length(
         num_each: how many words of a label.
         count, usable, permitted: as for `words_by_length`.
     """
-    num_labels = None
-    if not node.is_labelled:
-        num_labels = 1
-    elif node.label_range is not None:
+    num_labels = None if node.is_labelled else 1
+    if node.is_labelled and node.label_range is not None:
         low, high = node.label_range
         num_labels = high - low if permitted is None else permitted[low:high].count(1)
     num_seen: Counter[Hashable] = Counter()

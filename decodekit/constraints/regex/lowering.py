@@ -148,11 +148,7 @@ class Loop(Node):
 
 
 class Lowering:
-    """One tree in one spelling.
-
-    Raises:
-        ResourceLimitError: the tree has more than `MAX_ASSERTIONS` assertions.
-    """
+    """One tree in one spelling."""
 
     def __init__(self, encode: Encode, tree: Tree) -> None:
         self.encode = encode
@@ -183,12 +179,7 @@ class Lowering:
         return self._after(self.anything, (self.tree,), self.open_end)
 
     def _after(self, prefix: Node, items: tuple[Tree, ...], end: _Rest) -> Node:
-        """Texts that begin with a word of `prefix` and go on with the items; here lookbehinds are met.
-
-        Raises:
-            UnsupportedSchemaError: a lookbehind in a repeated group or in another assertion, or behind an assertion
-                about what follows.
-        """
+        """Texts that begin with a word of `prefix` and go on with the items; here lookbehinds are met."""
         for index, item in enumerate(items):
             if not has_lookbehind(item):
                 continue

@@ -201,11 +201,8 @@ class _Lowering:
     def lower_usage(self, item: Usage, scope: Scope, bindings: Bindings) -> Expression:
         """A template with its arguments: a rule of its own."""
         place = scope.place(item.at)
-        bound = bindings.get(item.name)
-        template = (
-            bound if isinstance(bound, GrammarSymbol) else None if bound else self.definitions.look_up(item, scope)
-        )
-        if template is None or not template.parameters:
+        template = bindings.get(item.name) or self.definitions.look_up(item, scope)
+        if not isinstance(template, GrammarSymbol) or not template.parameters:
             place.fail(f"{item.name!r} is no template", f"{item.name} without arguments")
         num_wanted, num_given = len(template.parameters), len(item.arguments)
         if num_wanted != num_given:

@@ -51,11 +51,6 @@ def lexing_root(rules: Rules, lexer: Lexer | None = None) -> Frame:
         rules: a grammar whose terminals, the ignored ones among them, label the ends of their words with their rank;
             ranks can be compared, and no two terminals have the same.
         lexer: another lexer for the same ranks than the one that takes the longest of all terminals.
-
-    Raises:
-        UnsatisfiableError: there is no text.
-        UnsupportedSchemaError: special tokens or other constraints among the rules.
-        ResourceLimitError: the terminals are larger than `lexer` says, or the rules larger than `control` says.
     """
     network = Network(rules, lexer)
     outs = network.left_by((ROOT,), 0)

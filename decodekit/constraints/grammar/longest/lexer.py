@@ -59,10 +59,6 @@ class Lexer:
         ends_behind: by shadow and terminal, the ends of its lexemes that keep out of the shadow.
         first_bytes: with which bytes the lexemes of a terminal may begin, by terminal.
         starts_of: the states before a lexeme of a terminal, by terminal: several where automata differ about it.
-
-    Raises:
-        ResourceLimitError: the terminals have more than `MAX_STATES` states together, or lead to more than
-            `MAX_SHADOWS` shadows or `MAX_STEPS` steps to them.
     """
 
     def __init__(self, *automata: Node, unbounded: Collection[Any] = ()) -> None:
