@@ -75,7 +75,10 @@ def _ways(frame: Frame, steps: _Steps) -> list[_Way] | None:
             if words is None:
                 return None
             for label, length in words.items():
-                text = _sample(move.node, label) if move.capture else b""
+                text = b""
+                if move.capture:  # a shortest word with the label, which some word has
+                    layers = words_by_length(move.node)
+                    text = next(word for layer in layers for word, known in layer if known == label)
                 ways += [(length, (after.outward(),)) for after in (move.reader or frame).after(label, text)]
     return ways
 
@@ -140,8 +143,3 @@ def _following(node: Node, steps: _Steps) -> list[tuple[Node, int]] | None:
 
 def _as_it_is(node: Node) -> Node:
     return node
-
-
-def _sample(node: Node, label: Hashable) -> bytes:
-    """A shortest word with a label, which some word has."""
-    return next(word for words in words_by_length(node) for word, known in words if known == label)

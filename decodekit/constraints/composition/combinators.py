@@ -6,17 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
-from decodekit.constraints.composition.composed import (
-    Composed,
-    Special,
-    checked_text,
-    expression_of,
-    part_of,
-    row,
-    set_fields,
-)
+from decodekit.constraints.composition.composed import Composed, Special, checked_text, expression_of, part_of, row
 from decodekit.constraints.composition.free_text import endings_before, free_text
-from decodekit.constraints.constraint import Constraint
+from decodekit.constraints.constraint import Constraint, set_fields
 from decodekit.constraints.grammar.rules import EMPTY_TEXT, Alternatives, Expression, Repeated, Terminal
 from decodekit.errors import InvalidConstraintError
 

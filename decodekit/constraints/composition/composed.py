@@ -132,12 +132,6 @@ def row(*parts: str | Special | Constraint | Expression) -> Concatenated:
     return Concatenated(tuple(map(expression_of, parts)))
 
 
-def set_fields(owner: object, **values: object) -> None:
-    """The fields of a frozen value, from its constructor."""
-    for name, value in values.items():
-        object.__setattr__(owner, name, value)
-
-
 def parts_of(expression: Expression) -> list[Constraint]:
     """The constraints of an expression, in order."""
     return [item.constraint for item in walk(expression) if isinstance(item, Inline)]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from decodekit.constraints.coerce import coerce
-from decodekit.constraints.constraint import Constraint, Guard, Refusal
+from decodekit.constraints.constraint import Constraint, Guard, Refusal, set_fields
 from decodekit.constraints.network import Frame
 from decodekit.errors import ConstraintError, DecodekitError, InvalidConstraintError
 
@@ -48,8 +48,7 @@ class Guarded(Constraint):
                 at="function",
                 hint='Guarded(schema, lambda value: value["low"] <= value["high"])',
             )
-        object.__setattr__(self, "constraint", coerce(constraint))
-        object.__setattr__(self, "function", function)
+        set_fields(self, constraint=coerce(constraint), function=function)
 
     @property
     def num_bytes(self) -> int:

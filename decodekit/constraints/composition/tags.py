@@ -8,8 +8,9 @@ from itertools import product
 from typing import Any, Final, cast
 
 from decodekit.constraints.composition.combinators import Part, check_bounds, rounds
-from decodekit.constraints.composition.composed import Composed, Special, checked_text, part_of, row, set_fields
+from decodekit.constraints.composition.composed import Composed, Special, checked_text, part_of, row
 from decodekit.constraints.composition.free_text import endings_before, free_text
+from decodekit.constraints.constraint import set_fields
 from decodekit.constraints.grammar.rules import Alternatives, Expression, Repeated, Terminal
 from decodekit.constraints.language import ir
 from decodekit.errors import InvalidConstraintError

@@ -34,7 +34,7 @@ from decodekit.constraints.grammar.source import (
 )
 from decodekit.constraints.language import ir, utf8
 from decodekit.constraints.language.utf8 import MAX_CODE_POINT
-from decodekit.errors import InvalidConstraintError, ResourceLimitError, UnsupportedSchemaError
+from decodekit.errors import ConstraintError, InvalidConstraintError, ResourceLimitError, UnsupportedSchemaError
 
 
 def load_rules(source: Source, start: str = "root") -> Rules:
@@ -88,8 +88,10 @@ class _GbnfParser:
     def place(self, at: int) -> SourcePosition:
         return SourcePosition(self.source, at)
 
-    def fail(self, cause: str, at: int, hint: str | None = None) -> NoReturn:
-        self.place(at).fail(cause, hint)
+    def fail(
+        self, cause: str, at: int, hint: str | None = None, error: type[ConstraintError] = InvalidConstraintError
+    ) -> NoReturn:
+        self.place(at).fail(cause, hint, error)
 
     def expected(self, what: str, hint: str | None = None) -> NoReturn:
         found = self.text[self.position : self.position + 1]
@@ -145,19 +147,14 @@ class _GbnfParser:
 
     def alternatives(self) -> Expression:
         options = [self.sequence()]
-        while self.next_alternative():
+        while True:
+            at = self.position
+            self.lines()
+            if not self.take("|"):  # which may also begin the next line
+                self.position = at
+                return options[0] if len(options) == 1 else alternatives(*options)
             self.lines()
             options.append(self.sequence())
-        return options[0] if len(options) == 1 else alternatives(*options)
-
-    def next_alternative(self) -> bool:
-        """Take a bar, which may also begin the next line."""
-        at = self.position
-        self.lines()
-        if self.take("|"):
-            return True
-        self.position = at
-        return False
 
     def sequence(self) -> Expression:
         items: list[Expression] = []
@@ -170,14 +167,9 @@ class _GbnfParser:
         """One item; None where none begins."""
         at = self.position
         char = self.text[at : at + 1]
-        if char == '"':
-            return self.literal()
-        if char == "[":
-            return self.char_class()
-        if char == "(":
-            return self.group()
-        if char == "<":
-            return self.token()
+        reader = {'"': self.literal, "[": self.char_class, "(": self.group, "<": self.token}.get(char)
+        if reader is not None:
+            return reader()
         if char == "!" and self.text.startswith("!<", at):
             self.place(at).fail(
                 "a negated token is not supported", "the text that may stand here, such as [^<]", UnsupportedSchemaError
@@ -199,7 +191,7 @@ class _GbnfParser:
         at = self.position
         self.depth += 1
         if self.depth > MAX_DEPTH:
-            self.place(at).fail(f"groups are nested deeper than {MAX_DEPTH}", "a rule of its own", ResourceLimitError)
+            self.fail(f"groups are nested deeper than {MAX_DEPTH}", at, "a rule of its own", ResourceLimitError)
         self.position += 1
         self.space()
         inner = self.alternatives()

@@ -8,7 +8,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
-from decodekit.constraints.constraint import Constraint
+from decodekit.constraints.constraint import Constraint, set_fields
 from decodekit.constraints.explain.special_names import read_whole
 from decodekit.constraints.grammar import gbnf
 from decodekit.constraints.grammar.frames import root_frame
@@ -98,13 +98,8 @@ class Grammar(Constraint):
             raise OptionError(f'lexer="longest" has no meaning for {syntax}', at="lexer", hint="no lexer")
         source = Source(text, None if path is None else path.name)
         files = {} if path is None or syntax != "lark" else definitions.imported_files(source, path.parent)
-        set_ = object.__setattr__
-        set_(self, "text", text)
-        set_(self, "syntax", syntax)
-        set_(self, "start", start or _STARTS[syntax])
-        set_(self, "lexer", lexer)
-        set_(self, "files", tuple(sorted(files.items())))
-        set_(self, "file", source.file)
+        set_fields(self, text=text, syntax=syntax, start=start or _STARTS[syntax], lexer=lexer)
+        set_fields(self, files=tuple(sorted(files.items())), file=source.file)
         _rules(self)
 
     @property

@@ -632,7 +632,8 @@ _alphabets: dict[Node, frozenset[Node]] = {}  # letters, with what may be left o
 def declare_alphabet(letter: Node) -> None:
     """Promise that whatever meets a repetition of `letter`, but for complements, has only words made of its words.
 
-    A letter is not empty and has no label. Then a count of letters is not needed to know which bytes are possible; `Both` makes use of that.
+    A letter is not empty and has no label. Then a count of letters is not needed to know which bytes are possible;
+    `Both` makes use of that.
     """
     if letter.is_nullable or letter.is_labelled:
         raise ValueError("a letter is not empty and has no label")

@@ -71,7 +71,7 @@ _ANYTHING: Final = Before(0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Rest:
+class _Continuation:
     """What is still to be matched: a linked list, shared by identity.
 
     Attributes:
@@ -82,7 +82,7 @@ class _Rest:
     """
 
     item: _Item | None
-    then: _Rest | None
+    then: _Continuation | None
     asks_before: bool
     tail: Node = ir.EPSILON
 
@@ -133,7 +133,7 @@ class Loop(Node):
     is_labelled = False
     lowering: Lowering  # compared by identity, as is `then`
     iteration: _Iteration
-    then: _Rest
+    then: _Continuation
     before: Before
 
     @property
@@ -161,13 +161,13 @@ class Lowering:
         for chars in kinds_of_chars(tree):
             parts = [utf8.intersect(kind, part) for kind in self.kinds for part in (chars, utf8.invert(chars))]
             self.kinds = tuple(part for part in parts if part)
-        self.end = _Rest(None, None, False)
-        self.open_end = _Rest(None, None, False, self.anything)
-        self.any_end = _Rest(None, None, False, ir.ANYTHING)
+        self.end = _Continuation(None, None, False)
+        self.open_end = _Continuation(None, None, False, self.anything)
+        self.any_end = _Continuation(None, None, False, ir.ANYTHING)
         self._plain: dict[Tree, Node] = {}
-        self._lowered: dict[tuple[_Rest, Before], Node] = {}
-        self._rests: dict[tuple[_Item, _Rest], _Rest] = {}
-        self._ways: dict[_Rest, _Rest] = {}
+        self._lowered: dict[tuple[_Continuation, Before], Node] = {}
+        self._rests: dict[tuple[_Item, _Continuation], _Continuation] = {}
+        self._ways: dict[_Continuation, _Continuation] = {}
         self._repeated: Memo[tuple[Tree, int, int | None, bool], Quantified] = Memo(lambda parts: Quantified(*parts))
 
     def full_match(self) -> Node:
@@ -178,7 +178,7 @@ class Lowering:
         """The texts in which the tree matches somewhere."""
         return self._after(self.anything, (self.tree,), self.open_end)
 
-    def _after(self, prefix: Node, items: tuple[Tree, ...], end: _Rest) -> Node:
+    def _after(self, prefix: Node, items: tuple[Tree, ...], end: _Continuation) -> Node:
         """Texts that begin with a word of `prefix` and go on with the items; here lookbehinds are met."""
         for index, item in enumerate(items):
             if not has_lookbehind(item):
@@ -213,7 +213,7 @@ class Lowering:
             ways.append(ir.concat(ending, self.lower(following, Before(kind))))
         return ir.choice(*ways)
 
-    def before(self, item: _Item, then: _Rest) -> _Rest:
+    def before(self, item: _Item, then: _Continuation) -> _Continuation:
         """The rest with `item` in front."""
         key = (item, then)
         if key not in self._rests:
@@ -223,10 +223,10 @@ class Lowering:
                 tree = item.tree if isinstance(item, _Iteration | _Ordered) else item
                 may_be_nothing = is_nullable(tree) or (isinstance(item, _Iteration) and not item.min)
                 asks = asks_before(tree) or (may_be_nothing and then.asks_before)
-            self._rests[key] = _Rest(item, then, asks)
+            self._rests[key] = _Continuation(item, then, asks)
         return self._rests[key]
 
-    def lower(self, rest: _Rest, before: Before) -> Node:
+    def lower(self, rest: _Continuation, before: Before) -> Node:
         """The texts of `rest` after `before`."""
         key = (rest, before if rest.asks_before else _ANYTHING)
         node = self._lowered.get(key)
@@ -234,7 +234,7 @@ class Lowering:
             node = self._lowered[key] = self._lower(rest, before)
         return node
 
-    def _lower(self, rest: _Rest, before: Before) -> Node:
+    def _lower(self, rest: _Continuation, before: Before) -> Node:
         parts: list[Node] = []
         while True:
             item, then = rest.item, rest.then
@@ -250,7 +250,7 @@ class Lowering:
             parts.append(self.plain(tree))
             rest = then
 
-    def _lower_step(self, item: _Iteration | _RoundEnd | _GroupEnd, then: _Rest, before: Before) -> Node:
+    def _lower_step(self, item: _Iteration | _RoundEnd | _GroupEnd, then: _Continuation, before: Before) -> Node:
         if isinstance(item, _Iteration) and item.max != 0:
             return Loop(self, item, then, before)
         if isinstance(item, _RoundEnd) and before.is_fresh:
@@ -260,7 +260,7 @@ class Lowering:
             then, before = then.then, replace(before, is_fresh=item.was_fresh)
         return self.lower(then, before)
 
-    def _lower_tree(self, tree: Tree, then: _Rest, before: Before, is_ordered: bool) -> Node:
+    def _lower_tree(self, tree: Tree, then: _Continuation, before: Before, is_ordered: bool) -> Node:
         if isinstance(tree, Chars):
             return ir.choice(
                 *(
@@ -308,7 +308,7 @@ class Lowering:
         is_in_empty = item.kind == "boundary" or before.kind is not None or item.holds_in_empty
         return ir.both(after, ir.optional(others) if is_in_empty else others)
 
-    def _lower_repeated(self, item: Quantified, then: _Rest, before: Before, is_ordered: bool) -> Node:
+    def _lower_repeated(self, item: Quantified, then: _Continuation, before: Before, is_ordered: bool) -> Node:
         if not num_assertions(item) and not is_ordered:  # `then` asks what the last character was
             texts = self.plain(item)
             ways = [self.lower(then, before)] if texts.is_nullable else []
@@ -336,7 +336,7 @@ class Lowering:
             return self.lower(rest, before)
         return Loop(self, _Iteration(item, item.min, item.max, is_ordered), then, before)
 
-    def unroll(self, iteration: _Iteration, then: _Rest, before: Before) -> Node:
+    def unroll(self, iteration: _Iteration, then: _Continuation, before: Before) -> Node:
         """Stop here, or one round and then the rounds that are left."""
         body = iteration.tree.item
         left = None if iteration.max is None else iteration.max - 1
@@ -352,7 +352,7 @@ class Lowering:
             return self._first_of(ways)
         return ir.choice(*(self.lower(*way) for way in ways))
 
-    def _first_of(self, ways: list[tuple[_Rest, Before]]) -> Node:
+    def _first_of(self, ways: list[tuple[_Continuation, Before]]) -> Node:
         """Each way where none before it leads to the end of the atomic group."""
         found: list[Node] = []
         earlier: list[Node] = []
@@ -361,7 +361,7 @@ class Lowering:
             earlier.append(self.lower(self._way_out(rest), before))
         return ir.choice(*found)
 
-    def _way_out(self, rest: _Rest) -> _Rest:
+    def _way_out(self, rest: _Continuation) -> _Continuation:
         """What a text must begin with for some way to lead to the end of the innermost atomic group."""
         known = self._ways.get(rest)
         if known is None:

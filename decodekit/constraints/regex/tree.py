@@ -84,11 +84,6 @@ class Assertion:
         """Whether it is about what came before."""
         return self.kind in ("start", "line start", "boundary", "inside")
 
-    @property
-    def sees_one(self) -> bool:
-        """Whether it is about one character that follows, at most."""
-        return self.kind in ("line end", "boundary", "inside")
-
 
 Tree: TypeAlias = Chars | Concatenation | Alternation | Quantified | Atomic | Lookahead | Lookbehind | Assertion
 
@@ -135,7 +130,9 @@ def sees_past(items: tuple[Tree, ...]) -> bool:
 
 
 def _sees_one(tree: Tree) -> bool:
-    return tree.sees_one if isinstance(tree, Assertion) else any(map(_sees_one, children(tree)))
+    if isinstance(tree, Assertion):
+        return tree.kind in ("line end", "boundary", "inside")
+    return any(map(_sees_one, children(tree)))
 
 
 def _sees_far(tree: Tree) -> bool:
@@ -177,13 +174,11 @@ def width(tree: Tree) -> tuple[int, int | None]:
     if isinstance(tree, Assertion | Lookahead | Lookbehind):
         return 0, 0
     widths = [width(child) for child in children(tree)]
+    lows, known = [low for low, _ in widths], [high for _, high in widths if high is not None]
+    is_bounded = len(known) == len(widths)
     if isinstance(tree, Alternation):
-        most = [high for _, high in widths]
-        return min(low for low, _ in widths), None if None in most else max(high or 0 for high in most)
-    low = sum(low for low, _ in widths)
-    high: int | None = 0
-    for _, one in widths:
-        high = None if high is None or one is None else high + one
+        return min(lows), max(known) if is_bounded else None
+    low, high = sum(lows), sum(known) if is_bounded else None
     if isinstance(tree, Quantified):
         low *= tree.min
         high = 0 if high == 0 or tree.max == 0 else None if high is None or tree.max is None else high * tree.max
