@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 import random
+import string
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -30,8 +31,8 @@ from decodekit.constraints.engine.automaton import shared_automaton
 from decodekit.constraints.engine.recogniser import Recogniser
 from decodekit.constraints.explain.explanation import Explanation, as_bytes, explain_refusal
 from decodekit.constraints.explain.special_names import readings
-from decodekit.constraints.explain.trace import Thread, Trace
-from decodekit.constraints.language.ir import bytes_of
+from decodekit.constraints.explain.trace import Trace
+from decodekit.constraints.language.ir import bytes_of, mask_of
 from decodekit.constraints.language.node import ByteMask, Node
 from decodekit.constraints.language.shortest import shortest_word
 from decodekit.constraints.matching.compiler import check_satisfiable
@@ -202,7 +203,6 @@ class _Only(Frame):
     move: Move
 
     def moves(self) -> tuple[Move, ...]:
-        """The move."""
         return (self.move,)
 
 
@@ -250,8 +250,7 @@ class _Walk:
         trace.read(prefix)
         self._text += prefix
         self._room -= len(prefix)
-        choices: list[Thread | None] = [*trace.threads, *([None] if trace.is_accepting else [])]
-        thread = self._rng.choice(choices)
+        thread = self._rng.choice([*trace.threads, *([None] if trace.is_accepting else [])])
         if thread is None:
             return None
         below = []
@@ -363,11 +362,9 @@ class _Resumed(Frame):
     text: bytes
 
     def moves(self) -> tuple[Move, ...]:
-        """None: it only reads on."""
         return ()
 
     def after(self, label: Label, text: bytes) -> tuple[Frame, ...]:
-        """What follows the whole lexeme."""
         return self.reader.after(label, self.text + text)
 
 
@@ -380,13 +377,9 @@ def _weight(extra: int, room: float) -> float:
     return math.sqrt(1 + room / _LONG) * math.exp(min(extra, _LIKED) / 4 * max(1 - extra / room, -100.0))
 
 
-def _mask(members_: bytes | range) -> ByteMask:
-    return sum(1 << byte for byte in set(members_))
-
-
-_BLANKS: Final = _mask(b" \t\r\n")
-_RARE: Final = {_mask(b"eE"): 0.3, _mask(b"\\"): 0.03}  # an exponent, an escape
-_LETTERS: Final = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789")
+_BLANKS: Final = mask_of(b" \t\r\n")
+_RARE: Final = {mask_of(b"eE"): 0.3, mask_of(b"\\"): 0.03}  # an exponent, an escape
+_LETTERS: Final = frozenset((string.ascii_letters + string.digits).encode())
 
 
 @lru_cache(maxsize=4096)

@@ -312,5 +312,4 @@ def _first(words: Int32Array) -> int | None:
 
 
 def _union(some: Sequence[Int32Array], none: Int32Array) -> Int32Array:
-    """The tokens of any of some sets."""
     return reduce(np.bitwise_or, some, none)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from decodekit.constraints.language.ir import EPSILON, Concat, Repeat
+from decodekit.constraints.language.ir import EPSILON, Product, Repeat
 from decodekit.constraints.language.node import Node
 from decodekit.constraints.language.registry import Narrowed
 from decodekit.constraints.language.shortest import words_by_length
@@ -127,19 +127,16 @@ def _following(node: Node, steps: _Steps) -> list[tuple[Node, int]] | None:
 
     Counted characters are read at once: a text of at most 32,767 characters would have half a million places.
     """
-    narrow: Callable[[Node], Node] = _as_it_is
-    inner = node
-    if isinstance(node, Narrowed) and node.is_by_parts:
-        narrow, inner = node.narrowed, node.node
-    head, tail = (inner.head, inner.tail) if isinstance(inner, Concat) else (inner, EPSILON)
+    narrowed = node if isinstance(node, Narrowed) and node.is_by_parts else None
+    inner = node if narrowed is None else narrowed.node
+    head, tail = (inner.head, inner.tail) if isinstance(inner, Product) else (inner, EPSILON)
     if not isinstance(head, Repeat) or head.is_labelled or head.can_be_empty:
         return [(target, 1) for _, target in node.transitions() if not target.is_empty]
-    words = {} if head.max is None else _longest_words(narrow(head.body), steps)
+    if narrowed is not None:
+        tail = narrowed.narrowed(tail)
+    body = head.body if narrowed is None else narrowed.narrowed(head.body)
+    words = {} if head.max is None else _longest_words(body, steps)
     if not words:
         return None
     assert head.max is not None
-    return [(narrow(tail), head.max * words[None])]
-
-
-def _as_it_is(node: Node) -> Node:
-    return node
+    return [(tail, head.max * words[None])]

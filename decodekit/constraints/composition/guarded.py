@@ -85,7 +85,6 @@ class _FunctionGuard:
     guarded: Guarded
 
     def refuses(self, text: bytes) -> Refusal | None:
-        """Ask the inner guard, then the function."""
         inner = self.guarded.constraint.guard()
         refusal = None if inner is None else inner.refuses(text)
         if refusal is not None:

@@ -79,6 +79,7 @@ class _Round:
     is_empty: bool
 
 
+@dataclass(slots=True, eq=False)
 class _Todo:
     """What is still to be matched: a linked list, one object for equal content.
 
@@ -87,11 +88,10 @@ class _Todo:
         after_reading: the same once something was read; None until it is asked for.
     """
 
-    __slots__ = ("after_reading", "item", "owner", "then")
-
-    def __init__(self, item: Expression | _Close | _Round, then: _Todo | None, owner: Expression | None) -> None:
-        self.item, self.then, self.owner = item, then, owner
-        self.after_reading: _Todo | None = None
+    item: Expression | _Close | _Round
+    then: _Todo | None
+    owner: Expression | None
+    after_reading: _Todo | None = None
 
 
 _Trace: TypeAlias = "tuple[_Trace, Leaf | _Close] | None"
@@ -231,10 +231,9 @@ class Split:
             key = (item.count, item.is_empty, id(item.repeated), id(then), "round")
         else:
             key = (id(item), id(then))
-        todo = self._todos.get(key)
-        if todo is None:
-            todo = self._todos[key] = _Todo(item, then, owner)
-        return todo
+        if key not in self._todos:
+            self._todos[key] = _Todo(item, then, owner)
+        return self._todos[key]
 
     def _after_reading(self, todo: _Todo | None) -> _Todo | None:
         """The rest with no round that has not read anything."""

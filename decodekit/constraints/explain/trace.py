@@ -31,16 +31,15 @@ MAX_STEPS: Final = 200_000
 """Bound on the lexemes and frames that one trace may touch: about a second. A long JSON text takes four a byte."""
 
 
+@dataclass(slots=True, eq=False)
 class StackNode:
     """A node of a graph-structured stack (Tomita, 1986): a frame, and the nodes to return to, None for the end.
 
     Interned by its trace. Stacks with the same frame on top are one node, so that ambiguous texts do not multiply them.
     """
 
-    __slots__ = ("frame", "thens")
-
-    def __init__(self, frame: Frame, thens: Thens) -> None:
-        self.frame, self.thens = frame, thens
+    frame: Frame
+    thens: Thens
 
 
 Thens: TypeAlias = "tuple[StackNode | None, ...]"

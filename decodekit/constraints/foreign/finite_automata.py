@@ -150,7 +150,6 @@ def _trimmed(fsm: interegular.FSM, ranges: Mapping[object, Ranges]) -> FiniteAut
 
 
 def _leading_to(fsm: interegular.FSM) -> set[object]:
-    """The states from which an accepting one can be reached."""
     before: dict[object, list[object]] = {}
     for state, row in fsm.map.items():
         for target in row.values():

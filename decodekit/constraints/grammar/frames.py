@@ -135,7 +135,7 @@ def _names(forms: LinearForms, heads: Heads, move: Move) -> tuple[str, ...]:
 
 def _is_keyword(node: Node) -> bool:
     """Whether a terminal is one word, or a few that differ in their case."""
-    while isinstance(node, ir.Concat):
+    while isinstance(node, ir.Product):
         if not _is_letter(node.head):
             return False
         node = node.tail

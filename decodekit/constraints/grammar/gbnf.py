@@ -104,7 +104,6 @@ class _GbnfParser:
         self.position = pattern.match(self.text, self.position).end()  # type: ignore[union-attr]
 
     def lines(self) -> None:
-        """Skip blanks, comments and line ends."""
         self.position = _SPACE_AND_LINES.match(self.text, self.position).end()  # type: ignore[union-attr]
 
     def take(self, text: str) -> bool:

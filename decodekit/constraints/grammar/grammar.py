@@ -51,7 +51,7 @@ class Grammar(Constraint):
         start: the rule to start from; without it ``start`` in Lark, ``root`` in GBNF.
         lexer: ``"scannerless"``: every text that the rules and terminals derive. ``"longest"``: those that they derive
             from what a lexer finds that takes the longest terminal at each place, much as Lark's basic lexer does; for
-            Lark grammars, see `grammar.lexing`.
+            Lark grammars, see `grammar.longest`.
 
     A file is read once, with the files that it imports: a grammar is a value, equal to others of the same content.
     Grammars may be ambiguous, begin with themselves and derive the empty text. They may come from whom you do not
@@ -216,8 +216,5 @@ def _root(grammar: Grammar) -> Frame:
     return lexing_root(_rules(grammar))
 
 
-@on_shortage
-def _release_grammars() -> None:
-    """Let go of what can be made again from the texts."""
-    _root.cache_clear()
-    _rules.cache_clear()
+on_shortage(_rules.cache_clear)
+on_shortage(_root.cache_clear)

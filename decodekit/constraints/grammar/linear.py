@@ -66,13 +66,12 @@ MAX_WORK: Final = 2_000_000
 """Bound on the ways to go on at all the places of a grammar that are met."""
 
 
+@dataclass(slots=True, eq=False)
 class Item:
     """What stands behind the dot of a rule: a symbol and what follows it; None is nothing. `LinearForms` interns it."""
 
-    __slots__ = ("symbol", "then")
-
-    def __init__(self, symbol: Symbol, then: Item | None) -> None:
-        self.symbol, self.then = symbol, then
+    symbol: Symbol
+    then: Item | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,10 +140,9 @@ class LinearForms:
     def item(self, symbol: Symbol, then: Item | None) -> Item:
         """The item of a symbol and what follows it; the same object for the same parts."""
         key = (symbol, id(then))
-        known = self._items.get(key)
-        if known is None:
-            known = self._items[key] = Item(symbol, then)
-        return known
+        if key not in self._items:
+            self._items[key] = Item(symbol, then)
+        return self._items[key]
 
     def joined(self, item: Item | None, then: Item | None) -> Item | None:
         """One item after the other."""
@@ -184,7 +182,8 @@ class LinearForms:
         if isinstance(root, Lexeme):
             return self._word(root.node, None, then)
         inline = self.item(Other(root), then)
-        return self.item(Either((inline, then)), None) if _may_return(root) else inline
+        may_be_empty = any(move is RETURN for move in root.moves())
+        return self.item(Either((inline, then)), None) if may_be_empty else inline
 
     def _word(self, node: Node, name: str | None, then: Item | None) -> Item | None:
         """A word of `node`, where it may be empty too."""
@@ -295,7 +294,6 @@ class LinearForms:
         return cycles
 
     def _leading(self, body: Item | None) -> tuple[str, ...]:
-        """The rules with which a text may begin."""
         names = (head.name for head, _ in self.linear(body).heads if isinstance(head, RuleRef))
         return tuple(dict.fromkeys(name for name in names if name in self.productive))
 
@@ -414,11 +412,6 @@ class LinearForms:
 
 _NOTHING_LEFT: Final = Linear((), True)
 _NOT_EMPTY: Final = ir.complement(ir.EPSILON)
-
-
-def _may_return(root: Frame) -> bool:
-    """Whether a frame may return before it has read anything."""
-    return any(move is RETURN for move in root.moves())
 
 
 def _rules_in(item: Item | None) -> set[str]:

@@ -186,6 +186,18 @@ def children(expression: Expression) -> tuple[Expression, ...]:
     return ()
 
 
+def mapped(expression: Expression, change: Callable[[Expression], Expression]) -> Expression:
+    """The same with other leaves."""
+    match expression:
+        case Concatenated(items):
+            return sequence(*(mapped(item, change) for item in items))
+        case Alternatives(options):
+            return alternatives(*(mapped(option, change) for option in options))
+        case Repeated(item, least, most):
+            return repeated(mapped(item, change), least, most)
+    return change(expression)
+
+
 def reached(roots: Iterable[Place], following: Callable[[Place], Iterable[Place]]) -> dict[Place, None]:
     """Some places of a graph and all that follow them, in the order in which they are met."""
     found = dict.fromkeys(roots)

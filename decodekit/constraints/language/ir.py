@@ -144,8 +144,8 @@ class Literal(_Interned):
         return f"literal({self.text!r})"
 
 
-class Concat(_Interned):
-    """A word of `head`, then a word of `tail`; nested to the right, so `head` is no Concat."""
+class Product(_Interned):
+    """A word of `head`, then a word of `tail`; nested to the right, so `head` is no Product."""
 
     __slots__ = ("head", "tail")
 
@@ -159,7 +159,7 @@ class Concat(_Interned):
     def _saturate(self, limit: int) -> Node:
         parts: list[Node] = []
         node: Node = self
-        while isinstance(node, Concat) and node.has_counts:
+        while isinstance(node, Product) and node.has_counts:
             parts.append(node.head.saturated(limit))
             node = node.tail
         return concat(*parts, node.saturated(limit))
@@ -171,7 +171,7 @@ class Concat(_Interned):
 
     def _is_empty(self) -> bool:
         node: Node = self
-        while isinstance(node, Concat) and node.can_be_empty:
+        while isinstance(node, Product) and node.can_be_empty:
             if node.head.is_empty:
                 return True
             node = node.tail
@@ -180,7 +180,7 @@ class Concat(_Interned):
     def _derive(self) -> Transitions:
         rows: list[tuple[ByteMask, Node]] = []
         node: Node = self
-        while isinstance(node, Concat):  # a loop, not a recursion: a chain of optional parts may be long
+        while isinstance(node, Product):  # a loop, not a recursion: a chain of optional parts may be long
             head, tail = node.head, node.tail
             rows += ((mask, concat(target, tail)) for mask, target in head.transitions())
             for label in head.labels:
@@ -253,7 +253,7 @@ class Both(_Interned):
 
     def _saturate(self, limit: int) -> Node:
         for one, other in (self.operands, self.operands[::-1]):
-            rest, count = (one.head, one.tail) if isinstance(one, Concat) else (None, one)
+            rest, count = (one.head, one.tail) if isinstance(one, Product) else (None, one)
             if not isinstance(count, Repeat) or count.body not in _alphabets or count.max is None:
                 continue
             if rest is not None and rest not in _alphabets[count.body]:
@@ -436,7 +436,7 @@ def literal(text: bytes) -> Node:
 
 def concat(*nodes: Node) -> Node:
     """Words of the nodes, one after the other."""
-    if len(nodes) == 2 and not isinstance(nodes[0], Concat):  # the case of derivatives
+    if len(nodes) == 2 and not isinstance(nodes[0], Product):  # the case of derivatives
         head, tail = nodes
         return EMPTY if head is EMPTY or tail is EMPTY else _concat_two(head, tail)
     result: Node | None = None
@@ -457,29 +457,29 @@ def _concat_two(head: Node, tail: Node) -> Node:
     if tail is EPSILON:
         return head
     if isinstance(head, Accept):
-        if isinstance(tail.head if isinstance(tail, Concat) else tail, Accept) or None not in _possible_labels(tail):
+        if isinstance(tail.head if isinstance(tail, Product) else tail, Accept) or None not in _possible_labels(tail):
             return tail
         if isinstance(tail, Choice):  # a label in front of each option, where it may be dropped: derivatives stay few
             return choice(*(_concat_two(head, option) for option in tail.options))
     if isinstance(head, Repeat):  # X{a,b}X{c,d} is X{a+c,b+d}: a chain of optional parts is one count
-        following, rest = (tail.head, tail.tail) if isinstance(tail, Concat) else (tail, EPSILON)
+        following, rest = (tail.head, tail.tail) if isinstance(tail, Product) else (tail, EPSILON)
         if isinstance(following, Repeat) and following.body is head.body:
             high = None if head.max is None or following.max is None else head.max + following.max
             return _concat_two(repeat(head.body, head.min + following.min, high), rest)
     head, tail = _canonical(head), _canonical(tail)
-    return _intern(Concat, (id(head), id(tail)), head, tail)
+    return _intern(Product, (id(head), id(tail)), head, tail)
 
 
 def _possible_labels(node: Node) -> tuple[Hashable, ...]:
     """The labels of a node whose words all end with them, as far as that is plain to see; otherwise with None."""
-    while isinstance(node, Concat):
+    while isinstance(node, Product):
         node = node.tail
     return node.labels if isinstance(node, Accept) else (None,)
 
 
 def _chain(node: Node) -> list[Node]:
     parts = []
-    while isinstance(node, Concat):
+    while isinstance(node, Product):
         parts.append(node.head)
         node = node.tail
     parts.append(node)
@@ -495,13 +495,13 @@ def _choice(nodes: Iterable[Node], depth: int) -> Node:
     options: dict[Node, None] = {}
     mask = 0
     repeats: dict[Node, list[Repeat]] = {}  # by body
-    concats: dict[Node, list[Concat]] = {}  # by head
+    concats: dict[Node, list[Product]] = {}  # by head
     for node in chain.from_iterable(node.options if isinstance(node, Choice) else (node,) for node in nodes):
         if isinstance(node, Bytes):
             mask |= node.mask
         elif isinstance(node, Repeat):
             repeats.setdefault(node.body, []).append(node)
-        elif isinstance(node, Concat):
+        elif isinstance(node, Product):
             concats.setdefault(node.head, []).append(node)
         elif node is not EMPTY:
             options[node] = None
@@ -517,7 +517,7 @@ def _choice(nodes: Iterable[Node], depth: int) -> Node:
         else:
             joined = [concat(head, _choice(tails, depth - 1))]
         for part in joined:
-            if isinstance(part, Concat) and isinstance(part.head, Repeat):
+            if isinstance(part, Product) and isinstance(part.head, Repeat):
                 counted.setdefault((part.head.body, part.tail), []).append(part.head)
             else:
                 options[part] = None
@@ -527,7 +527,7 @@ def _choice(nodes: Iterable[Node], depth: int) -> Node:
         # Y?·Z contains Z. Chains share their tails, so each is walked once.
         contained: set[Node] = set()
         for node in options:
-            while isinstance(node, Concat) and None in node.head.labels and node.tail not in contained:
+            while isinstance(node, Product) and None in node.head.labels and node.tail not in contained:
                 node = node.tail
                 contained.add(node)
         if contained:
@@ -682,6 +682,11 @@ def merge(rows: list[tuple[ByteMask, Node]]) -> Transitions:
     return tuple((mask, target) for target, mask in by_target.items())
 
 
+def mask_of(members: Iterable[int]) -> ByteMask:
+    """The set of some bytes."""
+    return sum(1 << member for member in set(members))
+
+
 def bytes_of(mask: ByteMask) -> list[int]:
     """The members of a byte set, ascending."""
     members = []
@@ -694,7 +699,7 @@ def bytes_of(mask: ByteMask) -> list[int]:
 
 def label_range(node: Node) -> tuple[int, int] | None:
     """First and last + 1 of the labels of all words, if every word has a number as its label."""
-    while isinstance(node, Concat):
+    while isinstance(node, Product):
         node = node.tail
     if isinstance(node, Choice):
         return _around([label_range(option) for option in node.options])

@@ -148,7 +148,6 @@ def _decided(node: Node) -> bool | None:
 
 
 def _width(node: Node) -> int:
-    """Number of conditions of an intersection."""
     return len(getattr(node, "operands", ()))
 
 

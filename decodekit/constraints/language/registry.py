@@ -65,7 +65,7 @@ def _without_label(node: Node) -> tuple[Node | None, Hashable]:
         inner, label = _without_label(node.node)
         return None if inner is None else node.narrowed(inner), label
     parts: list[Node] = []
-    while isinstance(node, ir.Concat):
+    while isinstance(node, ir.Product):
         parts.append(node.head)
         node = node.tail
         if len(parts) == _MAX_PARTS:
@@ -85,7 +85,7 @@ def _digest(node: Node, known: dict[Node, bytes]) -> bytes:
         parts = [node.mask.to_bytes(32, "little")]
     elif isinstance(node, ir.Literal):
         parts = [node.text]
-    elif isinstance(node, ir.Concat):
+    elif isinstance(node, ir.Product):
         parts = [_digest(node.head, known), _digest(node.tail, known)]
     elif isinstance(node, ir.Repeat):
         parts = [_digest(node.body, known), f"{node.min} {node.max}".encode()]

@@ -24,7 +24,7 @@ _INSIDE_EMPTY: Final = sys.version_info >= (3, 14)  # since when \B of `re` hold
 
 
 class PatternReader:
-    """A pattern with a position, its flavour, and the flags that hold here."""
+    """A pattern with a position, its flavour, and the flags that hold here; reads escapes and classes."""
 
     def __init__(self, pattern: str, flavour: Flavour, flags: frozenset[str]) -> None:
         self.pattern, self.position, self.flags = pattern, 0, flags
@@ -88,9 +88,7 @@ class PatternReader:
         self.position += 1
         return self.pattern[self.position - 1]
 
-
-class EscapeReader(PatternReader):
-    """The part of the parser that reads escapes and classes."""
+    # --- escapes and classes ---
 
     def chars(self, ranges: Ranges) -> Chars:
         """One character of a set, or one that is equal to it here."""

@@ -13,7 +13,7 @@ from typing import Final
 
 from decodekit.constraints.language.utf8 import EVERYTHING, invert
 from decodekit.constraints.regex import charclasses
-from decodekit.constraints.regex.escapes import EscapeReader, Flavour, one
+from decodekit.constraints.regex.escapes import Flavour, PatternReader, one
 from decodekit.constraints.regex.tree import (
     Alternation,
     Assertion,
@@ -80,7 +80,7 @@ def _checked(flags: str, flavour: Flavour) -> frozenset[str]:
     return frozenset(flags)
 
 
-class _PatternParser(EscapeReader):
+class _PatternParser(PatternReader):
     """Recursive descent over one pattern."""
 
     def __init__(self, pattern: str, flavour: Flavour, flags: frozenset[str]) -> None:
@@ -90,7 +90,6 @@ class _PatternParser(EscapeReader):
         self.may_set_flags = not self.is_ecma  # flags for the whole pattern stand before everything else
 
     def alternatives(self) -> Tree:
-        """Sequences with bars between them."""
         options = [self.sequence()]
         while self.take("|"):
             self.may_set_flags = False
@@ -205,7 +204,6 @@ class _PatternParser(EscapeReader):
         return self.chars(one(ord(char)))
 
     def anchor(self, char: str) -> Assertion:
-        """The circumflex or the dollar."""
         ends = charclasses.ECMA_LINE_ENDS if self.is_ecma else charclasses.NEWLINE
         if "m" in self.flags:
             return Assertion("line start" if char == "^" else "line end", ends)
@@ -268,7 +266,6 @@ class _PatternParser(EscapeReader):
         return self.refuse("this kind of group is", "(?P<name>...)" if named else "a plain group, (?:...)", 2)
 
     def name(self) -> None:
-        """The name of a group."""
         name = self.take_until(">", "the name of a group")
         if not name.replace("$", "_" if self.is_ecma else "$").isidentifier():
             self.fail("the name of a group must be an identifier", "letters, digits and _", len(name) + 1)
@@ -310,7 +307,6 @@ class _PatternParser(EscapeReader):
             self.fail("the flags 'a' and 'u' exclude each other", "one of them")
 
     def letters(self, is_removed: bool = False) -> str:
-        """Letters of flags."""
         allowed = "ims" if self.is_ecma else "imsx" if is_removed else "aimsux"
         letters = self.take_while(allowed)
         if not self.is_at_end and self.pattern[self.position] not in "-:)":

@@ -15,23 +15,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, TypeAlias
 
+from decodekit.constraints.grammar.lark import tree
 from decodekit.constraints.grammar.lark.definitions import Definitions, GrammarSymbol, Scope
 from decodekit.constraints.grammar.lark.ranks import Rank, Ranks, key_of
 from decodekit.constraints.grammar.lark.terminals import Terminals
-from decodekit.constraints.grammar.lark.tree import (
-    CharRange,
-    Counted,
-    Json,
-    Name,
-    Options,
-    Pattern,
-    Quoted,
-    Series,
-    Term,
-    TokenName,
-    Usage,
-    walk,
-)
 from decodekit.constraints.grammar.rules import (
     EMPTY_TEXT,
     Expression,
@@ -115,14 +102,14 @@ class _Lowering:
                     if inner.qualified(parameter) in self.definitions.entries:
                         entry.place.fail(f"the parameter {parameter!r} has the name of a rule", "another name")
                 if inner.source is scope.source:
-                    for part in walk(item):
-                        if isinstance(part, Name | Usage) and part.name not in entry.parameters:
+                    for part in tree.walk(item):
+                        if isinstance(part, tree.Name | tree.Usage) and part.name not in entry.parameters:
                             self.definitions.look_up(part, inner)
 
-    def ignored(self, item: Term) -> Node:
+    def ignored(self, item: tree.Term) -> Node:
         scope = self.definitions.scope
-        place = next((scope.place(part.at) for part in walk(item) if hasattr(part, "at")), scope.place(0))
-        if isinstance(item, Name):
+        place = next((scope.place(part.at) for part in tree.walk(item) if hasattr(part, "at")), scope.place(0))
+        if isinstance(item, tree.Name):
             terminal = self.lower_name(item, scope, {})
             if isinstance(terminal, Terminal):
                 return terminal.node
@@ -135,34 +122,34 @@ class _Lowering:
             self.agenda.append((entry.name, entry, {}))
         return RuleRef(entry.name)
 
-    def lower(self, item: Term, scope: Scope, bindings: Bindings) -> Expression:
+    def lower(self, item: tree.Term, scope: Scope, bindings: Bindings) -> Expression:
         """An item of a rule. The recursion is as deep as the brackets, at most `source.MAX_DEPTH`."""
-        if isinstance(item, Series):
+        if isinstance(item, tree.Series):
             return sequence(*[self.lower(part, scope, bindings) for part in item.items])
-        if isinstance(item, Options):
+        if isinstance(item, tree.Options):
             return alternatives(*[self.lower(part, scope, bindings) for part in item.options])
-        if isinstance(item, Counted):
+        if isinstance(item, tree.Counted):
             return repeated(self.lower(item.item, scope, bindings), item.min, item.max)
         place = scope.place(item.at)
-        if self.ranks is not None and isinstance(item, TokenName | Json):
-            what = "a special token" if isinstance(item, TokenName) else "%json"
+        if self.ranks is not None and isinstance(item, tree.TokenName | tree.Json):
+            what = "a special token" if isinstance(item, tree.TokenName) else "%json"
             place.fail(f'{what} is not supported with lexer="longest"', 'lexer="scannerless"', UnsupportedSchemaError)
         self.num_parts += 1
         if self.num_parts > MAX_PARTS:
             place.fail(f"the rules have more than {MAX_PARTS:,} parts", "fewer templates", ResourceLimitError)
-        if isinstance(item, Name):
+        if isinstance(item, tree.Name):
             return self.lower_name(item, scope, bindings)
-        if isinstance(item, Quoted) and not item.ignores_case and self.ranks is None:
+        if isinstance(item, tree.Quoted) and not item.ignores_case and self.ranks is None:
             return Terminal(ir.literal(item.text.encode()), _shown(item)) if item.text else EMPTY_TEXT
-        if isinstance(item, Usage):
+        if isinstance(item, tree.Usage):
             return self.lower_usage(item, scope, bindings)
-        if isinstance(item, TokenName):
+        if isinstance(item, tree.TokenName):
             return alternatives(*map(SpecialToken, item.tokens))
-        if isinstance(item, Json):
+        if isinstance(item, tree.Json):
             return self.lower_json(item, place)
         return self.anonymous(item, scope, place, _shown(item))
 
-    def anonymous(self, item: Term, scope: Scope, place: SourcePosition, name: str) -> Terminal:
+    def anonymous(self, item: tree.Term, scope: Scope, place: SourcePosition, name: str) -> Terminal:
         """A terminal without a name. With ranks, all that are written alike are one."""
         if self.ranks is None:
             return Terminal(self.terminals.anonymous(item, scope, place), name)
@@ -177,7 +164,6 @@ class _Lowering:
         return self.nameless[key]
 
     def named(self, entry: GrammarSymbol) -> Terminal:
-        """A terminal with a name."""
         if entry.name not in self.reached:
             terminal = Terminal(self.terminals.named(entry), entry.name)
             if self.ranks is not None:
@@ -186,7 +172,7 @@ class _Lowering:
             self.reached[entry.name] = terminal
         return self.reached[entry.name]
 
-    def lower_name(self, item: Name, scope: Scope, bindings: Bindings) -> Expression:
+    def lower_name(self, item: tree.Name, scope: Scope, bindings: Bindings) -> Expression:
         bound = bindings.get(item.name)
         if bound is not None and not isinstance(bound, GrammarSymbol):
             return bound
@@ -198,7 +184,7 @@ class _Lowering:
             )
         return self.named(entry) if entry.is_terminal else self.reach(entry)
 
-    def lower_usage(self, item: Usage, scope: Scope, bindings: Bindings) -> Expression:
+    def lower_usage(self, item: tree.Usage, scope: Scope, bindings: Bindings) -> Expression:
         """A template with its arguments: a rule of its own."""
         place = scope.place(item.at)
         template = bindings.get(item.name) or self.definitions.look_up(item, scope)
@@ -224,9 +210,9 @@ class _Lowering:
             self.agenda.append((name, template, dict(zip(template.parameters, arguments, strict=True))))
         return RuleRef(self.instances[key])
 
-    def argument(self, item: Term, scope: Scope, bindings: Bindings) -> Expression | GrammarSymbol:
+    def argument(self, item: tree.Term, scope: Scope, bindings: Bindings) -> Expression | GrammarSymbol:
         """What a parameter stands for. A template without arguments is itself one."""
-        if isinstance(item, Name):
+        if isinstance(item, tree.Name):
             bound = bindings.get(item.name)
             if bound is not None:
                 return bound
@@ -235,7 +221,7 @@ class _Lowering:
                 return entry
         return self.lower(item, scope, bindings)
 
-    def lower_json(self, item: Json, place: SourcePosition) -> Expression:
+    def lower_json(self, item: tree.Json, place: SourcePosition) -> Expression:
         if isinstance(item.schema, dict) and "x-guidance" in item.schema:
             place.fail('"x-guidance" is not supported', "leaving it out", UnsupportedSchemaError)
         if not isinstance(item.schema, dict | bool):
@@ -263,13 +249,13 @@ def _ranked(node: Node, rank: Rank, name: str, place: SourcePosition) -> Termina
     return Terminal(ir.concat(node, ir.accept(rank)), name)
 
 
-def _shown(item: Term) -> str:
+def _shown(item: tree.Term) -> str:
     """An item as it stands in a grammar."""
-    if isinstance(item, Quoted):
+    if isinstance(item, tree.Quoted):
         return f'"{item.text}"{"i" * item.ignores_case}'
-    if isinstance(item, CharRange):
+    if isinstance(item, tree.CharRange):
         return f'"{item.low}".."{item.high}"'
-    assert isinstance(item, Pattern)
+    assert isinstance(item, tree.Pattern)
     return f"/{item.pattern}/{item.flags}"
 
 

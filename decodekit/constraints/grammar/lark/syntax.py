@@ -12,23 +12,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Final, NamedTuple, NoReturn, TypeVar
 
-from decodekit.constraints.grammar.lark.tree import (
-    CharRange,
-    Counted,
-    Definition,
-    Import,
-    Json,
-    Module,
-    Name,
-    Options,
-    Pattern,
-    Quoted,
-    Series,
-    Term,
-    TokenName,
-    Usage,
-    is_terminal_name,
-)
+from decodekit.constraints.grammar.lark import tree
 from decodekit.constraints.grammar.source import (
     MAX_COUNT,
     MAX_DEPTH,
@@ -45,7 +29,7 @@ T = TypeVar("T")
 
 
 @lru_cache(maxsize=8)
-def parse(source: Source) -> Module:
+def parse(source: Source) -> tree.Module:
     """The tree of a grammar. Raises what `Grammar` raises, with the place, what was expected and what was found."""
     return _GrammarParser(source).module()
 
@@ -173,15 +157,15 @@ class _GrammarParser:
 
     # --- statements ---
 
-    def module(self) -> Module:
-        definitions: list[Definition] = []
-        ignored: list[Term] = []
-        imports: list[Import] = []
+    def module(self) -> tree.Module:
+        definitions: list[tree.Definition] = []
+        ignored: list[tree.Term] = []
+        imports: list[tree.Import] = []
         while True:
             while self.take("line end"):
                 pass
             if self.token.kind == "end":
-                return Module(self.source, tuple(definitions), tuple(ignored), tuple(imports))
+                return tree.Module(self.source, tuple(definitions), tuple(ignored), tuple(imports))
             if self.token.kind != "directive":
                 definitions.append(self.definition("define"))
             elif self.token.text == "%ignore":
@@ -208,7 +192,7 @@ class _GrammarParser:
             self.place(token.at).fail("%llguidance is not supported", "leaving it out", UnsupportedSchemaError)
         self.expected("a rule, a terminal, %import, %ignore, %override or %extend")
 
-    def definition(self, how: str) -> Definition:
+    def definition(self, how: str) -> tree.Definition:
         while self.token.kind in ("!", "?"):  # how trees are shaped
             self.next()
         token = self.name(
@@ -220,20 +204,20 @@ class _GrammarParser:
             self.place(self.token.at).fail(
                 "options of a rule are not supported", "leaving out the brackets", UnsupportedSchemaError
             )
-        if parameters and is_terminal_name(token.text):
+        if parameters and tree.is_terminal_name(token.text):
             self.place(token.at).fail("a terminal cannot have parameters", "a rule, in lower case")
         priority = 0
         if self.take("."):
             priority = self.number(self.require("number", "the number of a priority"))
         self.require(":", "':' after the name")
-        return Definition(token.text, parameters, priority, self.choice(), how, token.at)
+        return tree.Definition(token.text, parameters, priority, self.choice(), how, token.at)
 
     def parameters(self) -> tuple[str, ...]:
         names: list[str] = []
 
         def parameter() -> None:
             token = self.name("the name of a parameter, in lower case")
-            if is_terminal_name(token.text):
+            if tree.is_terminal_name(token.text):
                 self.place(token.at).fail("the name of a parameter must be in lower case")
             if token.text in names:
                 self.place(token.at).fail(f"there are two parameters {token.text!r}")
@@ -244,7 +228,7 @@ class _GrammarParser:
         self.close("}", at)
         return tuple(names)
 
-    def import_(self) -> Import:
+    def import_(self) -> tree.Import:
         at = self.next().at
         is_relative = self.take(".")
         path = [self.require("name", "the name of a grammar")]
@@ -264,10 +248,10 @@ class _GrammarParser:
                 )
             self.check_name(token)
             alias = self.name("the name that it has here") if self.take("->") else token
-            if is_terminal_name(alias.text) != is_terminal_name(token.text):
+            if tree.is_terminal_name(alias.text) != tree.is_terminal_name(token.text):
                 self.place(alias.at).fail("a terminal keeps a name in upper case, a rule one in lower case")
             names = ((token.text, alias.text, token.at),)
-        return Import(tuple(part.text for part in path), is_relative, names, at)
+        return tree.Import(tuple(part.text for part in path), is_relative, names, at)
 
     def name(self, what: str, hint: str | None = None) -> _Token:
         token = self.require("name", what, hint)
@@ -288,22 +272,22 @@ class _GrammarParser:
 
     # --- expressions ---
 
-    def choice(self) -> Term:
+    def choice(self) -> tree.Term:
         options = self.several(self.series, "|")
-        return options[0] if len(options) == 1 else Options(options)
+        return options[0] if len(options) == 1 else tree.Options(options)
 
-    def series(self) -> Term:
-        items: list[Term] = []
+    def series(self) -> tree.Term:
+        items: list[tree.Term] = []
         while self.token.kind not in _ENDS:
             items.append(self.counted())
         if self.take("->"):  # names the derivations, and leaves the texts as they are
             self.name("the name of an alias")
-        return items[0] if len(items) == 1 else Series(tuple(items))
+        return items[0] if len(items) == 1 else tree.Series(tuple(items))
 
-    def counted(self) -> Term:
+    def counted(self) -> tree.Term:
         item = self.atom()
         if self.token.kind in _OPERATORS:
-            return Counted(item, *_OPERATORS[self.next().kind])
+            return tree.Counted(item, *_OPERATORS[self.next().kind])
         low: int | None = None
         high: int | None = None
         if self.take("~"):
@@ -324,7 +308,7 @@ class _GrammarParser:
             return item
         if high is not None and high < (low or 0):
             self.place(at).fail(f"the counts {low} and {high} are in the wrong order")
-        return Counted(item, low or 0, high)
+        return tree.Counted(item, low or 0, high)
 
     def count(self) -> int:
         token = self.require("number", "how often the item occurs")
@@ -332,20 +316,20 @@ class _GrammarParser:
             self.place(token.at).fail(f"a count is no {token.text!r}", "digits without a sign")
         return self.number(token)
 
-    def atom(self) -> Term:
+    def atom(self) -> tree.Term:
         token = self.token
         if token.kind in ("(", "["):
             self.open()
             inner = self.choice()
             self.close(")" if token.kind == "(" else "]", token.at, "an item, '|'")
-            return inner if token.kind == "(" else Counted(inner, 0, 1)
+            return inner if token.kind == "(" else tree.Counted(inner, 0, 1)
         if token.kind == "directive" and token.text in ("%json", "%regex"):
             return self.inline()
         if token.kind in _OPERATORS or token.kind == "~":
             self.expected("an item", "one quantifier after an item, with brackets where two are meant")
         return self.value()
 
-    def value(self) -> Term:
+    def value(self) -> tree.Term:
         """What may also be an argument of a template."""
         token = self.token
         if token.kind == "name":
@@ -354,26 +338,28 @@ class _GrammarParser:
             self.next()
             if self.take(".."):
                 return self.char_range(token, self.require("string", "the string that ends the range"))
-            return Quoted(self.unescaped(token), token.text.endswith("i"), token.at)
+            return tree.Quoted(self.unescaped(token), token.text.endswith("i"), token.at)
         if token.kind == "regexp":
             self.next()
             end = token.text.rindex("/")
-            return Pattern(token.text[1:end], token.text[end + 1 :], token.at)
+            return tree.Pattern(token.text[1:end], token.text[end + 1 :], token.at)
         if token.kind == "special":
             self.next()
             is_id = token.text.startswith("<[")
-            return TokenName(token_ids(token.text[2:-2], self.place(token.at)) if is_id else (token.text,), token.at)
+            return tree.TokenName(
+                token_ids(token.text[2:-2], self.place(token.at)) if is_id else (token.text,), token.at
+            )
         return self.expected("a rule, a terminal, a string or another item")
 
-    def reference(self) -> Term:
+    def reference(self) -> tree.Term:
         token = self.next()
         self.check_name(token)
         if self.token.kind != "{" or self.text[_BREAK.match(self.text, self.position).end() :][:1] in "0123456789,":  # type: ignore[union-attr]
-            return Name(token.text, token.at)
+            return tree.Name(token.text, token.at)
         at = self.open()
         arguments = self.several(self.value)
         self.close("}", at)
-        return Usage(token.text, arguments, token.at)
+        return tree.Usage(token.text, arguments, token.at)
 
     # --- literals ---
 
@@ -394,22 +380,22 @@ class _GrammarParser:
         check_encodable(text, self.place(token.at))
         return text
 
-    def char_range(self, first: _Token, last: _Token) -> Term:
+    def char_range(self, first: _Token, last: _Token) -> tree.Term:
         ends = [self.unescaped(token) for token in (first, last) if not token.text.endswith("i")]
         if len(ends) < 2 or any(len(end) != 1 for end in ends):
             self.place(first.at).fail("a range has a string of one character at each end, without flags")
         if ends[1] < ends[0]:
             self.place(first.at).fail("the range of characters is in the wrong order")
-        return CharRange(ends[0], ends[1], first.at)
+        return tree.CharRange(ends[0], ends[1], first.at)
 
-    def inline(self) -> Term:
+    def inline(self) -> tree.Term:
         """``%json`` or ``%regex``, and a JSON value."""
         token = self.token
         start = _BREAK.match(self.text, self.position).end()  # type: ignore[union-attr]
         value, self.position = read_json(self.text, start, self.place)
         self.next()
         if token.text == "%json":
-            return Json(value, token.at)
+            return tree.Json(value, token.at)
         others = dict(value) if isinstance(value, dict) else {}
         pattern, flags = others.pop("pattern", None), others.pop("flags", "")
         if others or not isinstance(pattern, str) or not isinstance(flags, str):
@@ -418,4 +404,4 @@ class _GrammarParser:
                 "a terminal for other things",
                 UnsupportedSchemaError,
             )
-        return Pattern(pattern, flags, token.at)
+        return tree.Pattern(pattern, flags, token.at)

@@ -12,21 +12,8 @@ from collections.abc import Collection, Iterator
 from functools import lru_cache
 from typing import Final, NamedTuple
 
+from decodekit.constraints.grammar.lark import tree
 from decodekit.constraints.grammar.lark.definitions import Definitions, GrammarSymbol, Parts, Scope
-from decodekit.constraints.grammar.lark.tree import (
-    CharRange,
-    Counted,
-    Json,
-    Name,
-    Options,
-    Pattern,
-    Quoted,
-    Series,
-    Term,
-    TokenName,
-    Usage,
-    walk,
-)
 from decodekit.constraints.grammar.source import SourcePosition
 from decodekit.constraints.language import ir, utf8
 from decodekit.constraints.language.node import Node
@@ -76,7 +63,7 @@ class Terminals:
             self._finished[entry.name] = self._finish(entry.parts, entry.place, (entry.name,))
         return self._finished[entry.name]
 
-    def anonymous(self, item: Term, scope: Scope, place: SourcePosition) -> Node:
+    def anonymous(self, item: tree.Term, scope: Scope, place: SourcePosition) -> Node:
         """The words of an expression in a rule, or after ``%ignore``."""
         return self._finish(((item, scope),), place)
 
@@ -129,26 +116,26 @@ class Terminals:
 
     def _references(self, parts: Parts) -> Iterator[tuple[GrammarSymbol, SourcePosition]]:
         for root, scope in parts:
-            for item in walk(root):
-                if isinstance(item, Name):
+            for item in tree.walk(root):
+                if isinstance(item, tree.Name):
                     entry = self.definitions.look_up(item, scope)
                     if not entry.is_terminal:
                         scope.place(item.at).fail(
                             f"the rule {item.name!r} cannot be part of a terminal", "a rule, in lower case, around both"
                         )
                     yield entry, scope.place(item.at)
-                elif isinstance(item, Usage | TokenName | Json):
-                    what = {Usage: "a template", TokenName: "a special token", Json: "%json"}[type(item)]
+                elif isinstance(item, tree.Usage | tree.TokenName | tree.Json):
+                    what = {tree.Usage: "a template", tree.TokenName: "a special token", tree.Json: "%json"}[type(item)]
                     scope.place(item.at).fail(f"{what} cannot be part of a terminal", "a rule, in lower case")
 
     def _traits_of(self, parts: Parts, place: SourcePosition) -> _Traits:
         size, asks_around, is_lazy = 0, False, False
         for root, scope in parts:
-            for item in walk(root):
+            for item in tree.walk(root):
                 size += 1
-                if isinstance(item, Name):
+                if isinstance(item, tree.Name):
                     traits = self._traits[scope.qualified(item.name)]
-                elif isinstance(item, Pattern):
+                elif isinstance(item, tree.Pattern):
                     with scope.place(item.at).located():
                         traits = _traits_of_pattern(item.pattern, _flags(item.flags))
                 else:
@@ -165,25 +152,27 @@ class Terminals:
     def _node_of(self, parts: Parts) -> Node:
         return ir.choice(*(self._node(item, scope) for item, scope in parts))
 
-    def _node(self, item: Term, scope: Scope) -> Node:
-        if isinstance(item, Name):
+    def _node(self, item: tree.Term, scope: Scope) -> Node:
+        if isinstance(item, tree.Name):
             return self._nodes[scope.qualified(item.name)]
-        if isinstance(item, Series):
+        if isinstance(item, tree.Series):
             return ir.concat(*(self._node(part, scope) for part in item.items))
-        if isinstance(item, Options):
-            texts = {part.text.encode() for part in item.options if isinstance(part, Quoted) and not part.ignores_case}
+        if isinstance(item, tree.Options):
+            texts = {
+                part.text.encode() for part in item.options if isinstance(part, tree.Quoted) and not part.ignores_case
+            }
             if len(texts) < _MANY_TEXTS:
                 return ir.choice(*(self._node(part, scope) for part in item.options))
-            others = (p for p in item.options if not isinstance(p, Quoted) or p.ignores_case)
+            others = (p for p in item.options if not isinstance(p, tree.Quoted) or p.ignores_case)
             return ir.choice(words(dict.fromkeys(texts)), *(self._node(part, scope) for part in others))
-        if isinstance(item, Counted):
+        if isinstance(item, tree.Counted):
             return ir.repeat(self._node(item.item, scope), item.min, item.max)
-        if isinstance(item, CharRange):
+        if isinstance(item, tree.CharRange):
             return utf8.charset([(ord(item.low), ord(item.high))])
-        if isinstance(item, Quoted) and not item.ignores_case:
+        if isinstance(item, tree.Quoted) and not item.ignores_case:
             return ir.literal(item.text.encode())
-        assert isinstance(item, Quoted | Pattern)  # the others were refused with the references
-        pattern, flags = (item.pattern, item.flags) if isinstance(item, Pattern) else (re.escape(item.text), "i")
+        assert isinstance(item, tree.Quoted | tree.Pattern)  # the others were refused with the references
+        pattern, flags = (item.pattern, item.flags) if isinstance(item, tree.Pattern) else (re.escape(item.text), "i")
         return _full_match(pattern, flags, scope.place(item.at))
 
     # --- as one pattern ---
@@ -199,21 +188,21 @@ class Terminals:
             )
         return pattern
 
-    def _pattern(self, item: Term, scope: Scope) -> str:
-        if isinstance(item, Name):
+    def _pattern(self, item: tree.Term, scope: Scope) -> str:
+        if isinstance(item, tree.Name):
             return f"(?:{self._patterns[scope.qualified(item.name)]})"
-        if isinstance(item, Series):
+        if isinstance(item, tree.Series):
             return "".join(self._pattern(part, scope) for part in item.items)
-        if isinstance(item, Options):
+        if isinstance(item, tree.Options):
             return f"(?:{_longest_first([self._pattern(part, scope) for part in item.options])})"
-        if isinstance(item, Counted):
+        if isinstance(item, tree.Counted):
             high = "" if item.max is None else item.max
             return f"(?:{self._pattern(item.item, scope)}){{{item.min},{high}}}"
-        if isinstance(item, CharRange):
+        if isinstance(item, tree.CharRange):
             return f"[\\U{ord(item.low):08X}-\\U{ord(item.high):08X}]"
-        if isinstance(item, Quoted):
+        if isinstance(item, tree.Quoted):
             return f"(?{'i' * item.ignores_case}:{re.escape(item.text)})"
-        assert isinstance(item, Pattern)
+        assert isinstance(item, tree.Pattern)
         end = "\n" if "x" in item.flags else ""  # a comment may stand at the end
         return f"(?{_flags(item.flags)}:{item.pattern}{end})"
 
@@ -240,11 +229,11 @@ def _full_match(pattern: str, flags: str, place: SourcePosition) -> Node:
 
 @lru_cache(maxsize=512)
 def _traits_of_pattern(pattern: str, flags: str) -> _Traits:
-    tree = regex_syntax.parse(pattern, "python", flags)
-    agenda = [tree]
+    root = regex_syntax.parse(pattern, "python", flags)
+    agenda = [root]
     is_lazy = False
     while agenda and not is_lazy:
         part = agenda.pop()
         is_lazy = isinstance(part, regex_tree.Quantified) and part.is_lazy
         agenda += regex_tree.children(part)
-    return _Traits(1, regex_tree.num_assertions(tree) > 0, is_lazy)
+    return _Traits(1, regex_tree.num_assertions(root) > 0, is_lazy)

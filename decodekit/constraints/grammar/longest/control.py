@@ -10,29 +10,17 @@ intersection of a context-free language with a regular one, which is here that o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from functools import reduce
 from operator import or_
 from typing import Final, Generic, TypeAlias, TypeVar
 
 from decodekit.constraints.grammar.frames import root_frame
-from decodekit.constraints.grammar.longest.lexer import Lexer, bits
-from decodekit.constraints.grammar.rules import (
-    NO_TEXT,
-    Alternatives,
-    Concatenated,
-    Expression,
-    Repeated,
-    RuleRef,
-    Rules,
-    Terminal,
-    alternatives,
-    repeated,
-    sequence,
-    walk,
-)
+from decodekit.constraints.grammar.longest.lexer import Lexer
+from decodekit.constraints.grammar.rules import NO_TEXT, Expression, Inline, Rules, SpecialToken, Terminal, mapped, walk
 from decodekit.constraints.language import ir
+from decodekit.constraints.language.ir import bytes_of as bits
 from decodekit.constraints.language.node import ByteMask, Node
 from decodekit.constraints.memory import Memo
 from decodekit.constraints.network import Call, Frame, Label, Read
@@ -113,8 +101,12 @@ class KnownStates:
                 letters[node] = Terminal(ir.literal(number.to_bytes(2, "big")), name)
                 if _is_one_word(node):
                     self.words.add(number)
-        spelled = {name: _spelled(rule, letters) for name, rule in rules.rules.items()}
-        self.states = ControlStates(root_frame(Rules(spelled, rules.start)), self.ignored)
+
+        def spelled(item: Expression) -> Expression:
+            return letters[item.node] if isinstance(item, Terminal) else item
+
+        rules = Rules({name: mapped(rule, spelled) for name, rule in rules.rules.items()}, rules.start)
+        self.states = ControlStates(root_frame(rules), self.ignored)
         self._beginnings = _Least(self._may_begin)
         self._first_bytes: Memo[int, ByteMask] = Memo(self._find_first_bytes)
         self._left_by = _Least(self._may_leave)
@@ -153,7 +145,6 @@ class KnownStates:
         return found
 
     def _may_leave(self, start: Start, known: Callable[[Start], int]) -> int:
-        """The shadows that may be there when a state returns."""
         state, shadow = start
         here = self.states[state]
         found = int(here.is_end) << shadow
@@ -276,25 +267,11 @@ def _terminals(expression: Expression) -> Iterator[Terminal]:
     for item in walk(expression):
         if isinstance(item, Terminal):
             yield item
-        elif not isinstance(item, Concatenated | Alternatives | Repeated | RuleRef):
+        elif isinstance(item, SpecialToken | Inline):
             raise UnsupportedSchemaError(
                 f'a {type(item).__name__} among the rules is not supported with lexer="longest"',
                 hint='lexer="scannerless"',
             )
-
-
-def _spelled(expression: Expression, letters: Mapping[Node, Expression]) -> Expression:
-    """The same with letters for terminals."""
-    match expression:
-        case Terminal(node):
-            return letters[node]
-        case Concatenated(items):
-            return sequence(*(_spelled(item, letters) for item in items))
-        case Alternatives(options):
-            return alternatives(*(_spelled(option, letters) for option in options))
-        case Repeated(item, least, most):
-            return repeated(_spelled(item, letters), least, most)
-    return expression
 
 
 def _ranks(node: Node) -> Iterator[Label]:

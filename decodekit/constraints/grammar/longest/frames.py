@@ -29,8 +29,9 @@ from operator import or_
 from typing import Final, TypeAlias
 
 from decodekit.constraints.grammar.longest.control import ROOT, KnownStates
-from decodekit.constraints.grammar.longest.lexer import Lexer, Munch, bits
+from decodekit.constraints.grammar.longest.lexer import Lexer, Munch
 from decodekit.constraints.grammar.rules import Rules
+from decodekit.constraints.language.ir import bytes_of as bits
 from decodekit.constraints.memory import Memo
 from decodekit.constraints.network import END, RETURN, Call, Frame, Label, Move, Read
 from decodekit.errors import ResourceLimitError, UnsatisfiableError

@@ -25,6 +25,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 from decodekit.constraints.grammar.rules import reached
 from decodekit.constraints.language import ir
 from decodekit.constraints.language.ir import ALL_BYTES
+from decodekit.constraints.language.ir import bytes_of as bits  # the members of any set that a number is
 from decodekit.constraints.language.node import ByteMask, Node, Transitions
 from decodekit.constraints.memory import Memo
 from decodekit.errors import ResourceLimitError
@@ -140,9 +141,8 @@ class Lexer:
             return None
         behind = frozenset[int]() if terminal in self._unbounded else self._shadow_behind(state)
         end = (terminal, self._set(self._sets[shadow] | behind))
-        number = self._end_numbers.get(end)
-        if number is None:
-            number = self._end_numbers[end] = len(self.ends)
+        number = self._end_numbers.setdefault(end, len(self.ends))
+        if number == len(self.ends):
             self.ends.append(end)
         return number
 
@@ -200,9 +200,8 @@ class Lexer:
         return frozenset((shadow,)) if shadow else frozenset()
 
     def _set(self, shadows: frozenset[int]) -> int:
-        number = self._set_numbers.get(shadows)
-        if number is None:
-            number = self._set_numbers[shadows] = len(self._sets)
+        number = self._set_numbers.setdefault(shadows, len(self._sets))
+        if number == len(self._sets):
             self._sets.append(shadows)
             if number > MAX_SHADOWS:
                 raise _too_many(f"{MAX_SHADOWS:,} ways in which earlier lexemes might have been longer")
@@ -386,11 +385,6 @@ def _shadows(rows: list[Rows], is_end: list[bool]) -> tuple[list[int], list[Rows
         left = signature(next(iter(members[number])))
         shadow_rows.append(tuple((mask, t if t == _COMPLETE else place[t]) for t, mask in left))
     return [place[number] for number in shadow_of], shadow_rows
-
-
-def bits(number: int) -> list[int]:
-    """The members of a set that is given by the bits of a number."""
-    return ir.bytes_of(number)
 
 
 def _too_many(what: str) -> ResourceLimitError:
