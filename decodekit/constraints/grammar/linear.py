@@ -273,7 +273,7 @@ class LinearForms:
                 case Rounds(body):
                     found += self._num_ways(body, num_ways)
                 case _:
-                    found += 1
+                    return found + 1
             if not self._holds(self.item(item.symbol, None), self.nullable, can_read=False):
                 break
             item = item.then
