@@ -94,3 +94,9 @@ class Constraint(ABC):
         that a guard is asked about, a special token stands by its name; one that is asked for by its id as ``<[7]>``.
         """
         return frozenset()
+
+
+def set_fields(owner: object, **values: object) -> None:
+    """The fields of a frozen value, from its constructor."""
+    for name, value in values.items():
+        object.__setattr__(owner, name, value)

@@ -11,9 +11,13 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable
-from typing import Final
+from types import MethodType
+from typing import Final, TypeVar
 
 from decodekit.errors import OptionError
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 DEFAULT_LIMIT: Final = 1 << 30
 
@@ -80,6 +84,27 @@ def make_room() -> None:
             release()
             if has_room():
                 return
+
+
+class Memo(dict[K, V]):
+    """What a function gives for each key: made when it is asked for first, and kept; of `most`, those made last.
+
+    A method is held weakly, so that who keeps a memo of a method of its own goes as soon as nobody else holds it.
+    """
+
+    __slots__ = ("_make", "_most")
+
+    def __init__(self, make: Callable[[K], V], most: int | None = None) -> None:
+        self._make = weakref.WeakMethod(make) if isinstance(make, MethodType) else lambda: make
+        self._most = most
+
+    def __missing__(self, key: K) -> V:
+        make: Callable[[K], V] | None = self._make()
+        assert make is not None, "whose memo this is lives as long as it is asked"
+        value = self[key] = make(key)
+        while self._most is not None and len(self) > self._most:
+            self.pop(next(iter(self)), None)
+        return value
 
 
 class Account:

@@ -20,7 +20,7 @@ from decodekit.constraints.composition.free_text import endings_before, free_tex
 from decodekit.constraints.composition.splitting import Split
 from decodekit.constraints.composition.tags import Reasoned, Tag, Tagged, TagValue
 from decodekit.constraints.engine.bitmask import allocate_bitmask, ids_from_bitmask
-from decodekit.constraints.grammar.rules import Alternatives, Expression, Inline, Repeated, Sequence, Terminal
+from decodekit.constraints.grammar.rules import Alternatives, Concatenated, Expression, Inline, Repeated, Terminal
 from decodekit.constraints.language import ir
 from decodekit.errors import InvalidConstraintError
 from decodekit.testing import check_language, check_matcher
@@ -268,7 +268,7 @@ LEAVES: list[Expression] = [
 def random_expression(rng: random.Random, depth: int) -> Expression:
     kind = rng.randrange(4) if depth else 3
     if kind == 0:
-        return Sequence(tuple(random_expression(rng, depth - 1) for _ in range(rng.randint(0, 3))))
+        return Concatenated(tuple(random_expression(rng, depth - 1) for _ in range(rng.randint(0, 3))))
     if kind == 1:
         return Alternatives(tuple(random_expression(rng, depth - 1) for _ in range(rng.randint(1, 3))))
     if kind == 2:

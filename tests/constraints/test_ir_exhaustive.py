@@ -266,14 +266,14 @@ def first_label(before: tuple[Hashable, ...], after: tuple[Hashable, ...]) -> tu
     return tuple(dict.fromkeys(last if first is None else first for last in after for first in before))
 
 
-def bound_of_the_longest_part(self: ir.Concat) -> tuple[int, int] | None:
+def bound_of_the_longest_part(self: ir.Product) -> tuple[int, int] | None:
     bounds = [part.bounds() for part in ir._chain(self)]
     known = [one for one in bounds if one is not None]
     return (sum(least for least, _ in known), max(most for _, most in known)) if len(known) == len(bounds) else None
 
 
 def no_label_to_keep(node: Node) -> tuple[Hashable, ...]:
-    return () if isinstance(node, ir.Concat) else (None,)
+    return () if isinstance(node, ir.Product) else (None,)
 
 
 BROKEN: Final[list[tuple[Any, str, Any, str]]] = [
@@ -283,7 +283,7 @@ BROKEN: Final[list[tuple[Any, str, Any, str]]] = [
     (ir, "_pass_labels", first_label, "words"),
     (ir, "_possible_labels", no_label_to_keep, "words"),
     (ir.Repeat, "_saturate", saturate_too_much, "saturated"),
-    (ir.Concat, "_bound", bound_of_the_longest_part, "bounds"),
+    (ir.Product, "_bound", bound_of_the_longest_part, "bounds"),
 ]
 
 

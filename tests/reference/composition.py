@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from decodekit.constraints.composition.splitting import HasParts
 from decodekit.constraints.grammar.rules import (
     Alternatives,
+    Concatenated,
     Expression,
     Inline,
     Repeated,
-    Sequence,
     SpecialToken,
     Terminal,
 )
@@ -36,7 +36,7 @@ def divisions(expression: Expression, text: str, start: int = 0) -> Iterator[tup
     elif isinstance(expression, SpecialToken):
         if text.startswith(str(expression.token), start):
             yield start + len(str(expression.token)), str(expression.token)
-    elif isinstance(expression, Sequence):
+    elif isinstance(expression, Concatenated):
         yield from _in_a_row(expression.items, text, start)
     elif isinstance(expression, Alternatives):
         for number, option in enumerate(expression.options):

@@ -14,12 +14,12 @@ from typing import TypeAlias
 
 from decodekit.constraints.grammar.rules import (
     Alternatives,
+    Concatenated,
     Expression,
     Inline,
     Repeated,
     RuleRef,
     Rules,
-    Sequence,
     SpecialToken,
     Terminal,
 )
@@ -90,7 +90,7 @@ def language_and_beginnings(rules: Rules, alphabet: bytes, max_length: int) -> t
             return lexemes[item]
         if isinstance(item, RuleRef):
             return of_rule[item.name]
-        if isinstance(item, Sequence):
+        if isinstance(item, Concatenated):
             found: _Both = {b""}, {b""}
             for part in item.items:
                 found = in_a_row(found, of(part))
@@ -168,7 +168,7 @@ class _Places:
             return self._words(_node(item), self.after_ignored(begins))
         if isinstance(item, RuleRef):
             return set().union(*(self._ends.setdefault((item.name, begin), set()) for begin in begins))
-        if isinstance(item, Sequence):
+        if isinstance(item, Concatenated):
             for part in item.items:
                 begins = self.ends_of(part, begins)
             return begins
@@ -208,7 +208,7 @@ class _Places:
                     return True
                 reached = self.ends_of(item.item, reached)
             return item.min == 0 and place == len(self.text)
-        assert isinstance(item, Sequence), f"the reference knows no {type(item).__name__}"
+        assert isinstance(item, Concatenated), f"the reference knows no {type(item).__name__}"
         reached, is_beginning = {place}, False
         for part in item.items:
             is_beginning |= any(self.begins(part, begin) for begin in reached)
@@ -225,7 +225,7 @@ class _Places:
             return not _node(item).is_empty
         if isinstance(item, RuleRef):
             return self._possible.setdefault(item.name, False)
-        if isinstance(item, Sequence):
+        if isinstance(item, Concatenated):
             return all(map(self.is_possible, item.items))
         if isinstance(item, Alternatives):
             return any(map(self.is_possible, item.options))

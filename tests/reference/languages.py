@@ -32,7 +32,7 @@ def words(node: Node, alphabet: bytes, max_length: int) -> Words:
             return frozenset((bytes([b]), None) for b in alphabet if node.mask >> b & 1)
         if isinstance(node, ir.Literal):
             return frozenset({(node.text, None)}) if node.text in universe else frozenset()
-        if isinstance(node, ir.Concat):
+        if isinstance(node, ir.Product):
             return join(of(node.head), of(node.tail))
         if isinstance(node, ir.Choice):
             return frozenset().union(*map(of, node.options))

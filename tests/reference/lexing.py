@@ -13,10 +13,10 @@ from typing import Any
 from decodekit.constraints.grammar.rules import (
     NO_TEXT,
     Alternatives,
+    Concatenated,
     Expression,
     Repeated,
     Rules,
-    Sequence,
     Terminal,
     children,
 )
@@ -74,8 +74,8 @@ class Lexing:
         if isinstance(item, Terminal):
             ranks = _all_labels(item.node)
             return Terminal(ir.literal(self._letter(*ranks))) if ranks else NO_TEXT
-        if isinstance(item, Sequence):
-            return Sequence(tuple(map(self._spelled, item.items)))
+        if isinstance(item, Concatenated):
+            return Concatenated(tuple(map(self._spelled, item.items)))
         if isinstance(item, Alternatives):
             return Alternatives(tuple(map(self._spelled, item.options)))
         if isinstance(item, Repeated):

@@ -84,7 +84,9 @@ class Coverage:
         return sum(entry.status == status for entry in self.keywords)
 
     def __str__(self) -> str:
-        return "\n".join([*_head(self), *_tree(self), *_impossible(self), *_tail(self)])
+        pairs = zip(self.impossible, self.reasons, strict=True)
+        impossible = (f"no value fits {pointer}: {reason}" for pointer, reason in pairs)
+        return "\n".join([*_head(self), *_tree(self), *impossible, *_tail(self)])
 
 
 def check(
@@ -257,11 +259,6 @@ def _holder(pointer: str, schemas: dict[str, dict[str, list[str]]]) -> str | Non
         if pointer in schemas:
             return pointer
     return None
-
-
-def _impossible(coverage: Coverage) -> list[str]:
-    pairs = zip(coverage.impossible, coverage.reasons, strict=True)
-    return [f"no value fits {pointer}: {reason}" for pointer, reason in pairs]
 
 
 def _is_told(coverage: Coverage) -> bool:

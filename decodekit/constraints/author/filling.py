@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from decodekit.constraints.constraint import Constraint
-from decodekit.constraints.json_schema.schema import JsonSchema
 
 MOSTLY: Final = 0.5
 """Share of the characters from which on a text is mostly of a kind."""
@@ -61,15 +60,11 @@ def remark(constraint: Constraint, text: str) -> tuple[str, str] | None:
     if schema is None or len(text) < MIN_CHARACTERS:
         return None
     found = filling(text)
+    blanks = "natural" if schema.whitespace == "any" else "compact"
     kinds = {
-        "white space between the values": (found.blanks, _about_blanks(schema)),
+        "white space between the values": (found.blanks, f'whitespace="{blanks}" (--whitespace {blanks})'),
         "escapes that JSON does not need": (found.needless, 'escapes="needed" (--escapes needed)'),
         "escapes in strings": (found.needed, "maxLength or a pattern for the strings"),
     }
     kind, (number, hint) = max(kinds.items(), key=lambda item: item[1][0])
     return (f"{number / len(text):.0%} of it is {kind}", hint) if number >= MOSTLY * len(text) else None
-
-
-def _about_blanks(schema: JsonSchema) -> str:
-    value = "natural" if schema.whitespace == "any" else "compact"
-    return f'whitespace="{value}" (--whitespace {value})'

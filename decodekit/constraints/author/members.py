@@ -17,10 +17,12 @@ from __future__ import annotations
 
 import math
 import random
+import string
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import count
+from itertools import count, islice
 from typing import Final, TypeVar
 
 from decodekit.constraints.completion.closing import Completions
@@ -29,8 +31,8 @@ from decodekit.constraints.engine.automaton import shared_automaton
 from decodekit.constraints.engine.recogniser import Recogniser
 from decodekit.constraints.explain.explanation import Explanation, as_bytes, explain_refusal
 from decodekit.constraints.explain.special_names import readings
-from decodekit.constraints.explain.trace import Thread, Trace
-from decodekit.constraints.language.ir import bytes_of
+from decodekit.constraints.explain.trace import Trace
+from decodekit.constraints.language.ir import bytes_of, mask_of
 from decodekit.constraints.language.node import ByteMask, Node
 from decodekit.constraints.language.shortest import shortest_word
 from decodekit.constraints.matching.compiler import check_satisfiable
@@ -101,7 +103,7 @@ def complete(constraint: object, prefix: str = "") -> str:
     if refusal is None:
         return _decoded(text)
     size = len(paths[shortest]) + DEFAULT_SIZE
-    found = [text for text in _random(rule, random.Random(0), size, paths[shortest], MAX_TRIES) if text]
+    found = list(filter(None, _random(rule, random.Random(0), size, paths[shortest])))
     if not found:
         raise _refused(refusal)
     return _decoded(min(found, key=lambda member: (len(member), member)))
@@ -133,23 +135,21 @@ def sample_texts(constraint: object, *, seed: int = 0, size: int = DEFAULT_SIZE)
     _engine(rule)  # raises what is wrong with it
     rng = random.Random(seed)
     while True:
-        found = next((text for text in _random(rule, rng, size, b"", MAX_TRIES) if text is not None), None)
+        found = next(_random(rule, rng, size, b""), None)
         if found is None:
             refusal = _refusal(rule, with_names(next(_walks(rule, rng, size, b""))))
             raise _refused(refusal) if refusal else _no_text()
         yield found.decode()
 
 
-def _random(rule: Constraint, rng: random.Random, size: int, prefix: bytes, num: int) -> Iterator[bytes | None]:
-    """So many random texts; None for one that the guard refuses or that is no UTF-8."""
-    for path, _ in zip(_walks(rule, rng, size, prefix), range(num), strict=False):
+def _random(rule: Constraint, rng: random.Random, size: int, prefix: bytes) -> Iterator[bytes]:
+    """The texts out of `MAX_TRIES` random ones that the guard does not refuse and that are UTF-8."""
+    for path in islice(_walks(rule, rng, size, prefix), MAX_TRIES):
         text = with_names(path)
-        try:
+        with suppress(UnicodeDecodeError):
             text.decode()
-        except UnicodeDecodeError:
-            yield None
-            continue
-        yield text if _refusal(rule, text) is None else None
+            if _refusal(rule, text) is None:
+                yield text
 
 
 def _walks(rule: Constraint, rng: random.Random, size: int, prefix: bytes) -> Iterator[bytes]:
@@ -167,10 +167,7 @@ def _engine(rule: Constraint) -> tuple[Recogniser, Completions]:
     return recogniser, Completions(recogniser, byte_vocabulary())
 
 
-@on_shortage
-def _release() -> None:
-    """Let go of what can be made again."""
-    _engine.cache_clear()
+on_shortage(_engine.cache_clear)
 
 
 def _refusal(rule: Constraint, text: bytes) -> Refusal | None:
@@ -206,7 +203,6 @@ class _Only(Frame):
     move: Move
 
     def moves(self) -> tuple[Move, ...]:
-        """The move."""
         return (self.move,)
 
 
@@ -254,8 +250,7 @@ class _Walk:
         trace.read(prefix)
         self._text += prefix
         self._room -= len(prefix)
-        choices: list[Thread | None] = [*trace.threads, *([None] if trace.is_accepting else [])]
-        thread = self._rng.choice(choices)
+        thread = self._rng.choice([*trace.threads, *([None] if trace.is_accepting else [])])
         if thread is None:
             return None
         below = []
@@ -318,10 +313,7 @@ class _Walk:
         """Read a lexeme from `node` on, of which `text` was captured; the frame to go on with."""
         for _ in range(_MAX_DEAD_ENDS):
             word, label = self._word(node, is_last=not self._stack)
-            following = reader.after(label, text + word if move.capture else b"")
-            ways = [
-                (frame, None if (rest := self._completions.least(frame)) is None else len(rest)) for frame in following
-            ]
+            ways = [(frame, self._needed(frame)) for frame in reader.after(label, text + word if move.capture else b"")]
             if any(cost is not None for _, cost in ways):
                 self._append(word)
                 return self._choose(ways)
@@ -329,12 +321,8 @@ class _Walk:
 
     def _shortest(self, reader: Frame, move: Read, node: Node, text: bytes) -> Frame | None:
         """The shortest way through a lexeme and all that follows in its frame, where random ones led nowhere."""
-        rest = self._completions.least(
-            _Only(replace(move, node=node, reader=_Resumed(reader, text) if text else reader))
-        )
-        if rest is None:
-            raise ConstraintError("no end of the text was found", at=f"{bytes(self._text)[-80:]!r}")
-        self._append(rest)
+        reader = _Resumed(reader, text) if text else reader
+        self._append(self._least(_Only(replace(move, node=node, reader=reader))))
         return self._return()
 
     def _append(self, word: bytes) -> None:
@@ -374,11 +362,9 @@ class _Resumed(Frame):
     text: bytes
 
     def moves(self) -> tuple[Move, ...]:
-        """None: it only reads on."""
         return ()
 
     def after(self, label: Label, text: bytes) -> tuple[Frame, ...]:
-        """What follows the whole lexeme."""
         return self.reader.after(label, self.text + text)
 
 
@@ -391,13 +377,9 @@ def _weight(extra: int, room: float) -> float:
     return math.sqrt(1 + room / _LONG) * math.exp(min(extra, _LIKED) / 4 * max(1 - extra / room, -100.0))
 
 
-def _mask(members_: bytes | range) -> ByteMask:
-    return sum(1 << byte for byte in set(members_))
-
-
-_BLANKS: Final = _mask(b" \t\r\n")
-_RARE: Final = {_mask(b"eE"): 0.3, _mask(b"\\"): 0.03}  # an exponent, an escape
-_LETTERS: Final = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789")
+_BLANKS: Final = mask_of(b" \t\r\n")
+_RARE: Final = {mask_of(b"eE"): 0.3, mask_of(b"\\"): 0.03}  # an exponent, an escape
+_LETTERS: Final = frozenset((string.ascii_letters + string.digits).encode())
 
 
 @lru_cache(maxsize=4096)

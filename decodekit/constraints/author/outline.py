@@ -83,16 +83,13 @@ def _defined(grammar: Grammar) -> list[tuple[str, bool]]:
     """The names that the grammar itself defines, and whether each is a terminal; templates and imports aside."""
     if grammar.syntax == "gbnf":
         return [(name, False) for name in dict.fromkeys(_GBNF_RULE.findall(grammar.text))]
-    from decodekit.constraints.grammar.lark.definitions import load
+    from decodekit.constraints.grammar.lark.definitions import Definitions
     from decodekit.constraints.grammar.source import Source
 
     source = Source(grammar.text, grammar.file)
-    found = load(source, None if grammar.file is None else dict(grammar.files))
+    found = Definitions(source, None if grammar.file is None else dict(grammar.files))
     own = [entry for entry in found.entries.values() if entry.place.source == source and not entry.parameters]
-    inside = _terminals_inside(grammar.text, [entry.name for entry in own if entry.is_terminal])
+    # Terminals that are named more often than they are defined are parts of other terminals, or ignored.
+    terminals = [entry.name for entry in own if entry.is_terminal]
+    inside = [name for name in terminals if len(re.findall(rf"(?<![\w.]){name}(?!\w)", grammar.text)) > 1]
     return [(entry.name, entry.is_terminal) for entry in own if entry.name not in inside]
-
-
-def _terminals_inside(text: str, names: list[str]) -> set[str]:
-    """The terminals that are named more often than they are defined: parts of other terminals, or ignored."""
-    return {name for name in names if len(re.findall(rf"(?<![\w.]){re.escape(name)}(?!\w)", text)) > 1}

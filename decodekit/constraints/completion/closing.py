@@ -29,7 +29,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from operator import itemgetter
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from decodekit.constraints.completion.witness_search import (
     MAX_EXACT,
@@ -43,7 +43,7 @@ from decodekit.constraints.completion.witness_search import (
 from decodekit.constraints.engine.configurations import Configuration, State
 from decodekit.constraints.engine.division import NONE, division_of
 from decodekit.constraints.engine.recogniser import Recogniser
-from decodekit.constraints.language.shortest import ANY_BYTE
+from decodekit.constraints.language.ir import ALL_BYTES
 from decodekit.constraints.network import Frame
 from decodekit.errors import ResourceLimitError
 from decodekit.vocabulary import Vocabulary
@@ -59,17 +59,14 @@ _MARKS: Final = re.compile(rb'("(?:[^"\\]|\\.)*")|([,:])')  # commas and colons 
 _FILLERS: Final = (b" ", b"-", b"=", b"_", b"0", b".", b"*")
 
 
-class _Outside:
+class _Outside(NamedTuple):
     """A word that leaves a stack: the one of the frame on top, and what leaves the frames below it."""
 
-    __slots__ = ("below", "length", "word")
-
-    def __init__(self, word: bytes, below: _Outside | None) -> None:
-        self.word, self.below = word, below
-        self.length: int = len(word) + (0 if below is None else below.length)
+    word: bytes
+    below: _Outside | None
+    length: int
 
     def text(self) -> bytes:
-        """The whole word."""
         words = []
         outside: _Outside | None = self
         while outside is not None:
@@ -87,9 +84,6 @@ class Completions:
         left_out: tokens that no completion has.
         of_any_bytes: the completions with all tokens, where some are left out: what cannot be written in the bytes that
             are tokens still, may be in longer tokens.
-
-    Raises (from any method):
-        ResourceLimitError: the search exceeds `MAX_SEARCH`, or the vocabulary has no tokens for what was found.
     """
 
     def __init__(
@@ -104,7 +98,7 @@ class Completions:
         self._has_left_out = bool(left_out)
         self._frames: dict[Frame, bytes | None] = {}
         self._outsides: dict[int, _Outside | None] = {}
-        self._lexemes = Lexemes(self._division.usable if left_out else ANY_BYTE)
+        self._lexemes = Lexemes(self._division.usable if left_out else ALL_BYTES)
         self._texts: dict[State, bytes] = {}
         self._tokens: dict[State, tuple[int, ...] | None] = {}
         self._of_any_bytes = of_any_bytes
@@ -224,7 +218,7 @@ class Completions:
                 word = self._least(self._recogniser.frames[int(stacks.frame[top])], effort) if top else b""
                 if word is None or (top and below is None):
                     continue
-                one = _Outside(word, below)
+                one = _Outside(word, below, len(word) + (0 if below is None else below.length))
                 if best is None or one.length < best.length or (one.length == best.length and one.text() < best.text()):
                     best = one
             known[current] = best

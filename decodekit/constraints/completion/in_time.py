@@ -17,7 +17,6 @@ than its representative: who draws one asks for it again.
 from __future__ import annotations
 
 import heapq
-from collections import OrderedDict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -30,12 +29,12 @@ from decodekit.constraints.completion.closing import Completions
 from decodekit.constraints.engine.automaton import Int32Array
 from decodekit.constraints.engine.bitmask import bitmask_from_ids, ids_from_bitmask
 from decodekit.constraints.engine.configurations import Configuration, State
-from decodekit.constraints.engine.division import NONE
 from decodekit.constraints.engine.masks import Masks
 from decodekit.constraints.engine.recogniser import Recogniser
 from decodekit.constraints.engine.successors import successor, token_bytes_of
 from decodekit.constraints.engine.token_index import NO_NODES, WayOut, all_tokens
 from decodekit.constraints.language.shortest import shortest_word
+from decodekit.constraints.memory import Memo
 from decodekit.constraints.network import Fresh
 from decodekit.errors import ResourceLimitError
 from decodekit.vocabulary import Vocabulary
@@ -46,7 +45,7 @@ MAX_SINGLE: Final = 4096
 """So many tokens are looked at one by one; where they are more and no text is captured, all are read together."""
 MAX_SEARCHED: Final = 300
 """States that the search of a completion may look at where tokens are left out."""
-_MAX_SETS: Final = 4  # of tokens that are left out
+_MAX_SETS: Final = 3  # of tokens that are left out
 _MAX_INSIDE: Final = 512  # lexical states whose classes are kept
 _MAX_CLASSES: Final = 4096
 
@@ -89,11 +88,14 @@ class InTime:
     def __init__(self, recogniser: Recogniser, masks: Masks, completions: Completions, vocabulary: Vocabulary) -> None:
         self._recogniser, self._masks = recogniser, masks
         self._vocabulary = vocabulary
-        self._completions: OrderedDict[frozenset[int], Completions] = OrderedDict({NONE: completions})
+        self._completions = completions
+        self._restricted: Memo[frozenset[int], Completions] = Memo(
+            lambda left_out: Completions(recogniser, vocabulary, left_out, completions), _MAX_SETS
+        )
         self._index = all_tokens(vocabulary).whole
         self._eos_words = bitmask_from_ids(sorted(vocabulary.eos_token_ids), vocabulary.size)
-        self._classes: OrderedDict[State, tuple[TokenClass, ...]] = OrderedDict()
-        self._inside: OrderedDict[int, tuple[Int32Array, ...]] = OrderedDict()  # by lexical state
+        self._classes: Memo[State, tuple[TokenClass, ...]] = Memo(self._find_classes, MAX_STATES)
+        self._inside: Memo[int, tuple[Int32Array, ...]] = Memo(self._find_inside, _MAX_INSIDE)  # by lexical state
 
     def fill(self, row: Int32Array, num_tokens: int, state: State, left_out: frozenset[int]) -> None:
         """Write the allowed tokens after which a completion has at most `num_tokens` tokens, int32 [words].
@@ -119,11 +121,7 @@ class InTime:
         return self._without(left_out).are_enough(num_tokens, target)
 
     def completion(self, state: State, left_out: frozenset[int]) -> tuple[int, ...]:
-        """Few tokens with which the text becomes whole.
-
-        Raises:
-            ResourceLimitError: none were found within bounds.
-        """
+        """Few tokens with which the text becomes whole."""
         completions = self._without(left_out)
         try:
             return completions.tokens(state)
@@ -156,30 +154,20 @@ class InTime:
                 try:
                     return so_far + self._without(left_out).tokens(target)
                 except ResourceLimitError:
-                    rest = len(self._without(NONE).text(target))
+                    rest = len(self._completions.text(target))
                     heapq.heappush(agenda, (len(so_far) + rest, next(order), target, so_far))
         return None
 
     def _without(self, left_out: frozenset[int]) -> Completions:
         """The completions that have none of some tokens; kept for the few sets that were asked for last."""
-        found = self._completions.get(left_out)
-        if found is None:
-            usual = self._completions[NONE]
-            found = Completions(self._recogniser, self._vocabulary, left_out, usual)
-            self._completions[left_out] = found
-            while len(self._completions) > _MAX_SETS:
-                self._completions.popitem(last=False)
-                self._completions[NONE] = usual
-        return found
+        return self._restricted[left_out] if left_out else self._completions
 
     def classes(self, state: State) -> tuple[TokenClass, ...]:
         """The allowed tokens of a state in classes, those of the end of the text aside."""
         known = self._classes.get(state)
         if known is None:
             with self._recogniser.automaton.lock:
-                known = self._classes[state] = tuple(self._make(state))
-                while len(self._classes) > MAX_STATES:
-                    self._classes.popitem(last=False)
+                known = self._classes[state]
         return known
 
     @property
@@ -187,10 +175,12 @@ class InTime:
         """About how much memory is kept."""
         rows = [one.words for some in list(self._classes.values()) for one in some if one.words is not None]
         inside = sum(map(len, list(self._inside.values())))
-        others = sum(one.num_bytes for left_out, one in list(self._completions.items()) if left_out)
-        return (
-            others + self._eos_words.nbytes * (len(rows) + inside) + 100 * sum(map(len, list(self._classes.values())))
-        )
+        others = sum(one.num_bytes for one in list(self._restricted.values()))
+        num_classes = sum(map(len, list(self._classes.values())))
+        return others + self._eos_words.nbytes * (len(rows) + inside) + 100 * num_classes
+
+    def _find_classes(self, state: State) -> tuple[TokenClass, ...]:
+        return tuple(self._make(state))
 
     def _make(self, state: State) -> Iterator[TokenClass]:
         """The classes of a state. The automaton's lock is held."""
@@ -212,7 +202,7 @@ class InTime:
         left = single if len(walked) > 1 else single | _union(exits[0][1], none)
         alike = [inside & ~left]  # disjoint; each stays inside the same lexemes, the same way
         for lexical, *_ in walked:
-            parts = self._inside_of(lexical)
+            parts = self._inside[lexical]
             parts = (*parts, ~_union(parts, none))
             alike = [both for one in alike for part in parts if (both := one & part).any()]
             if len(alike) > _MAX_CLASSES:
@@ -223,27 +213,20 @@ class InTime:
             yield from (self._class_of(words) for group in exits[0][1] if (words := group & ~single).any())
         yield from self._by_state(state, single)
 
-    def _inside_of(self, lexical: int) -> tuple[Int32Array, ...]:
+    def _find_inside(self, lexical: int) -> tuple[Int32Array, ...]:
         """The tokens inside a lexeme by the shortest word that is left of it, int32 [words] each."""
-        known = self._inside.get(lexical)
-        if known is None:
-            automaton = self._recogniser.automaton
-            reached = self._index.reached(automaton, lexical)
-            tokens = np.flatnonzero(reached)
-            targets = reached[tokens]
-            groups: dict[Hashable, list[int]] = {}
-            for target in np.flatnonzero(np.bincount(targets)).tolist():
-                groups.setdefault(self._rest_of(target), []).append(target)
-            group_of = np.zeros(automaton.num_states, np.int32)
-            for number, some in enumerate(groups.values()):
-                group_of[some] = number
-            numbers = group_of[targets]
-            size = self._vocabulary.size
-            known = tuple(bitmask_from_ids(tokens[numbers == number], size) for number in range(len(groups)))
-            self._inside[lexical] = known
-            while len(self._inside) > _MAX_INSIDE:
-                self._inside.popitem(last=False)
-        return known
+        automaton = self._recogniser.automaton
+        reached = self._index.reached(automaton, lexical)
+        tokens = np.flatnonzero(reached)
+        targets = reached[tokens]
+        groups: dict[Hashable, list[int]] = {}
+        for target in np.flatnonzero(np.bincount(targets)).tolist():
+            groups.setdefault(self._rest_of(target), []).append(target)
+        group_of = np.zeros(automaton.num_states, np.int32)
+        for number, some in enumerate(groups.values()):
+            group_of[some] = number
+        numbers, size = group_of[targets], self._vocabulary.size
+        return tuple(bitmask_from_ids(tokens[numbers == number], size) for number in range(len(groups)))
 
     def _rest_of(self, lexical: int) -> Hashable:
         """What makes two states of a lexeme as good as one another: the shortest word, if it ends in one way alone."""
@@ -313,11 +296,8 @@ class InTime:
             if target is not None:
                 groups.setdefault(target, []).append(token)
         for some in groups.values():
-            yield (
-                self._class_of(bitmask_from_ids(some, self._vocabulary.size))
-                if len(some) > 1
-                else TokenClass(some[0], None)
-            )
+            is_one, size = len(some) == 1, self._vocabulary.size
+            yield TokenClass(some[0], None) if is_one else self._class_of(bitmask_from_ids(some, size))
 
     def _class_of(self, words: Int32Array) -> TokenClass:
         first = _first(words)
@@ -335,5 +315,4 @@ def _first(words: Int32Array) -> int | None:
 
 
 def _union(some: Sequence[Int32Array], none: Int32Array) -> Int32Array:
-    """The tokens of any of some sets."""
     return reduce(np.bitwise_or, some, none)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from decodekit.constraints.language.ir import EPSILON, Concat, Repeat
+from decodekit.constraints.language.ir import EPSILON, Product, Repeat
 from decodekit.constraints.language.node import Node
 from decodekit.constraints.language.registry import Narrowed
 from decodekit.constraints.language.shortest import words_by_length
@@ -25,9 +25,6 @@ def most_bytes(root: Frame) -> int | None:
 
     A frame that comes back to itself has no bound, since whatever a frame offers can be completed. Where what follows a
     captured lexeme depends on its text, a shortest one stands for all.
-
-    Raises:
-        ResourceLimitError: more than `MAX_STEPS` frames or lexical nodes.
     """
     most: dict[Frame, int] = {}
     ways_of: dict[Frame, list[_Way]] = {}
@@ -78,7 +75,10 @@ def _ways(frame: Frame, steps: _Steps) -> list[_Way] | None:
             if words is None:
                 return None
             for label, length in words.items():
-                text = _sample(move.node, label) if move.capture else b""
+                text = b""
+                if move.capture:  # a shortest word with the label, which some word has
+                    layers = words_by_length(move.node)
+                    text = next(word for layer in layers for word, known in layer if known == label)
                 ways += [(length, (after.outward(),)) for after in (move.reader or frame).after(label, text)]
     return ways
 
@@ -127,24 +127,16 @@ def _following(node: Node, steps: _Steps) -> list[tuple[Node, int]] | None:
 
     Counted characters are read at once: a text of at most 32,767 characters would have half a million places.
     """
-    narrow: Callable[[Node], Node] = _as_it_is
-    inner = node
-    if isinstance(node, Narrowed) and node.is_by_parts:
-        narrow, inner = node.narrowed, node.node
-    head, tail = (inner.head, inner.tail) if isinstance(inner, Concat) else (inner, EPSILON)
+    narrowed = node if isinstance(node, Narrowed) and node.is_by_parts else None
+    inner = node if narrowed is None else narrowed.node
+    head, tail = (inner.head, inner.tail) if isinstance(inner, Product) else (inner, EPSILON)
     if not isinstance(head, Repeat) or head.is_labelled or head.can_be_empty:
         return [(target, 1) for _, target in node.transitions() if not target.is_empty]
-    words = {} if head.max is None else _longest_words(narrow(head.body), steps)
+    if narrowed is not None:
+        tail = narrowed.narrowed(tail)
+    body = head.body if narrowed is None else narrowed.narrowed(head.body)
+    words = {} if head.max is None else _longest_words(body, steps)
     if not words:
         return None
     assert head.max is not None
-    return [(narrow(tail), head.max * words[None])]
-
-
-def _as_it_is(node: Node) -> Node:
-    return node
-
-
-def _sample(node: Node, label: Hashable) -> bytes:
-    """A shortest word with a label, which some word has."""
-    return next(word for words in words_by_length(node) for word, known in words if known == label)
+    return [(tail, head.max * words[None])]

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Final
 
+from decodekit.constraints.language.ir import ALL_BYTES
 from decodekit.constraints.language.node import ByteMask, Node
-from decodekit.constraints.language.shortest import ANY_BYTE, Word, few_by_length, shortest_word, words_by_length
+from decodekit.constraints.language.shortest import Word, few_by_length, shortest_word, words_by_length
 from decodekit.constraints.network import Call, Frame, Read, Return
 from decodekit.errors import ResourceLimitError
 
@@ -39,7 +40,7 @@ class Lexemes:
         usable: the bytes that a word may have.
     """
 
-    def __init__(self, usable: ByteMask = ANY_BYTE) -> None:
+    def __init__(self, usable: ByteMask = ALL_BYTES) -> None:
         self.usable = usable
         # By language and permitted labels: what was found so far, and the search for more.
         self._words: dict[tuple[Node, bytes | None], tuple[list[Sequence[Word]], Iterator[Sequence[Word]]]] = {}
@@ -77,11 +78,7 @@ class Effort:
     num_steps: int = 0
 
     def step(self) -> None:
-        """Count one node or frame that is looked at.
-
-        Raises:
-            ResourceLimitError: they are more than `MAX_SEARCH`.
-        """
+        """Count one node or frame that is looked at; more than `MAX_SEARCH` are refused."""
         self.num_steps += 1
         if self.whole is not None:
             self.whole.step()

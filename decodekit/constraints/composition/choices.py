@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
-from decodekit.constraints.constraint import Constraint
+from decodekit.constraints.constraint import Constraint, set_fields
 from decodekit.constraints.language.node import Node
 from decodekit.constraints.language.words import words
 from decodekit.constraints.network import Frame, Lexeme
@@ -48,7 +48,7 @@ class Choices(Constraint):
                 raise InvalidConstraintError(
                     f"a choice holds the surrogate {text[error.start]!r}, which has no UTF-8 form", at=f"{text!r:.60}"
                 ) from None
-        object.__setattr__(self, "texts", given)
+        set_fields(self, texts=given)
 
     def root(self) -> Frame:
         """One lexeme over the shared prefixes of the texts."""

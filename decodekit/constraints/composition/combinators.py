@@ -6,11 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
-from decodekit.constraints.composition.composed import Composed, Special, checked_text, expression_of, part_of
+from decodekit.constraints.composition.composed import Composed, Special, checked_text, expression_of, part_of, row
 from decodekit.constraints.composition.free_text import endings_before, free_text
-from decodekit.constraints.constraint import Constraint
-from decodekit.constraints.grammar.rules import Alternatives, Expression, Repeated, Sequence, Terminal
-from decodekit.constraints.language.ir import literal
+from decodekit.constraints.constraint import Constraint, set_fields
+from decodekit.constraints.grammar.rules import EMPTY_TEXT, Alternatives, Expression, Repeated, Terminal
 from decodekit.errors import InvalidConstraintError
 
 Part: TypeAlias = str | Special | Constraint
@@ -34,11 +33,11 @@ class Concat(Composed):
     parts: tuple[Part, ...]
 
     def __init__(self, *parts: object) -> None:
-        object.__setattr__(self, "parts", _parts("Concat", parts))
+        set_fields(self, parts=_parts("Concat", parts))
 
     def expression(self) -> Expression:
         """A sequence."""
-        return Sequence(tuple(map(expression_of, self.parts)))
+        return row(*self.parts)
 
     def value(self, parts: object) -> tuple[object, ...]:
         """The values of the parts that are not fixed."""
@@ -60,7 +59,7 @@ class OneOf(Composed):
     options: tuple[Part, ...]
 
     def __init__(self, *options: object) -> None:
-        object.__setattr__(self, "options", _parts("OneOf", options))
+        set_fields(self, options=_parts("OneOf", options))
 
     def expression(self) -> Expression:
         """Alternatives."""
@@ -97,19 +96,17 @@ class Many(Composed):
 
     def __init__(self, item: object, min: int = 0, max: int | None = None, separator: object = "") -> None:
         check_bounds(min, max, "min", "max")
-        object.__setattr__(self, "item", part_of(item, "the item of Many"))
-        object.__setattr__(self, "min", min)
-        object.__setattr__(self, "max", max)
-        object.__setattr__(self, "separator", part_of(separator, "the separator of Many"))
+        part = part_of(item, "the item of Many")
+        set_fields(self, item=part, min=min, max=max, separator=part_of(separator, "the separator of Many"))
 
     def expression(self) -> Expression:
         """One item and then pairs of a separator and an item, or nothing."""
         if self.max == 0:
-            return Sequence(())
+            return EMPTY_TEXT
         item = expression_of(self.item)
-        pair = Sequence((expression_of(self.separator), item))
-        pairs = rounds(pair, self.min - 1 if self.min else 0, None if self.max is None else self.max - 1)
-        return Repeated(Sequence((item, pairs)), int(self.min > 0), 1)
+        most = None if self.max is None else self.max - 1
+        pairs = rounds(row(self.separator, item), self.min - 1 if self.min else 0, most)
+        return Repeated(row(item, pairs), int(self.min > 0), 1)
 
     def value(self, parts: object) -> list[object]:
         """The values of the items."""
@@ -131,11 +128,11 @@ class Optional(Composed):
     item: Part
 
     def __init__(self, item: object) -> None:
-        object.__setattr__(self, "item", part_of(item, "the item of Optional"))
+        set_fields(self, item=part_of(item, "the item of Optional"))
 
     def expression(self) -> Expression:
         """Alternatives: the empty text of an item that has one is the item's."""
-        return Alternatives((expression_of(self.item), Sequence(())))
+        return Alternatives((expression_of(self.item), EMPTY_TEXT))
 
     def value(self, parts: object) -> object:
         """The value of the item, or None."""
@@ -184,10 +181,7 @@ class Text(Composed):
             for word in words:
                 if word in until:
                     raise InvalidConstraintError(f"{until!r:.60} holds the excluded {word!r:.60}", at="until")
-        object.__setattr__(self, "until", until)
-        object.__setattr__(self, "max_chars", max_chars)
-        object.__setattr__(self, "min_chars", min_chars)
-        object.__setattr__(self, "excludes", words)
+        set_fields(self, until=until, max_chars=max_chars, min_chars=min_chars, excludes=words)
 
     def expression(self) -> Expression:
         """A language without the words, and `until` behind it."""
@@ -195,7 +189,7 @@ class Text(Composed):
             return Terminal(free_text(self.excludes, (), self.min_chars, self.max_chars), "text")
         words = (self.until, *self.excludes)
         before = free_text(words, endings_before(self.until, words), self.min_chars, self.max_chars)
-        return Sequence((Terminal(before, "text"), Terminal(literal(self.until.encode()))))
+        return row(Terminal(before, "text"), self.until)
 
     def value(self, parts: object) -> str:
         """The text."""
@@ -203,14 +197,8 @@ class Text(Composed):
 
 
 def check_bounds(low: object, high: object, low_name: str, high_name: str) -> None:
-    """Refuse numbers that bound nothing.
-
-    Raises:
-        InvalidConstraintError: not integers from 0 on, or crossed.
-    """
-    for name, bound in ((low_name, low), (high_name, high)):
-        if name == high_name and bound is None:
-            continue
+    """Refuse numbers that bound nothing: no integers from 0 on, or crossed. `high` may be None."""
+    for name, bound in ((low_name, low), (high_name, 0 if high is None else high)):
         if not isinstance(bound, int) or isinstance(bound, bool) or bound < 0:
             raise InvalidConstraintError(f"{name}={bound!r:.40} is no number from 0 on", at=name)
     if high is not None and cast("int", high) < cast("int", low):
@@ -225,4 +213,4 @@ def _parts(owner: str, values: tuple[object, ...]) -> tuple[Part, ...]:
 
 def rounds(item: Expression, min: int, max: int | None) -> Expression:
     """The item `min` to `max` times; its value is a list in any case."""
-    return Sequence(()) if max == 0 else Repeated(item, min, max)
+    return EMPTY_TEXT if max == 0 else Repeated(item, min, max)

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from decodekit.constraints.coerce import coerce
-from decodekit.constraints.composition.splitting import HasParts, Split, first_refusal
-from decodekit.constraints.constraint import Constraint, Guard, Refusal
+from decodekit.constraints.composition.splitting import HasParts, PartsGuard, Split
+from decodekit.constraints.constraint import Constraint, Guard
 from decodekit.constraints.grammar.frames import root_frame
 from decodekit.constraints.grammar.rules import (
     EMPTY_TEXT,
+    Concatenated,
     Expression,
     Inline,
     Rules,
     SpecialToken,
     Terminal,
-    children,
     special_tokens_of,
+    walk,
 )
 from decodekit.constraints.language.ir import literal
 from decodekit.constraints.network import Frame
@@ -69,17 +69,6 @@ class Composed(HasParts):
 
 
 @dataclass(frozen=True, slots=True)
-class PartsGuard:
-    """Refuses a text of which every division has a part that its guard refuses."""
-
-    constraint: Composed
-
-    def refuses(self, text: bytes) -> Refusal | None:
-        """As in `Guard`."""
-        return first_refusal(self.constraint.expression(), text)
-
-
-@dataclass(frozen=True, slots=True)
 class Special:
     """One special token, by its name in the vocabulary: ``dk.Special("<tool_call>")``.
 
@@ -102,11 +91,7 @@ class Special:
 
 
 def part_of(value: object, at: str) -> str | Special | Constraint:
-    """A part of a composition: a str stands for itself, a special token too, the rest is what `as_constraint` takes.
-
-    Raises:
-        InvalidConstraintError: none of these; `at` says where.
-    """
+    """A part of a composition: a str stands for itself, a special token too, the rest is what `as_constraint` takes."""
     if isinstance(value, str):
         checked_text(value, at)
         return value
@@ -119,11 +104,7 @@ def part_of(value: object, at: str) -> str | Special | Constraint:
 
 
 def checked_text(text: object, at: str, may_be_empty: bool = True) -> str:
-    """The text, if it is one.
-
-    Raises:
-        InvalidConstraintError: it is no str, empty though it may not be, or holds a surrogate.
-    """
+    """The text, if it is one."""
     if not isinstance(text, str):
         raise InvalidConstraintError(f"{text!r:.60} is no text", at=at, hint="a str")
     if not text and not may_be_empty:
@@ -137,16 +118,20 @@ def checked_text(text: object, at: str, may_be_empty: bool = True) -> str:
     return text
 
 
-def expression_of(part: str | Special | Constraint) -> Expression:
-    """A part as an expression."""
+def expression_of(part: str | Special | Constraint | Expression) -> Expression:
+    """A part as an expression, which it may be already."""
     if isinstance(part, str):
         return Terminal(literal(part.encode())) if part else EMPTY_TEXT
-    return SpecialToken(part.name) if isinstance(part, Special) else Inline(part)
+    if isinstance(part, Special):
+        return SpecialToken(part.name)
+    return Inline(part) if isinstance(part, Constraint) else part
 
 
-def parts_of(expression: Expression) -> Iterator[Constraint]:
+def row(*parts: str | Special | Constraint | Expression) -> Concatenated:
+    """Parts one after the other; the value is a list of as many values, also of fixed texts."""
+    return Concatenated(tuple(map(expression_of, parts)))
+
+
+def parts_of(expression: Expression) -> list[Constraint]:
     """The constraints of an expression, in order."""
-    if isinstance(expression, Inline):
-        yield expression.constraint
-    for child in children(expression):
-        yield from parts_of(child)
+    return [item.constraint for item in walk(expression) if isinstance(item, Inline)]

@@ -14,6 +14,7 @@ from typing import Final, TypeAlias
 from decodekit.constraints.language import utf8
 from decodekit.constraints.language.ir import EPSILON, bytes_of
 from decodekit.constraints.language.node import ByteMask, Node, Transitions
+from decodekit.constraints.memory import Memo
 
 _CHARACTER: Final = utf8.charset(utf8.EVERYTHING)
 _FOUND: Final = -1  # where a word is complete, which no text may reach
@@ -26,6 +27,8 @@ class _Places:
 
     Attributes:
         may_end: by place, whether the text may end there.
+        rows: by a place, the rest of a character and whether the text has to end after it: bytes that go on with the
+            character, each with the place and the rest after them.
     """
 
     def __init__(self, excludes: Iterable[bytes], not_ending: Iterable[bytes]) -> None:
@@ -60,30 +63,23 @@ class _Places:
                 agenda.append(child)
         for row in self._next:
             row[:] = [_FOUND if is_found[place] else place for place in row]
-        self._rows: dict[tuple[int, Node, bool], tuple[_Row, ...]] = {}
+        self.rows: Memo[tuple[int, Node, bool], tuple[_Row, ...]] = Memo(self._find_rows)
 
-    def rows(self, place: int, rest: Node, is_last: bool) -> tuple[_Row, ...]:
-        """Bytes that go on with a character of which `rest` is left, each with the place and the rest after them.
-
-        `is_last` says that the text has to end after this character.
-        """
-        key = (place, rest, is_last)
-        known = self._rows.get(key)
-        if known is None:
-            masks: dict[tuple[int, Node], ByteMask] = {}
-            for mask, after in rest.transitions():
-                for byte in bytes_of(mask):
-                    target = self._next[place][byte]
-                    if target != _FOUND and self._is_alive(target, after, is_last):
-                        masks[target, after] = masks.get((target, after), 0) | 1 << byte
-            known = self._rows[key] = tuple((mask, target, after) for (target, after), mask in masks.items())
-        return known
+    def _find_rows(self, key: tuple[int, Node, bool]) -> tuple[_Row, ...]:
+        place, rest, is_last = key
+        masks: dict[tuple[int, Node], ByteMask] = {}
+        for mask, after in rest.transitions():
+            for byte in bytes_of(mask):
+                target = self._next[place][byte]
+                if target != _FOUND and self._is_alive(target, after, is_last):
+                    masks[target, after] = masks.get((target, after), 0) | 1 << byte
+        return tuple((mask, target, after) for (target, after), mask in masks.items())
 
     def _is_alive(self, place: int, rest: Node, is_last: bool) -> bool:
         if rest is EPSILON:
             # Where more characters may come, one that is in no word leads to where the text may end.
             return not is_last or self.may_end[place]
-        return bool(self.rows(place, rest, is_last))
+        return bool(self.rows[place, rest, is_last])
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +107,7 @@ class FreeText(Node):
             if high == 0:
                 return ()
             rest, low, high = _CHARACTER, max(low - 1, 0), None if high is None else high - 1
-        rows = self.places.rows(self.place, rest, high == 0)
+        rows = self.places.rows[self.place, rest, high == 0]
         return tuple((mask, _free_text(self.places, place, after, low, high)) for mask, place, after in rows)
 
     def saturated(self, limit: int) -> Node:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from decodekit.constraints.coerce import coerce
-from decodekit.constraints.constraint import Constraint, Guard, Refusal
+from decodekit.constraints.constraint import Constraint, Guard, Refusal, set_fields
 from decodekit.constraints.network import Frame
 from decodekit.errors import ConstraintError, DecodekitError, InvalidConstraintError
 
@@ -48,8 +48,7 @@ class Guarded(Constraint):
                 at="function",
                 hint='Guarded(schema, lambda value: value["low"] <= value["high"])',
             )
-        object.__setattr__(self, "constraint", coerce(constraint))
-        object.__setattr__(self, "function", function)
+        set_fields(self, constraint=coerce(constraint), function=function)
 
     @property
     def num_bytes(self) -> int:
@@ -86,7 +85,6 @@ class _FunctionGuard:
     guarded: Guarded
 
     def refuses(self, text: bytes) -> Refusal | None:
-        """Ask the inner guard, then the function."""
         inner = self.guarded.constraint.guard()
         refusal = None if inner is None else inner.refuses(text)
         if refusal is not None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from decodekit.constraints.constraint import Constraint, Refusal
 from decodekit.constraints.engine.automaton import shared_automaton
@@ -22,10 +22,10 @@ from decodekit.constraints.engine.recogniser import Recogniser
 from decodekit.constraints.explain.special_names import positions
 from decodekit.constraints.grammar.rules import (
     Alternatives,
+    Concatenated,
     Expression,
     Inline,
     Repeated,
-    Sequence,
     SpecialToken,
     Terminal,
     special_tokens_of,
@@ -62,13 +62,12 @@ class Leaf:
     end: int
 
 
-class _Close:
+class _Close(NamedTuple):
     """The marks in a trace that are made of the values before them."""
 
-    __slots__ = ("kind", "number", "part")
-
-    def __init__(self, kind: str, number: int = 0, part: HasParts | None = None) -> None:
-        self.kind, self.number, self.part = kind, number, part
+    kind: str
+    number: int = 0
+    part: HasParts | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -80,6 +79,7 @@ class _Round:
     is_empty: bool
 
 
+@dataclass(slots=True, eq=False)
 class _Todo:
     """What is still to be matched: a linked list, one object for equal content.
 
@@ -88,11 +88,10 @@ class _Todo:
         after_reading: the same once something was read; None until it is asked for.
     """
 
-    __slots__ = ("after_reading", "item", "owner", "then")
-
-    def __init__(self, item: Expression | _Close | _Round, then: _Todo | None, owner: Expression | None) -> None:
-        self.item, self.then, self.owner = item, then, owner
-        self.after_reading: _Todo | None = None
+    item: Expression | _Close | _Round
+    then: _Todo | None
+    owner: Expression | None
+    after_reading: _Todo | None = None
 
 
 _Trace: TypeAlias = "tuple[_Trace, Leaf | _Close] | None"
@@ -117,8 +116,7 @@ class Split:
         self._is_guarded = is_guarded
         self._todos: dict[tuple[object, ...], _Todo] = {}
         self._expressions: dict[int, Expression] = {}  # of constraints with parts, by id
-        self._recognisers: dict[int, Recogniser] = {}  # of leaves, by id
-        self._asked: dict[int, frozenset[str | int]] = {}  # special tokens of leaves, by id
+        self._readers: dict[int, tuple[Recogniser, frozenset[str | int]]] = {}  # with special tokens; of leaves, by id
         self._ends: dict[tuple[int, int], list[int]] = {}
         self._trace: _Trace = None
         self.is_whole = self._search(expression)
@@ -132,9 +130,6 @@ class Split:
 
         Of a terminal and of a special token that is its text; of a constraint its value; of a sequence a list; of
         alternatives the number of the chosen one and its value; of a repetition a list.
-
-        Raises:
-            ValueError: a part has no value.
         """
         values: list[object] = []
         begins: list[int] = []
@@ -166,8 +161,7 @@ class Split:
         while trace is not None:
             trace, event = trace
             events.append(event)
-        events.reverse()
-        return events
+        return events[::-1]
 
     def _search(self, expression: Expression) -> bool:
         agenda: list[tuple[int, _Todo | None, _Trace]] = [(0, self._before(expression, None), None)]
@@ -185,7 +179,7 @@ class Split:
             item, then = todo.item, todo.then
             if isinstance(item, _Close):
                 agenda.append((position, then, (trace, item)))
-            elif isinstance(item, Sequence):
+            elif isinstance(item, Concatenated):
                 then = self._before(_Close("sequence", len(item.items)), then, item)
                 for part in reversed(item.items):
                     then = self._before(part, then)
@@ -211,10 +205,9 @@ class Split:
 
     def _expression_of(self, constraint: HasParts) -> Expression:
         """Its expression, the same object each time."""
-        expression = self._expressions.get(id(constraint))
-        if expression is None:
-            expression = self._expressions[id(constraint)] = constraint.expression()
-        return expression
+        if id(constraint) not in self._expressions:
+            self._expressions[id(constraint)] = constraint.expression()
+        return self._expressions[id(constraint)]
 
     def _rounds(self, item: _Round, then: _Todo | None) -> list[_Todo]:
         """How a repetition may go on, the last to be tried first."""
@@ -238,10 +231,9 @@ class Split:
             key = (item.count, item.is_empty, id(item.repeated), id(then), "round")
         else:
             key = (id(item), id(then))
-        todo = self._todos.get(key)
-        if todo is None:
-            todo = self._todos[key] = _Todo(item, then, owner)
-        return todo
+        if key not in self._todos:
+            self._todos[key] = _Todo(item, then, owner)
+        return self._todos[key]
 
     def _after_reading(self, todo: _Todo | None) -> _Todo | None:
         """The rest with no round that has not read anything."""
@@ -264,11 +256,16 @@ class Split:
         key = (id(item), start)
         known = self._ends.get(key)
         if known is None:
-            asked = self._asked_by(item)
+            if id(item) not in self._readers:
+                assert isinstance(item, Terminal | Inline), f"a {type(item).__name__} is no part of a composition"
+                self._readers[id(item)] = _recogniser(item), special_tokens_of(item)
+            recogniser, asked = self._readers[id(item)]
             if asked:
-                known, reached = _ends_with_names(self._recogniser(item), self.data, start, asked)
+                found = list(positions(recogniser, self.data, start, asked))
+                known = [position for position, states in found if any(state.is_accepting for state in states)]
+                reached = found[-1][0]
             else:
-                known, reached = _ends(self._recogniser(item), self.data, start)
+                known, reached = _ends(recogniser, self.data, start)
             self.reached = max(self.reached, reached)
             guard = item.constraint.guard() if self._is_guarded and isinstance(item, Inline) else None
             if guard is not None:
@@ -276,33 +273,27 @@ class Split:
             self._ends[key] = known
         return known
 
-    def _asked_by(self, item: Expression) -> frozenset[str | int]:
-        asked = self._asked.get(id(item))
-        if asked is None:
-            asked = self._asked[id(item)] = special_tokens_of(item)
-        return asked
 
-    def _recogniser(self, item: Expression) -> Recogniser:
-        recogniser = self._recognisers.get(id(item))
-        if recogniser is None:
-            assert isinstance(item, Terminal | Inline), f"a {type(item).__name__} is no part of a composition"
-            recogniser = self._recognisers[id(item)] = _recogniser(item)
-        return recogniser
+@dataclass(frozen=True, slots=True)
+class PartsGuard:
+    """Refuses a text of which every division has a part that its guard refuses.
 
-
-def first_refusal(expression: Expression, data: bytes) -> Refusal | None:
-    """Why the guards of the parts refuse a text of the expression; None if they do not.
-
-    The text is accepted if any division of it is. If none is, the reason is that of the division that comes first.
+    The reason is that of the division that comes first.
     """
-    if Split(expression, data).is_whole:
-        return None
-    for leaf in Split(expression, data, is_guarded=False).leaves():
-        guard = leaf.item.constraint.guard() if isinstance(leaf.item, Inline) else None
-        refusal = None if guard is None else guard.refuses(data[leaf.start : leaf.end])
-        if refusal is not None:
-            return Refusal(leaf.start + refusal.keep, refusal.at, refusal.message)
-    return Refusal(len(data), "the whole text", "it does not divide into the parts of the constraint")
+
+    constraint: HasParts
+
+    def refuses(self, text: bytes) -> Refusal | None:
+        """As in `Guard`."""
+        expression = self.constraint.expression()
+        if Split(expression, text).is_whole:
+            return None
+        for leaf in Split(expression, text, is_guarded=False).leaves():
+            guard = leaf.item.constraint.guard() if isinstance(leaf.item, Inline) else None
+            refusal = None if guard is None else guard.refuses(text[leaf.start : leaf.end])
+            if refusal is not None:
+                return Refusal(leaf.start + refusal.keep, refusal.at, refusal.message)
+        return Refusal(len(text), "the whole text", "it does not divide into the parts of the constraint")
 
 
 def _ends(recogniser: Recogniser, data: bytes, start: int) -> tuple[list[int], int]:
@@ -319,14 +310,6 @@ def _ends(recogniser: Recogniser, data: bytes, start: int) -> tuple[list[int], i
         if state is None:
             return ends, position
     return ends, len(data)
-
-
-def _ends_with_names(
-    recogniser: Recogniser, data: bytes, start: int, asked: frozenset[str | int]
-) -> tuple[list[int], int]:
-    """The same of a part that has special tokens."""
-    found = list(positions(recogniser, data, start, asked))
-    return [position for position, states in found if any(state.is_accepting for state in states)], found[-1][0]
 
 
 def _recogniser(item: Terminal | Inline) -> Recogniser:
@@ -346,7 +329,4 @@ def _kept(item: Terminal | Inline) -> tuple[Recogniser, Account]:
     return recogniser, Account(recogniser)
 
 
-@on_shortage
-def _release() -> None:
-    """Let go of the states of all parts."""
-    _kept.cache_clear()
+on_shortage(_kept.cache_clear)

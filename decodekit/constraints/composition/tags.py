@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import product
 from typing import Any, Final, cast
 
 from decodekit.constraints.composition.combinators import Part, check_bounds, rounds
-from decodekit.constraints.composition.composed import Composed, Special, checked_text, expression_of, part_of
+from decodekit.constraints.composition.composed import Composed, Special, checked_text, part_of, row
 from decodekit.constraints.composition.free_text import endings_before, free_text
-from decodekit.constraints.grammar.rules import Alternatives, Expression, Repeated, Sequence, Terminal
+from decodekit.constraints.constraint import set_fields
+from decodekit.constraints.grammar.rules import Alternatives, Expression, Repeated, Terminal
 from decodekit.constraints.language import ir
 from decodekit.errors import InvalidConstraintError
 
@@ -37,9 +39,9 @@ class Tag:
     end: str | Special
 
     def __init__(self, begin: str | Special, constraint: object, end: str | Special = "") -> None:
-        object.__setattr__(self, "begin", _marker(begin, "the begin of a tag", may_be_empty=False))
-        object.__setattr__(self, "constraint", part_of(constraint, f"the tag {name_of(begin)!r:.60}"))
-        object.__setattr__(self, "end", _marker(end, "the end of a tag"))
+        checked = _marker(begin, "the begin of a tag", may_be_empty=False)
+        part = part_of(constraint, f"the tag {name_of(begin)!r:.60}")
+        set_fields(self, begin=checked, constraint=part, end=_marker(end, "the end of a tag"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,40 +107,30 @@ class Tagged(Composed):
             dict.fromkeys(checked_text(trigger, "triggers", may_be_empty=False) for trigger in triggers or texts)
         )
         words = [*chosen, *(begin.name for begin in begins if isinstance(begin, Special))]
-        for word in words:
-            for other in words:
-                if other is not word and other in word:
-                    raise InvalidConstraintError(
-                        f"the trigger {word!r:.60} never comes, because it holds the trigger {other!r:.60}",
-                        at="triggers",
-                        hint="the shorter one alone",
-                    )
+        for word, other in product(words, words):
+            if other is not word and other in word:
+                raise InvalidConstraintError(
+                    f"the trigger {word!r:.60} never comes, because it holds the trigger {other!r:.60}",
+                    at="triggers",
+                    hint="the shorter one alone",
+                )
         for trigger in chosen:
             if not any(begin.startswith(trigger) for begin in texts):
                 raise InvalidConstraintError(f"no tag begins with the trigger {trigger!r:.60}", at="triggers")
         for begin in texts:
             if not begin.startswith(chosen):
                 raise InvalidConstraintError(f"the tag {begin!r:.60} begins with no trigger", at="triggers")
-        object.__setattr__(self, "tags", tuple(tags))
-        object.__setattr__(self, "triggers", chosen)
-        object.__setattr__(self, "min_tags", min_tags)
-        object.__setattr__(self, "max_tags", max_tags)
+        set_fields(self, tags=tags, triggers=chosen, min_tags=min_tags, max_tags=max_tags)
 
     def expression(self) -> Expression:
         """Free text and a tag, as often as tags may come; then free text."""
-        words = self._words()
-        options = tuple(
-            Sequence(
-                (
-                    before(name_of(trigger), words),
-                    expression_of(trigger),
-                    Alternatives(tuple(_rest(tag, trigger) for tag in self._tags_of(trigger))),
-                )
-            )
-            for trigger in self._triggers()
-        )
-        tags = rounds(Alternatives(options), self.min_tags, self.max_tags)
-        return Sequence((tags, Terminal(free_text(words), "text")))
+        words = list(map(name_of, self._triggers()))
+        options = []
+        for trigger in self._triggers():
+            rests = Alternatives(tuple(_rest(tag, trigger) for tag in self._tags_of(trigger)))
+            options.append(row(before(name_of(trigger), words), trigger, rests))
+        tags = rounds(Alternatives(tuple(options)), self.min_tags, self.max_tags)
+        return row(tags, Terminal(free_text(words), "text"))
 
     def value(self, parts: object) -> tuple[str | TagValue, ...]:
         """The pieces in order."""
@@ -151,9 +143,6 @@ class Tagged(Composed):
 
     def _triggers(self) -> list[str | Special]:
         return [*self.triggers, *(tag.begin for tag in self.tags if isinstance(tag.begin, Special))]
-
-    def _words(self) -> list[str]:
-        return list(map(name_of, self._triggers()))
 
     def _tags_of(self, trigger: str | Special) -> list[Tag]:
         if isinstance(trigger, Special):
@@ -223,23 +212,14 @@ class Reasoned(Composed):
         max_chars: int | None = None,
     ) -> None:
         check_bounds(0, max_chars, "0", "max_chars")
-        object.__setattr__(self, "constraint", part_of(constraint, "the value of Reasoned"))
-        object.__setattr__(self, "begin", _marker(begin, "begin"))
-        object.__setattr__(self, "end", _marker(end, "end", may_be_empty=False))
-        object.__setattr__(self, "max_chars", max_chars)
+        part, checked = part_of(constraint, "the value of Reasoned"), _marker(begin, "begin")
+        last = _marker(end, "end", may_be_empty=False)
+        set_fields(self, constraint=part, begin=checked, end=last, max_chars=max_chars)
 
     def expression(self) -> Expression:
         """Begin, free text, end, blanks, the value."""
         word = name_of(self.end)
-        return Sequence(
-            (
-                expression_of(self.begin),
-                before(word, [word], self.max_chars),
-                expression_of(self.end),
-                BLANKS,
-                expression_of(self.constraint),
-            )
-        )
+        return row(self.begin, before(word, [word], self.max_chars), self.end, BLANKS, self.constraint)
 
     def value(self, parts: object) -> tuple[str, object]:
         """The reasoning and the value."""
@@ -260,10 +240,8 @@ def name_of(marker: str | Special) -> str:
 def _rest(tag: Tag, trigger: str | Special) -> Expression:
     """What follows the trigger: the rest of the begin, the content, the end."""
     rest = tag.begin[len(trigger) :] if isinstance(trigger, str) and isinstance(tag.begin, str) else ""
-    return Sequence((expression_of(rest), expression_of(tag.constraint), expression_of(tag.end)))
+    return row(rest, tag.constraint, tag.end)
 
 
 def _marker(marker: object, at: str, may_be_empty: bool = True) -> str | Special:
-    if isinstance(marker, Special):
-        return marker
-    return checked_text(marker, at, may_be_empty)
+    return marker if isinstance(marker, Special) else checked_text(marker, at, may_be_empty)

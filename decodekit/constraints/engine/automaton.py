@@ -19,8 +19,9 @@ from typing import Final, TypeAlias, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from decodekit.constraints.language.blocks import Block
 from decodekit.constraints.language.ir import bytes_of, label_range
-from decodekit.constraints.language.node import Block, Node
+from decodekit.constraints.language.node import Node
 from decodekit.errors import ResourceLimitError
 
 Int32Array: TypeAlias = npt.NDArray[np.int32]
@@ -68,7 +69,7 @@ class Automaton:
         self._label_set_of: dict[tuple[tuple[type, Hashable], ...], int] = {(): 0}
         self._state_of: dict[Node, int] = {}
         self._saturated: dict[tuple[int, int], int] = {}
-        self._blocks: list[Block] = []
+        self._blocks: list[Block[Node]] = []
         self._block_starts: list[int] = []  # the root state of each block
         self.lock = threading.RLock()
         self.kinds[DEAD] = INNER  # never looked at; it only must not be expanded
@@ -131,7 +132,7 @@ class Automaton:
             self.label_sets.append(labels)
         return number
 
-    def _lay_out(self, start: int, block: Block) -> None:
+    def _lay_out(self, start: int, block: Block[Node]) -> None:
         """Write the rows of a block whose root is `start`."""
         stop = start + block.num_states
         self._blocks.append(block)

@@ -10,14 +10,14 @@ engine's own state has to do, and its lexical languages are all that is told.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from decodekit.constraints.constraint import Refusal
 from decodekit.constraints.engine.configurations import State
 from decodekit.constraints.engine.recogniser import Recogniser
-from decodekit.constraints.explain.trace import Origin, Thread, Trace
+from decodekit.constraints.explain.trace import Origin, Trace
 from decodekit.constraints.language.node import Node
 from decodekit.constraints.language.wording import expectations, listed, printable, show
 from decodekit.constraints.network import Read
@@ -68,12 +68,9 @@ def explain_text(recogniser: Recogniser, before: bytes, asked: str | bytes) -> E
         return Explanation(True, f"allowed{end}", _position(asked, count))
     known = _Told.of(state, recogniser, before + data[:count])
     objections = known.objections(before + data, len(before) + count)
-    where = _where(asked, data, count)
     if not known.expected:
         objections = objections or ["the text is complete, nothing may follow"]
-    return Explanation(
-        False, _sentence(f"refused at {where}", objections, known), _position(asked, count), known.expected
-    )
+    return known.refusal(f"refused at {_where(asked, data, count)}", objections, _position(asked, count))
 
 
 def explain_end(recogniser: Recogniser, text: bytes) -> Explanation:
@@ -82,8 +79,7 @@ def explain_end(recogniser: Recogniser, text: bytes) -> Explanation:
     if state.is_accepting:
         return Explanation(True, "allowed: the text may end here", 0)
     known = _Told.of(state, recogniser, text)
-    said = _sentence("the text cannot end here", known.objections(text, len(text)), known)
-    return Explanation(False, said, 0, known.expected)
+    return known.refusal("the text cannot end here", known.objections(text, len(text)))
 
 
 def explain_special(recogniser: Recogniser, before: bytes, spellings: Sequence[bytes]) -> Explanation:
@@ -91,17 +87,15 @@ def explain_special(recogniser: Recogniser, before: bytes, spellings: Sequence[b
     state = _read(recogniser, before)
     if any(recogniser.read(state, spelling) is not None for spelling in spellings):
         return Explanation(True, "allowed", 0)
-    known = _Told.of(state, recogniser, before)
     name = spellings[-1][1:-1].decode(errors="replace") if spellings else "the token"
-    said = _sentence(f"refused: {name} is no text, nor a special token that may come here", [], known)
-    return Explanation(False, said, 0, known.expected)
+    beginning = f"refused: {name} is no text, nor a special token that may come here"
+    return _Told.of(state, recogniser, before).refusal(beginning, [])
 
 
 def explain_refusal(refusal: Refusal, position: int) -> Explanation:
     """What a guard says of a text that is whole."""
-    return Explanation(
-        False, f"the text cannot end so: {refusal.message} (at {refusal.at or 'the whole value'})", position
-    )
+    said = f"the text cannot end so: {refusal.message} (at {refusal.at or 'the whole value'})"
+    return Explanation(False, said, position)
 
 
 def as_bytes(asked: str | bytes) -> bytes:
@@ -125,11 +119,9 @@ def _position(asked: str | bytes, count: int) -> int:
 def _where(asked: str | bytes, data: bytes, count: int) -> str:
     """The first thing that is refused, and where it is if not at the beginning."""
     position = _position(asked, count)
-    if isinstance(asked, str):
-        refused, unit, size = show(asked[position].encode("utf-8", "surrogatepass")), "character", len(asked)
-    else:
-        refused, unit, size = show(_character(data, count)), "byte", len(asked)
-    return f"{refused}, {unit} {position + 1} of {size}" if size > 1 else refused
+    refused = show(as_bytes(asked[position]) if isinstance(asked, str) else _character(data, count))
+    unit = "character" if isinstance(asked, str) else "byte"
+    return f"{refused}, {unit} {position + 1} of {len(asked)}" if len(asked) > 1 else refused
 
 
 def _character(data: bytes, at: int) -> bytes:
@@ -142,13 +134,6 @@ def _character(data: bytes, at: int) -> bytes:
             except UnicodeDecodeError:
                 continue
     return data[at : at + 1]
-
-
-def _sentence(beginning: str, objections: list[str], known: _Told) -> str:
-    parts = objections[:_MAX_OBJECTIONS]
-    if not all(any(words in objection for objection in parts) for words in known.expected):
-        parts.append(f"expected {listed(known.expected)}")
-    return f"{beginning}: {'; '.join(parts)}" if parts else beginning
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,25 +153,30 @@ class _Told:
         try:
             trace = Trace(recogniser.root_frame)
             if trace.read(text) == len(text):
-                return cls(_expected(trace, text), tuple(dict.fromkeys([*map(_origin, trace.threads), *trace.ended])))
+                origins = [*(thread.origin for thread in trace.threads), *trace.ended]
+                return cls(_expected(trace, text), tuple(dict.fromkeys(origins)))
         except (ResourceLimitError, RecursionError):
             pass
-        return cls(expectations(_nodes(state, recogniser)), ())
+        # The lexical languages of the engine's state, those that are parts of a block of many aside.
+        nodes = {recogniser.automaton.nodes[lexical] for lexical, *_ in state.configurations}
+        return cls(expectations([node for node in nodes if node is not None]), ())
+
+    def refusal(self, beginning: str, objections: list[str], position: int = 0) -> Explanation:
+        parts = objections[:_MAX_OBJECTIONS]
+        if not all(any(words in objection for objection in parts) for words in self.expected):
+            parts.append(f"expected {listed(self.expected)}")
+        said = f"{beginning}: {'; '.join(parts)}" if parts else beginning
+        return Explanation(False, said, position, self.expected)
 
     def objections(self, text: bytes, stop: int) -> list[str]:
         """What the frames at the place say against the text, the innermost first."""
         found: dict[str, None] = {}
         for origin in self.origins:
-            for frame, _ in reversed(origin.path):
-                objection = frame.objection(text, origin.start, stop)
-                if objection is not None:
-                    found[objection] = None
-                    break
+            said = (frame.objection(text, origin.start, stop) for frame, _ in reversed(origin.path))
+            objection = next((one for one in said if one is not None), None)
+            if objection is not None:
+                found[objection] = None
         return list(found)
-
-
-def _origin(thread: Thread) -> Origin:
-    return thread.origin
 
 
 def _expected(trace: Trace, text: bytes) -> tuple[str, ...]:
@@ -218,9 +208,3 @@ def _names(origin: Origin) -> tuple[str, ...]:
             title = next((title for frame, _ in reversed(origin.path) if (title := frame.title()) is not None), None)
             return names if title is None else tuple(f"{name} ({title})" for name in names)
     return ()
-
-
-def _nodes(state: State, recogniser: Recogniser) -> Iterable[Node]:
-    """The lexical languages of a state of the engine, those that are parts of a block of many aside."""
-    found = {recogniser.automaton.nodes[lexical] for lexical, *_ in state.configurations}
-    return [node for node in found if node is not None]

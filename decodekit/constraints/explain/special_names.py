@@ -70,9 +70,6 @@ def read_whole(root: Frame, text: str, asked: Iterable[SpecialName] = ()) -> str
         root: the frame of a whole text.
         text: special tokens stand in it by name, or as ``<[7]>``.
         asked: the special tokens that texts of the network may have.
-
-    Raises:
-        ValueError: it is none; with the place where it stops being the beginning of one.
     """
     reading = readings(_recogniser(root), text, asked)[0]
     if not reading.is_whole:

@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 from decodekit.constraints.language.node import Node
+from decodekit.constraints.memory import Memo
 from decodekit.constraints.network import Call, End, Frame, Move, Read, Return
 from decodekit.errors import ResourceLimitError
 
@@ -30,16 +31,15 @@ MAX_STEPS: Final = 200_000
 """Bound on the lexemes and frames that one trace may touch: about a second. A long JSON text takes four a byte."""
 
 
+@dataclass(slots=True, eq=False)
 class StackNode:
     """A node of a graph-structured stack (Tomita, 1986): a frame, and the nodes to return to, None for the end.
 
     Interned by its trace. Stacks with the same frame on top are one node, so that ambiguous texts do not multiply them.
     """
 
-    __slots__ = ("frame", "thens")
-
-    def __init__(self, frame: Frame, thens: Thens) -> None:
-        self.frame, self.thens = frame, thens
+    frame: Frame
+    thens: Thens
 
 
 Thens: TypeAlias = "tuple[StackNode | None, ...]"
@@ -88,19 +88,16 @@ class Trace:
         threads: the lexemes that may go on.
         ended: the lexemes with which the text so far may end one, begun where they began.
         is_accepting: whether the text so far is a whole one.
-
-    Raises (from any method):
-        ResourceLimitError: more than `MAX_STEPS` steps.
     """
 
     def __init__(self, root: Frame) -> None:
         self.position = 0
         self.ended: tuple[Origin, ...] = ()
-        self._places: dict[tuple[Frame, Thens], StackNode] = {}
-        self._moves: dict[Frame, tuple[Move, ...]] = {}
+        self._places: Memo[tuple[Frame, Thens], StackNode] = Memo(lambda parts: StackNode(*parts))
+        self._moves: Memo[Frame, tuple[Move, ...]] = Memo(lambda frame: frame.moves())
         self._num_steps = 0
         self.is_accepting = False
-        self.threads = self._enter([self._place(root, (None,))])
+        self.threads = self._enter([self._places[root, (None,)]])
 
     def read(self, data: bytes) -> int:
         """Go on with `data` as far as it can be read; returns the number of bytes."""
@@ -136,20 +133,7 @@ class Trace:
 
     def behind(self, place: StackNode, labels: Iterable[Hashable], text: bytes) -> list[StackNode]:
         """The places after a lexeme that was read at `place` and ends with any of some labels."""
-        return [self._place(frame, place.thens) for label in labels for frame in place.frame.after(label, text)]
-
-    def _moves_of(self, frame: Frame) -> tuple[Move, ...]:
-        moves = self._moves.get(frame)
-        if moves is None:
-            moves = self._moves[frame] = frame.moves()
-        return moves
-
-    def _place(self, frame: Frame, thens: Thens) -> StackNode:
-        key = (frame, thens)
-        place = self._places.get(key)
-        if place is None:
-            place = self._places[key] = StackNode(frame, thens)
-        return place
+        return [self._places[frame, place.thens] for label in labels for frame in place.frame.after(label, text)]
 
     def _joined(self, places: Iterable[StackNode | None]) -> Thens:
         """The same places, one for all that have the same frame."""
@@ -167,7 +151,7 @@ class Trace:
         first = group[0]
         if first is None:
             return None
-        return self._place(first.frame, self._joined(then for place in group if place for then in place.thens))
+        return self._places[first.frame, self._joined(then for place in group if place for then in place.thens)]
 
     def _unique(self, threads: list[Thread]) -> tuple[Thread, ...]:
         """One thread for all that read the same at the same frame."""
@@ -196,18 +180,18 @@ class Trace:
             seen.add(place)
             self._count(1)
             following: list[tuple[StackNode, Path]] = []
-            for move in self._moves_of(place.frame):
+            for move in self._moves[place.frame]:
                 now = (*path, (place.frame, move))
                 if isinstance(move, Read):
-                    reading = place if move.reader is None else self._place(move.reader, place.thens)
+                    reading = place if move.reader is None else self._places[move.reader, place.thens]
                     if not move.node.is_empty and move.node.transitions():
                         captured = b"" if move.capture else None
                         threads.append(Thread(move.node, reading, captured, Origin(now, self.position)))
                     following += ((after, now) for after in self.behind(reading, move.node.labels, b""))
                 elif isinstance(move, Call):
                     # What only returns need not be returned to, so that right recursion is flat.
-                    thens = place.thens if isinstance(move.then, End) else (self._place(move.then, place.thens),)
-                    following.append((self._place(move.callee, thens), now))
+                    thens = place.thens if isinstance(move.then, End) else (self._places[move.then, place.thens],)
+                    following.append((self._places[move.callee, thens], now))
                 elif isinstance(move, Return):
                     self.is_accepting |= None in place.thens
                     following += ((then, path) for then in place.thens if then is not None)

@@ -15,9 +15,11 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from decodekit.constraints.constraint import Constraint
+from decodekit.constraints.grammar.rules import reached
 from decodekit.constraints.language import ir, utf8
 from decodekit.constraints.language.node import Node, Transitions
 from decodekit.constraints.language.utf8 import Ranges
+from decodekit.constraints.memory import Memo
 from decodekit.constraints.network import Frame, Lexeme
 from decodekit.errors import InvalidConstraintError, UnsatisfiableError
 
@@ -68,20 +70,16 @@ class ByteRows:
     def __init__(self, automaton: FiniteAutomaton) -> None:
         self.finals = frozenset(automaton.finals)
         self._characters = automaton.rows
-        self._rows: dict[int, Transitions] = {}
+        self.rows: Memo[int, Transitions] = Memo(self._row)
 
-    def row(self, state: int) -> Transitions:
+    def _row(self, state: int) -> Transitions:
         """The byte sets that may come in a state, each with what is left behind it."""
-        known = self._rows.get(state)
-        if known is None:
-            known = self._rows[state] = ir.merge(
-                [
-                    (mask, ir.concat(rest, AutomatonState(self, target)))
-                    for ranges, target in self._characters[state]
-                    for mask, rest in utf8.charset(ranges).transitions()
-                ]
-            )
-        return known
+        ways = [
+            (mask, ir.concat(rest, AutomatonState(self, target)))
+            for ranges, target in self._characters[state]
+            for mask, rest in utf8.charset(ranges).transitions()
+        ]
+        return ir.merge(ways)
 
 
 @lru_cache(maxsize=64)
@@ -103,19 +101,14 @@ class AutomatonState(Node):
 
     def transitions(self) -> Transitions:
         """As in `Node`."""
-        return self.table.row(self.state)
+        return self.table.rows[self.state]
 
     def _is_empty(self) -> bool:
         return False  # every state leads to an accepting one
 
 
 def constraint_of(value: interegular.FSM | Any) -> FiniteAutomaton:
-    """The texts that an `interegular.FSM` accepts, or that a parsed `interegular.Pattern` matches.
-
-    Raises:
-        InvalidConstraintError: a symbol is no character.
-        UnsatisfiableError: it accepts nothing.
-    """
+    """The texts that an `interegular.FSM` accepts, or that a parsed `interegular.Pattern` matches."""
     from interegular.fsm import anything_else
 
     fsm = value.to_fsm() if hasattr(value, "to_fsm") else value
@@ -157,16 +150,8 @@ def _trimmed(fsm: interegular.FSM, ranges: Mapping[object, Ranges]) -> FiniteAut
 
 
 def _leading_to(fsm: interegular.FSM) -> set[object]:
-    """The states from which an accepting one can be reached."""
     before: dict[object, list[object]] = {}
     for state, row in fsm.map.items():
         for target in row.values():
             before.setdefault(target, []).append(state)
-    alive: set[object] = set(fsm.finals)
-    agenda = list(alive)
-    while agenda:
-        for state in before.get(agenda.pop(), ()):
-            if state not in alive:
-                alive.add(state)
-                agenda.append(state)
-    return alive
+    return set(reached(fsm.finals, lambda state: before.get(state, ())))

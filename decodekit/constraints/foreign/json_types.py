@@ -19,12 +19,7 @@ _VALIDATORS: Final = tuple(f"Draft{draft}Validator" for draft in (4, 6, 7, 20190
 
 
 def constraint_of(value: Any) -> Constraint:
-    """The JSON texts that an adapter or a validator takes.
-
-    Raises:
-        InvalidConstraintError: a class of validators without a schema, or a schema that is none.
-        UnsupportedSchemaError: what is refused by name.
-    """
+    """The JSON texts that an adapter or a validator takes."""
     return JsonSchema(value) if is_adapter(value) else _of_validator(value)
 
 
@@ -39,8 +34,8 @@ def _of_validator(validator: Validator | type[Validator]) -> JsonSchema:
             f"{validator.__name__} is a class of validators without a schema", hint=f"{validator.__name__}(schema)"
         )
     dialect = _dialect(validator)
-    registry: Any = _attribute(validator, "_registry")
-    specifications: Any = _attribute(type(validator)({}), "_registry")
+    registry: Any = getattr(validator, "_registry", None)
+    specifications: Any = getattr(type(validator)({}), "_registry", None)
     documents = {uri: _in(dialect, registry[uri].contents) for uri in registry if uri not in specifications}
     schema: Any = validator.schema
     declared = schema.get("$schema", dialect) if isinstance(schema, Mapping) else dialect
@@ -64,17 +59,12 @@ def _dialect(validator: Validator) -> str:
             f"the validator {kind.__name__} has keywords or types of its own, or a draft that is not supported",
             hint=f"one of {', '.join(_VALIDATORS)}",
         )
-    if _attribute(validator, "_ref_resolver") is not None:
+    if getattr(validator, "_ref_resolver", None) is not None:
         raise UnsupportedSchemaError(
             "a validator with a resolver is not supported: it may fetch what it refers to",
             hint="registry=referencing.Registry(...) with the documents",
         )
     return dialect
-
-
-def _attribute(validator: Validator, name: str) -> Any:
-    """One that has no public name."""
-    return getattr(validator, name, None)
 
 
 def _draft(uri: object) -> object:
@@ -88,11 +78,7 @@ def _in(dialect: str, schema: Any) -> Any:
 
 
 def _checked_formats(validator: Validator, schema: object) -> Iterator[str]:
-    """The formats of a schema that the checker of the validator checks.
-
-    Raises:
-        UnsupportedSchemaError: a format that it checks in its own way.
-    """
+    """The formats of a schema that the checker of the validator checks."""
     checker: Any = validator.format_checker
     if checker is None:
         return

@@ -7,7 +7,7 @@ r"""The texts that a `lark.Lark` object parses, from its compiled rules, termina
     terminals  NAME [a-z]+    EQUAL =    __IGNORE_0 " ", which is ignored
     ab =c      NAME ab, ignored, EQUAL, NAME c
     a b=c      no text: behind NAME a, ignored, only EQUAL may come
-    ab=c       not NAME a and then b=c: behind NAME a, its shadow forbids another letter (see `grammar.lexer`)
+    ab=c       not NAME a and then b=c: behind NAME a, its shadow forbids another letter (see `grammar.longest`)
 
 What the object holds is used, not the text that it was made of: so grammars that were opened, imported, edited or
 loaded from a file are all alike. How a text is divided into terminals depends on the lexer:
@@ -35,7 +35,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 from weakref import WeakKeyDictionary
 
 from decodekit.constraints.constraint import Constraint, Guard, Refusal
@@ -156,13 +156,7 @@ _known: WeakKeyDictionary[lark.Lark, LarkParser] = WeakKeyDictionary()
 
 
 def constraint_of(parser: lark.Lark) -> LarkParser:
-    """The texts that a parser parses.
-
-    Raises:
-        UnsupportedSchemaError: something changes tokens between lexer and parser, or reads bytes; it is named.
-        InvalidConstraintError: the parser has several starts, or parses nothing.
-        ConstraintError: what a pattern raises.
-    """
+    """The texts that a parser parses."""
     known = _known.get(parser)
     if known is None:
         known = _known[parser] = _read(parser)
@@ -246,8 +240,7 @@ def _has_conflicts(parser: lark.Lark) -> bool:
 # --- to rules and a lexer ---
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Lexical:
+class LexicalGrammar(NamedTuple):
     """The terminals of a parser.
 
     Attributes:
@@ -276,24 +269,25 @@ def _root(parser: LarkParser) -> Frame:
 
 
 @lru_cache(maxsize=_NUM_PARSERS)
-def _lexical(parser: LarkParser) -> Lexical:
+def _lexical(parser: LarkParser) -> LexicalGrammar:
     words = {name: _words(name, pattern, parser.flags) for name, pattern in parser.terminals}
     ranks = {name: rank for rank, name in enumerate(words)}
     nodes = {name: ir.concat(node, ir.accept(ranks[name])) for name, (node, _) in words.items()}
     terminals = {name: Terminal(node, name) for name, node in nodes.items()}
     wide = {name for name, (_, is_exact) in words.items() if not is_exact}
     if parser.scanners and not wide:
-        scanners = [_automaton(scanner, words, ranks) for scanner in parser.scanners]
-        lexer = Lexer(*scanners)
         ignored = [nodes[name] for name in parser.ignored]
+        lexer = Lexer(*(_automaton(scanner, words, ranks) for scanner in parser.scanners))
         tried = [{ranks[one] for name, strings in scanner for one in (name, *strings)} for scanner in parser.scanners]
-        return Lexical(lexer, terminals, ir.choice(*ignored) if ignored else None, lexer.is_unanimous(tried))
-    # An ignored terminal that a rule names is another one there: only a lexer of its own would drop it.
-    ignored = [ir.concat(words[name][0], ir.accept(len(ranks) + ranks[name])) for name in parser.ignored]
-    complete = ranks.keys() if parser.lexer == "dynamic_complete" else wide
-    unbounded = [ranks[name] for name in complete] + [len(ranks) + ranks[name] for name in wide]
-    lexer = Lexer(*nodes.values(), *ignored, unbounded=unbounded)
-    return Lexical(lexer, terminals, ir.choice(*ignored) if ignored else None, not parser.scanners and not wide)
+        is_exact = lexer.is_unanimous(tried)
+    else:
+        # An ignored terminal that a rule names is another one there: only a lexer of its own would drop it.
+        ignored = [ir.concat(words[name][0], ir.accept(len(ranks) + ranks[name])) for name in parser.ignored]
+        complete = ranks.keys() if parser.lexer == "dynamic_complete" else wide
+        unbounded = [ranks[name] for name in complete] + [len(ranks) + ranks[name] for name in wide]
+        lexer = Lexer(*nodes.values(), *ignored, unbounded=unbounded)
+        is_exact = not parser.scanners and not wide
+    return LexicalGrammar(lexer, terminals, ir.choice(*ignored) if ignored else None, is_exact)
 
 
 def _automaton(scanner: Scanner, words: dict[str, tuple[Node, bool]], ranks: dict[str, int]) -> Node:
@@ -378,8 +372,5 @@ def _mapped(tree: Tree, function: Callable[[Tree], Tree]) -> Tree:
     return tree
 
 
-@on_shortage
-def _release() -> None:
-    """Let go of what can be made again from the rules."""
-    _root.cache_clear()
-    _lexical.cache_clear()
+on_shortage(_lexical.cache_clear)
+on_shortage(_root.cache_clear)

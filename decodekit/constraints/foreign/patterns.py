@@ -13,11 +13,7 @@ _WITHOUT_MEANING: Final = re.UNICODE | re.DEBUG  # the default, and what prints 
 
 
 def constraint_of(pattern: re.Pattern[str]) -> Regex:
-    """The texts that the pattern matches as a whole, as its `fullmatch` does.
-
-    Raises:
-        UnsupportedSchemaError: a pattern over bytes, or something in it that `Regex` refuses.
-    """
+    """The texts that the pattern matches as a whole, as its `fullmatch` does."""
     if not isinstance(pattern.pattern, str):
         raise UnsupportedSchemaError(
             f"the pattern {pattern.pattern!r:.60} matches bytes, and texts are characters",
@@ -27,11 +23,7 @@ def constraint_of(pattern: re.Pattern[str]) -> Regex:
 
 
 def letters_of(flags: int) -> str:
-    """The flags of `re` as the letters that `Regex` takes.
-
-    Raises:
-        UnsupportedSchemaError: a flag that has no letter there.
-    """
+    """The flags of `re` as the letters that `Regex` takes."""
     rest = flags & ~_WITHOUT_MEANING
     letters = "".join(letter for flag, letter in _LETTERS.items() if rest & flag)
     rest &= ~sum(_LETTERS)

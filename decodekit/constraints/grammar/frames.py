@@ -13,8 +13,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from decodekit.constraints.grammar.linear import Head, Item, LinearForms, Rule, Word
-from decodekit.constraints.grammar.rules import Rules
+from decodekit.constraints.grammar.linear import Heads, Item, LinearForms
+from decodekit.constraints.grammar.rules import RuleRef, Rules, Terminal
 from decodekit.constraints.language import ir
 from decodekit.constraints.language.node import Node
 from decodekit.constraints.language.wording import expectations
@@ -23,13 +23,7 @@ from decodekit.errors import UnsatisfiableError
 
 
 def root_frame(rules: Rules) -> Frame:
-    """The frame whose run is one text of the grammar.
-
-    Raises:
-        UnsatisfiableError: no text can be derived from the start rule.
-        ResourceLimitError: a rule is nested too deeply.
-        ConstraintError: what an inline constraint raises.
-    """
+    """The frame whose run is one text of the grammar. Raises what `Grammar.root` raises."""
     forms = LinearForms(rules)
     if rules.start not in forms.productive:
         raise UnsatisfiableError(
@@ -51,7 +45,7 @@ class RuleFrame(Frame):
         """Its heads, and the end if nothing need follow."""
         linear = self.forms.linear(self.item)
         moves = _moves(self.forms, linear.heads)
-        return (*moves, RETURN) if linear.is_nullable else tuple(moves)
+        return (*moves, RETURN) if linear.is_nullable else moves
 
     def expected(self, move: Move) -> tuple[str, ...]:
         """The names of terminals."""
@@ -67,7 +61,7 @@ class Begin(Frame):
 
     def moves(self) -> tuple[Move, ...]:
         """Its heads."""
-        return tuple(_moves(self.forms, self.forms.beginnings(self.name)))
+        return _moves(self.forms, self.forms.beginnings(self.name))
 
     def title(self) -> str | None:
         """The rule, where there are several."""
@@ -79,23 +73,8 @@ class Begin(Frame):
 
 
 @dataclass(frozen=True, slots=True)
-class Then(Frame):
-    """The reader of a terminal after which there is one way to go on."""
-
-    then: Frame
-
-    def moves(self) -> tuple[Move, ...]:
-        """None: a reader only."""
-        return ()
-
-    def after(self, label: Label, text: bytes) -> tuple[Frame, ...]:
-        """The way to go on."""
-        return (self.then,)
-
-
-@dataclass(frozen=True, slots=True)
-class Sorted(Frame):
-    """The reader of several terminals; the label says which was read."""
+class Behind(Frame):
+    """The reader of one terminal, or of several, whose label says which was read."""
 
     forms: LinearForms
     lefts: tuple[Item | None, ...]
@@ -106,48 +85,48 @@ class Sorted(Frame):
 
     def after(self, label: Label, text: bytes) -> tuple[Frame, ...]:
         """What is left after the terminal."""
-        assert isinstance(label, int)
-        left = self.lefts[label]
-        return (END if left is None else RuleFrame(self.forms, left),)
+        which = label if len(self.lefts) > 1 and isinstance(label, int) else 0
+        return (_rest(self.forms, self.lefts[which]),)
 
 
-def _moves(forms: LinearForms, heads: tuple[tuple[Head, Item | None], ...]) -> list[Move]:
+def _rest(forms: LinearForms, left: Item | None) -> Frame:
+    return END if left is None else RuleFrame(forms, left)
+
+
+def _moves(forms: LinearForms, heads: Heads) -> tuple[Move, ...]:
     """The moves of a frame that goes on with any of some heads."""
-    moves: list[Move] = []
+    calls: list[Move] = []
     words: list[tuple[Node, Item | None]] = []
     keywords: dict[Item | None, list[Node]] = {}
     for head, left in heads:
-        if isinstance(head, Word):
-            if _is_keyword(head.node):
-                keywords.setdefault(left, []).append(head.node)
-            else:
-                words.append((head.node, left))
-        elif isinstance(head, Rule):
-            moves.append(Call(Begin(forms, head.name), END if left is None else RuleFrame(forms, left)))
+        if not isinstance(head, Terminal):
+            callee = Begin(forms, head.name) if isinstance(head, RuleRef) else head.root
+            calls.append(Call(callee, _rest(forms, left)))
+        elif _is_keyword(head.node):
+            keywords.setdefault(left, []).append(head.node)
         else:
-            moves.append(Call(head.root, END if left is None else RuleFrame(forms, left)))
+            words.append((head.node, left))
     # Keywords are read together, their ends labelled: one automaton for all of them. Other terminals are read each
     # by itself, so that their states, and what a vocabulary knows of them, are shared by all places of the grammar.
+    read: list[tuple[Node, tuple[Item | None, ...]]] = []
     if len(keywords) > 1:
         labelled = [ir.concat(ir.choice(*nodes), ir.accept(i)) for i, nodes in enumerate(keywords.values())]
-        moves.append(Read(forms.after_blanks(ir.choice(*labelled)), reader=Sorted(forms, tuple(keywords))))
+        read.append((ir.choice(*labelled), tuple(keywords)))
     else:
         words += ((ir.choice(*nodes), left) for left, nodes in keywords.items())
-    for node, left in words:
-        then = END if left is None else RuleFrame(forms, left)
-        moves.append(Read(forms.after_blanks(node), reader=Then(then)))
-    return moves
+    read += ((node, (left,)) for node, left in words)
+    return (*calls, *(Read(forms.after_blanks(node), reader=Behind(forms, lefts)) for node, lefts in read))
 
 
-def _names(forms: LinearForms, heads: tuple[tuple[Head, Item | None], ...], move: Move) -> tuple[str, ...]:
+def _names(forms: LinearForms, heads: Heads, move: Move) -> tuple[str, ...]:
     """What one of `moves` reads, by the names of the terminals; for messages."""
-    if not isinstance(move, Read):
+    reader = move.reader if isinstance(move, Read) else None
+    if not isinstance(reader, Behind):
         return ()
-    reader = move.reader
-    lefts = reader.lefts if isinstance(reader, Sorted) else (_left_of(reader),)
     found: dict[str, None] = {}
     for head, left in heads:
-        if isinstance(head, Word) and left in lefts and _is_keyword(head.node) >= isinstance(reader, Sorted):
+        are_keywords = len(reader.lefts) > 1
+        if isinstance(head, Terminal) and left in reader.lefts and _is_keyword(head.node) >= are_keywords:
             # The whole text as one word says nothing by its name.
             has_name = head.name is not None and head.name != forms.rules.start
             found.update(dict.fromkeys((str(head.name),) if has_name else expectations([head.node])))
@@ -156,7 +135,7 @@ def _names(forms: LinearForms, heads: tuple[tuple[Head, Item | None], ...], move
 
 def _is_keyword(node: Node) -> bool:
     """Whether a terminal is one word, or a few that differ in their case."""
-    while isinstance(node, ir.Concat):
+    while isinstance(node, ir.Product):
         if not _is_letter(node.head):
             return False
         node = node.tail
@@ -165,9 +144,3 @@ def _is_keyword(node: Node) -> bool:
 
 def _is_letter(node: Node) -> bool:
     return isinstance(node, ir.Literal) or (isinstance(node, ir.Bytes) and node.mask.bit_count() <= 4)
-
-
-def _left_of(reader: Frame | None) -> Item | None:
-    """What is left after a terminal that has a reader of its own."""
-    after = reader.then if isinstance(reader, Then) else None
-    return after.item if isinstance(after, RuleFrame) else None

@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 from typing import Final, NoReturn
 
-from decodekit.constraints.grammar.literals import check_encodable, token_ids
 from decodekit.constraints.grammar.rules import (
     EMPTY_TEXT,
     Expression,
@@ -20,24 +19,27 @@ from decodekit.constraints.grammar.rules import (
     SpecialToken,
     Terminal,
     alternatives,
+    reached,
     repeated,
     sequence,
 )
-from decodekit.constraints.grammar.source import MAX_COUNT, MAX_DEPTH, Position, Source, nearest
+from decodekit.constraints.grammar.source import (
+    MAX_COUNT,
+    MAX_DEPTH,
+    Source,
+    SourcePosition,
+    check_encodable,
+    nearest,
+    token_ids,
+)
 from decodekit.constraints.language import ir, utf8
 from decodekit.constraints.language.utf8 import MAX_CODE_POINT
-from decodekit.errors import InvalidConstraintError, ResourceLimitError, UnsupportedSchemaError
+from decodekit.errors import ConstraintError, InvalidConstraintError, ResourceLimitError, UnsupportedSchemaError
 
 
 def load_rules(source: Source, start: str = "root") -> Rules:
-    """The rules of a grammar, those aside that are not reached from the start.
-
-    Raises:
-        InvalidConstraintError: malformed, a rule that is not there or is defined twice.
-        UnsupportedSchemaError: something that is refused by name.
-        ResourceLimitError: groups are nested deeper than `source.MAX_DEPTH`, or a number is too large.
-    """
-    parser = _Parser(source)
+    """The rules of a grammar, those aside that are not reached from the start. Raises what `Grammar` raises."""
+    parser = _GbnfParser(source)
     parser.grammar()
     for name, at in parser.references.items():
         if name not in parser.rules:
@@ -48,18 +50,7 @@ def load_rules(source: Source, start: str = "root") -> Rules:
             at=source.file,
             hint=nearest(start, parser.rules) or 'start="..." with the name of a rule',
         )
-    return Rules(_reached(parser, start), start)
-
-
-def _reached(parser: _Parser, start: str) -> dict[str, Expression]:
-    reached = {start: parser.rules[start]}
-    agenda = [start]
-    while agenda:
-        for name in parser.uses[agenda.pop()]:
-            if name not in reached:
-                reached[name] = parser.rules[name]
-                agenda.append(name)
-    return reached
+    return Rules({name: parser.rules[name] for name in reached([start], parser.uses.__getitem__)}, start)
 
 
 MAX_QUANTIFIERS: Final = 3
@@ -73,7 +64,7 @@ _HEX_DIGITS: Final = {"x": 2, "u": 4, "U": 8}
 _ESCAPES: Final = {"t": "\t", "r": "\r", "n": "\n", "\\": "\\", '"': '"', "[": "[", "]": "]", "-": "-"}
 
 
-class _Parser:
+class _GbnfParser:
     """Recursive descent over one grammar.
 
     Attributes:
@@ -94,11 +85,13 @@ class _Parser:
 
     # --- small steps ---
 
-    def place(self, at: int) -> Position:
-        return Position(self.source, at)
+    def place(self, at: int) -> SourcePosition:
+        return SourcePosition(self.source, at)
 
-    def fail(self, cause: str, at: int, hint: str | None = None) -> NoReturn:
-        self.place(at).fail(cause, hint)
+    def fail(
+        self, cause: str, at: int, hint: str | None = None, error: type[ConstraintError] = InvalidConstraintError
+    ) -> NoReturn:
+        self.place(at).fail(cause, hint, error)
 
     def expected(self, what: str, hint: str | None = None) -> NoReturn:
         found = self.text[self.position : self.position + 1]
@@ -111,7 +104,6 @@ class _Parser:
         self.position = pattern.match(self.text, self.position).end()  # type: ignore[union-attr]
 
     def lines(self) -> None:
-        """Skip blanks, comments and line ends."""
         self.position = _SPACE_AND_LINES.match(self.text, self.position).end()  # type: ignore[union-attr]
 
     def take(self, text: str) -> bool:
@@ -154,19 +146,14 @@ class _Parser:
 
     def alternatives(self) -> Expression:
         options = [self.sequence()]
-        while self.next_alternative():
+        while True:
+            at = self.position
+            self.lines()
+            if not self.take("|"):  # which may also begin the next line
+                self.position = at
+                return options[0] if len(options) == 1 else alternatives(*options)
             self.lines()
             options.append(self.sequence())
-        return options[0] if len(options) == 1 else alternatives(*options)
-
-    def next_alternative(self) -> bool:
-        """Take a bar, which may also begin the next line."""
-        at = self.position
-        self.lines()
-        if self.take("|"):
-            return True
-        self.position = at
-        return False
 
     def sequence(self) -> Expression:
         items: list[Expression] = []
@@ -179,14 +166,9 @@ class _Parser:
         """One item; None where none begins."""
         at = self.position
         char = self.text[at : at + 1]
-        if char == '"':
-            return self.literal()
-        if char == "[":
-            return self.char_class()
-        if char == "(":
-            return self.group()
-        if char == "<":
-            return self.token()
+        reader = {'"': self.literal, "[": self.char_class, "(": self.group, "<": self.token}.get(char)
+        if reader is not None:
+            return reader()
         if char == "!" and self.text.startswith("!<", at):
             self.place(at).fail(
                 "a negated token is not supported", "the text that may stand here, such as [^<]", UnsupportedSchemaError
@@ -208,7 +190,7 @@ class _Parser:
         at = self.position
         self.depth += 1
         if self.depth > MAX_DEPTH:
-            self.place(at).fail(f"groups are nested deeper than {MAX_DEPTH}", "a rule of its own", ResourceLimitError)
+            self.fail(f"groups are nested deeper than {MAX_DEPTH}", at, "a rule of its own", ResourceLimitError)
         self.position += 1
         self.space()
         inner = self.alternatives()

@@ -8,29 +8,18 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
-from decodekit.constraints.constraint import Constraint
+from decodekit.constraints.constraint import Constraint, set_fields
 from decodekit.constraints.explain.special_names import read_whole
 from decodekit.constraints.grammar import gbnf
 from decodekit.constraints.grammar.frames import root_frame
 from decodekit.constraints.grammar.lark import definitions
 from decodekit.constraints.grammar.lark import rules as lark
-from decodekit.constraints.grammar.literals import read_json
 from decodekit.constraints.grammar.regular import fold
-from decodekit.constraints.grammar.rules import (
-    Inline,
-    Rules,
-    Terminal,
-    special_tokens_of,
-)
-from decodekit.constraints.grammar.source import Position, Source
+from decodekit.constraints.grammar.rules import Inline, Rules, Terminal, special_tokens_of
+from decodekit.constraints.grammar.source import Source, SourcePosition, read_json
 from decodekit.constraints.memory import on_shortage
 from decodekit.constraints.network import Frame
-from decodekit.errors import (
-    InvalidConstraintError,
-    NameNotFoundError,
-    OptionError,
-    ResourceLimitError,
-)
+from decodekit.errors import InvalidConstraintError, NameNotFoundError, OptionError, ResourceLimitError
 
 if TYPE_CHECKING:
     from decodekit.constraints.constraint import Guard
@@ -62,7 +51,7 @@ class Grammar(Constraint):
         start: the rule to start from; without it ``start`` in Lark, ``root`` in GBNF.
         lexer: ``"scannerless"``: every text that the rules and terminals derive. ``"longest"``: those that they derive
             from what a lexer finds that takes the longest terminal at each place, much as Lark's basic lexer does; for
-            Lark grammars, see `grammar.lexing`.
+            Lark grammars, see `grammar.longest`.
 
     A file is read once, with the files that it imports: a grammar is a value, equal to others of the same content.
     Grammars may be ambiguous, begin with themselves and derive the empty text. They may come from whom you do not
@@ -109,13 +98,8 @@ class Grammar(Constraint):
             raise OptionError(f'lexer="longest" has no meaning for {syntax}', at="lexer", hint="no lexer")
         source = Source(text, None if path is None else path.name)
         files = {} if path is None or syntax != "lark" else definitions.imported_files(source, path.parent)
-        set_ = object.__setattr__
-        set_(self, "text", text)
-        set_(self, "syntax", syntax)
-        set_(self, "start", start or _STARTS[syntax])
-        set_(self, "lexer", lexer)
-        set_(self, "files", tuple(sorted(files.items())))
-        set_(self, "file", source.file)
+        set_fields(self, text=text, syntax=syntax, start=start or _STARTS[syntax], lexer=lexer)
+        set_fields(self, files=tuple(sorted(files.items())), file=source.file)
         _rules(self)
 
     @property
@@ -215,27 +199,22 @@ def _load_rules(grammar: Grammar) -> Rules:
         return Rules({grammar.start: Terminal(full_match(grammar.text.rstrip("\r\n")))}, grammar.start)
     from decodekit.constraints.json_schema import JsonSchema
 
-    schema, end = read_json(grammar.text, len(grammar.text) - len(grammar.text.lstrip()), partial(Position, source))
+    schema, end = read_json(
+        grammar.text, len(grammar.text) - len(grammar.text.lstrip()), partial(SourcePosition, source)
+    )
     if grammar.text[end:].strip():
-        Position(source, end).fail("something stands behind the schema")
+        SourcePosition(source, end).fail("something stands behind the schema")
     return Rules({grammar.start: Inline(JsonSchema(schema))}, grammar.start)
 
 
 @lru_cache(maxsize=_NUM_GRAMMARS)
 def _root(grammar: Grammar) -> Frame:
-    return _frame(_rules(grammar), grammar.lexer)
-
-
-def _frame(rules: Rules, lexer: Lexer) -> Frame:
-    if lexer == "scannerless":
-        return root_frame(fold(rules))
+    if grammar.lexer == "scannerless":
+        return root_frame(fold(_rules(grammar)))
     from decodekit.constraints.grammar.longest.frames import lexing_root  # few grammars need it
 
-    return lexing_root(rules)
+    return lexing_root(_rules(grammar))
 
 
-@on_shortage
-def _release_grammars() -> None:
-    """Let go of what can be made again from the texts."""
-    _root.cache_clear()
-    _rules.cache_clear()
+on_shortage(_rules.cache_clear)
+on_shortage(_root.cache_clear)

@@ -8,9 +8,9 @@ linear form
     { ("(", number ("," number)? ")"  |  ")") }
 
 one *head*, the terminal ``"("``, with the item behind it: both alternatives begin alike and are read once. The item
-behind it has two heads, `number` and ``")"``; the one behind `number` has ``","`` and ``")"``. A head is a terminal, a
-special token, another rule or another constraint, and always reads something: a rule is called for its non-empty texts
-alone and skipped where it may be empty, so nullable rules, also in cycles, need no care elsewhere.
+behind it has two heads, `number` and ``")"``; the one behind `number` has ``","`` and ``")"``. A head is a terminal
+(also for a special token), another rule or another constraint, and always reads something: a rule is called for its
+non-empty texts alone and skipped where it may be empty, so nullable rules, also in cycles, need no care elsewhere.
 
 Most rules are expanded where they are named; of each circle of rules that hold each other at least one is called. So an
 opening bracket that begins a tuple, a call or a group is one bracket, a ladder of operators is one frame, and a text
@@ -29,22 +29,25 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, TypeAlias
 
 from decodekit.constraints.grammar.rules import (
     Alternatives,
+    Concatenated,
     Expression,
     Repeated,
     RuleRef,
     Rules,
-    Sequence,
     SpecialToken,
     Terminal,
+    callees_first,
+    reached,
 )
 from decodekit.constraints.language import ir
 from decodekit.constraints.language.node import Node
+from decodekit.constraints.memory import Memo
 from decodekit.constraints.network import RETURN, Frame, Lexeme
 from decodekit.constraints.special import spelling, written
 from decodekit.errors import ResourceLimitError
@@ -63,28 +66,12 @@ MAX_WORK: Final = 2_000_000
 """Bound on the ways to go on at all the places of a grammar that are met."""
 
 
+@dataclass(slots=True, eq=False)
 class Item:
     """What stands behind the dot of a rule: a symbol and what follows it; None is nothing. `LinearForms` interns it."""
 
-    __slots__ = ("symbol", "then")
-
-    def __init__(self, symbol: Symbol, then: Item | None) -> None:
-        self.symbol, self.then = symbol, then
-
-
-@dataclass(frozen=True, slots=True)
-class Word:
-    """A word of a regular language that has no empty word."""
-
-    node: Node
-    name: str | None = field(compare=False)
-
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """A non-empty text of a rule."""
-
-    name: str
+    symbol: Symbol
+    then: Item | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,15 +105,17 @@ class Ascent:
     goal: str
 
 
-Head: TypeAlias = Word | Rule | Other
+Head: TypeAlias = Terminal | RuleRef | Other
 Symbol: TypeAlias = Head | Either | Rounds | Ascent
+Heads: TypeAlias = "tuple[tuple[Head, Item | None], ...]"
+"""Heads, each with what is left after it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Linear:
     """How an item may go on: each head with what is left after it; and whether it may be empty."""
 
-    heads: tuple[tuple[Head, Item | None], ...]
+    heads: Heads
     is_nullable: bool
 
 
@@ -137,9 +126,7 @@ class LinearForms:
         self.rules = rules
         self.ignored = None if rules.ignore is None else ir.repeat(rules.ignore)
         self._items: dict[tuple[Symbol, int], Item] = {}
-        self._linear: dict[Item, Linear] = {}
-        self._frames: dict[tuple[Item, bool], Frame] = {}
-        self._words: dict[Node, Node] = {}
+        self._linear: Memo[Item, Linear] = Memo(self._linearise)
         self._work = 0
         self.bodies: dict[str, Item | None] = {
             name: self._convert(expression, None, 0) for name, expression in rules.rules.items()
@@ -153,10 +140,9 @@ class LinearForms:
     def item(self, symbol: Symbol, then: Item | None) -> Item:
         """The item of a symbol and what follows it; the same object for the same parts."""
         key = (symbol, id(then))
-        known = self._items.get(key)
-        if known is None:
-            known = self._items[key] = Item(symbol, then)
-        return known
+        if key not in self._items:
+            self._items[key] = Item(symbol, then)
+        return self._items[key]
 
     def joined(self, item: Item | None, then: Item | None) -> Item | None:
         """One item after the other."""
@@ -176,7 +162,7 @@ class LinearForms:
             raise ResourceLimitError(
                 f"a rule has groups nested more than {MAX_DEPTH} deep", hint="a rule of its own for the inner part"
             )
-        if isinstance(expression, Sequence):
+        if isinstance(expression, Concatenated):
             for symbol in reversed(expression.items):
                 then = self._convert(symbol, then, depth + 1)
             return then
@@ -187,7 +173,7 @@ class LinearForms:
             body = None if expression.max == 0 else self._convert(expression.item, None, depth + 1)
             return then if body is None else self.item(Rounds(body, expression.min, expression.max), then)
         if isinstance(expression, RuleRef):
-            return self.item(Rule(expression.name), then)
+            return self.item(expression, then)
         if isinstance(expression, SpecialToken):
             return self._word(ir.literal(spelling(expression.token)), written(expression.token), then)
         if isinstance(expression, Terminal):
@@ -196,14 +182,14 @@ class LinearForms:
         if isinstance(root, Lexeme):
             return self._word(root.node, None, then)
         inline = self.item(Other(root), then)
-        return self.item(Either((inline, then)), None) if _may_return(root) else inline
+        may_be_empty = any(move is RETURN for move in root.moves())
+        return self.item(Either((inline, then)), None) if may_be_empty else inline
 
     def _word(self, node: Node, name: str | None, then: Item | None) -> Item | None:
         """A word of `node`, where it may be empty too."""
         if not node.is_nullable:
-            return self.item(Word(node, name), then)
-        filled = ir.both(node, _NOT_EMPTY)
-        some = self.item(Word(filled, name), None)
+            return self.item(Terminal(node, name), then)
+        some = self.item(Terminal(ir.both(node, _NOT_EMPTY), name), None)
         return self.item(Either((some, None)), then)
 
     # -- what is known of rules
@@ -223,23 +209,23 @@ class LinearForms:
                 agenda += users[name]
         return frozenset(found)
 
-    def _holds(self, item: Item | None, rules: set[str], *, can_read: bool) -> bool:
+    def _holds(self, item: Item | None, rules: Set[str], *, can_read: bool) -> bool:
         """Whether an item has a text, given the rules that have one; without `can_read`, the empty text."""
         while item is not None:
-            symbol = item.symbol
-            if isinstance(symbol, Word):
-                if not can_read or symbol.node.is_empty:
-                    return False
-            elif isinstance(symbol, Rule):
-                if symbol.name not in rules:
-                    return False
-            elif isinstance(symbol, Other):
-                if not can_read:
-                    return False
-            elif isinstance(symbol, Either):
-                if not any(self._holds(option, rules, can_read=can_read) for option in symbol.options):
-                    return False
-            elif isinstance(symbol, Rounds) and symbol.min and not self._holds(symbol.body, rules, can_read=can_read):
+            match item.symbol:
+                case Terminal(node):
+                    holds = can_read and not node.is_empty
+                case RuleRef(name):
+                    holds = name in rules
+                case Other():
+                    holds = can_read
+                case Either(options):
+                    holds = any(self._holds(option, rules, can_read=can_read) for option in options)
+                case Rounds(body, least):
+                    holds = not least or self._holds(body, rules, can_read=can_read)
+                case Ascent():
+                    holds = True
+            if not holds:
                 return False
             item = item.then
         return True
@@ -276,34 +262,27 @@ class LinearForms:
         return manifold
 
     def _num_ways(self, item: Item | None, num_ways: Mapping[str, int]) -> int:
-        """In how many ways a item may begin, at most; a rule that is not given counts once."""
+        """In how many ways an item may begin, at most; a rule that is not given counts once."""
         found = 0
         while item is not None:
-            symbol = item.symbol
-            if isinstance(symbol, Rule):
-                found += num_ways.get(symbol.name, 1)
-            elif isinstance(symbol, Either):
-                found += sum(self._num_ways(option, num_ways) for option in symbol.options)
-            elif isinstance(symbol, Rounds):
-                found += self._num_ways(symbol.body, num_ways)
-            else:
-                found += 1
-            if not self._may_be_empty(symbol):
+            match item.symbol:
+                case RuleRef(name):
+                    found += num_ways.get(name, 1)
+                case Either(options):
+                    found += sum(self._num_ways(option, num_ways) for option in options)
+                case Rounds(body):
+                    found += self._num_ways(body, num_ways)
+                case _:
+                    return found + 1
+            if not self._holds(self.item(item.symbol, None), self.nullable, can_read=False):
                 break
             item = item.then
         return found
 
-    def _may_be_empty(self, symbol: Symbol) -> bool:
-        if isinstance(symbol, Rule):
-            return symbol.name in self.nullable
-        return isinstance(symbol, Either | Rounds) and self._holds(
-            self.item(symbol, None), set(self.nullable), can_read=False
-        )
-
     @cached_property
     def corners(self) -> dict[str, tuple[str, ...]]:
         """For every rule that may begin with itself, the rules with which it can change places at the left corner."""
-        begins = {name: _leading(self.linear(self.bodies[name]), self.productive) for name in self.bodies}
+        begins = {name: self._leading(body) for name, body in self.bodies.items()}
         cycles: dict[str, tuple[str, ...]] = {}
         for component in _components(begins):
             if len(component) > MAX_CORNERS:
@@ -314,16 +293,15 @@ class LinearForms:
                 cycles.update(dict.fromkeys(component, tuple(component)))
         return cycles
 
+    def _leading(self, body: Item | None) -> tuple[str, ...]:
+        names = (head.name for head, _ in self.linear(body).heads if isinstance(head, RuleRef))
+        return tuple(dict.fromkeys(name for name in names if name in self.productive))
+
     # -- linear forms
 
     def linear(self, item: Item | None) -> Linear:
         """How an item may go on, rules that are left recursive among its heads."""
-        if item is None:
-            return _NOTHING_LEFT
-        known = self._linear.get(item)
-        if known is None:
-            known = self._linear[item] = self._linearise(item)
-        return known
+        return _NOTHING_LEFT if item is None else self._linear[item]
 
     def _linearise(self, item: Item) -> Linear:
         heads: dict[tuple[Head, Item | None], None] = {}
@@ -337,12 +315,12 @@ class LinearForms:
                 continue
             symbol, then = current.symbol, current.then
             following: Iterable[Item | None] = ()
-            if isinstance(symbol, Word):
+            if isinstance(symbol, Terminal):
                 if not symbol.node.is_empty:
                     heads[symbol, then] = None
             elif isinstance(symbol, Other):
                 heads[symbol, then] = None
-            elif isinstance(symbol, Rule):
+            elif isinstance(symbol, RuleRef):
                 if symbol.name in self.written_out:
                     for head, left in self.linear(self.bodies[symbol.name]).heads:
                         heads[head, self.joined(left, then)] = None
@@ -365,18 +343,15 @@ class LinearForms:
                     f"the grammar has more than {MAX_HEADS:,} ways to go on at one place of a rule",
                     hint="alternatives that begin differently",
                 )
-        self._count(len(heads) + len(seen))
-        return Linear(self._grouped(heads), is_nullable)
-
-    def _count(self, num_ways: int) -> None:
-        self._work += num_ways
+        self._work += len(heads) + len(seen)
         if self._work > MAX_WORK:
             raise ResourceLimitError(
                 f"the grammar has more than {MAX_WORK:,} ways to go on at all the places of its rules",
                 hint="fewer parts in a row that may be left out, or rules of their own for them",
             )
+        return Linear(self._grouped(heads), is_nullable)
 
-    def _grouped(self, heads: Iterable[tuple[Head, Item | None]]) -> tuple[tuple[Head, Item | None], ...]:
+    def _grouped(self, heads: Iterable[tuple[Head, Item | None]]) -> Heads:
         """Each head once, before any of what is left after it; what cannot be completed is left out."""
         lefts: dict[Head, list[Item | None]] = {}
         for head, left in heads:
@@ -404,29 +379,15 @@ class LinearForms:
         for above in self.corners[symbol.goal]:
             up = self.item(Ascent(above, symbol.goal), then)
             for head, left in self.linear(self.bodies[above]).heads:
-                if isinstance(head, Rule) and head.name == symbol.done:
+                if head == RuleRef(symbol.done):
                     ways.append(self.joined(left, up))
         return ways
 
     def _is_possible(self, item: Item | None) -> bool:
         """Whether an item has a text at all, so that nothing is read that cannot be completed."""
-        while item is not None:
-            symbol = item.symbol
-            if isinstance(symbol, Word):
-                if symbol.node.is_empty:
-                    return False
-            elif isinstance(symbol, Rule):
-                if symbol.name not in self.productive:
-                    return False
-            elif isinstance(symbol, Either):
-                if not any(map(self._is_possible, symbol.options)):
-                    return False
-            elif isinstance(symbol, Rounds) and symbol.min and not self._is_possible(symbol.body):
-                return False
-            item = item.then
-        return True
+        return self._holds(item, self.productive, can_read=True)
 
-    def beginnings(self, name: str) -> tuple[tuple[Head, Item | None], ...]:
+    def beginnings(self, name: str) -> Heads:
         """How a non-empty text of a rule may begin, with heads that are not left recursive with it."""
         corners = self.corners.get(name)
         if corners is None:
@@ -435,32 +396,22 @@ class LinearForms:
         for corner in corners:
             up = self.item(Ascent(corner, name), None)
             for head, left in self.linear(self.bodies[corner]).heads:
-                if not isinstance(head, Rule) or head.name not in corners:
+                if not isinstance(head, RuleRef) or head.name not in corners:
                     found[head, self.joined(left, up)] = None
         return self._grouped(found)
 
     def start(self) -> Item:
         """A whole text."""
         blanks = None if self.ignored is None else self._word(self.ignored, None, None)
-        return self.item(Rule(self.rules.start), blanks)
+        return self.item(RuleRef(self.rules.start), blanks)
 
     def after_blanks(self, node: Node) -> Node:
         """A terminal with the ignored texts that may stand before it."""
-        if self.ignored is None:
-            return node
-        known = self._words.get(node)
-        if known is None:
-            known = self._words[node] = ir.concat(self.ignored, node)
-        return known
+        return node if self.ignored is None else ir.concat(self.ignored, node)
 
 
 _NOTHING_LEFT: Final = Linear((), True)
 _NOT_EMPTY: Final = ir.complement(ir.EPSILON)
-
-
-def _may_return(root: Frame) -> bool:
-    """Whether a frame may return before it has read anything."""
-    return any(move is RETURN for move in root.moves())
 
 
 def _rules_in(item: Item | None) -> set[str]:
@@ -470,7 +421,7 @@ def _rules_in(item: Item | None) -> set[str]:
         current = agenda.pop()
         while current is not None:
             symbol = current.symbol
-            if isinstance(symbol, Rule):
+            if isinstance(symbol, RuleRef):
                 found.add(symbol.name)
             elif isinstance(symbol, Either):
                 agenda += symbol.options
@@ -480,46 +431,20 @@ def _rules_in(item: Item | None) -> set[str]:
     return found
 
 
-def _leading(linear: Linear, productive: frozenset[str]) -> tuple[str, ...]:
-    """The rules with which a text may begin."""
-    return tuple(
-        dict.fromkeys(head.name for head, _ in linear.heads if isinstance(head, Rule) and head.name in productive)
-    )
-
-
-def _components(edges: dict[str, tuple[str, ...]]) -> list[list[str]]:
-    """Strongly connected components (R. Tarjan, 1972), without recursion."""
-    index: dict[str, int] = {}
-    low: dict[str, int] = {}
-    stack: list[str] = []
-    on_stack: set[str] = set()
+def _components(edges: Mapping[str, Iterable[str]]) -> list[list[str]]:
+    """Strongly connected components (M. Sharir, A strong-connectivity algorithm, 1981)."""
+    before: dict[str, list[str]] = {name: [] for name in edges}
+    for name, successors in edges.items():
+        for successor in successors:
+            before[successor].append(name)
     components: list[list[str]] = []
-    for start in edges:
-        if start in index:
-            continue
-        work = [(start, iter(edges[start]))]
-        index[start] = low[start] = len(index)
-        stack.append(start)
-        on_stack.add(start)
-        while work:
-            name, successors = work[-1]
-            for successor in successors:
-                if successor not in index:
-                    index[successor] = low[successor] = len(index)
-                    stack.append(successor)
-                    on_stack.add(successor)
-                    work.append((successor, iter(edges[successor])))
-                    break
-                if successor in on_stack:
-                    low[name] = min(low[name], index[successor])
-            else:
-                work.pop()
-                if work:
-                    low[work[-1][0]] = min(low[work[-1][0]], low[name])
-                if low[name] == index[name]:
-                    component: list[str] = []
-                    while not component or component[-1] != name:
-                        component.append(stack.pop())
-                        on_stack.discard(component[-1])
-                    components.append(sorted(component))
+    seen: set[str] = set()
+
+    def others_before(name: str) -> list[str]:
+        return [other for other in before[name] if other not in seen]
+
+    for name in reversed(callees_first(edges)):
+        if name not in seen:
+            components.append(sorted(reached([name], others_before)))
+            seen.update(components[-1])
     return components

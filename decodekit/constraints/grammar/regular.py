@@ -10,20 +10,22 @@ Source: D. Arden, Delayed-logic and finite-state machines (1961).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
 from decodekit.constraints.grammar.rules import (
     EMPTY_TEXT,
     Alternatives,
+    Concatenated,
     Expression,
     Repeated,
     RuleRef,
     Rules,
-    Sequence,
     Terminal,
     alternatives,
+    callees_first,
+    reached,
     references,
     repeated,
     sequence,
@@ -45,16 +47,10 @@ def fold(rules: Rules) -> Rules:
         return rules
     plain = {name: _without_recursion(name, expression) for name, expression in rules.rules.items()}
     folding = _Folding()
-    for name in _callees_first(plain):
+    for name in callees_first({name: references(expression) for name, expression in plain.items()}):
         folding.add(name, plain[name])
-    reached = dict.fromkeys([rules.start])
-    agenda = [rules.start]
-    while agenda:
-        for used in references(folding.rules[agenda.pop()]):
-            if used not in reached:
-                reached[used] = None
-                agenda.append(used)
-    return replace(rules, rules={name: folding.rules[name] for name in reached})
+    used = reached([rules.start], lambda name: references(folding.rules[name]))
+    return replace(rules, rules={name: folding.rules[name] for name in used})
 
 
 def _without_recursion(name: str, expression: Expression) -> Expression:
@@ -68,10 +64,10 @@ def _without_recursion(name: str, expression: Expression) -> Expression:
         if name not in references(option):
             bases.append(option)
         else:
-            rounds.append(option.items if isinstance(option, Sequence) else (option,))
+            rounds.append(option.items if isinstance(option, Concatenated) else (option,))
     for is_last in (True, False):
         inner = [items[:-1] if is_last else items[1:] for items in rounds if items[-1 if is_last else 0] == own]
-        if len(inner) == len(rounds) and not any(name in references(Sequence(items)) for items in inner):
+        if len(inner) == len(rounds) and not any(name in references(Concatenated(items)) for items in inner):
             many = repeated(alternatives(*(sequence(*items) for items in inner)))
             base = alternatives(*bases)
             return sequence(many, base) if is_last else sequence(base, many)
@@ -87,27 +83,6 @@ def _options(expression: Expression) -> Iterator[Expression]:
         yield from _options(expression.item)
     else:
         yield expression
-
-
-def _callees_first(rules: Mapping[str, Expression]) -> list[str]:
-    """The names of the rules, each behind those that it calls, but for circles."""
-    order: list[str] = []
-    seen: set[str] = set()
-    for root in rules:
-        if root in seen:
-            continue
-        seen.add(root)
-        agenda = [(root, iter(references(rules[root])))]
-        while agenda:
-            name, called = agenda[-1]
-            following = next((other for other in called if other not in seen), None)
-            if following is None:
-                order.append(name)
-                agenda.pop()
-            else:
-                seen.add(following)
-                agenda.append((following, iter(references(rules[following]))))
-    return order
 
 
 class _Folding:
@@ -127,21 +102,22 @@ class _Folding:
 
     def _fold(self, expression: Expression) -> tuple[Expression, int]:
         """An expression with its regular parts as terminals; how many parts it has, if it is one word itself."""
-        if isinstance(expression, RuleRef) and expression.name in self._sizes:
-            return self.rules[expression.name], self._sizes[expression.name]
-        if isinstance(expression, Repeated):
-            item, size = self._fold(expression.item)
-            node = _node(item)
-            if node is None:
-                return repeated(item, expression.min, expression.max), 0
-            return _word(ir.repeat(node, expression.min, expression.max)), size + 1
-        if isinstance(expression, Sequence):
-            return self._fold_sequence(expression)
-        if isinstance(expression, Alternatives):
-            return self._fold_alternatives(expression)
+        match expression:
+            case RuleRef(name) if name in self._sizes:
+                return self.rules[name], self._sizes[name]
+            case Repeated(inner, least, most):
+                item, size = self._fold(inner)
+                node = _node(item)
+                if node is None:
+                    return repeated(item, least, most), 0
+                return _word(ir.repeat(node, least, most)), size + 1
+            case Concatenated():
+                return self._fold_sequence(expression)
+            case Alternatives():
+                return self._fold_alternatives(expression)
         return expression, 1
 
-    def _fold_sequence(self, expression: Sequence) -> tuple[Expression, int]:
+    def _fold_sequence(self, expression: Concatenated) -> tuple[Expression, int]:
         parts: list[Expression] = []
         run: list[Expression] = []  # the regular items at the end, of which `parts` has none
         size = 0

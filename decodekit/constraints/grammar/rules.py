@@ -7,15 +7,17 @@ the constructors `sequence`, `alternatives` and `repeated` keep them small.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeVar
 
 from decodekit.constraints.constraint import Constraint
 from decodekit.constraints.language.ir import literal
 from decodekit.constraints.language.node import Node
 from decodekit.errors import InvalidConstraintError
+
+Place = TypeVar("Place", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,7 @@ class Inline:
 
 
 @dataclass(frozen=True, slots=True)
-class Sequence:
+class Concatenated:
     """The items one after the other; none for the empty text."""
 
     items: tuple[Expression, ...]
@@ -70,9 +72,9 @@ class Repeated:
     max: int | None
 
 
-Expression: TypeAlias = Terminal | RuleRef | SpecialToken | Inline | Sequence | Alternatives | Repeated
+Expression: TypeAlias = Terminal | RuleRef | SpecialToken | Inline | Concatenated | Alternatives | Repeated
 
-EMPTY_TEXT: Final = Sequence(())
+EMPTY_TEXT: Final = Concatenated(())
 NO_TEXT: Final = Alternatives(())
 
 
@@ -80,13 +82,13 @@ def sequence(*items: Expression) -> Expression:
     """The items one after the other, nested sequences flattened."""
     flat: list[Expression] = []
     for item in items:
-        if isinstance(item, Sequence):
+        if isinstance(item, Concatenated):
             flat += item.items
         elif item == NO_TEXT:
             return NO_TEXT
         else:
             flat.append(item)
-    return flat[0] if len(flat) == 1 else Sequence(tuple(flat))
+    return flat[0] if len(flat) == 1 else Concatenated(tuple(flat))
 
 
 def alternatives(*options: Expression) -> Expression:
@@ -98,11 +100,7 @@ def alternatives(*options: Expression) -> Expression:
 
 
 def repeated(item: Expression, min: int = 0, max: int | None = None) -> Expression:
-    """The item `min` to `max` times.
-
-    Raises:
-        InvalidConstraintError: negative or crossed bounds.
-    """
+    """The item `min` to `max` times."""
     if min < 0 or (max is not None and max < min):
         raise InvalidConstraintError(f"no number of repetitions is at least {min} and at most {max}")
     if max == 0 or item == EMPTY_TEXT:
@@ -119,9 +117,6 @@ class Rules:
         start: the name of the rule that a whole text is of.
         ignore: a language of which any number of words may stand before every terminal and at the end; None for none.
         terminals: the terminals that have a name, for ``lexer="longest"`` and for messages.
-
-    Raises:
-        InvalidConstraintError: `start`, or a rule that another one names, does not exist.
     """
 
     rules: Mapping[str, Expression]
@@ -169,21 +164,66 @@ def _name_of(expression: Expression) -> Node | None:
 
 def references(expression: Expression) -> list[str]:
     """The names of the rules that an expression names, in order, with repetitions."""
-    found: list[str] = []
+    return [item.name for item in walk(expression) if isinstance(item, RuleRef)]
+
+
+def walk(expression: Expression) -> Iterator[Expression]:
+    """An expression and all that it is made of, in the order in which they stand there."""
     agenda = [expression]
     while agenda:
         item = agenda.pop()
-        if isinstance(item, RuleRef):
-            found.append(item.name)
-        else:
-            agenda += reversed(children(item))
-    return found
+        yield item
+        agenda += reversed(children(item))
 
 
 def children(expression: Expression) -> tuple[Expression, ...]:
     """The parts of an expression."""
-    if isinstance(expression, Sequence):
-        return expression.items
-    if isinstance(expression, Alternatives):
-        return expression.options
-    return (expression.item,) if isinstance(expression, Repeated) else ()
+    match expression:
+        case Concatenated(parts) | Alternatives(parts):
+            return parts
+        case Repeated(item):
+            return (item,)
+    return ()
+
+
+def mapped(expression: Expression, change: Callable[[Expression], Expression]) -> Expression:
+    """The same with other leaves."""
+    match expression:
+        case Concatenated(items):
+            return sequence(*(mapped(item, change) for item in items))
+        case Alternatives(options):
+            return alternatives(*(mapped(option, change) for option in options))
+        case Repeated(item, least, most):
+            return repeated(mapped(item, change), least, most)
+    return change(expression)
+
+
+def reached(roots: Iterable[Place], following: Callable[[Place], Iterable[Place]]) -> dict[Place, None]:
+    """Some places of a graph and all that follow them, in the order in which they are met."""
+    found = dict.fromkeys(roots)
+    agenda = list(found)
+    while agenda:
+        for other in following(agenda.pop()):
+            if other not in found:
+                found[other] = None
+                agenda.append(other)
+    return found
+
+
+def callees_first(called: Mapping[str, Iterable[str]]) -> list[str]:
+    """Names, each behind those that it calls, but for circles: the order in which a depth-first search leaves them."""
+    order: list[str] = []
+    seen: set[str] = set()
+    for root in called:
+        agenda = [] if root in seen else [(root, iter(called[root]))]
+        seen.add(root)
+        while agenda:
+            name, others = agenda[-1]
+            following = next((other for other in others if other not in seen), None)
+            if following is None:
+                order.append(name)
+                agenda.pop()
+            else:
+                seen.add(following)
+                agenda.append((following, iter(called[following])))
+    return order

@@ -8,19 +8,19 @@ words spelled with escapes, stays with the node: its edges are left open until s
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from decodekit.constraints.language.node import Node
+N = TypeVar("N")
 
 MAX_BYTES: Final = 2048
 """Longest list, in bytes, that is laid out; each byte may be a state with a row of a kilobyte."""
 
 
-class Block:
-    """The trie of some words as numbered states, 0 the root.
+class Block(Generic[N]):
+    """The trie of some words as numbered states, 0 the root. What follows a word is a node.
 
     Args:
         words: different, ascending.
@@ -39,9 +39,9 @@ class Block:
     def __init__(
         self,
         words: Sequence[bytes],
-        ends: Sequence[Node],
+        ends: Sequence[N],
         open_edge: Callable[[bytes, int], int],
-        resolve: Callable[[int, int, int], Node],
+        resolve: Callable[[int, int, int], N],
     ) -> None:
         edges: list[tuple[int, int, int]] = []
         opened: list[tuple[int, int]] = []
@@ -50,11 +50,8 @@ class Block:
         previous = b""
         ended: list[int] = []
         for number, word in enumerate(words):
-            shared = 0
-            for one, other in zip(previous, word, strict=False):
-                if one != other:
-                    break
-                shared += 1
+            unlike = (i for i, (one, other) in enumerate(zip(previous, word, strict=False)) if one != other)
+            shared = next(unlike, min(len(previous), len(word)))
             for state in path[shared + 1 :]:
                 high[state] = number
             del path[shared + 1 :]
@@ -81,7 +78,7 @@ class Block:
         self.end_state = np.array(ended, np.int32)
         self.low, self.high = np.array(low, np.int32), np.array(high, np.int32)
 
-    def closed(self) -> Block:
+    def closed(self) -> Block[N]:
         """This block, with no edge left open."""
         self.open_state, self.open_byte = _columns([], 2)
         return self
@@ -94,7 +91,7 @@ class Block:
             state = int(self.source[state - 1])
         return bytes(path[::-1])
 
-    def open_node(self, state: int) -> Node:
+    def open_node(self, state: int) -> N:
         """What follows the open edge of a state."""
         return self._resolve(int(self.low[state]), int(self.high[state]), self._depths[state])
 

@@ -14,7 +14,8 @@ derivatives re-examined (2009), here with whole rows of transitions in place of 
 from __future__ import annotations
 
 import threading
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable
+from itertools import chain
 from typing import Final
 from weakref import WeakKeyDictionary, WeakValueDictionary, ref
 
@@ -34,12 +35,12 @@ _foreign: WeakKeyDictionary[Node, ref[Node]] = WeakKeyDictionary()
 class _Interned(Node):
     """Base of the nodes of this module: hash-consed, with their transitions kept."""
 
-    __slots__ = ("_bounds", "_labels", "_saturated", "_transitions", "can_be_empty", "has_counts", "is_labelled")
+    __slots__ = ("_bounds", "_saturated", "_transitions", "can_be_empty", "has_counts", "is_labelled", "labels")
 
+    labels: tuple[Hashable, ...]  # a slot: it is asked for more often than anything else
     can_be_empty: bool
     is_labelled: bool
     has_counts: bool
-    _labels: tuple[Hashable, ...]
     _saturated: dict[int, Node] | None
     _transitions: Transitions | None
     _bounds: tuple[int, int] | None
@@ -47,12 +48,9 @@ class _Interned(Node):
     def _finish(
         self, labels: tuple[Hashable, ...], can_be_empty: bool, is_labelled: bool, has_counts: bool = False
     ) -> None:
-        self._labels = labels
-        self.has_counts = has_counts
-        self._saturated = None
-        self._transitions = None
-        self.can_be_empty = can_be_empty
-        self.is_labelled = is_labelled
+        self.labels, self.can_be_empty = labels, can_be_empty
+        self.is_labelled, self.has_counts = is_labelled, has_counts
+        self._saturated = self._transitions = None
 
     def saturated(self, limit: int) -> Node:
         """As in `Node`; remembered, because a node may occur in others many times."""
@@ -60,14 +58,9 @@ class _Interned(Node):
             return self
         if self._saturated is None:
             self._saturated = {}
-        known = self._saturated.get(limit)
-        if known is None:
-            known = self._saturated[limit] = self._saturate(limit)
-        return known
-
-    @property
-    def labels(self) -> tuple[Hashable, ...]:
-        return self._labels
+        if limit not in self._saturated:
+            self._saturated[limit] = self._saturate(limit)
+        return self._saturated[limit]
 
     def transitions(self) -> Transitions:
         known = self._transitions
@@ -128,7 +121,8 @@ class Bytes(_Interned):
         return 1, 1
 
     def __repr__(self) -> str:
-        return f"byte_set({_show_bytes(self.mask)})"
+        members = bytes(bytes_of(self.mask))
+        return f"byte_set({members!r})" if len(members) <= 16 else f"byte_set(<{len(members)} bytes>)"
 
 
 class Literal(_Interned):
@@ -150,8 +144,8 @@ class Literal(_Interned):
         return f"literal({self.text!r})"
 
 
-class Concat(_Interned):
-    """A word of `head`, then a word of `tail`; nested to the right, so `head` is no Concat."""
+class Product(_Interned):
+    """A word of `head`, then a word of `tail`; nested to the right, so `head` is no Product."""
 
     __slots__ = ("head", "tail")
 
@@ -165,7 +159,7 @@ class Concat(_Interned):
     def _saturate(self, limit: int) -> Node:
         parts: list[Node] = []
         node: Node = self
-        while isinstance(node, Concat) and node.has_counts:
+        while isinstance(node, Product) and node.has_counts:
             parts.append(node.head.saturated(limit))
             node = node.tail
         return concat(*parts, node.saturated(limit))
@@ -177,7 +171,7 @@ class Concat(_Interned):
 
     def _is_empty(self) -> bool:
         node: Node = self
-        while isinstance(node, Concat) and node.can_be_empty:
+        while isinstance(node, Product) and node.can_be_empty:
             if node.head.is_empty:
                 return True
             node = node.tail
@@ -186,7 +180,7 @@ class Concat(_Interned):
     def _derive(self) -> Transitions:
         rows: list[tuple[ByteMask, Node]] = []
         node: Node = self
-        while isinstance(node, Concat):  # a loop, not a recursion: a chain of optional parts may be long
+        while isinstance(node, Product):  # a loop, not a recursion: a chain of optional parts may be long
             head, tail = node.head, node.tail
             rows += ((mask, concat(target, tail)) for mask, target in head.transitions())
             for label in head.labels:
@@ -236,11 +230,7 @@ class Choice(_Interned):
         return merge([row for option in self.options for row in option.transitions()])
 
     def _bound(self) -> tuple[int, int] | None:
-        bounds = [option.bounds() for option in self.options]
-        known = [one for one in bounds if one is not None]
-        if len(known) < len(bounds):
-            return None
-        return min(least for least, _ in known), max(most for _, most in known)
+        return _around([option.bounds() for option in self.options])
 
     def __repr__(self) -> str:
         return f"choice({', '.join(map(repr, self.options))})"
@@ -263,7 +253,7 @@ class Both(_Interned):
 
     def _saturate(self, limit: int) -> Node:
         for one, other in (self.operands, self.operands[::-1]):
-            rest, count = (one.head, one.tail) if isinstance(one, Concat) else (None, one)
+            rest, count = (one.head, one.tail) if isinstance(one, Product) else (None, one)
             if not isinstance(count, Repeat) or count.body not in _alphabets or count.max is None:
                 continue
             if rest is not None and rest not in _alphabets[count.body]:
@@ -359,6 +349,12 @@ class Repeat(_Interned):
         return f"repeat({self.body!r}, {self.min}, {self.max})"
 
 
+def _around(ranges: list[tuple[int, int] | None]) -> tuple[int, int] | None:
+    """The least range that holds all; None if one is not known."""
+    known = [one for one in ranges if one is not None]
+    return (min(known)[0], max(high for _, high in known)) if len(known) == len(ranges) else None
+
+
 def _pass_labels(before: tuple[Hashable, ...], after: tuple[Hashable, ...]) -> tuple[Hashable, ...]:
     """Labels of the empty word in a concatenation: the last label that is passed counts."""
     return tuple(dict.fromkeys(first if last is None else last for last in after for first in before))
@@ -416,8 +412,10 @@ EPSILON: Final[Node] = accept(None)
 
 def byte_set(members: Iterable[int] | ByteMask) -> Node:
     """One byte out of `members`, given as bytes 0..255 or as a 256-bit integer."""
-    mask = members if isinstance(members, int) else 0
-    if not isinstance(members, int):
+    if isinstance(members, int):
+        mask = members
+    else:
+        mask = 0
         for member in members:
             if not 0 <= member <= 255:
                 raise ValueError(f"{member} is not a byte")
@@ -438,7 +436,7 @@ def literal(text: bytes) -> Node:
 
 def concat(*nodes: Node) -> Node:
     """Words of the nodes, one after the other."""
-    if len(nodes) == 2 and not isinstance(nodes[0], Concat):  # the case of derivatives
+    if len(nodes) == 2 and not isinstance(nodes[0], Product):  # the case of derivatives
         head, tail = nodes
         return EMPTY if head is EMPTY or tail is EMPTY else _concat_two(head, tail)
     result: Node | None = None
@@ -459,29 +457,29 @@ def _concat_two(head: Node, tail: Node) -> Node:
     if tail is EPSILON:
         return head
     if isinstance(head, Accept):
-        if isinstance(tail.head if isinstance(tail, Concat) else tail, Accept) or None not in _possible_labels(tail):
+        if isinstance(tail.head if isinstance(tail, Product) else tail, Accept) or None not in _possible_labels(tail):
             return tail
         if isinstance(tail, Choice):  # a label in front of each option, where it may be dropped: derivatives stay few
             return choice(*(_concat_two(head, option) for option in tail.options))
     if isinstance(head, Repeat):  # X{a,b}X{c,d} is X{a+c,b+d}: a chain of optional parts is one count
-        following, rest = (tail.head, tail.tail) if isinstance(tail, Concat) else (tail, EPSILON)
+        following, rest = (tail.head, tail.tail) if isinstance(tail, Product) else (tail, EPSILON)
         if isinstance(following, Repeat) and following.body is head.body:
             high = None if head.max is None or following.max is None else head.max + following.max
             return _concat_two(repeat(head.body, head.min + following.min, high), rest)
     head, tail = _canonical(head), _canonical(tail)
-    return _intern(Concat, (id(head), id(tail)), head, tail)
+    return _intern(Product, (id(head), id(tail)), head, tail)
 
 
 def _possible_labels(node: Node) -> tuple[Hashable, ...]:
     """The labels of a node whose words all end with them, as far as that is plain to see; otherwise with None."""
-    while isinstance(node, Concat):
+    while isinstance(node, Product):
         node = node.tail
     return node.labels if isinstance(node, Accept) else (None,)
 
 
 def _chain(node: Node) -> list[Node]:
     parts = []
-    while isinstance(node, Concat):
+    while isinstance(node, Product):
         parts.append(node.head)
         node = node.tail
     parts.append(node)
@@ -497,13 +495,13 @@ def _choice(nodes: Iterable[Node], depth: int) -> Node:
     options: dict[Node, None] = {}
     mask = 0
     repeats: dict[Node, list[Repeat]] = {}  # by body
-    concats: dict[Node, list[Concat]] = {}  # by head
-    for node in _options(nodes):
+    concats: dict[Node, list[Product]] = {}  # by head
+    for node in chain.from_iterable(node.options if isinstance(node, Choice) else (node,) for node in nodes):
         if isinstance(node, Bytes):
             mask |= node.mask
         elif isinstance(node, Repeat):
             repeats.setdefault(node.body, []).append(node)
-        elif isinstance(node, Concat):
+        elif isinstance(node, Product):
             concats.setdefault(node.head, []).append(node)
         elif node is not EMPTY:
             options[node] = None
@@ -519,7 +517,7 @@ def _choice(nodes: Iterable[Node], depth: int) -> Node:
         else:
             joined = [concat(head, _choice(tails, depth - 1))]
         for part in joined:
-            if isinstance(part, Concat) and isinstance(part.head, Repeat):
+            if isinstance(part, Product) and isinstance(part.head, Repeat):
                 counted.setdefault((part.head.body, part.tail), []).append(part.head)
             else:
                 options[part] = None
@@ -529,7 +527,7 @@ def _choice(nodes: Iterable[Node], depth: int) -> Node:
         # Y?·Z contains Z. Chains share their tails, so each is walked once.
         contained: set[Node] = set()
         for node in options:
-            while isinstance(node, Concat) and None in node.head.labels and node.tail not in contained:
+            while isinstance(node, Product) and None in node.head.labels and node.tail not in contained:
                 node = node.tail
                 contained.add(node)
         if contained:
@@ -549,14 +547,6 @@ def _choice(nodes: Iterable[Node], depth: int) -> Node:
     return unique[0] if len(unique) == 1 else _intern(Choice, _ids(unique), unique)
 
 
-def _options(nodes: Iterable[Node]) -> Iterator[Node]:
-    for node in nodes:
-        if isinstance(node, Choice):
-            yield from node.options
-        else:
-            yield node
-
-
 def _join_repeats(group: list[Repeat]) -> list[Node]:
     """Repeats of one body with their counts united where they overlap or touch: X{2,4} or X{5,9} is X{2,9}."""
     if len(group) == 1:
@@ -573,11 +563,7 @@ def _join_repeats(group: list[Repeat]) -> list[Node]:
 
 
 def both(*nodes: Node) -> Node:
-    """The words that all nodes have in common.
-
-    Raises:
-        ValueError: more than one operand is labelled; the meet of two labels has no meaning.
-    """
+    """The words that all nodes have in common. At most one is labelled: the meet of two labels has no meaning."""
     operands: dict[Node, None] = {}
     mask = ALL_BYTES
     bytes_seen = False
@@ -618,11 +604,7 @@ def complement(node: Node) -> Node:
 
 
 def repeat(node: Node, min: int = 0, max: int | None = None) -> Node:
-    """Between `min` and `max` words of `node`, one after the other; ``max=None`` has no bound.
-
-    Raises:
-        ValueError: negative or crossed bounds.
-    """
+    """Between `min` and `max` words of `node`, one after the other; ``max=None`` has no bound."""
     if min < 0 or (max is not None and max < min):
         raise ValueError(f"no number is at least {min} and at most {max}")
     if max == 0:
@@ -650,20 +632,17 @@ _alphabets: dict[Node, frozenset[Node]] = {}  # letters, with what may be left o
 def declare_alphabet(letter: Node) -> None:
     """Promise that whatever meets a repetition of `letter`, but for complements, has only words made of its words.
 
-    Then a count of letters is not needed to know which bytes are possible; `Both` makes use of that.
-
-    Raises:
-        ValueError: the letter may be empty, or has labels, which would be lost with the count.
+    A letter is not empty and has no label. Then a count of letters is not needed to know which bytes are possible;
+    `Both` makes use of that.
     """
     if letter.is_nullable or letter.is_labelled:
         raise ValueError("a letter is not empty and has no label")
-    rests: dict[Node, None] = {}
+    rests: set[Node] = set()
     agenda = [letter]
     while agenda:
-        for _, rest in agenda.pop().transitions():
-            if rest is not EPSILON and rest not in rests:
-                rests[rest] = None
-                agenda.append(rest)
+        following = {rest for _, rest in agenda.pop().transitions()} - rests - {EPSILON}
+        rests |= following
+        agenda += following
     _alphabets[letter] = frozenset(rests)
 
 
@@ -687,12 +666,10 @@ def merge(rows: list[tuple[ByteMask, Node]]) -> Transitions:
             split: list[tuple[ByteMask, tuple[Node, ...]]] = []
             for piece, targets in pieces:
                 common = piece & mask
+                if common != piece:
+                    split.append((piece & ~mask, targets))
                 if common:
-                    if common != piece:
-                        split.append((piece & ~mask, targets))
                     split.append((common, (*targets, target)))
-                else:
-                    split.append((piece, targets))
             pieces = split
         fresh = mask & ~covered
         if fresh:
@@ -703,6 +680,11 @@ def merge(rows: list[tuple[ByteMask, Node]]) -> Transitions:
         united = targets[0] if len(targets) == 1 else choice(*targets)
         by_target[united] = by_target.get(united, 0) | mask
     return tuple((mask, target) for target, mask in by_target.items())
+
+
+def mask_of(members: Iterable[int]) -> ByteMask:
+    """The set of some bytes."""
+    return sum(1 << member for member in set(members))
 
 
 def bytes_of(mask: ByteMask) -> list[int]:
@@ -717,22 +699,13 @@ def bytes_of(mask: ByteMask) -> list[int]:
 
 def label_range(node: Node) -> tuple[int, int] | None:
     """First and last + 1 of the labels of all words, if every word has a number as its label."""
-    while isinstance(node, Concat):
+    while isinstance(node, Product):
         node = node.tail
     if isinstance(node, Choice):
-        ranges = [label_range(option) for option in node.options]
-        known = [bounds for bounds in ranges if bounds is not None]
-        if len(known) < len(ranges):
-            return None
-        return min(low for low, _ in known), max(high for _, high in known)
+        return _around([label_range(option) for option in node.options])
     if isinstance(node, Accept):
         return (node.label, node.label + 1) if type(node.label) is int else None
     return node.label_range
-
-
-def _show_bytes(mask: ByteMask) -> str:
-    members = bytes_of(mask)
-    return repr(bytes(members)) if len(members) <= 16 else f"<{len(members)} bytes>"
 
 
 def matches(node: Node, data: bytes) -> bool:

@@ -7,13 +7,11 @@ until it meets a node that is nullable, and remembers what it learnt.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
-from typing import Final, Protocol, TypeAlias
+from collections.abc import Callable, Hashable
+from typing import Final, TypeAlias
 from weakref import WeakKeyDictionary
 
-import numpy as np
-import numpy.typing as npt
-
+from decodekit.constraints.language.blocks import Block
 from decodekit.errors import ResourceLimitError
 
 ByteMask: TypeAlias = int
@@ -26,30 +24,6 @@ MAX_SEARCH_STATES: Final = 10_000
 """Bound on the nodes that one search may explore."""
 MAX_SEARCH_ROWS: Final = 2_000_000
 """Bound on the transitions of these nodes, each counted once for every condition of its intersection: their time."""
-
-
-class Block(Protocol):
-    """The states of a list of words, laid out at once; see `blocks.Block`."""
-
-    ends: Sequence[Node]
-    num_states: int
-    source: npt.NDArray[np.int32]
-    byte: npt.NDArray[np.int32]
-    target: npt.NDArray[np.int32]
-    open_state: npt.NDArray[np.int32]
-    open_byte: npt.NDArray[np.int32]
-    end_state: npt.NDArray[np.int32]
-    low: npt.NDArray[np.int32]
-    high: npt.NDArray[np.int32]
-
-    def closed(self) -> Block:
-        """The same with no edge left open."""
-
-    def path(self, state: int) -> bytes:
-        """The bytes that lead from the root to a state."""
-
-    def open_node(self, state: int) -> Node:
-        """What follows the open edge of a state."""
 
 
 class Node:
@@ -81,7 +55,7 @@ class Node:
         """What remains after each possible first byte. Targets are never `EMPTY` itself but may be empty languages."""
         raise NotImplementedError(f"{type(self).__name__} has no transitions")
 
-    def block(self) -> Block | None:
+    def block(self) -> Block[Node] | None:
         """The states of all remainders at once, if the node is a list of words that can give them; else None."""
         return None
 
@@ -119,11 +93,7 @@ class Node:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the language has no word; exact.
-
-        Raises:
-            ResourceLimitError: the search needed more than `MAX_SEARCH_STATES` states.
-        """
+        """Whether the language has no word; exact."""
         return self.can_be_empty and self._is_empty()
 
     def _is_empty(self) -> bool:
@@ -171,26 +141,20 @@ def _decided(node: Node) -> bool | None:
     """Whether a node is empty, if that is known or some decider knows it."""
     known = _emptiness.get(node)
     if known is None:
-        for decide in deciders:
-            known = decide(node)
-            if known is not None:
-                _emptiness[node] = known
-                break
+        known = next((told for decide in deciders if (told := decide(node)) is not None), None)
+        if known is not None:
+            _emptiness[node] = known
     return known
 
 
 def _width(node: Node) -> int:
-    """Number of conditions of an intersection."""
     return len(getattr(node, "operands", ()))
 
 
 def search_is_empty(root: Node) -> bool:
-    """Whether `root` has no word: a depth-first search for a derivative that has the empty word.
+    """Whether `root` has no word: a bounded depth-first search for a derivative that has the empty word.
 
     What it learns is kept for every node that it decides, as long as the node lives.
-
-    Raises:
-        ResourceLimitError: it explored `MAX_SEARCH_STATES` nodes, or their many transitions, without a decision.
     """
     known = _decided(root)
     if known is not None:

@@ -48,11 +48,7 @@ class Narrowed(Node):
 
 
 def register(name: str, node: Node) -> None:
-    """Name a language without labels, made of the nodes of `ir`, or one of these narrowed.
-
-    Raises:
-        TypeError: a node of another module is part of it.
-    """
+    """Name a language without labels, made of the nodes of `ir`, or one of these narrowed."""
     _names[node] = f"{name}-{_digest(node, {}).hex()[:16]}"
 
 
@@ -69,40 +65,35 @@ def _without_label(node: Node) -> tuple[Node | None, Hashable]:
         inner, label = _without_label(node.node)
         return None if inner is None else node.narrowed(inner), label
     parts: list[Node] = []
-    while isinstance(node, ir.Concat):
+    while isinstance(node, ir.Product):
         parts.append(node.head)
         node = node.tail
         if len(parts) == _MAX_PARTS:
             return None, None
-    label = None
     if isinstance(node, ir.Accept):
-        label = node.label
-    else:
-        parts.append(node)
-    return (ir.concat(*parts) if parts else None), label
+        return (ir.concat(*parts) if parts else None), node.label
+    return ir.concat(*parts, node), None
 
 
 def _digest(node: Node, known: dict[Node, bytes]) -> bytes:
     """SHA-256 of the structure of a node: equal in every process, and for alternatives in any order."""
-    digest = known.get(node)
-    if digest is None:
-        kind = type(node).__name__
-        parts: list[bytes]
-        if isinstance(node, ir.Bytes):
-            parts = [node.mask.to_bytes(32, "little")]
-        elif isinstance(node, ir.Literal):
-            parts = [node.text]
-        elif isinstance(node, ir.Concat):
-            parts = [_digest(node.head, known), _digest(node.tail, known)]
-        elif isinstance(node, ir.Repeat):
-            parts = [_digest(node.body, known), f"{node.min} {node.max}".encode()]
-        elif isinstance(node, ir.Choice):
-            parts = sorted(_digest(option, known) for option in node.options)
-        elif isinstance(node, Narrowed):
-            parts = [_digest(node.node, known), node.manner]
-        elif node is ir.EPSILON:
-            parts = []
-        else:
-            raise TypeError(f"a language with {kind} has no digest")
-        digest = known[node] = hashlib.sha256(b"".join([kind.encode(), b" ", *parts])).digest()
-    return digest
+    if node in known:
+        return known[node]
+    kind = type(node).__name__
+    parts: list[bytes] = []
+    if isinstance(node, ir.Bytes):
+        parts = [node.mask.to_bytes(32, "little")]
+    elif isinstance(node, ir.Literal):
+        parts = [node.text]
+    elif isinstance(node, ir.Product):
+        parts = [_digest(node.head, known), _digest(node.tail, known)]
+    elif isinstance(node, ir.Repeat):
+        parts = [_digest(node.body, known), f"{node.min} {node.max}".encode()]
+    elif isinstance(node, ir.Choice):
+        parts = sorted(_digest(option, known) for option in node.options)
+    elif isinstance(node, Narrowed):
+        parts = [_digest(node.node, known), node.manner]
+    elif node is not ir.EPSILON:
+        raise TypeError(f"a language with {kind} has no digest")
+    known[node] = hashlib.sha256(b"".join([kind.encode(), b" ", *parts])).digest()
+    return known[node]

@@ -8,20 +8,19 @@ from functools import lru_cache
 from operator import itemgetter
 from typing import Final, TypeAlias
 
-from decodekit.constraints.language.ir import label_range
+from decodekit.constraints.language.ir import ALL_BYTES, label_range
 from decodekit.constraints.language.node import ByteMask, Node
 
 Word: TypeAlias = tuple[bytes, Hashable]
 """A word of a regular language, and its label."""
 
-ANY_BYTE: Final[ByteMask] = (1 << 256) - 1
 _PREFERRED: Final = tuple(b"a01") + tuple(range(0x21, 0x7F)) + tuple(range(256))
 
 
 def words_by_length(
     node: Node,
     count: Callable[[], None] | None = None,
-    usable: ByteMask = ANY_BYTE,
+    usable: ByteMask = ALL_BYTES,
     permitted: bytes | None = None,
     *,
     again: bool = False,
@@ -67,7 +66,7 @@ def few_by_length(
     node: Node,
     num_each: int,
     count: Callable[[], None] | None = None,
-    usable: ByteMask = ANY_BYTE,
+    usable: ByteMask = ALL_BYTES,
     permitted: bytes | None = None,
 ) -> Iterator[list[Word]]:
     """The first words of each label among `words_by_length`, equally long ones in the order of their bytes.
@@ -80,10 +79,8 @@ def few_by_length(
         num_each: how many words of a label.
         count, usable, permitted: as for `words_by_length`.
     """
-    num_labels = None
-    if not node.is_labelled:
-        num_labels = 1
-    elif node.label_range is not None:
+    num_labels = None if node.is_labelled else 1
+    if node.is_labelled and node.label_range is not None:
         low, high = node.label_range
         num_labels = high - low if permitted is None else permitted[low:high].count(1)
     num_seen: Counter[Hashable] = Counter()
@@ -100,7 +97,7 @@ def few_by_length(
             return
 
 
-def shortest_word(node: Node, count: Callable[[], None] | None = None, usable: ByteMask = ANY_BYTE) -> Word | None:
+def shortest_word(node: Node, count: Callable[[], None] | None = None, usable: ByteMask = ALL_BYTES) -> Word | None:
     """A shortest word of a regular language; None if it has none."""
     return next((word for layer in words_by_length(node, count, usable) for word in layer), None)
 

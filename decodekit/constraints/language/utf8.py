@@ -30,12 +30,9 @@ def normalise(ranges: Iterable[tuple[int, int]]) -> Ranges:
     """Ascending, disjoint, not touching; ranges whose end lies before their start are empty."""
     merged: list[tuple[int, int]] = []
     for low, high in sorted(ranges):
-        if low > high:
-            continue
         if merged and low <= merged[-1][1] + 1:
-            if high > merged[-1][1]:
-                merged[-1] = (merged[-1][0], high)
-        else:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], high))
+        elif low <= high:
             merged.append((low, high))
     return tuple(merged)
 
@@ -97,9 +94,8 @@ def _digits(ranges: Ranges, num_continuations: int, lead: int) -> Node:
         for top in range(low // size + 1, high // size):
             full |= 1 << (lead + top)
     by_rest: dict[Node, int] = {}
-    if full:
-        by_rest[_digits(((0, size - 1),), num_continuations - 1, _CONTINUATION)] = full
-    for top, parts in below.items():
+    blocks = [([(0, size - 1)], full)] if full else []
+    for parts, tops in blocks + [(parts, 1 << (lead + top)) for top, parts in below.items()]:
         rest = _digits(normalise(parts), num_continuations - 1, _CONTINUATION)
-        by_rest[rest] = by_rest.get(rest, 0) | 1 << (lead + top)
+        by_rest[rest] = by_rest.get(rest, 0) | tops
     return ir.choice(*(ir.concat(ir.byte_set(mask), rest) for rest, mask in by_rest.items()))

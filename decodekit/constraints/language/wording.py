@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import string
 import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from decodekit.constraints.language.ir import bytes_of
+from decodekit.constraints.language.ir import bytes_of, mask_of
 from decodekit.constraints.language.node import ByteMask, Node
 
 MAX_SHOWN: Final = 6
@@ -15,24 +16,20 @@ _ESCAPE: Final = repr("\\u")[:-1]
 _MAX_LITERAL: Final = 40  # bytes of a text that is shown whole
 
 
-def _mask(members: Iterable[int]) -> ByteMask:
-    return sum(1 << member for member in set(members))
-
-
-_BLANKS: Final = _mask(b" \t\r\n")
-_PRINTABLE: Final = _mask(range(0x20, 0x7F))
-_CONTROLS: Final = _mask([*range(0x20), 0x7F])
-_LATER: Final = _mask(range(0x80, 0xC0))
-_LEADS: Final = _mask(range(0xC0, 0xFE))
-_MARKS: Final = _mask(range(0xFE, 0x100))  # with them the spelling of a special token begins (see `special`)
+_BLANKS: Final = mask_of(b" \t\r\n")
+_PRINTABLE: Final = mask_of(range(0x20, 0x7F))
+_CONTROLS: Final = mask_of([*range(0x20), 0x7F])
+_LATER: Final = mask_of(range(0x80, 0xC0))
+_LEADS: Final = mask_of(range(0xC0, 0xFE))
+_MARKS: Final = mask_of(range(0xFE, 0x100))  # with them the spelling of a special token begins (see `special`)
 _NAMED: Final = (
-    (_mask(range(0x30, 0x3A)) | _mask(range(0x41, 0x5B)) | _mask(range(0x61, 0x7B)), "a letter or digit"),
-    (_mask(range(0x41, 0x5B)) | _mask(range(0x61, 0x7B)), "a letter"),
-    (_mask(b"0123456789abcdefABCDEF"), "a hexadecimal digit"),
-    (_mask(range(0x61, 0x7B)), "a small letter"),
-    (_mask(range(0x41, 0x5B)), "a capital letter"),
-    (_mask(range(0x30, 0x3A)), "a digit"),
-    (_mask(range(0x31, 0x3A)), "a digit from 1 to 9"),
+    (mask_of((string.ascii_letters + string.digits).encode()), "a letter or digit"),
+    (mask_of(string.ascii_letters.encode()), "a letter"),
+    (mask_of(string.hexdigits.encode()), "a hexadecimal digit"),
+    (mask_of(string.ascii_lowercase.encode()), "a small letter"),
+    (mask_of(string.ascii_uppercase.encode()), "a capital letter"),
+    (mask_of(string.digits.encode()), "a digit"),
+    (mask_of(b"123456789"), "a digit from 1 to 9"),
 )
 
 

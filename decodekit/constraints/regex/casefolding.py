@@ -9,7 +9,6 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, Literal, TypeAlias
 
@@ -55,33 +54,24 @@ _KEYS: Final[dict[Rule, Callable[[str], str]]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _Table:
-    """Code points that are equal to another one, ascending, each with all that it is equal to."""
-
-    points: tuple[int, ...]
-    equals: tuple[tuple[int, ...], ...]
-
-
 def close(ranges: Ranges, rule: Rule) -> Ranges:
     """The set with all characters that are equal to one of its members by the rule."""
-    table = _table(rule)
+    points, groups = _groups(rule)
     found = list(ranges)
     for low, high in ranges:
-        members = slice(bisect_left(table.points, low), bisect_right(table.points, high))
-        found += ((point, point) for equals in table.equals[members] for point in equals)
+        members = slice(bisect_left(points, low), bisect_right(points, high))
+        found += ((point, point) for group in groups[members] for point in group)
     return normalise(found) if len(found) > len(ranges) else ranges
 
 
 @lru_cache(maxsize=4)
-def _table(rule: Rule) -> _Table:
-    key = _KEYS[rule]
+def _groups(rule: Rule) -> tuple[list[int], list[list[int]]]:
+    """Code points that are equal to another one, ascending; and for each all that it is equal to."""
     groups: dict[str, list[int]] = {}
     for point in _with_case():
-        groups.setdefault(key(chr(point)), []).append(point)
-    equals = {point: tuple(group) for group in groups.values() if len(group) > 1 for point in group}
-    points = tuple(sorted(equals))
-    return _Table(points, tuple(equals[point] for point in points))
+        groups.setdefault(_KEYS[rule](chr(point)), []).append(point)
+    group_of = {point: group for group in groups.values() if len(group) > 1 for point in group}
+    return sorted(group_of), [group_of[point] for point in sorted(group_of)]
 
 
 @lru_cache(maxsize=1)

@@ -22,10 +22,6 @@ NEWLINE: Final[Ranges] = ((0x0A, 0x0A),)
 ECMA_LINE_ENDS: Final[Ranges] = ((0x0A, 0x0A), (0x0D, 0x0D), (0x2028, 0x2029))
 
 
-def _minus(ranges: Ranges, point: int) -> Ranges:
-    return tuple(bounds for bounds in ranges if bounds != (point, point))
-
-
 # Long names of https://www.unicode.org/Public/UCD/latest/ucd/PropertyValueAliases.txt, and the unions LC, L, M, ...
 _LONG_NAMES: Final = {
     "Cased_Letter": "LC", "Letter": "L", "Lowercase_Letter": "Ll", "Modifier_Letter": "Lm", "Other_Letter": "Lo",
@@ -75,11 +71,11 @@ _PREDICATES: Final[dict[str, Callable[[str], bool]]] = {
     "XID_Start": _begins_name, "XIDS": _begins_name, "XID_Continue": _continues_name, "XIDC": _continues_name,
     "Noncharacter_Code_Point": _is_noncharacter, "NChar": _is_noncharacter,
 }  # fmt: skip
-_WHITE_SPACE: Final = normalise([*ECMA_SPACE, (0x85, 0x85)])
+_WHITE_SPACE: Final = normalise([*ECMA_SPACE[:-1], (0x85, 0x85)])  # without U+FEFF
 _SMALL_PROPERTIES: Final[dict[str, Ranges]] = {
     "Any": EVERYTHING, "ASCII": ((0, 0x7F),),
     "ASCII_Hex_Digit": ((0x30, 0x39), (0x41, 0x46), (0x61, 0x66)), "AHex": ((0x30, 0x39), (0x41, 0x46), (0x61, 0x66)),
-    "White_Space": _minus(_WHITE_SPACE, 0xFEFF), "space": _minus(_WHITE_SPACE, 0xFEFF),
+    "White_Space": _WHITE_SPACE, "space": _WHITE_SPACE,
 }  # fmt: skip
 
 

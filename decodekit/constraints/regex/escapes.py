@@ -1,17 +1,20 @@
-r"""Escapes and classes in regular expressions: from ``\w`` and ``[a-z]`` to sets of code points."""
+r"""Reading a pattern: the place, errors that point at it, escapes and classes, from ``\w`` to sets of code points."""
 
 from __future__ import annotations
 
 import re
 import sys
 import unicodedata
-from typing import Final
+from typing import Final, Literal, NoReturn, TypeAlias
 
 from decodekit.constraints.language.utf8 import MAX_CODE_POINT, Ranges, invert, normalise
 from decodekit.constraints.regex import casefolding, charclasses
-from decodekit.constraints.regex.reader import Reader
 from decodekit.constraints.regex.tree import Assertion, Chars, Tree
+from decodekit.errors import ConstraintError, InvalidConstraintError, UnsupportedSchemaError
 
+Flavour: TypeAlias = Literal["python", "ecma"]
+
+_SHOWN: Final = 30  # characters of the pattern that an error shows on each side
 _DIGITS: Final = "0123456789"
 _OCTAL: Final = "01234567"
 _HEX: Final = "0123456789abcdefABCDEF"
@@ -20,8 +23,72 @@ _SYNTAX: Final = "^$\\.*+?()[]{}|/"  # what the flag u of ECMA-262 lets be escap
 _INSIDE_EMPTY: Final = sys.version_info >= (3, 14)  # since when \B of `re` holds in the empty text
 
 
-class EscapeReader(Reader):
-    """The part of the parser that reads escapes and classes."""
+class PatternReader:
+    """A pattern with a position, its flavour, and the flags that hold here; reads escapes and classes."""
+
+    def __init__(self, pattern: str, flavour: Flavour, flags: frozenset[str]) -> None:
+        self.pattern, self.position, self.flags = pattern, 0, flags
+        self.is_ecma = flavour == "ecma"
+        self.is_strict = self.is_ecma and "u" in flags
+        """Whether the leniency of ECMA-262, annex B.1.2, is off."""
+
+    @property
+    def is_at_end(self) -> bool:
+        """Whether the whole pattern was read."""
+        return self.position == len(self.pattern)
+
+    def fail(self, cause: str, hint: str, back: int = 1) -> NoReturn:
+        """The pattern is malformed `back` characters before the position."""
+        raise InvalidConstraintError(cause, at=self._place(back), hint=hint)
+
+    def refuse(
+        self, what: str, hint: str, back: int = 1, error: type[ConstraintError] = UnsupportedSchemaError
+    ) -> NoReturn:
+        """The pattern is understood but not supported."""
+        raise error(f"{what} not supported in a pattern", at=self._place(back), hint=hint)
+
+    def _place(self, back: int) -> str:
+        place = self.position - back
+        low, high = max(place - _SHOWN, 0), place + _SHOWN
+        line = "".join(c if c.isprintable() else "·" for c in self.pattern[low:high])
+        return f"character {place + 1} of the pattern\n      {line}\n      {' ' * (place - low)}^"
+
+    def peek(self, text: str) -> bool:
+        """Whether `text` comes next."""
+        return self.pattern.startswith(text, self.position)
+
+    def take(self, text: str) -> bool:
+        """Read `text`, if it comes next."""
+        if not self.peek(text):
+            return False
+        self.position += len(text)
+        return True
+
+    def take_while(self, members: str) -> str:
+        """Read as many of these characters as come next."""
+        start = self.position
+        while not self.is_at_end and self.pattern[self.position] in members:
+            self.position += 1
+        return self.pattern[start : self.position]
+
+    def take_until(self, end: str, what: str) -> str:
+        """Read up to the character `end`, and it too."""
+        start = self.position
+        found = self.pattern.find(end, start)
+        if found < 0:
+            self.position = len(self.pattern)
+            self.fail(f"the pattern ends inside {what}", "the rest of it, or a backslash before its beginning", 0)
+        self.position = found + 1
+        return self.pattern[start:found]
+
+    def next(self, what: str) -> str:
+        """Read one character, of `what` the error speaks if there is none."""
+        if self.is_at_end:
+            self.fail(f"the pattern ends inside {what}", "the rest of it, or a backslash before its beginning", 0)
+        self.position += 1
+        return self.pattern[self.position - 1]
+
+    # --- escapes and classes ---
 
     def chars(self, ranges: Ranges) -> Chars:
         """One character of a set, or one that is equal to it here."""
@@ -65,21 +132,24 @@ class EscapeReader(Reader):
         if not self.is_ecma and char in "AZ":
             return Assertion("start" if char == "A" else "end")
         if char == "k" and self.is_ecma and (self.is_strict or self.peek("<")):
-            self.refuse("back-references are", "writing the repeated part again", 2)
+            self.refuse_reference()
         if char in "123456789":
             return self.chars(one(self.number(char)))
         return self.chars(self.class_escape(char))
 
+    def refuse_reference(self) -> NoReturn:
+        """What a pattern repeats is not regular."""
+        self.refuse("back-references are", "writing the repeated part again", 2)
+
     def number(self, first: str) -> int:
         """A number behind a backslash outside of a class, if it is an octal escape."""
         if not self.is_ecma:
-            digits = self.pattern[self.position - 1 : self.position + 2]
-            if len(digits) == 3 and set(digits) <= set(_OCTAL):
-                return self.octal(first)
-            self.refuse("back-references are", "writing the repeated part again", 2)
+            if re.match("[0-7]{3}", self.pattern[self.position - 1 : self.position + 2]) is None:
+                self.refuse_reference()
+            return self.octal(first)
         number = first + re.match("[0-9]*", self.pattern[self.position :]).group()  # type: ignore[union-attr]
         if self.is_strict or len(number) > 6 or int(number) <= self.num_groups():
-            self.refuse("back-references are", "writing the repeated part again", 2)
+            self.refuse_reference()
         return ord(first) if first in "89" else self.octal(first)
 
     def num_groups(self) -> int:
@@ -92,35 +162,32 @@ class EscapeReader(Reader):
         if char in "dDwWsS":
             ranges = self.named_class(char.lower())
             return invert(ranges) if char.isupper() else ranges
-        if char in "pP":
-            return self.unicode_property(char == "P")
+        return self.unicode_property(char == "P") if char in "pP" else one(self.escaped(char))
+
+    def escaped(self, char: str) -> int:
+        """The code point of an escape that stands for one; `char` was taken."""
         if char in _CONTROL:
-            return one(_CONTROL[char])
-        if char == "a" and not self.is_ecma:
-            return one(0x07)
+            return _CONTROL[char]
         if char in _OCTAL and (char == "0" or not self.is_strict):
-            return one(self.octal(char))
+            return self.octal(char)
         if char == "x":
-            return one(self.hexadecimal(2))
+            return self.hexadecimal(2)
         if char == "u":
-            return one(self.unicode_escape())
-        if char == "U" and not self.is_ecma:
-            return one(self.hexadecimal(8))
-        if char == "N" and not self.is_ecma:
-            return one(self.named_character())
+            return self.unicode_escape()
+        if not self.is_ecma and char in "aUN":
+            return 0x07 if char == "a" else self.hexadecimal(8) if char == "U" else self.named_character()
         if char == "c" and self.is_ecma:
             letter = self.next("a control escape")
             if not (letter.isascii() and letter.isalpha()):
                 self.fail("a control escape is \\c and a letter", "\\x and two hexadecimal digits")
-            return one(ord(letter) % 32)
-        if char in "89" and self.is_ecma and not self.is_strict:
-            return one(ord(char))
-        if char.isalnum() and char.isascii():
+            return ord(letter) % 32
+        is_lenient = char in "89" and self.is_ecma and not self.is_strict
+        if char.isalnum() and char.isascii() and not is_lenient:
             hint = "^ and $" if char in "AzZG" else f"{char!r} without the backslash, if the character is meant"
             self.refuse(f"the escape \\{char} is", hint, 2)
         if self.is_strict and char not in _SYNTAX:
             self.fail(f"the flag 'u' lets no {char!r} be escaped", f"{char!r} without the backslash", 2)
-        return one(ord(char))
+        return ord(char)
 
     def octal(self, first: str) -> int:
         r"""Up to three octal digits, behind ``\0`` of `re` two; in ECMA up to ``\377`` (annex B.1.2)."""

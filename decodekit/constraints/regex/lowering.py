@@ -19,11 +19,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Final, TypeAlias
 
 from decodekit.constraints.language import ir, utf8
 from decodekit.constraints.language.node import Node, Transitions
 from decodekit.constraints.language.utf8 import EVERYTHING, Ranges
+from decodekit.constraints.memory import Memo
 from decodekit.constraints.regex.tree import (
     Alternation,
     Assertion,
@@ -69,7 +71,7 @@ _ANYTHING: Final = Before(0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Rest:
+class _Continuation:
     """What is still to be matched: a linked list, shared by identity.
 
     Attributes:
@@ -80,7 +82,7 @@ class _Rest:
     """
 
     item: _Item | None
-    then: _Rest | None
+    then: _Continuation | None
     asks_before: bool
     tail: Node = ir.EPSILON
 
@@ -131,7 +133,7 @@ class Loop(Node):
     is_labelled = False
     lowering: Lowering  # compared by identity, as is `then`
     iteration: _Iteration
-    then: _Rest
+    then: _Continuation
     before: Before
 
     @property
@@ -146,11 +148,7 @@ class Loop(Node):
 
 
 class Lowering:
-    """One tree in one spelling.
-
-    Raises:
-        ResourceLimitError: the tree has more than `MAX_ASSERTIONS` assertions.
-    """
+    """One tree in one spelling."""
 
     def __init__(self, encode: Encode, tree: Tree) -> None:
         self.encode = encode
@@ -163,14 +161,14 @@ class Lowering:
         for chars in kinds_of_chars(tree):
             parts = [utf8.intersect(kind, part) for kind in self.kinds for part in (chars, utf8.invert(chars))]
             self.kinds = tuple(part for part in parts if part)
-        self.end = _Rest(None, None, False)
-        self.open_end = _Rest(None, None, False, self.anything)
-        self.any_end = _Rest(None, None, False, ir.ANYTHING)
+        self.end = _Continuation(None, None, False)
+        self.open_end = _Continuation(None, None, False, self.anything)
+        self.any_end = _Continuation(None, None, False, ir.ANYTHING)
         self._plain: dict[Tree, Node] = {}
-        self._lowered: dict[tuple[_Rest, Before], Node] = {}
-        self._rests: dict[tuple[_Item, _Rest], _Rest] = {}
-        self._ways: dict[_Rest, _Rest] = {}
-        self._repeated: dict[tuple[Tree, int, int | None, bool], Quantified] = {}
+        self._lowered: dict[tuple[_Continuation, Before], Node] = {}
+        self._rests: dict[tuple[_Item, _Continuation], _Continuation] = {}
+        self._ways: dict[_Continuation, _Continuation] = {}
+        self._repeated: Memo[tuple[Tree, int, int | None, bool], Quantified] = Memo(lambda parts: Quantified(*parts))
 
     def full_match(self) -> Node:
         """The texts that the tree matches from start to end."""
@@ -180,13 +178,8 @@ class Lowering:
         """The texts in which the tree matches somewhere."""
         return self._after(self.anything, (self.tree,), self.open_end)
 
-    def _after(self, prefix: Node, items: tuple[Tree, ...], end: _Rest) -> Node:
-        """Texts that begin with a word of `prefix` and go on with the items; here lookbehinds are met.
-
-        Raises:
-            UnsupportedSchemaError: a lookbehind in a repeated group or in another assertion, or behind an assertion
-                about what follows.
-        """
+    def _after(self, prefix: Node, items: tuple[Tree, ...], end: _Continuation) -> Node:
+        """Texts that begin with a word of `prefix` and go on with the items; here lookbehinds are met."""
         for index, item in enumerate(items):
             if not has_lookbehind(item):
                 continue
@@ -210,37 +203,30 @@ class Lowering:
             read = self._after(prefix, done, self.end)
             read = ir.both(read, ir.complement(behind) if item.is_negative else behind)
             return self._after(read, rest, end)
-        following = end
-        for item in reversed(items):
-            following = self.before(item, following)
+        following = reduce(lambda then, item: self.before(item, then), reversed(items), end)
         if not following.asks_before:
             return ir.concat(prefix, self.lower(following, _ANYTHING))
         ways = [self.lower(following, _START)] if prefix.is_nullable else []
         for kind, chars in enumerate(self.kinds) if prefix is not ir.EPSILON else ():
-            last = self.encode(chars)
-            ending = (
-                ir.concat(prefix, last) if prefix is self.anything else ir.both(prefix, ir.concat(self.anything, last))
-            )
+            ending = ir.concat(self.anything, self.encode(chars))
+            ending = ending if prefix is self.anything else ir.both(prefix, ending)
             ways.append(ir.concat(ending, self.lower(following, Before(kind))))
         return ir.choice(*ways)
 
-    def before(self, item: _Item, then: _Rest) -> _Rest:
+    def before(self, item: _Item, then: _Continuation) -> _Continuation:
         """The rest with `item` in front."""
         key = (item, then)
-        rest = self._rests.get(key)
-        if rest is None:
-            if isinstance(item, _RoundEnd):
-                asks = True
-            elif isinstance(item, _GroupEnd):
-                asks = then.asks_before
+        if key not in self._rests:
+            if isinstance(item, _RoundEnd | _GroupEnd):
+                asks = isinstance(item, _RoundEnd) or then.asks_before
             else:
                 tree = item.tree if isinstance(item, _Iteration | _Ordered) else item
                 may_be_nothing = is_nullable(tree) or (isinstance(item, _Iteration) and not item.min)
                 asks = asks_before(tree) or (may_be_nothing and then.asks_before)
-            rest = self._rests[key] = _Rest(item, then, asks)
-        return rest
+            self._rests[key] = _Continuation(item, then, asks)
+        return self._rests[key]
 
-    def lower(self, rest: _Rest, before: Before) -> Node:
+    def lower(self, rest: _Continuation, before: Before) -> Node:
         """The texts of `rest` after `before`."""
         key = (rest, before if rest.asks_before else _ANYTHING)
         node = self._lowered.get(key)
@@ -248,7 +234,7 @@ class Lowering:
             node = self._lowered[key] = self._lower(rest, before)
         return node
 
-    def _lower(self, rest: _Rest, before: Before) -> Node:
+    def _lower(self, rest: _Continuation, before: Before) -> Node:
         parts: list[Node] = []
         while True:
             item, then = rest.item, rest.then
@@ -264,19 +250,17 @@ class Lowering:
             parts.append(self.plain(tree))
             rest = then
 
-    def _lower_step(self, item: _Iteration | _RoundEnd | _GroupEnd, then: _Rest, before: Before) -> Node:
-        if isinstance(item, _GroupEnd):
-            return self.lower(then, before)
-        if isinstance(item, _Iteration):
-            return self.lower(then, before) if item.max == 0 else Loop(self, item, then, before)
-        if not before.is_fresh:
-            return self.lower(then, before)
-        if not item.ends_rounds:
-            return ir.EMPTY
-        assert then.then is not None
-        return self.lower(then.then, replace(before, is_fresh=item.was_fresh))
+    def _lower_step(self, item: _Iteration | _RoundEnd | _GroupEnd, then: _Continuation, before: Before) -> Node:
+        if isinstance(item, _Iteration) and item.max != 0:
+            return Loop(self, item, then, before)
+        if isinstance(item, _RoundEnd) and before.is_fresh:
+            if not item.ends_rounds:
+                return ir.EMPTY
+            assert then.then is not None
+            then, before = then.then, replace(before, is_fresh=item.was_fresh)
+        return self.lower(then, before)
 
-    def _lower_tree(self, tree: Tree, then: _Rest, before: Before, is_ordered: bool) -> Node:
+    def _lower_tree(self, tree: Tree, then: _Continuation, before: Before, is_ordered: bool) -> Node:
         if isinstance(tree, Chars):
             return ir.choice(
                 *(
@@ -324,7 +308,7 @@ class Lowering:
         is_in_empty = item.kind == "boundary" or before.kind is not None or item.holds_in_empty
         return ir.both(after, ir.optional(others) if is_in_empty else others)
 
-    def _lower_repeated(self, item: Quantified, then: _Rest, before: Before, is_ordered: bool) -> Node:
+    def _lower_repeated(self, item: Quantified, then: _Continuation, before: Before, is_ordered: bool) -> Node:
         if not num_assertions(item) and not is_ordered:  # `then` asks what the last character was
             texts = self.plain(item)
             ways = [self.lower(then, before)] if texts.is_nullable else []
@@ -344,21 +328,15 @@ class Lowering:
                     "assertion or in an atomic group, are not supported in a pattern",
                     hint="taking the assertion out of the repeated group",
                 )
-            further = self.repeated(item.item, 0, None if item.max is None else item.max - item.min, item.is_lazy)
+            most = None if item.max is None else item.max - item.min
+            further = self._repeated[item.item, 0, most, item.is_lazy]
             rest = self.before(_Ordered(further) if is_ordered else further, then)
             for _ in range(item.min):
                 rest = self.before(_Ordered(item.item) if is_ordered else item.item, rest)
             return self.lower(rest, before)
         return Loop(self, _Iteration(item, item.min, item.max, is_ordered), then, before)
 
-    def repeated(self, item: Tree, min: int, max: int | None, is_lazy: bool = False) -> Quantified:
-        """A repeated tree, the same for the same arguments."""
-        key = (item, min, max, is_lazy)
-        if key not in self._repeated:
-            self._repeated[key] = Quantified(item, min, max, is_lazy)
-        return self._repeated[key]
-
-    def unroll(self, iteration: _Iteration, then: _Rest, before: Before) -> Node:
+    def unroll(self, iteration: _Iteration, then: _Continuation, before: Before) -> Node:
         """Stop here, or one round and then the rounds that are left."""
         body = iteration.tree.item
         left = None if iteration.max is None else iteration.max - 1
@@ -374,7 +352,7 @@ class Lowering:
             return self._first_of(ways)
         return ir.choice(*(self.lower(*way) for way in ways))
 
-    def _first_of(self, ways: list[tuple[_Rest, Before]]) -> Node:
+    def _first_of(self, ways: list[tuple[_Continuation, Before]]) -> Node:
         """Each way where none before it leads to the end of the atomic group."""
         found: list[Node] = []
         earlier: list[Node] = []
@@ -383,20 +361,17 @@ class Lowering:
             earlier.append(self.lower(self._way_out(rest), before))
         return ir.choice(*found)
 
-    def _way_out(self, rest: _Rest) -> _Rest:
+    def _way_out(self, rest: _Continuation) -> _Continuation:
         """What a text must begin with for some way to lead to the end of the innermost atomic group."""
         known = self._ways.get(rest)
         if known is None:
             item, then = rest.item, rest.then
             assert item is not None and then is not None  # an atomic group has an end
-            if isinstance(item, _GroupEnd):
-                known = self.any_end
-            elif isinstance(item, _Ordered):
-                known = self.before(item.tree, self._way_out(then))
+            if isinstance(item, _Ordered):
+                item = item.tree
             elif isinstance(item, _Iteration):
-                known = self.before(self.repeated(item.tree.item, item.min, item.max), self._way_out(then))
-            else:
-                known = self.before(item, self._way_out(then))
+                item = self._repeated[item.tree.item, item.min, item.max, False]
+            known = self.any_end if isinstance(item, _GroupEnd) else self.before(item, self._way_out(then))
             self._ways[rest] = known
         return known
 

@@ -9,9 +9,9 @@ from decodekit.constraints.constraint import Constraint
 from decodekit.constraints.language import ir, utf8
 from decodekit.constraints.language.node import Node
 from decodekit.constraints.network import Frame, Lexeme
+from decodekit.constraints.regex.escapes import Flavour
 from decodekit.constraints.regex.lowering import Encode, Lowering
 from decodekit.constraints.regex.lowering import Loop as Loop
-from decodekit.constraints.regex.reader import Flavour
 from decodekit.constraints.regex.syntax import parse
 from decodekit.errors import InvalidConstraintError
 
@@ -36,8 +36,7 @@ class Regex(Constraint):
     Raises:
         InvalidConstraintError: the pattern or the flags are malformed; the error shows where.
         UnsupportedSchemaError: back-references and other things that are refused by name.
-        ResourceLimitError: the pattern is too long, too deep, or has more than `regex_lowering.MAX_ASSERTIONS`
-            assertions.
+        ResourceLimitError: the pattern is too long, too deep, or has more than `lowering.MAX_ASSERTIONS` assertions.
     """
 
     pattern: str
@@ -68,16 +67,8 @@ class Regex(Constraint):
 def full_match(pattern: str, flavour: Flavour = "python", flags: str = "", encode: Encode = utf8.charset) -> Node:
     """The texts that the pattern matches from start to end.
 
-    Args:
-        pattern: the pattern.
-        flavour: its syntax.
-        flags: as in `Regex`.
-        encode: the spellings of one character out of a set; a pure function, the same object for the same spelling.
-
-    Raises:
-        InvalidConstraintError: the pattern or the flags are malformed.
-        UnsupportedSchemaError: it uses something that is refused by name.
-        ResourceLimitError: it is too long, too deep, or has more than `regex_lowering.MAX_ASSERTIONS` assertions.
+    Arguments and errors are those of `Regex`. `encode` gives the spellings of one character out of a set: a pure
+    function, the same object for the same spelling.
     """
     return Lowering(encode, parse(pattern, flavour, flags)).full_match()
 

@@ -13,8 +13,7 @@ from typing import Final
 
 from decodekit.constraints.language.utf8 import EVERYTHING, invert
 from decodekit.constraints.regex import charclasses
-from decodekit.constraints.regex.escapes import EscapeReader, one
-from decodekit.constraints.regex.reader import Flavour
+from decodekit.constraints.regex.escapes import Flavour, PatternReader, one
 from decodekit.constraints.regex.tree import (
     Alternation,
     Assertion,
@@ -48,16 +47,8 @@ _COUNTS: Final = {"*": (0, None), "+": (1, None), "?": (0, 1)}
 def parse(pattern: str, flavour: Flavour = "python", flags: str = "") -> Tree:
     """The tree of a pattern.
 
-    Args:
-        pattern: the pattern.
-        flavour: its syntax.
-        flags: letters out of ``aimsux`` (Python) or ``imsu`` (ECMA).
-
-    Raises:
-        InvalidConstraintError: the pattern is malformed, or the flags are.
-        UnsupportedSchemaError: it uses back-references, or another thing that is refused by name.
-        ResourceLimitError: it is longer than `MAX_PATTERN_LENGTH` or nested deeper than `MAX_GROUP_DEPTH`, or has a
-            count above `MAX_REPEAT`.
+    Arguments and errors are those of `Regex`. A pattern is too long with more than `MAX_PATTERN_LENGTH` characters, too
+    deep with more than `MAX_GROUP_DEPTH` groups in each other; a count is at most `MAX_REPEAT`.
     """
     if flavour not in ("python", "ecma"):
         raise InvalidConstraintError(f"no flavour {flavour!r} of regular expressions", hint='"python" or "ecma"')
@@ -66,7 +57,7 @@ def parse(pattern: str, flavour: Flavour = "python", flags: str = "") -> Tree:
             f"the pattern has {len(pattern):,} characters, at most {MAX_PATTERN_LENGTH:,} may be",
             hint="several constraints, or a grammar",
         )
-    parser = _Parser(pattern, flavour, _checked(flags, flavour))
+    parser = _PatternParser(pattern, flavour, _checked(flags, flavour))
     tree = parser.alternatives()
     if not parser.is_at_end:
         parser.fail("this ')' closes no group", "\\) for the character itself", 0)
@@ -89,7 +80,7 @@ def _checked(flags: str, flavour: Flavour) -> frozenset[str]:
     return frozenset(flags)
 
 
-class _Parser(EscapeReader):
+class _PatternParser(PatternReader):
     """Recursive descent over one pattern."""
 
     def __init__(self, pattern: str, flavour: Flavour, flags: frozenset[str]) -> None:
@@ -99,7 +90,6 @@ class _Parser(EscapeReader):
         self.may_set_flags = not self.is_ecma  # flags for the whole pattern stand before everything else
 
     def alternatives(self) -> Tree:
-        """Sequences with bars between them."""
         options = [self.sequence()]
         while self.take("|"):
             self.may_set_flags = False
@@ -214,7 +204,6 @@ class _Parser(EscapeReader):
         return self.chars(one(ord(char)))
 
     def anchor(self, char: str) -> Assertion:
-        """The circumflex or the dollar."""
         ends = charclasses.ECMA_LINE_ENDS if self.is_ecma else charclasses.NEWLINE
         if "m" in self.flags:
             return Assertion("line start" if char == "^" else "line end", ends)
@@ -266,7 +255,7 @@ class _Parser(EscapeReader):
             self.name()
             return ""
         if self.peek("P="):
-            self.refuse("back-references are", "writing the repeated part again", 2)
+            self.refuse_reference()
         if self.peek("("):
             self.refuse("conditional groups are", "an alternative", 2)
         if self.peek(">"):
@@ -277,7 +266,6 @@ class _Parser(EscapeReader):
         return self.refuse("this kind of group is", "(?P<name>...)" if named else "a plain group, (?:...)", 2)
 
     def name(self) -> None:
-        """The name of a group."""
         name = self.take_until(">", "the name of a group")
         if not name.replace("$", "_" if self.is_ecma else "$").isidentifier():
             self.fail("the name of a group must be an identifier", "letters, digits and _", len(name) + 1)
@@ -319,7 +307,6 @@ class _Parser(EscapeReader):
             self.fail("the flags 'a' and 'u' exclude each other", "one of them")
 
     def letters(self, is_removed: bool = False) -> str:
-        """Letters of flags."""
         allowed = "ims" if self.is_ecma else "imsx" if is_removed else "aimsux"
         letters = self.take_while(allowed)
         if not self.is_at_end and self.pattern[self.position] not in "-:)":

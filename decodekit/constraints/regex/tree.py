@@ -84,22 +84,18 @@ class Assertion:
         """Whether it is about what came before."""
         return self.kind in ("start", "line start", "boundary", "inside")
 
-    @property
-    def sees_one(self) -> bool:
-        """Whether it is about one character that follows, at most."""
-        return self.kind in ("line end", "boundary", "inside")
-
 
 Tree: TypeAlias = Chars | Concatenation | Alternation | Quantified | Atomic | Lookahead | Lookbehind | Assertion
 
 
 def children(tree: Tree) -> tuple[Tree, ...]:
     """The trees that a tree is made of."""
-    if isinstance(tree, Concatenation):
-        return tree.items
-    if isinstance(tree, Alternation):
-        return tree.options
-    return (tree.item,) if isinstance(tree, Quantified | Atomic | Lookahead | Lookbehind) else ()
+    match tree:
+        case Concatenation(parts) | Alternation(parts):
+            return parts
+        case Quantified(item) | Atomic(item) | Lookahead(item) | Lookbehind(item):
+            return (item,)
+    return ()
 
 
 @lru_cache(maxsize=4096)
@@ -134,7 +130,9 @@ def sees_past(items: tuple[Tree, ...]) -> bool:
 
 
 def _sees_one(tree: Tree) -> bool:
-    return tree.sees_one if isinstance(tree, Assertion) else any(map(_sees_one, children(tree)))
+    if isinstance(tree, Assertion):
+        return tree.kind in ("line end", "boundary", "inside")
+    return any(map(_sees_one, children(tree)))
 
 
 def _sees_far(tree: Tree) -> bool:
@@ -145,29 +143,28 @@ def _sees_far(tree: Tree) -> bool:
 
 def is_nullable(tree: Tree) -> bool:
     """Whether it may match nothing, if its assertions hold."""
-    if isinstance(tree, Chars):
-        return False
-    if isinstance(tree, Concatenation):
-        return all(map(is_nullable, tree.items))
-    if isinstance(tree, Alternation):
-        return any(map(is_nullable, tree.options))
-    if isinstance(tree, Quantified):
-        return tree.min == 0 or is_nullable(tree.item)
-    return not isinstance(tree, Atomic) or is_nullable(tree.item)
+    match tree:
+        case Chars():
+            return False
+        case Concatenation(items):
+            return all(map(is_nullable, items))
+        case Alternation(options):
+            return any(map(is_nullable, options))
+        case Quantified(item, least):
+            return least == 0 or is_nullable(item)
+        case Atomic(item):
+            return is_nullable(item)
+    return True
 
 
 def asks_before(tree: Tree) -> bool:
     """Whether an assertion about what came before may be met before the first character."""
     if isinstance(tree, Assertion):
         return tree.asks_before
-    if isinstance(tree, Concatenation):
-        for item in tree.items:
-            if asks_before(item):
-                return True
-            if not is_nullable(item):
-                return False
-        return False
-    return any(map(asks_before, children(tree)))
+    parts = children(tree)
+    if isinstance(tree, Concatenation):  # those up to the first that reads something
+        parts = parts[: next((i + 1 for i, part in enumerate(parts) if not is_nullable(part)), len(parts))]
+    return any(map(asks_before, parts))
 
 
 def width(tree: Tree) -> tuple[int, int | None]:
@@ -177,13 +174,11 @@ def width(tree: Tree) -> tuple[int, int | None]:
     if isinstance(tree, Assertion | Lookahead | Lookbehind):
         return 0, 0
     widths = [width(child) for child in children(tree)]
+    lows, known = [low for low, _ in widths], [high for _, high in widths if high is not None]
+    is_bounded = len(known) == len(widths)
     if isinstance(tree, Alternation):
-        most = [high for _, high in widths]
-        return min(low for low, _ in widths), None if None in most else max(high or 0 for high in most)
-    low = sum(low for low, _ in widths)
-    high: int | None = 0
-    for _, one in widths:
-        high = None if high is None or one is None else high + one
+        return min(lows), max(known) if is_bounded else None
+    low, high = sum(lows), sum(known) if is_bounded else None
     if isinstance(tree, Quantified):
         low *= tree.min
         high = 0 if high == 0 or tree.max == 0 else None if high is None or tree.max is None else high * tree.max

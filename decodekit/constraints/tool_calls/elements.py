@@ -9,10 +9,10 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple, cast
 from urllib.parse import quote
 
-from decodekit.constraints.composition.composed import Composed, expression_of
+from decodekit.constraints.composition.composed import Composed, row
 from decodekit.constraints.composition.free_text import free_text
 from decodekit.constraints.composition.tags import BLANKS
-from decodekit.constraints.grammar.rules import EMPTY_TEXT, Alternatives, Expression, Inline, Sequence, Terminal
+from decodekit.constraints.grammar.rules import EMPTY_TEXT, Alternatives, Expression, Inline, Terminal
 from decodekit.constraints.json_schema import JsonSchema
 from decodekit.constraints.json_schema.strings.formats import Formats
 from decodekit.constraints.language import ir
@@ -21,7 +21,6 @@ from decodekit.constraints.regex.regex import parse_search
 from decodekit.constraints.tool_calls.tool import RESOURCE, Tool
 from decodekit.errors import InvalidConstraintError, UnsatisfiableError, UnsupportedSchemaError
 
-_END: Final = "\n</parameter>"
 _NOT_IN_TEXT: Final = ("</parameter>", "<parameter=", "</function>", "<tool_call>", "</tool_call>")
 
 _ANNOTATIONS: Final = frozenset(
@@ -54,10 +53,9 @@ class XmlArguments(Composed):
         """An element for each parameter."""
         items: list[Expression] = []
         for parameter in _parameters(self.tool):
-            begin, end = expression_of(f"<parameter={parameter.name}>\n"), expression_of(_END)
-            element = Sequence((begin, parameter.content, end, BLANKS))
+            element = row(f"<parameter={parameter.name}>\n", parameter.content, "\n</parameter>", BLANKS)
             items.append(element if parameter.is_required else Alternatives((element, EMPTY_TEXT)))
-        return Sequence(tuple(items))
+        return row(*items)
 
     def value(self, parts: object) -> object:
         """The arguments."""
@@ -106,17 +104,21 @@ def _place(name: str) -> str:
     return f"#/properties/{name.replace('~', '~0').replace('/', '~1')}"
 
 
-def _uri(at: str) -> str:
-    return RESOURCE + quote(at, safe="#/~")
-
-
 def _content(tool: Tool, schema: dict[str, Any], name: str) -> Expression | None:
     """What stands in the element of a parameter; None if it has no values."""
     at = _place(name)
     if not name or any(character in name for character in "<> \t\r\n"):
         raise InvalidConstraintError(f"an element cannot have the name {name!r:.60}", at=at)
-    has_strings = _has_values(schema, at, {"type": "string"})
-    has_others = _has_values(schema, at, {"not": {"type": "string"}})
+    reference = {"$ref": RESOURCE + quote(at, safe="#/~")}
+
+    def has_values(condition: dict[str, Any]) -> bool:
+        try:
+            JsonSchema({"allOf": [reference, condition]}, registry={RESOURCE: schema}).root()
+        except UnsatisfiableError:
+            return False
+        return True
+
+    has_strings, has_others = has_values({"type": "string"}), has_values({"not": {"type": "string"}})
     is_python = not isinstance(tool.parameters, str)
     if has_strings and has_others:
         raise UnsupportedSchemaError(
@@ -129,16 +131,7 @@ def _content(tool: Tool, schema: dict[str, Any], name: str) -> Expression | None
     if not has_others:
         return None
     formats: Formats = "assert" if is_python else "annotate"
-    return Inline(JsonSchema({"$ref": _uri(at)}, formats, registry={RESOURCE: schema}))
-
-
-def _has_values(schema: dict[str, Any], at: str, condition: dict[str, Any]) -> bool:
-    """Whether a parameter has values with a condition."""
-    try:
-        JsonSchema({"allOf": [{"$ref": _uri(at)}, condition]}, registry={RESOURCE: schema}).root()
-    except UnsatisfiableError:
-        return False
-    return True
+    return Inline(JsonSchema(reference, formats, registry={RESOURCE: schema}))
 
 
 def _text(root: dict[str, Any], schema: Any, at: str, has_formats: bool) -> Node:

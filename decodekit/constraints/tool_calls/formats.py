@@ -14,9 +14,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
-from decodekit.constraints.composition.composed import expression_of
+from decodekit.constraints.composition.composed import row
 from decodekit.constraints.composition.free_text import free_text
-from decodekit.constraints.grammar.rules import EMPTY_TEXT, Alternatives, Expression, Repeated, Sequence, Terminal
+from decodekit.constraints.grammar.rules import EMPTY_TEXT, Alternatives, Concatenated, Expression, Repeated, Terminal
 from decodekit.constraints.language import ir
 from decodekit.constraints.regex.regex import full_match
 
@@ -97,76 +97,68 @@ class Format:
         return f"it holds {held[0]!r}" if held else None
 
 
-def _row(*items: str | Expression) -> Sequence:
-    return Sequence(tuple(expression_of(item) if isinstance(item, str) else item for item in items))
-
-
 def _identified(before: Expression, after: Expression) -> Expression:
     """An identifier that may stand here; its text is the second item of the only round."""
-    return Repeated(Sequence((before, _IDENTIFIER, after)), 0, 1)
+    return Repeated(row(before, _IDENTIFIER, after), 0, 1)
 
 
-def _key(gap: Expression, name: str) -> Sequence:
-    return _row(gap, ",", gap, json.dumps(name), gap, ":", gap)
+def _key(gap: Expression, name: str) -> Concatenated:
+    return row(gap, ",", gap, json.dumps(name), gap, ":", gap)
 
 
-def _name(gap: Expression) -> Sequence:
-    return _row("{", gap, '"name"', gap, ":", gap)
+def _name(gap: Expression) -> Concatenated:
+    return row("{", gap, '"name"', gap, ":", gap)
 
 
 def _hermes(mark: Mark, gap: Expression) -> Spelling:
     return Spelling(
-        begin=_row(mark("<tool_call>"), gap, _name(gap)),
+        begin=row(mark("<tool_call>"), gap, _name(gap)),
         middle=_key(gap, "arguments"),
-        end=_row(gap, "}", gap, mark("</tool_call>")),
+        end=row(gap, "}", gap, mark("</tool_call>")),
         separator=gap,
     )
 
 
 def _llama3(mark: Mark, gap: Expression) -> Spelling:
-    return Spelling(
-        opening=Alternatives((mark("<|python_tag|>"), EMPTY_TEXT)),
-        begin=_name(gap),
-        middle=_key(gap, "parameters"),
-        end=_row(gap, "}"),
-    )
+    opening = Alternatives((mark("<|python_tag|>"), EMPTY_TEXT))
+    return Spelling(begin=_name(gap), middle=_key(gap, "parameters"), end=row(gap, "}"), opening=opening)
 
 
 def _function(mark: Mark, gap: Expression) -> Spelling:
-    return Spelling(begin=_row("<function="), middle=_row(">"), end=_row("</function>"), separator=gap)
+    return Spelling(begin=row("<function="), middle=row(">"), end=row("</function>"), separator=gap)
 
 
 def _mistral(mark: Mark, gap: Expression) -> Spelling:
-    identifier = _identified(_row(_key(gap, "id"), '"'), _row('"'))
+    identifier = _identified(row(_key(gap, "id"), '"'), row('"'))
     return Spelling(
-        opening=_row(mark("[TOOL_CALLS]"), gap, "[", gap),
+        opening=row(mark("[TOOL_CALLS]"), gap, "[", gap),
         begin=_name(gap),
         middle=_key(gap, "arguments"),
-        end=_row(identifier, gap, "}"),
-        separator=_row(gap, ",", gap),
-        closing=_row(gap, "]"),
+        end=row(identifier, gap, "}"),
+        separator=row(gap, ",", gap),
+        closing=row(gap, "]"),
         id_in="end",
     )
 
 
 def _mistral_v11(mark: Mark, gap: Expression) -> Spelling:
     return Spelling(
-        begin=_row(mark("[TOOL_CALLS]")),
-        middle=_row(_identified(mark("[CALL_ID]"), EMPTY_TEXT), mark("[ARGS]")),
+        begin=row(mark("[TOOL_CALLS]")),
+        middle=row(_identified(mark("[CALL_ID]"), EMPTY_TEXT), mark("[ARGS]")),
         end=EMPTY_TEXT,
         id_in="middle",
     )
 
 
 def _mistral_v13(mark: Mark, gap: Expression) -> Spelling:
-    return Spelling(begin=_row(mark("[TOOL_CALLS]")), middle=_row(mark("[ARGS]")), end=EMPTY_TEXT)
+    return Spelling(begin=row(mark("[TOOL_CALLS]")), middle=row(mark("[ARGS]")), end=EMPTY_TEXT)
 
 
 def _qwen3_coder(mark: Mark, gap: Expression) -> Spelling:
     return Spelling(
-        begin=_row(mark("<tool_call>"), gap, "<function="),
-        middle=_row(">", gap),
-        end=_row(gap, "</function>", gap, mark("</tool_call>")),
+        begin=row(mark("<tool_call>"), gap, "<function="),
+        middle=row(">", gap),
+        end=row(gap, "</function>", gap, mark("</tool_call>")),
         separator=gap,
     )
 
@@ -176,30 +168,13 @@ FORMATS: Final[dict[str, Format]] = {
     for one in (
         Format("hermes", "Hermes 2 Pro, Hermes 3, Qwen2.5, Qwen3", "<tool_call>", _hermes, is_quoted=True),
         Format(
-            "llama3",
-            "Llama 3.1, 3.2 and 3.3 (JSON-based calls)",
-            "<|python_tag|>",
-            _llama3,
-            is_quoted=True,
-            has_many=False,
-            is_alone=True,
+            "llama3", "Llama 3.1, 3.2 and 3.3 (JSON-based calls)", "<|python_tag|>", _llama3,
+            is_quoted=True, has_many=False, is_alone=True,
         ),
         Format("function", "Llama 3.1 (user-defined functions by name)", "<function=", _function, not_in_names="<>"),
-        Format(
-            "mistral", "Mistral, tokenizers v2 to v7", "[TOOL_CALLS]", _mistral, is_quoted=True
-        ),
-        Format(
-            "mistral-v11", "Mistral, tokenizer v11", "[TOOL_CALLS]", _mistral_v11, not_in_names="[]"
-        ),
-        Format(
-            "mistral-v13",
-            "Mistral, tokenizers from v13 on",
-            "[TOOL_CALLS]",
-            _mistral_v13,
-            not_in_names="[]",
-        ),
-        Format(
-            "qwen3-coder", "Qwen3-Coder", "<tool_call>", _qwen3_coder, not_in_names="<>", has_elements=True
-        ),
+        Format("mistral", "Mistral, tokenizers v2 to v7", "[TOOL_CALLS]", _mistral, is_quoted=True),
+        Format("mistral-v11", "Mistral, tokenizer v11", "[TOOL_CALLS]", _mistral_v11, not_in_names="[]"),
+        Format("mistral-v13", "Mistral, tokenizers from v13 on", "[TOOL_CALLS]", _mistral_v13, not_in_names="[]"),
+        Format("qwen3-coder", "Qwen3-Coder", "<tool_call>", _qwen3_coder, not_in_names="<>", has_elements=True),
     )
 }  # fmt: skip

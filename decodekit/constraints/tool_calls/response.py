@@ -5,20 +5,13 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal, TypeAlias, cast
+from typing import Any, Final, Literal, TypeAlias
 
 from decodekit.constraints.composition.combinators import rounds
-from decodekit.constraints.composition.composed import Composed, expression_of
+from decodekit.constraints.composition.composed import Composed, expression_of, row
 from decodekit.constraints.composition.tags import BLANKS
 from decodekit.constraints.constraint import Constraint
-from decodekit.constraints.grammar.rules import (
-    EMPTY_TEXT,
-    Alternatives,
-    Expression,
-    Inline,
-    Sequence,
-    SpecialToken,
-)
+from decodekit.constraints.grammar.rules import EMPTY_TEXT, Alternatives, Expression, SpecialToken
 from decodekit.constraints.tool_calls.elements import XmlArguments
 from decodekit.constraints.tool_calls.formats import FORMATS, Format, Spelling
 from decodekit.constraints.tool_calls.tool import Tool, read_tool
@@ -101,22 +94,22 @@ class Tools(Composed):
         if spec.is_alone:
             return Alternatives((calls, spec.free_text()))
         # The first trigger is where the text ends, because no trigger ends as it begins.
-        return Sequence((spec.free_text(), Alternatives((calls, EMPTY_TEXT))))
+        return row(spec.free_text(), Alternatives((calls, EMPTY_TEXT)))
 
     def value(self, parts: object) -> ToolResponse:
         """The content and the calls."""
+        found: Any = parts
         if self.choice == "none":
-            return ToolResponse(cast("str", parts))
+            return ToolResponse(found)
         content, number = "", 0
-        if self.choice == "auto":
-            if FORMATS[self.format].is_alone:
-                number, parts = cast("tuple[int, Any]", parts)
-                content = cast("str", parts) if number else ""
-            else:
-                content, (number, parts) = cast("tuple[str, tuple[int, Any]]", parts)
+        if self.choice == "auto" and FORMATS[self.format].is_alone:
+            number, found = found
+            content = found if number else ""
+        elif self.choice == "auto":
+            content, (number, found) = found
         if number:  # no calls
             return ToolResponse(content)
-        _, first, others, _ = cast("list[Any]", parts)
+        _, first, others, _ = found
         calls = [first, *(call for _, call in others)]
         return ToolResponse(content, tuple(map(self._call_of, calls)))
 
@@ -134,22 +127,12 @@ class Tools(Composed):
 
     def _calls(self) -> Expression:
         spec, spelling = FORMATS[self.format], self._spelling()
-        names = Alternatives(
-            tuple(
-                Sequence(
-                    (
-                        expression_of(spec.name_text(tool.name)),
-                        spelling.middle,
-                        Inline(_arguments(tool, spec)),
-                    )
-                )
-                for tool in self._callable()
-            )
-        )
-        call = Sequence((spelling.begin, names, spelling.end))
+        tools = self._callable()
+        names = (row(spec.name_text(tool.name), spelling.middle, _arguments(tool, spec)) for tool in tools)
+        call = row(spelling.begin, Alternatives(tuple(names)), spelling.end)
         most = None if self.max_calls is None else self.max_calls - 1
-        others = rounds(Sequence((spelling.separator, call)), 0, most)
-        return Sequence((spelling.opening, call, others, spelling.closing))
+        others = rounds(row(spelling.separator, call), 0, most)
+        return row(spelling.opening, call, others, spelling.closing)
 
     def _call_of(self, parts: list[Any]) -> ToolCall:
         _, (number, (_, middle, arguments)), end = parts
@@ -223,11 +206,10 @@ def tools_of_request(request: Mapping[str, object], format: str = "hermes") -> T
     Raises:
         what `tools` raises.
     """
-    given = request.get("tools")
-    choice = request.get("tool_choice", "auto")
-    parallel = request.get("parallel_tool_calls")
+    given: Any = request.get("tools")
+    parallel: Any = request.get("parallel_tool_calls")
     # True is what OpenAI assumes: as many as there may be.
-    return tools(cast("Iterable[object]", given), format, choice, None if parallel is True else cast("Any", parallel))
+    return tools(given, format, request.get("tool_choice", "auto"), None if parallel is True else parallel)
 
 
 def _arguments(tool: Tool, spec: Format | None) -> Constraint:
@@ -235,8 +217,7 @@ def _arguments(tool: Tool, spec: Format | None) -> Constraint:
 
 
 def _read_tools(values: Iterable[object], faults: list[DecodekitError]) -> list[Tool]:
-    is_list = isinstance(values, Iterable) and not isinstance(values, str | bytes | Mapping)
-    if not is_list:
+    if not isinstance(values, Iterable) or isinstance(values, str | bytes | Mapping):
         faults.append(InvalidConstraintError(f"a {type(values).__name__} is no list of tools", at="tools"))
         return []
     read: list[Tool] = []
@@ -257,15 +238,9 @@ def _read_tools(values: Iterable[object], faults: list[DecodekitError]) -> list[
 
 def _check_tools(read: list[Tool], spec: Format | None, faults: list[DecodekitError]) -> None:
     for tool in read:
-        fault = None if spec is None else spec.fault_of(tool.name)
-        if spec is not None and fault is not None:
-            faults.append(
-                InvalidConstraintError(
-                    f"the format {spec.name!r} cannot write the name {tool.name!r:.60}: {fault}",
-                    at=f"{tool.name!r:.60}",
-                    hint="letters, digits, _ and -",
-                )
-            )
+        if spec is not None and (fault := spec.fault_of(tool.name)) is not None:
+            cause = f"the format {spec.name!r} cannot write the name {tool.name!r:.60}: {fault}"
+            faults.append(InvalidConstraintError(cause, at=f"{tool.name!r:.60}", hint="letters, digits, _ and -"))
         try:
             _arguments(tool, spec).root()
         except ConstraintError as error:
@@ -278,13 +253,8 @@ def _read_choice(choice: object, names: list[str], faults: list[DecodekitError])
         # OpenAI's Responses have the name one level higher.
         name = function.get("name") if isinstance(function, Mapping) else choice.get("name")
         if choice.get("type") != "function" or not isinstance(name, str):
-            faults.append(
-                OptionError(
-                    f"{dict(choice)!r:.80} chooses no tool",
-                    at="tool_choice",
-                    hint='{"type": "function", "function": {"name": "..."}}',
-                )
-            )
+            hint = '{"type": "function", "function": {"name": "..."}}'
+            faults.append(OptionError(f"{dict(choice)!r:.80} chooses no tool", at="tool_choice", hint=hint))
             return "auto", None
         if name in names:
             return "required", name
@@ -304,20 +274,14 @@ def _read_parallel(
     if parallel is None:
         return None if spec is not None and spec.has_many and only is None else 1
     if not isinstance(parallel, int) or parallel < 0 or (parallel == 0 and parallel is not False):
-        faults.append(
-            OptionError(f"{parallel!r} is neither True, False nor a number of calls from 1 on", at="parallel")
-        )
+        cause = f"{parallel!r} is neither True, False nor a number of calls from 1 on"
+        faults.append(OptionError(cause, at="parallel"))
         return None
     if choice == "none":
         faults.append(UselessOptionError(f'parallel={parallel!r} has no effect with tool_choice="none"', at="parallel"))
     if spec is not None and not spec.has_many and (parallel is True or parallel > 1):
-        faults.append(
-            OptionError(
-                f"the format {spec.name!r} writes one call only",
-                at="parallel",
-                hint="another format",
-            )
-        )
+        cause = f"the format {spec.name!r} writes one call only"
+        faults.append(OptionError(cause, at="parallel", hint="another format"))
     return None if parallel is True else 1 if parallel is False else parallel
 
 

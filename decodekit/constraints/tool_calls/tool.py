@@ -59,20 +59,15 @@ class Tool:
 
 
 def read_tool(value: object) -> Tool:
-    """A tool from an OpenAI tool, the dict of its function alone, a Pydantic model, another type, or a function.
-
-    Raises:
-        InvalidConstraintError: none of these, or a part of it is missing; `at` says which.
-    """
+    """A tool from an OpenAI tool, the dict of its function alone, a Pydantic model, another type, or a function."""
     if isinstance(value, Tool):
         return value
     if isinstance(value, Mapping):
         return _read_mapping(value)
-    if isinstance(value, type):
-        return _read_callable(value)
-    if callable(value) and not hasattr(value, "__origin__"):
-        _type_of(value)
-        return _read_callable(value)
+    if isinstance(value, type) or (callable(value) and not hasattr(value, "__origin__")):
+        function = cast("Callable[..., object]", value)
+        _type_of(function)  # raises what is wrong with it
+        return Tool(function.__name__, inspect.getdoc(value) or None, function)
     raise InvalidConstraintError(
         f"a {type(value).__name__} is no tool",
         hint='{"type": "function", "function": {"name": ..., "parameters": {...}}}, a Pydantic model or a function',
@@ -130,17 +125,9 @@ def _refuse_unknown(value: Mapping[str, object], known: tuple[str, ...], at: str
             )
 
 
-def _read_callable(value: Callable[..., object]) -> Tool:
-    return Tool(value.__name__, inspect.getdoc(value) or None, value)
-
-
 @lru_cache(maxsize=256)
 def _type_of(value: Callable[..., object]) -> Any:
-    """The Python type of the arguments: the type itself, or a TypedDict of what a function takes.
-
-    Raises:
-        InvalidConstraintError: a parameter without a type, or that cannot be given by its name.
-    """
+    """The Python type of the arguments: the type itself, or a TypedDict of what a function takes."""
     if isinstance(value, type):
         return value
     from typing_extensions import TypedDict  # what Pydantic reads before Python 3.12

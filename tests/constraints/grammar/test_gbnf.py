@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from decodekit.constraints.grammar.gbnf import load_rules
-from decodekit.constraints.grammar.rules import Alternatives, Rules, Sequence, SpecialToken
+from decodekit.constraints.grammar.rules import Alternatives, Concatenated, Rules, SpecialToken
 from decodekit.constraints.grammar.source import MAX_DEPTH, MAX_LENGTH, Source
 from decodekit.errors import DecodekitError, InvalidConstraintError, ResourceLimitError, UnsupportedSchemaError
 from tests.reference import earley
@@ -92,7 +92,7 @@ def test_tokens() -> None:
     items = rules.rules["root"].items  # type: ignore[union-attr]
     assert items[0] == SpecialToken("<think>") and items[2] == SpecialToken("</think>") and items[3] == SpecialToken(7)
     assert items[5].item == Alternatives((SpecialToken(1), SpecialToken(3)))
-    assert rules_of("root ::= <think> x\nx ::=").rules["x"] == Sequence(())
+    assert rules_of("root ::= <think> x\nx ::=").rules["x"] == Concatenated(())
 
 
 # Grammars for what llama.cpp's own are for, with every construct that those use.

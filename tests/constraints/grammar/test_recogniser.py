@@ -11,12 +11,12 @@ from decodekit.constraints.grammar.rules import (
     EMPTY_TEXT,
     NO_TEXT,
     Alternatives,
+    Concatenated,
     Expression,
     Inline,
     Repeated,
     RuleRef,
     Rules,
-    Sequence,
     SpecialToken,
     Terminal,
     alternatives,
@@ -99,7 +99,7 @@ def random_expression(rng: random.Random, names: list[str], depth: int) -> Expre
         return rng.choice(ATOMS)
     parts = tuple(random_expression(rng, names, depth - 1) for _ in range(rng.randrange(4)))
     if kind < 7:
-        return Sequence(parts)
+        return Concatenated(parts)
     if kind < 9:
         return Alternatives(parts)
     low = rng.randrange(3)

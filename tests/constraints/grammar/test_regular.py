@@ -13,11 +13,11 @@ from decodekit.constraints.grammar.rules import (
     EMPTY_TEXT,
     NO_TEXT,
     Alternatives,
+    Concatenated,
     Expression,
     Repeated,
     RuleRef,
     Rules,
-    Sequence,
     SpecialToken,
     Terminal,
     alternatives,
@@ -118,7 +118,7 @@ def test_rules_that_call_themselves_at_one_end(rule: str, is_regular: bool) -> N
 
 def test_special_tokens_and_other_constraints_stay() -> None:
     folded = fold(of_lark('start: "a" x <tok> "b" "b" %json {}\nx: "b"')).rules["start"]
-    assert isinstance(folded, Sequence)
+    assert isinstance(folded, Concatenated)
     first, token, second, _ = folded.items
     assert token == SpecialToken("<tok>")
     assert isinstance(first, Terminal) and ir.matches(first.node, b"ab")

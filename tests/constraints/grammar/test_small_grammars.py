@@ -19,11 +19,11 @@ from decodekit.constraints.grammar.lark import rules as lark
 from decodekit.constraints.grammar.regular import fold
 from decodekit.constraints.grammar.rules import (
     Alternatives,
+    Concatenated,
     Expression,
     Repeated,
     RuleRef,
     Rules,
-    Sequence,
     Terminal,
 )
 from decodekit.constraints.grammar.source import Source
@@ -95,9 +95,9 @@ def check(grammars: Iterable[Rules], at_least: int) -> None:
 def sequences(items: Iterable[Expression], most: int) -> list[Expression]:
     """All sequences of at most so many items; a single one is itself."""
     items = list(items)
-    found: list[Expression] = [Sequence(())]
+    found: list[Expression] = [Concatenated(())]
     for length in range(1, most + 1):
-        found += [row[0] if length == 1 else Sequence(row) for row in itertools.product(items, repeat=length)]
+        found += [row[0] if length == 1 else Concatenated(row) for row in itertools.product(items, repeat=length)]
     return found
 
 
@@ -115,13 +115,13 @@ def alone(most_items: int, most_options: int) -> Iterator[Rules]:
 
 
 SECOND = [
-    Alternatives((Sequence(()), A)),
-    Alternatives((Sequence((T, B)), A)),
-    Alternatives((Sequence((B, T)), Sequence(()))),
-    Alternatives((Sequence((T, T)), B)),
-    Alternatives((S, Sequence(()))),
-    Alternatives((Sequence((S, T)), A)),
-    Sequence((B, T)),
+    Alternatives((Concatenated(()), A)),
+    Alternatives((Concatenated((T, B)), A)),
+    Alternatives((Concatenated((B, T)), Concatenated(()))),
+    Alternatives((Concatenated((T, T)), B)),
+    Alternatives((S, Concatenated(()))),
+    Alternatives((Concatenated((S, T)), A)),
+    Concatenated((B, T)),
 ]
 """The second rule: empty or not, recursive on the left, on the right and on both sides, through the first rule, without
 any text."""
@@ -139,7 +139,7 @@ def pairs(firsts: Iterable[Expression], seconds: Iterable[Expression]) -> Iterat
 def _names(expression: Expression) -> set[str]:
     if isinstance(expression, RuleRef):
         return {expression.name}
-    if isinstance(expression, Sequence):
+    if isinstance(expression, Concatenated):
         return set().union(*map(_names, expression.items))
     if isinstance(expression, Alternatives):
         return set().union(*map(_names, expression.options))
@@ -151,13 +151,14 @@ COUNTS = [(0, 1), (0, None), (1, None), (2, 2), (1, 2), (0, 2), (2, None), (2, 3
 
 def counted() -> Iterator[Rules]:
     """Repetitions of letters, of both rules and of what may be empty, beside each other and nested."""
-    groups: list[Expression] = [A, S, T, Sequence((A, T)), Alternatives((T, B)), Sequence(())]
+    groups: list[Expression] = [A, S, T, Concatenated((A, T)), Alternatives((T, B)), Concatenated(())]
     items: list[Expression] = [Repeated(item, low, high) for item in groups for low, high in COUNTS]
     items += [Repeated(Repeated(T, 0, 1), low, high) for low, high in COUNTS]
     items += [Repeated(Repeated(A, 1, None), low, high) for low, high in COUNTS]
     for item in items:
         for first in (
-            item, Sequence((item, B)), Sequence((A, item)), Sequence((item, S)), Alternatives((Sequence((item, B)), A))
+            item, Concatenated((item, B)), Concatenated((A, item)), Concatenated((item, S)),
+            Alternatives((Concatenated((item, B)), A))
         ):  # fmt: skip
             for second in SECOND[:4]:
                 yield Rules({"start": first, "t": second}, "start")
@@ -166,7 +167,7 @@ def counted() -> Iterator[Rules]:
 def ignoring() -> Iterator[Rules]:
     """Words that may stand before terminals and at the end."""
     ignored = [ir.literal(b"b"), ir.literal(b"ab"), ir.repeat(ir.literal(b"b"), 1, 2), ir.repeat(ir.literal(b"b"))]
-    firsts = [*bodies(sequences([A, T], 2), 2), Sequence((A, T, B)), Sequence((S, A))]
+    firsts = [*bodies(sequences([A, T], 2), 2), Concatenated((A, T, B)), Concatenated((S, A))]
     for first, second, node in itertools.product(firsts, SECOND[:3], ignored):
         yield Rules({"start": first, "t": second}, "start", node)
 
@@ -179,7 +180,7 @@ def overlapping() -> Iterator[Rules]:
     ]  # fmt: skip
     terminals = [Terminal(node) for node in nodes]
     for body in bodies(sequences([*terminals, S], 2), 1):
-        for last in (A, Sequence((B, S))):
+        for last in (A, Concatenated((B, S))):
             yield Rules({"start": Alternatives((body, last))}, "start")
 
 
@@ -229,7 +230,7 @@ def written(expression: Expression, is_gbnf: bool) -> str:
         return '"a"' if expression == A else '"b"'
     if isinstance(expression, RuleRef):
         return "root" if is_gbnf and expression == S else expression.name
-    if isinstance(expression, Sequence):
+    if isinstance(expression, Concatenated):
         inner = " ".join(f"({written(item, is_gbnf)})" for item in expression.items)
         return inner or ('""' if is_gbnf else "")
     if isinstance(expression, Alternatives):
@@ -283,8 +284,8 @@ def _counts_empty_rounds(self: Any, item: Any, then: Any, heads: Any) -> Any:
 def _on_the_wrong_side(name: str, expression: Expression) -> Expression:
     """As `_without_recursion`, but the repetition stands on the other side."""
     made = _RIGHT(name, expression)
-    is_made = made != expression and isinstance(made, Sequence)
-    return Sequence(tuple(reversed(made.items))) if is_made and isinstance(made, Sequence) else made
+    is_made = made != expression and isinstance(made, Concatenated)
+    return Concatenated(tuple(reversed(made.items))) if is_made and isinstance(made, Concatenated) else made
 
 
 _RIGHT = regular._without_recursion
@@ -308,7 +309,7 @@ MUTANTS: dict[str, tuple[object, str, Callable[..., Any]]] = {
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_broken_rule_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     grammars = [*alone(2, 2), *itertools.islice(counted(), 0, None, 5), *pairs(sequences([A, S, T], 2), SECOND)]
-    grammars += pairs([Alternatives((Sequence((A, A, T)), B))], SECOND)
+    grammars += pairs([Alternatives((Concatenated((A, A, T)), B))], SECOND)
     assert not any(map(all_faults, grammars[::20]))
     monkeypatch.setattr(*MUTANTS[name])
     assert any(map(all_faults, grammars))

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Final
+from typing import Final, TypeAlias
 
 from decodekit.constraints.grammar.lark.common import COMMON
 from decodekit.constraints.grammar.lark.syntax import parse
 from decodekit.constraints.grammar.lark.tree import Definition, Import, Module, Name, Term, Usage, is_terminal_name
-from decodekit.constraints.grammar.source import Position, Source, nearest
+from decodekit.constraints.grammar.source import Source, SourcePosition, nearest
 from decodekit.errors import NameNotFoundError, ResourceLimitError
 
 MAX_IMPORTS: Final = 1_000
@@ -40,73 +40,29 @@ class Scope:
         """The name in the whole."""
         return self.given.get(name, self.prefix + name)
 
-    def place(self, at: int) -> Position:
+    def place(self, at: int) -> SourcePosition:
         """A place in the text."""
-        return Position(self.source, at)
+        return SourcePosition(self.source, at)
+
+
+Parts: TypeAlias = tuple[tuple[Term, Scope], ...]
+"""The alternatives of a symbol."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Entry:
+class GrammarSymbol:
     """A rule, template or terminal, whose alternatives may come from several grammars."""
 
     name: str
     is_terminal: bool
     parameters: tuple[str, ...]
     priority: int
-    parts: tuple[tuple[Term, Scope], ...]
-    place: Position
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Definitions:
-    """All definitions, what is ignored, and the scope of the grammar that is not imported."""
-
-    entries: Mapping[str, Entry]
-    ignored: tuple[Term, ...]
-    scope: Scope
-
-    def look_up(self, item: Name | Usage, scope: Scope) -> Entry:
-        """What a name stands for.
-
-        Raises:
-            InvalidConstraintError: nothing; with the nearest name.
-        """
-        entry = self.entries.get(scope.qualified(item.name))
-        if entry is None:
-            kind = "terminal" if is_terminal_name(item.name) else "rule"
-            known = (name.removeprefix(scope.prefix) for name in self.entries if name.startswith(scope.prefix))
-            scope.place(item.at).fail(f"there is no {kind} {item.name!r}", nearest(item.name, known))
-        return entry
-
-
-def load(source: Source, files: Mapping[str, str] | None = None) -> Definitions:
-    """The definitions of a grammar.
-
-    Args:
-        source: its text.
-        files: the texts of the grammars that it imports, as `imported_files` gives them; None for a text without a
-            folder, which can import none.
-
-    Raises:
-        InvalidConstraintError: malformed, a name defined twice, an override or extension of what is not there.
-        NameNotFoundError: an import of a grammar or a name that is not there.
-        UnsupportedSchemaError: something that is refused by name.
-        ResourceLimitError: more than `MAX_IMPORTS` imports, or deeper than `MAX_IMPORT_DEPTH`.
-    """
-    loader = _Loader(files)
-    scope = Scope(source)
-    module = parse(source)
-    loader.load(module, scope, ("",))
-    return Definitions(loader.entries, module.ignored, scope)
+    parts: Parts
+    place: SourcePosition
 
 
 def imported_files(source: Source, folder: Path) -> dict[str, str]:
-    """The texts of all grammars that `source`, which lies in `folder`, imports from files, by their path from there.
-
-    Raises:
-        NameNotFoundError: there is no such file.
-        ResourceLimitError: they are more than `MAX_IMPORTS`.
-    """
+    """The texts of all grammars that `source`, which lies in `folder`, imports from files, by their path from there."""
     texts: dict[str, str] = {}
     agenda = [("", source)]
     for key, importing in agenda:  # grows while it is read
@@ -114,7 +70,7 @@ def imported_files(source: Source, folder: Path) -> dict[str, str]:
             imported = _file_key(key, statement)
             if not statement.is_relative or imported in texts:
                 continue
-            place = Position(importing, statement.at)
+            place = SourcePosition(importing, statement.at)
             try:
                 texts[imported] = (folder / imported).read_text(encoding="utf-8")
             except (OSError, UnicodeError) as error:
@@ -129,34 +85,60 @@ def _file_key(importing: str, statement: Import) -> str:
     return str(PurePosixPath(importing).parent.joinpath(*statement.path)) + ".lark"
 
 
-class _Loader:
-    """Grammars, from the first one down its imports."""
+class Definitions:
+    """The definitions of a grammar, from itself down its imports.
 
-    def __init__(self, files: Mapping[str, str] | None) -> None:
-        self.files = files
-        self.entries: dict[str, Entry] = {}
-        self.num_imports = 0
+    Args:
+        source: its text.
+        files: the texts of the grammars that it imports, as `imported_files` gives them; None for a text without a
+            folder, which can import none.
 
-    def load(self, module: Module, scope: Scope, open_files: tuple[str, ...]) -> None:
+    Attributes:
+        entries: all definitions, by qualified name.
+        ignored: what is ignored.
+        scope: that of the grammar that is not imported.
+
+    Raises what `Grammar` raises.
+    """
+
+    def __init__(self, source: Source, files: Mapping[str, str] | None = None) -> None:
+        self.entries: dict[str, GrammarSymbol] = {}
+        self.scope = Scope(source)
+        self._files = files
+        self._num_imports = 0
+        module = parse(source)
+        self.ignored = module.ignored
+        self._load(module, self.scope, ("",))
+
+    def look_up(self, item: Name | Usage, scope: Scope) -> GrammarSymbol:
+        """What a name stands for. Where that is nothing, the error has the nearest name."""
+        entry = self.entries.get(scope.qualified(item.name))
+        if entry is None:
+            kind = "terminal" if is_terminal_name(item.name) else "rule"
+            known = (name.removeprefix(scope.prefix) for name in self.entries if name.startswith(scope.prefix))
+            scope.place(item.at).fail(f"there is no {kind} {item.name!r}", nearest(item.name, known))
+        return entry
+
+    def _load(self, module: Module, scope: Scope, open_files: tuple[str, ...]) -> None:
         """Define what a grammar holds. `open_files` are those on the way to it, itself the last."""
         by_grammar: dict[tuple[bool, tuple[str, ...]], list[Import]] = {}
         for statement in module.imports:
             by_grammar.setdefault((statement.is_relative, statement.path), []).append(statement)
         for statements in by_grammar.values():
-            self.load_import(statements, scope, open_files)
+            self._load_import(statements, scope, open_files)
         for definition in module.definitions:
-            self.define(definition, scope)
+            self._define(definition, scope)
 
-    def load_import(self, statements: list[Import], scope: Scope, open_files: tuple[str, ...]) -> None:
+    def _load_import(self, statements: list[Import], scope: Scope, open_files: tuple[str, ...]) -> None:
         """Load one grammar for all statements that import from it."""
         statement = statements[0]
         place = scope.place(statement.at)
-        self.num_imports += 1
-        if self.num_imports > MAX_IMPORTS or len(open_files) > MAX_IMPORT_DEPTH:
+        self._num_imports += 1
+        if self._num_imports > MAX_IMPORTS or len(open_files) > MAX_IMPORT_DEPTH:
             place.fail(
                 f"more than {MAX_IMPORTS:,} imports, or nested deeper than {MAX_IMPORT_DEPTH}", None, ResourceLimitError
             )
-        key, source = self.find(statement, place, open_files[-1])
+        key, source = self._find(statement, place, open_files[-1])
         if key in open_files:
             place.fail(f"the grammar {key!r} imports itself")
         module = parse(source)
@@ -170,13 +152,13 @@ class _Loader:
                 scope.place(at).fail(f"{'.'.join(statement.path)} has no {name!r}", hint, NameNotFoundError)
             given.setdefault(name, scope.qualified(alias))
         prefix = f"{scope.prefix}{'.'.join(statement.path)}."
-        self.load(module, Scope(source, prefix, given), open_files if key is None else (*open_files, key))
+        self._load(module, Scope(source, prefix, given), open_files if key is None else (*open_files, key))
         for name, alias, at in names:  # a second name of the same thing
             if given[name] != scope.qualified(alias):
                 inner = Scope(scope.source, scope.prefix, {alias: given[name]})
-                self.add(Definition(alias, (), 0, Name(alias, at), "define", at), scope, inner)
+                self._add(Definition(alias, (), 0, Name(alias, at), "define", at), scope, inner)
 
-    def find(self, statement: Import, place: Position, importing: str) -> tuple[str | None, Source]:
+    def _find(self, statement: Import, place: SourcePosition, importing: str) -> tuple[str | None, Source]:
         """The key of a file, None for the library, and the text."""
         path = ".".join(statement.path)
         if not statement.is_relative:
@@ -185,18 +167,18 @@ class _Loader:
                     f"there is no grammar {path!r} to import", f"common, or .{path} for a file", NameNotFoundError
                 )
             return None, COMMON
-        if self.files is None:
+        if self._files is None:
             place.fail(
                 f"{path!r} cannot be imported: a grammar that is given as text has no folder",
                 "the path of a file that holds the grammar",
                 NameNotFoundError,
             )
         key = _file_key(importing, statement)
-        if key not in self.files:
+        if key not in self._files:
             place.fail(f"there is no file {key!r} to import from", None, NameNotFoundError)
-        return key, Source(self.files[key], key)
+        return key, Source(self._files[key], key)
 
-    def define(self, definition: Definition, scope: Scope) -> None:
+    def _define(self, definition: Definition, scope: Scope) -> None:
         """Add a definition, or change one."""
         place = scope.place(definition.at)
         known = self.entries.get(scope.qualified(definition.name))
@@ -211,14 +193,12 @@ class _Loader:
             place.fail(f"there is no {definition.name!r} to {definition.how}", near)
         elif definition.how == "extend" and known.parameters != definition.parameters:
             place.fail(f"{definition.name!r} has other parameters at {known.place.short}")
-        self.add(definition, scope, scope, known.parts if known and definition.how == "extend" else ())
+        self._add(definition, scope, scope, known.parts if known and definition.how == "extend" else ())
 
-    def add(
-        self, definition: Definition, scope: Scope, inner: Scope, parts: tuple[tuple[Term, Scope], ...] = ()
-    ) -> None:
+    def _add(self, definition: Definition, scope: Scope, inner: Scope, parts: Parts = ()) -> None:
         """Define a name of `scope` by an item whose names are those of `inner`, besides other `parts`."""
         name = scope.qualified(definition.name)
-        self.entries[name] = Entry(
+        self.entries[name] = GrammarSymbol(
             name,
             definition.is_terminal,
             definition.parameters,

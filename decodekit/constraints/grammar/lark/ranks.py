@@ -7,15 +7,12 @@ match more characters, then the one with the longer pattern, as Lark writes it, 
 from __future__ import annotations
 
 import re
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
-from decodekit.constraints.grammar.lark.definitions import Definitions, Entry, Scope
+from decodekit.constraints.grammar.lark.definitions import Definitions, GrammarSymbol, Parts, Scope
 from decodekit.constraints.grammar.lark.tree import CharRange, Counted, Name, Options, Pattern, Quoted, Series, Term
 from decodekit.constraints.regex import syntax as regex_syntax
 from decodekit.constraints.regex import tree as regex_tree
-
-Parts: TypeAlias = "tuple[tuple[Term, Scope], ...]"
-"""The alternatives of a terminal."""
 
 _NO_BOUND: Final = float("inf")
 _BRACKETS: Final = 4  # (?:)
@@ -38,13 +35,13 @@ class Ranks:
     def __init__(self, definitions: Definitions) -> None:
         self.definitions = definitions
         self._spelled: dict[str, tuple[float, int]] = {}
-        self._named: dict[tuple[str, str, str], Entry] = {}
+        self._named: dict[tuple[str, str, str], GrammarSymbol] = {}
         for entry in definitions.entries.values():
             key = key_of(entry.parts[0][0]) if entry.is_terminal and len(entry.parts) == 1 else None
             if key is not None:
                 self._named[key] = entry
 
-    def alias(self, item: Term) -> Entry | None:
+    def alias(self, item: Term) -> GrammarSymbol | None:
         """The terminal that an item without a name is, because that is written as the same string or pattern."""
         key = key_of(item)
         return None if key is None else self._named.get(key)
@@ -85,7 +82,9 @@ class Ranks:
         if isinstance(item, Counted):
             width, length = self._spell(item.item, scope)
             most = _NO_BOUND if item.max is None else item.max
-            return width * most if width and most else 0, length + _BRACKETS + len(_operator(item))
+            sign = {(0, 1): "?", (0, None): "*", (1, None): "+"}.get((item.min, item.max))
+            sign = sign or (f"{{{item.min}}}" if item.min == item.max else f"{{{item.min},{item.max}}}")
+            return width * most if width and most else 0, length + _BRACKETS + len(sign)
         if isinstance(item, Quoted):
             return len(item.text), len(re.escape(item.text)) + _FLAG * item.ignores_case
         if isinstance(item, CharRange):
@@ -103,8 +102,3 @@ def key_of(item: Term) -> tuple[str, str, str] | None:
     if isinstance(item, Pattern):
         return "pattern", item.pattern, "".join(sorted(item.flags))
     return ("range", item.low, item.high) if isinstance(item, CharRange) else None
-
-
-def _operator(item: Counted) -> str:
-    common = {(0, 1): "?", (0, None): "*", (1, None): "+"}.get((item.min, item.max))
-    return common or (f"{{{item.min}}}" if item.min == item.max else f"{{{item.min},{item.max}}}")

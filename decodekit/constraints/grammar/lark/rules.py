@@ -15,23 +15,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, TypeAlias
 
-from decodekit.constraints.grammar.lark.definitions import Definitions, Entry, Scope, load
+from decodekit.constraints.grammar.lark import tree
+from decodekit.constraints.grammar.lark.definitions import Definitions, GrammarSymbol, Scope
 from decodekit.constraints.grammar.lark.ranks import Rank, Ranks, key_of
 from decodekit.constraints.grammar.lark.terminals import Terminals
-from decodekit.constraints.grammar.lark.tree import (
-    CharRange,
-    Counted,
-    Json,
-    Name,
-    Options,
-    Pattern,
-    Quoted,
-    Series,
-    Term,
-    TokenName,
-    Usage,
-    walk,
-)
 from decodekit.constraints.grammar.rules import (
     EMPTY_TEXT,
     Expression,
@@ -44,10 +31,10 @@ from decodekit.constraints.grammar.rules import (
     repeated,
     sequence,
 )
-from decodekit.constraints.grammar.source import Position, Source, nearest
+from decodekit.constraints.grammar.source import Source, SourcePosition, nearest
 from decodekit.constraints.language import ir
 from decodekit.constraints.language.node import Node
-from decodekit.errors import ConstraintError, InvalidConstraintError, ResourceLimitError, UnsupportedSchemaError
+from decodekit.errors import InvalidConstraintError, ResourceLimitError, UnsupportedSchemaError
 
 MAX_INSTANCES: Final = 10_000
 """Bound on the templates with their arguments that one grammar may lead to."""
@@ -56,28 +43,18 @@ MAX_INSTANCE_NAME: Final = 1_000
 MAX_PARTS: Final = 2_000_000
 """Bound on the parts of all rules."""
 
-Bindings: TypeAlias = Mapping[str, "Expression | Entry"]
+Bindings: TypeAlias = Mapping[str, "Expression | GrammarSymbol"]
 """What the parameters of a template stand for; an entry is itself a template."""
 
 
 def load_rules(
     source: Source, start: str = "start", files: Mapping[str, str] | None = None, lexer: str = "scannerless"
 ) -> Rules:
-    """The rules of a grammar, as far as they are reached from the start.
+    """The rules of a grammar, as far as they are reached from the start. Arguments and errors are those of `Grammar`.
 
-    Args:
-        source: the text.
-        start: the rule to start from.
-        files: what it imports; see `definitions.load`.
-        lexer: the lexer that the rules are meant for, ``"scannerless"`` or ``"longest"``.
-
-    Raises:
-        InvalidConstraintError: malformed, or a name that is not there or is used wrongly.
-        NameNotFoundError: an import of what is not there.
-        UnsupportedSchemaError: something that is refused by name.
-        ResourceLimitError: nested too deeply, templates without end, or larger than the bounds of these modules.
+    For `files`, see `Definitions`.
     """
-    return _Lowering(load(source, files), lexer).rules(start)
+    return _Lowering(Definitions(source, files), lexer).rules(start)
 
 
 class _Lowering:
@@ -90,7 +67,7 @@ class _Lowering:
         self.nameless: dict[tuple[str, str, str] | int, Terminal] = {}
         self.reached: dict[str, Terminal] = {}
         self.expressions: dict[str, Expression] = {}
-        self.agenda: list[tuple[str, Entry, Bindings]] = []
+        self.agenda: list[tuple[str, GrammarSymbol, Bindings]] = []
         self.instances: dict[tuple[str, tuple[Expression | str, ...]], str] = {}
         self.num_parts = 0
 
@@ -125,54 +102,54 @@ class _Lowering:
                     if inner.qualified(parameter) in self.definitions.entries:
                         entry.place.fail(f"the parameter {parameter!r} has the name of a rule", "another name")
                 if inner.source is scope.source:
-                    for part in walk(item):
-                        if isinstance(part, Name | Usage) and part.name not in entry.parameters:
+                    for part in tree.walk(item):
+                        if isinstance(part, tree.Name | tree.Usage) and part.name not in entry.parameters:
                             self.definitions.look_up(part, inner)
 
-    def ignored(self, item: Term) -> Node:
+    def ignored(self, item: tree.Term) -> Node:
         scope = self.definitions.scope
-        place = next((scope.place(part.at) for part in walk(item) if hasattr(part, "at")), scope.place(0))
-        if isinstance(item, Name):
+        place = next((scope.place(part.at) for part in tree.walk(item) if hasattr(part, "at")), scope.place(0))
+        if isinstance(item, tree.Name):
             terminal = self.lower_name(item, scope, {})
             if isinstance(terminal, Terminal):
                 return terminal.node
         return self.anonymous(item, scope, place, "what is ignored").node
 
-    def reach(self, entry: Entry) -> RuleRef:
+    def reach(self, entry: GrammarSymbol) -> RuleRef:
         """Refer to a rule that is no template."""
         if entry.name not in self.expressions:
             self.expressions[entry.name] = EMPTY_TEXT  # until it is its turn
             self.agenda.append((entry.name, entry, {}))
         return RuleRef(entry.name)
 
-    def lower(self, item: Term, scope: Scope, bindings: Bindings) -> Expression:
+    def lower(self, item: tree.Term, scope: Scope, bindings: Bindings) -> Expression:
         """An item of a rule. The recursion is as deep as the brackets, at most `source.MAX_DEPTH`."""
-        if isinstance(item, Series):
+        if isinstance(item, tree.Series):
             return sequence(*[self.lower(part, scope, bindings) for part in item.items])
-        if isinstance(item, Options):
+        if isinstance(item, tree.Options):
             return alternatives(*[self.lower(part, scope, bindings) for part in item.options])
-        if isinstance(item, Counted):
+        if isinstance(item, tree.Counted):
             return repeated(self.lower(item.item, scope, bindings), item.min, item.max)
         place = scope.place(item.at)
-        if self.ranks is not None and isinstance(item, TokenName | Json):
-            what = "a special token" if isinstance(item, TokenName) else "%json"
+        if self.ranks is not None and isinstance(item, tree.TokenName | tree.Json):
+            what = "a special token" if isinstance(item, tree.TokenName) else "%json"
             place.fail(f'{what} is not supported with lexer="longest"', 'lexer="scannerless"', UnsupportedSchemaError)
         self.num_parts += 1
         if self.num_parts > MAX_PARTS:
             place.fail(f"the rules have more than {MAX_PARTS:,} parts", "fewer templates", ResourceLimitError)
-        if isinstance(item, Name):
+        if isinstance(item, tree.Name):
             return self.lower_name(item, scope, bindings)
-        if isinstance(item, Quoted) and not item.ignores_case and self.ranks is None:
+        if isinstance(item, tree.Quoted) and not item.ignores_case and self.ranks is None:
             return Terminal(ir.literal(item.text.encode()), _shown(item)) if item.text else EMPTY_TEXT
-        if isinstance(item, Usage):
+        if isinstance(item, tree.Usage):
             return self.lower_usage(item, scope, bindings)
-        if isinstance(item, TokenName):
+        if isinstance(item, tree.TokenName):
             return alternatives(*map(SpecialToken, item.tokens))
-        if isinstance(item, Json):
+        if isinstance(item, tree.Json):
             return self.lower_json(item, place)
         return self.anonymous(item, scope, place, _shown(item))
 
-    def anonymous(self, item: Term, scope: Scope, place: Position, name: str) -> Terminal:
+    def anonymous(self, item: tree.Term, scope: Scope, place: SourcePosition, name: str) -> Terminal:
         """A terminal without a name. With ranks, all that are written alike are one."""
         if self.ranks is None:
             return Terminal(self.terminals.anonymous(item, scope, place), name)
@@ -186,20 +163,18 @@ class _Lowering:
             self.nameless[key] = _ranked(node, rank, name, place)
         return self.nameless[key]
 
-    def named(self, entry: Entry) -> Terminal:
-        """A terminal with a name."""
+    def named(self, entry: GrammarSymbol) -> Terminal:
         if entry.name not in self.reached:
-            node = self.terminals.named(entry)
-            self.reached[entry.name] = (
-                Terminal(node, entry.name)
-                if self.ranks is None
-                else _ranked(node, self.ranks.of(entry.parts, entry.name, entry.priority), entry.name, entry.place)
-            )
+            terminal = Terminal(self.terminals.named(entry), entry.name)
+            if self.ranks is not None:
+                rank = self.ranks.of(entry.parts, entry.name, entry.priority)
+                terminal = _ranked(terminal.node, rank, entry.name, entry.place)
+            self.reached[entry.name] = terminal
         return self.reached[entry.name]
 
-    def lower_name(self, item: Name, scope: Scope, bindings: Bindings) -> Expression:
+    def lower_name(self, item: tree.Name, scope: Scope, bindings: Bindings) -> Expression:
         bound = bindings.get(item.name)
-        if bound is not None and not isinstance(bound, Entry):
+        if bound is not None and not isinstance(bound, GrammarSymbol):
             return bound
         entry = bound or self.definitions.look_up(item, scope)
         if entry.parameters:
@@ -207,22 +182,19 @@ class _Lowering:
                 f"{item.name!r} is a template and stands here without arguments",
                 f"{item.name}{{{', '.join(entry.parameters)}}}",
             )
-        if not entry.is_terminal:
-            return self.reach(entry)
-        return self.named(entry)
+        return self.named(entry) if entry.is_terminal else self.reach(entry)
 
-    def lower_usage(self, item: Usage, scope: Scope, bindings: Bindings) -> Expression:
+    def lower_usage(self, item: tree.Usage, scope: Scope, bindings: Bindings) -> Expression:
         """A template with its arguments: a rule of its own."""
         place = scope.place(item.at)
-        bound = bindings.get(item.name)
-        template = bound if isinstance(bound, Entry) else None if bound else self.definitions.look_up(item, scope)
-        if template is None or not template.parameters:
+        template = bindings.get(item.name) or self.definitions.look_up(item, scope)
+        if not isinstance(template, GrammarSymbol) or not template.parameters:
             place.fail(f"{item.name!r} is no template", f"{item.name} without arguments")
         num_wanted, num_given = len(template.parameters), len(item.arguments)
         if num_wanted != num_given:
             place.fail(f"{item.name!r} takes {num_wanted} arguments, and {num_given} are given")
         arguments = [self.argument(argument, scope, bindings) for argument in item.arguments]
-        key = (template.name, tuple(arg.name if isinstance(arg, Entry) else arg for arg in arguments))
+        key = (template.name, tuple(arg.name if isinstance(arg, GrammarSymbol) else arg for arg in arguments))
         if key not in self.instances:
             name = f"{template.name}{{{', '.join(map(_shown_argument, arguments))}}}"
             if len(name) > MAX_INSTANCE_NAME or len(self.instances) >= MAX_INSTANCES:
@@ -238,9 +210,9 @@ class _Lowering:
             self.agenda.append((name, template, dict(zip(template.parameters, arguments, strict=True))))
         return RuleRef(self.instances[key])
 
-    def argument(self, item: Term, scope: Scope, bindings: Bindings) -> Expression | Entry:
+    def argument(self, item: tree.Term, scope: Scope, bindings: Bindings) -> Expression | GrammarSymbol:
         """What a parameter stands for. A template without arguments is itself one."""
-        if isinstance(item, Name):
+        if isinstance(item, tree.Name):
             bound = bindings.get(item.name)
             if bound is not None:
                 return bound
@@ -249,18 +221,16 @@ class _Lowering:
                 return entry
         return self.lower(item, scope, bindings)
 
-    def lower_json(self, item: Json, place: Position) -> Expression:
+    def lower_json(self, item: tree.Json, place: SourcePosition) -> Expression:
         if isinstance(item.schema, dict) and "x-guidance" in item.schema:
             place.fail('"x-guidance" is not supported', "leaving it out", UnsupportedSchemaError)
         if not isinstance(item.schema, dict | bool):
             place.fail("a JSON Schema is an object, true or false")
         from decodekit.constraints.json_schema import JsonSchema  # few grammars need it
 
-        try:
+        with place.located():
             constraint = JsonSchema(item.schema)
             guard = constraint.guard()
-        except ConstraintError as error:
-            raise place.locate(error) from error
         if guard is not None:
             place.fail(
                 "the schema has uniqueItems that need a whole text to be checked, which is not supported in a grammar",
@@ -270,7 +240,7 @@ class _Lowering:
         return Inline(constraint)
 
 
-def _ranked(node: Node, rank: Rank, name: str, place: Position) -> Terminal:
+def _ranked(node: Node, rank: Rank, name: str, place: SourcePosition) -> Terminal:
     if node.is_nullable:
         place.fail(
             f'the terminal {name} may be empty, which no lexeme is with lexer="longest"',
@@ -279,17 +249,17 @@ def _ranked(node: Node, rank: Rank, name: str, place: Position) -> Terminal:
     return Terminal(ir.concat(node, ir.accept(rank)), name)
 
 
-def _shown(item: Term) -> str:
+def _shown(item: tree.Term) -> str:
     """An item as it stands in a grammar."""
-    if isinstance(item, Quoted):
+    if isinstance(item, tree.Quoted):
         return f'"{item.text}"{"i" * item.ignores_case}'
-    if isinstance(item, CharRange):
+    if isinstance(item, tree.CharRange):
         return f'"{item.low}".."{item.high}"'
-    assert isinstance(item, Pattern)
+    assert isinstance(item, tree.Pattern)
     return f"/{item.pattern}/{item.flags}"
 
 
-def _shown_argument(argument: Expression | Entry) -> str:
-    if isinstance(argument, Entry | RuleRef | Terminal):
+def _shown_argument(argument: Expression | GrammarSymbol) -> str:
+    if isinstance(argument, GrammarSymbol | RuleRef | Terminal):
         return argument.name or "?"
     return str(argument.token) if isinstance(argument, SpecialToken) else type(argument).__name__

@@ -8,41 +8,30 @@ here: line breaks may stand anywhere inside of brackets, and ``x{2,5}`` counts a
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import lru_cache
-from typing import Final, NamedTuple, NoReturn
+from typing import Final, NamedTuple, NoReturn, TypeVar
 
-from decodekit.constraints.grammar.lark.tree import (
-    CharRange,
-    Counted,
-    Definition,
-    Import,
-    Json,
-    Module,
-    Name,
-    Options,
-    Pattern,
-    Quoted,
-    Series,
-    Term,
-    TokenName,
-    Usage,
-    is_terminal_name,
+from decodekit.constraints.grammar.lark import tree
+from decodekit.constraints.grammar.source import (
+    MAX_COUNT,
+    MAX_DEPTH,
+    Source,
+    SourcePosition,
+    check_encodable,
+    read_json,
+    token_ids,
 )
-from decodekit.constraints.grammar.literals import check_encodable, read_json, token_ids
-from decodekit.constraints.grammar.source import MAX_COUNT, MAX_DEPTH, Position, Source
+from decodekit.constraints.language.utf8 import MAX_CODE_POINT
 from decodekit.errors import ResourceLimitError, UnsupportedSchemaError
+
+T = TypeVar("T")
 
 
 @lru_cache(maxsize=8)
-def parse(source: Source) -> Module:
-    """The tree of a grammar.
-
-    Raises:
-        InvalidConstraintError: the text is no grammar; with the place, what was expected and what was found.
-        UnsupportedSchemaError: it uses something that is refused by name.
-        ResourceLimitError: groups are nested deeper than `MAX_DEPTH`, or a number is too large.
-    """
-    return _Parser(source).module()
+def parse(source: Source) -> tree.Module:
+    """The tree of a grammar. Raises what `Grammar` raises, with the place, what was expected and what was found."""
+    return _GrammarParser(source).module()
 
 
 class _Token(NamedTuple):
@@ -74,7 +63,7 @@ _TERMINAL: Final = re.compile(r"_?[A-Z][_A-Z0-9]*")
 _ENDS: Final = frozenset({"|", ")", "]", "->", "line end", "end"})
 
 
-class _Parser:
+class _GrammarParser:
     """Recursive descent over one grammar."""
 
     def __init__(self, source: Source) -> None:
@@ -115,8 +104,8 @@ class _Parser:
         hint = 'double quotes, "..."' if char == "'" else None
         self.place(at).fail(f"no item begins with {char!r}", hint)
 
-    def place(self, at: int) -> Position:
-        return Position(self.source, at)
+    def place(self, at: int) -> SourcePosition:
+        return SourcePosition(self.source, at)
 
     def expected(self, what: str, hint: str | None = None) -> NoReturn:
         token = self.token
@@ -140,6 +129,13 @@ class _Parser:
             self.expected(what, hint)
         return self.next()
 
+    def several(self, read: Callable[[], T], sign: str = ",") -> tuple[T, ...]:
+        """One or more, with a sign between them."""
+        found = [read()]
+        while self.take(sign):
+            found.append(read())
+        return tuple(found)
+
     def open(self) -> int:
         """Go into brackets, whose opening one is the token at hand; returns its place."""
         at = self.token.at
@@ -161,15 +157,15 @@ class _Parser:
 
     # --- statements ---
 
-    def module(self) -> Module:
-        definitions: list[Definition] = []
-        ignored: list[Term] = []
-        imports: list[Import] = []
+    def module(self) -> tree.Module:
+        definitions: list[tree.Definition] = []
+        ignored: list[tree.Term] = []
+        imports: list[tree.Import] = []
         while True:
             while self.take("line end"):
                 pass
             if self.token.kind == "end":
-                return Module(self.source, tuple(definitions), tuple(ignored), tuple(imports))
+                return tree.Module(self.source, tuple(definitions), tuple(ignored), tuple(imports))
             if self.token.kind != "directive":
                 definitions.append(self.definition("define"))
             elif self.token.text == "%ignore":
@@ -196,59 +192,52 @@ class _Parser:
             self.place(token.at).fail("%llguidance is not supported", "leaving it out", UnsupportedSchemaError)
         self.expected("a rule, a terminal, %import, %ignore, %override or %extend")
 
-    def definition(self, how: str) -> Definition:
+    def definition(self, how: str) -> tree.Definition:
         while self.token.kind in ("!", "?"):  # how trees are shaped
             self.next()
-        token = self.require(
-            "name",
+        token = self.name(
             "the name of a rule or terminal, or a statement such as %import",
             "'|' at the begin of a line, or brackets around the lines, where a definition goes on",
         )
-        self.check_name(token)
         parameters = self.parameters() if self.token.kind == "{" else ()
         if self.token.kind == "[":
             self.place(self.token.at).fail(
                 "options of a rule are not supported", "leaving out the brackets", UnsupportedSchemaError
             )
-        if parameters and is_terminal_name(token.text):
+        if parameters and tree.is_terminal_name(token.text):
             self.place(token.at).fail("a terminal cannot have parameters", "a rule, in lower case")
         priority = 0
         if self.take("."):
             priority = self.number(self.require("number", "the number of a priority"))
         self.require(":", "':' after the name")
-        return Definition(token.text, parameters, priority, self.choice(), how, token.at)
+        return tree.Definition(token.text, parameters, priority, self.choice(), how, token.at)
 
     def parameters(self) -> tuple[str, ...]:
-        at = self.open()
         names: list[str] = []
-        while True:
-            token = self.require("name", "the name of a parameter, in lower case")
-            self.check_name(token)
-            if is_terminal_name(token.text):
+
+        def parameter() -> None:
+            token = self.name("the name of a parameter, in lower case")
+            if tree.is_terminal_name(token.text):
                 self.place(token.at).fail("the name of a parameter must be in lower case")
             if token.text in names:
                 self.place(token.at).fail(f"there are two parameters {token.text!r}")
             names.append(token.text)
-            if not self.take(","):
-                break
+
+        at = self.open()
+        self.several(parameter)
         self.close("}", at)
         return tuple(names)
 
-    def import_(self) -> Import:
+    def import_(self) -> tree.Import:
         at = self.next().at
         is_relative = self.take(".")
         path = [self.require("name", "the name of a grammar")]
         while self.take("."):
             path.append(self.require("name", "a name"))
-        names: list[tuple[str, str, int]] = []
         if self.token.kind == "(":
             opening = self.open()
-            while True:
-                token = self.require("name", "the name of a rule or terminal")
-                self.check_name(token)
-                names.append((token.text, token.text, token.at))
-                if not self.take(","):
-                    break
+            tokens = self.several(lambda: self.name("the name of a rule or terminal"))
+            names = tuple((token.text, token.text, token.at) for token in tokens)
             self.close(")", opening)
         else:
             token = path.pop()
@@ -258,14 +247,16 @@ class _Parser:
                     f"%import {token.text}.NAME, or %import {token.text} (A, B)",
                 )
             self.check_name(token)
-            alias = token
-            if self.take("->"):
-                alias = self.require("name", "the name that it has here")
-                self.check_name(alias)
-            if is_terminal_name(alias.text) != is_terminal_name(token.text):
+            alias = self.name("the name that it has here") if self.take("->") else token
+            if tree.is_terminal_name(alias.text) != tree.is_terminal_name(token.text):
                 self.place(alias.at).fail("a terminal keeps a name in upper case, a rule one in lower case")
-            names.append((token.text, alias.text, token.at))
-        return Import(tuple(part.text for part in path), is_relative, tuple(names), at)
+            names = ((token.text, alias.text, token.at),)
+        return tree.Import(tuple(part.text for part in path), is_relative, names, at)
+
+    def name(self, what: str, hint: str | None = None) -> _Token:
+        token = self.require("name", what, hint)
+        self.check_name(token)
+        return token
 
     def check_name(self, token: _Token) -> None:
         if not (_RULE.fullmatch(token.text) or _TERMINAL.fullmatch(token.text)):
@@ -274,57 +265,50 @@ class _Parser:
                 f"{token.text.strip('_').lower()!r} or {token.text.strip('_').upper()!r}",
             )
 
-    def number(self, token: _Token, most: int = MAX_COUNT) -> int:
-        if len(token.text) > 12 or abs(int(token.text)) > most:
-            self.place(token.at).fail(f"{token.text[:20]} is more than {most:,}", None, ResourceLimitError)
+    def number(self, token: _Token) -> int:
+        if len(token.text) > 12 or abs(int(token.text)) > MAX_COUNT:
+            self.place(token.at).fail(f"{token.text[:20]} is more than {MAX_COUNT:,}", None, ResourceLimitError)
         return int(token.text)
 
     # --- expressions ---
 
-    def choice(self) -> Term:
-        options = [self.series()]
-        while self.take("|"):
-            options.append(self.series())
-        return options[0] if len(options) == 1 else Options(tuple(options))
+    def choice(self) -> tree.Term:
+        options = self.several(self.series, "|")
+        return options[0] if len(options) == 1 else tree.Options(options)
 
-    def series(self) -> Term:
-        items: list[Term] = []
+    def series(self) -> tree.Term:
+        items: list[tree.Term] = []
         while self.token.kind not in _ENDS:
             items.append(self.counted())
         if self.take("->"):  # names the derivations, and leaves the texts as they are
-            self.check_name(self.require("name", "the name of an alias"))
-        return items[0] if len(items) == 1 else Series(tuple(items))
+            self.name("the name of an alias")
+        return items[0] if len(items) == 1 else tree.Series(tuple(items))
 
-    def counted(self) -> Term:
+    def counted(self) -> tree.Term:
         item = self.atom()
         if self.token.kind in _OPERATORS:
-            return Counted(item, *_OPERATORS[self.next().kind])
+            return tree.Counted(item, *_OPERATORS[self.next().kind])
+        low: int | None = None
+        high: int | None = None
         if self.take("~"):
             at = self.token.at
             low = high = self.count()
             if self.take(".."):
                 high = self.count()
-            return self.bounded(item, low, high, at)
-        if self.token.kind == "{":
-            return self.braces(item)
-        return item
-
-    def braces(self, item: Term) -> Term:
-        at = self.open()
-        low = high = None
-        if self.token.kind == "number":
-            low = high = self.count()
-        if self.take(","):
-            high = self.count() if self.token.kind == "number" else None
-        elif low is None:
-            self.expected("how often the item occurs, as in {2} or {2,5}")
-        self.close("}", at, "a number")
-        return self.bounded(item, low or 0, high, at)
-
-    def bounded(self, item: Term, low: int, high: int | None, at: int) -> Term:
-        if high is not None and high < low:
+        elif self.token.kind == "{":
+            at = self.open()
+            if self.token.kind == "number":
+                low = high = self.count()
+            if self.take(","):
+                high = self.count() if self.token.kind == "number" else None
+            elif low is None:
+                self.expected("how often the item occurs, as in {2} or {2,5}")
+            self.close("}", at, "a number")
+        else:
+            return item
+        if high is not None and high < (low or 0):
             self.place(at).fail(f"the counts {low} and {high} are in the wrong order")
-        return Counted(item, low, high)
+        return tree.Counted(item, low or 0, high)
 
     def count(self) -> int:
         token = self.require("number", "how often the item occurs")
@@ -332,25 +316,20 @@ class _Parser:
             self.place(token.at).fail(f"a count is no {token.text!r}", "digits without a sign")
         return self.number(token)
 
-    def atom(self) -> Term:
+    def atom(self) -> tree.Term:
         token = self.token
-        if token.kind == "(":
+        if token.kind in ("(", "["):
             self.open()
             inner = self.choice()
-            self.close(")", token.at, "an item, '|'")
-            return inner
-        if token.kind == "[":
-            self.open()
-            inner = self.choice()
-            self.close("]", token.at, "an item, '|'")
-            return Counted(inner, 0, 1)
+            self.close(")" if token.kind == "(" else "]", token.at, "an item, '|'")
+            return inner if token.kind == "(" else tree.Counted(inner, 0, 1)
         if token.kind == "directive" and token.text in ("%json", "%regex"):
             return self.inline()
         if token.kind in _OPERATORS or token.kind == "~":
             self.expected("an item", "one quantifier after an item, with brackets where two are meant")
         return self.value()
 
-    def value(self) -> Term:
+    def value(self) -> tree.Term:
         """What may also be an argument of a template."""
         token = self.token
         if token.kind == "name":
@@ -359,28 +338,28 @@ class _Parser:
             self.next()
             if self.take(".."):
                 return self.char_range(token, self.require("string", "the string that ends the range"))
-            ignores_case = token.text.endswith("i")
-            return Quoted(self.unescaped(token), ignores_case, token.at)
+            return tree.Quoted(self.unescaped(token), token.text.endswith("i"), token.at)
         if token.kind == "regexp":
             self.next()
             end = token.text.rindex("/")
-            return Pattern(token.text[1:end], token.text[end + 1 :], token.at)
+            return tree.Pattern(token.text[1:end], token.text[end + 1 :], token.at)
         if token.kind == "special":
             self.next()
-            return TokenName(self.special_tokens(token), token.at)
+            is_id = token.text.startswith("<[")
+            return tree.TokenName(
+                token_ids(token.text[2:-2], self.place(token.at)) if is_id else (token.text,), token.at
+            )
         return self.expected("a rule, a terminal, a string or another item")
 
-    def reference(self) -> Term:
+    def reference(self) -> tree.Term:
         token = self.next()
         self.check_name(token)
         if self.token.kind != "{" or self.text[_BREAK.match(self.text, self.position).end() :][:1] in "0123456789,":  # type: ignore[union-attr]
-            return Name(token.text, token.at)
+            return tree.Name(token.text, token.at)
         at = self.open()
-        arguments = [self.value()]
-        while self.take(","):
-            arguments.append(self.value())
+        arguments = self.several(self.value)
         self.close("}", at)
-        return Usage(token.text, tuple(arguments), token.at)
+        return tree.Usage(token.text, arguments, token.at)
 
     # --- literals ---
 
@@ -388,11 +367,11 @@ class _Parser:
         r"""The text of a string. As in Lark, a backslash before another letter than these stands for itself."""
 
         def replace(match: re.Match[str]) -> str:
-            other = match["other"]
+            other, place = match["other"], self.place(token.at + 1 + match.start())
             if other is None:
-                return self.code_point(match["x"] or match["u"] or match["U"], token.at + 1 + match.start())
+                point = int(match["x"] or match["u"] or match["U"], 16)
+                return chr(point) if point <= MAX_CODE_POINT else place.fail(f"U+{point:X} is no code point")
             if other in "xuU":
-                place = self.place(token.at + 1 + match.start())
                 place.fail(f"\\{other} needs {_NUM_DIGITS[other]} hexadecimal digits")
             return _PLAIN_ESCAPES.get(other, "\\" + other)
 
@@ -401,32 +380,22 @@ class _Parser:
         check_encodable(text, self.place(token.at))
         return text
 
-    def code_point(self, digits: str, at: int) -> str:
-        if int(digits, 16) > 0x10FFFF:
-            self.place(at).fail(f"U+{int(digits, 16):X} is no code point")
-        return chr(int(digits, 16))
-
-    def char_range(self, first: _Token, last: _Token) -> Term:
+    def char_range(self, first: _Token, last: _Token) -> tree.Term:
         ends = [self.unescaped(token) for token in (first, last) if not token.text.endswith("i")]
         if len(ends) < 2 or any(len(end) != 1 for end in ends):
             self.place(first.at).fail("a range has a string of one character at each end, without flags")
         if ends[1] < ends[0]:
             self.place(first.at).fail("the range of characters is in the wrong order")
-        return CharRange(ends[0], ends[1], first.at)
+        return tree.CharRange(ends[0], ends[1], first.at)
 
-    def special_tokens(self, token: _Token) -> tuple[str | int, ...]:
-        if not token.text.startswith("<["):
-            return (token.text,)
-        return token_ids(token.text[2:-2], self.place(token.at))
-
-    def inline(self) -> Term:
+    def inline(self) -> tree.Term:
         """``%json`` or ``%regex``, and a JSON value."""
         token = self.token
         start = _BREAK.match(self.text, self.position).end()  # type: ignore[union-attr]
         value, self.position = read_json(self.text, start, self.place)
         self.next()
         if token.text == "%json":
-            return Json(value, token.at)
+            return tree.Json(value, token.at)
         others = dict(value) if isinstance(value, dict) else {}
         pattern, flags = others.pop("pattern", None), others.pop("flags", "")
         if others or not isinstance(pattern, str) or not isinstance(flags, str):
@@ -435,4 +404,4 @@ class _Parser:
                 "a terminal for other things",
                 UnsupportedSchemaError,
             )
-        return Pattern(pattern, flags, token.at)
+        return tree.Pattern(pattern, flags, token.at)

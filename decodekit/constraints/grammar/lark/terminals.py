@@ -10,24 +10,11 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator
 from functools import lru_cache
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
-from decodekit.constraints.grammar.lark.definitions import Definitions, Entry, Scope
-from decodekit.constraints.grammar.lark.tree import (
-    CharRange,
-    Counted,
-    Json,
-    Name,
-    Options,
-    Pattern,
-    Quoted,
-    Series,
-    Term,
-    TokenName,
-    Usage,
-    walk,
-)
-from decodekit.constraints.grammar.source import Position
+from decodekit.constraints.grammar.lark import tree
+from decodekit.constraints.grammar.lark.definitions import Definitions, GrammarSymbol, Parts, Scope
+from decodekit.constraints.grammar.source import SourcePosition
 from decodekit.constraints.language import ir, utf8
 from decodekit.constraints.language.node import Node
 from decodekit.constraints.language.words import words
@@ -35,15 +22,13 @@ from decodekit.constraints.regex import syntax as regex_syntax
 from decodekit.constraints.regex import tree as regex_tree
 from decodekit.constraints.regex.regex import full_match
 from decodekit.constraints.regex.syntax import MAX_PATTERN_LENGTH
-from decodekit.errors import ConstraintError, ResourceLimitError
+from decodekit.errors import ResourceLimitError
 
 MAX_SIZE: Final = 300_000
 """Bound on the parts of one terminal, with those of the terminals that it is made of."""
 
 MAX_CHARACTERS: Final = 10_000_000
 """Bound on the characters of all patterns that terminals are written as."""
-
-Parts: TypeAlias = "tuple[tuple[Term, Scope], ...]"
 
 _MANY_TEXTS: Final = 16  # so many options that are plain texts are sorted as a list of words
 
@@ -72,23 +57,17 @@ class Terminals:
         self._num_characters = 0  # of all patterns
         self._finished: dict[str, Node] = {}
 
-    def named(self, entry: Entry) -> Node:
-        """The words of a terminal.
-
-        Raises:
-            InvalidConstraintError: it refers to itself, to a rule or to nothing, or has a malformed pattern.
-            UnsupportedSchemaError: a pattern uses something that is refused by name.
-            ResourceLimitError: it is larger than `MAX_SIZE`, or a pattern is.
-        """
+    def named(self, entry: GrammarSymbol) -> Node:
+        """The words of a terminal. Raises what `Grammar` raises."""
         if entry.name not in self._finished:
             self._finished[entry.name] = self._finish(entry.parts, entry.place, (entry.name,))
         return self._finished[entry.name]
 
-    def anonymous(self, item: Term, scope: Scope, place: Position) -> Node:
-        """The words of an expression in a rule, or after ``%ignore``. Raises what `named` raises."""
+    def anonymous(self, item: tree.Term, scope: Scope, place: SourcePosition) -> Node:
+        """The words of an expression in a rule, or after ``%ignore``."""
         return self._finish(((item, scope),), place)
 
-    def _finish(self, parts: Parts, place: Position, names: tuple[str, ...] = ()) -> Node:
+    def _finish(self, parts: Parts, place: SourcePosition, names: tuple[str, ...] = ()) -> Node:
         """The words of an expression; `names` are what it is called itself."""
         for entry in self._in_order(parts, self._traits, names):
             traits = self._traits[entry.name] = self._traits_of(entry.parts, entry.place)
@@ -110,12 +89,14 @@ class Terminals:
             )
         return node
 
-    def _in_order(self, parts: Parts, known: Collection[str], names: tuple[str, ...]) -> list[Entry]:
+    def _in_order(self, parts: Parts, known: Collection[str], names: tuple[str, ...]) -> list[GrammarSymbol]:
         """The terminals in an expression that are not known, each behind those that it is made of itself."""
-        order: list[Entry] = []
+        order: list[GrammarSymbol] = []
         done: set[str] = set()
         path = dict.fromkeys(names)  # from the expression down to where the walk is
-        agenda: list[tuple[Entry | None, Iterator[tuple[Entry, Position]]]] = [(None, self._references(parts))]
+        agenda: list[tuple[GrammarSymbol | None, Iterator[tuple[GrammarSymbol, SourcePosition]]]] = [
+            (None, self._references(parts))
+        ]
         while agenda:
             owner, references = agenda[-1]
             for entry, place in references:
@@ -133,29 +114,30 @@ class Terminals:
                     order.append(owner)
         return order
 
-    def _references(self, parts: Parts) -> Iterator[tuple[Entry, Position]]:
+    def _references(self, parts: Parts) -> Iterator[tuple[GrammarSymbol, SourcePosition]]:
         for root, scope in parts:
-            for item in walk(root):
-                if isinstance(item, Name):
+            for item in tree.walk(root):
+                if isinstance(item, tree.Name):
                     entry = self.definitions.look_up(item, scope)
                     if not entry.is_terminal:
                         scope.place(item.at).fail(
                             f"the rule {item.name!r} cannot be part of a terminal", "a rule, in lower case, around both"
                         )
                     yield entry, scope.place(item.at)
-                elif isinstance(item, Usage | TokenName | Json):
-                    what = {Usage: "a template", TokenName: "a special token", Json: "%json"}[type(item)]
+                elif isinstance(item, tree.Usage | tree.TokenName | tree.Json):
+                    what = {tree.Usage: "a template", tree.TokenName: "a special token", tree.Json: "%json"}[type(item)]
                     scope.place(item.at).fail(f"{what} cannot be part of a terminal", "a rule, in lower case")
 
-    def _traits_of(self, parts: Parts, place: Position) -> _Traits:
+    def _traits_of(self, parts: Parts, place: SourcePosition) -> _Traits:
         size, asks_around, is_lazy = 0, False, False
         for root, scope in parts:
-            for item in walk(root):
+            for item in tree.walk(root):
                 size += 1
-                if isinstance(item, Name):
+                if isinstance(item, tree.Name):
                     traits = self._traits[scope.qualified(item.name)]
-                elif isinstance(item, Pattern):
-                    traits = _traits(item.pattern, item.flags, scope.place(item.at))
+                elif isinstance(item, tree.Pattern):
+                    with scope.place(item.at).located():
+                        traits = _traits_of_pattern(item.pattern, _flags(item.flags))
                 else:
                     continue
                 size += traits.size
@@ -170,30 +152,32 @@ class Terminals:
     def _node_of(self, parts: Parts) -> Node:
         return ir.choice(*(self._node(item, scope) for item, scope in parts))
 
-    def _node(self, item: Term, scope: Scope) -> Node:
-        if isinstance(item, Name):
+    def _node(self, item: tree.Term, scope: Scope) -> Node:
+        if isinstance(item, tree.Name):
             return self._nodes[scope.qualified(item.name)]
-        if isinstance(item, Series):
+        if isinstance(item, tree.Series):
             return ir.concat(*(self._node(part, scope) for part in item.items))
-        if isinstance(item, Options):
-            texts = {part.text.encode() for part in item.options if isinstance(part, Quoted) and not part.ignores_case}
+        if isinstance(item, tree.Options):
+            texts = {
+                part.text.encode() for part in item.options if isinstance(part, tree.Quoted) and not part.ignores_case
+            }
             if len(texts) < _MANY_TEXTS:
                 return ir.choice(*(self._node(part, scope) for part in item.options))
-            others = (p for p in item.options if not isinstance(p, Quoted) or p.ignores_case)
+            others = (p for p in item.options if not isinstance(p, tree.Quoted) or p.ignores_case)
             return ir.choice(words(dict.fromkeys(texts)), *(self._node(part, scope) for part in others))
-        if isinstance(item, Counted):
+        if isinstance(item, tree.Counted):
             return ir.repeat(self._node(item.item, scope), item.min, item.max)
-        if isinstance(item, CharRange):
+        if isinstance(item, tree.CharRange):
             return utf8.charset([(ord(item.low), ord(item.high))])
-        if isinstance(item, Quoted) and not item.ignores_case:
+        if isinstance(item, tree.Quoted) and not item.ignores_case:
             return ir.literal(item.text.encode())
-        assert isinstance(item, Quoted | Pattern)  # the others were refused with the references
-        pattern, flags = (item.pattern, item.flags) if isinstance(item, Pattern) else (re.escape(item.text), "i")
+        assert isinstance(item, tree.Quoted | tree.Pattern)  # the others were refused with the references
+        pattern, flags = (item.pattern, item.flags) if isinstance(item, tree.Pattern) else (re.escape(item.text), "i")
         return _full_match(pattern, flags, scope.place(item.at))
 
     # --- as one pattern ---
 
-    def _pattern_of(self, parts: Parts, place: Position) -> str:
+    def _pattern_of(self, parts: Parts, place: SourcePosition) -> str:
         pattern = _longest_first([self._pattern(item, scope) for item, scope in parts])
         self._num_characters += len(pattern)
         if len(pattern) > MAX_PATTERN_LENGTH or self._num_characters > MAX_CHARACTERS:
@@ -204,21 +188,21 @@ class Terminals:
             )
         return pattern
 
-    def _pattern(self, item: Term, scope: Scope) -> str:
-        if isinstance(item, Name):
+    def _pattern(self, item: tree.Term, scope: Scope) -> str:
+        if isinstance(item, tree.Name):
             return f"(?:{self._patterns[scope.qualified(item.name)]})"
-        if isinstance(item, Series):
+        if isinstance(item, tree.Series):
             return "".join(self._pattern(part, scope) for part in item.items)
-        if isinstance(item, Options):
+        if isinstance(item, tree.Options):
             return f"(?:{_longest_first([self._pattern(part, scope) for part in item.options])})"
-        if isinstance(item, Counted):
+        if isinstance(item, tree.Counted):
             high = "" if item.max is None else item.max
             return f"(?:{self._pattern(item.item, scope)}){{{item.min},{high}}}"
-        if isinstance(item, CharRange):
+        if isinstance(item, tree.CharRange):
             return f"[\\U{ord(item.low):08X}-\\U{ord(item.high):08X}]"
-        if isinstance(item, Quoted):
+        if isinstance(item, tree.Quoted):
             return f"(?{'i' * item.ignores_case}:{re.escape(item.text)})"
-        assert isinstance(item, Pattern)
+        assert isinstance(item, tree.Pattern)
         end = "\n" if "x" in item.flags else ""  # a comment may stand at the end
         return f"(?{_flags(item.flags)}:{item.pattern}{end})"
 
@@ -238,27 +222,18 @@ def _flags(flags: str) -> str:
     return "".join(sorted(set(flags) - {"u"}))
 
 
-def _full_match(pattern: str, flags: str, place: Position) -> Node:
-    try:
+def _full_match(pattern: str, flags: str, place: SourcePosition) -> Node:
+    with place.located():
         return full_match(pattern, "python", _flags(flags))
-    except ConstraintError as error:
-        raise place.locate(error) from error
-
-
-def _traits(pattern: str, flags: str, place: Position) -> _Traits:
-    try:
-        return _traits_of_pattern(pattern, _flags(flags))
-    except ConstraintError as error:
-        raise place.locate(error) from error
 
 
 @lru_cache(maxsize=512)
 def _traits_of_pattern(pattern: str, flags: str) -> _Traits:
-    tree = regex_syntax.parse(pattern, "python", flags)
-    agenda = [tree]
+    root = regex_syntax.parse(pattern, "python", flags)
+    agenda = [root]
     is_lazy = False
     while agenda and not is_lazy:
         part = agenda.pop()
         is_lazy = isinstance(part, regex_tree.Quantified) and part.is_lazy
         agenda += regex_tree.children(part)
-    return _Traits(1, regex_tree.num_assertions(tree) > 0, is_lazy)
+    return _Traits(1, regex_tree.num_assertions(root) > 0, is_lazy)

@@ -10,28 +10,19 @@ intersection of a context-free language with a regular one, which is here that o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 from typing import Final, Generic, TypeAlias, TypeVar
 
 from decodekit.constraints.grammar.frames import root_frame
-from decodekit.constraints.grammar.longest.lexer import Lexer, bits
-from decodekit.constraints.grammar.rules import (
-    NO_TEXT,
-    Alternatives,
-    Expression,
-    Repeated,
-    RuleRef,
-    Rules,
-    Sequence,
-    Terminal,
-    alternatives,
-    children,
-    repeated,
-    sequence,
-)
+from decodekit.constraints.grammar.longest.lexer import Lexer
+from decodekit.constraints.grammar.rules import NO_TEXT, Expression, Inline, Rules, SpecialToken, Terminal, mapped, walk
 from decodekit.constraints.language import ir
+from decodekit.constraints.language.ir import bytes_of as bits
 from decodekit.constraints.language.node import ByteMask, Node
+from decodekit.constraints.memory import Memo
 from decodekit.constraints.network import Call, Frame, Label, Read
 from decodekit.errors import ResourceLimitError, UnsupportedSchemaError
 
@@ -79,7 +70,7 @@ class KnownStates:
     """The states of a grammar with what is known of them. Compared by identity.
 
     Args:
-        rules, lexer: see `lexing.lexing_root`.
+        rules, lexer: see `frames.lexing_root`.
 
     Attributes:
         lexer: of all terminals.
@@ -87,10 +78,7 @@ class KnownStates:
         words: the terminals that are one word each.
         names: what messages call the other terminals than the ignored ones.
 
-    Raises:
-        UnsupportedSchemaError: special tokens or other constraints among the rules.
-        UnsatisfiableError: the rules derive nothing, whatever the terminals are.
-        ResourceLimitError: see `lexing.lexing_root`.
+    Raises what `frames.lexing_root` raises.
     """
 
     def __init__(self, rules: Rules, lexer: Lexer | None = None) -> None:
@@ -113,10 +101,14 @@ class KnownStates:
                 letters[node] = Terminal(ir.literal(number.to_bytes(2, "big")), name)
                 if _is_one_word(node):
                     self.words.add(number)
-        spelled = {name: _spelled(rule, letters) for name, rule in rules.rules.items()}
-        self.states = ControlStates(root_frame(Rules(spelled, rules.start)), self.ignored)
+
+        def spelled(item: Expression) -> Expression:
+            return letters[item.node] if isinstance(item, Terminal) else item
+
+        rules = Rules({name: mapped(rule, spelled) for name, rule in rules.rules.items()}, rules.start)
+        self.states = ControlStates(root_frame(rules), self.ignored)
         self._beginnings = _Least(self._may_begin)
-        self._first_bytes: dict[int, ByteMask] = {}
+        self._first_bytes: Memo[int, ByteMask] = Memo(self._find_first_bytes)
         self._left_by = _Least(self._may_leave)
 
     def left_by(self, state: int, shadow: int) -> int:
@@ -125,13 +117,10 @@ class KnownStates:
 
     def touches(self, state: int, shadow: int) -> bool:
         """Whether a lexeme that may come next in a state can begin with a word of a shadow, as far as bytes tell."""
-        first = self._first_bytes.get(state)
-        if first is None:
-            first = 0
-            for terminal in bits(self._beginnings[state] >> 1):
-                first |= self.lexer.first_bytes[terminal]
-            self._first_bytes[state] = first
-        return bool(self.lexer.touched(shadow) & first)
+        return bool(self.lexer.touched(shadow) & self._first_bytes[state])
+
+    def _find_first_bytes(self, state: int) -> ByteMask:
+        return reduce(or_, (self.lexer.first_bytes[terminal] for terminal in bits(self._beginnings[state] >> 1)), 0)
 
     def is_nullable(self, state: int) -> bool:
         """Whether a state may return before it has read anything."""
@@ -156,11 +145,10 @@ class KnownStates:
         return found
 
     def _may_leave(self, start: Start, known: Callable[[Start], int]) -> int:
-        """The shadows that may be there when a state returns."""
         state, shadow = start
         here = self.states[state]
         found = int(here.is_end) << shadow
-        ends_behind = self.lexer.ends_behind(shadow)
+        ends_behind = self.lexer.ends_behind[shadow]
         for terminal, afters in here.reads.items():
             for end in ends_behind.get(terminal, ()):
                 left = self.lexer.ends[end][1]
@@ -172,29 +160,22 @@ class KnownStates:
         return found
 
 
-class ControlStates:
-    """The states of the network of `start`, by number, made when they are asked for.
+class ControlStates(Memo[int, ControlState]):
+    """The states of the network of `start`, by number.
 
     Ignored terminals may come before each other terminal, and behind all. There is one way alone to read one: where the
     terminal behind it is read, or in `TAIL`.
     """
 
     def __init__(self, start: Frame, ignored: frozenset[int]) -> None:
+        super().__init__(self._state)
         self.ignored = ignored
         self._numbers: dict[tuple[Frame, bool], int] = {}
         self._frames: list[tuple[Frame, bool]] = []  # the state of each is its number and 2
-        self._states = {
-            ROOT: ControlState({}, ((self._number(start), TAIL),), False, ROOT),
-            TAIL: ControlState(dict.fromkeys(ignored, (TAIL,)), (), True, TAIL),
-        }
+        self[ROOT] = ControlState({}, ((self._number(start), TAIL),), False, ROOT)
+        self[TAIL] = ControlState(dict.fromkeys(ignored, (TAIL,)), (), True, TAIL)
 
-    def __getitem__(self, number: int) -> ControlState:
-        state = self._states.get(number)
-        if state is None:
-            state = self._states[number] = self._make(number)
-        return state
-
-    def _make(self, number: int) -> ControlState:
+    def _state(self, number: int) -> ControlState:
         frame, must_read = self._frames[number - 2]
         reads: dict[int, dict[int, None]] = {}
         calls: list[tuple[int, int]] = []
@@ -283,30 +264,14 @@ class _Least(Generic[_Key]):
 
 
 def _terminals(expression: Expression) -> Iterator[Terminal]:
-    agenda = [expression]
-    while agenda:
-        item = agenda.pop()
+    for item in walk(expression):
         if isinstance(item, Terminal):
             yield item
-        elif not isinstance(item, Sequence | Alternatives | Repeated | RuleRef):
+        elif isinstance(item, SpecialToken | Inline):
             raise UnsupportedSchemaError(
                 f'a {type(item).__name__} among the rules is not supported with lexer="longest"',
                 hint='lexer="scannerless"',
             )
-        agenda += reversed(children(item))
-
-
-def _spelled(expression: Expression, letters: Mapping[Node, Expression]) -> Expression:
-    """The same with letters for terminals."""
-    if isinstance(expression, Terminal):
-        return letters[expression.node]
-    if isinstance(expression, Sequence):
-        return sequence(*(_spelled(item, letters) for item in expression.items))
-    if isinstance(expression, Alternatives):
-        return alternatives(*(_spelled(option, letters) for option in expression.options))
-    if isinstance(expression, Repeated):
-        return repeated(_spelled(expression.item, letters), expression.min, expression.max)
-    return expression
 
 
 def _ranks(node: Node) -> Iterator[Label]:

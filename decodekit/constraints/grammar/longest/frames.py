@@ -24,11 +24,15 @@ guess: before a closing bracket every shadow is gone.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 from typing import Final, TypeAlias
 
 from decodekit.constraints.grammar.longest.control import ROOT, KnownStates
-from decodekit.constraints.grammar.longest.lexer import Lexer, Munch, bits
+from decodekit.constraints.grammar.longest.lexer import Lexer, Munch
 from decodekit.constraints.grammar.rules import Rules
+from decodekit.constraints.language.ir import bytes_of as bits
+from decodekit.constraints.memory import Memo
 from decodekit.constraints.network import END, RETURN, Call, Frame, Label, Move, Read
 from decodekit.errors import ResourceLimitError, UnsatisfiableError
 
@@ -48,11 +52,6 @@ def lexing_root(rules: Rules, lexer: Lexer | None = None) -> Frame:
         rules: a grammar whose terminals, the ignored ones among them, label the ends of their words with their rank;
             ranks can be compared, and no two terminals have the same.
         lexer: another lexer for the same ranks than the one that takes the longest of all terminals.
-
-    Raises:
-        UnsatisfiableError: there is no text.
-        UnsupportedSchemaError: special tokens or other constraints among the rules.
-        ResourceLimitError: the terminals are larger than `lexer` says, or the rules larger than `control` says.
     """
     network = Network(rules, lexer)
     outs = network.left_by((ROOT,), 0)
@@ -84,12 +83,12 @@ class Opening:
 
 
 class Network:
-    """What the frames of one grammar share. Compared by identity."""
+    """What the frames of one grammar share: `openings` says how a stack may go on. Compared by identity."""
 
     def __init__(self, rules: Rules, lexer: Lexer | None = None) -> None:
         self.known = KnownStates(rules, lexer)
         self.lexer = self.known.lexer
-        self._openings: dict[tuple[Stack, int], Opening] = {}
+        self.openings: Memo[tuple[Stack, int], Opening] = Memo(self._open)
         self._left_by: dict[tuple[Stack, int], int] = {}
 
     def left_by(self, stack: Stack, shadow: int) -> int:
@@ -97,13 +96,10 @@ class Network:
         if not stack:
             return 1 << shadow
         key = (stack, shadow)
-        found = self._left_by.get(key)
-        if found is None:
-            found = 0
-            for left in bits(self.known.left_by(stack[0], shadow)):
-                found |= self.left_by(stack[1:], left)
-            self._left_by[key] = found
-        return found
+        if key not in self._left_by:
+            lefts = bits(self.known.left_by(stack[0], shadow))
+            self._left_by[key] = reduce(or_, (self.left_by(stack[1:], left) for left in lefts), 0)
+        return self._left_by[key]
 
     def frame(self, stack: Stack, shadow: int, outs: int, opened: int | None = None) -> Frame:
         """A stack where some of the shadows that it may leave are wanted. A shadow that cannot matter is none."""
@@ -121,15 +117,8 @@ class Network:
                 return False
         return True
 
-    def opening(self, stack: Stack, shadow: int) -> Opening:
-        """How a stack may go on."""
-        key = (stack, shadow)
-        known = self._openings.get(key)
-        if known is None:
-            known = self._openings[key] = self._open(stack, shadow)
-        return known
-
-    def _open(self, stack: Stack, shadow: int) -> Opening:
+    def _open(self, place: tuple[Stack, int]) -> Opening:
+        stack, shadow = place
         states, ignored = self.known.states, self.known.ignored
         reads: dict[int, dict[Stack, None]] = {}
         ignoring: dict[Stack, None] = {}
@@ -192,7 +181,7 @@ class Network:
         """
         words: dict[int, int] = {}
         others: list[tuple[int, int]] = []
-        for terminal, ends in self.lexer.ends_behind(shadow).items():
+        for terminal, ends in self.lexer.ends_behind[shadow].items():
             stacks = opening.ignoring if terminal in self.known.ignored else opening.reads.get(terminal, ())
             permitted = 0
             for end in ends:
@@ -200,7 +189,7 @@ class Network:
                 if any(self.left_by(behind, left) & outs for behind in stacks):
                     permitted |= 1 << end
             for start in self.lexer.starts_of[terminal]:
-                found = permitted & self.lexer.ends_from(start, shadow)
+                found = permitted & self.lexer.ends_from[start, shadow]
                 if found and terminal in self.known.words:
                     words[start] = words.get(start, 0) | found
                 elif found:
@@ -226,7 +215,7 @@ class Lexing(Frame):
         """The lexemes and calls from which one of `outs` may be left; the end, if the shadow is one of them."""
         network, opening = self.network, self._opening()
         reads = network.reads(opening, self.shadow, self.outs)
-        moves: list[Move] = [Read(network.lexer.word(start, self.shadow, ends)) for start, ends in reads]
+        moves: list[Move] = [Read(Munch(network.lexer, start, self.shadow, ends)) for start, ends in reads]
         if self.opened is not None:
             return (*moves, RETURN) if opening.is_tail and self.outs >> self.shadow & 1 else tuple(moves)
         for callee, behind in opening.calls:
@@ -254,7 +243,7 @@ class Lexing(Frame):
         return tuple(network.frame(stack, left, self.outs) for stack in possible)
 
     def _opening(self) -> Opening:
-        return self.network.opening(self.stack, self.shadow if self.opened is None else self.opened)
+        return self.network.openings[self.stack, self.shadow if self.opened is None else self.opened]
 
     def title(self) -> str | None:
         """That of the innermost rule that has one."""

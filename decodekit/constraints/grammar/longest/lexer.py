@@ -16,14 +16,23 @@ Source: A. Aho, M. Lam, R. Sethi, J. Ullman, Compilers (2nd edition, 2006), sect
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from functools import reduce
+from operator import or_
+from typing import Any, Final, TypeAlias, TypeVar
 
+from decodekit.constraints.grammar.rules import reached
 from decodekit.constraints.language import ir
 from decodekit.constraints.language.ir import ALL_BYTES
+from decodekit.constraints.language.ir import bytes_of as bits  # the members of any set that a number is
 from decodekit.constraints.language.node import ByteMask, Node, Transitions
+from decodekit.constraints.memory import Memo
 from decodekit.errors import ResourceLimitError
+
+T = TypeVar("T")
+Rows: TypeAlias = tuple[tuple[ByteMask, int], ...]
+"""Disjoint byte sets, each with the state behind it."""
 
 MAX_STATES: Final = 20_000
 """Bound on the states of all terminals read together."""
@@ -47,11 +56,10 @@ class Lexer:
     Attributes:
         ranks: those of the terminals, ascending; a terminal is a place in this list.
         ends: the ways in which lexemes may end: the terminal, and the shadow that follows. Grows.
+        ends_from: the ends of the lexemes behind a start that keep out of a shadow, a set of bits by start and shadow.
+        ends_behind: by shadow and terminal, the ends of its lexemes that keep out of the shadow.
         first_bytes: with which bytes the lexemes of a terminal may begin, by terminal.
         starts_of: the states before a lexeme of a terminal, by terminal: several where automata differ about it.
-
-    Raises:
-        ResourceLimitError: the terminals have more than `MAX_STATES` states together.
     """
 
     def __init__(self, *automata: Node, unbounded: Collection[Any] = ()) -> None:
@@ -66,12 +74,12 @@ class Lexer:
         self._shadow_of, self._shadow_rows = _shadows(rows, [terminal >= 0 for terminal in self._terminal])
         self._sets: list[frozenset[int]] = [frozenset()]
         self._set_numbers: dict[frozenset[int], int] = {frozenset(): _NO_SHADOW}
-        self._set_rows: dict[int, tuple[tuple[ByteMask, int], ...]] = {}
+        self._rows_of: Memo[int, Rows] = Memo(self._find_rows)
         self.ends: list[tuple[int, int]] = []
         self._end_numbers: dict[tuple[int, int], int] = {}
         self._all_ends = self._find_ends()
-        self._ends_from: dict[tuple[int, int], int] = {}
-        self._ends_behind: dict[int, dict[int, tuple[int, ...]]] = {}
+        self.ends_from: Memo[tuple[int, int], int] = Memo(self._search_ends)
+        self.ends_behind: Memo[int, dict[int, tuple[int, ...]]] = Memo(self._find_ends_behind)
         self._num_steps = 0
         self.first_bytes: list[ByteMask] = [0] * len(self.ranks)
         self.starts_of: list[list[int]] = [[] for _ in self.ranks]
@@ -96,61 +104,35 @@ class Lexer:
             for start, ranks in zip(self._starts, tried, strict=True)
         )
 
-    def ends_from(self, start: int, shadow: int) -> int:
-        """The ends of the lexemes behind a start that keep out of a shadow, a set of bits.
-
-        Raises:
-            ResourceLimitError: there are more than `MAX_SHADOWS` shadows, or `MAX_STEPS` steps to them.
-        """
-        known = self._ends_from.get((start, shadow))
-        if known is None:
-            known = self._ends_from[start, shadow] = self._search_ends(start, shadow)
-        return known
-
-    def _search_ends(self, start: int, shadow: int) -> int:
+    def _search_ends(self, root: tuple[int, int]) -> int:
         found = 0
-        seen = {(start, shadow)}
-        agenda = [(start, shadow)]
-        while agenda:
-            state, beside = agenda.pop()
-            if beside == _NO_SHADOW:
+
+        def following(place: tuple[int, int]) -> list[tuple[int, int]]:
+            nonlocal found
+            state, shadow = place
+            if shadow == _NO_SHADOW:
                 found |= self._all_ends[state]
-                continue
-            end = self.end(state, beside)
-            if end is not None:
-                found |= 1 << end
-            for _, target, left in self.step(state, beside):
-                if (target, left) not in seen:
-                    seen.add((target, left))
-                    agenda.append((target, left))
+                return []
             self._num_steps += 1
             if self._num_steps > MAX_STEPS:
                 raise _too_many(f"{MAX_STEPS:,} steps")
+            end = self.end(state, shadow)
+            found |= 0 if end is None else 1 << end
+            return [(target, left) for _, target, left in self.step(state, shadow)]
+
+        reached([root], following)
         return found
 
-    def ends_behind(self, shadow: int) -> dict[int, tuple[int, ...]]:
-        """By terminal, the ends of its lexemes that keep out of a shadow. Raises what `ends_from` raises."""
-        known = self._ends_behind.get(shadow)
-        if known is None:
-            found = 0
-            for start in set(self._starts):
-                found |= self.ends_from(start, shadow)
-            by_terminal: dict[int, list[int]] = {}
-            for end in bits(found):
-                by_terminal.setdefault(self.ends[end][0], []).append(end)
-            known = self._ends_behind[shadow] = {terminal: tuple(ends) for terminal, ends in by_terminal.items()}
-        return known
-
-    def word(self, start: int, shadow: int, ends: int) -> Node:
-        """The lexemes that keep out of a shadow and end in one of some ways, a set of bits. Labels are the ends."""
-        return Munch(self, start, shadow, ends)
+    def _find_ends_behind(self, shadow: int) -> dict[int, tuple[int, ...]]:
+        found = reduce(or_, (self.ends_from[start, shadow] for start in set(self._starts)), 0)
+        by_terminal: dict[int, list[int]] = {}
+        for end in bits(found):
+            by_terminal.setdefault(self.ends[end][0], []).append(end)
+        return {terminal: tuple(ends) for terminal, ends in by_terminal.items()}
 
     def touched(self, shadow: int) -> ByteMask:
         """The bytes with which a word of a shadow may begin."""
-        touched = 0
-        for mask, _ in self._rows_of(shadow):
-            touched |= mask
-        return touched
+        return sum(mask for mask, _ in self._rows_of[shadow])  # rows are disjoint
 
     def end(self, state: int, shadow: int) -> int | None:
         """How a lexeme ends in a state, if it does; `shadow` is what is left of the shadows of earlier ones."""
@@ -159,9 +141,8 @@ class Lexer:
             return None
         behind = frozenset[int]() if terminal in self._unbounded else self._shadow_behind(state)
         end = (terminal, self._set(self._sets[shadow] | behind))
-        number = self._end_numbers.get(end)
-        if number is None:
-            number = self._end_numbers[end] = len(self.ends)
+        number = self._end_numbers.setdefault(end, len(self.ends))
+        if number == len(self.ends):
             self.ends.append(end)
         return number
 
@@ -170,10 +151,9 @@ class Lexer:
 
         The sets are disjoint, and their targets differ.
         """
-        shaded = self._rows_of(shadow)
         for mask, target in self.rows[state]:
             rest = mask
-            for other, left in shaded:
+            for other, left in self._rows_of[shadow]:
                 common = mask & other
                 rest &= ~other
                 if common and left != _COMPLETE:
@@ -187,13 +167,9 @@ class Lexer:
 
     def _find_ends(self) -> list[int]:
         """By state, the ways in which lexemes may end from there."""
-        ends = [0] * len(self.rows)
-        before: list[list[int]] = [[] for _ in self.rows]
-        for state, row in enumerate(self.rows):
-            for _, target in row:
-                before[target].append(state)
-            end = self.end(state, _NO_SHADOW)
-            ends[state] = 0 if end is None else 1 << end
+        before = _before(self.rows)
+        own = (self.end(state, _NO_SHADOW) for state in range(len(self.rows)))
+        ends = [0 if end is None else 1 << end for end in own]
         agenda = list(range(len(self.rows)))
         while agenda:
             state = agenda.pop()
@@ -205,71 +181,47 @@ class Lexer:
 
     def _agree(self, terminal: int, first: int, second: int) -> bool:
         """Whether a terminal has the same lexemes behind two states, with the same shadows."""
-        seen = {(first, second)}
-        agenda = [(first, second)]
-        while agenda:
-            pair = agenda.pop()
-            one, other = (self._rows_to(terminal, state) for state in pair)
-            if self._end_of(terminal, pair[0]) != self._end_of(terminal, pair[1]):
-                return False
-            if sum(mask for mask, _ in one) != sum(mask for mask, _ in other):  # rows are disjoint
-                return False
-            for mask, target in one:
-                for common, twin in other:
-                    if mask & common and (target, twin) not in seen:
-                        seen.add((target, twin))
-                        agenda.append((target, twin))
-        return True
-
-    def _rows_to(self, terminal: int, state: int) -> list[tuple[ByteMask, int]]:
-        """The rows of a state from which a lexeme of a terminal can be completed."""
         ends = sum(1 << number for number, end in enumerate(self.ends) if end[0] == terminal)
-        return [(mask, target) for mask, target in self.rows[state] if self._all_ends[target] & ends]
+        differ = False
 
-    def _end_of(self, terminal: int, state: int) -> int | None:
-        return self.end(state, _NO_SHADOW) if self._terminal[state] == terminal else None
+        def following(pair: tuple[int, int]) -> list[tuple[int, int]]:
+            """The pairs behind one, by the rows from which a lexeme of the terminal can be completed."""
+            nonlocal differ
+            one, other = ([row for row in self.rows[state] if self._all_ends[row[1]] & ends] for state in pair)
+            here = {self.end(state, _NO_SHADOW) if self._terminal[state] == terminal else None for state in pair}
+            differ |= len(here) > 1 or sum(mask for mask, _ in one) != sum(mask for mask, _ in other)  # disjoint
+            return [] if differ else [(to, twin) for mask, to in one for common, twin in other if mask & common]
+
+        reached([(first, second)], following)
+        return not differ
 
     def _shadow_behind(self, state: int) -> frozenset[int]:
         shadow = self._shadow_of[state]
         return frozenset((shadow,)) if shadow else frozenset()
 
     def _set(self, shadows: frozenset[int]) -> int:
-        number = self._set_numbers.get(shadows)
-        if number is None:
-            number = self._set_numbers[shadows] = len(self._sets)
+        number = self._set_numbers.setdefault(shadows, len(self._sets))
+        if number == len(self._sets):
             self._sets.append(shadows)
             if number > MAX_SHADOWS:
                 raise _too_many(f"{MAX_SHADOWS:,} ways in which earlier lexemes might have been longer")
         return number
 
-    def _rows_of(self, shadow: int) -> tuple[tuple[ByteMask, int], ...]:
+    def _find_rows(self, shadow: int) -> Rows:
         """What is left of a set of shadows after a byte; after other bytes nothing is."""
-        known = self._set_rows.get(shadow)
-        if known is None:
-            pieces: list[tuple[ByteMask, frozenset[int]]] = [(ALL_BYTES, frozenset())]
-            for one in self._sets[shadow]:
-                split: list[tuple[ByteMask, frozenset[int]]] = []
-                for mask, left in pieces:
-                    rest = mask
-                    for other, target in self._shadow_rows[one]:
-                        if mask & other:
-                            split.append((mask & other, left | {target}))
-                            rest &= ~other
-                    if rest:
-                        split.append((rest, left))
-                pieces = split
-            rows: dict[int, ByteMask] = {}
-            for mask, left in pieces:
-                if left:
-                    target = _COMPLETE if _COMPLETE in left else self._set(left)
-                    rows[target] = rows.get(target, 0) | mask
-            known = self._set_rows[shadow] = tuple((mask, target) for target, mask in rows.items())
-        return known
+        rows: dict[int, ByteMask] = {}
+        for mask, left in _side_by_side(self._shadow_rows[one] for one in self._sets[shadow]):
+            target = _COMPLETE if _COMPLETE in left else self._set(frozenset(left))
+            rows[target] = rows.get(target, 0) | mask
+        return tuple((mask, target) for target, mask in rows.items())
 
 
 @dataclass(frozen=True, slots=True)
 class Munch(Node):
-    """What may be left of a lexeme. A word ends with the number of its end in `Lexer.ends` as its label."""
+    """What may be left of a lexeme that keeps out of a shadow and ends in one of some ways, a set of bits.
+
+    A word ends with the number of its end in `Lexer.ends` as its label.
+    """
 
     lexer: Lexer
     state: int
@@ -318,20 +270,8 @@ class FirstMatch(Node):
 
     def transitions(self) -> Transitions:
         """As in `Node`."""
-        rows: list[tuple[ByteMask, tuple[Node, ...]]] = [(ALL_BYTES, ())]
-        for part in self.parts:
-            split: list[tuple[ByteMask, tuple[Node, ...]]] = []
-            moves = part.transitions()
-            for mask, left in rows:
-                rest = mask
-                for other, target in moves:
-                    if mask & other:
-                        split.append((mask & other, (*left, target)))
-                        rest &= ~other
-                if rest:
-                    split.append((rest, left))
-            rows = split
-        return ir.merge([(mask, first_match(left)) for mask, left in rows if left])
+        rows = _side_by_side(part.transitions() for part in self.parts)
+        return ir.merge([(mask, first_match(left)) for mask, left in rows])
 
 
 def first_match(parts: Sequence[Node]) -> Node:
@@ -340,16 +280,41 @@ def first_match(parts: Sequence[Node]) -> Node:
     return FirstMatch(tuple(parts[:end]))
 
 
-def _explore(
-    roots: Sequence[Node],
-) -> tuple[list[tuple[tuple[ByteMask, int], ...]], list[tuple[Hashable, ...]], list[int]]:
+def _side_by_side(tables: Iterable[Iterable[tuple[ByteMask, T]]]) -> list[tuple[ByteMask, tuple[T, ...]]]:
+    """Disjoint byte sets, each with its targets in all tables that have one, in their order."""
+    pieces: list[tuple[ByteMask, tuple[T, ...]]] = [(ALL_BYTES, ())]
+    for table in tables:
+        rows = list(table)
+        split: list[tuple[ByteMask, tuple[T, ...]]] = []
+        for mask, targets in pieces:
+            rest = mask
+            for other, target in rows:
+                if mask & other:
+                    split.append((mask & other, (*targets, target)))
+                    rest &= ~other
+            if rest:
+                split.append((rest, targets))
+        pieces = split
+    return [(mask, targets) for mask, targets in pieces if targets]
+
+
+def _before(rows: Sequence[Rows]) -> list[list[int]]:
+    """By state, the states that lead to it."""
+    before: list[list[int]] = [[] for _ in rows]
+    for state, row in enumerate(rows):
+        for _, target in row:
+            before[target].append(state)
+    return before
+
+
+def _explore(roots: Sequence[Node]) -> tuple[list[Rows], list[tuple[Hashable, ...]], list[int]]:
     """All derivatives as numbered states, with their rows and labels; without those that lead to no word.
 
     And the numbers of the roots.
     """
-    nodes = list(dict.fromkeys(roots))
-    numbers: dict[Node, int] = {node: number for number, node in enumerate(nodes)}
-    rows: list[list[tuple[ByteMask, int]]] = []
+    numbers = {node: number for number, node in enumerate(dict.fromkeys(roots))}
+    nodes = list(numbers)
+    rows: list[Rows] = []
     for node in nodes:  # grows while it is read
         row: list[tuple[ByteMask, int]] = []
         for mask, target in node.transitions():
@@ -357,28 +322,16 @@ def _explore(
                 numbers[target] = len(nodes)
                 nodes.append(target)
             row.append((mask, numbers[target]))
-        rows.append(row)
+        rows.append(tuple(row))
         if len(nodes) > MAX_STATES:
             raise _too_many(f"{MAX_STATES:,} states of all terminals together")
     labels = [node.labels for node in nodes]
-    before: list[list[int]] = [[] for _ in nodes]
-    for state, row in enumerate(rows):
-        for _, successor in row:
-            before[successor].append(state)
-    agenda = [state for state, some in enumerate(labels) if some]
-    is_alive = [bool(some) for some in labels]
-    while agenda:
-        for earlier in before[agenda.pop()]:
-            if not is_alive[earlier]:
-                is_alive[earlier] = True
-                agenda.append(earlier)
-    alive = [tuple((mask, target) for mask, target in row if is_alive[target]) for row in rows]
-    return alive, labels, [numbers[root] for root in roots]
+    alive = reached((state for state, some in enumerate(labels) if some), _before(rows).__getitem__)
+    rows = [tuple((mask, target) for mask, target in row if target in alive) for row in rows]
+    return rows, labels, [numbers[root] for root in roots]
 
 
-def _shadows(
-    rows: list[tuple[tuple[ByteMask, int], ...]], is_end: list[bool]
-) -> tuple[list[int], list[tuple[tuple[ByteMask, int], ...]]]:
+def _shadows(rows: list[Rows], is_end: list[bool]) -> tuple[list[int], list[Rows]]:
     """The shadow of each state, and the rows of each shadow; equal shadows are one, 0 the shadow without words.
 
     Only the shortest words of a shadow matter, so a word leads to `_COMPLETE`. States are told apart by partition
@@ -427,16 +380,11 @@ def _shadows(
     if order and signature(next(iter(members[order[0]]))):
         order.insert(0, -2)  # there is none
     place = {number: i for i, number in enumerate(order)}
-    shadow_rows: list[tuple[tuple[ByteMask, int], ...]] = [()]
+    shadow_rows: list[Rows] = [()]
     for number in order[1:]:
         left = signature(next(iter(members[number])))
         shadow_rows.append(tuple((mask, t if t == _COMPLETE else place[t]) for t, mask in left))
     return [place[number] for number in shadow_of], shadow_rows
-
-
-def bits(number: int) -> list[int]:
-    """The members of a set that is given by the bits of a number."""
-    return ir.bytes_of(number)
 
 
 def _too_many(what: str) -> ResourceLimitError:

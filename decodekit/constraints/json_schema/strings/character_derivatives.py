@@ -46,7 +46,7 @@ def trust(node: Node) -> Node:
 
 
 def _is_spelled(node: Node) -> bool:
-    while isinstance(node, ir.Concat) and not isinstance(node.head, ir.Bytes):
+    while isinstance(node, ir.Product) and not isinstance(node.head, ir.Bytes):
         if not is_spelled(node.head):
             return False
         node = node.tail
@@ -72,7 +72,7 @@ def _is_spelled(node: Node) -> bool:
 
 def _begins_with_byte(node: Node) -> bool:
     return isinstance(node, ir.Bytes | ir.Literal) or (
-        isinstance(node, ir.Concat) and isinstance(node.head, ir.Bytes | ir.Literal)
+        isinstance(node, ir.Product) and isinstance(node.head, ir.Bytes | ir.Literal)
     )
 
 
@@ -137,7 +137,7 @@ def _ways(node: Node) -> Iterable[_Way]:
         rest = ir.repeat(node.body, max(node.min - 1, 0), None if node.max is None else node.max - 1)
         return [(low, high, ir.concat(target, rest)) for low, high, target in row(node.body)]
     ways: list[_Way] = []
-    while isinstance(node, ir.Concat) and not _begins_with_byte(node) and is_spelled(node.head):
+    while isinstance(node, ir.Product) and not _begins_with_byte(node) and is_spelled(node.head):
         tail = node.tail
         ways += [(low, high, ir.concat(target, tail)) for low, high, target in row(node.head)]
         if not node.head.is_nullable:

@@ -115,7 +115,7 @@ def _state(conditions: list[tuple[Node, bool]]) -> _State | None:
 
 def _is_universal(node: Node) -> bool:
     """Whether a node admits every text, as far as that is plain to see."""
-    while isinstance(node, ir.Concat) and node.head.is_nullable:
+    while isinstance(node, ir.Product) and node.head.is_nullable:
         node = node.tail
     return node is text.BODY or (isinstance(node, ir.Choice) and text.BODY in node.options)
 
@@ -333,7 +333,7 @@ def _num_ways(node: Node) -> int:
     """The alternatives of a node, where X{2,5} is four."""
     ways = 0
     for option in node.options if isinstance(node, ir.Choice) else (node,):
-        part = option.head if isinstance(option, ir.Concat) else option
+        part = option.head if isinstance(option, ir.Product) else option
         ways += part.max - part.min + 1 if isinstance(part, ir.Repeat) and part.max is not None else 1
     return ways
 

@@ -16,7 +16,8 @@ from typing import Final, Literal, TypeAlias
 
 from decodekit.constraints.json_schema.strings import text
 from decodekit.constraints.language import ir
-from decodekit.constraints.language.node import Block, ByteMask, Node, Transitions
+from decodekit.constraints.language.blocks import Block
+from decodekit.constraints.language.node import ByteMask, Node, Transitions
 from decodekit.constraints.language.registry import Narrowed, register
 
 Escapes: TypeAlias = Literal["any", "needed"]
@@ -94,7 +95,7 @@ class Sparing(Narrowed):
             return self.node.is_empty
         return all(target.is_empty for _, target in self.transitions())
 
-    def block(self) -> Block | None:
+    def block(self) -> Block[Node] | None:
         """As in `Node`: the edges of a list that are left open begin an escape, and its words need none."""
         block = None if self.begun else self.node.block()
         return None if block is None else block.closed()

@@ -248,7 +248,7 @@ class WordTable:
         node = _Words(self, 0, len(self.words), 0, selection)
         return node if node.has_any(0, len(self.words)) else ir.EMPTY
 
-    def block(self) -> Block | None:
+    def block(self) -> Block[Node] | None:
         """The states of all words at once; None if there are too many, or some need an escape or a surrogate pair."""
         if self.end is None or self.spelling is not spell or not self.is_basic:
             return None
@@ -347,7 +347,7 @@ class _Words(Node):
             self._transitions = self._derive_escape() if self.begun else self._derive()
         return self._transitions
 
-    def block(self) -> Block | None:
+    def block(self) -> Block[Node] | None:
         """As in `Node`."""
         return self.table.block() if self.is_list else None
 
