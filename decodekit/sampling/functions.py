@@ -125,7 +125,6 @@ def apply_presence_penalty(logits: Tensor, history: History, penalty: float, pla
     """
     if penalty == 0.0:
         return logits
-    places = history.output_mask() if places is None else places
     return logits - penalty * (_count(history, places, logits.shape[-1]) > 0)
 
 
@@ -140,16 +139,15 @@ def apply_frequency_penalty(logits: Tensor, history: History, penalty: float, pl
     """
     if penalty == 0.0:
         return logits
-    places = history.output_mask() if places is None else places
     return logits - penalty * _count(history, places, logits.shape[-1])
 
 
-def _count(history: History, places: Tensor, vocab_size: int) -> Tensor:
-    """[N, V] float32: how often each token occurs at the given places [N, S] of the history.
+def _count(history: History, places: Tensor | None, vocab_size: int) -> Tensor:
+    """[N, V] float32: how often each token occurs at places [N, S] of the history; None: in the output.
 
     Ids outside the row of logits (a prompt token that the model embeds but cannot emit) are not counted.
     """
-    ids = history.token_ids
+    ids, places = history.token_ids, history.output_mask() if places is None else places
     weights = (places & (ids >= 0) & (ids < vocab_size)).to(torch.float32)
     counts = torch.zeros((ids.shape[0], vocab_size), dtype=torch.float32, device=ids.device)
     return counts.scatter_add_(1, ids.clamp(0, vocab_size - 1), weights)
@@ -166,13 +164,16 @@ def apply_logit_bias(logits: Tensor, token_ids: Sequence[int], biases: Sequence[
     Raises:
         OptionError: a token id lies outside the row of logits.
     """
-    if token_ids and max(token_ids) >= logits.shape[-1]:
-        raise OptionError(
-            f"token id {max(token_ids)} is outside the {logits.shape[-1]} logits", at="logit_bias", hint="a smaller id"
-        )
+    check_within(token_ids, logits.shape[-1], "logit_bias")
     ids = torch.tensor(token_ids, dtype=torch.int64, device=logits.device)
     values = torch.tensor(biases, dtype=logits.dtype, device=logits.device)
     return logits.index_add(-1, ids, values.expand(*logits.shape[:-1], -1))
+
+
+def check_within(ids: Sequence[int], vocab_size: int, name: str) -> None:
+    """Raise an `OptionError` if a token id of the option `name` has no logit."""
+    if ids and max(ids) >= vocab_size:
+        raise OptionError(f"token id {max(ids)} is outside the {vocab_size} logits", at=name, hint="a smaller id")
 
 
 def apply_bitmask(logits: Tensor, bitmask: Tensor) -> Tensor:

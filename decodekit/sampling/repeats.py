@@ -12,7 +12,7 @@ from torch import Tensor
 from decodekit.sampling.base import LogitsProcessor, Stage
 from decodekit.sampling.checks import is_count, is_number, require, token_sequence
 from decodekit.sampling.history import PADDING, History
-from decodekit.sampling.processors import with_history
+from decodekit.sampling.processors import check_window, with_history
 
 _LARGEST = 1e30
 """A penalty beyond which nothing changes: it removes all the mass, and the logit stays finite."""
@@ -51,10 +51,11 @@ def apply_dry(
         return logits
     ids = history.last(width).flip(-1)  # [N, width], the latest first; -1 before the start
     is_token = ids != PADDING
+    longest = allowed_length  # a repeat beyond which the penalty does not grow
+    if base >= 1.000001:
+        longest += max(0, math.ceil(math.log(_LARGEST / multiplier) / math.log(base)))
     # [N, width]: how many tokens before the place (which is the one `distance` from the end) repeat the end.
-    lengths = _repeat_lengths(
-        ids, is_token, _reach(ids, is_token, breakers), _longest(multiplier, base, allowed_length)
-    )
+    lengths = _repeat_lengths(ids, is_token, _reach(ids, is_token, breakers), longest)
     # [N, width - 1]: the token after each place that the end repeats, and the length of the repeat.
     tokens, repeats = ids[:, :-1], lengths[:, 1:]
     is_penalized = (repeats >= max(allowed_length, 1)) & (tokens >= 0) & (tokens < vocab_size)
@@ -66,13 +67,6 @@ def apply_dry(
         largest[:, single] = -1
     penalty = (multiplier * torch.pow(base, largest.clamp(min=0).to(torch.float64))).clamp(max=_LARGEST)
     return torch.where(largest >= 0, logits - penalty.to(torch.float32), logits)
-
-
-def _longest(multiplier: float, base: float, allowed_length: int) -> int:
-    """The length of a repeat beyond which the penalty does not grow."""
-    if base < 1.000001:
-        return allowed_length
-    return allowed_length + max(0, math.ceil(math.log(_LARGEST / multiplier) / math.log(base)))
 
 
 def _reach(ids: Tensor, is_token: Tensor, breakers: Sequence[Sequence[int]]) -> Tensor:
@@ -158,9 +152,7 @@ class DRY(LogitsProcessor):
         require("dry_multiplier", self.multiplier, valid, "a finite number of at least 0")
         require("dry_base", self.base, is_number(self.base) and self.base >= 1, "a finite number of at least 1")
         require("dry_allowed_length", self.allowed_length, is_count(self.allowed_length), "an integer of at least 1")
-        require(
-            "dry_window", self.window, self.window is None or is_count(self.window), "None or an integer of at least 1"
-        )
+        check_window("dry_window", self.window)
         is_many = isinstance(self.breakers, Iterable) and not isinstance(self.breakers, str | bytes)
         require("dry_breakers", self.breakers, is_many, "sequences of token ids")
         object.__setattr__(self, "breakers", tuple(token_sequence("dry_breakers", each) for each in self.breakers))
@@ -172,9 +164,8 @@ class DRY(LogitsProcessor):
 
     def __call__(self, logits: Tensor, history: History | None) -> Tensor:
         """Tokens that would extend a repeat, less likely."""
-        history = with_history(self, history)
         settings = self.multiplier, self.base, self.allowed_length, self.breakers, self.window
-        return apply_dry(logits, history, *settings)
+        return apply_dry(logits, with_history(self, history), *settings)
 
 
 @dataclass(frozen=True, repr=False)

@@ -31,10 +31,13 @@ def entropy(logits: Tensor) -> Tensor:
 
 def _entropy(logits: Tensor) -> Tensor:
     """H before it is rounded."""
-    log_law = precise(logits).log_softmax(dim=-1)
-    terms = torch.where(log_law > -math.inf, log_law.exp() * log_law, 0.0)
-    total = -terms.sum(dim=-1, keepdim=True)
-    return torch.where(log_law.isnan().any(dim=-1, keepdim=True), math.nan, total)
+    log_p = precise(logits).log_softmax(dim=-1)
+    total = -_p_log_p(log_p).sum(dim=-1, keepdim=True)
+    return torch.where(log_p.isnan().any(dim=-1, keepdim=True), math.nan, total)
+
+
+def _p_log_p(log_p: Tensor) -> Tensor:
+    return torch.where(log_p > -math.inf, log_p.exp() * log_p, 0.0)
 
 
 def apply_typical(logits: Tensor, mass: float) -> Tensor:
@@ -129,12 +132,14 @@ def apply_top_h(logits: Tensor, h: float, num_candidates: int = 100) -> Tensor:
         num_candidates: at least 1.
     """
     values = torch.topk(logits, min(num_candidates, logits.shape[-1]), dim=-1, sorted=True).values
-    log_law = precise(values).log_softmax(dim=-1)
-    terms = -torch.where(log_law > -math.inf, log_law.exp() * log_law, 0.0)
-    sums = terms.cumsum(dim=-1)
+    sums = -_p_log_p(precise(values).log_softmax(dim=-1)).cumsum(dim=-1)
     is_kept = sums <= stretched(h) * sums[..., -1:]
     limit = values.gather(-1, is_kept.sum(dim=-1, keepdim=True).sub(1).clamp(min=0))
     return logits.masked_fill(logits < limit, -math.inf)
+
+
+def _check_cutoff(name: str, value: float) -> None:
+    require(name, value, is_number(value) and 0 < value < 1, "a number above 0 and below 1")
 
 
 @dataclass(frozen=True, repr=False)
@@ -149,16 +154,11 @@ class Typical(LogitsProcessor):
     stage = Stage.TRUNCATION
 
     def __post_init__(self) -> None:
-        valid = is_number(self.mass) and 0 < self.mass <= 1
-        require("typical_p", self.mass, valid, "a number above 0 and at most 1")
+        require("typical_p", self.mass, is_number(self.mass) and 0 < self.mass <= 1, "a number above 0 and at most 1")
 
     def __call__(self, logits: Tensor, history: History | None = None) -> Tensor:
         """The locally typical tokens."""
         return apply_typical(logits, self.mass)
-
-
-def _check_share(name: str, value: float) -> None:
-    require(name, value, is_number(value) and 0 < value < 1, "a number above 0 and below 1")
 
 
 @dataclass(frozen=True, repr=False)
@@ -173,7 +173,7 @@ class Epsilon(LogitsProcessor):
     stage = Stage.TRUNCATION
 
     def __post_init__(self) -> None:
-        _check_share("epsilon_cutoff", self.epsilon)
+        _check_cutoff("epsilon_cutoff", self.epsilon)
 
     def __call__(self, logits: Tensor, history: History | None = None) -> Tensor:
         """The tokens with p >= epsilon."""
@@ -192,7 +192,7 @@ class Eta(LogitsProcessor):
     stage = Stage.TRUNCATION
 
     def __post_init__(self) -> None:
-        _check_share("eta_cutoff", self.epsilon)
+        _check_cutoff("eta_cutoff", self.epsilon)
 
     def __call__(self, logits: Tensor, history: History | None = None) -> Tensor:
         """The tokens with p >= min(epsilon, sqrt(epsilon) e^-H)."""

@@ -115,11 +115,10 @@ class Watermark(LogitsProcessor):
     def __post_init__(self) -> None:
         require("delta", self.delta, is_number(self.delta), "a finite number")
         require("ratio", self.ratio, is_number(self.ratio) and 0 < self.ratio < 1, "a number above 0 and below 1")
-        valid = is_count(self.key, 0) and self.key < 1 << 63
-        require("key", self.key, valid, "an integer from 0 to 2**63 - 1")
+        require("key", self.key, is_count(self.key, 0) and self.key < 1 << 63, "an integer from 0 to 2**63 - 1")
         require("context_width", self.context_width, is_count(self.context_width), "an integer of at least 1")
 
     def __call__(self, logits: Tensor, history: History | None) -> Tensor:
         """Green tokens, likelier."""
-        history = with_history(self, history)
-        return apply_watermark(logits, history, self.ratio, self.delta, self.key, self.context_width)
+        settings = self.ratio, self.delta, self.key, self.context_width
+        return apply_watermark(logits, with_history(self, history), *settings)
