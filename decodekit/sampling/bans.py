@@ -1,4 +1,4 @@
-"""Biases of sequences, banned words, allowed tokens, and a least number of tokens."""
+"""Biases of sequences, banned words, allowed tokens, and a least number of tokens. Logits are float32 [N, V]."""
 
 from __future__ import annotations
 
@@ -25,8 +25,6 @@ def apply_sequence_bias(
     """z + bias for the last token of each sequence where the prefix ends with the tokens before it (transformers).
 
     Args:
-        logits: float32 [N, V].
-        history: the tokens before each row.
         sequences: distinct non-empty sequences of token ids. Of several that end in the same token all count.
         biases: what is added, one for each sequence; -inf bans the token.
 
@@ -53,10 +51,6 @@ def apply_sequence_bias(
 def apply_allowed_tokens(logits: Tensor, allowed: Sequence[int]) -> Tensor:
     """Remove every token that is not among ``allowed`` (vLLM's ``allowed_token_ids``).
 
-    Args:
-        logits: float32 [N, V].
-        allowed: token ids below V.
-
     Raises:
         OptionError: an id lies outside the row of logits.
     """
@@ -70,12 +64,6 @@ def apply_min_tokens(logits: Tensor, history: History, min_tokens: int, end_ids:
     """Remove ``end_ids`` while the output has fewer than ``min_tokens`` tokens.
 
     (transformers ``min_new_tokens``, vLLM ``min_tokens``; transformers' older ``min_length`` counts the prompt too.)
-
-    Args:
-        logits: float32 [N, V].
-        history: the tokens before each row.
-        min_tokens: of the output, the prompt not counted.
-        end_ids: token ids below V.
 
     Raises:
         OptionError: an id lies outside the row of logits.

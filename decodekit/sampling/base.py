@@ -76,18 +76,11 @@ class LogitsProcessor(ABC):
 
         A text that has to end in time (``on_length="close"``) is never made to depend on such tokens. Nothing where
         `can_forbid` is false, else any token, unless a processor knows better.
-
-        Args:
-            vocab_size: how many token ids there are.
         """
         return None if self.can_forbid else ()
 
     def for_vocabulary(self, vocab_size: int, end_ids: Collection[int]) -> LogitsProcessor:
         """The processor for a vocabulary: itself, unless its settings leave something to the vocabulary.
-
-        Args:
-            vocab_size: how many token ids there are.
-            end_ids: the tokens that end a text.
 
         Raises:
             OptionError: the settings name a token that the vocabulary does not have.
@@ -256,16 +249,7 @@ class Pipeline:
 
     @classmethod
     def ordered(cls, processors: Iterable[LogitsProcessor], order: str = "decodekit") -> Pipeline:
-        """The processors in the order, and with the meaning, that they have in a library; see `ordered`.
-
-        Args:
-            processors: in any order.
-            order: "decodekit", "hf", "vllm", "llamacpp" or "mlx".
-
-        Raises:
-            UnknownNameError: no such order.
-            OptionError: the library has no such processor.
-        """
+        """The processors in the order, and with the meaning, that they have in a library; see `ordered`."""
         return cls(ordered(processors, order))
 
     @property
@@ -362,13 +346,9 @@ class Pipeline:
 
 @dataclass(frozen=True)
 class _Narrowed:
-    """Where the rows of a pipeline become candidates.
+    """Where the rows of a pipeline become candidates: at a truncation, or for wide rows at the temperature before it.
 
-    Args:
-        start: the index of the processor: the truncation, or the temperature before it.
-        truncation: finds the survivors.
-        temperature: the one before it; None if the truncation works on rows of any width.
-        rest: what follows, on candidates.
+    The rest of the processors follow on candidates. No temperature: the truncation works on rows of any width.
     """
 
     start: int

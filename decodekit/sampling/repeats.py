@@ -1,4 +1,4 @@
-"""Against repeats of more than one token: DRY and the ban of repeated n-grams."""
+"""Against repeats of more than one token: DRY and the ban of repeated n-grams. Logits are float32 [N, V]."""
 
 from __future__ import annotations
 
@@ -37,12 +37,9 @@ def apply_dry(
     Exponents stop where base^n leaves float32, as in llama.cpp; text-generation-webui stops at n = 50.
 
     Args:
-        logits: float32 [N, V].
-        history: the tokens before each row.
         multiplier: of the penalty; 0 is none.
         base: at least 1.
         allowed_length: the length of a repeat that is penalized by ``multiplier``; a shorter one is free.
-        breakers: sequences of token ids.
         window: how many of the last tokens are looked at; None looks at all.
     """
     num_rows, vocab_size = logits.shape
@@ -106,10 +103,7 @@ def _repeat_lengths(ids: Tensor, is_token: Tensor, reach: Tensor, longest: int) 
 def apply_no_repeat_ngram(logits: Tensor, history: History, size: int) -> Tensor:
     """Remove the tokens that would complete an n-gram that prompt or output have already (fairseq; transformers).
 
-    Args:
-        logits: float32 [N, V].
-        history: the tokens before each row.
-        size: n, at least 1; 1 removes every token that was used.
+    The size n is at least 1; 1 removes every token that was used.
     """
     ids, vocab_size = history.token_ids, logits.shape[-1]
     if ids.shape[1] < size:

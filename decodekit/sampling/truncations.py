@@ -4,7 +4,7 @@ Each keeps the likeliest token, or the most typical one, whatever its setting. T
 removed together, so that none of these depends on the order of a sort; what is at a limit but for rounding is kept
 (see `margins`).
 
-Notation: p = softmax(z), H = -sum(p ln p) in nats.
+Notation: the logits z are float32 [N, V], p = softmax(z), H = -sum(p ln p) in nats.
 """
 
 from __future__ import annotations
@@ -44,11 +44,7 @@ def apply_typical(logits: Tensor, mass: float) -> Tensor:
     """Keep the tokens whose surprise is nearest to the entropy (locally typical sampling, Meister et al. 2022).
 
     Ordered by abs(-ln p - H): the shortest prefix with mass >= ``mass``, and what deviates as little as its last token,
-    as in transformers. llama.cpp wants a mass *above* the setting and breaks ties by its sort.
-
-    Args:
-        logits: float32 [N, V].
-        mass: above 0, at most 1; 1 keeps every token.
+    as in transformers. llama.cpp wants a mass *above* the setting and breaks ties by its sort. 0 < mass <= 1.
     """
     if mass == 1.0:
         return logits
@@ -64,32 +60,17 @@ def apply_typical(logits: Tensor, mass: float) -> Tensor:
 
 
 def apply_epsilon(logits: Tensor, epsilon: float) -> Tensor:
-    """Keep p >= epsilon, and the likeliest token (epsilon sampling, Hewitt et al. 2022).
-
-    Args:
-        logits: float32 [N, V].
-        epsilon: above 0, below 1.
-    """
+    """Keep p >= epsilon, 0 < epsilon < 1, and the likeliest token (epsilon sampling, Hewitt et al. 2022)."""
     return _at_least(logits, math.log(epsilon))
 
 
 def apply_eta(logits: Tensor, epsilon: float) -> Tensor:
-    """Keep p >= min(epsilon, sqrt(epsilon) e^-H), and the likeliest token (eta sampling, Hewitt et al. 2022).
-
-    Args:
-        logits: float32 [N, V].
-        epsilon: above 0, below 1.
-    """
+    """Keep p >= min(epsilon, sqrt(epsilon) e^-H), 0 < epsilon < 1, and the likeliest token (Hewitt et al. 2022)."""
     return _at_least(logits, (0.5 * math.log(epsilon) - _entropy(logits)).clamp(max=math.log(epsilon)))
 
 
 def apply_top_a(logits: Tensor, a: float) -> Tensor:
-    """Keep p >= a max(p)^2, and the likeliest token (top-a; RWKV-LM, KoboldAI).
-
-    Args:
-        logits: float32 [N, V].
-        a: from 0 to 1; 0 keeps every token.
-    """
+    """Keep p >= a max(p)^2, 0 <= a <= 1, and the likeliest token (top-a; RWKV-LM, KoboldAI)."""
     if a == 0.0:
         return logits
     return _at_least(logits, math.log(a) - 2 * log_total(logits))  # ln max p = -ln sum e^(z - max z)
@@ -102,15 +83,11 @@ def _at_least(logits: Tensor, floor: Tensor | float) -> Tensor:
 
 
 def apply_top_n_sigma(logits: Tensor, n: float) -> Tensor:
-    """Keep z >= max z - n std(z), over the finite z (Tang et al. 2024).
+    """Keep z >= max z - n std(z), n > 0, over the finite z (Tang et al. 2024).
 
     The standard deviation is that of the population, as in llama.cpp; the authors' code divides by the number less one.
     A temperature before or after changes nothing of what is kept. Of two tokens the second is exactly two deviations
     below the first, whatever the logits, so that n = 2 keeps both.
-
-    Args:
-        logits: float32 [N, V].
-        n: above 0.
     """
     is_left = logits > -math.inf
     count = is_left.sum(dim=-1, keepdim=True).clamp(min=1)
@@ -121,15 +98,10 @@ def apply_top_n_sigma(logits: Tensor, n: float) -> Tensor:
 
 
 def apply_top_h(logits: Tensor, h: float, num_candidates: int = 100) -> Tensor:
-    """Keep the likeliest tokens whose terms of the entropy sum up to at most h H (Potraghloo et al. 2025).
+    """Keep the likeliest tokens whose terms of the entropy sum up to at most h H, 0 <= h <= 1 (Potraghloo et al. 2025).
 
     Of the distribution of the ``num_candidates`` likeliest tokens: the longest prefix of the sorted distribution with
     -sum(p ln p) <= h H, at least one token; as in transformers, which takes 100 candidates.
-
-    Args:
-        logits: float32 [N, V].
-        h: from 0 to 1.
-        num_candidates: at least 1.
     """
     values = torch.topk(logits, min(num_candidates, logits.shape[-1]), dim=-1, sorted=True).values
     sums = -_p_log_p(precise(values).log_softmax(dim=-1)).cumsum(dim=-1)

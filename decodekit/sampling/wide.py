@@ -1,6 +1,7 @@
 """Truncation and selection on wide rows on the host, without sorting them and without noise for each of their tokens.
 
-What is found is what the functions of whole rows give: the same tokens, from the same arithmetic, row by row.
+What is found is what the functions of whole rows give: the same tokens, from the same arithmetic, row by row. Logits
+are float32 [N, V], and are divided by a temperature T before a truncation.
 """
 
 from __future__ import annotations
@@ -61,13 +62,7 @@ def block_peaks(logits: Tensor) -> tuple[Floats, Floats] | None:
 
 
 def keep_top_k(logits: Tensor, temperature: float, k: int) -> Candidates | None:
-    """The k likeliest tokens of softmax(z / T) and ties with the last of them; None for a quarter of a row or more.
-
-    Args:
-        logits: float32 [N, V], wide.
-        temperature: T, applied before the truncation.
-        k: at least 1.
-    """
+    """The k likeliest tokens of softmax(z / T) and ties with the last of them; None for a quarter of a row or more."""
     from decodekit.sampling.cuts import cut_top_k
 
     # Which way is taken depends on the settings, not on the other rows, except for a nucleus: there both ways cut at
@@ -82,14 +77,9 @@ def keep_top_k(logits: Tensor, temperature: float, k: int) -> Candidates | None:
 def keep_top_p(
     logits: Tensor, temperature: float, p: float, *, min_p: float = 0.0, even_many: bool = False
 ) -> Candidates | None:
-    """The likeliest tokens of softmax(z / T) with mass p, and of these the ones that min-p keeps.
+    """The likeliest tokens of softmax(z / T) with mass p < 1, and of these the ones that min-p right after it keeps.
 
-    Args:
-        logits: float32 [N, V], wide.
-        temperature: T, applied before the truncations.
-        p: above 0, below 1.
-        min_p: of the min-p right after it; 0 keeps all.
-        even_many: candidates are wanted also where a quarter of a row or more is left; otherwise None.
+    Candidates are wanted `even_many`: also where a quarter of a row or more is left; otherwise None.
     """
     from decodekit.sampling.cuts import count_at_least, cut_top_p
 
@@ -110,13 +100,7 @@ def keep_top_p(
 
 
 def keep_min_p(logits: Tensor, temperature: float, min_p: float) -> Candidates | None:
-    """The tokens of softmax(z / T) at least min_p times as likely as the likeliest.
-
-    Args:
-        logits: float32 [N, V], wide.
-        temperature: T, applied before the truncation.
-        min_p: above 0, at most 1.
-    """
+    """The tokens of softmax(z / T) at least min_p > 0 times as likely as the likeliest."""
     from decodekit.sampling.cuts import count_at_least
 
     cut = _cut_of(logits, temperature)
@@ -131,11 +115,7 @@ def keep_min_p(logits: Tensor, temperature: float, min_p: float) -> Candidates |
 class _Cut:
     """Where a truncation cuts each row: a token stays if y > cut, or y = cut and its id <= last, with y = z / T.
 
-    Args:
-        logits: float32 [N, V].
-        rows: the same as an array.
-        peaks: float32 [N, blocks], of `block_peaks`.
-        scale: T.
+    The logits [N, V] are there as an array, too, with the peaks [N, blocks] of `block_peaks`.
     """
 
     def __init__(self, logits: Tensor, rows: Floats, peaks: Floats, scale: np.float32) -> None:
@@ -181,10 +161,7 @@ def outside_nucleus(logits: Tensor, p: float) -> NDArray[np.bool_] | None:
 
 
 def sample_wide(logits: Tensor, keys: Words) -> Ids | None:
-    """The draw of `selectors.sample` from wide rows; None where `block_peaks` is None.
-
-    Noise is computed for the few tokens that can win: see `draws.find_contenders`.
-    """
+    """The draw of `selectors.sample` from wide rows (see `draws.find_contenders`); None where `block_peaks` is None."""
     from decodekit.sampling.draws import MAX_CONTENDERS, find_contenders
 
     found = block_peaks(logits)
