@@ -46,7 +46,7 @@ from benchmarks.masks import DEV, TEKKEN, load_runner, make_tokenizer
 from decodekit.constraints import JsonSchema, compile
 from decodekit.constraints.matching.matcher import Matcher
 from decodekit.errors import DecodekitError
-from decodekit.generation.forced import canonical_run
+from decodekit.generation.append import canonical_run
 from decodekit.speculation import Context, GrammarDraft
 from decodekit.speculation.canonical import Canonical
 from decodekit.speculation.verification import num_equal

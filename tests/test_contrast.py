@@ -22,7 +22,7 @@ from decodekit.errors import (
 from decodekit.generation.sequence import Request
 from decodekit.generation.settings import Settings
 from decodekit.llm import LLM
-from decodekit.models.amateur import AmateurLM
+from decodekit.models.contrast import AmateurLM
 from decodekit.models.guidance import GuidedLM
 from decodekit.vocabulary import Vocabulary
 from tests.models import architectures

@@ -3,6 +3,6 @@
 Read `step` first: what is decoded token by token goes through it. Then `driver`: the life of a request, whatever the
 search. What its rows do is said by a policy: `samples`, `beam_search`, `contrastive_search`, `particle_filter`. A step
 stands on `positions` (where a token is wanted), `drawing` (from logits to tokens), `masks`, `token_table`, `append`,
-`budget`, `forced` and `backtracking`; `stopping` and `streaming` decide what of the tokens is text, and when it ends.
+`budget` and `backtracking`; `stopping` decides what of the tokens is text, and when it ends.
 To add a search, write a `driver.Policy`, and a strategy whose `policy` makes it (`strategy.searching`).
 """

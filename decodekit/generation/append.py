@@ -1,27 +1,29 @@
-"""Append a token to a text: the constraint and the text stream advance, and the text may end with it."""
+"""Append tokens to a text: the constraint and the text stream advance, and the text may end with them.
+
+Fast-forward: tokens that the constraint leaves no choice about cost no forward pass of their own. A token that is the
+only one allowed is taken at once, and the model reads it together with what follows. Nothing else changes: it would
+have been taken without a draw, and noise is keyed by position. Where the model's probability of the token is wanted, or
+a bias may forbid it, the tokens go along as a draft instead: one forward pass just the same.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from decodekit.errors import DecodekitError
-from decodekit.generation.budget import must_close
+from decodekit.generation.budget import ends_in_time, must_close
 from decodekit.generation.stopping import finish_reason
 
 if TYPE_CHECKING:
+    from decodekit.constraints.matching.matcher import Matcher
     from decodekit.generation.sequence import Sequence
     from decodekit.generation.settings import Settings
     from decodekit.generation.token_table import TokenTable
+    from decodekit.speculation.canonical import Canonical
 
 
 def append_token(sequence: Sequence, token: int, settings: Settings, table: TokenTable | None) -> bool:
-    """Append a token to a sequence, and finish the sequence if it ends here or if its constraint fails.
-
-    A constraint that outgrew its bounds stops its own row; the other rows go on.
-
-    Returns:
-        Whether the sequence goes on.
-    """
+    """Append a token to a sequence, which finishes if it ends here or its constraint fails; whether it goes on."""
     try:
         if sequence.matcher is not None and not sequence.matcher.accept(token):
             raise RuntimeError(f"{type(sequence.matcher).__name__} refused token {token}, which its own mask allowed")
@@ -50,3 +52,47 @@ def append_token(sequence: Sequence, token: int, settings: Settings, table: Toke
     if reason is not None:
         sequence.finish(reason)
     return reason is None
+
+
+def append_forced(sequence: Sequence, settings: Settings, table: TokenTable | None) -> None:
+    """Take what is forced after the text of a sequence, up to its end if all of the rest is."""
+    if not settings.is_forced_unseen:
+        return
+    for token in forced_run(sequence, settings):
+        try:
+            if must_close(sequence, settings) and not ends_in_time(sequence, token, settings):
+                return
+        except DecodekitError:  # the row will meet it by itself
+            return
+        sequence.num_forced_tokens += 1
+        if not append_token(sequence, token, settings, table):
+            return
+
+
+def forced_run(sequence: Sequence, settings: Settings) -> list[int]:
+    """The tokens that follow the text without a choice."""
+    matcher = sequence.matcher
+    if matcher is None or settings.fast_forward == "off":
+        return []
+    try:
+        if settings.fast_forward == "exact" or sequence.banned:
+            return matcher.forced_tokens()
+        assert settings.canonical is not None
+        limit = sequence.max_tokens - len(sequence.token_ids)
+        return canonical_run(matcher.fork(), sequence.token_ids, settings.canonical, limit)
+    except DecodekitError:  # a constraint that fails: the row will meet it by itself
+        return []
+
+
+def canonical_run(matcher: Matcher, text: list[int], canonical: Canonical, limit: int) -> list[int]:
+    """The tokens that follow by themselves or by their bytes, about `limit` of them at most; moves the matcher."""
+    run: list[int] = []
+    while len(run) < limit:
+        more = matcher.forced_tokens()
+        if not more:
+            settled = canonical.settled_after([*text, *run], matcher.forced_text())
+            more = list(settled[: matcher.validate(settled)])
+        if not more or not all(matcher.accept(token) for token in more):
+            break
+        run += more
+    return run

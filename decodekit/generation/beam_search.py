@@ -24,7 +24,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -37,15 +37,13 @@ from decodekit.generation.driver import CacheRows, Group, Policy
 from decodekit.generation.positions import Position
 from decodekit.generation.results import Update, update_of, with_others
 from decodekit.generation.sequence import Sequence as Text
+from decodekit.generation.settings import Settings
 from decodekit.generation.sharing import copy_rows
 from decodekit.generation.step import forward
+from decodekit.models.causal_lm import CausalLM
 from decodekit.sampling import History
 from decodekit.sampling.noise import gumbel
 from decodekit.sampling.selectors import is_faulty
-
-if TYPE_CHECKING:
-    from decodekit.generation.settings import Settings
-    from decodekit.models.causal_lm import CausalLM
 
 EarlyStopping: TypeAlias = bool | Literal["never"]
 
@@ -106,14 +104,7 @@ class Candidate(NamedTuple):
 
 @dataclass
 class Beams:
-    """The hypotheses of one group of beams.
-
-    Args:
-        options: of the search.
-        max_tokens: most tokens of a text.
-        num_eos: how many tokens end a text.
-        live: the hypotheses that go on, best first; one at the start.
-    """
+    """The hypotheses of one group of beams."""
 
     options: BeamOptions
     max_tokens: int
@@ -150,11 +141,7 @@ class Beams:
         ]
 
     def advance(self, every: Sequence[Hypothesis]) -> None:
-        """Take the continuations of a step: which ended, which go on, and whether the search is over.
-
-        Args:
-            every: the candidates of the step as hypotheses, in the order in which they were chosen.
-        """
+        """Take the continuations of a step, in the order in which they were chosen; the search may be over."""
         size = self.options.group_size
         ended = [one for one in every[:size] if one.sequence.finish_reason is not None]
         # What the constraint does not accept ranks behind all that it does, whatever the score. The sort is stable: of
@@ -200,14 +187,11 @@ class BeamGroup(Group):
     Args:
         beams: searches that know of each other; one without diversity.
         best: the best hypothesis of the step before, to be shown where no text was found.
-        num_forwards: passes of the model so far.
-        error: what failed.
     """
 
     beams: list[Beams]
     best: Hypothesis
     num_forwards: int = 0
-    error: DecodekitError | None = None
 
     @property
     def live(self) -> list[Hypothesis]:
@@ -225,10 +209,6 @@ class BeamSearch(Policy[BeamGroup]):
 
     A hypothesis stays in the row of the one that it continues, and where one is continued twice, a row that has become
     free is made a copy of it (`Cache.reorder`, once for all prompts of a step).
-
-    Args:
-        model, settings: see `Policy`; the pipeline is that of the beams.
-        options: of the search.
     """
 
     def __init__(self, model: CausalLM, settings: Settings, options: BeamOptions) -> None:
@@ -337,11 +317,7 @@ class BeamSearch(Policy[BeamGroup]):
         return gumbel([sequence.request.seed] * num_live, numbers, positions, logits.shape[1], logits.device)
 
     def _extended(self, beams: Beams, candidate: Candidate) -> Hypothesis:
-        """A hypothesis with one token more; it may have ended.
-
-        Raises:
-            DecodekitError: the constraint fails.
-        """
+        """A hypothesis with one token more, which may have ended; raises the error of the constraint."""
         parent = beams.live[candidate.beam].sequence
         sequence = parent.fork(parent.request, parent.row)
         append_token(sequence, candidate.token, self.settings, None)

@@ -30,31 +30,27 @@ def token_budget(index: int, request: Request, model: CausalLM, settings: Settin
         OptionError: its prompt has no tokens.
         ContextLengthError: its prompt fills the context of the model.
     """
-    num_prompt_tokens, context_length = len(request.prompt), model.context_length
-    max_tokens = settings.max_new_tokens
-    if num_prompt_tokens == 0:
+    context_length = model.context_length
+    if not len(request.prompt):
         raise OptionError(
             "the prompt has no tokens, so that the model has nothing to continue",
             at=f"prompt {index}",
             hint="a prompt that is not empty; this tokenizer puts no token at the beginning",
         )
-    if context_length is not None:
-        if num_prompt_tokens >= context_length:
+    if context_length is None:
+        return settings.max_new_tokens
+    for what, tokens, hint in (
+        ("prompt", request.prompt, "a shorter prompt, or a model with a longer context"),
+        ("negative prompt", request.negative_prompt, "a shorter negative prompt"),
+    ):
+        if len(tokens) >= context_length:
             raise ContextLengthError(
-                f"the prompt has {num_prompt_tokens:,} tokens, the context of the model {context_length:,}: "
+                f"the {what} has {len(tokens):,} tokens, the context of the model {context_length:,}: "
                 "there is no room for an answer",
                 at=f"prompt {index}",
-                hint="a shorter prompt, or a model with a longer context",
+                hint=hint,
             )
-        if len(request.negative_prompt) >= context_length:
-            raise ContextLengthError(
-                f"the negative prompt has {len(request.negative_prompt):,} tokens, the context of the model "
-                f"{context_length:,}: there is no room for an answer",
-                at=f"prompt {index}",
-                hint="a shorter negative prompt",
-            )
-        max_tokens = min(max_tokens, context_length - max(num_prompt_tokens, len(request.negative_prompt)))
-    return max_tokens
+    return min(settings.max_new_tokens, context_length - max(len(request.prompt), len(request.negative_prompt)))
 
 
 def must_close(sequence: Sequence, settings: Settings) -> bool:
@@ -85,15 +81,7 @@ def ends_in_time(sequence: Sequence, token: int, settings: Settings) -> bool:
 def plan_before(
     matcher: Matcher, plan: tuple[int, ...], token: int, num_left: int, left_out: frozenset[int]
 ) -> tuple[int, ...] | None:
-    """The plan of a text before `token`, after which `num_left` tokens may come; None if that is too late for any.
-
-    Args:
-        matcher: the state before the token.
-        plan: what the text depends on so far; empty for nothing.
-        token: what may come.
-        num_left: how many tokens after it.
-        left_out: tokens that no plan has.
-    """
+    """The plan of a text before `token`, after which `num_left` tokens may come; None if that is too late for any."""
     if matcher.can_end_within(num_left, token, left_out):
         return plan
     plan = plan or matcher.completion(left_out)

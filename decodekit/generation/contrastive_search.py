@@ -24,33 +24,30 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
 from decodekit.errors import DeadEndError, DecodekitError
-from decodekit.generation.append import append_token
+from decodekit.generation.append import append_forced, append_token
 from decodekit.generation.drawing import Outputs, record
 from decodekit.generation.driver import CacheRows, Group, Policy
-from decodekit.generation.forced import append_forced
-from decodekit.generation.masks import Masks
+from decodekit.generation.masks import StepMasks
 from decodekit.generation.padding import right_padded
 from decodekit.generation.positions import Position
 from decodekit.generation.samples import begin_text
+from decodekit.generation.sequence import Sequence as Text
+from decodekit.generation.settings import Settings
 from decodekit.generation.sharing import copy_rows
-
-if TYPE_CHECKING:
-    from decodekit.generation.sequence import Sequence as Text
-    from decodekit.generation.settings import Settings
-    from decodekit.models.layers import HiddenStates
+from decodekit.models.layers import HiddenStates
 
 MAX_LAG: Final = 8
 """A row that has more than so many tokens to catch up with becomes a copy of the first."""
 
 
-class Choices(NamedTuple):
+class TopCandidates(NamedTuple):
     """The candidates for one token."""
 
     tokens: list[int]
@@ -59,30 +56,22 @@ class Choices(NamedTuple):
     """Of each, float32 [c], under the processed distribution."""
 
 
-def likeliest(scores: Tensor, first: int, num_candidates: int) -> Choices:
-    """The tokens of the largest probability, none of probability 0; `first` before its equals.
-
-    Args:
-        scores: processed logits of one position, float32 [V].
-        first: a token of the largest probability.
-        num_candidates: most of them.
-    """
+def likeliest(scores: Tensor, first: int, num_candidates: int) -> TopCandidates:
+    """The tokens of the largest probability by processed logits [V], none with 0; `first` before its equals."""
     probabilities = torch.softmax(scores, dim=-1)
     values, tokens = probabilities.topk(min(num_candidates, probabilities.shape[-1]))
     pairs = [(token, value) for token, value in zip(tokens.tolist(), values.tolist(), strict=True) if value > 0]
     others = [pair for pair in pairs if pair[0] != first][: num_candidates - 1]
     chosen = [(first, float(probabilities[first])), *others]
-    return Choices([token for token, _ in chosen], torch.tensor([value for _, value in chosen], device=scores.device))
+    return TopCandidates(
+        [token for token, _ in chosen], torch.tensor([value for _, value in chosen], device=scores.device)
+    )
 
 
-def most_contrastive(choices: Choices, states: Tensor, context: Tensor, penalty_alpha: float) -> int:
-    """Which of the candidates is taken; of equals the likeliest.
+def most_contrastive(choices: TopCandidates, states: Tensor, context: Tensor, penalty_alpha: float) -> int:
+    """Which of c candidates is taken; of equals the likeliest.
 
-    Args:
-        choices: c candidates.
-        states: unit vectors [c, D], the hidden state after each.
-        context: unit vectors [T, D], the hidden states of prompt and text.
-        penalty_alpha: weight of the largest similarity.
+    The states are unit vectors, [c, D] after each candidate and [T, D] of prompt and text.
     """
     similarity = (states @ context.T).amax(dim=-1)  # [c]
     scores = ((1 - penalty_alpha) * choices.probabilities - penalty_alpha * similarity).tolist()
@@ -90,7 +79,7 @@ def most_contrastive(choices: Choices, states: Tensor, context: Tensor, penalty_
 
 
 @dataclass(eq=False)
-class Comparison(Group):
+class ContrastiveGroup(Group):
     """One prompt; `pending` of its sequence is what the first row has not read.
 
     Args:
@@ -105,7 +94,7 @@ class Comparison(Group):
     context: Tensor | None = None
     logits: Tensor | None = None
     mask: Tensor | None = None
-    choices: Choices | None = None
+    choices: TopCandidates | None = None
 
     @property
     def text(self) -> list[int]:
@@ -121,16 +110,8 @@ class Comparison(Group):
         return [[*text[read:], token] for read, token in zip(self.num_read, self.choices.tokens, strict=False)]
 
 
-class ContrastiveRows(Policy[Comparison]):
-    """A row for each candidate of a prompt.
-
-    Args:
-        model: gives logits and hidden states.
-        settings: how texts end; its pipeline is that of the search.
-        num_candidates: how many tokens are compared.
-        penalty_alpha: weight of the largest similarity.
-        option: what asks for the rows.
-    """
+class ContrastiveRows(Policy[ContrastiveGroup]):
+    """A row for each candidate of a prompt."""
 
     model: HiddenStates
 
@@ -141,18 +122,18 @@ class ContrastiveRows(Policy[Comparison]):
         self.num_rows = num_candidates
         self.option = option
         self._penalty_alpha = penalty_alpha
-        self._masks = Masks(settings.vocabulary.num_mask_words, can_redraw=False)
+        self._masks = StepMasks(settings.vocabulary.num_mask_words, can_redraw=False)
 
-    def begin(self, sequence: Text) -> Comparison:
+    def begin(self, sequence: Text) -> ContrastiveGroup:
         """The text, with what is forced at its beginning."""
         begin_text(sequence, self.settings)
-        return Comparison([sequence], [0] * self.num_rows)
+        return ContrastiveGroup([sequence], [0] * self.num_rows)
 
-    def read(self, groups: Sequence[Comparison], num_tokens: int, rows: CacheRows) -> None:
+    def read(self, groups: Sequence[ContrastiveGroup], num_tokens: int, rows: CacheRows) -> None:
         """Read the next tokens of prompts, and keep their hidden states."""
         self._read([(group, [group.sequence.pending[:num_tokens]]) for group in groups], rows)
 
-    def step(self, groups: Sequence[Comparison], rows: CacheRows) -> None:
+    def step(self, groups: Sequence[ContrastiveGroup], rows: CacheRows) -> None:
         """Bring every text on by a token; or let the model read what was forced, where that has to come first."""
         self._choose([group for group in groups if group.logits is not None], rows)
         going = [group for group in groups if not group.is_done]
@@ -163,7 +144,7 @@ class ContrastiveRows(Policy[Comparison]):
             if group.sequence.first_token_at is None and group.sequence.token_ids:
                 group.sequence.first_token_at = time.perf_counter()
 
-    def _choose(self, groups: list[Comparison], rows: CacheRows) -> None:
+    def _choose(self, groups: list[ContrastiveGroup], rows: CacheRows) -> None:
         """The candidates of every text; a token without a rival is taken, where there is none the text ends."""
         if not groups:
             return
@@ -187,7 +168,7 @@ class ContrastiveRows(Policy[Comparison]):
             else:
                 group.choices = choices
 
-    def _take(self, group: Comparison, token: int, rows: CacheRows) -> None:
+    def _take(self, group: ContrastiveGroup, token: int, rows: CacheRows) -> None:
         """Let a token join the text, and whatever is forced after it."""
         sequence, settings = group.sequence, self.settings
         assert group.logits is not None
@@ -198,7 +179,7 @@ class ContrastiveRows(Policy[Comparison]):
             append_forced(sequence, settings, rows.table)
         group.choices = group.logits = None
 
-    def _catch_up(self, groups: list[Comparison], rows: CacheRows) -> None:
+    def _catch_up(self, groups: list[ContrastiveGroup], rows: CacheRows) -> None:
         """Copy what the first row has read to rows that are far behind it."""
         pairs = []
         for group in groups:
@@ -209,14 +190,8 @@ class ContrastiveRows(Policy[Comparison]):
                     group.num_read[number] = group.num_read[0]
         copy_rows(rows.cache, pairs)
 
-    def _read(self, readings: Sequence[tuple[Comparison, list[list[int]]]], rows: CacheRows) -> None:
-        """Let rows read tokens. Candidates are compared, one is taken, and all are cut off.
-
-        Args:
-            readings: prompts, and what each of their first rows reads; the last token of each is a candidate where the
-                prompt has candidates.
-            rows: of all prompts.
-        """
+    def _read(self, readings: Sequence[tuple[ContrastiveGroup, list[list[int]]]], rows: CacheRows) -> None:
+        """Let rows read tokens, the last of each a candidate where there are any: one is taken, and all are cut off."""
         reading = sorted(
             ((group.rows[number], part) for group, parts in readings for number, part in enumerate(parts)),
             key=lambda one: one[0],  # neighbouring rows are read in place
@@ -244,14 +219,8 @@ class ContrastiveRows(Policy[Comparison]):
                     lengths[row] = num_read
             rows.cache.truncate(lengths)
 
-    def _learn(self, group: Comparison, parts: Sequence[Sequence[int]], hidden: Tensor) -> None:
-        """Note what was read of the text, candidates aside.
-
-        Args:
-            group: whose rows have read.
-            parts: what each of its first rows has read.
-            hidden: [T, D], the hidden states of what the first row has read.
-        """
+    def _learn(self, group: ContrastiveGroup, parts: Sequence[Sequence[int]], hidden: Tensor) -> None:
+        """Note what was read of the text, candidates aside; the first row has the hidden states [T, D]."""
         num_candidates = 0 if group.choices is None else 1  # of each row
         num_new = len(parts[0]) - num_candidates
         states = normalize(hidden[:num_new].float(), dim=-1)
@@ -261,15 +230,8 @@ class ContrastiveRows(Policy[Comparison]):
         for number, part in enumerate(parts):
             group.num_read[number] += len(part) - num_candidates
 
-    def _compare(self, group: Comparison, logits: Tensor, hidden: Tensor, rows: CacheRows) -> None:
-        """Take one of the candidates.
-
-        Args:
-            group: whose candidates were read.
-            logits: [c, V], what follows each.
-            hidden: [c, D], the hidden state after each.
-            rows: of all prompts.
-        """
+    def _compare(self, group: ContrastiveGroup, logits: Tensor, hidden: Tensor, rows: CacheRows) -> None:
+        """Take one of the candidates, after each of which there are logits [c, V] and a hidden state [c, D]."""
         assert group.choices is not None and group.context is not None
         states = normalize(hidden.float(), dim=-1)
         best = most_contrastive(group.choices, states, group.context, self._penalty_alpha)

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence as Rows
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -23,17 +23,12 @@ from decodekit.generation.rejection import verified
 from decodekit.generation.sequence import Sequence, TokenLogprob
 from decodekit.generation.settings import Settings
 from decodekit.generation.token_table import TokenTable
-from decodekit.sampling import Candidates, History, apply_bitmask, faults, sample
+from decodekit.models.causal_lm import CausalLM
+from decodekit.sampling import Candidates, History, MirostatTruncation, apply_bitmask, faults, sample
 from decodekit.sampling.noise import Stream
 from decodekit.sampling.selectors import is_faulty
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from decodekit.models.causal_lm import CausalLM
-    from decodekit.sampling import Mirostat
-    from decodekit.speculation.verification import Verify
-    from decodekit.vocabulary import Vocabulary
+from decodekit.speculation.verification import Verify
+from decodekit.vocabulary import Vocabulary
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +52,9 @@ class Outputs:
     def at(self, indices: Rows[int]) -> Outputs:
         """Those of some positions."""
         index = torch.tensor(indices)
-        return Outputs(
-            [self.positions[i] for i in indices],
-            self.logits[index.to(self.logits.device)],
-            None if self.bitmask is None else self.bitmask[index],
-            self.settings,
-            self.table,
-        )
+        logits = self.logits[index.to(self.logits.device)]
+        bitmask = None if self.bitmask is None else self.bitmask[index]
+        return Outputs([self.positions[i] for i in indices], logits, bitmask, self.settings, self.table)
 
     def choose(self) -> list[int | DecodekitError]:
         """One token per position, or the error of the position."""
@@ -97,7 +88,7 @@ class Outputs:
         # One position must not stop the others. Everything is a function of the position, so that each is drawn alone.
         return [choice for row in range(len(positions)) for choice in self.at([row]).draw()]
 
-    def _draw_along(self, mirostat: Mirostat) -> list[int | DecodekitError]:
+    def _draw_along(self, mirostat: MirostatTruncation) -> list[int | DecodekitError]:
         """`draw` with a truncation that adapts to the text; see `generation.mirostat_states`."""
         positions = self.positions
         choices: Rows[int | DecodingError]
@@ -132,25 +123,20 @@ class Outputs:
     def _fault(self, error: DecodingError) -> DecodingError:
         """The error of the only position, with the place that a caller knows, and with who made it."""
         at = str(self.positions[0])
-        if isinstance(error, DeadEndError):
-            cause = "every token that is allowed has a logit of -inf"
-            hint = error.hint or "a wider constraint, or fewer forbidden tokens in logit_bias"
-            return DeadEndError(cause, at=at, hint=hint)
-        if isinstance(error, NonFiniteLogitsError):
-            return non_finite(self.settings, at, self.logits, self.history(), self._mask())
-        if isinstance(error, ProcessorError):
-            return ProcessorError(error.cause, at=f"{at}, {error.at}", hint=error.hint)
+        match error:
+            case DeadEndError():
+                hint = error.hint or "a wider constraint, or fewer forbidden tokens in logit_bias"
+                return DeadEndError("every token that is allowed has a logit of -inf", at=at, hint=hint)
+            case NonFiniteLogitsError():
+                return non_finite(self.settings, at, self.logits, self.history(), self._mask())
+            case ProcessorError():
+                return ProcessorError(error.cause, at=f"{at}, {error.at}", hint=error.hint)
         return error
 
 
 @dataclass(frozen=True, slots=True)
 class LikeTarget:
-    """Takes tokens from the logits of a draft model as the target takes its own; see `speculation.proposer.Target`.
-
-    Args:
-        sequences: the rows.
-        settings, table, model: as in `step`.
-    """
+    """Takes tokens from the logits of a draft model as the target takes its own; see `speculation.proposer.Target`."""
 
     sequences: Rows[Sequence]
     settings: Settings
@@ -186,9 +172,8 @@ class LikeTarget:
         good = [i for i in range(len(rows)) if i not in bad]
         tokens: list[int | None] = [None] * len(rows)
         if good:
-            keys = noise_keys(outputs.positions).of(good, Stream.DRAFT)
-            drawn = sample(processed[good], keys.seeds, keys.sequences, keys.positions).tolist()
-            for i, token in zip(good, drawn, strict=True):
+            drawn = sample(processed[good], *noise_keys(outputs.positions).of(good, Stream.DRAFT))
+            for i, token in zip(good, drawn.tolist(), strict=True):
                 tokens[i] = token
         return tokens, processed.softmax(dim=-1)
 
@@ -237,7 +222,6 @@ def record(
     Args:
         taken: sequences, the tokens they took last, and the position of the first one among those of the step.
         logits, bitmask: of all positions, [P, V] and [P, W].
-        settings: as in `step`.
     """
     if settings.num_alternatives is None:
         return
@@ -277,11 +261,9 @@ def log_mass(log_probs: Tensor, bitmask: Tensor) -> Tensor:
 
 
 def _dead_end(position: Position) -> DeadEndError:
-    return DeadEndError(
-        "the constraint allows no token of this vocabulary and the text is not complete",
-        at=str(position),
-        hint="a tokenizer that has every byte as a token, or a wider constraint",
-    )
+    cause = "the constraint allows no token of this vocabulary and the text is not complete"
+    hint = "a tokenizer that has every byte as a token, or a wider constraint"
+    return DeadEndError(cause, at=str(position), hint=hint)
 
 
 def non_finite(
@@ -289,17 +271,12 @@ def non_finite(
 ) -> DecodingError:
     """The error of a position that has NaN or +inf before a token is taken: of the model, or of whom else it is.
 
-    Args:
-        settings: as in `step`.
-        at: the position.
-        logits: float32 [N, V], as the model gave them; a row without a finite logit is a fault of the model, too.
-        history: what the processors are given.
-        bitmask: int32 [1, W], the allowed tokens.
+    A row of the model without a finite logit is a fault of the model, too.
     """
     if not bool(logits.amax(dim=-1).isfinite().all()):  # the maximum of a row with NaN is NaN
         hint = 'dtype="float32" or "bfloat16": float16 overflows in many models'
         what = "NaN or +inf logits" if bool(is_faulty(logits).any()) else "no finite logit"
-        return NonFiniteLogitsError(f"{settings.law_of} gave {what}", at=at, hint=hint)
+        return NonFiniteLogitsError(f"{settings.distribution_of} gave {what}", at=at, hint=hint)
     culprit = settings.pipeline.first_fault(logits, history, bitmask)
     if culprit is None:
         cause = "finite logits of the model became NaN or +inf where a token is selected"

@@ -24,7 +24,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as Rows
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Generic, TypeVar
+from functools import partial
+from typing import Generic, TypeVar
 
 import torch
 
@@ -34,13 +35,11 @@ from decodekit.generation.memory import new_cache
 from decodekit.generation.padding import similar_lengths
 from decodekit.generation.results import Update, refused, update_of
 from decodekit.generation.sequence import Request, Sequence
+from decodekit.generation.settings import Settings
 from decodekit.generation.sharing import SharedPrompts, begin_rows
 from decodekit.generation.step import forward
 from decodekit.generation.token_table import TokenTable
-
-if TYPE_CHECKING:
-    from decodekit.generation.settings import Settings
-    from decodekit.models.causal_lm import Cache, CausalLM
+from decodekit.models.causal_lm import Cache, CausalLM
 
 PREFILL_TOKENS = 2048
 """Most tokens, padding included, of one prefill forward: bounds its activations; longer prompts are read in chunks."""
@@ -50,15 +49,12 @@ _CAPACITY_STEP = 64
 
 @dataclass(eq=False)
 class Group:
-    """The rows of one request.
-
-    Args:
-        sequences: what has a row; the first one reads the prompt.
-        rows: its rows of the cache, ascending.
-    """
+    """The rows of one request, ascending, and the sequences in them, of which the first reads the prompt."""
 
     sequences: list[Sequence]
     rows: list[int] = field(default_factory=list, kw_only=True)
+    error: DecodekitError | None = field(default=None, kw_only=True)
+    """What failed for all of them."""
 
     @property
     def sequence(self) -> Sequence:
@@ -68,7 +64,7 @@ class Group:
     @property
     def is_done(self) -> bool:
         """Whether nothing goes on."""
-        return all(sequence.finish_reason is not None for sequence in self.sequences)
+        return self.error is not None or all(sequence.finish_reason is not None for sequence in self.sequences)
 
 
 G = TypeVar("G", bound=Group)
@@ -76,24 +72,14 @@ G = TypeVar("G", bound=Group)
 
 @dataclass(slots=True)
 class CacheRows:
-    """What the rows of all groups have read.
-
-    Args:
-        cache: the keys and values.
-        table: the tokens, if a processor of the pipeline looks back.
-    """
+    """What the rows of all groups have read: keys and values, and the tokens if a processor looks back."""
 
     cache: Cache
     table: TokenTable | None
 
 
 class Policy(ABC, Generic[G]):
-    """What the requests of one kind of search do with their rows.
-
-    Args:
-        model: gives the logits.
-        settings: what texts are, and how tokens are taken.
-    """
+    """What the requests of one kind of search do with their rows."""
 
     num_rows: int = 1
     """Rows of a request."""
@@ -110,11 +96,7 @@ class Policy(ABC, Generic[G]):
 
     @abstractmethod
     def begin(self, sequence: Sequence) -> G:
-        """The group of a new request; it may be done already.
-
-        Raises:
-            DecodekitError: the request cannot start.
-        """
+        """The group of a new request, which may be done already; a `DecodekitError` if the request cannot start."""
 
     @abstractmethod
     def step(self, groups: Rows[G], rows: CacheRows) -> None:
@@ -132,13 +114,10 @@ class Policy(ABC, Generic[G]):
 
 
 class Driver(Generic[G]):
-    """Decodes a stream of requests on the rows of one cache.
+    """Decodes a stream of requests on the rows of one cache, at most `num_groups` groups at a time.
 
-    Args:
-        policy: what a request does with its rows.
-        num_groups: most groups at a time.
-        requests: what to continue. One that is an error already (its prompt could not be read), or that does not fit
-            the model, is answered with a result that carries the error.
+    A request that is an error already (its prompt could not be read), or that does not fit the model, is answered with
+    a result that carries the error.
     """
 
     def __init__(self, policy: Policy[G], num_groups: int, requests: Iterable[Request | DecodekitError]) -> None:
@@ -205,7 +184,9 @@ class Driver(Generic[G]):
         """Give every new group its rows; the first ones decide how large the cache is."""
         rows = self._rows = self._rows or self._new_rows(admitted)
         for group in admitted:
-            group.rows = sorted(self._take_row(group) for _ in range(self._policy.num_rows))
+            prompt = group.sequence.request.prompt
+            take = self._free.pop if self._shared is None else partial(self._shared.take_row, self._free, prompt)
+            group.rows = sorted(take() for _ in range(self._policy.num_rows))
             for row, sequence in zip(group.rows, group.sequences, strict=False):
                 sequence.row = row
                 if rows.table is not None:
@@ -223,11 +204,6 @@ class Driver(Generic[G]):
         cache = new_cache(policy.model, num_rows, capacity, policy.option or f"batch_size={num_rows}")
         self._free = list(range(num_rows))[::-1]
         return CacheRows(cache, TokenTable(num_rows) if policy.settings.pipeline.needs_history else None)
-
-    def _take_row(self, group: G) -> int:
-        if self._shared is None:
-            return self._free.pop()
-        return self._shared.take_row(self._free, group.sequence.request.prompt)
 
     def _prefill(self, admitted: list[G], rows: CacheRows) -> Iterator[Update]:
         """Read the prompts, and let the groups take their first step with the last chunks of them."""

@@ -25,7 +25,7 @@ NONE_ALLOWED = -1
 """Stands for a token where the mask is empty."""
 
 
-class Masks:
+class StepMasks:
     """The bitmasks of the positions of one step.
 
     Args:

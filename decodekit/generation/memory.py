@@ -37,11 +37,7 @@ MAX_TOKENS: Final = (1 << 31) - 1
 
 
 def new_cache(model: CausalLM, num_rows: int, capacity: int, option: str) -> Cache:
-    """An empty cache; see `models.causal_lm.CausalLM.new_cache`.
-
-    Raises:
-        OptionError: there is not enough memory.
-    """
+    """An empty cache, see `models.causal_lm.CausalLM.new_cache`; `OptionError` if there is not enough memory."""
     check_rows(model, num_rows, capacity, option)
     try:
         return model.new_cache(num_rows, capacity)
@@ -60,9 +56,7 @@ def check_rows(model: CausalLM, num_rows: int, capacity: int, option: str, num_l
     """Refuse rows that the memory of the model's device cannot hold.
 
     Args:
-        model: the model.
-        num_rows: rows of the cache, each with logits.
-        capacity: tokens of each.
+        num_rows, capacity: rows of the cache, each with logits, and tokens of each.
         option: what asks for them, such as ``num_beams=5000``.
         num_logits: rows of logits of each, more than one with drafts.
 
@@ -76,21 +70,13 @@ def check_rows(model: CausalLM, num_rows: int, capacity: int, option: str, num_l
 
 
 def check_texts(num_texts: int, option: str) -> None:
-    """Refuse more texts of one prompt than memory can hold until all have ended.
-
-    Raises:
-        OptionError: with the most texts that there is memory for.
-    """
+    """Refuse more texts of one prompt than memory can hold until all have ended; see `check_rows`."""
     if num_texts * _BYTES_PER_TEXT >= _SMALL:
         _check(num_texts, _BYTES_PER_TEXT, torch.device("cpu"), option, "texts of a prompt")
 
 
 def check_masks(num_rows: int, num_words: int, option: str) -> None:
-    """Refuse more rows than memory can hold bitmasks for.
-
-    Raises:
-        OptionError: with the most rows that there is memory for.
-    """
+    """Refuse more rows than memory can hold bitmasks for; see `check_rows`."""
     if num_rows * 4 * num_words >= _SMALL:
         _check(num_rows, 4 * num_words, torch.device("cpu"), option, "rows")
 

@@ -14,31 +14,23 @@ without a mu is such a token.
 from __future__ import annotations
 
 from collections.abc import Sequence as Rows
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from decodekit.errors import DecodingError
+from decodekit.generation.positions import Position
 from decodekit.generation.rejection import verified
 from decodekit.generation.settings import NoiseKeys, Selector
-from decodekit.sampling import Mirostat
-
-if TYPE_CHECKING:
-    from decodekit.generation.positions import Position
+from decodekit.sampling import MirostatTruncation
 
 
 def take_along(
-    mirostat: Mirostat, select: Selector, positions: Rows[Position], rows: Tensor, keys: NoiseKeys
+    mirostat: MirostatTruncation, select: Selector, positions: Rows[Position], rows: Tensor, keys: NoiseKeys
 ) -> list[int | DecodingError]:
     """One token per position, or the error of the position; the sequences keep the mu after each.
 
-    Args:
-        mirostat: truncates.
-        select: takes a token of what is left.
-        positions: those of a text one after the other, along its draft; positions with a forced token may be missing.
-        rows: float32 [P, V], processed and masked.
-        keys: of the noise, one for each position.
+    The positions of a text stand one after the other, along its draft; those with a forced token may be missing.
     """
     mus, kept = truncate_along(mirostat, positions, rows)
     choices = verified(_select(select, kept, keys), positions, kept, keys)
@@ -50,16 +42,15 @@ def take_along(
     return choices
 
 
-def truncate_along(mirostat: Mirostat, positions: Rows[Position], rows: Tensor) -> tuple[Tensor, Tensor]:
+def truncate_along(mirostat: MirostatTruncation, positions: Rows[Position], rows: Tensor) -> tuple[Tensor, Tensor]:
     """mu before each position, float32 [P], and the truncated rows, float32 [P, V]."""
     mus, kept = rows.new_empty(len(positions)), torch.empty_like(rows)
     reached: dict[int, tuple[int, float]] = {}  # by text: the last position whose mu is known, and that mu
     for group in _in_turn(positions):
-        texts = [id(positions[i].sequence) for i in group]
         before = []
-        for i, text in zip(group, texts, strict=True):
-            known = reached.get(text) or _last_known(mirostat, positions[i])
-            before.append(_after_forced(mirostat, known[1], positions[i].number - known[0]))
+        for i in group:
+            number, value = reached.get(id(positions[i].sequence)) or _last_known(mirostat, positions[i])
+            before.append(_after_forced(mirostat, value, positions[i].number - number))
         index = torch.tensor(group, device=rows.device)
         mu, here = rows.new_tensor(before), rows[index]
         mus[index], kept[index] = mu, mirostat.process(here, mu)
@@ -67,8 +58,8 @@ def truncate_along(mirostat: Mirostat, positions: Rows[Position], rows: Tensor) 
         if any(token is not None for token in drafted):
             tokens = torch.tensor([token or 0 for token in drafted], device=rows.device)
             after = mirostat.advance(mu, here, kept[index], tokens).tolist()
-            for i, text, value in zip(group, texts, after, strict=True):
-                reached[text] = positions[i].number + 1, value
+            for i, value in zip(group, after, strict=True):
+                reached[id(positions[i].sequence)] = positions[i].number + 1, value
     return mus, kept
 
 
@@ -90,13 +81,13 @@ def _next_of_draft(positions: Rows[Position], i: int) -> int | None:
     return positions[i + 1].draft[len(positions[i].draft)]
 
 
-def _last_known(mirostat: Mirostat, position: Position) -> tuple[int, float]:
+def _last_known(mirostat: MirostatTruncation, position: Position) -> tuple[int, float]:
     states = position.sequence.states
     latest = max((number for number in states if number <= position.number), default=0)
     return latest, states.get(latest, float(mirostat.start(1)))
 
 
-def _after_forced(mirostat: Mirostat, mu: float, num_tokens: int) -> float:
+def _after_forced(mirostat: MirostatTruncation, mu: float, num_tokens: int) -> float:
     """mu after tokens without any surprise, in the float32 arithmetic of rows that are drawn."""
     value, surprise = torch.tensor(mu), torch.tensor(0.0)
     for _ in range(num_tokens):
@@ -110,10 +101,4 @@ def _select(select: Selector, rows: Tensor, keys: NoiseKeys) -> list[int | Decod
     except DecodingError as error:
         if len(rows) == 1:
             return [error]
-    return [
-        choice
-        for i in range(len(rows))
-        for choice in _select(
-            select, rows[i : i + 1], NoiseKeys([keys.seeds[i]], [keys.sequences[i]], [keys.positions[i]])
-        )
-    ]
+    return [choice for i in range(len(rows)) for choice in _select(select, rows[i : i + 1], keys.of([i]))]

@@ -36,39 +36,40 @@ import math
 from collections.abc import Callable
 from collections.abc import Sequence as Rows
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
 
 from decodekit.errors import ConstraintError, DeadEndError, DecodekitError, DecodingError
 from decodekit.generation.append import append_token
 from decodekit.generation.drawing import Outputs, non_finite, record
 from decodekit.generation.driver import CacheRows, Group, Policy
-from decodekit.generation.masks import Masks
+from decodekit.generation.masks import StepMasks
 from decodekit.generation.positions import Position, noise_keys
-from decodekit.generation.resampling import (
+from decodekit.generation.results import Update, is_satisfied, update_of, with_others
+from decodekit.generation.sequence import Sequence
+from decodekit.generation.settings import NoiseKeys, Settings
+from decodekit.generation.sharing import copy_rows
+from decodekit.generation.stats import ParticleStats
+from decodekit.generation.step import forward
+from decodekit.generation.weighted_draws import (
+    NO_DRAW,
+    Draw,
     Resample,
     ancestors,
     effective_sample_size,
     log_mean,
+    masked_draws,
+    rejection_draw,
     settled,
     shares,
 )
-from decodekit.generation.results import Update, is_satisfied, update_of, with_others
-from decodekit.generation.sequence import Sequence
-from decodekit.generation.sharing import copy_rows
-from decodekit.generation.stats import ParticleStats
-from decodekit.generation.step import forward
-from decodekit.generation.weighted_draws import NO_DRAW, Draw, masked_draws, rejection_draw
+from decodekit.models.causal_lm import CausalLM
 from decodekit.sampling.margins import MARGIN
 from decodekit.sampling.noise import Stream, gumbel, uniforms
 from decodekit.sampling.selectors import is_faulty
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-    from torch import Tensor
-
-    from decodekit.generation.settings import NoiseKeys, Settings
-    from decodekit.models.causal_lm import CausalLM
 
 Method: TypeAlias = Literal["smc", "awrs"]
 Returns: TypeAlias = Literal["draw", "best"]
@@ -101,12 +102,6 @@ class Population(Group):
     log_evidence: float = 0.0
     num_resamplings: int = 0
     num_asked: int = 0
-    error: DecodekitError | None = None
-
-    @property
-    def is_done(self) -> bool:
-        """Whether no particle goes on."""
-        return self.error is not None or super().is_done
 
     def kill(self, place: int) -> None:
         """Particle `place` has no legal continuation, or what it came to is refused."""
@@ -131,12 +126,7 @@ class Population(Group):
 
 
 class ParticleFilter(Policy[Population]):
-    """A row for each particle of a prompt; one update for each prompt, at the end.
-
-    Args:
-        model, settings: see `Policy`; the pipeline gives the distribution that is conditioned.
-        options: of the particles.
-    """
+    """A row for each particle of a prompt; one update for each prompt, at the end."""
 
     is_prompt_shared = True
 
@@ -146,7 +136,7 @@ class ParticleFilter(Policy[Population]):
         self.option = f"num_particles={options.num_particles}"
         self._options = options
         # A guard is asked about the tokens that are drawn, and is no part of a mask.
-        self._masks = Masks(settings.vocabulary.num_mask_words, can_redraw=True)
+        self._masks = StepMasks(settings.vocabulary.num_mask_words, can_redraw=True)
 
     def begin(self, sequence: Sequence) -> Population:
         """Particles at the beginning; they are done where the empty text is the only one."""
@@ -181,10 +171,7 @@ class ParticleFilter(Policy[Population]):
         )
 
     def _allowed(self, live: list[tuple[Population, int]]) -> Tensor | None:
-        """The masks of the particles, int32 [L, W], where weights or log-probabilities need them.
-
-        A constraint that outgrows its bounds is the error of its population.
-        """
+        """The masks [L, W] where weights or log-probabilities need them; what fails is the error of its population."""
         if self._options.method == "awrs" and self.settings.num_alternatives is None:
             return None
         sequences = [population.sequences[place] for population, place in live]
@@ -221,7 +208,7 @@ class ParticleFilter(Policy[Population]):
 
     def _draw_by_rejection(self, live: list[tuple[Population, int]], rows: Tensor, keys: NoiseKeys) -> list[Draw]:
         rows = rows.cpu()  # tokens are looked at one by one
-        noise = gumbel(keys.seeds, keys.sequences, keys.positions, rows.shape[-1], rows.device)
+        noise = gumbel(*keys, rows.shape[-1], rows.device)
         draws: list[Draw] = []
         for (population, place), row, own_noise in zip(live, rows, noise, strict=True):
             draw = NO_DRAW
@@ -286,21 +273,21 @@ class ParticleFilter(Policy[Population]):
             return []
         before = population.sequences
         numbers = population.uniforms(Stream.RESAMPLING, max(len(particle.token_ids) for particle in before))
-        sources = settled(ancestors(shares(weights), numbers, options.resample))
-        moved = [
-            (before[source], one) for one, source in zip(before, sources, strict=True) if one is not before[source]
-        ]
-        population.sequences = [
-            one if one is before[source] else before[source].fork(one.request, one.row)
-            for one, source in zip(before, sources, strict=True)
-        ]
-        if rows.table is not None:
-            for _, one in moved:
-                rows.table.begin(population.sequences[before.index(one)])
+        copies = []
+        population.sequences = [*before]
+        for place, number in enumerate(settled(ancestors(shares(weights), numbers, options.resample))):
+            if number == place:
+                continue
+            source, one = before[number], before[place]
+            twin = population.sequences[place] = source.fork(one.request, one.row)
+            if rows.table is not None:
+                rows.table.begin(twin)
+            if source.finish_reason is None:
+                copies.append((source.row, one.row))
         population.log_evidence += log_mean(weights)
         population.log_weights = [0.0] * options.num_particles
         population.num_resamplings += 1
-        return [(source.row, one.row) for source, one in moved if source.finish_reason is None]
+        return copies
 
     def update(self, population: Population) -> Update | None:
         """The end of a population: the text that is handed out, and all others."""
@@ -316,7 +303,8 @@ class ParticleFilter(Policy[Population]):
             error = DeadEndError(
                 "no particle came to a text that the constraint accepts",
                 at=f"prompt {particles[0].index}",
-                hint="more particles, a higher temperature or no truncation: the law that is conditioned has no mask",
+                hint="more particles, a higher temperature or no truncation: "
+                "the distribution that is conditioned has no mask",
             )
         if error is not None:
             longest = max(particles, key=lambda one: len(one.token_ids))

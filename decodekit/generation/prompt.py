@@ -56,11 +56,7 @@ def is_single(prompts: object) -> bool:
 
 
 def in_lists(prompts: Any) -> Any:
-    """Prompts for a value that is compared, printed and written: token ids in lists, all else as it is.
-
-    Raises:
-        OptionError: as `each_prompt` and `token_ids_of`.
-    """
+    """Prompts for a value that is compared, printed and written: token ids in lists, all else as it is."""
     if isinstance(prompts, Mapping) or (hasattr(prompts, "ndim") and _num_dimensions(prompts)):
         rows = each_prompt(prompts)
         return token_ids_of(rows[0], "prompt") if is_single(prompts) else rows
@@ -70,11 +66,7 @@ def in_lists(prompts: Any) -> Any:
 
 
 def each_prompt(prompts: Any) -> list[Any]:
-    """The prompts of a call, of one or several.
-
-    Raises:
-        OptionError: the rows of what a tokenizer returned contradict each other.
-    """
+    """The prompts of a call, of one or several; `OptionError` if what a tokenizer returned contradicts itself."""
     if is_single(prompts):
         return [prompts]
     if isinstance(prompts, Mapping):
@@ -223,12 +215,6 @@ def encode(tokenizer: Any, prompt: Prompt, at: str, vocab_size: int | None = Non
 
     A text gets the special tokens that the tokenizer adds by default. Messages go through the chat template, which
     writes its special tokens itself, with the generation prompt at the end. Token ids are taken as they are.
-
-    Args:
-        tokenizer: of transformers, tokenizers or mistral-common.
-        prompt: text, messages or token ids.
-        at: the place to name in errors.
-        vocab_size: how many ids there are, to check those that are given.
 
     Raises:
         OptionError: the prompt is none of these, no valid Unicode, or has an id that is no token.

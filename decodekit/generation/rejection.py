@@ -5,9 +5,8 @@ as a draw of its own would be, and `speculation.verification.coupled_match` says
 draft.
 
 A drawn token must not be dropped for what it is, or the tokens that remain follow another distribution than q. So one
-that the
-constraint forbids, or that ends the text, ends its draft, but is tested like the others: the model need not read it for
-that. Lengths and limits cut a draft wherever they like.
+that the constraint forbids, or that ends the text, ends its draft, but is tested like the others: the model need not
+read it for that. Lengths and limits cut a draft wherever they like.
 
 Where a text was taken back, the noise of the draft would give the token once more that is banned there now; so such a
 draft is not tested but matched, as one that was chosen. One distribution is not that of coupled match: that of a text
@@ -17,24 +16,21 @@ after it was taken back (see `backtracking`), where the noise of a position serv
 from __future__ import annotations
 
 from collections.abc import Sequence as Rows
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
-from decodekit.errors import OptionError
+from decodekit.errors import DecodekitError, OptionError
 from decodekit.generation.positions import Drawn, Position
+from decodekit.generation.sequence import Sequence
 from decodekit.generation.settings import NoiseKeys, Settings
 from decodekit.sampling import Candidates, sample
 from decodekit.sampling.noise import Stream, uniforms
+from decodekit.speculation.proposer import Draft
 from decodekit.speculation.verification import is_accepted, residual
 
-if TYPE_CHECKING:
-    from decodekit.errors import DecodekitError
-    from decodekit.generation.sequence import Sequence
-    from decodekit.speculation.proposer import Draft
-
-    Error = TypeVar("Error", bound=DecodekitError)
+Error = TypeVar("Error", bound=DecodekitError)
 
 
 def may_test(sequence: Sequence, settings: Settings) -> bool:
@@ -45,8 +41,7 @@ def may_test(sequence: Sequence, settings: Settings) -> bool:
 def drawn_tokens(draft: Draft, num_read: int, vocab_size: int) -> tuple[Drawn, ...]:
     """The first `num_read` tokens of a draft, and one more if there is one; none if they were chosen and not drawn.
 
-    Raises:
-        OptionError: the probabilities are not of shape [k, V].
+    `OptionError` if the probabilities are not of shape [k, V].
     """
     distributions = draft.probabilities
     if distributions is None:
@@ -66,8 +61,7 @@ def verified(
     """The choices, but where a drawn token stands, it or what replaces it.
 
     Args:
-        choices: [P], the target's own draws.
-        positions: [P].
+        choices, positions: [P], the target's own draws, and where.
         rows: [P, V], the processed rows; p is their softmax.
         keys: [P], of the noise. The test and the replacement have numbers of their own.
     """
@@ -79,8 +73,7 @@ def verified(
     drawn = [one for i in tested if (one := positions[i].drawn) is not None]
     q = torch.stack([one.distribution for one in drawn]).to(p)
     tokens = torch.tensor([one.token for one in drawn], device=p.device)[:, None]
-    test = keys.of(tested, Stream.TEST)
-    u = torch.from_numpy(uniforms(test.seeds, test.sequences, test.positions)).to(p.device)
+    u = torch.from_numpy(uniforms(*keys.of(tested, Stream.TEST))).to(p.device)
     kept = is_accepted(p.gather(1, tokens)[:, 0], q.gather(1, tokens)[:, 0], u).tolist()
     found = list(choices)
     for i, one in zip(tested, drawn, strict=True):
@@ -88,8 +81,7 @@ def verified(
     refused = [row for row, is_kept in enumerate(kept) if not is_kept]
     if refused:
         rest = residual(p[refused], q[refused]).log().float()
-        own = keys.of([tested[row] for row in refused], Stream.RESIDUAL)
-        replacements = sample(rest, own.seeds, own.sequences, own.positions).tolist()
-        for row, token in zip(refused, replacements, strict=True):
+        replacements = sample(rest, *keys.of([tested[row] for row in refused], Stream.RESIDUAL))
+        for row, token in zip(refused, replacements.tolist(), strict=True):
             found[tested[row]] = token
     return found

@@ -11,40 +11,32 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as Rows
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from dataclasses import replace
+from typing import Final
 
-from decodekit.errors import LengthError
+from decodekit.errors import DecodekitError, LengthError
+from decodekit.generation.append import append_forced
 from decodekit.generation.driver import CacheRows, Driver, Group, Policy
-from decodekit.generation.forced import append_forced
-from decodekit.generation.masks import Masks
+from decodekit.generation.masks import StepMasks
 from decodekit.generation.results import Result, Update, with_others
+from decodekit.generation.sequence import Request, Sequence
+from decodekit.generation.settings import Settings
 from decodekit.generation.step import step
-
-if TYPE_CHECKING:
-    from decodekit.errors import DecodekitError
-    from decodekit.generation.sequence import Request, Sequence
-    from decodekit.generation.settings import Settings
-    from decodekit.models.causal_lm import CausalLM
+from decodekit.models.causal_lm import CausalLM
 
 MAX_ROWS: Final = 64
 """Most rows of a cache for samples, unless there are more prompts than that: further samples wait for their turn."""
 
 
 class Texts(Policy[Group]):
-    """Every text by itself, as `generation.step` has it.
-
-    Args:
-        model, settings: see `Policy`.
-        num_samples: how many texts each request has.
-    """
+    """Every text by itself, as `generation.step` has it."""
 
     def __init__(self, model: CausalLM, settings: Settings, num_samples: int = 1) -> None:
         super().__init__(model, settings)
         self.num_samples = num_samples
         self.is_prompt_shared = num_samples > 1
         left_out = settings.left_out if settings.masks_ending else None
-        self._masks = Masks(settings.vocabulary.num_mask_words, settings.can_redraw, left_out)
+        self._masks = StepMasks(settings.vocabulary.num_mask_words, settings.can_redraw, left_out)
 
     def begin(self, sequence: Sequence) -> Group:
         """The text, with what is forced at its beginning."""
@@ -58,11 +50,7 @@ class Texts(Policy[Group]):
 
 
 def begin_text(sequence: Sequence, settings: Settings) -> None:
-    """Take what is forced at the beginning of a text; it may be all of it.
-
-    Raises:
-        LengthError: no text of the constraint fits into the budget.
-    """
+    """Take what is forced at the beginning of a text, maybe all; `LengthError` if no text of the constraint fits."""
     if settings.must_close and sequence.matcher is not None:
         least = len(sequence.matcher.completion(settings.left_out))
         if least > sequence.max_tokens:
@@ -92,8 +80,6 @@ def decode(
     ended; its result is that of the first, with those of the others, in their order, in `Result.others`.
 
     Args:
-        model: the model.
-        settings: how tokens are taken.
         num_prompts: most prompts at a time.
         requests: what to continue, as for `Driver`.
         num_samples: texts of each request, at least 1.
@@ -103,27 +89,20 @@ def decode(
     return updates if num_samples == 1 else gathered(updates, num_samples)
 
 
-@dataclass(slots=True)
-class _Sample:
-    text: list[str] = field(default_factory=list)
-    result: Result | None = None
-
-
 def gathered(updates: Iterable[Update], num_samples: int) -> Iterator[Update]:
     """Updates by sample as updates by request; see `decode`."""
-    requests: dict[int, list[_Sample]] = {}
+    requests: dict[int, tuple[list[list[str]], dict[int, Result]]] = {}
     for update in updates:
-        samples = requests.setdefault(update.index, [_Sample() for _ in range(num_samples)])
+        texts, results = requests.setdefault(update.index, ([[] for _ in range(num_samples)], {}))
         number = update.sequence % num_samples
-        samples[number].text.append(update.text)
-        samples[number].result = update.result
+        texts[number].append(update.text)
         if number == 0 and (update.text or update.token_ids):
             yield replace(update, result=None)
-        if update.result is not None and all(sample.result is not None for sample in samples):
+        if update.result is not None:
+            results[number] = update.result
+        if len(results) == num_samples:
             del requests[update.index]
             whole = with_others(
-                Update(update.index, "".join(sample.text), sample.result.token_ids, sample.result, i)
-                for i, sample in enumerate(samples)
-                if sample.result is not None
+                Update(update.index, "".join(text), results[i].token_ids, results[i], i) for i, text in enumerate(texts)
             )
             yield Update(update.index, "", (), whole.result)

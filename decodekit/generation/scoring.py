@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
 
 from decodekit.generation.padding import right_padded, similar_lengths
-
-if TYPE_CHECKING:
-    from decodekit.models.causal_lm import CausalLM
+from decodekit.models.causal_lm import CausalLM
 
 SCORE_TOKENS = 2048
 """Most tokens, padding included, of one forward pass."""
@@ -21,12 +18,7 @@ SCORE_LOGITS = 1 << 26
 
 @torch.inference_mode()
 def token_logprobs(model: CausalLM, texts: Sequence[Sequence[int]]) -> list[list[float]]:
-    """For every text, the natural log-probability of each token after the first, given the tokens before it.
-
-    Args:
-        model: gives the logits.
-        texts: token ids of each text, at least one; its result has one entry less.
-    """
+    """For every text, the natural log-probability of each token after the first, given the tokens before it."""
     max_tokens = max(1, min(SCORE_TOKENS, SCORE_LOGITS // model.vocab_size))
     # The last token of a text is predicted, never read.
     inputs = [list(text[:-1]) for text in texts]

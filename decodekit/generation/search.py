@@ -82,7 +82,7 @@ class Search(Protocol):
 
 
 @runtime_checkable
-class Choice(Protocol):
+class Aggregation(Protocol):
     """What a strategy has besides, if a completion comes of several samples of its prompt (`Strategy.num_samples`).
 
     `strategy.several` has them. Nothing is streamed before all samples have ended.

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from decodekit.errors import DecodekitError
 from decodekit.generation.stats import ProposerStats, Stats
-from decodekit.generation.stopping import FinishReason, StopStrings
-from decodekit.generation.streaming import TextStream
+from decodekit.generation.stopping import FinishReason, StopStrings, TextStream
 
 if TYPE_CHECKING:
     from decodekit.constraints.constraint import Refusal
@@ -90,10 +89,6 @@ class Sequence:
     other choice.
 
     Args:
-        index: number of the request, counted from 0.
-        request: what was asked.
-        max_tokens: how many tokens may be generated.
-        stop: texts that end it.
         row: its row of the cache; -1 before it has one.
     """
 

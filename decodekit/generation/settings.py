@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+from typing import Literal, NamedTuple, Protocol, TypeAlias
+
+from torch import Tensor
 
 from decodekit.generation.backtracking import MAX_ROLLBACKS
 from decodekit.generation.stopping import StopStrings
-from decodekit.sampling import Candidates, LogitsProcessor, Mirostat, Pipeline, Stage
+from decodekit.sampling import Candidates, LogitsProcessor, MirostatTruncation, Pipeline, Stage
 from decodekit.sampling.noise import Stream
+from decodekit.speculation.canonical import Canonical
+from decodekit.speculation.proposer import Proposer
 from decodekit.speculation.verification import Verify
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from torch import Tensor
-
-    from decodekit.speculation.canonical import Canonical
-    from decodekit.speculation.proposer import Proposer
-    from decodekit.vocabulary import Vocabulary
+from decodekit.vocabulary import Vocabulary
 
 FastForward: TypeAlias = Literal["off", "exact", "canonical"]
 """What is taken without asking the model, where a constraint leaves no choice.
@@ -39,8 +36,7 @@ the end of the text, or a longer token may still swallow the last ones, the mode
 """
 
 
-@dataclass(frozen=True, slots=True)
-class NoiseKeys:
+class NoiseKeys(NamedTuple):
     """What the noise of every row is keyed by, besides the token id; one entry per row.
 
     Args:
@@ -55,8 +51,8 @@ class NoiseKeys:
 
     def of(self, rows: Sequence[int], stream: Stream = Stream.TARGET) -> NoiseKeys:
         """The keys of some rows, for another of the numbers that a position has."""
-        sequences = stream.of([self.sequences[row] for row in rows])
-        return NoiseKeys([self.seeds[row] for row in rows], sequences, [self.positions[row] for row in rows])
+        seeds, sequences, positions = ([keys[row] for row in rows] for keys in self)
+        return NoiseKeys(seeds, stream.of(sequences), positions)
 
 
 def left_out_of(
@@ -113,7 +109,7 @@ class Settings:
             of its scores.
         mirostat: truncates by the surprise of the text so far, after the pipeline.
         canonical: how the tokenizer divides texts, for `fast_forward` and for proposers.
-        law_of: who gives the logits, for errors.
+        distribution_of: who gives the logits, for errors.
     """
 
     vocabulary: Vocabulary
@@ -128,9 +124,9 @@ class Settings:
     fast_forward: FastForward = "exact"
     proposer: Proposer | None = None
     verify: Verify = "coupled"
-    mirostat: Mirostat | None = None
+    mirostat: MirostatTruncation | None = None
     canonical: Canonical | None = None
-    law_of: str = "the model"
+    distribution_of: str = "the model"
     can_ban: bool = field(init=False)
     """Whether a bias of the pipeline may be -inf, so that the only token that a constraint allows can be forbidden.
 

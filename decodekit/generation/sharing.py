@@ -8,15 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Rows
-from typing import TYPE_CHECKING
 
 import torch
 
+from decodekit.generation.sequence import Request, Sequence
+from decodekit.models.causal_lm import Cache
 from decodekit.models.contrast import KnowsPrompts
-
-if TYPE_CHECKING:
-    from decodekit.generation.sequence import Request, Sequence
-    from decodekit.models.causal_lm import Cache
 
 
 class SharedPrompts:
@@ -41,8 +38,7 @@ class SharedPrompts:
     def begin(self, sequences: Rows[Sequence], cache: Cache) -> list[Sequence]:
         """Give new sequences what the cache has of their prompts; empty the rows of the others.
 
-        Returns:
-            Those that must read their prompt: the first of each prompt that no row has.
+        Those that must read their prompt come back: the first of each prompt that no row has.
         """
         sources = {id(prompt): row for row, prompt in self._prompts.items()} if self._can_rollback else {}
         known = [sequence for sequence in sequences if id(sequence.request.prompt) in sources]

@@ -30,84 +30,64 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence as Rows
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 from itertools import accumulate
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
 from decodekit.constraints.engine.bitmask import forbid
 from decodekit.errors import DeadEndError, DecodekitError
-from decodekit.generation.append import append_token
+from decodekit.generation.append import append_forced, append_token, forced_run
 from decodekit.generation.backtracking import MAX_REDRAWS, checkpoint, destination, failure, give_up
 from decodekit.generation.budget import can_stop_here, ends_in_time, keep_ending, must_close
 from decodekit.generation.drawing import LikeTarget, Outputs, record
-from decodekit.generation.forced import append_forced, forced_run
-from decodekit.generation.masks import Masks
+from decodekit.generation.masks import StepMasks
 from decodekit.generation.padding import right_padded
 from decodekit.generation.positions import Drawn, Guess, Position, positions_along
 from decodekit.generation.rejection import drawn_tokens, may_test
 from decodekit.generation.sequence import Sequence
 from decodekit.generation.settings import Settings
 from decodekit.generation.token_table import TokenTable
+from decodekit.models.causal_lm import Cache, CausalLM, LogitsKind
 from decodekit.models.contrast import uncontrasted
 from decodekit.speculation.proposer import Context, asked
 from decodekit.speculation.verification import coupled_match, num_equal
 
-if TYPE_CHECKING:
-    from decodekit.models.causal_lm import Cache, CausalLM, LogitsKind
 
-
-@dataclass(frozen=True, slots=True)
-class Backtrack:
+class Backtrack(NamedTuple):
     """The text goes back to its first `num_tokens` tokens."""
 
     num_tokens: int
 
 
-class Verdict(NamedTuple):
-    """What came out of a step for one row.
+class NoToken(Enum):
+    """Why a position has no token: the text ends, or another one has to be drawn."""
 
-    Args:
-        first: its first position among those of the step; its tokens were taken there and at the following ones.
-        tokens: what was taken, in order.
-        backtrack: the rollback that follows, if any.
-    """
-
-    first: int
-    tokens: list[int]
-    backtrack: Backtrack | None
-
-
-@dataclass(frozen=True, slots=True)
-class End:
-    """The text is whole, and nothing may follow within its budget."""
-
-
-Outcome: TypeAlias = int | Backtrack | End | DecodekitError
-"""What a position comes to: a token, a rollback, the end, or the reason why there is none of them."""
-
-
-class Again(Enum):
-    """Why another token has to be drawn."""
-
+    WHOLE = "the text is whole, and nothing may follow within its budget"
     REFUSED = "the guard refuses the text with it"
     TOO_LATE = "the constraint could not be satisfied within the budget"
 
 
+Outcome: TypeAlias = int | Backtrack | NoToken | DecodekitError
+"""What a position comes to: a token, a rollback, or the reason why there is neither."""
+
+
 @torch.inference_mode()
 def step(
-    sequences: Rows[Sequence], model: CausalLM, cache: Cache, settings: Settings, masks: Masks, table: TokenTable | None
+    sequences: Rows[Sequence],
+    model: CausalLM,
+    cache: Cache,
+    settings: Settings,
+    masks: StepMasks,
+    table: TokenTable | None,
 ) -> None:
     """Let the model read what is pending and take tokens of every sequence; some finish by that.
 
     Args:
-        sequences: N unfinished sequences with their rows in `cache`.
-        model: gives the logits.
-        cache: holds what the model has read of them.
-        settings: how tokens are taken.
+        sequences: N unfinished sequences with their rows in `cache`, which holds what the model has read of them.
         masks: buffers for the constraints' bitmasks.
         table: the prefixes, kept if a processor of the pipeline looks back.
     """
@@ -120,18 +100,20 @@ def step(
     outputs = Outputs(positions, logits, bitmask, settings, table)
     target = outputs.choose()  # the target's own token at every position, or an error
     firsts = accumulate([len(guess.tokens) + 1 for guess in guesses], initial=0)  # the first position of every row
-    verdicts = [
-        verify(sequence, guess, draft, first, target, outputs)
-        for sequence, guess, draft, first in zip(sequences, guesses, drafts, firsts, strict=False)
-    ]
-    taken = [(sequence, one.tokens, one.first) for sequence, one in zip(sequences, verdicts, strict=True)]
+    taken, backtracks = [], []
+    for sequence, guess, draft, first in zip(sequences, guesses, drafts, firsts, strict=False):
+        tokens, backtrack = verify(sequence, guess, draft, first, target, outputs)
+        taken.append((sequence, tokens, first))
+        backtracks.append(backtrack)
     record(taken, logits, bitmask, settings)
-    for sequence, verdict in zip(sequences, verdicts, strict=True):
-        if verdict.backtrack is not None:
-            go_back(sequence, verdict.backtrack, table)
+    for sequence, backtrack in zip(sequences, backtracks, strict=True):
+        if backtrack is not None:
+            sequence.take_back(backtrack.num_tokens)
+            if table is not None:
+                table.truncate(sequence)
         elif sequence.finish_reason is None:
             append_forced(sequence, settings, table)
-    if is_guessed or any(verdict.backtrack for verdict in verdicts):
+    if is_guessed or any(backtracks):
         crop(sequences, cache)
 
 
@@ -156,7 +138,8 @@ def propose(sequences: Rows[Sequence], model: CausalLM, settings: Settings, tabl
     target = LikeTarget(sequences, settings, table, uncontrasted(model))
     contexts = [
         Context(one.request.prompt, one.token_ids, one.matcher, settings.canonical, one.memory, target, row)
-        for row, one in ((row, sequences[row]) for row in rows)
+        for row in rows
+        for one in [sequences[row]]
     ]
     drafts = asked(settings.proposer, contexts, [limits[row] for row in rows])
     for row, context, draft in zip(rows, contexts, drafts, strict=True):
@@ -207,15 +190,11 @@ def verify(
     first: int,
     target: Rows[int | DecodekitError],
     outputs: Outputs,
-) -> Verdict:
+) -> tuple[list[int], Backtrack | None]:
     """Take the target's tokens of one row as far as the draft agrees, and one more; the row may finish by any of them.
 
-    Args:
-        sequence: the row.
-        guess: what was guessed.
-        draft: the tokens of the guess; fewer if the constraint failed on the way.
-        first: the first position of the row.
-        target, outputs: of all positions.
+    The draft is shorter than the guess if the constraint failed on the way; `first` is the first position of the row.
+    What was taken comes back in order, with the rollback that follows, if any.
     """
     settings = outputs.settings
     own = target[first : first + len(draft) + 1]
@@ -228,7 +207,7 @@ def verify(
         outcome = settle(sequence, choice, position, outputs)
         if isinstance(outcome, Backtrack):
             backtrack = outcome
-        elif isinstance(outcome, End):
+        elif isinstance(outcome, NoToken):
             sequence.finish("complete")
         elif isinstance(outcome, DecodekitError):
             sequence.finish("dead_end" if isinstance(outcome, DeadEndError) else "error", outcome)
@@ -251,7 +230,7 @@ def verify(
             sequence.count_draft(num_drafted, num_kept - num_forced, guess.source)
     if sequence.first_token_at is None and sequence.token_ids:
         sequence.first_token_at = time.perf_counter()
-    return Verdict(first, tokens, backtrack)
+    return tokens, backtrack
 
 
 def settle(sequence: Sequence, choice: int | DecodekitError, position: int, outputs: Outputs) -> Outcome:
@@ -261,10 +240,10 @@ def settle(sequence: Sequence, choice: int | DecodekitError, position: int, outp
         return choice
     sequence.refusal = sequence.position_refusals.get(len(sequence.token_ids), sequence.refusal)
     is_ending = settings.masks_ending
-    while isinstance(outcome := judge(sequence, choice, settings), Again):
+    while (outcome := judge(sequence, choice, settings)) in (NoToken.REFUSED, NoToken.TOO_LATE):
         assert isinstance(choice, int) and sequence.matcher is not None
         words = outputs.bitmask[position].numpy()
-        if outcome is Again.TOO_LATE and not is_ending:
+        if outcome is NoToken.TOO_LATE and not is_ending:
             num_left = sequence.max_tokens - len(sequence.token_ids) - 1
             keep_ending(sequence.matcher, sequence.plan, num_left, settings.left_out, words)
             is_ending = True
@@ -273,11 +252,11 @@ def settle(sequence: Sequence, choice: int | DecodekitError, position: int, outp
     return outcome
 
 
-def judge(sequence: Sequence, choice: int | DecodekitError, settings: Settings) -> Outcome | Again:
+def judge(sequence: Sequence, choice: int | DecodekitError, settings: Settings) -> Outcome:
     """What becomes of a drawn token, or of a row without one."""
     if isinstance(choice, DecodekitError):
         if isinstance(choice, DeadEndError) and can_stop_here(sequence, settings):
-            return End()
+            return NoToken.WHOLE
         is_empty = sequence.has_guard and isinstance(choice, DeadEndError) and sequence.error is None
         if not is_empty:
             return choice
@@ -288,7 +267,7 @@ def judge(sequence: Sequence, choice: int | DecodekitError, settings: Settings) 
         refusal = sequence.matcher.refusal(choice) if sequence.has_guard else None
         if refusal is None:
             is_late = must_close(sequence, settings) and not ends_in_time(sequence, choice, settings)
-            return Again.TOO_LATE if is_late else choice
+            return NoToken.TOO_LATE if is_late else choice
     except DecodekitError as error:  # the guard is a program of the user's, a constraint may outgrow its bounds
         return error
     sequence.refusal = refusal
@@ -298,14 +277,7 @@ def judge(sequence: Sequence, choice: int | DecodekitError, settings: Settings) 
         return failure(sequence, settings.max_rollbacks) or Backtrack(destination(sequence, here))
     banned = sequence.bans.setdefault(here, set())
     banned.add(choice)
-    return give_up(sequence, refusal) if len(banned) > MAX_REDRAWS else Again.REFUSED
-
-
-def go_back(sequence: Sequence, backtrack: Backtrack, table: TokenTable | None) -> None:
-    """Take the text back as far as the verdict says."""
-    sequence.take_back(backtrack.num_tokens)
-    if table is not None:
-        table.truncate(sequence)
+    return give_up(sequence, refusal) if len(banned) > MAX_REDRAWS else NoToken.REFUSED
 
 
 def crop(sequences: Rows[Sequence], cache: Cache) -> None:

@@ -2,16 +2,23 @@
 
 Stop strings are matched on the text, not on tokens, and the outcome does not depend on how the text was split into
 tokens: of all occurrences, the one that *ends first* counts, and among those that end together the longest.
+
+The law of streaming: what `TextStream.push` and `close` return, concatenated, is the final text: the bytes of all
+tokens (of a special token that the constraint asked for, its name) decoded as UTF-8 with U+FFFD for what is not, up to
+the first stop string. Nothing that was returned is ever taken back.
 """
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 if TYPE_CHECKING:
     from decodekit.constraints.matching.matcher import Matcher
+
+_decoder = codecs.getincrementaldecoder("utf-8")
 
 FinishReason: TypeAlias = Literal["stop", "length", "complete", "dead_end", "error"]
 """Why a text ended.
@@ -25,11 +32,7 @@ text must close in time, it is satisfied when `max_new_tokens` is used up.
 
 @dataclass(frozen=True, slots=True)
 class StopStrings:
-    """Texts that end a completion and do not belong to it.
-
-    Args:
-        texts: the stop strings, none of them empty.
-    """
+    """Texts that end a completion and do not belong to it, none of them empty."""
 
     texts: tuple[str, ...] = ()
     _longest: int = field(init=False, repr=False, compare=False)
@@ -57,6 +60,54 @@ class StopStrings:
         return 0
 
 
+class TextStream:
+    """The text of one sequence."""
+
+    __slots__ = ("_decoder", "_held", "_stop", "is_stopped")
+
+    is_stopped: bool
+    """Whether a stop string was found; from then on there is no further text."""
+
+    def __init__(self, stop: StopStrings) -> None:
+        self._decoder = _decoder("replace")
+        self._stop = stop
+        self._held = ""
+        self.is_stopped = False
+
+    def push(self, data: bytes) -> str:
+        """Add the bytes of a token; the text that is certain now and was not before.
+
+        A character whose bytes are incomplete, and text that could be the beginning of a stop string, wait.
+        """
+        return self._release(self._decoder.decode(data), is_final=False)
+
+    def close(self) -> str:
+        """The rest of the text: no further bytes will come."""
+        return self._release(self._decoder.decode(b"", final=True), is_final=True)
+
+    def fork(self) -> TextStream:
+        """A stream that has come as far, and goes on by itself."""
+        twin = TextStream(self._stop)
+        twin._decoder.setstate(self._decoder.getstate())
+        twin._held, twin.is_stopped = self._held, self.is_stopped
+        return twin
+
+    def _release(self, text: str, *, is_final: bool) -> str:
+        if self.is_stopped:
+            return ""
+        if not self._stop:
+            return text
+        # An occurrence that is not complete begins in the held text, so the window sees every occurrence.
+        window = self._held + text
+        occurrence = self._stop.find(window)
+        if occurrence is not None:
+            self.is_stopped = True
+            return window[: occurrence[0]]
+        num_certain = len(window) if is_final else len(window) - self._stop.num_held(window)
+        self._held = window[num_certain:]
+        return window[:num_certain]
+
+
 def finish_reason(
     token: int,
     *,
@@ -70,14 +121,6 @@ def finish_reason(
 
     The order decides when several hold at once: a text that stops, or is complete, with its very last allowed token
     was not cut.
-
-    Args:
-        token: the token that was taken last.
-        eos_token_ids: the tokens that end a text.
-        matcher: the constraint's state after `token`; None without a constraint.
-        is_stopped: whether a stop string was found.
-        num_tokens: generated tokens so far, `token` included.
-        max_tokens: how many may be generated.
     """
     if is_stopped or token in eos_token_ids:
         return "stop"

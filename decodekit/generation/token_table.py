@@ -12,11 +12,7 @@ from decodekit.sampling import History
 
 
 class TokenTable:
-    """Prompt and text of every cache row, padded with -1, for processors that look back.
-
-    Args:
-        num_rows: rows of the cache.
-    """
+    """Prompt and text of every cache row, padded with -1, for processors that look back."""
 
     def __init__(self, num_rows: int) -> None:
         self._tokens = np.full((num_rows, 512), -1, dtype=np.int64)
@@ -42,13 +38,7 @@ class TokenTable:
         self._tokens = self._tokens[list(rows)]
 
     def history(self, sequences: Rows[Sequence], drafts: Rows[Rows[int]], device: torch.device) -> History:
-        """What stands before each of P positions, as tensors on `device`.
-
-        Args:
-            sequences: [P], that of each position.
-            drafts: [P], the draft tokens before the position.
-            device: of the tensors.
-        """
+        """What stands before each of P positions, behind the draft tokens of each, as tensors on `device`."""
         lengths = [sequence.length + len(draft) for sequence, draft in zip(sequences, drafts, strict=True)]
         rows = [sequence.row for sequence in sequences]
         self._reserve(max(lengths))

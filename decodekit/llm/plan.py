@@ -12,7 +12,7 @@ from decodekit.constraints.matching.compiler import CompiledGrammar
 from decodekit.errors import DecodekitError, OptionError, ResourceLimitError, UselessOptionError, raise_faults
 from decodekit.generation import memory
 from decodekit.generation.backtracking import MAX_ROLLBACKS
-from decodekit.generation.search import Choice, Search
+from decodekit.generation.search import Aggregation, Search
 from decodekit.generation.settings import Settings, left_out_of
 from decodekit.generation.stopping import StopStrings
 from decodekit.llm.option_rules import GenerateCall
@@ -46,7 +46,7 @@ class Plan:
     settings: Settings
     grammar: CompiledGrammar | None
     search: Search | None
-    choice: Choice | None
+    choice: Aggregation | None
 
     @classmethod
     def of(
@@ -76,7 +76,7 @@ class Plan:
         grammar = compile(as_constraint(call.constraint), vocabulary) if call.is_constrained else None
         _check_compiled(call, grammar)
         given: object = strategy  # the type of a strategy does not say that it may be a search
-        choice = given if isinstance(given, Choice) else None
+        choice = given if isinstance(given, Aggregation) else None
         search = given if isinstance(given, Search) else None
         return cls(
             options, strategy, call.contrasted, _settings(call, strategy, choice, canonical()), grammar, search, choice
@@ -136,7 +136,7 @@ class Plan:
                     memory.check_rows(self.model, 1, 1, f"{name}={num_tokens}", 1 + min(num_tokens, longest))
 
 
-def _settings(call: GenerateCall, strategy: Strategy, choice: Choice | None, canonical: Canonical) -> Settings:
+def _settings(call: GenerateCall, strategy: Strategy, choice: Aggregation | None, canonical: Canonical) -> Settings:
     options = call.options
     num_alternatives = int(options.logprobs) if options.logprobs is not True else 0
     needs_logprobs = bool(options.logprobs) or (choice is not None and choice.needs_logprobs)
@@ -156,7 +156,7 @@ def _settings(call: GenerateCall, strategy: Strategy, choice: Choice | None, can
         verify=getattr(strategy, "verify", "coupled"),  # a search has none
         mirostat=getattr(strategy, "mirostat", None),  # beams have none
         canonical=canonical,
-        law_of="the model" if contrast is None else f"the model under {contrast!r:.80}",
+        distribution_of="the model" if contrast is None else f"the model under {contrast!r:.80}",
     )
 
 

@@ -5,7 +5,7 @@
   `kv_cache`, `attention` and `replay`) and two of `rowwise`
 - `known`, `shared_copy`: what was learned of a model, and copies of it that share its weights
 - `layers`, `truncated`: its layers, read or cut off
-- `contrast` with `guidance`, `amateur` and `dola`: models made of two
+- `contrast` with `guidance` and `dola`: models made of two
 
 A new model family needs no code here if the self-check passes; any other model implements `CausalLM`.
 """

@@ -20,6 +20,25 @@ Rows: TypeAlias = Sequence[int] | None
 """Distinct rows of a cache, or None for all of them."""
 
 
+def wanted_counts(logits: LogitsKind, num_tokens: Sequence[int]) -> list[int]:
+    """At how many of the last tokens of each row logits are wanted, [R]."""
+    if isinstance(logits, str):
+        return [1] * len(num_tokens) if logits == "last" else list(num_tokens)
+    return list(logits)
+
+
+def assembled(parts: Sequence[Tensor], logits: LogitsKind, width: int) -> Tensor:
+    """What `CausalLM.forward` returns, from the logits of each row, [n, V]; "all" is `width` tokens wide."""
+    if logits == "last":
+        return torch.stack([part[-1] for part in parts])
+    if logits != "all":
+        return torch.cat(tuple(parts))
+    out = parts[0].new_zeros(len(parts), width, parts[0].shape[-1])
+    for i, part in enumerate(parts):
+        out[i, : len(part)] = part
+    return out
+
+
 class Cache(Protocol):
     """The state of `num_rows` sequences: for attention, their keys and values.
 
@@ -31,17 +50,14 @@ class Cache(Protocol):
     @property
     def num_rows(self) -> int:
         """How many sequences the cache holds."""
-        ...
 
     @property
     def capacity(self) -> int:
         """How many tokens a row can hold before `grow` is needed."""
-        ...
 
     @property
     def lengths(self) -> Tensor:
         """Tokens stored per row, int64 [num_rows], on the model's device."""
-        ...
 
     def truncate(self, row_lengths: Sequence[int] | Tensor) -> None:
         """Forget the tokens of each row beyond its new length; nothing moves in memory.
@@ -53,19 +69,15 @@ class Cache(Protocol):
         Raises:
             ValueError: a length is negative or larger than the row's present one.
         """
-        ...
 
     def reset(self, rows: Sequence[int]) -> None:
         """Set the length of these rows to 0, to use them for other sequences. Works for every model."""
-        ...
 
     def reorder(self, rows: Tensor) -> None:
         """Row i becomes what row `rows[i]` was; `rows` int64 [n], n <= num_rows; rows beyond n are dropped."""
-        ...
 
     def grow(self, capacity: int) -> None:
         """Make room for `capacity` tokens per row, keeping what is stored; a smaller capacity changes nothing."""
-        ...
 
 
 class CausalLM(Protocol):
@@ -74,41 +86,33 @@ class CausalLM(Protocol):
     @property
     def name(self) -> str:
         """Where the model came from: a folder, a hub id or a class name."""
-        ...
 
     @property
     def vocab_size(self) -> int:
         """Width V of a row of logits; may exceed the number of tokens of the tokenizer (padding)."""
-        ...
 
     @property
     def eos_token_ids(self) -> frozenset[int]:
         """Every token that the model's configuration names as an end of text."""
-        ...
 
     @property
     def context_length(self) -> int | None:
         """The most tokens a row may hold, or None where the architecture sets no limit."""
-        ...
 
     @property
     def device(self) -> torch.device:
         """Where tokens go in and logits come out."""
-        ...
 
     @property
     def dtype(self) -> torch.dtype:
         """The type of the weights; logits are float32 whatever it is."""
-        ...
 
     @property
     def can_rollback(self) -> bool:
         """Whether `Cache.truncate` is free. With recurrent state (False) the row is computed again, which is slow."""
-        ...
 
     def new_cache(self, num_rows: int, capacity: int) -> Cache:
         """An empty cache for `num_rows` sequences of up to `capacity` tokens each."""
-        ...
 
     def forward(
         self, tokens: Tensor, num_tokens: Sequence[int], cache: Cache, rows: Rows = None, *, logits: LogitsKind = "last"
@@ -134,4 +138,3 @@ class CausalLM(Protocol):
             ValueError: shapes, counts or rows that contradict each other.
             ContextLengthError: a row would exceed `context_length`.
         """
-        ...

@@ -6,9 +6,10 @@
     plausible             yes     yes    yes    no          at least alpha = 0.1 times as likely as the likeliest
     2 e - a                1.1    -2.0   -3.0   far below   `amateurish` with beta = 1
 
-Every function takes logits and gives logits of another distribution; the models in `guidance`, `amateur` and `dola` get
-them from their two sources. Such a model is a `CausalLM` like any other, because the new distribution of a token is a
-function of the text before it: drafts, constraints, batches, beams and log-probabilities need not know of it.
+Every function takes logits and gives logits of another distribution; `AmateurLM` and the models in `guidance` and
+`dola` get them from their two sources. Such a model is a `CausalLM` like any other, because the new distribution of a
+token is a function of the text before it: drafts, constraints, batches, beams and log-probabilities need not know of
+it.
 """
 
 from __future__ import annotations
@@ -16,12 +17,13 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import Final, Protocol, runtime_checkable
+from typing import Any, Final, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from decodekit.models.causal_lm import Cache, CausalLM, LogitsKind, Rows
+from decodekit.models.kv_cache import checked_order, shortened
 from decodekit.vocabulary import Vocabulary
 
 IMPLAUSIBLE: Final = -1000.0
@@ -119,7 +121,6 @@ class Contrast(Protocol):
         Raises:
             DecodekitError: it cannot be applied to this model.
         """
-        ...
 
 
 def is_contrast(value: object) -> bool:
@@ -133,48 +134,28 @@ class KnowsPrompts(Protocol):
 
     def set_prompt(self, row: int, prompt: Sequence[int], negative_prompt: Sequence[int]) -> None:
         """An empty row begins with this prompt, which is contrasted with `negative_prompt` (empty: not given)."""
-        ...
+
+
+def _of_the_model(name: str) -> Any:
+    return property(lambda self: getattr(self.model, name), doc=f"See `causal_lm.CausalLM.{name}`.")
 
 
 class ContrastLM(ABC):
-    """What all models made of another model have of it.
-
-    Args:
-        model: whose logits are changed.
-    """
+    """What all models made of another model have of it."""
 
     def __init__(self, model: CausalLM) -> None:
         self.model = model
 
-    @property
-    def name(self) -> str:
-        """That of the model."""
-        return self.model.name
-
-    @property
-    def vocab_size(self) -> int:
-        """Width of a row of logits."""
-        return self.model.vocab_size
-
-    @property
-    def eos_token_ids(self) -> frozenset[int]:
-        """Those of the model."""
-        return self.model.eos_token_ids
+    name: str = _of_the_model("name")
+    vocab_size: int = _of_the_model("vocab_size")
+    eos_token_ids: frozenset[int] = _of_the_model("eos_token_ids")
+    device: torch.device = _of_the_model("device")
+    dtype: torch.dtype = _of_the_model("dtype")
 
     @property
     def context_length(self) -> int | None:
         """The most tokens a row may hold, or None without a limit."""
         return self.model.context_length
-
-    @property
-    def device(self) -> torch.device:
-        """Where the model is."""
-        return self.model.device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The type of the model's weights."""
-        return self.model.dtype
 
     @property
     def can_rollback(self) -> bool:
@@ -199,8 +180,94 @@ def uncontrasted(model: CausalLM) -> CausalLM:
     return model
 
 
-def wanted_counts(logits: LogitsKind, num_tokens: Sequence[int]) -> list[int]:
-    """At how many of the last tokens of each row logits are wanted, [R]."""
-    if isinstance(logits, str):
-        return [1] * len(num_tokens) if logits == "last" else list(num_tokens)
-    return list(logits)
+class PairedCache:
+    """A cache of each of two models that read the same, with as many rows."""
+
+    def __init__(self, first: Cache, second: Cache) -> None:
+        self.first, self.second = first, second
+        self.row_lengths = [0] * first.num_rows
+
+    @property
+    def num_rows(self) -> int:
+        """How many sequences the cache holds."""
+        return len(self.row_lengths)
+
+    @property
+    def capacity(self) -> int:
+        """Tokens a row can hold before a cache grows."""
+        return min(self.first.capacity, self.second.capacity)
+
+    @property
+    def lengths(self) -> Tensor:
+        """Tokens stored per row, int64 [num_rows], on the first model's device."""
+        return self.first.lengths
+
+    def truncate(self, row_lengths: Sequence[int] | Tensor) -> None:
+        """Lower the lengths of the rows; see `causal_lm.Cache.truncate`."""
+        self.row_lengths = shortened(self.row_lengths, row_lengths)
+        for cache in (self.first, self.second):
+            cache.truncate(self.row_lengths)
+
+    def reset(self, rows: Sequence[int]) -> None:
+        """Empty these rows; see `causal_lm.Cache.reset`."""
+        for cache in (self.first, self.second):
+            cache.reset(rows)
+        for row in rows:
+            self.row_lengths[row] = 0
+
+    def reorder(self, rows: Tensor) -> None:
+        """Row i becomes what row `rows[i]` was; see `causal_lm.Cache.reorder`."""
+        order = checked_order(rows, self.num_rows)
+        for cache in (self.first, self.second):
+            cache.reorder(rows)
+        self.row_lengths = [self.row_lengths[row] for row in order]
+
+    def grow(self, capacity: int) -> None:
+        """Make room for `capacity` tokens per row; see `causal_lm.Cache.grow`."""
+        for cache in (self.first, self.second):
+            cache.grow(capacity)
+
+
+class AmateurLM(ContrastLM):
+    """Contrastive decoding: the distribution of a model against that of an amateur; see `amateurish`.
+
+    Li et al. 2023, "Contrastive Decoding: Open-ended Text Generation as Optimization"; O'Brien & Lewis 2023,
+    "Contrastive Decoding Improves Reasoning in Large Language Models", whose scores are computed.
+    """
+
+    def __init__(self, model: CausalLM, amateur: CausalLM, alpha: float, beta: float) -> None:
+        super().__init__(model)
+        self.amateur = amateur
+        self.alpha, self.beta = alpha, beta
+
+    @property
+    def context_length(self) -> int | None:
+        """The smaller of the two, or None where neither has a limit."""
+        limits = [limit for limit in (self.model.context_length, self.amateur.context_length) if limit is not None]
+        return min(limits, default=None)
+
+    @property
+    def can_rollback(self) -> bool:
+        """Whether taking tokens back is free in both."""
+        return self.model.can_rollback and self.amateur.can_rollback
+
+    def new_cache(self, num_rows: int, capacity: int) -> PairedCache:
+        """An empty cache of each; see `causal_lm.CausalLM.new_cache`."""
+        return PairedCache(self.model.new_cache(num_rows, capacity), self.amateur.new_cache(num_rows, capacity))
+
+    @torch.inference_mode()
+    def forward(
+        self, tokens: Tensor, num_tokens: Sequence[int], cache: Cache, rows: Rows = None, *, logits: LogitsKind = "last"
+    ) -> Tensor:
+        """Append tokens in both and return logits of the contrast; see `causal_lm.CausalLM.forward`."""
+        assert isinstance(cache, PairedCache)
+        expert = self.model.forward(tokens, num_tokens, cache.first, rows, logits=logits)
+        try:
+            theirs = tokens.to(self.amateur.device)
+            amateur = self.amateur.forward(theirs, num_tokens, cache.second, rows, logits=logits)
+        except BaseException:
+            cache.first.truncate(cache.row_lengths)
+            raise
+        for row, count in zip(range(cache.num_rows) if rows is None else rows, num_tokens, strict=True):
+            cache.row_lengths[row] += count
+        return amateurish(expert, amateur.to(expert.device), self.alpha, self.beta)

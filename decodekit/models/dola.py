@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from decodekit.errors import OptionError
-from decodekit.models.causal_lm import Cache, LogitsKind, Rows
-from decodekit.models.contrast import ContrastLM, layered, wanted_counts
+from decodekit.models.causal_lm import Cache, LogitsKind, Rows, wanted_counts
+from decodekit.models.contrast import ContrastLM, layered
 from decodekit.models.layers import EarlyExits
 
 Layers: TypeAlias = Literal["low", "high"] | Sequence[int]
@@ -51,12 +51,6 @@ def candidate_layers(layers: Layers, num_layers: int, is_tied: bool) -> list[int
 class DoLaLM(ContrastLM):
     """The distribution of the last layer against that of an earlier one; see `contrast.layered`.
 
-    Args:
-        model: whose layers are read.
-        layers: the candidates.
-        relative_top: how much less likely than the likeliest a token of the last layer may be.
-        final_norm: whether the norm comes before the output projection of an early layer.
-
     Raises:
         OptionError: the model has no such layer.
         ModelError: its layers cannot be read.
@@ -77,17 +71,13 @@ class DoLaLM(ContrastLM):
         """Append tokens and return logits of the contrast; see `causal_lm.CausalLM.forward`."""
         final, hidden = self._exits.forward_hidden(tokens, num_tokens, cache, rows, logits=logits, layers=self.layers)
         if logits == "all":  # of one width with the logits, padding too
-            return self._law(final.flatten(0, 1), [layer.flatten(0, 1) for layer in hidden]).view_as(final)
-        counts = wanted_counts(logits, num_tokens)
-        places = torch.tensor(
-            [[row, n - m + i] for row, (n, m) in enumerate(zip(num_tokens, counts, strict=True)) for i in range(m)],
-            device=hidden[0].device,
-        )
-        return self._law(
-            final, [layer[places[:, 0].to(layer.device), places[:, 1].to(layer.device)] for layer in hidden]
-        )
+            return self._contrasted(final.flatten(0, 1), [layer.flatten(0, 1) for layer in hidden]).view_as(final)
+        counts = zip(num_tokens, wanted_counts(logits, num_tokens), strict=True)
+        places = torch.tensor([[row, n - m + i] for row, (n, m) in enumerate(counts) for i in range(m)])
+        rows_of, columns = places.to(hidden[0].device).unbind(dim=1)
+        return self._contrasted(final, [layer[rows_of.to(layer.device), columns.to(layer.device)] for layer in hidden])
 
-    def _law(self, final: Tensor, hidden: Sequence[Tensor]) -> Tensor:
+    def _contrasted(self, final: Tensor, hidden: Sequence[Tensor]) -> Tensor:
         """Logits [P, V] of final ones [P, V] and hidden states [P, D] of the candidates, one in memory at a time."""
         early = (self._exits.exit_logits(layer, final_norm=self.final_norm).to(final.device) for layer in hidden)
         return layered(final, early, self.relative_top)

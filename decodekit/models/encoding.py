@@ -10,12 +10,6 @@ from decodekit.errors import OptionError, TokenizerError
 def encode_text(tokenizer: Any, text: str, at: str, *, add_special_tokens: bool) -> list[int]:
     """Token ids of a text.
 
-    Args:
-        tokenizer: of transformers, tokenizers or mistral-common.
-        text: the text.
-        at: the place to name in errors.
-        add_special_tokens: those that the tokenizer adds by default.
-
     Raises:
         OptionError: the text is no valid Unicode.
         TokenizerError: the tokenizer offers no way to encode a text.

@@ -10,10 +10,11 @@ from typing import Final, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
-from decodekit.models.causal_lm import Cache, CausalLM, LogitsKind, Rows
-from decodekit.models.contrast import ContrastLM, guided, wanted_counts
-from decodekit.models.kv_cache import check_order, shortened
+from decodekit.models.causal_lm import Cache, CausalLM, LogitsKind, Rows, assembled, wanted_counts
+from decodekit.models.contrast import ContrastLM, guided
+from decodekit.models.kv_cache import checked_order, shortened
 
 CHUNK: Final = 512
 """Most tokens of a negative prompt that are read with a prompt that is shorter than it; bounds the activations."""
@@ -66,8 +67,7 @@ class GuidedCache:
         """Lower the lengths of the rows; see `causal_lm.Cache.truncate`."""
         self.row_lengths = shortened(self.row_lengths, row_lengths)
         for row, length in enumerate(self.row_lengths):
-            most = self.second_length(row, length)
-            self.second_lengths[row] = min(self.second_lengths[row], most)
+            self.second_lengths[row] = min(self.second_lengths[row], self.second_length(row, length))
         self.inner.truncate(_interleaved(self.row_lengths, self.second_lengths))
 
     def second_length(self, row: int, length: int) -> int:
@@ -86,13 +86,10 @@ class GuidedCache:
 
     def reorder(self, rows: Tensor) -> None:
         """Row i becomes what row `rows[i]` was, its prompts too; see `causal_lm.Cache.reorder`."""
-        order: list[int] = rows.tolist()
-        check_order(order, self.num_rows)
+        order = checked_order(rows, self.num_rows)
         self.inner.reorder(torch.stack([2 * rows, 2 * rows + 1], dim=1).flatten())
-        self.row_lengths = [self.row_lengths[row] for row in order]
-        self.second_lengths = [self.second_lengths[row] for row in order]
-        self.prompt_lengths = [self.prompt_lengths[row] for row in order]
-        self.negative_prompts = [self.negative_prompts[row] for row in order]
+        for name in ("row_lengths", "second_lengths", "prompt_lengths", "negative_prompts"):
+            setattr(self, name, [getattr(self, name)[row] for row in order])
 
     def grow(self, capacity: int) -> None:
         """Make room for `capacity` tokens per row; see `causal_lm.Cache.grow`."""
@@ -119,10 +116,6 @@ class GuidedLM(ContrastLM):
     """A model of u + scale (c - u), with log-probabilities c after the prompt and u after the negative prompt.
 
     Its caches must be told what the prompts are (`GuidedCache.set_prompt`). Within a prompt the logits are the model's.
-
-    Args:
-        model: gives both log-probabilities.
-        scale: how far to go from u to c and beyond; 1 is c.
     """
 
     def __init__(self, model: CausalLM, scale: float) -> None:
@@ -137,11 +130,7 @@ class GuidedLM(ContrastLM):
     def forward(
         self, tokens: Tensor, num_tokens: Sequence[int], cache: Cache, rows: Rows = None, *, logits: LogitsKind = "last"
     ) -> Tensor:
-        """Append tokens and return guided logits; see `causal_lm.CausalLM.forward`.
-
-        Raises:
-            ValueError: also for a row whose prompt the cache was not told.
-        """
+        """Append tokens and return guided logits; see `causal_lm.CausalLM.forward`. The cache must know the prompts."""
         assert isinstance(cache, GuidedCache)
         chosen = range(cache.num_rows) if rows is None else rows
         counts = wanted_counts(logits, num_tokens)
@@ -157,10 +146,7 @@ class GuidedLM(ContrastLM):
             else:
                 out = self._forward_prompts(tokens, cache, readings)
                 if logits == "all":
-                    padded = out.new_zeros(len(readings), tokens.shape[1], out.shape[-1])
-                    for i, part in enumerate(torch.split(out, counts)):
-                        padded[i, : len(part)] = part
-                    out = padded
+                    out = assembled(torch.split(out, counts), logits, tokens.shape[1])
         except BaseException:
             cache.second_lengths = before
             cache.inner.truncate(_interleaved(cache.row_lengths, before))
@@ -191,14 +177,9 @@ class GuidedLM(ContrastLM):
             if not late:
                 return readings
             parts = [readings[i].negative[:CHUNK] for i in late]
-            width = max(map(len, parts))
-            padded = [[*part, *[0] * (width - len(part))] for part in parts]
-            self.model.forward(
-                torch.tensor(padded, device=self.device),
-                [len(part) for part in parts],
-                cache.inner,
-                [2 * readings[i].row + 1 for i in late],
-            )
+            padded = pad_sequence([torch.tensor(part) for part in parts], batch_first=True).to(self.device)
+            lengths, rows = [len(part) for part in parts], [2 * readings[i].row + 1 for i in late]
+            self.model.forward(padded, lengths, cache.inner, rows)
             for i, part in zip(late, parts, strict=True):
                 cache.second_lengths[readings[i].row] += len(part)
                 readings[i] = readings[i]._replace(negative=readings[i].negative[len(part) :])
@@ -238,14 +219,10 @@ class GuidedLM(ContrastLM):
                 inner_rows.append(2 * reading.row + 1)
                 parts.append(torch.cat([negative, mine[reading.num_tokens - reading.num_shared :]]))
                 wanted.append(max(1, reading.num_guided))
-        lengths = [len(part) for part in parts]
-        padded = tokens.new_zeros(len(parts), max(lengths))
-        for place, part in enumerate(parts):
-            padded[place, : len(part)] = part
         is_every = inner_rows == list(range(cache.inner.num_rows))
         out = self.model.forward(
-            padded,
-            lengths,
+            pad_sequence(parts, batch_first=True),
+            [len(part) for part in parts],
             cache.inner,
             None if is_every else inner_rows,
             logits="last" if set(wanted) == {1} else wanted,

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -65,6 +65,19 @@ class HuggingFaceLM:
         ModelError: the model cannot be run, or the wanted tier gives other logits than the model itself.
     """
 
+    name: str
+    """The folder or hub id that the model was loaded from, or its class."""
+    tier: Tier
+    """Which way the model runs, and why."""
+    vocab_size: int
+    """Width of a row of logits."""
+    eos_token_ids: frozenset[int]
+    """Every end-of-text token of the model's configuration and generation configuration."""
+    context_length: int | None
+    """The most tokens a row may hold, or None without a limit."""
+    device: torch.device
+    """Where the embeddings are."""
+
     def __init__(self, model: nn.Module, *, tier: TierName | None = None) -> None:
         if not hasattr(model, "config") or not hasattr(model, "get_input_embeddings"):
             raise ModelError(
@@ -80,12 +93,11 @@ class HuggingFaceLM:
         model = self.model
         config: Any = model.config
         embeddings: Any = model.get_input_embeddings()  # type: ignore[operator]
-        self._name = str(getattr(config, "_name_or_path", "") or type(model).__name__)
-        self._device: torch.device = embeddings.weight.device
-        self._context_length = _context_length(config.get_text_config())
-        self._eos_token_ids = _eos_token_ids(model)
-        learned = _learned(model, notes, self._context_length, self._wanted)
-        self._runner, self._tier, self._vocab_size = learned.runner, learned.tier, learned.vocab_size
+        self.name = str(getattr(config, "_name_or_path", "") or type(model).__name__)
+        self.device = embeddings.weight.device
+        self.context_length = _context_length(config.get_text_config())
+        self.eos_token_ids = _eos_token_ids(model)
+        self._runner, self.tier, self.vocab_size = _learned(model, notes, self.context_length, self._wanted)
         self._notes = notes
 
     def __getstate__(self) -> dict[str, Any]:
@@ -94,40 +106,10 @@ class HuggingFaceLM:
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
         self._notes = notes_of(self.model)
-        self._notes.keep(("runner", self._wanted), _Learned(self._runner, self._tier, self._vocab_size))
+        self._notes.keep(("runner", self._wanted), _Learned(self._runner, self.tier, self.vocab_size))
 
     def __repr__(self) -> str:
-        return f"HuggingFaceLM({self._name!r}, tier={self._tier.name!r}, device={self._device}, dtype={self.dtype})"
-
-    @property
-    def name(self) -> str:
-        """The folder or hub id that the model was loaded from, or its class."""
-        return self._name
-
-    @property
-    def tier(self) -> Tier:
-        """Which way the model runs, and why."""
-        return self._tier
-
-    @property
-    def vocab_size(self) -> int:
-        """Width of a row of logits."""
-        return self._vocab_size
-
-    @property
-    def eos_token_ids(self) -> frozenset[int]:
-        """Every end-of-text token of the model's configuration and generation configuration."""
-        return self._eos_token_ids
-
-    @property
-    def context_length(self) -> int | None:
-        """The most tokens a row may hold, or None without a limit."""
-        return self._context_length
-
-    @property
-    def device(self) -> torch.device:
-        """Where the embeddings are."""
-        return self._device
+        return f"HuggingFaceLM({self.name!r}, tier={self.tier.name!r}, device={self.device}, dtype={self.dtype})"
 
     @property
     def dtype(self) -> torch.dtype:
@@ -182,7 +164,7 @@ class HuggingFaceLM:
         if len(hidden) != self.num_layers + 1:
             raise ModelError(
                 f"{type(self.model).__name__} shows {len(hidden)} hidden states of its {self.num_layers} layers",
-                at=self._name,
+                at=self.name,
                 hint="a strategy that does not read layers",
             )
         return out, [hidden[layer] for layer in layers]
@@ -205,14 +187,7 @@ class HuggingFaceLM:
         with torch.inference_mode():
             return head(hidden).float()  # type: ignore[no-any-return]
 
-    def _check(
-        self,
-        tokens: Tensor,
-        num_tokens: Sequence[int],
-        cache: Cache,
-        rows: Rows,
-        logits: LogitsKind,
-    ) -> None:
+    def _check(self, tokens: Tensor, num_tokens: Sequence[int], cache: Cache, rows: Rows, logits: LogitsKind) -> None:
         """Refuse arguments of `forward` that contradict each other, or exceed the context."""
         lengths = cache.row_lengths  # type: ignore[attr-defined]
         chosen = range(len(lengths)) if rows is None else rows
@@ -227,19 +202,17 @@ class HuggingFaceLM:
             raise ValueError(f"logits at the last {list(logits)} of {list(num_tokens)} tokens")
         if rows is not None and (len(set(rows)) != len(rows) or min(rows) < 0 or max(rows) >= len(lengths)):
             raise ValueError(f"{list(rows)} are not distinct rows of a cache of {len(lengths)}")
-        limit = self._context_length
-        if limit is not None:
-            for row, count in zip(chosen, num_tokens, strict=True):
-                if lengths[row] + count > limit:
-                    raise ContextLengthError(
-                        f"row {row} would hold {lengths[row] + count} tokens, the model's context is {limit}",
-                        at=self._name,
-                        hint="a shorter prompt or a smaller max_new_tokens",
-                    )
+        limit = math.inf if self.context_length is None else self.context_length
+        for row, count in zip(chosen, num_tokens, strict=True):
+            if lengths[row] + count > limit:
+                raise ContextLengthError(
+                    f"row {row} would hold {lengths[row] + count} tokens, the model's context is {limit}",
+                    at=self.name,
+                    hint="a shorter prompt or a smaller max_new_tokens",
+                )
 
 
-@dataclass(frozen=True, slots=True)
-class _Learned:
+class _Learned(NamedTuple):
     """What is known of a model in one state: how it is run, why so, and the width of a row of its logits."""
 
     runner: RaggedModel | RowwiseModel
@@ -276,7 +249,7 @@ def _choose(
             continue
         reference = reference or shared_copy(model)
         try:
-            error = _checked(name, runner, model, reference, context_length)
+            error = _checked(runner, model, reference, context_length)
         except Exception as problem:
             refused.append(f"{name}: {_one_line(problem)}")
             continue
@@ -301,26 +274,19 @@ def _runners(model: nn.Module, refused: list[str]) -> Iterator[tuple[TierName, R
 
 
 def _checked(
-    name: TierName,
-    runner: RaggedModel | RowwiseModel,
-    model: nn.Module,
-    reference: nn.Module,
-    context_length: int | None,
+    runner: RaggedModel | RowwiseModel, model: nn.Module, reference: nn.Module, context_length: int | None
 ) -> float:
     """The error of the self-check, with the model's own windows and, for masks that we make, with small ones."""
     if not isinstance(runner, RaggedModel):
-        return _finite(largest_error(runner, reference, context_length))
-    runner.is_strict = True
-    error = _finite(largest_error(runner, reference, context_length))
-    runner.is_strict = False
-    windowed = small_windows(model)
-    if windowed is not None:
-        error = max(error, _finite(largest_error(RaggedModel(windowed), windowed, context_length)))
-    return error
-
-
-def _finite(error: float) -> float:
-    return error if math.isfinite(error) else math.inf
+        errors = [largest_error(runner, reference, context_length)]
+    else:
+        runner.is_strict = True
+        errors = [largest_error(runner, reference, context_length)]
+        runner.is_strict = False
+        windowed = small_windows(model)
+        if windowed is not None:
+            errors.append(largest_error(RaggedModel(windowed), windowed, context_length))
+    return max(errors) if all(map(math.isfinite, errors)) else math.inf
 
 
 def _one_line(problem: Exception) -> str:
@@ -344,12 +310,9 @@ def _eos_token_ids(model: nn.Module) -> frozenset[int]:
 
 
 def _context_length(config: Any) -> int | None:
-    limit = None
-    for name in ("max_position_embeddings", "n_positions", "max_seq_len", "n_ctx", "seq_length"):
-        value = getattr(config, name, None)
-        if isinstance(value, int) and value > 0:
-            limit = value
-            break
+    names = ("max_position_embeddings", "n_positions", "max_seq_len", "n_ctx", "seq_length")
+    given = (getattr(config, name, None) for name in names)
+    limit = next((value for value in given if isinstance(value, int) and value > 0), None)
     dynamic = next((p for kind, p in rope_types(config).items() if "dynamic" in kind), None)
     if dynamic is not None and limit is not None:
         # Beyond the trained length, dynamic NTK scaling makes every row depend on the longest one seen before.

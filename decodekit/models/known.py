@@ -20,11 +20,13 @@ It costs some ten microseconds per module, once per cache: less than half of a d
 from __future__ import annotations
 
 import gc
+import operator
 import threading
 import types
 import weakref
 from collections import OrderedDict
 from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
@@ -42,12 +44,7 @@ _MAX_DEPTH = 6
 
 
 class Notes:
-    """What was learned of a model in one state.
-
-    Args:
-        model: the model.
-        state: its state.
-    """
+    """What was learned of a model in one state."""
 
     def __init__(self, model: nn.Module, state: ModelState) -> None:
         self.state = state
@@ -88,18 +85,12 @@ def forget(model: nn.Module) -> None:
         _notes.pop(model, None)
 
 
+@dataclass(slots=True, eq=False)
 class ModelState:
-    """What of a model decides how it can be run; see `state_of`.
+    """What of a model decides how it can be run; see `state_of`. Objects are compared by identity, and not held."""
 
-    Args:
-        values: compared by `==`.
-        objects: compared by identity; they are not held.
-    """
-
-    __slots__ = ("objects", "values")
-
-    def __init__(self, values: list[Any], objects: list[weakref.ref[Any]]) -> None:
-        self.values, self.objects = values, objects
+    values: list[Any]
+    objects: list[weakref.ref[Any]]
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, ModelState):
@@ -108,14 +99,10 @@ class ModelState:
         return (
             self.values == other.values
             and len(self.objects) == len(other.objects)
-            and all(map(_is_same, self.objects, other.objects))
+            and all(map(operator.is_, self.objects, other.objects))
         )
 
     __hash__ = None  # type: ignore[assignment]
-
-
-def _is_same(one: object, other: object) -> bool:
-    return one is other
 
 
 def state_of(model: nn.Module) -> ModelState:

@@ -20,7 +20,7 @@ Lengths live on the host, since the loop knows them; taking tokens back is lower
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -44,60 +44,35 @@ class LayerShape:
     value: PlaneShape
 
 
+@dataclass(slots=True, eq=False)
 class Step:
     """One forward pass as the cache sees it: which slots are written, which are read, and the masks of the reading.
 
     The masks depend on the sliding window of a layer only, so they are made once per pass and shared by the layers.
     """
 
-    __slots__ = (
-        "_masks",
-        "end",
-        "given_mask",
-        "hidden",
-        "is_fresh",
-        "is_strict",
-        "is_uniform",
-        "num_new",
-        "num_rows",
-        "positions",
-        "row_ends",
-        "row_index",
-        "row_slice",
-        "starts",
-        "windows",
-        "write_rows",
-        "write_slots",
-    )
+    starts: list[int]  # length of each row before the pass
+    row_ends: list[int]  # and after it
+    num_new: int  # T, padding included
+    row_slice: tuple[int, int] | None  # the cache rows as (first, count), if they are consecutive,
+    row_index: Tensor | None  # or their indices, int64 [R]; neither: all rows
+    write_rows: Tensor | None  # int64 [R, 1] and [R or 1, T]: where the new tokens go;
+    write_slots: Tensor | None  # None: to the slots start .. start + T of every row
+    positions: Tensor  # int64 [R or 1, T] positions of the new tokens
+    is_strict: bool = False  # refuse arguments of attention whose meaning is unknown
+    windows: set[int] | None = None  # collects the sliding windows of the layers, if not None
+    hidden: list[Tensor] | None = None  # collects the hidden states of the layers, if not None
+    given_mask: Tensor | None = None  # the mask of all layers over the slots they are handed; see `replay`
+    num_rows: int = field(init=False)
+    end: int = field(init=False)  # slots [0, end) are read
+    is_fresh: bool = field(init=False)  # nothing stored before: the new keys are all keys
+    is_uniform: bool = field(init=False)  # each query sees exactly the slots [0, end)
+    _masks: dict[tuple[int | None, int, torch.dtype], tuple[int, int, Tensor]] = field(init=False, default_factory=dict)
 
-    def __init__(
-        self,
-        starts: list[int],
-        row_ends: list[int],
-        num_new: int,
-        row_slice: tuple[int, int] | None,
-        row_index: Tensor | None,
-        write_rows: Tensor | None,
-        write_slots: Tensor | None,
-        positions: Tensor,
-    ) -> None:
-        self.starts = starts  # length of each row before the pass
-        self.row_ends = row_ends  # and after it
-        self.num_rows = len(starts)
-        self.num_new = num_new  # T, padding included
-        self.end = max(row_ends)  # slots [0, end) are read
-        self.row_slice = row_slice  # the cache rows as (first, count), if they are consecutive,
-        self.row_index = row_index  # or their indices, int64 [R]; neither: all rows
-        self.write_rows = write_rows  # int64 [R, 1] and [R or 1, T]: where the new tokens go;
-        self.write_slots = write_slots  # None: to the slots start .. start + T of every row
-        self.positions = positions  # int64 [R or 1, T] positions of the new tokens
-        self.is_fresh = max(starts) == 0  # nothing stored before: the new keys are all keys
-        self.is_uniform = num_new == 1 and min(row_ends) == self.end  # each query sees exactly the slots [0, end)
-        self.is_strict = False  # refuse arguments of attention whose meaning is unknown
-        self.windows: set[int] | None = None  # collects the sliding windows of the layers, if not None
-        self.hidden: list[Tensor] | None = None  # collects the hidden states of the layers, if not None
-        self.given_mask: Tensor | None = None  # the mask of all layers over the slots they are handed; see `replay`
-        self._masks: dict[tuple[int | None, int, torch.dtype], tuple[int, int, Tensor]] = {}
+    def __post_init__(self) -> None:
+        self.num_rows, self.end = len(self.starts), max(self.row_ends)
+        self.is_fresh = max(self.starts) == 0
+        self.is_uniform = self.num_new == 1 and min(self.row_ends) == self.end
 
     def mask(
         self,
@@ -114,8 +89,6 @@ class Step:
         Args:
             window: tokens a query sees including itself, or None.
             repeats: how often the queries are repeated, for query heads that share one key head.
-            dtype: of the scores.
-            device: of the scores.
             queries: only those from the first up to, not including, the second of the T; all if None. A mask of all
                 queries is kept for the next layer.
 
@@ -148,7 +121,6 @@ class RaggedCache:
 
     Args:
         layers: the shapes of each layer that stores keys and values, by layer index.
-        num_rows: how many sequences.
         capacity: tokens per row; `begin` grows the cache when a row needs more.
         device: where positions are made (the device of the embeddings).
     """
@@ -158,7 +130,7 @@ class RaggedCache:
             raise ValueError(f"a cache needs at least one row and one slot, not {num_rows} x {capacity}")
         self._layers = layers
         self._device = device
-        self._capacity = capacity
+        self.capacity = capacity
         self._lengths = [0] * num_rows
         self._written = [0] * num_rows  # slots that may hold something, padding and forgotten tokens included
         self._lengths_on_device: Tensor | None = None
@@ -170,7 +142,7 @@ class RaggedCache:
         for index, layer in self._layers.items():
             planes.setdefault(layer.key, []).append(index)
             planes.setdefault(layer.value, []).append(index)
-        num_rows, capacity = self.num_rows, self._capacity
+        num_rows, capacity = self.num_rows, self.capacity
         self._planes: dict[int, list[Tensor]] = {index: [] for index in self._layers}  # layer -> [keys, values]
         for shape, members in planes.items():
             # Zeros, not empty: a masked slot has weight 0, and 0 * NaN would be NaN.
@@ -189,11 +161,6 @@ class RaggedCache:
     def num_rows(self) -> int:
         """How many sequences the cache holds."""
         return len(self._lengths)
-
-    @property
-    def capacity(self) -> int:
-        """Tokens a row can hold before the cache grows."""
-        return self._capacity
 
     @property
     def row_lengths(self) -> tuple[int, ...]:
@@ -228,44 +195,40 @@ class RaggedCache:
             The step; lengths change only when it is given to `commit`.
         """
         starts = list(self._lengths) if rows is None else [self._lengths[row] for row in rows]
-        row_ends = [start + count for start, count in zip(starts, num_tokens, strict=True)]
+        row_ends = self.ends(num_tokens, rows)
         width, end = max(num_tokens), max(row_ends)
-        if end > self._capacity:
-            self.grow(max(end, 2 * self._capacity))
-        for i, row in enumerate(range(self.num_rows) if rows is None else rows):
-            self._written[row] = max(self._written[row], min(starts[i] + width, self._capacity))
-        row_slice, row_index = _selection(rows)
+        if end > self.capacity:
+            self.grow(max(end, 2 * self.capacity))
+        chosen = range(self.num_rows) if rows is None else rows
+        for row, start in zip(chosen, starts, strict=True):
+            self._written[row] = max(self._written[row], min(start + width, self.capacity))
+        # Rows that are consecutive are read without a copy.
+        row_slice, row_index = None, None
+        if rows is not None and all(row == rows[0] + i for i, row in enumerate(rows)):
+            row_slice = rows[0], len(rows)
+        elif rows is not None:
+            row_index = torch.tensor(list(rows), dtype=torch.int64)
         if min(starts) == max(starts):
             # Level rows: one row of positions, and a slice to write; padding lands in slots that are free anyway.
             positions = self._positions[starts[0] : starts[0] + width].unsqueeze(0)
             is_real = None
         else:
-            start = torch.tensor(starts, device=self._device)[:, None]
             last = torch.tensor(row_ends, device=self._device)[:, None] - 1
-            unclamped = start + self._positions[:width]
+            unclamped = torch.tensor(starts, device=self._device)[:, None] + self._positions[:width]
             is_real = unclamped <= last
             positions = torch.minimum(unclamped, last)  # padding stays inside the context of its row
         write_rows = write_slots = None
         if row_index is not None or is_real is not None:
-            write_rows = torch.tensor(list(range(self.num_rows) if rows is None else rows), device=self._device)[
-                :, None
-            ]
+            write_rows = torch.tensor(list(chosen), device=self._device)[:, None]
             # The scratch slot takes the padding of unequal rows.
-            write_slots = positions if is_real is None else torch.where(is_real, positions, self._capacity)
+            write_slots = positions if is_real is None else torch.where(is_real, positions, self.capacity)
         return Step(starts, row_ends, width, row_slice, row_index, write_rows, write_slots, positions)
 
     def append(self, layer: int, keys: Tensor, values: Tensor, step: Step) -> tuple[Tensor, Tensor]:
-        """Store the new keys and values of a layer and return all that its queries may read.
+        """Store the new keys [R, Hkv, T, Dk] and values [R, Hkv, T, Dv] of a layer; all that its queries may read.
 
-        Args:
-            layer: index of the layer.
-            keys: [R, Hkv, T, Dk] of the new tokens.
-            values: [R, Hkv, T, Dv].
-            step: what `begin` returned.
-
-        Returns:
-            keys [R, Hkv, S, Dk] and values [R, Hkv, S, Dv]: the slots [0, step.end) of the rows (views of the cache
-            where the rows are consecutive), or the given ones where nothing was stored before.
+        That is the slots [0, step.end) of the rows (views of the cache where they are consecutive), or the given ones
+        where nothing was stored before.
         """
         plane_of_keys, plane_of_values = self._planes[layer]
         return _append(plane_of_keys, keys, step), _append(plane_of_values, values, step)
@@ -314,8 +277,7 @@ class RaggedCache:
     @torch.inference_mode()
     def reorder(self, rows: Tensor) -> None:
         """Row i becomes what row `rows[i]` was; see `causal_lm.Cache.reorder`."""
-        order: list[int] = rows.tolist()
-        check_order(order, self.num_rows)
+        order = checked_order(rows, self.num_rows)
         if len(order) == self.num_rows:  # as beams do: most rows stay where they are
             self._copy_rows([(row, source) for row, source in enumerate(order) if row != source])
             return
@@ -329,10 +291,9 @@ class RaggedCache:
     @torch.inference_mode()
     def grow(self, capacity: int) -> None:
         """Make room for `capacity` tokens per row; see `causal_lm.Cache.grow`."""
-        if capacity <= self._capacity:
+        if capacity <= self.capacity:
             return
-        old = self._planes
-        self._capacity = capacity
+        old, self.capacity = self._planes, capacity
         self._copy_from(old, torch.arange(self.num_rows))
 
     def _copy_rows(self, pairs: Sequence[tuple[int, int]]) -> None:
@@ -388,22 +349,8 @@ def _append(plane: Tensor, new: Tensor, step: Step) -> Tensor:
     return read if step.row_index is None else read.index_select(0, step.row_index.to(plane.device))
 
 
-def _selection(rows: Sequence[int] | None) -> tuple[tuple[int, int] | None, Tensor | None]:
-    """Rows as (first, count) where they are consecutive, to be read without a copy, or an index; neither for all."""
-    if rows is None:
-        return None, None
-    first = rows[0]
-    if all(row == first + i for i, row in enumerate(rows)):
-        return (first, len(rows)), None
-    return None, torch.tensor(list(rows), dtype=torch.int64)
-
-
 def shortened(lengths: Sequence[int], row_lengths: Sequence[int] | Tensor) -> list[int]:
-    """The new lengths of a truncation, checked against the present ones.
-
-    Raises:
-        ValueError: another number of rows, a negative length, or one larger than the present.
-    """
+    """The new lengths of a truncation; `ValueError` if they are too few or many, below 0, or above the present ones."""
     new: list[int] = row_lengths.tolist() if isinstance(row_lengths, Tensor) else [int(n) for n in row_lengths]
     if len(new) != len(lengths):
         raise ValueError(f"{len(new)} lengths given for a cache of {len(lengths)} rows")
@@ -413,11 +360,9 @@ def shortened(lengths: Sequence[int], row_lengths: Sequence[int] | Tensor) -> li
     return new
 
 
-def check_order(order: Sequence[int], num_rows: int) -> None:
-    """Refuse an order of rows that is empty, too long or names a row that does not exist.
-
-    Raises:
-        ValueError: with the offending order.
-    """
+def checked_order(rows: Tensor, num_rows: int) -> list[int]:
+    """An order of rows on the host; `ValueError` if it is empty, too long or names a row that does not exist."""
+    order: list[int] = rows.tolist()
     if not 0 < len(order) <= num_rows or not all(0 <= row < num_rows for row in order):
-        raise ValueError(f"{list(order)} is no order of at most {num_rows} of the rows 0..{num_rows - 1}")
+        raise ValueError(f"{order} is no order of at most {num_rows} of the rows 0..{num_rows - 1}")
+    return order

@@ -25,7 +25,6 @@ class HiddenStates(CausalLM, Protocol):
     @property
     def num_layers(self) -> int:
         """N: how many layers there are."""
-        ...
 
     def forward_hidden(
         self, tokens: Tensor, num_tokens: Sequence[int], cache: Cache, rows: Rows = None, *,
@@ -43,7 +42,6 @@ class HiddenStates(CausalLM, Protocol):
         Raises:
             ModelError: the architecture does not show its layers.
         """
-        ...
 
 
 @runtime_checkable
@@ -53,11 +51,9 @@ class EarlyExits(HiddenStates, Protocol):
     @property
     def is_tied(self) -> bool:
         """Whether embeddings and output projection are one matrix."""
-        ...
 
     def check_layers(self) -> None:
         """Raise `ModelError` if the layers of the architecture cannot be told apart."""
-        ...
 
     def exit_logits(self, hidden: Tensor, *, final_norm: bool = True) -> Tensor:
         """Logits float32 [P, V] of hidden states [P, D] before the final norm.
@@ -69,7 +65,6 @@ class EarlyExits(HiddenStates, Protocol):
         Raises:
             ModelError: the layers of the architecture cannot be told apart.
         """
-        ...
 
 
 class Exit:

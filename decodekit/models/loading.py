@@ -53,16 +53,14 @@ def load(
     if not (isinstance(dtype, str) and dtype == "auto"):
         dtype = _dtype(dtype)
     spread: object = device_map
-    if spread is not None and not isinstance(spread, str | Mapping | int | torch.device):
+    if not isinstance(spread, str | Mapping | int | torch.device | None):
         cause = f"device_map={spread!r:.60} is neither a name nor devices by the names of modules"
         raise OptionError(cause, at="device_map", hint='"auto"')
     branch: object = revision
-    if branch is not None and not isinstance(branch, str):
+    if not isinstance(branch, str | None):
         raise OptionError(f"revision={branch!r:.60} is no text", at="revision", hint="a branch, tag or commit")
     source, is_local = _resolve(name_or_path, revision, from_pretrained)
-    shared: dict[str, Any] = {
-        name: from_pretrained[name] for name in ("trust_remote_code", "token") if name in from_pretrained
-    }
+    shared = {name: value for name, value in from_pretrained.items() if name in ("trust_remote_code", "token")}
     if not is_local and revision is not None:
         shared["revision"] = revision
     arguments = {**from_pretrained, **shared, "dtype": dtype}
@@ -210,11 +208,7 @@ def _is_path(name: str) -> bool:
 
 
 def _ask_hub(name: str, revision: str | None, from_pretrained: dict[str, Any]) -> None:
-    """See that the hub, or its cache on this machine, has the model, without waiting long for an answer.
-
-    Raises:
-        ModelError: it has not, or does not answer.
-    """
+    """See that the hub, or its cache on this machine, has the model, without waiting long; or `ModelError`."""
     from huggingface_hub import constants, errors, get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
 
     local = "no folder of this name exists here"

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from decodekit.models import attention
-from decodekit.models.causal_lm import LogitsKind, Rows
+from decodekit.models.causal_lm import LogitsKind, Rows, assembled, wanted_counts
 from decodekit.models.kv_cache import LayerShape, PlaneShape, RaggedCache, Step
 from decodekit.models.replay import MAX_WIDTH, Replays, Run
 from decodekit.models.shared_copy import rope_types, shared_copy
@@ -46,8 +46,7 @@ class RaggedModel:
         self.is_strict = False  # refuse what the attention function does not know; on during the self-check
         # LongRoPE turns from short to long factors for the whole batch at once when one row gets long.
         kinds = rope_types(config)
-        longrope = kinds.get("longrope", {})
-        self._longrope_limit: int | None = longrope.get("original_max_position_embeddings")
+        self._longrope_limit: int | None = kinds.get("longrope", {}).get("original_max_position_embeddings")
         # Models that rewrite their rotary frequencies during the pass cannot run in two threads at once.
         rewrites = any("dynamic" in kind or kind == "longrope" for kind in kinds)
         self._guard: AbstractContextManager[Any] = threading.RLock() if rewrites else nullcontext()
@@ -103,7 +102,8 @@ class RaggedModel:
             arguments["logits_to_keep"] = keep
         if step.hidden is not None:
             arguments["output_hidden_states"] = True
-        out = (module or self._module)(**arguments)
+        with self._guard:
+            out = (module or self._module)(**arguments)
         if step.hidden is not None:
             step.hidden += out.hidden_states or ()
         logits: Tensor = out.logits
@@ -139,15 +139,13 @@ class RaggedModel:
         step = cache.begin(num_tokens, rows)
         step.is_strict, step.hidden = self.is_strict, hidden
         if logits == "all":
-            with self._guard:
-                out = self._run(tokens, step, _transformers_cache(cache, step), None)
+            out = self._run(tokens, step, _transformers_cache(cache, step), None)
         elif logits != "last":
             out = self._run_counts(tokens, num_tokens, logits, step, cache)
         elif self._can_replay(step) and min(num_tokens) == width:
             out = self._replayed("last", tokens, step, cache)
         elif min(num_tokens) == width:
-            with self._guard:
-                out = self._run_last(self._module, tokens, step, cache)
+            out = self._run_last(self._module, tokens, step, cache)
         else:
             out = self._run_ragged_last(tokens, num_tokens, step, _transformers_cache(cache, step))
         cache.commit(step, rows)
@@ -165,12 +163,9 @@ class RaggedModel:
         """[R, V] logits at each row's own last token, with as little of the output projection as the model allows."""
         last = torch.tensor([count - 1 for count in num_tokens], device=self._device)
         if self._keeps_per_row:
-            with self._guard:
-                return self._run(tokens, step, past, last[:, None])[:, 0]
+            return self._run(tokens, step, past, last[:, None])[:, 0]
         wanted = sorted({count - 1 for count in num_tokens})
-        keep = torch.tensor(wanted, device=self._device)
-        with self._guard:
-            out = self._run(tokens, step, past, keep)
+        out = self._run(tokens, step, past, torch.tensor(wanted, device=self._device))
         column = last
         if out.shape[1] == len(wanted) != tokens.shape[1]:
             place = {position: i for i, position in enumerate(wanted)}
@@ -185,8 +180,7 @@ class RaggedModel:
         past = _transformers_cache(cache, step)
         is_replayed = self._can_replay(step) and len(counts) * width <= 2 * sum(counts)
         if len(counts) == 1 and not is_replayed:
-            with self._guard:
-                return self._run(tokens, step, past, most)[0, -most:]
+            return self._run(tokens, step, past, most)[0, -most:]
         first = min(count - wanted for count, wanted in zip(num_tokens, counts, strict=True))
         rows = torch.repeat_interleave(torch.tensor(counts))
         columns = torch.cat([torch.arange(n - m, n) for n, m in zip(num_tokens, counts, strict=True)])
@@ -196,11 +190,9 @@ class RaggedModel:
             starts = torch.tensor(num_tokens) - most
             kept = (starts[:, None] + torch.arange(most)).clamp_min(0)
             columns = columns - starts[rows]
-            with self._guard:
-                out = self._run(tokens, step, past, kept.to(self._device))
+            out = self._run(tokens, step, past, kept.to(self._device))
         else:
-            with self._guard:
-                out = self._run(tokens, step, past, width - first)
+            out = self._run(tokens, step, past, width - first)
             columns = columns - (width - out.shape[1])
         return out[rows.to(out.device), columns.to(out.device)]
 
@@ -216,40 +208,23 @@ class RaggedModel:
     ) -> Tensor:
         """Rows beyond the limit of LongRoPE apart from the others, so that no row depends on its neighbours."""
         all_rows = list(range(cache.num_rows)) if rows is None else list(rows)
-        parts: dict[bool, Tensor] = {}
-        states: dict[bool, list[Tensor]] = {}
-        members = {side: [i for i, long in enumerate(is_long) if long == side] for side in (False, True)}
-        for side, chosen in members.items():
+        counts, width = wanted_counts(logits, num_tokens), max(num_tokens)
+        parts: dict[int, Tensor] = {}
+        states: dict[int, list[Tensor]] = {}
+        for side in (False, True):
+            chosen = [i for i, long in enumerate(is_long) if long == side]
+            numbers, places = [num_tokens[i] for i in chosen], [all_rows[i] for i in chosen]
             wanted = logits if isinstance(logits, str) else [logits[i] for i in chosen]
-            states[side] = []
-            parts[side] = self.forward(
-                tokens[chosen],
-                [num_tokens[i] for i in chosen],
-                cache,
-                [all_rows[i] for i in chosen],
-                wanted,
-                None if hidden is None else states[side],
-            )
+            layers: list[Tensor] = []
+            seen = None if hidden is None else layers
+            out = self.forward(tokens[chosen], numbers, cache, places, wanted, seen)
+            rows_of = out.unbind() if logits == "all" else torch.split(out, [counts[i] for i in chosen])
+            for place, (i, part) in enumerate(zip(chosen, rows_of, strict=True)):
+                parts[i], states[i] = part, [layer[place] for layer in layers]
         if hidden is not None:
-            for short, long in zip(states[False], states[True], strict=True):
-                whole = short.new_zeros(len(all_rows), max(num_tokens), short.shape[-1])
-                for side, part in ((False, short), (True, long)):
-                    whole[members[side], : part.shape[1]] = part
-                hidden.append(whole)
-        if not isinstance(logits, str):
-            places = {side: iter(torch.split(part, [logits[i] for i in members[side]])) for side, part in parts.items()}
-            return torch.cat([next(places[long]) for long in is_long])
-        if logits == "all":
-            out = parts[True].new_zeros(len(all_rows), max(num_tokens), parts[True].shape[-1])
-        else:
-            out = parts[True].new_zeros(len(all_rows), parts[True].shape[-1])
-        for side, chosen in members.items():
-            part = parts[side]
-            if logits == "all":
-                out[chosen, : part.shape[1]] = part
-            else:
-                out[chosen] = part
-        return out
+            each = zip(*(states[i] for i in range(len(is_long))), strict=True)
+            hidden += [assembled(layer, "all", width) for layer in each]
+        return assembled([parts[i] for i in range(len(is_long))], logits, width)
 
 
 class _Recorder:
@@ -259,10 +234,8 @@ class _Recorder:
         self.layers: dict[int, LayerShape] = {}
 
     def append(self, layer: int, keys: Tensor, values: Tensor, step: Step | None) -> tuple[Tensor, Tensor]:
-        self.layers[layer] = LayerShape(
-            PlaneShape(keys.shape[1], keys.shape[3], keys.dtype, keys.device),
-            PlaneShape(values.shape[1], values.shape[3], values.dtype, values.device),
-        )
+        shapes = [PlaneShape(one.shape[1], one.shape[3], one.dtype, one.device) for one in (keys, values)]
+        self.layers[layer] = LayerShape(*shapes)
         return keys, values
 
 

@@ -13,7 +13,7 @@ This is for a CPU what a captured CUDA graph is for a GPU.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -54,7 +54,6 @@ class Replays:
     Args:
         module: the model with decodekit's attention function, on a CPU.
         runs: how the module is called, by the name of what is wanted.
-        layers: the shapes of the layers that store keys and values.
         windows: every sliding window that a layer uses.
     """
 
@@ -75,9 +74,7 @@ class Replays:
         Args:
             tokens: int64 [R, T] with T up to `MAX_WIDTH`.
             step: not the first one of its rows.
-            cache: where the step writes.
-            wanted: the name of the run.
-            eager: makes that run with the modules; float32. Running a step twice writes the same values twice.
+            eager: makes the wanted run with the modules; float32. Running a step twice writes the same values twice.
         """
         # Scattered rows are copied after the write; a masked window moves its slice with the lengths.
         if step.row_index is not None or (self._windows and not step.is_uniform):
@@ -130,17 +127,12 @@ class Replays:
         return step.mask(None, 1, dtype, torch.device("cpu"))[2]
 
     def _record(self, step: Step, wanted: str) -> Callable[..., Tensor]:
-        """Trace a step like this one over a few dummy slots.
-
-        Raises:
-            RuntimeError: the model looks at the value of a tensor, or tracing fails otherwise.
-        """
+        """Trace a step like this one over a few dummy slots; fails if the model looks at the value of a tensor."""
         num_rows, num_new, num_positions = step.num_rows, step.num_new, step.positions.shape[0]
         module = _without_gradients(self._module)
 
         def run(tokens: Tensor, positions: Tensor, rows: Tensor, slots: Tensor, mask: Tensor, *kv: Tensor) -> Tensor:
-            half = len(kv) // 2
-            store = _Slots(list(self._layers), rows, slots, kv[:half], kv[half:])
+            store = _Slots(self._layers, (rows, slots), kv)
             like = Step(step.starts, step.row_ends, num_new, None, None, rows, slots, positions)
             like.is_fresh = False
             if not step.is_uniform:
@@ -155,11 +147,8 @@ class Replays:
                 for shape in (layer.key, layer.value)
             ]
             reads = [plane.narrow(2, 0, _DUMMY_SLOTS) for plane in planes]
-            mask = (
-                self._mask(step)
-                if step.is_uniform
-                else torch.zeros(num_positions, 1, num_new, _DUMMY_SLOTS, dtype=planes[0].dtype)
-            )
+            mask = torch.zeros(num_positions, 1, num_new, _DUMMY_SLOTS, dtype=planes[0].dtype)
+            mask = self._mask(step) if step.is_uniform else mask
             last = torch.full((num_positions, num_new), _DUMMY_SLOTS - 1)
             tokens, rows = torch.zeros(num_rows, num_new, dtype=torch.int64), torch.arange(num_rows)[:, None]
             graph: Callable[..., Tensor] = torch.jit.trace(  # type: ignore[no-untyped-call]
@@ -176,23 +165,16 @@ class Replays:
 class _Slots:
     """The cache as a recorded step sees it: writes to planes and reads views of them, all inputs of the graph."""
 
-    def __init__(
-        self,
-        layers: list[int],
-        rows: Tensor,
-        slots: Tensor,
-        planes: tuple[Tensor, ...],
-        reads: tuple[Tensor, ...],
-    ) -> None:
+    def __init__(self, layers: Iterable[int], index: tuple[Tensor, Tensor], kv: Sequence[Tensor]) -> None:
         self._place = {layer: 2 * i for i, layer in enumerate(layers)}
-        self._index = (rows, slots)
-        self._planes, self._reads = planes, reads
+        self._index, self._kv = index, kv  # all planes, then all views
 
     def append(self, layer: int, keys: Tensor, values: Tensor, step: Step | None) -> tuple[Tensor, Tensor]:
         place = self._place[layer]
-        for plane, new in zip(self._planes[place : place + 2], (keys, values), strict=True):
+        for plane, new in zip(self._kv[place : place + 2], (keys, values), strict=True):
             plane.transpose(1, 2).index_put_(self._index, new.transpose(1, 2))
-        return self._reads[place], self._reads[place + 1]
+        place += len(self._kv) // 2
+        return self._kv[place], self._kv[place + 1]
 
 
 def _without_gradients(module: nn.Module) -> nn.Module:

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from decodekit.models.causal_lm import LogitsKind, Rows
-from decodekit.models.kv_cache import check_order, shortened
+from decodekit.models.causal_lm import LogitsKind, Rows, assembled, wanted_counts
+from decodekit.models.kv_cache import checked_order, shortened
 from decodekit.models.shared_copy import shared_copy
 
 
@@ -24,9 +24,6 @@ class RowCache:
     """The tokens of each row, and what the model keeps of them. Implements `causal_lm.Cache`.
 
     Args:
-        num_rows: how many sequences.
-        capacity: tokens per row, a mere number here.
-        device: of `lengths`.
         can_crop: whether a state can be shortened; where not, the next pass computes a shortened row from its tokens.
     """
 
@@ -35,17 +32,13 @@ class RowCache:
             raise ValueError(f"a cache needs at least one row and one slot, not {num_rows} x {capacity}")
         self.tokens: list[list[int]] = [[] for _ in range(num_rows)]
         self.states: list[Any] = [None] * num_rows
-        self._capacity, self._device, self._can_crop = capacity, device, can_crop
+        self.capacity = capacity  # what was announced; nothing is reserved
+        self._device, self._can_crop = device, can_crop
 
     @property
     def num_rows(self) -> int:
         """How many sequences the cache holds."""
         return len(self.tokens)
-
-    @property
-    def capacity(self) -> int:
-        """Tokens a row was announced to need; nothing is reserved."""
-        return self._capacity
 
     @property
     def row_lengths(self) -> tuple[int, ...]:
@@ -79,20 +72,17 @@ class RowCache:
     @torch.inference_mode()
     def reorder(self, rows: Tensor) -> None:
         """Row i becomes what row `rows[i]` was; see `causal_lm.Cache.reorder`."""
-        order: list[int] = rows.tolist()
-        check_order(order, self.num_rows)
+        order = checked_order(rows, self.num_rows)
         # A state that several rows continue from is copied for each but its first.
-        seen: set[int] = set()
-        states = []
-        for row in order:
-            states.append(copy.deepcopy(self.states[row]) if row in seen else self.states[row])
-            seen.add(row)
-        self.states = states
+        self.states = [
+            copy.deepcopy(self.states[row]) if row in order[:place] else self.states[row]
+            for place, row in enumerate(order)
+        ]
         self.tokens = [list(self.tokens[row]) for row in order]
 
     def grow(self, capacity: int) -> None:
         """Announce longer rows; see `causal_lm.Cache.grow`."""
-        self._capacity = max(self._capacity, capacity)
+        self.capacity = max(self.capacity, capacity)
 
 
 class RowwiseModel:
@@ -132,31 +122,25 @@ class RowwiseModel:
 
         `hidden` collects what embeddings and layers say of the new tokens, [R, T, D] each.
         """
-        wanted = range(cache.num_rows) if rows is None else rows
-        before = {row: len(cache.tokens[row]) for row in wanted}
+        chosen, counts = range(cache.num_rows) if rows is None else rows, wanted_counts(logits, num_tokens)
+        before = {row: len(cache.tokens[row]) for row in chosen}
         results: list[Tensor] = []
         states: list[list[Tensor]] = []  # by row and layer, [T, D]
         try:
-            for i, row in enumerate(wanted):
-                num_wanted = num_tokens[i] if logits == "all" else 1 if logits == "last" else int(logits[i])
+            for i, row in enumerate(chosen):
                 states.append([])
                 found = None if hidden is None else states[-1]
-                results.append(self._forward_row(tokens[i, : num_tokens[i]], cache, row, num_wanted, found))
+                results.append(self._forward_row(tokens[i, : num_tokens[i]], cache, row, int(counts[i]), found))
         except BaseException:
             # A state half-way through a pass is worth nothing: drop it, and the next pass starts from the tokens.
             for row, length in before.items():
-                _restore(cache, row, length)
+                if len(cache.tokens[row]) != length:
+                    cache.states[row] = None
+                    del cache.tokens[row][length:]
             raise
         if hidden is not None:
             hidden += [pad_sequence(list(layer), batch_first=True) for layer in zip(*states, strict=True)]
-        if logits == "last":
-            return torch.stack([result[-1] for result in results])
-        if logits != "all":
-            return torch.cat(results)
-        out = results[0].new_zeros(len(results), max(num_tokens), results[0].shape[-1])
-        for i, result in enumerate(results):
-            out[i, : len(result)] = result
-        return out
+        return assembled(results, logits, max(num_tokens))
 
     def _forward_row(
         self, new: Tensor, cache: RowCache, row: int, num_wanted: int, hidden: list[Tensor] | None
@@ -172,16 +156,14 @@ class RowwiseModel:
             arguments[self._cache_argument] = cache.states[row]
         if self._takes_keep:
             arguments["logits_to_keep"] = num_wanted
+        if hidden is not None:
+            arguments["output_hidden_states"] = True
         is_continued = self._state == "own" and bool(cache.tokens[row]) and len(new) == len(added)
         cache.tokens[row].extend(added)
         # Several tokens after a recurrent state: some architectures would start from an empty state, so one by one.
-        pieces = torch.split(new, 1) if is_continued else (new,)
-        if hidden is not None:
-            arguments["output_hidden_states"] = True
         outs, states = [], []
-        for piece in pieces:
-            arguments["input_ids"] = piece[None]
-            result = self._module(**arguments)
+        for piece in torch.split(new, 1) if is_continued else (new,):
+            result = self._module(input_ids=piece[None], **arguments)
             outs.append(result.logits[0].float())
             if hidden is not None:
                 states.append([layer[0] for layer in result.hidden_states or ()])
@@ -195,9 +177,3 @@ class RowwiseModel:
 
         # Without a configuration every layer keeps all tokens, also one with a sliding window, so it can be cropped.
         return DynamicCache() if self._state == "full" else DynamicCache(config=self._module.config)
-
-
-def _restore(cache: RowCache, row: int, length: int) -> None:
-    if len(cache.tokens[row]) != length:
-        cache.states[row] = None
-        del cache.tokens[row][length:]

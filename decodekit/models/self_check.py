@@ -7,13 +7,16 @@ forward passes of the model, one row at a time and without a cache.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any, Protocol
+from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
-from decodekit.models.causal_lm import Cache, LogitsKind, Rows
+from decodekit.models.causal_lm import LogitsKind
+from decodekit.models.ragged import RaggedModel
+from decodekit.models.rowwise import RowwiseModel
 from decodekit.models.shared_copy import shared_copy
 
 # Root mean square of the difference over the standard deviation of the reference. A wrong mask or position gives
@@ -24,18 +27,6 @@ TOLERANCES = {torch.float64: 1e-4, torch.float32: 1e-4, torch.float16: 2e-2, tor
 # because a window of thousands would otherwise never be reached.
 _WINDOWS = ("sliding_window", "attention_chunk_size", "sliding_window_size", "window_size", "local_attention")
 _SMALL_WINDOW = 4
-
-
-class RunsRows(Protocol):
-    """A tier: something that runs the model on rows."""
-
-    def new_cache(self, num_rows: int, capacity: int) -> Any:
-        """See `causal_lm.CausalLM.new_cache`."""
-        ...
-
-    def forward(self, tokens: Tensor, num_tokens: Sequence[int], cache: Any, rows: Rows, logits: LogitsKind) -> Tensor:
-        """See `causal_lm.CausalLM.forward`."""
-        ...
 
 
 def small_windows(model: nn.Module) -> nn.Module | None:
@@ -60,29 +51,17 @@ def small_windows(model: nn.Module) -> nn.Module | None:
 
 
 @torch.inference_mode()
-def largest_error(runner: RunsRows, model: nn.Module, context_length: int | None) -> float:
-    """Run the check.
-
-    Args:
-        runner: the tier to check.
-        model: the model whose plain forward pass is right.
-        context_length: the most tokens a row may hold.
-
-    Returns:
-        The largest root mean square error of a row of logits, in standard deviations of the reference logits; NaN or
-        infinite if either is not finite.
-    """
+def largest_error(runner: RaggedModel | RowwiseModel, model: nn.Module, context_length: int | None) -> float:
+    """The largest root mean square error of a row of logits, in deviations of those of plain passes; it may be NaN."""
     longest = 12 if context_length is None else min(12, context_length)
     vocab_size: int = model.get_input_embeddings().weight.shape[0]  # type: ignore[operator]
     device: torch.device = model.get_input_embeddings().weight.device  # type: ignore[operator]
     rows = [_tokens(0, longest, vocab_size), _tokens(1, longest - 3, vocab_size)]
-    cache: Cache = runner.new_cache(3, 2)  # a row that is not used, and slots that do not suffice
-
+    cache: Any = runner.new_cache(3, 2)  # a row that is not used, and slots that do not suffice
     errors: list[float] = []
 
     def run(parts: list[list[int]], logits: LogitsKind) -> Tensor:
-        width = max(len(part) for part in parts)
-        tokens = torch.tensor([part + [0] * (width - len(part)) for part in parts], device=device)
+        tokens = pad_sequence([torch.tensor(part) for part in parts], batch_first=True).to(device)
         return runner.forward(tokens, [len(part) for part in parts], cache, [0, 2], logits)
 
     references = [_reference(model, row, device) for row in rows]

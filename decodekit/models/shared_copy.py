@@ -18,7 +18,6 @@ def shared_copy(model: nn.Module, attention: str | None = None) -> nn.Module:
     """Copy the modules and configurations of `model`, not its tensors; in evaluation mode.
 
     Args:
-        model: a transformers model.
         attention: the name of the attention implementation of the copy; None keeps the model's own.
 
     Returns:
@@ -42,8 +41,9 @@ def shared_copy(model: nn.Module, attention: str | None = None) -> nn.Module:
             for buffer in module.buffers(recurse=False):
                 memo[id(buffer)] = buffer.clone()
     twin: nn.Module = copy.deepcopy(model, memo)
-    if attention is not None:
-        for config in _configs(twin):
+    for module in twin.modules() if attention is not None else ():
+        config: Any = getattr(module, "config", None)
+        if hasattr(config, "_attn_implementation"):
             config._attn_implementation = attention
     return twin.eval()
 
@@ -73,13 +73,3 @@ def _share_tensors(value: object, memo: dict[int, Any]) -> None:
     elif isinstance(value, (list, tuple)):
         for item in value:
             _share_tensors(item, memo)
-
-
-def _configs(model: nn.Module) -> list[Any]:
-    """Every configuration object that a module of the model reads, sub-configurations included."""
-    found: dict[int, Any] = {}
-    for module in model.modules():
-        config = getattr(module, "config", None)
-        if hasattr(config, "_attn_implementation"):
-            found[id(config)] = config
-    return list(found.values())

@@ -92,12 +92,9 @@ def _truncated(module: nn.Module, num_kept: int) -> nn.Module:
     layers = decoder_layers(twin)
     num_before = len(layers)
     del layers[num_kept:]
-    configs: dict[int, Any] = {}
-    for part in (twin, *twin.modules()):
-        config: Any = getattr(part, "config", None)
-        if hasattr(config, "get_text_config"):
-            configs[id(config.get_text_config())] = config.get_text_config()
-    for config in configs.values():
+    given: list[Any] = [getattr(part, "config", None) for part in twin.modules()]
+    configs = [config.get_text_config() for config in given if hasattr(config, "get_text_config")]
+    for config in {id(config): config for config in configs}.values():
         if getattr(config, "num_hidden_layers", None) == num_before:
             for option, value in list(vars(config).items()):
                 is_per_layer = isinstance(value, list | tuple) and len(value) == num_before
@@ -109,18 +106,10 @@ def _truncated(module: nn.Module, num_kept: int) -> nn.Module:
 
 @torch.inference_mode()
 def _error(module: nn.Module, part: nn.Module, num_kept: int, num_tokens: int) -> float:
-    """Root mean square of the difference of the logits over the deviation of those of the whole model.
-
-    Args:
-        module: the whole model.
-        part: its first layers.
-        num_kept: how many.
-        num_tokens: of the row that both read.
-    """
+    """Root mean square of the difference of the logits over the deviation of those of the whole model."""
     embedding: Tensor = module.get_input_embeddings().weight  # type: ignore[operator]
     low = min(8, embedding.shape[0] // 2)  # low ids are often special
-    tokens = low + (torch.arange(num_tokens) * 61 + 37) % (embedding.shape[0] - low)
-    tokens = tokens[None].to(embedding.device)
+    tokens = (low + (torch.arange(num_tokens) * 61 + 37) % (embedding.shape[0] - low))[None].to(embedding.device)
     whole = shared_copy(module)
     layers = decoder_layers(whole)
     given: list[Any] = []

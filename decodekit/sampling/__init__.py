@@ -3,7 +3,7 @@
 pipeline = Temperature(0.8) | TopK(50) | TopP(0.95)
 tokens = sample(pipeline.narrow(logits, mask=mask), seeds, sequences, positions)
 
-- `base`: what a processor is, and pipelines; `orders`: the orders of libraries; `named`, `options`: how callers say it
+- `base`: what a processor is, and pipelines; `orders`: the orders of libraries; `options`: how callers say it
 - `functions`, `truncations`, `shapes`, `repeats`, `bans`, `watermark`, `mirostat`: tensors to tensors, and processors
 - `processors`: the processors of `functions`; `history`, `margins`, `checks`: what they rely on
 - `noise`, `selectors`: from a row of logits to a token
@@ -13,133 +13,68 @@ A new processor: a function and a frozen dataclass beside those that are most li
 in `options`, and `testing.check_processor` in its test.
 """
 
-from decodekit.sampling.bans import (
-    AllowedTokens,
-    BadWords,
-    MinTokens,
-    SequenceBias,
-    apply_allowed_tokens,
-    apply_min_tokens,
-    apply_sequence_bias,
-)
-from decodekit.sampling.base import LogitsProcessor, OrderPreserving, Pipeline, Stage, TraceStep
-from decodekit.sampling.candidates import Candidates
-from decodekit.sampling.functions import (
-    apply_bitmask,
-    apply_frequency_penalty,
-    apply_logit_bias,
-    apply_min_p,
-    apply_presence_penalty,
-    apply_repetition_penalty,
-    apply_temperature,
-    apply_top_k,
-    apply_top_p,
-)
-from decodekit.sampling.history import History
-from decodekit.sampling.mirostat import Mirostat, apply_mirostat
-from decodekit.sampling.noise import gumbel
-from decodekit.sampling.orders import ORDERS, Order
-from decodekit.sampling.processors import (
-    FrequencyPenalty,
-    LogitBias,
-    MinP,
-    PresencePenalty,
-    RepetitionPenalty,
-    Temperature,
-    TopK,
-    TopP,
-)
-from decodekit.sampling.repeats import DRY, NoRepeatNGram, apply_dry, apply_no_repeat_ngram
-from decodekit.sampling.selectors import faults, greedy, sample
-from decodekit.sampling.shapes import (
-    XTC,
-    DynamicTemperature,
-    Quadratic,
-    apply_dynamic_temperature,
-    apply_guidance,
-    apply_quadratic,
-    apply_xtc,
-)
-from decodekit.sampling.truncations import (
-    Epsilon,
-    Eta,
-    TopA,
-    TopH,
-    TopNSigma,
-    Typical,
-    apply_epsilon,
-    apply_eta,
-    apply_top_a,
-    apply_top_h,
-    apply_top_n_sigma,
-    apply_typical,
-)
-from decodekit.sampling.watermark import Watermark, apply_watermark, watermark_score
-
-__all__ = [
-    "DRY",
-    "ORDERS",
-    "XTC",
-    "AllowedTokens",
-    "BadWords",
-    "Candidates",
-    "DynamicTemperature",
-    "Epsilon",
-    "Eta",
-    "FrequencyPenalty",
-    "History",
-    "LogitBias",
-    "LogitsProcessor",
-    "MinP",
-    "MinTokens",
-    "Mirostat",
-    "NoRepeatNGram",
-    "Order",
-    "OrderPreserving",
-    "Pipeline",
-    "PresencePenalty",
-    "Quadratic",
-    "RepetitionPenalty",
-    "SequenceBias",
-    "Stage",
-    "Temperature",
-    "TopA",
-    "TopH",
-    "TopK",
-    "TopNSigma",
-    "TopP",
-    "TraceStep",
-    "Typical",
-    "Watermark",
-    "apply_allowed_tokens",
-    "apply_bitmask",
-    "apply_dry",
-    "apply_dynamic_temperature",
-    "apply_epsilon",
-    "apply_eta",
-    "apply_frequency_penalty",
-    "apply_guidance",
-    "apply_logit_bias",
-    "apply_min_p",
-    "apply_min_tokens",
-    "apply_mirostat",
-    "apply_no_repeat_ngram",
-    "apply_presence_penalty",
-    "apply_quadratic",
-    "apply_repetition_penalty",
-    "apply_sequence_bias",
-    "apply_temperature",
-    "apply_top_a",
-    "apply_top_h",
-    "apply_top_k",
-    "apply_top_n_sigma",
-    "apply_top_p",
-    "apply_typical",
-    "apply_watermark",
-    "apply_xtc",
-    "faults",
-    "greedy",
-    "gumbel",
-    "sample",
-    "watermark_score",
-]
+from decodekit.sampling.bans import AllowedTokens as AllowedTokens
+from decodekit.sampling.bans import BadWords as BadWords
+from decodekit.sampling.bans import MinTokens as MinTokens
+from decodekit.sampling.bans import SequenceBias as SequenceBias
+from decodekit.sampling.bans import apply_allowed_tokens as apply_allowed_tokens
+from decodekit.sampling.bans import apply_min_tokens as apply_min_tokens
+from decodekit.sampling.bans import apply_sequence_bias as apply_sequence_bias
+from decodekit.sampling.base import LogitsProcessor as LogitsProcessor
+from decodekit.sampling.base import OrderPreserving as OrderPreserving
+from decodekit.sampling.base import Pipeline as Pipeline
+from decodekit.sampling.base import Stage as Stage
+from decodekit.sampling.base import TraceStep as TraceStep
+from decodekit.sampling.candidates import Candidates as Candidates
+from decodekit.sampling.functions import apply_bitmask as apply_bitmask
+from decodekit.sampling.functions import apply_frequency_penalty as apply_frequency_penalty
+from decodekit.sampling.functions import apply_logit_bias as apply_logit_bias
+from decodekit.sampling.functions import apply_min_p as apply_min_p
+from decodekit.sampling.functions import apply_presence_penalty as apply_presence_penalty
+from decodekit.sampling.functions import apply_repetition_penalty as apply_repetition_penalty
+from decodekit.sampling.functions import apply_temperature as apply_temperature
+from decodekit.sampling.functions import apply_top_k as apply_top_k
+from decodekit.sampling.functions import apply_top_p as apply_top_p
+from decodekit.sampling.history import History as History
+from decodekit.sampling.mirostat import MirostatTruncation as MirostatTruncation
+from decodekit.sampling.mirostat import apply_mirostat as apply_mirostat
+from decodekit.sampling.noise import gumbel as gumbel
+from decodekit.sampling.orders import ORDERS as ORDERS
+from decodekit.sampling.orders import Order as Order
+from decodekit.sampling.processors import FrequencyPenalty as FrequencyPenalty
+from decodekit.sampling.processors import LogitBias as LogitBias
+from decodekit.sampling.processors import MinP as MinP
+from decodekit.sampling.processors import PresencePenalty as PresencePenalty
+from decodekit.sampling.processors import RepetitionPenalty as RepetitionPenalty
+from decodekit.sampling.processors import Temperature as Temperature
+from decodekit.sampling.processors import TopK as TopK
+from decodekit.sampling.processors import TopP as TopP
+from decodekit.sampling.repeats import DRY as DRY
+from decodekit.sampling.repeats import NoRepeatNGram as NoRepeatNGram
+from decodekit.sampling.repeats import apply_dry as apply_dry
+from decodekit.sampling.repeats import apply_no_repeat_ngram as apply_no_repeat_ngram
+from decodekit.sampling.selectors import faults as faults
+from decodekit.sampling.selectors import greedy as greedy
+from decodekit.sampling.selectors import sample as sample
+from decodekit.sampling.shapes import XTC as XTC
+from decodekit.sampling.shapes import DynamicTemperature as DynamicTemperature
+from decodekit.sampling.shapes import Quadratic as Quadratic
+from decodekit.sampling.shapes import apply_dynamic_temperature as apply_dynamic_temperature
+from decodekit.sampling.shapes import apply_guidance as apply_guidance
+from decodekit.sampling.shapes import apply_quadratic as apply_quadratic
+from decodekit.sampling.shapes import apply_xtc as apply_xtc
+from decodekit.sampling.truncations import Epsilon as Epsilon
+from decodekit.sampling.truncations import Eta as Eta
+from decodekit.sampling.truncations import TopA as TopA
+from decodekit.sampling.truncations import TopH as TopH
+from decodekit.sampling.truncations import TopNSigma as TopNSigma
+from decodekit.sampling.truncations import Typical as Typical
+from decodekit.sampling.truncations import apply_epsilon as apply_epsilon
+from decodekit.sampling.truncations import apply_eta as apply_eta
+from decodekit.sampling.truncations import apply_top_a as apply_top_a
+from decodekit.sampling.truncations import apply_top_h as apply_top_h
+from decodekit.sampling.truncations import apply_top_n_sigma as apply_top_n_sigma
+from decodekit.sampling.truncations import apply_typical as apply_typical
+from decodekit.sampling.watermark import Watermark as Watermark
+from decodekit.sampling.watermark import apply_watermark as apply_watermark
+from decodekit.sampling.watermark import watermark_score as watermark_score

@@ -1,10 +1,11 @@
-"""Biases of sequences, banned words, allowed tokens, and a least number of tokens."""
+"""Biases of sequences, banned words, allowed tokens, and a least number of tokens. Logits are float32 [N, V]."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,7 +14,7 @@ from decodekit.errors import OptionError, UselessOptionError
 from decodekit.sampling.base import LogitsProcessor, Stage
 from decodekit.sampling.checks import is_count, is_number, require, token_sequence
 from decodekit.sampling.checks import token_ids as checked_ids
-from decodekit.sampling.functions import apply_logit_bias
+from decodekit.sampling.functions import apply_logit_bias, check_within
 from decodekit.sampling.history import History
 from decodekit.sampling.processors import can_reach_minus_infinity, check_ids, with_history
 
@@ -24,8 +25,6 @@ def apply_sequence_bias(
     """z + bias for the last token of each sequence where the prefix ends with the tokens before it (transformers).
 
     Args:
-        logits: float32 [N, V].
-        history: the tokens before each row.
         sequences: distinct non-empty sequences of token ids. Of several that end in the same token all count.
         biases: what is added, one for each sequence; -inf bans the token.
 
@@ -40,7 +39,7 @@ def apply_sequence_bias(
         if length == 0:
             logits = apply_logit_bias(logits, last, [biases[index] for index in indices])
             continue
-        _check_within(last, logits.shape[-1], "sequence_bias")
+        check_within(last, logits.shape[-1], "sequence_bias")
         starts = torch.tensor([sequences[index][:-1] for index in indices], device=logits.device)
         values = torch.tensor([biases[index] for index in indices], dtype=logits.dtype, device=logits.device)
         is_here = (history.last(length).unsqueeze(1) == starts).all(dim=-1)  # [N, sequences]
@@ -52,14 +51,10 @@ def apply_sequence_bias(
 def apply_allowed_tokens(logits: Tensor, allowed: Sequence[int]) -> Tensor:
     """Remove every token that is not among ``allowed`` (vLLM's ``allowed_token_ids``).
 
-    Args:
-        logits: float32 [N, V].
-        allowed: token ids below V.
-
     Raises:
         OptionError: an id lies outside the row of logits.
     """
-    _check_within(allowed, logits.shape[-1], "allowed_tokens")
+    check_within(allowed, logits.shape[-1], "allowed_tokens")
     removed = torch.ones(logits.shape[-1], dtype=torch.bool, device=logits.device)
     removed[list(allowed)] = False
     return logits.masked_fill(removed, -math.inf)
@@ -70,25 +65,14 @@ def apply_min_tokens(logits: Tensor, history: History, min_tokens: int, end_ids:
 
     (transformers ``min_new_tokens``, vLLM ``min_tokens``; transformers' older ``min_length`` counts the prompt too.)
 
-    Args:
-        logits: float32 [N, V].
-        history: the tokens before each row.
-        min_tokens: of the output, the prompt not counted.
-        end_ids: token ids below V.
-
     Raises:
         OptionError: an id lies outside the row of logits.
     """
-    _check_within(end_ids, logits.shape[-1], "end_ids")
+    check_within(end_ids, logits.shape[-1], "end_ids")
     is_end = torch.zeros(logits.shape[-1], dtype=torch.bool, device=logits.device)
     is_end[list(end_ids)] = True
     is_short = (history.lengths - history.prompt_lengths < min_tokens).unsqueeze(1)
     return logits.masked_fill(is_short & is_end, -math.inf)
-
-
-def _check_within(ids: Sequence[int], vocab_size: int, name: str) -> None:
-    if ids and max(ids) >= vocab_size:
-        raise OptionError(f"token id {max(ids)} is outside the {vocab_size} logits", at=name, hint="a smaller id")
 
 
 @dataclass(frozen=True, repr=False, init=False)
@@ -176,8 +160,7 @@ class BadWords(LogitsProcessor):
     def __init__(self, sequences: Iterable[Sequence[int]]) -> None:
         is_many = isinstance(sequences, Iterable) and not isinstance(sequences, str | bytes)
         require("bad_words", sequences, is_many, "sequences of token ids", _of_words(sequences))
-        sequences = [*sequences]  # they may come once
-        given: list[object] = [*sequences]
+        given: list[Any] = [*sequences]  # they may come once
         for one in given:
             if isinstance(one, str):
                 raise OptionError(
@@ -187,8 +170,8 @@ class BadWords(LogitsProcessor):
                 )
         if given and all(is_count(one, 0) for one in given):
             require("bad_words", given, False, "sequences of token ids", _of_words(given))
-        made = {token_sequence("bad_words", sequence) for sequence in sequences}
-        require("bad_words", sequences, len(made) > 0, "at least one sequence of token ids")
+        made = {token_sequence("bad_words", sequence) for sequence in given}
+        require("bad_words", given, len(made) > 0, "at least one sequence of token ids")
         object.__setattr__(self, "sequences", tuple(sorted(made)))
 
     def may_forbid(self, vocab_size: int) -> Collection[int]:
@@ -202,9 +185,8 @@ class BadWords(LogitsProcessor):
 
     def __call__(self, logits: Tensor, history: History | None) -> Tensor:
         """What completes none of them."""
-        return apply_sequence_bias(
-            logits, with_history(self, history), self.sequences, [-math.inf] * len(self.sequences)
-        )
+        biases = [-math.inf] * len(self.sequences)
+        return apply_sequence_bias(logits, with_history(self, history), self.sequences, biases)
 
 
 @dataclass(frozen=True, repr=False, init=False)

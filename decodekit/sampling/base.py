@@ -76,18 +76,11 @@ class LogitsProcessor(ABC):
 
         A text that has to end in time (``on_length="close"``) is never made to depend on such tokens. Nothing where
         `can_forbid` is false, else any token, unless a processor knows better.
-
-        Args:
-            vocab_size: how many token ids there are.
         """
         return None if self.can_forbid else ()
 
     def for_vocabulary(self, vocab_size: int, end_ids: Collection[int]) -> LogitsProcessor:
         """The processor for a vocabulary: itself, unless its settings leave something to the vocabulary.
-
-        Args:
-            vocab_size: how many token ids there are.
-            end_ids: the tokens that end a text.
 
         Raises:
             OptionError: the settings name a token that the vocabulary does not have.
@@ -251,21 +244,12 @@ class Pipeline:
                     f"{processor!r:.60} is not a logits processor", at="processors", hint="Temperature(0.8) | TopK(50)"
                 )
         object.__setattr__(self, "processors", processors)
-        object.__setattr__(self, "_narrowing", _narrowed(processors, are_wide=False))
-        object.__setattr__(self, "_narrowing_in_wide", _narrowed(processors, are_wide=True))
+        object.__setattr__(self, "_narrowing", _Narrowed.of(processors, are_wide=False))
+        object.__setattr__(self, "_narrowing_in_wide", _Narrowed.of(processors, are_wide=True))
 
     @classmethod
     def ordered(cls, processors: Iterable[LogitsProcessor], order: str = "decodekit") -> Pipeline:
-        """The processors in the order, and with the meaning, that they have in a library; see `ordered`.
-
-        Args:
-            processors: in any order.
-            order: "decodekit", "hf", "vllm", "llamacpp" or "mlx".
-
-        Raises:
-            UnknownNameError: no such order.
-            OptionError: the library has no such processor.
-        """
+        """The processors in the order, and with the meaning, that they have in a library; see `ordered`."""
         return cls(ordered(processors, order))
 
     @property
@@ -322,14 +306,13 @@ class Pipeline:
     def trace(self, logits: Tensor, history: History | None = None, mask: Tensor | None = None) -> list[TraceStep]:
         """Each step of a call with the size and mass of what it left, to see which step removes what."""
         rows = logits.to(torch.float32)
-        start = rows.softmax(dim=-1)
-        return [
-            _trace_step("logits", rows, start),
-            *(
-                _trace_step("mask" if processor is None else repr(processor), after, start)
-                for processor, after in self._steps(rows, history, mask)
-            ),
-        ]
+        start, traced = rows.softmax(dim=-1), []
+        steps = (("mask" if one is None else repr(one), after) for one, after in self._steps(rows, history, mask))
+        for name, after in (("logits", rows), *steps):
+            kept = after > -torch.inf
+            mass = (start * kept).sum(dim=-1)
+            traced.append(TraceStep(name, after, tuple(kept.sum(dim=-1).tolist()), tuple(mass.tolist())))
+        return traced
 
     def _steps(
         self, rows: Tensor, history: History | None, mask: Tensor | None
@@ -363,19 +346,31 @@ class Pipeline:
 
 @dataclass(frozen=True)
 class _Narrowed:
-    """Where the rows of a pipeline become candidates.
+    """Where the rows of a pipeline become candidates: at a truncation, or for wide rows at the temperature before it.
 
-    Args:
-        start: the index of the processor: the truncation, or the temperature before it.
-        truncation: finds the survivors.
-        temperature: the one before it; None if the truncation works on rows of any width.
-        rest: what follows, on candidates.
+    The rest of the processors follow on candidates. No temperature: the truncation works on rows of any width.
     """
 
     start: int
     truncation: Narrowing
     temperature: float | None
     rest: tuple[OrderPreserving, ...]
+
+    @classmethod
+    def of(cls, processors: tuple[LogitsProcessor, ...], *, are_wide: bool) -> _Narrowed | None:
+        """From the first truncation on that finds survivors and after which all processors keep the order."""
+        for index, processor in enumerate(processors):
+            if not isinstance(processor, Narrowing) or not (are_wide or processor.finds_in_any_row):
+                continue
+            rest = tuple(after for after in processors[index + 1 :] if isinstance(after, OrderPreserving))
+            if len(rest) < len(processors) - index - 1:
+                continue
+            if not are_wide:
+                return cls(index, processor, None, rest)
+            before = processors[index - 1] if index else None
+            divisor = before.divides_by() if isinstance(before, OrderPreserving) else None
+            return cls(index if divisor is None else index - 1, processor, divisor or 1.0, rest)
+        return None
 
     def candidates(self, rows: Tensor) -> Candidates | None:
         """What the pipeline leaves of rows [N, V] from `start` on; None where candidates are not worth it."""
@@ -392,28 +387,6 @@ class _Narrowed:
                 if processor.stage is Stage.TEMPERATURE:  # rounding may make logits equal
                     values, ids = in_order(values, ids)
         return Candidates(values, ids, found.vocab_size, found.device)
-
-
-def _narrowed(processors: tuple[LogitsProcessor, ...], *, are_wide: bool) -> _Narrowed | None:
-    """The first truncation that finds survivors and after which all processors keep the order."""
-    for index, processor in enumerate(processors):
-        if not isinstance(processor, Narrowing) or not (are_wide or processor.finds_in_any_row):
-            continue
-        rest = tuple(after for after in processors[index + 1 :] if isinstance(after, OrderPreserving))
-        if len(rest) < len(processors) - index - 1:
-            continue
-        if not are_wide:
-            return _Narrowed(index, processor, None, rest)
-        before = processors[index - 1] if index else None
-        divisor = before.divides_by() if isinstance(before, OrderPreserving) else None
-        return _Narrowed(index if divisor is None else index - 1, processor, divisor or 1.0, rest)
-    return None
-
-
-def _trace_step(name: str, rows: Tensor, start: Tensor) -> TraceStep:
-    kept = rows > -torch.inf
-    mass = (start * kept).sum(dim=-1)
-    return TraceStep(name, rows, tuple(kept.sum(dim=-1).tolist()), tuple(mass.tolist()))
 
 
 def ordered(processors: Iterable[LogitsProcessor], order: str = "decodekit") -> tuple[LogitsProcessor, ...]:

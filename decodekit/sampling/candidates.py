@@ -54,12 +54,7 @@ class Candidates:
 
 
 def top_candidates(logits: Tensor, k: int) -> Candidates | None:
-    """The k likeliest tokens of each row and ties with the last of them; None where that is half of a row or more.
-
-    Args:
-        logits: float32 [N, V].
-        k: at least 1.
-    """
+    """The k likeliest tokens of each row and ties with the last of them; None where that is half of a row or more."""
     limit = logits.shape[-1] // 2
     if k >= limit:
         return None
@@ -83,10 +78,6 @@ def nucleus_candidates(logits: Tensor, p: float) -> Candidates | None:
 
     Sorting 131,072 logits takes 12 to 18 ms a row, and the nucleus of a language model is nearly always among the first
     thousand tokens.
-
-    Args:
-        logits: float32 [N, V].
-        p: above 0, at most 1.
     """
     searched = min(_NUCLEUS, logits.shape[-1] // 4)
     if p == 1.0 or searched < 16:

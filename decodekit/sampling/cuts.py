@@ -166,12 +166,7 @@ def _step_of_share(
 ) -> tuple[int, float, int]:
     """The step in which the share p is reached, the mass that is wanted of it, the number of tokens in steps before.
 
-    Args:
-        logits: [V].
-        peaks: [blocks].
-        temperature: T.
-        p: the share.
-        masses, numbers: [_STEPS + 1], zeros; written.
+    One row; `masses` and `numbers`, [_STEPS + 1], are zeros and are written.
     """
     step, mass_above, num_above, wanted = 0, 0.0, 0, 0.0
     for near, far in ((0, _NEAR), (_NEAR, _STEPS + 1)):
@@ -193,11 +188,7 @@ def _add_masses(
     logits: Floats, peaks: Floats, temperature: np.float32, near: int, far: int,
     masses: NDArray[np.float64], numbers: Ids,
 ) -> float:  # fmt: skip
-    """Add the mass and the number of the tokens of a row whose step is at least ``near`` and below ``far``.
-
-    Returns:
-        The mass of all tokens of the row: the sum of e^(y - max y), in float64.
-    """
+    """Add mass and number of the tokens with a step in near ... far - 1; the mass of all, the sum of e^(y - max y)."""
     peak = _largest(peaks) / temperature
     weights, steps = np.zeros(BLOCK, np.float32), np.zeros(BLOCK, np.int32)
     lanes = np.zeros(8, np.float64)
@@ -319,12 +310,7 @@ def count_at_least(logits: Floats, peaks: Floats, temperature: np.float32, cuts:
 def gather(
     logits: Floats, peaks: Floats, temperature: np.float32, cuts: Floats, lasts: Ids, values: Floats, ids: Ids
 ) -> None:
-    """Write what each row keeps, in order of token id; then other tokens as -inf.
-
-    Args:
-        logits, peaks, temperature, cuts, lasts: as in `cut_top_k`.
-        values, ids: [N, width], written.
-    """
+    """Write what each row keeps, in order of token id, into [N, width]; then other tokens as -inf. See `cut_top_k`."""
     num_rows, vocab_size = logits.shape
     for row in range(num_rows):
         cut, last, count = cuts[row], lasts[row], 0

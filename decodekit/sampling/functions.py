@@ -22,27 +22,17 @@ from decodekit.sampling.wide import outside_nucleus as nucleus_of_wide_rows
 
 
 def apply_temperature(logits: Tensor, temperature: float) -> Tensor:
-    """softmax(z / T): sharper below 1, flatter above (Ackley et al. 1985).
-
-    Args:
-        logits: float32 [N, V].
-        temperature: T, above 0.
-    """
+    """softmax(z / T), T > 0: sharper below 1, flatter above (Ackley et al. 1985)."""
     if temperature == 1.0:
         return logits
     return divided(logits, temperature) if is_wide(logits) and logits.numel() >= MANY else logits / temperature
 
 
 def apply_top_k(logits: Tensor, k: int, *, exact: bool = False) -> Tensor:
-    """Keep the tokens at least as likely as the k-th one (Fan et al. 2018).
+    """Keep the tokens at least as likely as the k-th one, k >= 1 (Fan et al. 2018).
 
     Ties with it are all kept, as in transformers and vLLM. With ``exact`` (llama.cpp, mlx-lm) k tokens are kept, of the
     ties those with the lowest ids; which of them is undefined in those libraries.
-
-    Args:
-        logits: float32 [N, V].
-        k: at least 1.
-        exact: keep no more than k.
     """
     if k >= logits.shape[-1]:
         return logits
@@ -56,14 +46,10 @@ def apply_top_k(logits: Tensor, k: int, *, exact: bool = False) -> Tensor:
 
 
 def apply_top_p(logits: Tensor, p: float) -> Tensor:
-    """Keep the smallest set of likeliest tokens with mass >= p, at least one (Holtzman et al. 2020).
+    """Keep the smallest set of likeliest tokens with mass >= p, at least one; 0 < p <= 1 (Holtzman et al. 2020).
 
     Of equally likely tokens the one with the lower id comes first. (transformers sorts upwards with an unstable sort:
     which of them it keeps is undefined there; their number is the same.)
-
-    Args:
-        logits: float32 [N, V].
-        p: above 0, at most 1.
     """
     if p == 1.0:
         return logits
@@ -87,12 +73,7 @@ def outside_nucleus(ordered: Tensor, p: float) -> Tensor:
 
 
 def apply_min_p(logits: Tensor, min_p: float) -> Tensor:
-    """Keep the tokens at least `min_p` times as likely as the likeliest one (Nguyen et al. 2024).
-
-    Args:
-        logits: float32 [N, V].
-        min_p: from 0 to 1.
-    """
+    """Keep the tokens at least `min_p` times as likely as the likeliest one, 0 <= min_p <= 1 (Nguyen et al. 2024)."""
     if min_p == 0.0:
         return logits
     return logits.masked_fill(logits < lowest_kept(logits, widened(-math.log(min_p))), -math.inf)
@@ -101,11 +82,7 @@ def apply_min_p(logits: Tensor, min_p: float) -> Tensor:
 def apply_repetition_penalty(logits: Tensor, history: History, penalty: float, window: int | None = None) -> Tensor:
     """z / penalty where z >= 0, z * penalty where z < 0, for each token of prompt or output (Keskar et al. 2019).
 
-    Args:
-        logits: float32 [N, V].
-        history: the tokens before each row.
-        penalty: above 0.
-        window: how many of the last tokens count; None counts all.
+    The penalty is above 0. Of a window only so many of the last tokens count; None counts all.
     """
     if penalty == 1.0:
         return logits
@@ -117,70 +94,54 @@ def apply_repetition_penalty(logits: Tensor, history: History, penalty: float, w
 def apply_presence_penalty(logits: Tensor, history: History, penalty: float, places: Tensor | None = None) -> Tensor:
     """z - penalty for each token that the output has (OpenAI); the prompt does not count.
 
-    Args:
-        logits: float32 [N, V].
-        history: the tokens before each row.
-        penalty: what is subtracted.
-        places: bool [N, S], other places of the history that count instead of the output.
+    Other `places` of the history, bool [N, S], may count instead of the output.
     """
     if penalty == 0.0:
         return logits
-    places = history.output_mask() if places is None else places
     return logits - penalty * (_count(history, places, logits.shape[-1]) > 0)
 
 
 def apply_frequency_penalty(logits: Tensor, history: History, penalty: float, places: Tensor | None = None) -> Tensor:
     """z - penalty * (how often the output has the token) (OpenAI); the prompt does not count.
 
-    Args:
-        logits: float32 [N, V].
-        history: the tokens before each row.
-        penalty: what is subtracted for each use.
-        places: bool [N, S], other places of the history that count instead of the output.
+    Other `places` of the history, bool [N, S], may count instead of the output.
     """
     if penalty == 0.0:
         return logits
-    places = history.output_mask() if places is None else places
     return logits - penalty * _count(history, places, logits.shape[-1])
 
 
-def _count(history: History, places: Tensor, vocab_size: int) -> Tensor:
-    """[N, V] float32: how often each token occurs at the given places [N, S] of the history.
+def _count(history: History, places: Tensor | None, vocab_size: int) -> Tensor:
+    """[N, V] float32: how often each token occurs at places [N, S] of the history; None: in the output.
 
     Ids outside the row of logits (a prompt token that the model embeds but cannot emit) are not counted.
     """
-    ids = history.token_ids
+    ids, places = history.token_ids, history.output_mask() if places is None else places
     weights = (places & (ids >= 0) & (ids < vocab_size)).to(torch.float32)
     counts = torch.zeros((ids.shape[0], vocab_size), dtype=torch.float32, device=ids.device)
     return counts.scatter_add_(1, ids.clamp(0, vocab_size - 1), weights)
 
 
 def apply_logit_bias(logits: Tensor, token_ids: Sequence[int], biases: Sequence[float]) -> Tensor:
-    """z + bias for each of the distinct `token_ids`; a bias of -inf bans the token (OpenAI).
-
-    Args:
-        logits: float32 [N, V].
-        token_ids: distinct, below V.
-        biases: one for each token, added to its logit.
+    """z + bias for each of the distinct `token_ids`, each of which has one; a bias of -inf bans the token (OpenAI).
 
     Raises:
         OptionError: a token id lies outside the row of logits.
     """
-    if token_ids and max(token_ids) >= logits.shape[-1]:
-        raise OptionError(
-            f"token id {max(token_ids)} is outside the {logits.shape[-1]} logits", at="logit_bias", hint="a smaller id"
-        )
+    check_within(token_ids, logits.shape[-1], "logit_bias")
     ids = torch.tensor(token_ids, dtype=torch.int64, device=logits.device)
     values = torch.tensor(biases, dtype=logits.dtype, device=logits.device)
     return logits.index_add(-1, ids, values.expand(*logits.shape[:-1], -1))
 
 
-def apply_bitmask(logits: Tensor, bitmask: Tensor) -> Tensor:
-    """Keep the tokens t whose bit ``t % 32`` of word ``t // 32`` is set.
+def check_within(ids: Sequence[int], vocab_size: int, name: str) -> None:
+    """Raise an `OptionError` if a token id of the option `name` has no logit."""
+    if ids and max(ids) >= vocab_size:
+        raise OptionError(f"token id {max(ids)} is outside the {vocab_size} logits", at=name, hint="a smaller id")
 
-    Args:
-        logits: float32 [N, V].
-        bitmask: int32 [N, ceil(V / 32)], on the device of the logits.
+
+def apply_bitmask(logits: Tensor, bitmask: Tensor) -> Tensor:
+    """Keep the tokens t whose bit ``t % 32`` of word ``t // 32`` is set in int32 [N, ceil(V / 32)], on their device.
 
     Raises:
         OptionError: the shapes do not belong together.

@@ -88,10 +88,7 @@ def lowest_kept_of(peaks: NDArray[np.float32], distance: float | NDArray[np.floa
 
 
 def log_total(logits: Tensor) -> Tensor:
-    """ln sum e^(z - max z) of each row, float64 [..., 1]: how far the probability of the likeliest token is below 1.
-
-    A row without tokens, with NaN or with +inf gives NaN.
-    """
+    """ln sum e^(z - max z) of each row, float64 [..., 1]; NaN for a row without tokens, with NaN or with +inf."""
     weights = (logits - logits.amax(dim=-1, keepdim=True)).exp()
     total: Any = weights.sum(dim=-1, keepdim=True, dtype=precise_type(logits))
     return total.log()  # type: ignore[no-any-return]

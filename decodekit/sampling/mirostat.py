@@ -36,27 +36,17 @@ def surprise(logits: Tensor) -> Tensor:
 
 
 def apply_mirostat(logits: Tensor, mu: Tensor) -> Tensor:
-    """Version 2: keep the tokens with a surprise of at most mu bits, and the likeliest one.
-
-    Args:
-        logits: float32 [N, V].
-        mu: float32 [N].
-    """
+    """Version 2: keep the tokens with a surprise of at most mu bits, float32 [N], and the likeliest one."""
     distance = widened(precise(mu).unsqueeze(-1) * math.log(2) - log_total(logits))
     return logits.masked_fill(logits < lowest_kept(logits, distance), -math.inf)
 
 
 def mirostat_k(logits: Tensor, mu: Tensor, num_likeliest: int = 100) -> Tensor:
-    """Version 1: how many tokens to keep, int64 [N].
+    """Version 1: how many tokens to keep for mu [N] and logits [N, V], int64 [N].
 
     The exponent s of Zipf's law is fitted by least squares through the origin to the logarithms of ratios of
-    neighbouring probabilities among the m likeliest tokens; then k = (e 2^mu / (1 - V^-e))^(1/s) with e = s - 1,
+    neighbouring probabilities among the m >= 2 likeliest tokens; then k = (e 2^mu / (1 - V^-e))^(1/s) with e = s - 1,
     rounded down, at least 1, as in llama.cpp.
-
-    Args:
-        logits: float32 [N, V].
-        mu: float32 [N].
-        num_likeliest: m, at least 2.
     """
     vocab_size = logits.shape[-1]
     values = torch.topk(logits, min(num_likeliest, vocab_size), dim=-1, sorted=True).values.to(torch.float64)
@@ -75,7 +65,7 @@ def mirostat_k(logits: Tensor, mu: Tensor, num_likeliest: int = 100) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Mirostat:
+class MirostatTruncation:
     """Mirostat as a value: its settings, and pure functions that process logits and give the next state.
 
     It comes after the rest of a pipeline, in place of truncation (transformers has none; llama.cpp: after temperature).
@@ -84,7 +74,7 @@ class Mirostat:
         tau: the target surprise in bits.
         eta: the learning rate.
         version: 1 or 2.
-        law: the distribution under which the surprise of a token is taken: ``"whole"`` before the truncation (the
+        distribution: that under which the surprise of a token is taken: ``"whole"`` before the truncation (the
             authors' code), or ``"kept"`` after it (llama.cpp).
 
     Raises:
@@ -94,25 +84,20 @@ class Mirostat:
     tau: float = 5.0
     eta: float = 0.1
     version: int = 2
-    law: Literal["whole", "kept"] = "whole"
+    distribution: Literal["whole", "kept"] = "whole"
 
     def __post_init__(self) -> None:
         require("tau", self.tau, is_number(self.tau) and self.tau > 0, "a finite number above 0")
         require("eta", self.eta, is_number(self.eta) and self.eta > 0, "a finite number above 0")
         require("version", self.version, is_count(self.version) and self.version in (1, 2), "1 or 2")
-        require("law", self.law, self.law in ("whole", "kept"), '"whole" or "kept"')
+        require("distribution", self.distribution, self.distribution in ("whole", "kept"), '"whole" or "kept"')
 
     def start(self, num_rows: int, device: torch.device | str | None = None) -> Tensor:
         """mu before the first token: 2 tau, float32 [num_rows]."""
         return torch.full((num_rows,), 2 * self.tau, device=device)
 
     def process(self, logits: Tensor, mu: Tensor) -> Tensor:
-        """The truncated rows, float32 [N, V].
-
-        Args:
-            logits: float32 [N, V], processed by what comes before.
-            mu: float32 [N].
-        """
+        """The truncated rows, float32 [N, V], for mu [N] and logits that what comes before has processed."""
         if self.version == 2:
             return apply_mirostat(logits, mu)
         return _first(logits, mirostat_k(logits, mu))
@@ -131,7 +116,7 @@ class Mirostat:
         """
         places = tokens.unsqueeze(-1)
         observed = surprise(logits).gather(-1, places).squeeze(-1)
-        if self.law == "kept":
+        if self.distribution == "kept":
             within = surprise(kept).gather(-1, places).squeeze(-1)
             observed = torch.where(within < math.inf, within, observed)
         return self.moved(mu, observed)

@@ -6,14 +6,15 @@ as ``dry_base``, has no effect without it and is refused.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
-from decodekit.errors import DecodekitError, OptionError, UselessOptionError
+from decodekit import plugins
+from decodekit.errors import DecodekitError, OptionError, UnknownNameError, UselessOptionError
 from decodekit.sampling.bans import AllowedTokens, BadWords, MinTokens, SequenceBias
-from decodekit.sampling.base import LogitsProcessor
+from decodekit.sampling.base import LogitsProcessor, Pipeline
 from decodekit.sampling.checks import is_count, is_number
 from decodekit.sampling.processors import (
     FrequencyPenalty,
@@ -29,6 +30,9 @@ from decodekit.sampling.repeats import DRY, NoRepeatNGram
 from decodekit.sampling.shapes import XTC, DynamicTemperature, Quadratic
 from decodekit.sampling.truncations import Epsilon, Eta, TopA, TopH, TopNSigma, Typical
 from decodekit.sampling.watermark import Watermark
+
+Processors: TypeAlias = Pipeline | LogitsProcessor | str | Sequence[LogitsProcessor | str]
+"""Logits processors as an option takes them: values, or names of installed ones (see `plugins`)."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -211,3 +215,24 @@ def _watermark(value: Any) -> Watermark:
     if not isinstance(value, Watermark):
         raise OptionError(f"watermark={value!r:.60} is no Watermark", at="watermark", hint="Watermark(key=...)")
     return value
+
+
+def listed(given: Processors, faults: list[DecodekitError]) -> list[LogitsProcessor]:
+    """The processors of an option, in their order; what a name stands for may be several.
+
+    `faults` gets an `OptionError` for what is no processor, and the error of a name that is not known or whose plug-in
+    fails.
+    """
+    processors: list[LogitsProcessor] = []
+    each: Iterable[Any] = given if isinstance(given, Pipeline | list | tuple) else [given]
+    for one in each:
+        try:
+            made = plugins.make("processor", one, _is_one, at="processors") if isinstance(one, str) else one
+            processors += made if isinstance(made, Pipeline) else Pipeline([made])
+        except (OptionError, UnknownNameError) as error:
+            faults.append(error)
+    return processors
+
+
+def _is_one(value: object) -> bool:
+    return isinstance(value, LogitsProcessor | Pipeline)

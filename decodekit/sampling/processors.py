@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -203,8 +203,9 @@ def can_reach_minus_infinity(biases: Iterable[float]) -> bool:
     return any(bias < -_FINITE for bias in biases)
 
 
-def _check_window(window: int | None) -> None:
-    require("window", window, window is None or is_count(window), "None or an integer of at least 1")
+def check_window(name: str, window: int | None) -> None:
+    """Raise an `OptionError` if this is no number of last tokens."""
+    require(name, window, window is None or is_count(window), "None or an integer of at least 1")
 
 
 @dataclass(frozen=True, repr=False)
@@ -228,7 +229,7 @@ class RepetitionPenalty(LogitsProcessor):
     def __post_init__(self) -> None:
         valid = is_number(self.penalty) and self.penalty > 0
         require("repetition_penalty", self.penalty, valid, "a finite number above 0 (1 is no penalty)")
-        _check_window(self.window)
+        check_window("window", self.window)
 
     def adapted(self, window: int) -> RepetitionPenalty:
         """The last tokens alone, unless a window was given."""
@@ -246,13 +247,7 @@ class RepetitionPenalty(LogitsProcessor):
 
 @dataclass(frozen=True, repr=False)
 class _OutputPenalty(LogitsProcessor):
-    """What the penalties of OpenAI's API have in common.
-
-    Args:
-        penalty: what is subtracted.
-        window: how many of the last tokens count; None counts all.
-        counts_prompt: whether tokens of the prompt count (in llama.cpp and mlx-lm; not in vLLM or OpenAI's API).
-    """
+    """What the penalties of OpenAI's API have in common; see `PresencePenalty`."""
 
     penalty: float
     window: int | None = None
@@ -260,11 +255,12 @@ class _OutputPenalty(LogitsProcessor):
     stage = Stage.BIAS
     needs_history = True
     _option: ClassVar[str]
+    _function: ClassVar[Callable[..., Tensor]]
 
     def __post_init__(self) -> None:
         valid = is_number(self.penalty) and -2 <= self.penalty <= 2
         require(self._option, self.penalty, valid, "a number from -2 to 2")
-        _check_window(self.window)
+        check_window("window", self.window)
 
     def adapted(self, window: int) -> LogitsProcessor:
         """The last tokens of prompt and output, unless a window was given."""
@@ -275,9 +271,11 @@ class _OutputPenalty(LogitsProcessor):
         """No: what is subtracted is small, or grows no faster than the text."""
         return False
 
-    def _places(self, history: History | None) -> Tensor:
-        """[N, S] bool: the places of the history that count."""
-        return with_history(self, history).places(self.window, with_prompt=self.counts_prompt)
+    def __call__(self, logits: Tensor, history: History | None) -> Tensor:
+        """Tokens of the output, less likely."""
+        history = with_history(self, history)
+        places = history.places(self.window, with_prompt=self.counts_prompt)
+        return type(self)._function(logits, history, self.penalty, places)
 
 
 class PresencePenalty(_OutputPenalty):
@@ -293,11 +291,7 @@ class PresencePenalty(_OutputPenalty):
     """
 
     _option = "presence_penalty"
-
-    def __call__(self, logits: Tensor, history: History | None) -> Tensor:
-        """Tokens of the output, less likely."""
-        places = self._places(history)
-        return functions.apply_presence_penalty(logits, with_history(self, history), self.penalty, places)
+    _function = staticmethod(functions.apply_presence_penalty)
 
 
 class FrequencyPenalty(_OutputPenalty):
@@ -312,11 +306,7 @@ class FrequencyPenalty(_OutputPenalty):
     """
 
     _option = "frequency_penalty"
-
-    def __call__(self, logits: Tensor, history: History | None) -> Tensor:
-        """Tokens of the output, less likely with each use."""
-        places = self._places(history)
-        return functions.apply_frequency_penalty(logits, with_history(self, history), self.penalty, places)
+    _function = staticmethod(functions.apply_frequency_penalty)
 
 
 @dataclass(frozen=True, repr=False, init=False)

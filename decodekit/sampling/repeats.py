@@ -1,4 +1,4 @@
-"""Against repeats of more than one token: DRY and the ban of repeated n-grams."""
+"""Against repeats of more than one token: DRY and the ban of repeated n-grams. Logits are float32 [N, V]."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 from decodekit.sampling.base import LogitsProcessor, Stage
 from decodekit.sampling.checks import is_count, is_number, require, token_sequence
 from decodekit.sampling.history import PADDING, History
-from decodekit.sampling.processors import with_history
+from decodekit.sampling.processors import check_window, with_history
 
 _LARGEST = 1e30
 """A penalty beyond which nothing changes: it removes all the mass, and the logit stays finite."""
@@ -37,12 +37,9 @@ def apply_dry(
     Exponents stop where base^n leaves float32, as in llama.cpp; text-generation-webui stops at n = 50.
 
     Args:
-        logits: float32 [N, V].
-        history: the tokens before each row.
         multiplier: of the penalty; 0 is none.
         base: at least 1.
         allowed_length: the length of a repeat that is penalized by ``multiplier``; a shorter one is free.
-        breakers: sequences of token ids.
         window: how many of the last tokens are looked at; None looks at all.
     """
     num_rows, vocab_size = logits.shape
@@ -51,10 +48,11 @@ def apply_dry(
         return logits
     ids = history.last(width).flip(-1)  # [N, width], the latest first; -1 before the start
     is_token = ids != PADDING
+    longest = allowed_length  # a repeat beyond which the penalty does not grow
+    if base >= 1.000001:
+        longest += max(0, math.ceil(math.log(_LARGEST / multiplier) / math.log(base)))
     # [N, width]: how many tokens before the place (which is the one `distance` from the end) repeat the end.
-    lengths = _repeat_lengths(
-        ids, is_token, _reach(ids, is_token, breakers), _longest(multiplier, base, allowed_length)
-    )
+    lengths = _repeat_lengths(ids, is_token, _reach(ids, is_token, breakers), longest)
     # [N, width - 1]: the token after each place that the end repeats, and the length of the repeat.
     tokens, repeats = ids[:, :-1], lengths[:, 1:]
     is_penalized = (repeats >= max(allowed_length, 1)) & (tokens >= 0) & (tokens < vocab_size)
@@ -66,13 +64,6 @@ def apply_dry(
         largest[:, single] = -1
     penalty = (multiplier * torch.pow(base, largest.clamp(min=0).to(torch.float64))).clamp(max=_LARGEST)
     return torch.where(largest >= 0, logits - penalty.to(torch.float32), logits)
-
-
-def _longest(multiplier: float, base: float, allowed_length: int) -> int:
-    """The length of a repeat beyond which the penalty does not grow."""
-    if base < 1.000001:
-        return allowed_length
-    return allowed_length + max(0, math.ceil(math.log(_LARGEST / multiplier) / math.log(base)))
 
 
 def _reach(ids: Tensor, is_token: Tensor, breakers: Sequence[Sequence[int]]) -> Tensor:
@@ -112,10 +103,7 @@ def _repeat_lengths(ids: Tensor, is_token: Tensor, reach: Tensor, longest: int) 
 def apply_no_repeat_ngram(logits: Tensor, history: History, size: int) -> Tensor:
     """Remove the tokens that would complete an n-gram that prompt or output have already (fairseq; transformers).
 
-    Args:
-        logits: float32 [N, V].
-        history: the tokens before each row.
-        size: n, at least 1; 1 removes every token that was used.
+    The size n is at least 1; 1 removes every token that was used.
     """
     ids, vocab_size = history.token_ids, logits.shape[-1]
     if ids.shape[1] < size:
@@ -158,9 +146,7 @@ class DRY(LogitsProcessor):
         require("dry_multiplier", self.multiplier, valid, "a finite number of at least 0")
         require("dry_base", self.base, is_number(self.base) and self.base >= 1, "a finite number of at least 1")
         require("dry_allowed_length", self.allowed_length, is_count(self.allowed_length), "an integer of at least 1")
-        require(
-            "dry_window", self.window, self.window is None or is_count(self.window), "None or an integer of at least 1"
-        )
+        check_window("dry_window", self.window)
         is_many = isinstance(self.breakers, Iterable) and not isinstance(self.breakers, str | bytes)
         require("dry_breakers", self.breakers, is_many, "sequences of token ids")
         object.__setattr__(self, "breakers", tuple(token_sequence("dry_breakers", each) for each in self.breakers))
@@ -172,9 +158,8 @@ class DRY(LogitsProcessor):
 
     def __call__(self, logits: Tensor, history: History | None) -> Tensor:
         """Tokens that would extend a repeat, less likely."""
-        history = with_history(self, history)
         settings = self.multiplier, self.base, self.allowed_length, self.breakers, self.window
-        return apply_dry(logits, history, *settings)
+        return apply_dry(logits, with_history(self, history), *settings)
 
 
 @dataclass(frozen=True, repr=False)

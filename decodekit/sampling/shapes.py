@@ -1,4 +1,7 @@
-"""Other shapes of a distribution: dynamic temperature, quadratic smoothing, XTC as its exact marginal, guidance."""
+"""Other shapes of a distribution: dynamic temperature, quadratic smoothing, XTC as its exact marginal, guidance.
+
+Logits are float32 [N, V].
+"""
 
 from __future__ import annotations
 
@@ -21,11 +24,7 @@ def apply_dynamic_temperature(logits: Tensor, low: float, high: float, exponent:
     """z / T with T = low + (high - low) (H / ln n)^exponent over the n tokens that are left (llama.cpp, KoboldCpp).
 
     A sure distribution gets the low temperature, a uniform one the high one. With n = 1 the row stays as it is.
-
-    Args:
-        logits: float32 [N, V].
-        low, high: temperatures, 0 < low <= high.
-        exponent: above 0.
+    0 < low <= high, and the exponent is above 0.
     """
     count = (logits > -math.inf).sum(dim=-1, keepdim=True)
     share = (entropy(logits) / count.to(torch.float32).log()).clamp(max=1.0)
@@ -34,15 +33,10 @@ def apply_dynamic_temperature(logits: Tensor, low: float, high: float, exponent:
 
 
 def apply_quadratic(logits: Tensor, factor: float, curve: float = 1.0) -> Tensor:
-    """max z - f (k d^2 - s d^3) with d = z - max z, k = (3 - curve) / 2, s = (curve - 1) / 2 ("smoothing").
+    """max z - f (k d^2 - s d^3) with d = z - max z, k = (3 - curve) / 2, s = (curve - 1) / 2 ("smoothing"), f > 0.
 
     The likeliest tokens come nearer to each other, unlikely ones fall further. From text-generation-webui, also in
     KoboldCpp and Aphrodite (``smoothing_factor``, ``smoothing_curve``); with a curve from 1 to 3 it keeps the order.
-
-    Args:
-        logits: float32 [N, V].
-        factor: f, above 0.
-        curve: from 1 to 3.
     """
     peak = logits.amax(dim=-1, keepdim=True)
     d = (logits - peak).clamp(min=-1e4)  # no mass there; the cube stays finite

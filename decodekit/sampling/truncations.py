@@ -4,7 +4,7 @@ Each keeps the likeliest token, or the most typical one, whatever its setting. T
 removed together, so that none of these depends on the order of a sort; what is at a limit but for rounding is kept
 (see `margins`).
 
-Notation: p = softmax(z), H = -sum(p ln p) in nats.
+Notation: the logits z are float32 [N, V], p = softmax(z), H = -sum(p ln p) in nats.
 """
 
 from __future__ import annotations
@@ -31,21 +31,20 @@ def entropy(logits: Tensor) -> Tensor:
 
 def _entropy(logits: Tensor) -> Tensor:
     """H before it is rounded."""
-    log_law = precise(logits).log_softmax(dim=-1)
-    terms = torch.where(log_law > -math.inf, log_law.exp() * log_law, 0.0)
-    total = -terms.sum(dim=-1, keepdim=True)
-    return torch.where(log_law.isnan().any(dim=-1, keepdim=True), math.nan, total)
+    log_p = precise(logits).log_softmax(dim=-1)
+    total = -_p_log_p(log_p).sum(dim=-1, keepdim=True)
+    return torch.where(log_p.isnan().any(dim=-1, keepdim=True), math.nan, total)
+
+
+def _p_log_p(log_p: Tensor) -> Tensor:
+    return torch.where(log_p > -math.inf, log_p.exp() * log_p, 0.0)
 
 
 def apply_typical(logits: Tensor, mass: float) -> Tensor:
     """Keep the tokens whose surprise is nearest to the entropy (locally typical sampling, Meister et al. 2022).
 
     Ordered by abs(-ln p - H): the shortest prefix with mass >= ``mass``, and what deviates as little as its last token,
-    as in transformers. llama.cpp wants a mass *above* the setting and breaks ties by its sort.
-
-    Args:
-        logits: float32 [N, V].
-        mass: above 0, at most 1; 1 keeps every token.
+    as in transformers. llama.cpp wants a mass *above* the setting and breaks ties by its sort. 0 < mass <= 1.
     """
     if mass == 1.0:
         return logits
@@ -61,32 +60,17 @@ def apply_typical(logits: Tensor, mass: float) -> Tensor:
 
 
 def apply_epsilon(logits: Tensor, epsilon: float) -> Tensor:
-    """Keep p >= epsilon, and the likeliest token (epsilon sampling, Hewitt et al. 2022).
-
-    Args:
-        logits: float32 [N, V].
-        epsilon: above 0, below 1.
-    """
+    """Keep p >= epsilon, 0 < epsilon < 1, and the likeliest token (epsilon sampling, Hewitt et al. 2022)."""
     return _at_least(logits, math.log(epsilon))
 
 
 def apply_eta(logits: Tensor, epsilon: float) -> Tensor:
-    """Keep p >= min(epsilon, sqrt(epsilon) e^-H), and the likeliest token (eta sampling, Hewitt et al. 2022).
-
-    Args:
-        logits: float32 [N, V].
-        epsilon: above 0, below 1.
-    """
+    """Keep p >= min(epsilon, sqrt(epsilon) e^-H), 0 < epsilon < 1, and the likeliest token (Hewitt et al. 2022)."""
     return _at_least(logits, (0.5 * math.log(epsilon) - _entropy(logits)).clamp(max=math.log(epsilon)))
 
 
 def apply_top_a(logits: Tensor, a: float) -> Tensor:
-    """Keep p >= a max(p)^2, and the likeliest token (top-a; RWKV-LM, KoboldAI).
-
-    Args:
-        logits: float32 [N, V].
-        a: from 0 to 1; 0 keeps every token.
-    """
+    """Keep p >= a max(p)^2, 0 <= a <= 1, and the likeliest token (top-a; RWKV-LM, KoboldAI)."""
     if a == 0.0:
         return logits
     return _at_least(logits, math.log(a) - 2 * log_total(logits))  # ln max p = -ln sum e^(z - max z)
@@ -99,15 +83,11 @@ def _at_least(logits: Tensor, floor: Tensor | float) -> Tensor:
 
 
 def apply_top_n_sigma(logits: Tensor, n: float) -> Tensor:
-    """Keep z >= max z - n std(z), over the finite z (Tang et al. 2024).
+    """Keep z >= max z - n std(z), n > 0, over the finite z (Tang et al. 2024).
 
     The standard deviation is that of the population, as in llama.cpp; the authors' code divides by the number less one.
     A temperature before or after changes nothing of what is kept. Of two tokens the second is exactly two deviations
     below the first, whatever the logits, so that n = 2 keeps both.
-
-    Args:
-        logits: float32 [N, V].
-        n: above 0.
     """
     is_left = logits > -math.inf
     count = is_left.sum(dim=-1, keepdim=True).clamp(min=1)
@@ -118,23 +98,20 @@ def apply_top_n_sigma(logits: Tensor, n: float) -> Tensor:
 
 
 def apply_top_h(logits: Tensor, h: float, num_candidates: int = 100) -> Tensor:
-    """Keep the likeliest tokens whose terms of the entropy sum up to at most h H (Potraghloo et al. 2025).
+    """Keep the likeliest tokens whose terms of the entropy sum up to at most h H, 0 <= h <= 1 (Potraghloo et al. 2025).
 
     Of the distribution of the ``num_candidates`` likeliest tokens: the longest prefix of the sorted distribution with
     -sum(p ln p) <= h H, at least one token; as in transformers, which takes 100 candidates.
-
-    Args:
-        logits: float32 [N, V].
-        h: from 0 to 1.
-        num_candidates: at least 1.
     """
     values = torch.topk(logits, min(num_candidates, logits.shape[-1]), dim=-1, sorted=True).values
-    log_law = precise(values).log_softmax(dim=-1)
-    terms = -torch.where(log_law > -math.inf, log_law.exp() * log_law, 0.0)
-    sums = terms.cumsum(dim=-1)
+    sums = -_p_log_p(precise(values).log_softmax(dim=-1)).cumsum(dim=-1)
     is_kept = sums <= stretched(h) * sums[..., -1:]
     limit = values.gather(-1, is_kept.sum(dim=-1, keepdim=True).sub(1).clamp(min=0))
     return logits.masked_fill(logits < limit, -math.inf)
+
+
+def _check_cutoff(name: str, value: float) -> None:
+    require(name, value, is_number(value) and 0 < value < 1, "a number above 0 and below 1")
 
 
 @dataclass(frozen=True, repr=False)
@@ -149,16 +126,11 @@ class Typical(LogitsProcessor):
     stage = Stage.TRUNCATION
 
     def __post_init__(self) -> None:
-        valid = is_number(self.mass) and 0 < self.mass <= 1
-        require("typical_p", self.mass, valid, "a number above 0 and at most 1")
+        require("typical_p", self.mass, is_number(self.mass) and 0 < self.mass <= 1, "a number above 0 and at most 1")
 
     def __call__(self, logits: Tensor, history: History | None = None) -> Tensor:
         """The locally typical tokens."""
         return apply_typical(logits, self.mass)
-
-
-def _check_share(name: str, value: float) -> None:
-    require(name, value, is_number(value) and 0 < value < 1, "a number above 0 and below 1")
 
 
 @dataclass(frozen=True, repr=False)
@@ -173,7 +145,7 @@ class Epsilon(LogitsProcessor):
     stage = Stage.TRUNCATION
 
     def __post_init__(self) -> None:
-        _check_share("epsilon_cutoff", self.epsilon)
+        _check_cutoff("epsilon_cutoff", self.epsilon)
 
     def __call__(self, logits: Tensor, history: History | None = None) -> Tensor:
         """The tokens with p >= epsilon."""
@@ -192,7 +164,7 @@ class Eta(LogitsProcessor):
     stage = Stage.TRUNCATION
 
     def __post_init__(self) -> None:
-        _check_share("eta_cutoff", self.epsilon)
+        _check_cutoff("eta_cutoff", self.epsilon)
 
     def __call__(self, logits: Tensor, history: History | None = None) -> Tensor:
         """The tokens with p >= min(epsilon, sqrt(epsilon) e^-H)."""

@@ -28,14 +28,7 @@ _GOLDEN = GOLDEN - (1 << 64)  # as int64
 
 
 def green_lists(contexts: Tensor, vocab_size: int, ratio: float, key: int) -> Tensor:
-    """Which tokens are green after each context, bool [N, vocab_size].
-
-    Args:
-        contexts: int64 [N, h], the last h tokens of each prefix.
-        vocab_size: V.
-        ratio: gamma, above 0 and below 1.
-        key: of 63 bits.
-    """
+    """Which tokens are green after each context of h tokens, int64 [N, h]; bool [N, vocab_size]."""
     states = _context_states(contexts, key)
     counters = torch.arange(1, vocab_size + 1, device=contexts.device) * _GOLDEN
     return _is_green(states.unsqueeze(1) + counters, ratio)
@@ -61,8 +54,6 @@ def apply_watermark(
     """z + delta for the green tokens of each row; a prefix shorter than the context has no green list.
 
     Args:
-        logits: float32 [N, V].
-        history: the tokens before each row, prompt included.
         ratio: gamma, the share of green tokens.
         delta: what green tokens get.
         key: who knows it can find the watermark.
@@ -115,11 +106,10 @@ class Watermark(LogitsProcessor):
     def __post_init__(self) -> None:
         require("delta", self.delta, is_number(self.delta), "a finite number")
         require("ratio", self.ratio, is_number(self.ratio) and 0 < self.ratio < 1, "a number above 0 and below 1")
-        valid = is_count(self.key, 0) and self.key < 1 << 63
-        require("key", self.key, valid, "an integer from 0 to 2**63 - 1")
+        require("key", self.key, is_count(self.key, 0) and self.key < 1 << 63, "an integer from 0 to 2**63 - 1")
         require("context_width", self.context_width, is_count(self.context_width), "an integer of at least 1")
 
     def __call__(self, logits: Tensor, history: History | None) -> Tensor:
         """Green tokens, likelier."""
-        history = with_history(self, history)
-        return apply_watermark(logits, history, self.ratio, self.delta, self.key, self.context_width)
+        settings = self.ratio, self.delta, self.key, self.context_width
+        return apply_watermark(logits, with_history(self, history), *settings)

@@ -1,6 +1,7 @@
 """Truncation and selection on wide rows on the host, without sorting them and without noise for each of their tokens.
 
-What is found is what the functions of whole rows give: the same tokens, from the same arithmetic, row by row.
+What is found is what the functions of whole rows give: the same tokens, from the same arithmetic, row by row. Logits
+are float32 [N, V], and are divided by a temperature T before a truncation.
 """
 
 from __future__ import annotations
@@ -43,12 +44,8 @@ def divided(logits: Tensor, temperature: float) -> Tensor:
     """
     rows = logits.numpy(force=True)
     quotients = np.empty(rows.shape, np.float32)
-    _over_rows(functools.partial(_divide, np.float32(temperature)), rows, quotients)
+    _over_rows(lambda part, out: np.divide(part, np.float32(temperature), out=out), rows, quotients)
     return torch.from_numpy(quotients)
-
-
-def _divide(temperature: np.float32, rows: Floats, quotients: Floats) -> None:
-    np.divide(rows, temperature, out=quotients)
 
 
 def block_peaks(logits: Tensor) -> tuple[Floats, Floats] | None:
@@ -65,46 +62,31 @@ def block_peaks(logits: Tensor) -> tuple[Floats, Floats] | None:
 
 
 def keep_top_k(logits: Tensor, temperature: float, k: int) -> Candidates | None:
-    """The k likeliest tokens of softmax(z / T) and ties with the last of them; None for a quarter of a row or more.
-
-    Args:
-        logits: float32 [N, V], wide.
-        temperature: T, applied before the truncation.
-        k: at least 1.
-    """
+    """The k likeliest tokens of softmax(z / T) and ties with the last of them; None for a quarter of a row or more."""
     from decodekit.sampling.cuts import cut_top_k
 
     # Which way is taken depends on the settings, not on the other rows, except for a nucleus: there both ways cut at
     # the same token, and nothing after it computes a mass again.
-    if 4 * k > logits.shape[-1]:
+    cut = None if 4 * k > logits.shape[-1] else _cut_of(logits, temperature)
+    if cut is None:
         return None
-    found = block_peaks(logits)
-    if found is None:
-        return None
-    cut = _Cut(logits, *found, np.float32(temperature))
-    _over_rows(cut_top_k, cut.rows, cut.peaks, cut.scale, k, cut.cuts, cut.lasts, cut.counts)
+    cut.by(cut_top_k, k)
     return cut.candidates()
 
 
 def keep_top_p(
     logits: Tensor, temperature: float, p: float, *, min_p: float = 0.0, even_many: bool = False
 ) -> Candidates | None:
-    """The likeliest tokens of softmax(z / T) with mass p, and of these the ones that min-p keeps.
+    """The likeliest tokens of softmax(z / T) with mass p < 1, and of these the ones that min-p right after it keeps.
 
-    Args:
-        logits: float32 [N, V], wide.
-        temperature: T, applied before the truncations.
-        p: above 0, below 1.
-        min_p: of the min-p right after it; 0 keeps all.
-        even_many: candidates are wanted also where a quarter of a row or more is left; otherwise None.
+    Candidates are wanted `even_many`: also where a quarter of a row or more is left; otherwise None.
     """
     from decodekit.sampling.cuts import count_at_least, cut_top_p
 
-    found = block_peaks(logits)
-    if found is None:
+    cut = _cut_of(logits, temperature)
+    if cut is None:
         return None
-    cut = _Cut(logits, *found, np.float32(temperature))
-    _over_rows(cut_top_p, cut.rows, cut.peaks, cut.scale, reached(p), cut.cuts, cut.lasts, cut.counts)
+    cut.by(cut_top_p, reached(p))
     if 4 * cut.counts.max() > logits.shape[-1] and not even_many:
         return None
     if min_p > 0:  # few of the nucleus are left, and need sorting
@@ -118,19 +100,12 @@ def keep_top_p(
 
 
 def keep_min_p(logits: Tensor, temperature: float, min_p: float) -> Candidates | None:
-    """The tokens of softmax(z / T) at least min_p times as likely as the likeliest.
-
-    Args:
-        logits: float32 [N, V], wide.
-        temperature: T, applied before the truncation.
-        min_p: above 0, at most 1.
-    """
+    """The tokens of softmax(z / T) at least min_p > 0 times as likely as the likeliest."""
     from decodekit.sampling.cuts import count_at_least
 
-    found = block_peaks(logits)
-    if found is None:
+    cut = _cut_of(logits, temperature)
+    if cut is None:
         return None
-    cut = _Cut(logits, *found, np.float32(temperature))
     cut.cuts[:] = _min_p_cuts(cut.peaks, cut.scale, min_p)
     cut.lasts[:] = logits.shape[-1]
     _over_rows(count_at_least, cut.rows, cut.peaks, cut.scale, cut.cuts, cut.counts)
@@ -140,16 +115,17 @@ def keep_min_p(logits: Tensor, temperature: float, min_p: float) -> Candidates |
 class _Cut:
     """Where a truncation cuts each row: a token stays if y > cut, or y = cut and its id <= last, with y = z / T.
 
-    Args:
-        logits: float32 [N, V].
-        rows: the same as an array.
-        peaks: float32 [N, blocks], of `block_peaks`.
-        scale: T.
+    The logits [N, V] are there as an array, too, with the peaks [N, blocks] of `block_peaks`.
     """
 
     def __init__(self, logits: Tensor, rows: Floats, peaks: Floats, scale: np.float32) -> None:
         self.logits, self.rows, self.peaks, self.scale = logits, rows, peaks, scale
-        self.cuts, self.lasts, self.counts = _places(len(rows))  # [N] each; how many tokens stay
+        self.cuts = np.empty(len(rows), np.float32)
+        self.lasts, self.counts = np.empty((2, len(rows)), np.int64)  # [N] each; how many tokens stay
+
+    def by(self, kernel: Callable[..., Any], setting: float) -> None:
+        """Cut with one of the kernels of `cuts`."""
+        _over_rows(kernel, self.rows, self.peaks, self.scale, setting, self.cuts, self.lasts, self.counts)
 
     def candidates(self) -> Candidates:
         """What is left, in descending order."""
@@ -163,28 +139,29 @@ class _Cut:
         return Candidates(values, ids, self.logits.shape[-1], self.logits.device)
 
 
+def _cut_of(logits: Tensor, temperature: float) -> _Cut | None:
+    """No cut yet; None where `block_peaks` is None."""
+    found = block_peaks(logits)
+    return None if found is None else _Cut(logits, *found, np.float32(temperature))
+
+
 def outside_nucleus(logits: Tensor, p: float) -> NDArray[np.bool_] | None:
     """bool [N, V]: what top-p removes; None where `block_peaks` is None."""
     from decodekit.sampling.cuts import cut_top_p
 
-    found = block_peaks(logits)
-    if found is None:
+    cut = _cut_of(logits, 1.0)
+    if cut is None:
         return None
-    rows, peaks = found
-    cuts, lasts, counts = _places(len(rows))
-    _over_rows(cut_top_p, rows, peaks, np.float32(1), reached(p), cuts, lasts, counts)
-    removed: NDArray[np.bool_] = rows < cuts[:, None]
-    for row in np.flatnonzero(lasts < rows.shape[1]):  # of its ties with the last token only some stay
-        last = lasts[row] + 1
-        removed[row, last:] |= rows[row, last:] == cuts[row]
+    cut.by(cut_top_p, reached(p))
+    removed: NDArray[np.bool_] = cut.rows < cut.cuts[:, None]
+    for row in np.flatnonzero(cut.lasts < logits.shape[-1]):  # of its ties with the last token only some stay
+        last = cut.lasts[row] + 1
+        removed[row, last:] |= cut.rows[row, last:] == cut.cuts[row]
     return removed
 
 
 def sample_wide(logits: Tensor, keys: Words) -> Ids | None:
-    """The draw of `selectors.sample` from wide rows; None where `block_peaks` is None.
-
-    Noise is computed for the few tokens that can win: see `draws.find_contenders`.
-    """
+    """The draw of `selectors.sample` from wide rows (see `draws.find_contenders`); None where `block_peaks` is None."""
     from decodekit.sampling.draws import MAX_CONTENDERS, find_contenders
 
     found = block_peaks(logits)
@@ -233,7 +210,3 @@ def _threads(count: int, process: int) -> ThreadPoolExecutor:
 def _min_p_cuts(peaks: Floats, scale: np.float32, min_p: float) -> Floats:
     """The least y that min-p keeps, [N]; the same arithmetic as ``apply_min_p``."""
     return lowest_kept_of(peaks.max(axis=1) / scale, widened(-math.log(min_p)))
-
-
-def _places(num_rows: int) -> tuple[Floats, Ids, Ids]:
-    return np.empty(num_rows, np.float32), np.empty(num_rows, np.int64), np.empty(num_rows, np.int64)

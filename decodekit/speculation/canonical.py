@@ -37,12 +37,7 @@ _decoder: Final = codecs.getincrementaldecoder("utf-8")
 
 
 class Canonical:
-    """How a tokenizer divides texts.
-
-    Args:
-        encode: token ids of a text, without special tokens.
-        vocabulary: of the tokenizer.
-    """
+    """How a tokenizer divides texts."""
 
     def __init__(self, encode: Callable[[str], Sequence[int]], vocabulary: Vocabulary) -> None:
         self._encode = encode

@@ -32,14 +32,7 @@ tokens [R] that were written after their texts."""
 
 
 class DraftEngine:
-    """A model and one cache for the rows of all batches that it drafts for, which come one at a time.
-
-    Args:
-        model: writes the drafts.
-
-    Raises:
-        OptionError: the model has recurrent state.
-    """
+    """A model without recurrent state, and one cache for the rows of all batches that it drafts for, one at a time."""
 
     def __init__(self, model: CausalLM) -> None:
         if not model.can_rollback:
@@ -59,9 +52,6 @@ class DraftEngine:
     def like_target(self, contexts: Sequence[Context], limits: Sequence[int]) -> list[Draft]:
         """Drafts for a target of the same vocabulary: each token is what the target would take from these logits, or
         one drawn apart from it, with its distribution, if the target verifies by rejection.
-
-        Args:
-            contexts, limits: as in `Proposer.propose`.
         """
         texts = [[*context.prompt, *context.text] for context in contexts]
         probabilities: list[list[Tensor]] = [[] for _ in contexts]
@@ -94,7 +84,6 @@ class DraftEngine:
         """What the model writes after each text, one forward pass for every position of all drafts.
 
         Args:
-            contexts: N rows of a batch; the row of the cache is kept in their memory.
             texts: [N] what the model must have read, in its own tokens.
             limits: [N] most tokens to write; 0 leaves a row alone, as does a text that fills the model's context.
             take: chooses the tokens.
@@ -156,14 +145,7 @@ class DraftEngine:
             heapq.heappush(self._free, row)
 
     def _catch_up(self, texts: Sequence[tuple[int, list[int]]]) -> list[list[int]]:
-        """Cut each row to what it has of its text, and read what is missing but for a few last tokens, at least one.
-
-        Args:
-            texts: rows with the tokens they must have read.
-
-        Returns:
-            The tokens of each row that are left to read.
-        """
+        """Cut each row to what it has of its text, read what is missing but for a few last tokens; these."""
         assert self._cache is not None
         for row, text in texts:
             read = self._read[row]

@@ -24,18 +24,16 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import torch
 
 from decodekit.errors import OptionError
+from decodekit.models.causal_lm import CausalLM
 from decodekit.sampling.checks import require_integer
-from decodekit.speculation.proposer import Context, Draft, Proposer, asked
+from decodekit.speculation.proposer import Context, Draft, Proposer, asked, is_proposer
 from decodekit.speculation.verification import num_equal
-
-if TYPE_CHECKING:
-    from decodekit.models.causal_lm import CausalLM
 
 DEFAULT_COSTS: Final = tuple(1 + 0.05 * k for k in range(17))
 """Where reading the weights takes most of a step, a token more is cheap; measure where it may not be so."""
@@ -88,7 +86,7 @@ class Adaptive:
     _experience: _Experience = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if isinstance(self.proposer, type) or not isinstance(self.proposer, Proposer):
+        if not is_proposer(self.proposer):
             raise OptionError(f"{self.proposer!r:.60} is no proposer", at="proposer")
         costs = tuple(self.costs)
         if len(costs) < 2 or not all(isinstance(cost, int | float) and 0 < cost < float("inf") for cost in costs):
@@ -120,7 +118,7 @@ class Adaptive:
             if offered is not None and len(context.root.text) != offered.begin:  # else it is part of a longer draft
                 del context.memory[experience]
                 experience.learn(offered, context.root.text)
-        if experience.rest.is_over():
+        if experience.backoff.is_over():
             most = experience.longest()
             drafts = asked(self.proposer, contexts, [min(limit, most) for limit in limits])
             return [self._cut(context, draft) for context, draft in zip(contexts, drafts, strict=True)]
@@ -133,7 +131,7 @@ class Adaptive:
         kind = self._experience.kind(draft.match)
         length = kind.length
         if length == 0:
-            if not kind.rest.is_over():
+            if not kind.backoff.is_over():
                 return Draft()
             length = PROBE_TOKENS
         draft = draft.first(length)
@@ -152,7 +150,7 @@ class _Offered:
     kind: _Kind
 
 
-class _Rest:
+class _Backoff:
     """When a proposer that brings nothing is left alone: after some calls in vain, each time for longer.
 
     Args:
@@ -192,7 +190,7 @@ class _Kind:
         self._decay = decay
         self._tried = [_GUESS_WEIGHT, *[0.0] * (len(costs) - 2)]  # a guess that is forgotten like any experience
         self._accepted = [_GUESS_WEIGHT * first_guess, *[0.0] * (len(costs) - 2)]
-        self.rest = _Rest(1, probe_every)
+        self.backoff = _Backoff(1, probe_every)
         self._is_proven = False  # until something was accepted, no draft is longer than a probe
         self.length = min(PROBE_TOKENS, best_length(self.acceptance(), costs))
 
@@ -205,7 +203,7 @@ class _Kind:
         best = best_length(self.acceptance(), self._costs)
         self.length = best if self._is_proven else min(PROBE_TOKENS, best)
         if self.length:
-            self.rest.end()
+            self.backoff.end()
 
     def acceptance(self) -> list[float]:
         """Estimates; where a position was hardly tried, that of the one before it."""
@@ -224,7 +222,7 @@ class _Experience:
     """
 
     def __init__(self, costs: Sequence[float], decay: float, probe_every: int) -> None:
-        self.rest = _Rest(probe_every, probe_every)
+        self.backoff = _Backoff(probe_every, probe_every)
         self._kinds = [_Kind(guess, costs, decay, probe_every) for guess in FIRST_GUESSES]
 
     def kind(self, match: int) -> _Kind:
@@ -244,7 +242,7 @@ class _Experience:
         num_accepted = num_equal(offered.tokens, came)
         offered.kind.learn(num_accepted, len(came))
         if num_accepted:
-            self.rest.end()
+            self.backoff.end()
 
 
 @torch.inference_mode()

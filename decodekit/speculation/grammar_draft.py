@@ -53,10 +53,7 @@ class GrammarDraft:
 
 @dataclass(slots=True)
 class _Gaps:
-    """The whitespace that a text wrote last after each other byte.
-
-    After a text was taken back it may be wrong, which costs a guess.
-    """
+    """The whitespace that a text wrote last after each other byte; a guess, wrong after a text was taken back."""
 
     num_tokens: int = 0
     after: dict[int, bytes] = field(default_factory=dict)

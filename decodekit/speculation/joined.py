@@ -21,7 +21,7 @@ from torch.nn.functional import one_hot
 
 from decodekit.errors import OptionError
 from decodekit.sampling.checks import require_integer
-from decodekit.speculation.proposer import Context, Draft, Proposer, asked, no_proposer, source_names
+from decodekit.speculation.proposer import Context, Draft, Proposer, asked, is_proposer, no_proposer, source_names
 
 
 @dataclass(frozen=True)
@@ -88,12 +88,7 @@ class Joined:
 
 
 class _Growing:
-    """A draft that grows.
-
-    Args:
-        context: of its place.
-        num_left: how many tokens it may have.
-    """
+    """A draft that grows, with room for `num_left` tokens more."""
 
     def __init__(self, context: Context, num_left: int) -> None:
         self.context = context  # after what is guessed so far
@@ -140,7 +135,7 @@ def _check_proposers(proposers: object) -> None:
     if not isinstance(proposers, list | tuple):
         raise no_proposer(proposers)
     for proposer in proposers:
-        if isinstance(proposer, type) or not isinstance(proposer, Proposer):
+        if not is_proposer(proposer):
             raise no_proposer(proposer)
 
 

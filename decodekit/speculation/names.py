@@ -9,34 +9,25 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import partial, wraps
 from typing import Any
 
 from decodekit import plugins
 from decodekit.speculation.joined import Chain, Joined
-from decodekit.speculation.proposer import Proposer, no_proposer
+from decodekit.speculation.proposer import Proposer, is_proposer, no_proposer
 from decodekit.spelling import arguments, read_call, split
 
 
-class ByOptions:
-    """Makes a proposer of its options, all by their names.
+def by_options(kind: type, wrap: Callable[[Any], Proposer] = lambda made: made) -> Callable[..., Proposer]:
+    """What makes a proposer of its options, all by their names, and wraps it."""
 
-    Args:
-        kind: its class, or what makes it.
-        wrap: what becomes of it.
-    """
+    @wraps(kind, updated=())
+    def make(**options: Any) -> Proposer:
+        return wrap(kind(**options))
 
-    def __init__(self, kind: Callable[..., Proposer], wrap: Callable[[Proposer], Proposer] | None = None) -> None:
-        self._kind, self._wrap = kind, wrap
-        parameters = inspect.signature(kind).parameters.values()
-        self.__name__ = getattr(kind, "__name__", "proposer")
-        self.__doc__ = kind.__doc__
-        self.__signature__ = inspect.Signature([one.replace(kind=one.KEYWORD_ONLY) for one in parameters])
-
-    def __call__(self, **options: Any) -> Proposer:
-        """The proposer; raises what its class raises."""
-        made = self._kind(**options)
-        return made if self._wrap is None else self._wrap(made)
+    parameters = inspect.signature(kind).parameters.values()
+    make.__signature__ = inspect.Signature([one.replace(kind=one.KEYWORD_ONLY) for one in parameters])  # type: ignore[attr-defined]
+    return make
 
 
 def resolve_proposer(speculate: Any, names: Mapping[str, Callable[..., Proposer]]) -> Proposer | None:
@@ -61,7 +52,7 @@ def resolve_proposer(speculate: Any, names: Mapping[str, Callable[..., Proposer]
         if len(proposers) == 1 and proposers[0] is not None:
             return proposers[0]
         return Chain(tuple(proposers))  # type: ignore[arg-type]  # it refuses None
-    if isinstance(speculate, type) or not isinstance(speculate, Proposer):
+    if not is_proposer(speculate):
         raise no_proposer(speculate)
     return speculate
 
@@ -72,13 +63,13 @@ def _named(text: str, names: Mapping[str, Callable[..., Proposer]]) -> Proposer:
         return Joined(tuple(_named(part, names) for part in parts))
     call = read_call(text)
     found = plugins.find("proposer", call.name, names, at="speculate")
-    if callable(found) and (isinstance(found, type) or not _is_proposer(found)):
+    if callable(found) and not is_proposer(found):
         given = arguments("proposer", found, call, at="speculate")
-        made: Proposer = plugins.called("proposer", call.name, partial(found, **given), _is_proposer, at="speculate")
+        made: Proposer = plugins.called("proposer", call.name, partial(found, **given), _is_made, at="speculate")
         return made
-    value: Proposer = plugins.make("proposer", text, _is_proposer, names, at="speculate")
+    value: Proposer = plugins.make("proposer", text, _is_made, names, at="speculate")
     return value
 
 
-def _is_proposer(made: object) -> bool:
-    return isinstance(made, Proposer)
+def _is_made(value: object) -> bool:
+    return isinstance(value, Proposer)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Integral
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeGuard, runtime_checkable
 
 from decodekit.errors import DecodekitError, OptionError, ProposerError
 
@@ -245,6 +245,11 @@ def every_part(proposer: Proposer | None) -> tuple[Proposer, ...]:
         return ()
     parts: tuple[Proposer, ...] = getattr(proposer, "proposers", ())
     return (proposer, *(one for part in parts for one in every_part(part)))
+
+
+def is_proposer(value: object) -> TypeGuard[Proposer]:
+    """Whether this is a proposer, and no class of such."""
+    return isinstance(value, Proposer) and not isinstance(value, type)
 
 
 def no_proposer(given: object) -> OptionError:

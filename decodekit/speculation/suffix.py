@@ -15,15 +15,23 @@ last token, of these the ones with the last but one before them, and so on. That
 (4 bytes each, where a tree or an automaton of Python objects takes hundreds), takes a text back by being shorter, and
 costs one comparison of an array: some 30 microseconds for 65,536 tokens, and less than the walk through a tree for the
 thousand tokens of a row.
+
+Prompt lookup has no counts: the text goes on as it did the last time its latest tokens came.
+
+    prompt          The  cat  sat  on  the  mat  .
+    text            The  cat  sat
+    looked up       The  cat  sat                       the last 3 tokens; they came before, at the start of the prompt
+    draft           on  the  mat  .  The  cat  sat      what followed there, at most `num_tokens`
 """
 
 from __future__ import annotations
 
+import threading
 import weakref
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -31,13 +39,84 @@ import numpy.typing as npt
 from decodekit.errors import OptionError
 from decodekit.sampling.checks import is_number, require_integer
 from decodekit.speculation.proposer import Context, Draft
-from decodekit.speculation.suffix_corpus import SEPARATOR, SuffixCorpus, Tokens
 from decodekit.speculation.verification import num_equal
 
 Places = npt.NDArray[np.intp]
+Tokens = npt.NDArray[np.int32]
+
+SEPARATOR: Final = -1
+"""Stands after every text; not a token."""
 
 MAX_PLACES: Final = 256
 """Of the places of a match the latest ones are counted."""
+
+
+class SuffixCorpus:
+    """A bounded store of texts, the latest ones, for `Suffix(corpus=...)`.
+
+    Threads and jobs may share one. A pickled one takes its texts along, and the two go their own ways.
+
+    Args:
+        max_tokens: of all texts together, a separator for each included; the oldest texts leave first, and of a text
+            that is longer the end is kept.
+
+    Raises:
+        OptionError: the number is below 2.
+    """
+
+    def __init__(self, max_tokens: int = 65_536) -> None:
+        require_integer("max_tokens", max_tokens, 2)
+        self.max_tokens = max_tokens
+        # Rows that have gone add from a garbage collection, in the middle of anything, so that adding takes no lock.
+        self._added: deque[Tokens] = deque()
+        self._texts: deque[Tokens] = deque()
+        self._whole: Tokens = np.empty(0, np.int32)
+        self._lock = threading.Lock()
+
+    @property
+    def tokens(self) -> Tokens:
+        """All texts, the oldest first, with a separator after each; int32 [n], never written to again.
+
+        Costs a copy of the whole store after texts were added.
+        """
+        if self._added:
+            with self._lock:
+                self._take_in()
+        return self._whole
+
+    def add(self, text: Sequence[int]) -> None:
+        """Store a text; an empty one is nothing."""
+        if len(text):
+            self._added.append(np.append(np.asarray(text, np.int32)[1 - self.max_tokens :], np.int32(SEPARATOR)))
+
+    def _take_in(self) -> None:
+        num_tokens = len(self._whole)
+        while self._added:
+            text = self._added.popleft()
+            self._texts.append(text)
+            num_tokens += len(text)
+            while num_tokens > self.max_tokens:
+                num_tokens -= len(self._texts.popleft())
+        if self._texts:
+            self._whole = np.concatenate(self._texts)
+
+    def __len__(self) -> int:
+        """Number of texts."""
+        _ = self.tokens
+        return len(self._texts)
+
+    def __repr__(self) -> str:
+        return f"SuffixCorpus({len(self)} texts, {len(self.tokens):,} of {self.max_tokens:,} tokens)"
+
+    def __getstate__(self) -> dict[str, Any]:
+        with self._lock:
+            self._take_in()
+            return {"max_tokens": self.max_tokens, "texts": list(self._texts)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["max_tokens"])  # type: ignore[misc]  # the lock is new, all else as it was
+        for text in state["texts"]:
+            self.add(text[:-1])
 
 
 @dataclass(frozen=True)
@@ -107,11 +186,6 @@ class Suffix:
 def longest_match(tokens: Tokens, text: Tokens, max_match: int) -> tuple[Places, int]:
     """Where the longest ending of `text` occurs in `tokens` with another token after it.
 
-    Args:
-        tokens: int32 [n].
-        text: int32 [m].
-        max_match: longer endings are not told apart.
-
     Returns:
         The indices of the tokens after it, ascending, and its length; none and 0 if the last token does not occur.
     """
@@ -132,12 +206,6 @@ def longest_match(tokens: Tokens, text: Tokens, max_match: int) -> tuple[Places,
 
 def likeliest_path(tokens: Tokens, places: Places, max_tokens: int, min_probability: float) -> tuple[list[int], float]:
     """The path that most of the latest `places` take, of equally many that of the latest one.
-
-    Args:
-        tokens: int32 [n].
-        places: where the path may begin, ascending.
-        max_tokens: most tokens of the path.
-        min_probability: the path ends where the share of the places that go along would be smaller.
 
     Returns:
         The path, and how many of its tokens are to be expected: the sum of the shares along it.
@@ -164,11 +232,7 @@ def likeliest_path(tokens: Tokens, places: Places, max_tokens: int, min_probabil
 
 
 class RowTokens:
-    """Prompt and text of a row in one array that has room to grow.
-
-    Args:
-        context: of the row.
-    """
+    """Prompt and text of a row in one array that has room to grow."""
 
     def __init__(self, context: Context) -> None:
         self._num_prompt_tokens = len(context.prompt)
@@ -189,3 +253,53 @@ class RowTokens:
         self._tokens[begin:end] = new
         known += new
         return self._tokens[:end]
+
+
+@dataclass(frozen=True)
+class PromptLookup:
+    """Copies what followed the latest occurrence of the last n tokens, the longest n that occurred first.
+
+    Costs no model and no memory but an array of the row's own tokens. It pays where texts quote their prompt:
+    extraction, summaries, edits of code (Saxena 2023, `prompt_lookup_num_tokens` of transformers; here the most
+    recent match counts, and lengths from `max_ngram` down to `min_ngram` are tried). `Suffix` finds its matches in the
+    same way, and chooses among all of them by their counts.
+
+    Args:
+        max_ngram: the longest run of tokens that is looked up.
+        num_tokens: most tokens of a draft.
+        min_ngram: the shortest run.
+
+    Raises:
+        OptionError: a number is out of range.
+    """
+
+    max_ngram: int = 3
+    num_tokens: int = 10
+    min_ngram: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("max_ngram", "num_tokens", "min_ngram"):
+            require_integer(name, getattr(self, name))
+        if self.min_ngram > self.max_ngram:
+            raise OptionError(f"min_ngram={self.min_ngram} is above max_ngram={self.max_ngram}", at="min_ngram")
+
+    def propose(self, contexts: Sequence[Context], limits: Sequence[int]) -> list[Draft]:
+        """What followed the latest occurrence; see `Proposer.propose`."""
+        return [self._draft(context, limit) for context, limit in zip(contexts, limits, strict=True)]
+
+    def _draft(self, context: Context, limit: int) -> Draft:
+        limit = min(limit, self.num_tokens)
+        if limit < 1:
+            return Draft()
+        row = context.memory.get(self)
+        if row is None:
+            row = context.memory[self] = RowTokens(context)
+        tokens = row.update(context.root.text)
+        latest = tokens
+        if context.guessed:  # guessed tokens are part of what is looked up, never of what is copied
+            latest = np.append(tokens[-self.max_ngram :], np.asarray(context.guessed, np.int32))
+        places, length = longest_match(tokens, latest, self.max_ngram)
+        if length < self.min_ngram:
+            return Draft()
+        place = places[-1]
+        return Draft(tuple(tokens[place : place + limit].tolist()), match=length)

@@ -30,13 +30,7 @@ _OPEN: Final = (4, WINDOW // 2, WINDOW)
 
 
 class TextDrafts:
-    """Writes drafts for targets of any vocabulary.
-
-    Args:
-        engine: of the draft model.
-        tokenizer: of the draft model.
-        vocabulary: of that tokenizer.
-    """
+    """Writes drafts for targets of any vocabulary."""
 
     def __init__(self, engine: DraftEngine, tokenizer: Any, vocabulary: Vocabulary) -> None:
         self._engine = engine
@@ -87,8 +81,6 @@ class _DraftText:
 
     Args:
         prompt: what comes before the text; special tokens of the target are no part of it.
-        tokenizer: of the draft model, with its own special tokens.
-        canonical: how it divides texts.
     """
 
     def __init__(self, prompt: bytes, tokenizer: Any, canonical: Canonical) -> None:

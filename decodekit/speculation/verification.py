@@ -59,12 +59,8 @@ def coupled_match(draft: Sequence[int], target: Sequence[T]) -> Sequence[T]:
 def is_accepted(p: Tensor, q: Tensor, uniforms: Tensor) -> Tensor:
     """Whether tokens are kept: with probability min(1, p / q), bool [N] (Leviathan et al. 2023, algorithm 1).
 
-    Strict, so that a token with p = 0 is never kept.
-
-    Args:
-        p: float [N], the probability of each token under the distribution of its place.
-        q: float [N], its probability under the distribution that it was drawn from, above 0.
-        uniforms: float [N], strictly between 0 and 1, independent of the token.
+    p and q are the probabilities of each token in its place and where it was drawn, q above 0; the uniforms are
+    independent of the token. Strict, so that a token with p = 0 is never kept.
     """
     return uniforms * q < p
 
@@ -73,10 +69,6 @@ def residual(p: Tensor, q: Tensor) -> Tensor:
     """The distribution of what replaces a token that was not kept: (p - q)+ over its sum, float [N, V].
 
     Where p is nowhere above q the two are equal but for rounding, and the distribution is p.
-
-    Args:
-        p: float [N, V], the distribution of each place.
-        q: float [N, V], the distribution that the token was drawn from.
     """
     rest = (p - q).clamp(min=0)
     mass = rest.sum(dim=-1, keepdim=True)

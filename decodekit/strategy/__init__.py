@@ -1,6 +1,6 @@
 """Which token is taken: strategies as frozen values, and the names by which they are found."""
 
-from decodekit.sampling.named import Processors
+from decodekit.sampling.options import Processors
 from decodekit.strategy.base import PROPOSERS, Strategy, check_seed
 from decodekit.strategy.beam import Beam
 from decodekit.strategy.contrast import Amateur, DoLa, Guidance

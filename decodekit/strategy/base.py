@@ -31,7 +31,7 @@ from decodekit.errors import DecodekitError, OptionError
 from decodekit.generation.settings import NoiseKeys
 from decodekit.models.contrast import Contrast, is_contrast
 from decodekit.sampling import Candidates, Pipeline
-from decodekit.sampling.mirostat import Mirostat as Truncation
+from decodekit.sampling.mirostat import MirostatTruncation as Truncation
 from decodekit.speculation import (
     Adaptive,
     DraftModel,
@@ -42,7 +42,7 @@ from decodekit.speculation import (
     Suffix,
     resolve_proposer,
 )
-from decodekit.speculation.names import ByOptions
+from decodekit.speculation.names import by_options
 from decodekit.speculation.proposer import Speculate
 from decodekit.speculation.verification import Verify
 
@@ -55,9 +55,9 @@ def _early_exit(layer: str = "0.5", num_tokens: int = 4) -> EarlyExit:
 
 
 PROPOSERS: Mapping[str, Callable[..., Proposer]] = {
-    "prompt-lookup": ByOptions(PromptLookup, Adaptive),
-    "suffix": ByOptions(Suffix, Adaptive),
-    "grammar": ByOptions(GrammarDraft),
+    "prompt-lookup": by_options(PromptLookup, Adaptive),
+    "suffix": by_options(Suffix, Adaptive),
+    "grammar": by_options(GrammarDraft),
     "draft-model": DraftModel,
     "early-exit": _early_exit,
 }

@@ -12,7 +12,7 @@ from decodekit.generation.beam_search import BeamOptions, BeamSearch
 from decodekit.models.contrast import Contrast, is_contrast
 from decodekit.sampling import Pipeline, Stage, Temperature
 from decodekit.sampling.checks import is_count, is_number
-from decodekit.sampling.named import Processors, listed
+from decodekit.sampling.options import Processors, listed
 from decodekit.speculation.proposer import Speculate
 from decodekit.strategy.searching import Searching, faults_of_guesses
 

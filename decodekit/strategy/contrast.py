@@ -1,6 +1,6 @@
 """The option `contrast`: the distribution that tokens are taken from is that of the model against another one.
 
-Each value makes a model of a model (`models.guidance`, `models.dola`, `models.amateur`), so that everything else goes
+Each value makes a model of a model (`models.guidance`, `models.dola`, `models.contrast`), so that everything else goes
 on as before: penalties, constraint, temperature and truncation see the logits of the contrast, and so do `logprobs=`.
 """
 
@@ -190,7 +190,7 @@ class Amateur:
 
     def applied_to(self, model: CausalLM, vocabulary: Vocabulary) -> CausalLM:
         """The model against the amateur, which is loaded if need be; see `models.contrast.Contrast`."""
-        from decodekit.models.amateur import AmateurLM
+        from decodekit.models.contrast import AmateurLM
         from decodekit.speculation.draft_model import first_difference
 
         amateur, theirs = self.causal_lm(), self._loaded[1]

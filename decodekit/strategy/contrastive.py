@@ -13,7 +13,7 @@ from decodekit.generation.settings import Settings
 from decodekit.models.layers import HiddenStates
 from decodekit.sampling import Pipeline
 from decodekit.sampling.checks import is_count, is_number
-from decodekit.sampling.named import Processors, listed
+from decodekit.sampling.options import Processors, listed
 from decodekit.speculation.proposer import Speculate
 from decodekit.strategy.searching import Searching, faults_of_guesses
 

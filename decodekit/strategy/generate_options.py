@@ -18,7 +18,7 @@ from typing import Any, Final, Literal, TypeAlias, TypedDict, Unpack, cast
 from decodekit.generation.settings import FastForward
 from decodekit.models.contrast import Contrast
 from decodekit.sampling.checks import plain
-from decodekit.sampling.named import Processors
+from decodekit.sampling.options import Processors
 from decodekit.sampling.watermark import Watermark
 from decodekit.speculation.proposer import Speculate
 from decodekit.speculation.verification import Verify

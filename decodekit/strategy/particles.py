@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, get_args
 
 from decodekit.errors import DecodekitError, OptionError, UselessOptionError, raise_faults
 from decodekit.generation.particle_filter import Method, ParticleFilter, ParticleOptions, Returns
-from decodekit.generation.resampling import Resample
+from decodekit.generation.weighted_draws import Resample
 from decodekit.sampling.checks import is_number
 from decodekit.strategy.searching import Searching
 from decodekit.strategy.several import OverSamples
@@ -35,7 +35,7 @@ class Particles(OverSamples, Searching, ParticleOptions):
         method: ``"smc"`` draws tokens from the masked distribution and weighs by the mass that the mask leaves;
             ``"awrs"`` draws by rejection, asking the constraint about single tokens, with an unbiased estimate of that
             mass as weight.
-        resample: how particles are drawn anew; see `generation.resampling.ancestors`.
+        resample: how particles are drawn anew; see `generation.weighted_draws.ancestors`.
         threshold: they are when the effective sample size falls below this share of their number; 0 is never.
         returns: the text that is handed out: ``"draw"``, one drawn by weight; ``"best"``, that with most weight.
         predicate: with ``"awrs"``, a function of the bytes of the text so far and whether it ends there, which says

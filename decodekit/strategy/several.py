@@ -9,15 +9,14 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from decodekit.errors import DecodekitError, OptionError, UselessOptionError, raise_faults
-from decodekit.generation.best_of import Judge, Rank, best_of
+from decodekit.generation.best_of import Judge, Key, Rank, best_of, majority
 from decodekit.generation.completion import Completion
 from decodekit.generation.search import Search
-from decodekit.generation.self_consistency import Key, majority
 from decodekit.generation.settings import NoiseKeys
 from decodekit.models.contrast import Contrast
 from decodekit.sampling import Candidates, Pipeline
 from decodekit.sampling.checks import is_count
-from decodekit.sampling.mirostat import Mirostat as Truncation
+from decodekit.sampling.mirostat import MirostatTruncation as Truncation
 from decodekit.speculation import Proposer
 from decodekit.strategy.base import Strategy
 from decodekit.strategy.tokenwise import Greedy, Sample
@@ -140,7 +139,7 @@ class SelfConsistency(OverSamples):
 
     An answer is the value of a text under its constraint; without one, the text without regard to case and blanks.
     `Completion.others` has one sample of each other answer, with its share, and at the end those that failed, with 0;
-    see `generation.self_consistency`. Nothing is streamed before all have ended.
+    see `generation.best_of`. Nothing is streamed before all have ended.
 
     Args:
         n: how many samples.

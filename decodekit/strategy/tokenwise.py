@@ -25,9 +25,8 @@ from decodekit.sampling import (
 )
 from decodekit.sampling.base import ordered
 from decodekit.sampling.checks import is_count
-from decodekit.sampling.mirostat import Mirostat as Truncation
-from decodekit.sampling.named import Processors, listed
-from decodekit.sampling.options import BiasOptions, ShapeOptions
+from decodekit.sampling.mirostat import MirostatTruncation as Truncation
+from decodekit.sampling.options import BiasOptions, Processors, ShapeOptions, listed
 from decodekit.speculation import Adaptive, GrammarDraft, PromptLookup, Proposer, Suffix
 from decodekit.speculation.proposer import Speculate, each_proposer, every_part
 from decodekit.speculation.verification import Verify

@@ -12,9 +12,8 @@ from pydantic import BaseModel
 
 import decodekit as dk
 from decodekit.errors import LengthError, OptionError, UselessOptionError
-from decodekit.generation.best_of import best_of
+from decodekit.generation.best_of import best_of, canonical, majority
 from decodekit.generation.completion import Completion
-from decodekit.generation.self_consistency import canonical, majority
 from decodekit.generation.sequence import TokenLogprob
 from decodekit.generation.stats import Stats
 from decodekit.llm import LLM

@@ -13,7 +13,7 @@ import decodekit as dk
 from decodekit.constraints import compile
 from decodekit.errors import DeadEndError, ModelError, OptionError
 from decodekit.generation import samples
-from decodekit.generation.contrastive_search import MAX_LAG, Choices, likeliest, most_contrastive
+from decodekit.generation.contrastive_search import MAX_LAG, TopCandidates, likeliest, most_contrastive
 from decodekit.generation.driver import PREFILL_TOKENS
 from decodekit.generation.results import Result, Update
 from decodekit.generation.sequence import Request
@@ -271,13 +271,13 @@ def test_more_prompts_than_rows() -> None:
 
 def test_the_comparison_by_hand() -> None:
     """Two candidates: the likelier says the same as before, the other is orthogonal to all."""
-    choices = Choices([5, 7], torch.tensor([0.6, 0.2]))
+    choices = TopCandidates([5, 7], torch.tensor([0.6, 0.2]))
     context = torch.tensor([[1.0, 0.0], [0.6, 0.8]])
     states = torch.tensor([[1.0, 0.0], [-0.8, 0.6]])  # largest similarities 1 and 0
     assert most_contrastive(choices, states, context, 0.0) == 0
     assert most_contrastive(choices, states, context, 0.28) == 0  # 0.72 * 0.6 - 0.28 = 0.152 > 0.144
     assert most_contrastive(choices, states, context, 0.3) == 1  # 0.42 - 0.3 = 0.12 < 0.14
-    assert most_contrastive(Choices([5, 7], torch.tensor([0.5, 0.5])), states[:1].repeat(2, 1), context, 0.6) == 0
+    assert most_contrastive(TopCandidates([5, 7], torch.tensor([0.5, 0.5])), states[:1].repeat(2, 1), context, 0.6) == 0
 
 
 def test_candidates_by_hand() -> None:

@@ -33,12 +33,11 @@ from decodekit.errors import (
 from decodekit.generation import samples
 from decodekit.generation.driver import Driver
 from decodekit.generation.prompt import encode
-from decodekit.generation.resampling import ancestors, effective_sample_size, log_mean, settled
 from decodekit.generation.results import Result
 from decodekit.generation.samples import Texts
 from decodekit.generation.sequence import Request
 from decodekit.generation.settings import Settings
-from decodekit.generation.weighted_draws import rejection_draw
+from decodekit.generation.weighted_draws import ancestors, effective_sample_size, log_mean, rejection_draw, settled
 from decodekit.llm import LLM
 from decodekit.models.huggingface import HuggingFaceLM
 from decodekit.strategy import Particles, Sample, resolve_strategy

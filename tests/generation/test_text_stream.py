@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from decodekit.generation.stopping import StopStrings
-from decodekit.generation.streaming import TextStream
+from decodekit.generation.stopping import StopStrings, TextStream
 from tests.reference.generation import first_stop
 
 

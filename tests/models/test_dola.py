@@ -13,9 +13,8 @@ import torch
 from torch import Tensor
 
 from decodekit.errors import ModelError, OptionError
-from decodekit.models.amateur import AmateurLM
 from decodekit.models.causal_lm import CausalLM
-from decodekit.models.contrast import IMPLAUSIBLE, amateurish, jensen_shannon, layered
+from decodekit.models.contrast import IMPLAUSIBLE, AmateurLM, amateurish, jensen_shannon, layered
 from decodekit.models.dola import DoLaLM, candidate_layers
 from decodekit.models.huggingface import HuggingFaceLM
 from tests.models import architectures

@@ -84,7 +84,7 @@ def test_rollback_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_growth_loses_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     def grow(self: RaggedCache, capacity: int) -> None:
-        self._capacity = capacity
+        self.capacity = capacity
         self._allocate()
 
     monkeypatch.setattr(kv_cache.RaggedCache, "grow", grow)

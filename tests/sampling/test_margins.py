@@ -28,7 +28,7 @@ from decodekit.sampling import (
     Eta,
     LogitsProcessor,
     MinP,
-    Mirostat,
+    MirostatTruncation,
     Pipeline,
     Temperature,
     TopA,
@@ -293,7 +293,7 @@ def test_the_number_of_tokens_of_mirostat_1() -> None:
     for vocab_size in (2, 3, 7, 10, 100, 1000):
         rows = torch.full((1, vocab_size), 0.5)
         assert int(mirostat_k(rows, torch.tensor([math.log2(vocab_size)]))) == vocab_size
-    assert Mirostat(version=1).process(torch.zeros(3, 8), torch.full((3,), 3.0)).tolist() == [[0.0] * 8] * 3
+    assert MirostatTruncation(version=1).process(torch.zeros(3, 8), torch.full((3,), 3.0)).tolist() == [[0.0] * 8] * 3
 
 
 def test_texts_do_not_depend_on_the_batch_where_two_tokens_are_left() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from decodekit.errors import OptionError
-from decodekit.sampling import Mirostat, apply_mirostat, sample
+from decodekit.sampling import MirostatTruncation, apply_mirostat, sample
 from decodekit.sampling.mirostat import mirostat_k, surprise
 from tests.reference import sampling as slow
 
@@ -47,9 +47,9 @@ def test_version_1_of_special_rows() -> None:
     rows = torch.tensor([[1.0] * 6, [-INF, 0.0, -INF, -INF, -INF, -INF], [3.0, 2.0, -INF, -INF, -INF, -INF]])
     counts = mirostat_k(rows, torch.full((3,), 5.0))
     assert counts[0] == 6  # all equal: a flat law has no exponent
-    kept = Mirostat(version=1).process(rows, torch.full((3,), 5.0))
+    kept = MirostatTruncation(version=1).process(rows, torch.full((3,), 5.0))
     assert (kept > -INF).any(dim=-1).all() and not kept.isnan().any()
-    uneven = Mirostat(tau=1.0, version=1).process(
+    uneven = MirostatTruncation(tau=1.0, version=1).process(
         torch.randn(4, 30) * torch.tensor([[0.1], [1], [3], [9]]), torch.full((4,), 2.0)
     )
     assert (uneven > -INF).sum(dim=-1).min() >= 1
@@ -57,7 +57,7 @@ def test_version_1_of_special_rows() -> None:
 
 def test_mu_moves_against_the_surprise() -> None:
     logits = torch.tensor([[0.0, -1.0, -2.0]]).expand(2, -1)
-    model = Mirostat(tau=1.0, eta=0.5)
+    model = MirostatTruncation(tau=1.0, eta=0.5)
     mu = model.start(2)
     assert mu.tolist() == [2.0, 2.0]
     mu = mu + 0.5  # above the surprise of the second token, 2.03 bits
@@ -68,7 +68,7 @@ def test_mu_moves_against_the_surprise() -> None:
     # llama.cpp measures the surprise after the cut: here both tokens are all that is left of the law.
     assert (kept[0] > -INF).tolist() == [True, True, False]
     within = slow.surprise([0.0, -1.0])
-    theirs = Mirostat(tau=1.0, eta=0.5, law="kept").advance(mu, logits, kept, torch.tensor([0, 1]))
+    theirs = MirostatTruncation(tau=1.0, eta=0.5, distribution="kept").advance(mu, logits, kept, torch.tensor([0, 1]))
     assert theirs.tolist() == pytest.approx([2.5 - 0.5 * (within[0] - 1), 2.5 - 0.5 * (within[1] - 1)])
     impossible = torch.tensor([[0.0, -INF]])
     assert model.advance(mu[:1], impossible, impossible, torch.tensor([1])).tolist() == [2.5]
@@ -84,7 +84,7 @@ def rows_along(text: Tensor) -> Tensor:
 @pytest.mark.parametrize("law", ["whole", "kept"])
 def test_the_state_is_a_function_of_the_prefix(version: int, law: str) -> None:
     """Whatever was guessed in between, the same prefix gives the same mu and the same token."""
-    model = Mirostat(tau=2.0, eta=0.3, version=version, law=law)  # type: ignore[arg-type]
+    model = MirostatTruncation(tau=2.0, eta=0.3, version=version, distribution=law)  # type: ignore[arg-type]
 
     def plain(num_tokens: int) -> tuple[list[int], list[float]]:
         text, mus = [0], [model.start(1)]
@@ -120,7 +120,7 @@ def test_the_state_is_a_function_of_the_prefix(version: int, law: str) -> None:
 
 def test_a_state_that_ignores_the_draft_is_another_law() -> None:
     """Negative control: the mu of the first place used for all places of a draft."""
-    model = Mirostat(tau=2.0, eta=1.0)
+    model = MirostatTruncation(tau=2.0, eta=1.0)
     logits = rows_along(torch.arange(5)).unsqueeze(0)
     mu, draft = model.start(1), logits[0, :4].argmin(dim=-1).unsqueeze(0)
     rows, mus = model.along(logits, mu, draft)
@@ -131,7 +131,7 @@ def test_a_state_that_ignores_the_draft_is_another_law() -> None:
 
 def test_the_surprise_of_a_text_comes_near_its_target() -> None:
     """2,000 tokens from a flat model of 8.6 bits: the mean surprise is within 0.2 bits of the target."""
-    model = Mirostat(tau=6.0, eta=0.1)
+    model = MirostatTruncation(tau=6.0, eta=0.1)
     logits = torch.randn(1, 1000, generator=torch.Generator().manual_seed(1)) * 1.5
     mu, total = model.start(1), 0.0
     bits = surprise(logits)
@@ -145,9 +145,13 @@ def test_the_surprise_of_a_text_comes_near_its_target() -> None:
 
 
 def test_settings_are_checked() -> None:
-    for make in (lambda: Mirostat(tau=0.0), lambda: Mirostat(eta=-1.0), lambda: Mirostat(version=3)):
+    for make in (
+        lambda: MirostatTruncation(tau=0.0),
+        lambda: MirostatTruncation(eta=-1.0),
+        lambda: MirostatTruncation(version=3),
+    ):
         with pytest.raises(OptionError):
             make()
     with pytest.raises(OptionError, match='"whole" or "kept"'):
-        Mirostat(law="none")  # type: ignore[arg-type]
-    assert hash(Mirostat()) == hash(Mirostat(tau=5.0))
+        MirostatTruncation(distribution="none")  # type: ignore[arg-type]
+    assert hash(MirostatTruncation()) == hash(MirostatTruncation(tau=5.0))

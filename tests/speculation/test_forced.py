@@ -18,7 +18,7 @@ import decodekit as dk
 from benchmarks.forced import ESCAPES, instances, walk, walk_matcher
 from decodekit.constraints import Regex, compile
 from decodekit.errors import DecodekitError
-from decodekit.generation import forced, samples
+from decodekit.generation import append, samples
 from decodekit.generation.sequence import Request
 from decodekit.generation.settings import Settings
 from decodekit.speculation import GrammarDraft
@@ -108,14 +108,14 @@ def test_objects_follow_the_exact_law(speed: str) -> None:
 
 def test_forced_tokens_that_are_not_read_have_another_law(monkeypatch: pytest.MonkeyPatch) -> None:
     """Negative control: the model does not read what was taken unseen."""
-    own = forced.append_token
+    own = append.append_token
 
     def take(sequence: Any, token: int, *rest: Any) -> bool:
         goes_on = own(sequence, token, *rest)
         sequence.pending = sequence.pending[:-1]
         return goes_on
 
-    monkeypatch.setattr(forced, "append_token", take)
+    monkeypatch.setattr(append, "append_token", take)
     found, _ = object_counts(Sample())
     assert p_value(found, object_law()) < THRESHOLD
     assert p_value(found, object_law(is_scaffolding_read=False)) > THRESHOLD  # it is that law
