@@ -19,7 +19,7 @@ from decodekit.cli.folder import print_damage
 from decodekit.errors import OptionError
 
 if TYPE_CHECKING:
-    from decodekit.jobs.documents import Entry, Scan
+    from decodekit.jobs.documents import DocumentRef, Scan
     from decodekit.jobs.extraction import Extraction, ExtractionOptions
     from decodekit.jobs.runner import RunSummary
     from decodekit.jobs.store import Damaged, JobFolder
@@ -227,7 +227,7 @@ def load_model(name: str, dtype: str, device_map: str | None) -> LLM:
     return LLM.load(name, dtype=dtype, device_map=device_map)
 
 
-def run(extraction: Extraction, folder: JobFolder, entries: list[Entry], **selection: Any) -> int:
+def run(extraction: Extraction, folder: JobFolder, entries: list[DocumentRef], **selection: Any) -> int:
     """Run a job on stderr, write its report, and return the exit code."""
     from decodekit.cli.progress import make_observer
     from decodekit.jobs.report import write_report

@@ -10,14 +10,20 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from decodekit.constraints import compile
 from decodekit.constraints.constraint import Constraint
-from decodekit.errors import DecodekitError, OptionError, UnknownNameError, UselessOptionError, raise_faults
+from decodekit.errors import (
+    DecodekitError,
+    OptionError,
+    UnknownNameError,
+    UselessOptionError,
+    collecting,
+    raise_faults,
+)
 from decodekit.evaluation.comparison import Comparison
 from decodekit.evaluation.intervals import MIN_SAMPLES
 from decodekit.evaluation.judging import JudgeModel
@@ -176,9 +182,16 @@ def _planned(
 ) -> _BenchPlan:
     """The options of `compare`, read; raises what is wrong with them, all of it together."""
     faults: list[DecodekitError] = []
-    chosen: dict[str, Strategy] = _collected(lambda: named_strategies(strategies), faults) or {}
-    found: list[Task] = _collected(lambda: named_tasks(tasks), faults) or []
-    measures = {task.name: _collected(partial(metrics_of, task), faults) or [] for task in found}
+    chosen: dict[str, Strategy] = {}
+    found: list[Task] = []
+    measures: dict[str, Sequence[Metric]] = {}
+    with collecting(faults):
+        chosen = named_strategies(strategies)
+    with collecting(faults):
+        found = named_tasks(tasks)
+    for task in found:
+        with collecting(faults):
+            measures[task.name] = metrics_of(task)
     _check_numbers(seeds, repeats, batch_size, max_new_tokens, faults)
     if baseline is not None and chosen and baseline not in chosen:
         cause = f"no strategy {baseline!r} in this comparison.{did_you_mean(baseline, chosen)}"
@@ -186,7 +199,8 @@ def _planned(
     for task in found:
         constraints: set[Any] = {task.constraint_of(example) for example in task.examples} - {None}
         for constraint in constraints:
-            _collected(partial(_check_constraint, llm, task, constraint), faults)
+            with collecting(faults):
+                _check_constraint(llm, task, constraint)
         is_readable = all(isinstance(one.prompt, str) or is_messages(one.prompt) for one in task.examples)
         if judge.vocabulary != llm.vocabulary and not is_readable:
             cause = f"the prompts of {task.name!r} are token ids, and the judge has another vocabulary"
@@ -403,14 +417,6 @@ def _check_constraint(llm: LLM, task: Task, constraint: Constraint) -> None:
     except DecodekitError as error:
         error.at = f"task {task.name!r}" + (f", {error.at}" if error.at else "")
         raise
-
-
-def _collected(read: Callable[[], Any], faults: list[DecodekitError]) -> Any:
-    try:
-        return read()
-    except DecodekitError as error:
-        faults.append(error)
-        return None
 
 
 def _name(llm: LLM) -> str:

@@ -22,7 +22,7 @@ from typing import Any
 
 from decodekit.constraints import as_constraint
 from decodekit.constraints.constraint import Constraint
-from decodekit.errors import DecodekitError, OptionError, UnknownNameError, raise_faults
+from decodekit.errors import DecodekitError, OptionError, UnknownNameError, collecting, raise_faults
 from decodekit.generation.prompt import Prompt, check_prompt, in_lists, is_messages
 from decodekit.plugins import did_you_mean
 
@@ -346,16 +346,13 @@ def named_tasks(tasks: Sequence[str | Path | Task] | str | Path | Task) -> list[
     faults: list[DecodekitError] = []
     found: list[Task] = []
     for source in listed:
-        try:
+        with collecting(faults):
             if not isinstance(source, str | Path | Task):
                 raise OptionError(f"{source!r:.60} is no task", at="tasks", hint="a name, a JSONL file or a Task")
             task = load_task(source)
-        except DecodekitError as error:
-            faults.append(error)
-            continue
-        if any(task.name == other.name for other in found):
-            faults.append(OptionError(f"two tasks have the name {task.name!r}", at="tasks"))
-        found.append(task)
+            found.append(task)
+            if any(task.name == other.name for other in found[:-1]):
+                raise OptionError(f"two tasks have the name {task.name!r}", at="tasks")
     if not listed:
         faults.append(OptionError("there is no task", at="tasks", hint=f"tasks=[{next(iter(_SHIPPED))!r}]"))
     raise_faults(faults, "tasks")

@@ -7,23 +7,25 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from decodekit import __version__
+from decodekit.constraints import Constraint, as_constraint
 from decodekit.errors import OptionError, UselessOptionError, raise_faults
-from decodekit.jobs.documents import Entry
+from decodekit.generation.search import Search, SearchCall
+from decodekit.generation.settings import FastForward
+from decodekit.jobs.documents import DocumentRef
 from decodekit.jobs.executors import LocalExecutor, automatic_batch_size
-from decodekit.jobs.prompt import Prompt, choose_prompt
+from decodekit.jobs.prompt import choose_prompt
 from decodekit.jobs.runner import JobRunner, Observer, RunSummary
 from decodekit.jobs.schema import JobSchema, reload_schema
 from decodekit.jobs.settings import JobSettings
 from decodekit.jobs.store import JobFolder
 from decodekit.jobs.validation import OutputValidator
 from decodekit.records.fingerprints import digest, tokenizer_fingerprint, weights_fingerprint
+from decodekit.strategy import Strategy, resolve_strategy, spelled_strategy
 from decodekit.strategy.programs import programs_of
+from decodekit.strategy.several import OverSamples
 
 if TYPE_CHECKING:
-    from decodekit.constraints import Constraint
-    from decodekit.generation.settings import FastForward
     from decodekit.llm import LLM
-    from decodekit.strategy import Strategy
 
 
 SPECULATE = ("grammar", "prompt-lookup")
@@ -71,8 +73,6 @@ class ExtractionOptions:
     @property
     def strategy_settings(self) -> dict[str, Any]:
         """The strategy as one of the settings of a job: all that decides which token is taken."""
-        from decodekit.strategy import spelled_strategy
-
         name, spelled = spelled_strategy(self.strategy)
         options = {**spelled, **self.strategy_options}
         guesses = options.pop("speculate", None) or self.speculate
@@ -95,10 +95,6 @@ class ExtractionOptions:
             UnknownNameError: no such strategy.
             ConstraintError: the schema is malformed, not supported or not satisfiable.
         """
-        from decodekit.constraints import as_constraint
-        from decodekit.generation.search import Search, SearchCall
-        from decodekit.strategy import resolve_strategy
-
         guesses = {"speculate": self.speculate} if self.speculate else {}
         strategy = resolve_strategy(self.strategy, {**self.strategy_options, **guesses})
         num_texts = getattr(strategy, "num_return_sequences", 1)
@@ -131,14 +127,12 @@ class ExtractionOptions:
         """
         schema = reload_schema(settings.schema_source, settings.schema, settings.constraint, settings.reading)
         strategy = dict(settings.strategy)
-        fast_forward = strategy.pop("fast_forward", "exact")
-        max_rollbacks = strategy.pop("max_rollbacks", None)
         given: dict[str, Any] = {
             "model": settings.model,
             "strategy": strategy.pop("name"),
+            "fast_forward": strategy.pop("fast_forward", "exact"),
+            "max_rollbacks": strategy.pop("max_rollbacks", None),
             "strategy_options": strategy,
-            "fast_forward": fast_forward,
-            "max_rollbacks": max_rollbacks,
             "prompt": settings.prompt,
             "is_raw": not settings.is_chat,
             "max_new_tokens": settings.max_new_tokens,
@@ -210,15 +204,10 @@ class Extraction:
             chat_template=digest(llm.tokenizer.chat_template, length=16) if self._prompt.is_chat else "",
         )
 
-    @property
-    def prompt(self) -> Prompt:
-        """What documents are filled into."""
-        return self._prompt
-
     def run(
         self,
         folder: JobFolder,
-        entries: Sequence[Entry],
+        entries: Sequence[DocumentRef],
         *,
         batch_size: int | None = None,
         max_failures: int | None = None,
@@ -238,20 +227,13 @@ class Extraction:
             retries: take up documents that failed before, too.
             observer: gets every document as it is done.
         """
-        executor = LocalExecutor(
-            self._llm,
-            batch_size=batch_size or automatic_batch_size(self._llm.model.device.type),
-            options=self._call,
-        )
+        size = batch_size or automatic_batch_size(self._llm.model.device.type)
         runner = JobRunner(
-            folder,
-            self._prompt,
-            self._validator,
-            vocabulary=self._llm.vocabulary,
-            max_failures=max_failures,
-            observer=observer,
+            folder, self._prompt, self._validator, self._llm.vocabulary, max_failures, observer or Observer()
         )
-        return runner.run(entries, executor, shard=shard, limit=limit, retries=retries)
+        return runner.run(
+            entries, LocalExecutor(self._llm, size, self._call), shard=shard, limit=limit, retries=retries
+        )
 
 
 def with_guesses(strategy: Strategy, fast_forward: FastForward) -> Strategy:
@@ -259,9 +241,6 @@ def with_guesses(strategy: Strategy, fast_forward: FastForward) -> Strategy:
 
     A search, such as beams or particles, takes none.
     """
-    from decodekit.generation.search import Search
-    from decodekit.strategy.several import OverSamples
-
     given: object = strategy
     if isinstance(given, Search):
         return strategy

@@ -134,22 +134,17 @@ def refusal_of_file(path: Path, name: str, fields: Collection[str]) -> JobError 
         data = path.read_bytes()
     except OSError:
         return None  # told when it is read
-    kind = _kind_of(data, fields)
-    return None if kind is None else _refusal(kind, name)
+    return _refusal(_kind_of(data, fields), name)
 
 
 def refusal_of_lines(data: bytes, name: str) -> JobError | None:
     """Why the contents of a JSONL file, of which no line is an object, are something else; None if that is not seen."""
-    kind = _kind_of(data, ())
-    return None if kind is None else _refusal(kind, name)
+    return _refusal(_kind_of(data, ()), name)
 
 
 def refusal_of_stdin(data: bytes, fields: Collection[str]) -> JobError | None:
     """Why standard input is neither one text nor lines of JSON; None if it may be one of them."""
-    if is_json_lines(data):
-        return None
-    kind = _kind_of(data, fields)
-    return None if kind is None else _refusal(kind, "standard input", "/dev/stdin")
+    return None if is_json_lines(data) else _refusal(_kind_of(data, fields), "standard input", "/dev/stdin")
 
 
 def is_json_lines(data: bytes) -> bool:
@@ -158,7 +153,9 @@ def is_json_lines(data: bytes) -> bool:
     return _is_object(first.decode("utf-8-sig", errors="replace"))
 
 
-def _refusal(kind: tuple[str, str], name: str, file: str | None = None) -> JobError:
+def _refusal(kind: tuple[str, str] | None, name: str, file: str | None = None) -> JobError | None:
+    if kind is None:
+        return None
     what, way = kind
     stem = PurePath(name).stem.partition(".")[0] if file is None else "documents"
     return JobError(
@@ -177,8 +174,7 @@ def _kind_of(data: bytes, fields: Collection[str]) -> tuple[str, str] | None:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError:
         return None  # told when it is read, with the place
-    begins = text.lstrip()[:1]
-    if begins in ("[", "{"):
+    if text.lstrip()[:1] in ("[", "{"):
         return _kind_of_json(text)
     whole = len(data) <= _NUM_BYTES_SNIFFED
     lines = text[:_NUM_BYTES_SNIFFED].splitlines(keepends=True)

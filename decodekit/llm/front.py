@@ -11,7 +11,7 @@ from typing import Any, TypeAlias, Unpack, overload
 
 from torch import Tensor
 
-from decodekit.errors import ContextLengthError, DecodekitError, OptionError, raise_faults
+from decodekit.errors import ContextLengthError, DecodekitError, OptionError, collecting, raise_faults
 from decodekit.generation import samples
 from decodekit.generation.completion import Chunk, Completion, Score
 from decodekit.generation.prompt import Messages, Prompt, TokenIds, check_prompt, each_prompt, encode, is_single
@@ -197,16 +197,12 @@ class LLM:
 
     def _listed(self, prompts: Any, faults: list[DecodekitError]) -> list[Any]:
         """The prompts of a call; `faults` gets what is wrong with them."""
-        try:
+        listed: list[Any] = []
+        with collecting(faults, OptionError):
             listed = each_prompt(prompts)
-        except OptionError as error:
-            faults.append(error)
-            return []
         for index, prompt in enumerate(listed):
-            try:
+            with collecting(faults, OptionError):
                 check_prompt(prompt, f"prompt {index}", self.vocabulary.size)
-            except OptionError as error:
-                faults.append(error)
         return listed
 
     def _plan(self, options: GenerateOptions, faults: list[DecodekitError]) -> Plan:

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias, TypeVar, get_args
+from typing import Any, Final, TypeAlias, get_args
 
 from decodekit.constraints.coerce import named_constraint
-from decodekit.errors import DecodekitError, OptionError, UselessOptionError
+from decodekit.errors import DecodekitError, OptionError, UselessOptionError, collecting
 from decodekit.generation import memory
 from decodekit.generation.search import Search, SearchCall
 from decodekit.generation.settings import FastForward, left_out_of
@@ -26,8 +26,6 @@ from decodekit.speculation.proposer import ChecksTarget, each_proposer
 from decodekit.strategy import Greedy, Strategy, check_seed, resolve_strategy
 from decodekit.strategy.generate_options import GenerateOptions, OnError, OnLength
 from decodekit.vocabulary import Vocabulary
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,28 +55,23 @@ class GenerateCall:
         cls, model: CausalLM, vocabulary: Vocabulary, options: GenerateOptions, faults: list[DecodekitError]
     ) -> GenerateCall:
         """The call that options ask for; `faults` gets everything that is wrong with them."""
-
-        def attempt(make: Callable[..., T], *given: Any) -> T | None:
-            try:
-                return make(*given)
-            except DecodekitError as error:
-                faults.append(error)
-                return None
-
-        strategy = attempt(resolve_strategy, options.strategy, options.strategy_options)
+        strategy: Strategy | None = None
+        with collecting(faults):
+            strategy = resolve_strategy(options.strategy, options.strategy_options)
         constraint = options.constraint
         if isinstance(constraint, str):
-            named = attempt(named_constraint, constraint)
-            constraint = constraint if named is None else named
+            with collecting(faults):
+                constraint = named_constraint(constraint)
         contrast: Contrast | None = getattr(strategy, "contrast", None)
-        applied = None if contrast is None else attempt(contrast.applied_to, model, vocabulary)
-        contrasted = model if applied is None else applied
-        fitted = (
-            attempt(processor.for_vocabulary, vocabulary.size, vocabulary.eos_token_ids)
-            for processor in (() if strategy is None else strategy.pipeline)
-        )
-        pipeline = tuple(processor for processor in fitted if processor is not None)
-        call = cls(model, vocabulary, options, strategy, constraint, contrasted, pipeline)
+        contrasted = model
+        if contrast is not None:
+            with collecting(faults):
+                contrasted = contrast.applied_to(model, vocabulary)
+        pipeline = []
+        for processor in () if strategy is None else strategy.pipeline:
+            with collecting(faults):
+                pipeline.append(processor.for_vocabulary(vocabulary.size, vocabulary.eos_token_ids))
+        call = cls(model, vocabulary, options, strategy, constraint, contrasted, tuple(pipeline))
         faults += (fault for rule in RULES for fault in rule(call))
         return call
 

@@ -16,6 +16,7 @@ from decodekit.errors import (
     OptionError,
     UselessOptionError,
     VocabularyMismatchError,
+    collecting,
     raise_faults,
 )
 from decodekit.generation.prompt import Prompt, check_prompt, each_prompt, in_lists, is_single
@@ -53,7 +54,7 @@ class Guidance:
             faults.append(OptionError(f"scale={self.scale!r} is not a number", at="scale"))
         elif self.scale == 1:
             faults.append(UselessOptionError("scale=1 has no effect", at="scale", hint="scale=1.5, or no contrast="))
-        try:
+        with collecting(faults, OptionError):
             object.__setattr__(self, "negative_prompt", in_lists(self.negative_prompt))
             given = self.negative_prompt
             every = [] if given is None else each_prompt(given)
@@ -65,8 +66,6 @@ class Guidance:
                     at="negative_prompt",
                     hint="negative_prompt=None for the last token of the prompt",
                 )
-        except OptionError as error:
-            faults.append(error)
         raise_faults(faults)
 
     def applied_to(self, model: CausalLM, vocabulary: Vocabulary) -> CausalLM:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from decodekit import plugins
-from decodekit.errors import DecodekitError, OptionError, UnknownNameError
+from decodekit.errors import DecodekitError, OptionError, UnknownNameError, collecting
 from decodekit.models.contrast import Contrast
 from decodekit.sampling.watermark import Watermark
 from decodekit.spelling import Call, arguments, read_call, read_value, split
@@ -44,10 +44,8 @@ def read_options(options: Mapping[str, Any], faults: list[DecodekitError]) -> di
     """The options with plain values read as what they stand for; `faults` gets those that cannot be."""
     read = {}
     for name, value in options.items():
-        try:
+        with collecting(faults, (OptionError, UnknownNameError)):
             read[name] = _READERS[name](value) if name in _READERS else value
-        except (OptionError, UnknownNameError) as error:
-            faults.append(error)
     return read
 
 

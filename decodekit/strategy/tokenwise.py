@@ -9,7 +9,14 @@ from typing import ClassVar, get_args
 
 from torch import Tensor
 
-from decodekit.errors import DecodekitError, OptionError, UnknownNameError, UselessOptionError, raise_faults
+from decodekit.errors import (
+    DecodekitError,
+    OptionError,
+    UnknownNameError,
+    UselessOptionError,
+    collecting,
+    raise_faults,
+)
 from decodekit.generation.settings import NoiseKeys
 from decodekit.models.contrast import Contrast
 from decodekit.sampling import (
@@ -211,10 +218,8 @@ class Mirostat(Drawing, BiasOptions):
     def __post_init__(self) -> None:
         faults: list[DecodekitError] = []
         for option in ("tau", "eta", "version"):
-            try:
+            with collecting(faults, OptionError):
                 Truncation(**{option: getattr(self, option)})
-            except OptionError as error:
-                faults.append(error)
         listed(self.processors, faults)
         self._sampled(faults)
         self._check_drawing(faults)
