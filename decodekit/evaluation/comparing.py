@@ -30,7 +30,7 @@ from decodekit.evaluation.judging import JudgeModel
 from decodekit.evaluation.keeping import BenchFolder, settings_of
 from decodekit.evaluation.machine import provenance
 from decodekit.evaluation.measuring import Measurement, Meter, decode, metered
-from decodekit.evaluation.metrics import JudgedText, Metric, measure_example, measure_run, metrics_of, missing_packages
+from decodekit.evaluation.metrics import JudgedText, Metric, measure_run, metrics_of, missing_packages
 from decodekit.evaluation.results import Outcome, Row, pooled, record_of
 from decodekit.evaluation.speed import speed_of
 from decodekit.evaluation.strategies import Strategies, named_strategies
@@ -41,6 +41,7 @@ from decodekit.llm import LLM, StrategyLike
 from decodekit.models.loading import BUNDLED
 from decodekit.plugins import did_you_mean
 from decodekit.records.fingerprints import differences
+from decodekit.sampling.checks import is_count
 from decodekit.strategy import Strategy, check_seed
 
 Progress: TypeAlias = Callable[[int, int, str], None]
@@ -102,16 +103,8 @@ def compare(
     bench = _Bench(watched, meter, plan, JudgeModel(judge or llm), progress or _silent, origin)
     rows = bench.run() if folder is None else _kept_rows(bench, llm, judge or llm, Path(folder), fresh=fresh)
     shown = {task.name: _shown(plan.measures[task.name], rows, task.name) for task in plan.tasks}
-    return Comparison(
-        rows=tuple(rows),
-        strategies=plan.strategies,
-        tasks=plan.tasks,
-        metrics=shown,
-        baseline=plan.baseline,
-        settings=plan.settings,
-        provenance=origin,
-        notes=(*_notes(rows, plan, shown), *_notes_on_origin(rows, origin)),
-    )
+    notes = (*_notes(rows, plan, shown), *_notes_on_origin(rows, origin))
+    return Comparison(tuple(rows), plan.strategies, plan.tasks, shown, plan.baseline, plan.settings, origin, notes)
 
 
 def seed_of(seed: int, number: int) -> int:
@@ -342,19 +335,14 @@ class _Bench:
         )
 
     def _row(
-        self,
-        task: Task,
-        prompts: Sequence[Prompt],
-        name: str,
-        seed: int,
-        measured: Sequence[Sequence[Measurement]],
+        self, task: Task, prompts: Sequence[Prompt], name: str, seed: int, measured: Sequence[Sequence[Measurement]]
     ) -> Row:
         metrics = self.plan.measures[task.name]
         answers = [
             JudgedText(example, prompt, task.constraint_of(example), repeats[0].text, repeats[0].stats)
             for example, prompt, repeats in zip(task.examples, prompts, measured, strict=True)
         ]
-        values = {metric.name: [measure_example(metric, answer) for answer in answers] for metric in metrics}
+        values = {one.name: [one.of_example and one.of_example(answer) for answer in answers] for one in metrics}
         outcomes = tuple(
             Outcome(
                 example.id,
@@ -394,9 +382,9 @@ def _units(task: Task, prompts: Sequence[Prompt], batch_size: int) -> Iterator[_
 def _check_numbers(
     seeds: list[int], repeats: int, batch_size: int, max_new_tokens: int | None, faults: list[DecodekitError]
 ) -> None:
-    for name, count in (("repeats", repeats), ("batch_size", batch_size), ("max_new_tokens", max_new_tokens)):
-        is_left_out = name == "max_new_tokens" and count is None
-        if not is_left_out and (not isinstance(count, int) or isinstance(count, bool) or count < 1):
+    given = {"repeats": repeats, "batch_size": batch_size, "max_new_tokens": max_new_tokens}
+    for name, count in given.items():
+        if not is_count(count) and (name, count) != ("max_new_tokens", None):
             faults.append(OptionError(f"{name}={count!r} is not an integer from 1 on", at=name))
     if not seeds:
         faults.append(OptionError("there is no seed", at="seeds", hint="seeds=(0, 1, 2)"))

@@ -11,21 +11,19 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from decodekit import __version__
 from decodekit.constraints.fingerprint import described, without_address
 from decodekit.errors import JobError, JobSettingsError
 from decodekit.evaluation.results import Row, row_of
+from decodekit.evaluation.task import Task
+from decodekit.generation.prompt import Prompt
+from decodekit.llm import LLM
 from decodekit.records.fingerprints import differences, digest, tokenizer_fingerprint, weights_fingerprint
 from decodekit.records.folder import lock_folder, remove_files
 from decodekit.records.ledger import Ledger, new_file, read_rows, replace_file
 from decodekit.strategy.programs import programs_of
-
-if TYPE_CHECKING:
-    from decodekit.evaluation.task import Task
-    from decodekit.generation.prompt import Prompt
-    from decodekit.llm import LLM
 
 SETTINGS, ROWS, REPORT = "bench.json", "bench.jsonl", "bench.html"
 FORMAT = 1
@@ -122,16 +120,12 @@ def settings_of(
         "tokenizer": tokenizer_fingerprint(llm),
         "judge_weights": weights_fingerprint(judge),
         "strategies": {
-            name: without_address(strategy) + _brought_along(strategy) for name, strategy in strategies.items()
+            name: without_address(strategy) + (f" with {programs}" if (programs := programs_of(strategy)) else "")
+            for name, strategy in strategies.items()
         },
         "tasks": {task.name: digest(_asked(task, prompts[task.name]), length=16) for task in tasks},
         "version": __version__,
     }
-
-
-def _brought_along(strategy: Any) -> str:
-    programs = programs_of(strategy)
-    return f" with {programs}" if programs else ""
 
 
 def _asked(task: Task, prompts: Sequence[Prompt]) -> list[Any]:

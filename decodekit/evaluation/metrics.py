@@ -101,11 +101,6 @@ def missing_packages(metrics: Sequence[Metric]) -> list[str]:
     return ["mauve is left out: the package mauve-text is not installed"]
 
 
-def measure_example(metric: Metric, answer: JudgedText) -> float | None:
-    """The figure of one example; None where there is none."""
-    return None if metric.of_example is None else metric.of_example(answer)
-
-
 def measure_run(
     metric: Metric, answers: Sequence[JudgedText], values: Sequence[float | None], judge: JudgeModel
 ) -> float | None:
@@ -114,7 +109,7 @@ def measure_run(
     Args:
         metric: the measure.
         answers: of the run.
-        values: the figures of the examples, as `measure_example` gives them.
+        values: the figures of the examples.
         judge: says how likely texts are.
     """
     if metric.of_texts is not None:

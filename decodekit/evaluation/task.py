@@ -20,11 +20,12 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from decodekit.constraints import as_constraint
+from decodekit.constraints import Choices, Regex, as_constraint
 from decodekit.constraints.constraint import Constraint
 from decodekit.errors import DecodekitError, OptionError, UnknownNameError, collecting, raise_faults
 from decodekit.generation.prompt import Prompt, check_prompt, in_lists, is_messages
 from decodekit.plugins import did_you_mean
+from decodekit.sampling.checks import require_integer
 
 _MAX_FAULTS = 10
 
@@ -108,9 +109,8 @@ class Task:
             if one.id in seen:
                 faults.append(OptionError(f"task {self.name!r} has two examples {one.id!r}", at="examples"))
             seen.add(one.id)
-        count = self.max_new_tokens
-        if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-            faults.append(OptionError(f"max_new_tokens={count!r} is not an integer from 1 on", at="max_new_tokens"))
+        with collecting(faults):
+            require_integer("max_new_tokens", self.max_new_tokens)
         raise_faults(faults[:_MAX_FAULTS], "parts of a task")
 
     def constraint_of(self, example: Example) -> Constraint | None:
@@ -245,18 +245,11 @@ class _TaskReader:
         return options if constraint is None else {**options, "constraint": constraint}
 
     def _constraint(self, given: Mapping[str, Any]) -> Constraint | None:
-        kinds = [kind for kind in ("schema", "regex", "choices") if kind in given]
+        makers: dict[str, Callable[[Any], Constraint]] = {"schema": self._schema, "regex": Regex, "choices": Choices}
+        kinds = [kind for kind in makers if kind in given]
         if len(kinds) > 1:
             raise OptionError(f"{' and '.join(kinds)} cannot be combined: a text has one constraint")
-        if "regex" in given:
-            from decodekit.constraints import Regex
-
-            return Regex(given["regex"])
-        if "choices" in given:
-            from decodekit.constraints import Choices
-
-            return Choices(given["choices"])
-        return self._schema(given["schema"]) if "schema" in given else None
+        return makers[kinds[0]](given[kinds[0]]) if kinds else None
 
     def _schema(self, given: Any) -> Constraint:
         """A schema as it stands, by its name, or in a file."""
@@ -322,11 +315,9 @@ def _free_extraction() -> Task:
 
 
 _SHIPPED: dict[str, Callable[[], Task]] = {
-    "extraction": lambda: _packaged("extraction"),
+    "extraction": partial(_packaged, "extraction"),
     "extraction-free": _free_extraction,
-    "copying": lambda: _packaged("copying"),
-    "summarising": lambda: _packaged("summarising"),
-    "open-ended": lambda: _packaged("open-ended"),
+    **{name: partial(_packaged, name) for name in ("copying", "summarising", "open-ended")},
 }
 
 
