@@ -24,7 +24,7 @@ _OPEN, _CLOSED = "[{", "]}"
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class SpelledCall:
     """A name and what it is given.
 
     Args:
@@ -75,7 +75,7 @@ def split_calls(text: str) -> list[str]:
     return found
 
 
-def read_call(text: str) -> Call:
+def read_call(text: str) -> SpelledCall:
     """The call that a text spells.
 
     Raises:
@@ -95,7 +95,7 @@ def read_call(text: str) -> Call:
             argument = str(read_value(piece)) if piece.startswith('"') else piece
         else:
             raise OptionError(f"{piece!r} is no option=value", at=text)
-    return Call(name.strip(), argument, options)
+    return SpelledCall(name.strip(), argument, options)
 
 
 def read_value(text: str) -> Any:
@@ -106,7 +106,7 @@ def read_value(text: str) -> Any:
         return text
 
 
-def arguments(what: str, factory: Callable[..., Any], call: Call, *, at: str) -> dict[str, Any]:
+def arguments(what: str, factory: Callable[..., Any], call: SpelledCall, *, at: str) -> dict[str, Any]:
     """What `factory` is to be called with, by name: the argument of a call is its first positional one.
 
     Args:

@@ -9,13 +9,14 @@ Options that are values of Python elsewhere are said in plain ones here: ``contr
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from decodekit import plugins
 from decodekit.errors import DecodekitError, OptionError, UnknownNameError, collecting
 from decodekit.models.contrast import Contrast
 from decodekit.sampling.watermark import Watermark
-from decodekit.spelling import Call, arguments, read_call, read_value, split
+from decodekit.spelling import SpelledCall, arguments, read_call, read_value, split
 from decodekit.strategy.contrast import Amateur, DoLa, Guidance
 
 CONTRASTS: Final[Mapping[str, Callable[..., Contrast]]] = {"guidance": Guidance, "dola": DoLa, "amateur": Amateur}
@@ -60,14 +61,14 @@ def _contrast(given: Any) -> Any:
             at="contrast",
         )
     kind = CONTRASTS[call.name]
-    read = Call(call.name, None if call.argument is None else read_value(call.argument), call.options)
+    read = replace(call, argument=None if call.argument is None else read_value(call.argument))
     return kind(**arguments("contrast", kind, read, at="contrast"))
 
 
 def _watermark(given: Any) -> Any:
     if not isinstance(given, Mapping):
         return Watermark() if given is True else given
-    return Watermark(**arguments("watermark", Watermark, Call("watermark", None, dict(given)), at="watermark"))
+    return Watermark(**arguments("watermark", Watermark, SpelledCall("watermark", None, dict(given)), at="watermark"))
 
 
 def _logit_bias(given: Any) -> Any:

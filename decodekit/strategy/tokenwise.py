@@ -287,23 +287,17 @@ def _check_speculate(strategy: Strategy, faults: list[DecodekitError]) -> None:
     if strategy.verify not in get_args(Verify):
         faults.append(OptionError(f'verify={strategy.verify!r} is neither "coupled" nor "rejection"', at="verify"))
     elif strategy.verify == "rejection" and proposer is None:
-        faults.append(
-            UselessOptionError(
-                'verify="rejection" has no effect without speculate=', at="verify", hint='DraftModel("tiny-draft")'
-            )
-        )
+        cause = 'verify="rejection" has no effect without speculate='
+        faults.append(UselessOptionError(cause, at="verify", hint='DraftModel("tiny-draft")'))
     elif strategy.verify == "rejection" and not all(isinstance(one, _CHOOSING) for one in each_proposer(proposer)):
         learning = [part for part in every_part(proposer) if _learns_from_others(part)]
         if learning:
-            faults.append(
-                OptionError(
-                    f'verify="rejection" and {learning[0]!r:.60} beside drafts that are drawn cannot be combined: '
-                    "where its drafts end depends on other rows, and so would the text",
-                    at="verify",
-                    hint='Suffix() for "suffix", which is adaptive; or verify="coupled", where no text depends on a '
-                    "draft",
-                )
+            cause = (
+                f'verify="rejection" and {learning[0]!r:.60} beside drafts that are drawn cannot be combined: '
+                "where its drafts end depends on other rows, and so would the text"
             )
+            hint = 'Suffix() for "suffix", which is adaptive; or verify="coupled", where no text depends on a draft'
+            faults.append(OptionError(cause, at="verify", hint=hint))
 
 
 _CHOOSING = (PromptLookup, Suffix, GrammarDraft)
