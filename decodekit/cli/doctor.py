@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
+from decodekit import __version__
 from decodekit.cli import options as o
 from decodekit.cli.command import command
 from decodekit.cli.console import CRASH, DONE, print_json, print_table
@@ -28,7 +29,7 @@ def doctor(
 ) -> int:
     """Print versions, devices, caches and conflicts. Exit code 1 if something is wrong."""
     facts: dict[str, Any] = {
-        "decodekit": importlib.metadata.version("decodekit") if _is_installed() else _source_version(),
+        "decodekit": _version("decodekit") or f"{__version__} (from source, not installed)",
         "python": f"{platform.python_version()} ({sys.executable})",
         "platform": platform.platform(),
         **_versions(),
@@ -56,33 +57,25 @@ def doctor(
     return CRASH if problems else DONE
 
 
-def _is_installed() -> bool:
-    return any(distribution.name == "decodekit" for distribution in importlib.metadata.distributions(name="decodekit"))
-
-
-def _source_version() -> str:
-    from decodekit import __version__
-
-    return f"{__version__} (from source, not installed)"
+def _version(name: str) -> str | None:
+    """Of an installed package."""
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def _requirements() -> list[Any]:
     """What decodekit needs, as `packaging` requirements, extras left out; empty when it is not installed."""
     from packaging.requirements import Requirement
 
-    lines = importlib.metadata.requires("decodekit") or [] if _is_installed() else []
+    lines = importlib.metadata.requires("decodekit") or [] if _version("decodekit") else []
     return [requirement for line in lines if "extra ==" not in line and (requirement := Requirement(line))]
 
 
 def _versions() -> dict[str, str]:
     names = [requirement.name for requirement in _requirements()] or ["torch", "transformers", "numpy", "numba"]
-    versions = {}
-    for name in names:
-        try:
-            versions[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            versions[name] = "missing"
-    return versions
+    return {name: _version(name) or "missing" for name in names}
 
 
 def _device() -> dict[str, str]:
@@ -123,12 +116,10 @@ def _conflicts() -> list[str]:
     """Requirements that the installed versions do not meet, and packages known not to share an environment."""
     problems = []
     for requirement in _requirements():
-        try:
-            version = importlib.metadata.version(requirement.name)
-        except importlib.metadata.PackageNotFoundError:
+        version = _version(requirement.name)
+        if version is None:
             problems.append(f"{requirement} is not installed")
-            continue
-        if not requirement.specifier.contains(version, prereleases=True):
+        elif not requirement.specifier.contains(version, prereleases=True):
             problems.append(f"{requirement.name} {version} is installed, decodekit needs {requirement.specifier}")
     problems += _pinned_by("vllm", ("torch", "transformers"))
     return problems
@@ -138,12 +129,8 @@ def _pinned_by(package: str, names: tuple[str, ...]) -> list[str]:
     """Where another package pins what decodekit shares with it to a version that is not the installed one."""
     from packaging.requirements import Requirement
 
-    try:
-        lines = importlib.metadata.requires(package) or []
-    except importlib.metadata.PackageNotFoundError:
-        return []
     problems = []
-    for line in lines:
+    for line in (importlib.metadata.requires(package) or []) if _version(package) else []:
         requirement = Requirement(line)
         if re.sub(r"[-_.]+", "-", requirement.name).lower() not in names:
             continue

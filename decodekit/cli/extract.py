@@ -32,13 +32,9 @@ class DocumentOptions:
 
     id_field: Annotated[str, typer.Option(help="Field of a JSON line that holds the id.")] = "id"
     text_field: Annotated[str, typer.Option(help="Field of a JSON line that holds the text.")] = "text"
-    limit: Annotated[int | None, typer.Option(min=1, help="Only the first documents.", show_default=False)] = None
-    shard: Annotated[
-        str | None, typer.Option(metavar="I/N", help="Only the I-th of N parts (by id).", show_default=False)
-    ] = None
-    max_failures: Annotated[
-        int | None, typer.Option(min=1, help="Stop after so many failures.", show_default=False)
-    ] = None
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first documents.")] = None
+    shard: Annotated[str | None, typer.Option(metavar="I/N", help="Only the I-th of N parts (by id).")] = None
+    max_failures: Annotated[int | None, typer.Option(min=1, help="Stop after so many failures.")] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,14 +68,10 @@ def extract(
             help="Text files, folders of .txt or .md files, .jsonl files (one document per line), or - for stdin "
             "(JSON lines if its first line is a JSON object, else one text). Tables, PDF files and the like have to "
             "be converted first; the refusal says how.",
-            show_default=False,
         ),
     ],
-    output: Annotated[
-        Path,
-        typer.Option("-o", "--output", metavar="DIR", help="The job folder.", parser=o.output_path, show_default=False),
-    ],
-    schema: Annotated[str, typer.Option(help=o.SCHEMA_HELP, show_default=False)],
+    output: Annotated[Path, o.output_option(metavar="DIR", help="The job folder.")],
+    schema: Annotated[str, typer.Option(help=o.SCHEMA_HELP)],
     *,
     layout: o.SchemaOptions,
     model: o.ModelOptions,
@@ -171,11 +163,9 @@ def _extract(
 @command
 def retry(
     directory: o.JobDirectory,
-    max_new_tokens: Annotated[int | None, typer.Option(min=1, help="Another budget.", show_default=False)] = None,
-    on_length: Annotated[
-        o.OnLength | None, typer.Option(help="What becomes of a document cut at the budget.", show_default=False)
-    ] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Another seed.", show_default=False)] = None,
+    max_new_tokens: Annotated[int | None, typer.Option(min=1, help="Another budget.")] = None,
+    on_length: Annotated[o.OnLength | None, typer.Option(help="What becomes of a document cut at the budget.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Another seed.")] = None,
     max_rollbacks: o.MaxRollbacks = None,
     batch_size: o.BatchSize = "auto",
     device_map: o.DeviceMap = None,

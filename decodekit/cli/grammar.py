@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any
@@ -32,10 +33,9 @@ File = Annotated[
         metavar="FILE",
         help="A .lark, .gbnf or .regex file, a JSON Schema (.json), module.py:NAME, or the name of a grammar of the "
         "library or of an installed constraint.",
-        show_default=False,
     ),
 ]
-Start = Annotated[str | None, typer.Option(help="The rule to start from.", show_default=False)]
+Start = Annotated[str | None, typer.Option(help="The rule to start from.")]
 
 
 @app.callback()
@@ -49,7 +49,7 @@ def check(
     file: File,
     texts: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[TEXT]...", help="Texts to try; - for one from stdin.", show_default=False),
+        typer.Argument(metavar="[TEXT]...", help="Texts to try; - for one from stdin."),
     ] = None,
     start: Start = None,
     *,
@@ -184,16 +184,7 @@ def _load(source: str, start: str | None) -> Constraint:
 
 def _print_outline(found: Outline, *, as_json: bool) -> None:
     if as_json:
-        print_json(
-            {
-                "kind": found.kind,
-                "start": found.start,
-                "rules": list(found.rules),
-                "terminals": list(found.terminals),
-                "least": found.least,
-                "warnings": list(found.warnings),
-            }
-        )
+        print_json(asdict(found))
         return
     rows = [("kind", found.kind)]
     if found.start is not None:

@@ -32,7 +32,7 @@ FastForward: TypeAlias = Literal["off", "exact", "canonical"]
 _of_model = partial(typer.Option, rich_help_panel=MODEL)
 _of_sampling = partial(typer.Option, rich_help_panel="Sampling")
 _of_speed = partial(typer.Option, rich_help_panel="Speed")
-_of_schema = partial(typer.Option, rich_help_panel="JSON of a schema", show_default=False)
+_of_schema = partial(typer.Option, rich_help_panel="JSON of a schema")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class SchemaOptions:
 
 Model = Annotated[str, _of_model(help="Bundled: tiny, tiny-draft. Or a folder, or a Hugging Face id.")]
 DeviceMap = Annotated[str | None, _of_model(help="Spread the model over devices, as in transformers.")]
-Raw = Annotated[bool, _of_model("--raw", help="Do not use the model's chat template.", show_default=False)]
+Raw = Annotated[bool, _of_model("--raw", help="Do not use the model's chat template.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,6 @@ class SpeedOptions:
             help="Proposers of drafts: grammar, prompt-lookup, suffix, draft-model:NAME, early-exit:LAYERS, with "
             "options (draft-model:NAME,num_tokens=6); joined by + in one draft, or several to try in order between "
             "commas; or none. The text stays the same.",
-            show_default=False,
         ),
     ] = None
     fast_forward: Annotated[
@@ -145,16 +144,14 @@ class SpeedOptions:
 
 MaxNewTokens = Annotated[int, typer.Option(min=1, help="Budget of tokens per text.")]
 BatchSize = Annotated[str, typer.Option(metavar="auto|N", help="Documents decoded at a time.")]
-JobDirectory = Annotated[Path, typer.Argument(metavar="DIR", help="A job folder.", show_default=False)]
+JobDirectory = Annotated[Path, typer.Argument(metavar="DIR", help="A job folder.")]
 MaxRollbacks = Annotated[
     int | None,
     typer.Option(
-        min=0,
-        help="How often a text is rolled back because a guard refuses it (such as uniqueItems of objects).",
-        show_default=False,
+        min=0, help="How often a text is rolled back because a guard refuses it (such as uniqueItems of objects)."
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="As JSON, for programs.", show_default=False)]
+Json = Annotated[bool, typer.Option("--json", help="As JSON, for programs.")]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Delete what the folder holds and start again.")]
 
 
@@ -166,6 +163,9 @@ def output_path(text: str | Path) -> Path:
     if not str(text):
         raise typer.BadParameter("the empty text is no path; . is the present folder.")
     return Path(text)
+
+
+output_option = partial(typer.Option, "-o", "--output", parser=output_path)
 
 
 def parse_whitespace(text: str) -> str | int:

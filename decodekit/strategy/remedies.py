@@ -47,7 +47,7 @@ _PARTNERS: Final[Mapping[str, Mapping[str, Any]]] = {
     "diversity_penalty": {"num_beam_groups": 2},
     "temperature": {"do_sample": True},
     "penalty_window": {"repetition_penalty": 1.1},
-    **dict.fromkeys(("dry_base", "dry_allowed_length", "dry_breakers", "dry_window"), {"dry_multiplier": 0.8}),
+    **{name: {"dry_multiplier": 0.8} for name in ("dry_base", "dry_allowed_length", "dry_breakers", "dry_window")},
     "xtc_threshold": {"xtc_probability": 0.5},
     "smoothing_curve": {"smoothing_factor": 0.2},
     "order": {"temperature": 0.7},
@@ -136,11 +136,8 @@ class Remedy:
         options, beside = _keywords(self.options), _keywords(self.generation)
         is_said = bool(options) or self.is_other
         if style == "text" and all(map(_is_spelled, self.options.values())):
-            parts = [
-                spelled(self.strategy, self.options) if is_said else "",
-                beside and f"{beside} beside the strategy",
-            ]
-            return "; ".join(filter(None, parts))
+            inside = spelled(self.strategy, self.options) if is_said else ""
+            return "; ".join(filter(None, [inside, beside and f"{beside} beside the strategy"]))
         if style == "class" and self.strategy in CLASSES:
             inside = self._constructed() if self.is_other or self._of_sample() else options
             return "; ".join(filter(None, [inside, beside and f"generate(..., {beside})"]))
@@ -152,9 +149,9 @@ class Remedy:
         """The options that a strategy over samples has from the one that draws them."""
         import decodekit
 
-        own = (
-            _parameters(getattr(decodekit, CLASSES[self.strategy])) if self.strategy in _OVER_SAMPLES else self.options
-        )
+        if self.strategy not in _OVER_SAMPLES:
+            return {}
+        own = _parameters(getattr(decodekit, CLASSES[self.strategy]))
         return {name: value for name, value in self.options.items() if name not in own}
 
     def _constructed(self) -> str:
@@ -304,12 +301,8 @@ def _candidates(options: Mapping[str, Any], wanted: str | None, site: Site) -> I
     has = {name: _parameters(factory) for name, factory in site.factories.items()}
     is_built_in = site.name in has
     has_proposer = site.name in GUESSING and "speculate" in options  # a second one is refused
-    if (
-        is_built_in
-        and not has_proposer
-        and (options or wanted == site.name)
-        and options.keys() <= has[site.name].keys()
-    ):
+    is_asked = is_built_in and not has_proposer and (bool(options) or wanted == site.name)
+    if is_asked and options.keys() <= has[site.name].keys():
         yield site.name, options
     takes_processors = site.style != "text" and "processors" in site.accepted and "processors" not in site.given
     if wanted is None and is_built_in and takes_processors and len(options) == 1:
