@@ -21,14 +21,12 @@ from decodekit.errors import DecodekitError, PluginError, UnknownNameError
 
 Kind: TypeAlias = Literal["strategy", "processor", "constraint", "proposer"]
 
-GROUPS: Final[Mapping[Kind, str]] = MappingProxyType(
-    {
-        "strategy": "decodekit.strategies",
-        "processor": "decodekit.processors",
-        "constraint": "decodekit.constraints",
-        "proposer": "decodekit.proposers",
-    }
-)
+GROUPS: Final[Mapping[Kind, str]] = {
+    "strategy": "decodekit.strategies",
+    "processor": "decodekit.processors",
+    "constraint": "decodekit.constraints",
+    "proposer": "decodekit.proposers",
+}
 """The entry-point group of each kind of thing."""
 
 _MOST_NAMES: Final = 16

@@ -148,9 +148,7 @@ class Vocabulary:
         for token_id in token_ids:
             if not 0 <= token_id < self.size:
                 raise VocabularyMismatchError(f"token id {token_id} is outside the vocabulary of {self.size} ids")
-            data = self.token_bytes[token_id]
-            if data is not None:
-                parts.append(data)
+            parts.append(self.token_bytes[token_id] or b"")
         return b"".join(parts)
 
     def __setattr__(self, name: str, value: object) -> None:

@@ -36,10 +36,7 @@ class ExampleOptions:
         ),
     ] = field(default_factory=lambda: ["extraction"])
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first examples of each task.")] = None
-    schema: Annotated[
-        str | None,
-        typer.Option(help=f"For a JSONL file that names none. {o.SCHEMA_HELP}"),
-    ] = None
+    schema: Annotated[str | None, typer.Option(help=f"For a JSONL file that names none. {o.SCHEMA_HELP}")] = None
 
     def load(self, layout: o.SchemaOptions) -> list[Task]:
         """The tasks with their examples.
@@ -75,8 +72,7 @@ def bench(
     ),
     model: o.ModelOptions,
     judge: Annotated[
-        str | None,
-        typer.Option(help="Model for perplexity; left out, the model itself.", rich_help_panel=o.MODEL),
+        str | None, typer.Option(help="Model for perplexity; left out, the model itself.", rich_help_panel=o.MODEL)
     ] = None,
     seeds: Annotated[str, typer.Option(metavar="LIST", help="Each decodes every example; 3 for intervals.")] = "0,1,2",
     repeats: Annotated[int, typer.Option(min=1, help="How often each text is decoded again, for its time.")] = 1,

@@ -22,8 +22,7 @@ def demo(
     output: Annotated[Path, o.output_option(metavar="DIR", help="Where the results go.")] = Path("out/demo"),
     model: o.Model = "tiny",
     examples: Annotated[
-        Path | None,
-        typer.Option(help="The folder of the sample documents; found by itself in the repository."),
+        Path | None, typer.Option(help="The folder of the sample documents; found by itself in the repository.")
     ] = None,
 ) -> int:
     """Extract JSON from the sample documents with the bundled model and compare it with what is right.

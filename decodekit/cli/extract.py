@@ -193,11 +193,7 @@ def retry(
     if missing:
         note(f"{len(missing)} failed documents are no longer in the inputs, such as {missing[0]}")
     chosen = ExtractionOptions.of_settings(
-        job.settings,
-        max_new_tokens=max_new_tokens,
-        on_length=on_length,
-        seed=seed,
-        max_rollbacks=max_rollbacks,
+        job.settings, max_new_tokens=max_new_tokens, on_length=on_length, seed=seed, max_rollbacks=max_rollbacks
     )
     extraction = Extraction(load_model(chosen.model, job.settings.dtype, device_map), chosen)
     with JobFolder.resume(directory, extraction.settings) as folder:

@@ -22,14 +22,13 @@ class ConstraintOptions:
     """What the text must be: at most one of these."""
 
     schema: Annotated[
-        str | None,
-        typer.Option(help="JSON of this schema: a file, module.py:Class, a name, or fields."),
+        str | None, typer.Option(help="JSON of this schema: a file, module.py:Class, a name, or fields.")
     ] = None
     constraint: Annotated[
         str | None,
         typer.Option(
             help="A text of this grammar: a .lark, .gbnf or .regex file, or the name of a grammar of the library or of "
-            "an installed constraint.",
+            "an installed constraint."
         ),
     ] = None
     regex: Annotated[str | None, typer.Option(help="A text that matches this pattern as a whole.")] = None

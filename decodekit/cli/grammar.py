@@ -48,8 +48,7 @@ def group() -> None:
 def check(
     file: File,
     texts: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[TEXT]...", help="Texts to try; - for one from stdin."),
+        list[str] | None, typer.Argument(metavar="[TEXT]...", help="Texts to try; - for one from stdin.")
     ] = None,
     start: Start = None,
     *,
@@ -120,17 +119,12 @@ def sample(
 
 
 def load(
-    source: str,
-    start: str | None = None,
-    asked: Mapping[str, Any] = MappingProxyType({}),
-    *,
-    is_judging: bool = False,
+    source: str, start: str | None = None, asked: Mapping[str, Any] = MappingProxyType({}), *, is_judging: bool = False
 ) -> Constraint:
     """The constraint that a file holds, or that has a name: of the library or of an installed package.
 
     Args:
-        source: the file or the name.
-        start: the rule to start from.
+        source, start: the file or the name, and the rule to start from.
         asked: options of a JSON Schema.
         is_judging: whether texts from elsewhere are checked with it: a JSON Schema then takes any whitespace and
             escapes, unless it was made with others or `asked` names them.

@@ -23,8 +23,7 @@ def group() -> None:
 def check(
     schema: Annotated[str, typer.Argument(metavar="SCHEMA", help=o.SCHEMA_HELP)],
     model: Annotated[
-        str | None,
-        typer.Option(help="Count tokens with the tokenizer of this model, such as tiny."),
+        str | None, typer.Option(help="Count tokens with the tokenizer of this model, such as tiny.")
     ] = None,
     *,
     layout: o.SchemaOptions,

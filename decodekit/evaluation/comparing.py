@@ -16,14 +16,7 @@ from typing import Any, TypeAlias
 
 from decodekit.constraints import compile
 from decodekit.constraints.constraint import Constraint
-from decodekit.errors import (
-    DecodekitError,
-    OptionError,
-    UnknownNameError,
-    UselessOptionError,
-    collecting,
-    raise_faults,
-)
+from decodekit.errors import DecodekitError, OptionError, UnknownNameError, UselessOptionError, collecting, raise_faults
 from decodekit.evaluation.comparison import Comparison
 from decodekit.evaluation.intervals import MIN_SAMPLES
 from decodekit.evaluation.judging import JudgeModel
@@ -100,7 +93,9 @@ def compare(
         raise UselessOptionError("fresh=True has no effect without a folder", at="fresh")
     origin = provenance()
     watched, meter = metered(llm)
-    bench = _Bench(watched, meter, plan, JudgeModel(judge or llm), progress or _silent, origin)
+    bench = _Bench(
+        watched, meter, plan, JudgeModel(judge or llm), progress or (lambda num_done, num_calls, label: None), origin
+    )
     rows = bench.run() if folder is None else _kept_rows(bench, llm, judge or llm, Path(folder), fresh=fresh)
     shown = {task.name: _shown(plan.measures[task.name], rows, task.name) for task in plan.tasks}
     notes = (*_notes(rows, plan, shown), *_notes_on_origin(rows, origin))
@@ -237,16 +232,7 @@ def _shown(measures: Sequence[Metric], rows: Sequence[Row], task: str) -> tuple[
 
 @dataclass
 class _Bench:
-    """Runs the strategies of a comparison, task by task.
-
-    Args:
-        llm: decodes, watched by `meter`.
-        meter: watches the caches.
-        plan: what is run.
-        judge: says how likely texts are.
-        progress: as in `compare`.
-        provenance: of the rows that it measures.
-    """
+    """Runs the strategies of a comparison, task by task; `meter` watches the caches of `llm`."""
 
     llm: LLM
     meter: Meter
@@ -260,12 +246,7 @@ class _Bench:
     def run(
         self, measured: Mapping[_Cell, Row] = MappingProxyType({}), keep: Callable[[Row], None] | None = None
     ) -> list[Row]:
-        """The rows of all tasks, by task, strategy and seed.
-
-        Args:
-            measured: rows that are there already.
-            keep: gets each other row as soon as it is whole.
-        """
+        """The rows of all tasks, by task, strategy and seed. `keep` gets each that is not `measured` when it is whole."""
         tasks, names, seeds = self.plan.tasks, self.plan.strategies, self.plan.seeds
         prompts = {task.name: self.prompts(task) for task in tasks}
         units = {task.name: list(_units(task, prompts[task.name], self.plan.batch_size)) for task in tasks}
@@ -362,10 +343,6 @@ class _Bench:
             tuple(speed_of([repeats[number] for repeats in measured]) for number in range(self.plan.repeats)),
             self.provenance,
         )
-
-
-def _silent(num_done: int, num_calls: int, label: str) -> None:
-    """No progress is shown."""
 
 
 def _units(task: Task, prompts: Sequence[Prompt], batch_size: int) -> Iterator[_Unit]:

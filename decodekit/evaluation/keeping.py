@@ -68,12 +68,7 @@ class BenchFolder:
             raise
 
     def append(self, row: Row, record: Mapping[str, Any]) -> None:
-        """Write down a row that is whole; it is safe as soon as this returns.
-
-        Args:
-            row: the row.
-            record: its line; see `Comparison.records`.
-        """
+        """Write down a row that is whole, as its record; it is safe as soon as this returns."""
         self._ledger.append(record)
         self._ledger.sync()
         self.rows[row.task, row.strategy, row.seed] = row
@@ -107,18 +102,13 @@ def settings_of(
 ) -> dict[str, Any]:
     """All that decides the rows of a comparison, as JSON: equal settings give equal rows, but for the times.
 
-    Args:
-        llm, judge: the models.
-        strategies: what each name stands for.
-        tasks: the tasks.
-        prompts: what the model reads for the examples of each.
-        shown: `Comparison.settings`.
+    `prompts` are what the model reads for the examples of each task, `shown` is `Comparison.settings`.
     """
     return {
         **shown,
-        "weights": weights_fingerprint(llm),
+        "weights": weights_fingerprint(llm.model),
         "tokenizer": tokenizer_fingerprint(llm),
-        "judge_weights": weights_fingerprint(judge),
+        "judge_weights": weights_fingerprint(judge.model),
         "strategies": {
             name: without_address(strategy) + (f" with {programs}" if (programs := programs_of(strategy)) else "")
             for name, strategy in strategies.items()

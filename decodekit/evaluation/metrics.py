@@ -28,11 +28,9 @@ class JudgedText:
     """What is judged.
 
     Args:
-        example: the example.
-        prompt: what the model read for it.
+        prompt: what the model read for the example.
         constraint: what the text should be; None for free text.
-        text: what was decoded; None if decoding failed without a text.
-        stats: counts of the decoding; None if it failed.
+        text, stats: what was decoded, and its counts; None if decoding failed without a text.
     """
 
     example: Example
@@ -104,14 +102,7 @@ def missing_packages(metrics: Sequence[Metric]) -> list[str]:
 def measure_run(
     metric: Metric, answers: Sequence[JudgedText], values: Sequence[float | None], judge: JudgeModel
 ) -> float | None:
-    """The figure of a run: of its texts together, or the mean of those of its examples.
-
-    Args:
-        metric: the measure.
-        answers: of the run.
-        values: the figures of the examples.
-        judge: says how likely texts are.
-    """
+    """The figure of a run: of its texts together, or the mean of the `values` of its examples."""
     if metric.of_texts is not None:
         return metric.of_texts([answer for answer in answers if answer.text is not None], judge)
     known = [value for value in values if value is not None]

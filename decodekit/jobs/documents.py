@@ -235,13 +235,7 @@ def _scan_input(
 
 
 def select(entries: Sequence[DocumentRef], shard: tuple[int, int] | None, limit: int | None) -> list[DocumentRef]:
-    """The documents of one shard, then the first ones of these.
-
-    Args:
-        entries: all documents.
-        shard: (number from 1, number of shards), None for all.
-        limit: how many at most, None for all.
-    """
+    """The documents of one shard, (number from 1, number of shards), and of these at most `limit`; None for all."""
     if shard is not None:
         entries = [entry for entry in entries if shard_of(entry.id, shard[1]) == shard[0] - 1]
     return list(entries[:limit])

@@ -19,13 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class DocumentTask:
-    """One document on its way to the model.
-
-    Attributes:
-        document: the document.
-        prompt: what the model reads: a text, or messages.
-        seed: of this document alone.
-    """
+    """One document on its way to the model, as a text or messages, with a seed of its own."""
 
     document: Document
     prompt: Any
@@ -34,12 +28,9 @@ class DocumentTask:
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """What came back for a task: a completion, or the error that left none.
+    """What came back for a task: a completion, which may carry an error of its own, or the error that left none.
 
     Attributes:
-        task: the task.
-        completion: None if there is none.
-        error: None if there is a completion (which may carry an error of its own).
         seconds: from taking the task up to its end.
     """
 

@@ -186,7 +186,7 @@ class Extraction:
         llm.as_completed((), seed=(), batch_size=1, **self._call)
         self.settings = JobSettings(
             model=options.model,
-            weights=weights_fingerprint(llm),
+            weights=weights_fingerprint(llm.model),
             dtype=str(llm.model.dtype).removeprefix("torch."),
             tokenizer=tokenizer_fingerprint(llm),
             schema_source=schema.source,
@@ -216,16 +216,8 @@ class Extraction:
         retries: bool = False,
         observer: Observer | None = None,
     ) -> RunSummary:
-        """Do the documents that are not done; see `JobRunner.run`.
-
-        Args:
-            folder: an open job folder.
-            entries: the documents.
-            batch_size: documents decoded at a time; None chooses by the device.
-            max_failures: the number of failures after which no more documents are taken up.
-            shard, limit: which documents; see `documents.select`.
-            retries: take up documents that failed before, too.
-            observer: gets every document as it is done.
+        """Do the documents that are not done in an open folder; see `JobRunner`. Without a `batch_size` the device
+        says how many are decoded at a time.
         """
         size = batch_size or automatic_batch_size(self._llm.model.device.type)
         runner = JobRunner(

@@ -119,10 +119,7 @@ _WIDE: Final = 3  # columns; two may be names and values of one document
 def refusal_of_file(path: Path, name: str, fields: Collection[str]) -> JobError | None:
     """Why a file that was named as an input is no document; None if it may be one.
 
-    Args:
-        path: the file.
-        name: how the user named it.
-        fields: names of the fields of documents, which the heading of a narrow table may have.
+    `fields` are names of fields of documents, which the heading of a narrow table may have.
     """
     suffix = path.suffix.lower()
     if suffix in TEXT_SUFFIXES or suffix in JSONL_SUFFIXES:

@@ -69,8 +69,7 @@ class JobRunner:
 
     Args:
         folder: where results go; locked by this process.
-        prompt: makes prompts of documents.
-        validator: checks every output.
+        prompt, validator: make prompts of documents, and check every output.
         vocabulary: of the model, to give probabilities to the values of an output; None leaves them out.
         max_failures: the number of failures after which no more documents are taken up; None for no limit.
         observer: gets every document as it is done.

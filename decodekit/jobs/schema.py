@@ -157,10 +157,7 @@ def reload_schema(
 ) -> JobSchema:
     """The schema of an existing job: a file is not read again; a class, a constraint and fields are made again.
 
-    Args:
-        source: as given when the job was made.
-        schema: the JSON Schema that the job was made with.
-        beyond, reading: as in `JobSchema`; `reading` is empty for jobs that do not say it.
+    The arguments are what `JobSchema` said when the job was made; `reading` is empty for jobs that do not say it.
 
     Raises:
         JobError: the class or the constraint is another one now.

@@ -206,13 +206,7 @@ def read_results(folder: Path, damaged: Damaged | None = None) -> Iterator[Recor
 def read_failures(
     folder: Path, damaged: Damaged | None = None, *, done: Collection[str] | None = None
 ) -> dict[str, Record]:
-    """The last failure of every document that failed and is not done, by id.
-
-    Args:
-        folder: of the job.
-        damaged: as in `read_results`.
-        done: the ids of the documents that are done, where the caller has read them.
-    """
+    """The last failure of every document that failed and is not done, by id; `done` where the caller has read it."""
     if done is None:
         done = {row["id"] for row in read_results(folder)}
     return {row["id"]: row for row in _read(folder, FAILED, damaged) if row["id"] not in done}

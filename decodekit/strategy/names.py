@@ -90,8 +90,9 @@ def resolve_strategy(strategy: StrategyLike, options: Mapping[str, Any]) -> Stra
     if isinstance(strategy, Strategy):
         cause = f"is given beside strategy={strategy!r:.200}, which is complete"
         hint = "{} inside the strategy, or the strategy by its name"
-        site = Site(_name_of(type(strategy)), _options_of(type(strategy)), {}, _BUILT_IN, "value")
-        raise_faults(_beside(options, site, _options_of(type(strategy)), cause, hint))
+        kind = type(strategy)
+        site = Site(getattr(kind, "name", kind.__name__), _options_of(kind), {}, _BUILT_IN, "value")
+        raise_faults(_beside(options, site, _options_of(kind), cause, hint))
         return strategy
     if isinstance(strategy, Pipeline | LogitsProcessor | list | tuple):
         faults: list[DecodekitError] = []
@@ -170,10 +171,6 @@ def _useless(option: str, value: Any, site: Site) -> OptionError | None:
 def _options_of(factory: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
     """The options that a strategy is made of."""
     return inspect.signature(factory).parameters
-
-
-def _name_of(kind: type[Any]) -> str:
-    return getattr(kind, "name", kind.__name__)
 
 
 def all_option_names() -> set[str]:

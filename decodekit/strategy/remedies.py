@@ -117,14 +117,7 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """What to write.
-
-    Args:
-        strategy: the strategy that takes `options`.
-        is_other: whether it is another one than that which was asked for.
-        options: of the strategy.
-        generation: of `LLM.generate`.
-    """
+    """What to write: a strategy, perhaps another one than was asked for, its options, and those of `LLM.generate`."""
 
     strategy: str
     is_other: bool = False

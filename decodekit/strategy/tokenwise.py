@@ -9,14 +9,7 @@ from typing import ClassVar, get_args
 
 from torch import Tensor
 
-from decodekit.errors import (
-    DecodekitError,
-    OptionError,
-    UnknownNameError,
-    UselessOptionError,
-    collecting,
-    raise_faults,
-)
+from decodekit.errors import DecodekitError, OptionError, UnknownNameError, UselessOptionError, collecting, raise_faults
 from decodekit.generation.settings import NoiseKeys
 from decodekit.models.contrast import Contrast
 from decodekit.sampling import (

@@ -7,7 +7,6 @@ import random
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Any, Final
 
 import torch
@@ -21,18 +20,16 @@ from decodekit.testing.laws import Subject
 from decodekit.testing.strategy import PROMPTS
 from decodekit.testing.toy import toy_llm
 
-PROPOSER_LAWS: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "drafts": "there is one draft for every context, in a list",
-        "limit": "no draft is longer than its limit, so that with limit 0 it is empty",
-        "tokens": "a draft holds token ids of the target, as Python integers",
-        "probabilities": "probabilities are float32 [k, V], a law for each token, under which the token is possible",
-        "contexts": "prompts, texts, matchers and limits are not changed",
-        "rows": "it does not fail, whatever rows come, go, are left out or stand in another order, or were taken back",
-        "pickle": "it can be pickled, and the copy guesses too",
-        "same text": "the texts are what they are without drafts",
-    }
-)
+PROPOSER_LAWS: Final[Mapping[str, str]] = {
+    "drafts": "there is one draft for every context, in a list",
+    "limit": "no draft is longer than its limit, so that with limit 0 it is empty",
+    "tokens": "a draft holds token ids of the target, as Python integers",
+    "probabilities": "probabilities are float32 [k, V], a law for each token, under which the token is possible",
+    "contexts": "prompts, texts, matchers and limits are not changed",
+    "rows": "it does not fail, whatever rows come, go, are left out or stand in another order, or were taken back",
+    "pickle": "it can be pickled, and the copy guesses too",
+    "same text": "the texts are what they are without drafts",
+}
 """The laws by name."""
 
 
@@ -119,15 +116,7 @@ class _ProposerCase:
 
 
 class _Watched:
-    """A proposer that asks another one and looks at what it does.
-
-    Args:
-        subject: the laws.
-        proposer: who is asked.
-        vocab_size: of the target.
-        seed: of orders and limits.
-        law: the one that an exception breaks.
-    """
+    """A proposer that asks another one and looks at what it does; `law` is the one that an exception breaks."""
 
     def __init__(self, subject: Subject, proposer: Proposer, vocab_size: int, seed: int, law: str) -> None:
         self.proposers = (proposer,)  # what the front door looks at

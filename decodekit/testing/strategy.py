@@ -7,7 +7,6 @@ import math
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, Final
 
 import torch
@@ -25,20 +24,18 @@ from decodekit.testing.laws import Subject, check_value
 from decodekit.testing.toy import toy_llm
 from decodekit.vocabulary import Vocabulary
 
-STRATEGY_LAWS: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "value": "it is a frozen dataclass; copies are equal, and its repr makes an equal one",
-        "options": "wrong values of `seed`, `processors`, `speculate` and `contrast` are refused when it is made",
-        "select": "`select` gives an int64 [N] of token ids, the same for the same scores and keys",
-        "rows": "the token of a row depends on its scores and its keys alone",
-        "allowed": "no token is taken whose score is -inf",
-        "candidates": "candidates give the token that the whole row gives",
-        "dead end": "a row without a token is a DeadEndError, one with NaN or +inf a NonFiniteLogitsError",
-        "batch": "a text depends on its prompt and its seed alone: not on the batch",
-        "constraint": "under a constraint a text that ends is one of the constraint's",
-        "drafts": "a text is the same whoever guesses ahead (unless drafts are verified by rejection)",
-    }
-)
+STRATEGY_LAWS: Final[Mapping[str, str]] = {
+    "value": "it is a frozen dataclass; copies are equal, and its repr makes an equal one",
+    "options": "wrong values of `seed`, `processors`, `speculate` and `contrast` are refused when it is made",
+    "select": "`select` gives an int64 [N] of token ids, the same for the same scores and keys",
+    "rows": "the token of a row depends on its scores and its keys alone",
+    "allowed": "no token is taken whose score is -inf",
+    "candidates": "candidates give the token that the whole row gives",
+    "dead end": "a row without a token is a DeadEndError, one with NaN or +inf a NonFiniteLogitsError",
+    "batch": "a text depends on its prompt and its seed alone: not on the batch",
+    "constraint": "under a constraint a text that ends is one of the constraint's",
+    "drafts": "a text is the same whoever guesses ahead (unless drafts are verified by rejection)",
+}
 """The laws by name."""
 
 PROMPTS: Final = ("abc, the abc, the ", '{"ab": 12} cd', "the cd the cd", "a", 'ab"12"ab"12"')

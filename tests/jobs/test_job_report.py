@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from decodekit.jobs.figures import bars, histogram
+from decodekit.jobs.page import find_spans
 from decodekit.jobs.probabilities import value_probabilities, value_spans
 from decodekit.jobs.report import report_html, write_report
-from decodekit.jobs.spans import find_spans
 from decodekit.jobs.view import JobView, compare_fields, wrong_fields
 from decodekit.pages import page_bytes
 from decodekit.records.strict_json import leaves, pointer_of
