@@ -74,7 +74,7 @@ def as_options(remedy: Remedy, names: Sequence[str], given: Mapping[str, Any]) -
         text = spelled(remedy.strategy, {**before, **beside})
         words.append(f"{'--strategies' if 'strategies' in names else '--strategy'} {_word(text)}")
     for name, value in remedy.generation.items():
-        if isinstance(value, Code) and value.command is not None and _option_of(value.command) in names:
+        if isinstance(value, Code) and value.command is not None and value.command.split()[0] in map(dashed, names):
             words.append(value.command)
         elif name == "constraint" and isinstance(value, dict) and "schema" in names:
             words.append(f"--schema {_word(json.dumps(value))}")
@@ -84,10 +84,6 @@ def as_options(remedy: Remedy, names: Sequence[str], given: Mapping[str, Any]) -
         else:
             words.append(f"in Python, {name}={shown(value)}")
     return " ".join(words)
-
-
-def _option_of(words: str) -> str:
-    return words.split()[0].removeprefix("--").replace("-", "_")
 
 
 def _word(value: Any) -> str:

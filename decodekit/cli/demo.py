@@ -12,6 +12,8 @@ from decodekit.cli import options as o
 from decodekit.cli.command import command
 from decodekit.cli.console import DONE, INTERRUPTED, note, print_table
 from decodekit.errors import JobError
+from decodekit.jobs.documents import Input, scan
+from decodekit.jobs.store import REPORT, JobFolder
 
 if TYPE_CHECKING:
     from decodekit.jobs.view import JobView
@@ -31,11 +33,9 @@ def demo(
     """
     from decodekit.cli.extract import load_model
     from decodekit.cli.progress import make_observer
-    from decodekit.jobs.documents import Input, scan
     from decodekit.jobs.extraction import Extraction, ExtractionOptions
     from decodekit.jobs.report import write_report
     from decodekit.jobs.schema import load_schema
-    from decodekit.jobs.store import REPORT, JobFolder
     from decodekit.jobs.view import JobView
 
     folder = find_examples(examples)

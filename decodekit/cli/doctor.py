@@ -28,6 +28,8 @@ def doctor(
     as_json: o.Json = False,
 ) -> int:
     """Print versions, devices, caches and conflicts. Exit code 1 if something is wrong."""
+    from decodekit.constraints.engine import store
+
     facts: dict[str, Any] = {
         "decodekit": _version("decodekit") or f"{__version__} (from source, not installed)",
         "python": f"{platform.python_version()} ({sys.executable})",
@@ -35,7 +37,7 @@ def doctor(
         **_versions(),
         **_device(),
         "numba cache": _numba_cache(),
-        "decodekit cache": _decodekit_cache(),
+        "decodekit cache": str(store.root() or f"off ({store.VARIABLE})"),  # of what depends on a tokenizer alone
     }
     problems = _conflicts()
     if not facts["numba cache"].startswith("writable"):
@@ -103,13 +105,6 @@ def _numba_cache() -> str:
             return f"writable, {folder}"
     except OSError as error:
         return f"not writable, {folder}: {error.strerror}"
-
-
-def _decodekit_cache() -> str:
-    """Where what depends on a tokenizer alone is kept."""
-    from decodekit.constraints.engine import store
-
-    return str(store.root() or f"off ({store.VARIABLE})")
 
 
 def _conflicts() -> list[str]:

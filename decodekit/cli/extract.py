@@ -17,12 +17,15 @@ from decodekit.cli.command import command
 from decodekit.cli.console import DONE, INTERRUPTED, SOME_FAILED, note, typed_text
 from decodekit.cli.folder import print_damage
 from decodekit.errors import OptionError
+from decodekit.jobs.documents import DocumentRef, Input, Scan, read_stdin, scan, stdin_input
+from decodekit.jobs.formats import JSONL_SUFFIXES
+from decodekit.jobs.prompt import BUNDLED_MODELS
+from decodekit.jobs.store import REPORT, Damaged, JobFile, JobFolder, known_inputs, read_failures
+from decodekit.records.folder import check_free
 
 if TYPE_CHECKING:
-    from decodekit.jobs.documents import DocumentRef, Scan
     from decodekit.jobs.extraction import Extraction, ExtractionOptions
     from decodekit.jobs.runner import RunSummary
-    from decodekit.jobs.store import Damaged, JobFolder
     from decodekit.llm import LLM
 
 
@@ -132,11 +135,8 @@ def _extract(
     force: bool,
 ) -> int:
     """Read the inputs, then load the model and run the job; their faults are reported before it loads."""
-    from decodekit.jobs.documents import Input, read_stdin, scan, stdin_input
     from decodekit.jobs.extraction import Extraction
     from decodekit.jobs.schema import warnings_of
-    from decodekit.jobs.store import JobFolder, known_inputs
-    from decodekit.records.folder import check_free
 
     fields = (documents.id_field, documents.text_field)
     sources = [Input(path, *fields, str(Path.cwd())) for path in inputs if path != "-"]
@@ -174,10 +174,7 @@ def retry(
 
     Settings are the job's own, but for the options given here; each row names the settings it was made with.
     """
-    from decodekit.jobs.documents import scan
     from decodekit.jobs.extraction import Extraction, ExtractionOptions
-    from decodekit.jobs.store import JobFile, JobFolder, read_failures
-    from decodekit.records.folder import check_free
 
     rows = o.parse_batch_size(batch_size)
     job = JobFile.read(directory)
@@ -202,8 +199,6 @@ def retry(
 
 def load_model(name: str, dtype: str, device_map: str | None) -> LLM:
     """Load a model and say so on stderr, for it may take a while."""
-    from decodekit.jobs.prompt import BUNDLED_MODELS
-
     if name in BUNDLED_MODELS or Path(name).is_dir():
         # Nothing is downloaded, so a bar about it would only be noise between our own lines.
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
@@ -217,7 +212,6 @@ def run(extraction: Extraction, folder: JobFolder, entries: list[DocumentRef], *
     """Run a job on stderr, write its report, and return the exit code."""
     from decodekit.cli.progress import make_observer
     from decodekit.jobs.report import write_report
-    from decodekit.jobs.store import REPORT
     from decodekit.jobs.view import JobView
 
     for name, lines in folder.damaged.items():
@@ -241,8 +235,6 @@ def run(extraction: Extraction, folder: JobFolder, entries: list[DocumentRef], *
 
 
 def _print_left_out(found: Scan) -> None:
-    from decodekit.jobs.formats import JSONL_SUFFIXES
-
     if found.skipped:
         lines = sum(Path(name).suffix.lower() in JSONL_SUFFIXES for name in found.skipped)
         note(

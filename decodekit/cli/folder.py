@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -11,9 +11,7 @@ from decodekit.cli import options as o
 from decodekit.cli.command import command
 from decodekit.cli.console import note, print_json, print_table
 from decodekit.errors import OptionError
-
-if TYPE_CHECKING:
-    from decodekit.jobs.store import Damaged
+from decodekit.jobs.store import REPORT, Damaged
 
 
 @command
@@ -51,7 +49,6 @@ def report(
 ) -> None:
     """Build report.html again: one file, with every document beside its JSON."""
     from decodekit.jobs.report import write_report
-    from decodekit.jobs.store import REPORT
     from decodekit.jobs.view import JobView
 
     path = output or directory / REPORT

@@ -246,7 +246,7 @@ class _Bench:
     def run(
         self, measured: Mapping[_Cell, Row] = MappingProxyType({}), keep: Callable[[Row], None] | None = None
     ) -> list[Row]:
-        """The rows of all tasks, by task, strategy and seed. `keep` gets each that is not `measured` when it is whole."""
+        """The rows of all tasks, by task, strategy and seed; `keep` gets each that is not `measured`, once it is whole."""
         tasks, names, seeds = self.plan.tasks, self.plan.strategies, self.plan.seeds
         prompts = {task.name: self.prompts(task) for task in tasks}
         units = {task.name: list(_units(task, prompts[task.name], self.plan.batch_size)) for task in tasks}
@@ -259,7 +259,9 @@ class _Bench:
         rows = dict(measured)
         for task in tasks:
             if any(left[task.name, seed] for seed in seeds):
-                self._warm_up(task, units[task.name])
+                for place, name in enumerate(names):
+                    for unit in units[task.name] if place == 0 else units[task.name][:1]:
+                        self._decode(task, unit, name, seeds[0])
             for number, seed in enumerate(seeds):
                 found = self._measure(task, units[task.name], left[task.name, seed], number)
                 for name in left[task.name, seed]:
@@ -278,11 +280,6 @@ class _Bench:
             )
             for example in task.examples
         ]
-
-    def _warm_up(self, task: Task, units: Sequence[_Unit]) -> None:
-        for number, name in enumerate(self.plan.strategies):
-            for unit in units if number == 0 else units[:1]:
-                self._decode(task, unit, name, self.plan.seeds[0])
 
     def _measure(
         self, task: Task, units: Sequence[_Unit], names: Sequence[str], number: int

@@ -141,16 +141,8 @@ def _log_evidence(answer: JudgedText) -> float | None:
     return None if particles is None else particles.log_evidence
 
 
-def _perplexity(answers: Sequence[JudgedText], judge: JudgeModel) -> float | None:
-    return judge.perplexity([(answer.prompt, answer.text or "") for answer in answers])
-
-
 def _distinct(n: int, answers: Sequence[JudgedText], judge: JudgeModel) -> float | None:
     return distinct([words_of(answer.text or "") for answer in answers], n)
-
-
-def _self_bleu(answers: Sequence[JudgedText], judge: JudgeModel) -> float | None:
-    return self_bleu([words_of(answer.text or "") for answer in answers])
 
 
 def _mauve(answers: Sequence[JudgedText], judge: JudgeModel) -> float | None:
@@ -171,10 +163,16 @@ METRICS: dict[str, Metric] = {
         Metric("exact-match", True, of_example=_exact_match),
         Metric("field-f1", True, of_example=_field_f1),
         Metric("valid", True, of_example=_valid),
-        Metric("perplexity", False, of_texts=_perplexity),
+        Metric(
+            "perplexity",
+            False,
+            of_texts=lambda answers, judge: judge.perplexity([(one.prompt, one.text or "") for one in answers]),
+        ),
         *(Metric(f"distinct-{n}", True, of_texts=partial(_distinct, n)) for n in (1, 2, 3)),
         *(Metric(f"rep-{n}", False, of_example=partial(_repetition, n)) for n in (1, 2, 3, 4)),
-        Metric("self-bleu", False, of_texts=_self_bleu),
+        Metric(
+            "self-bleu", False, of_texts=lambda answers, judge: self_bleu([words_of(one.text or "") for one in answers])
+        ),
         Metric("mauve", True, of_texts=_mauve),
         Metric("log-z", None, of_example=_log_z),
         Metric("log-evidence", None, of_example=_log_evidence),

@@ -21,10 +21,14 @@ MAX_EXAMPLES = 5
 def report_html(comparison: Results) -> str:
     """The page."""
     title = f"{len(comparison.strategies)} strategies on {comparison.settings['model']}"
-    parts = [f"<h1>{escape(title)}</h1>", f'<p class="soft">{escape(_about(comparison))}</p>', *_notes(comparison)]
+    parts = [f"<h1>{escape(title)}</h1>", f'<p class="soft">{escape(_about(comparison))}</p>']
+    parts += [f'<p class="fault">{escape(line)}</p>' for line in failures(comparison)]
+    parts += [f'<p class="soft">{escape(note)}</p>' for note in comparison.notes]
     for task in comparison.tasks:
         parts += _task(comparison, task)
-    parts.append(_settings(comparison))
+    strategies = table_html((name, repr(value)) for name, value in comparison.strategies.items())
+    facts = json.dumps({**comparison.settings, **comparison.provenance}, indent=2, ensure_ascii=False)
+    parts.append(f"<details><summary><b>Settings</b></summary>{strategies}<pre>{escape(facts)}</pre></details>")
     return page_html(title, parts, "decodekit.evaluation")
 
 
@@ -76,8 +80,7 @@ def _texts(comparison: Results, task: Task) -> str:
     """What the strategies wrote for the first examples at the first seed."""
     blocks = []
     for number, example in enumerate(task.examples[:MAX_EXAMPLES]):
-        prompt = example.prompt if isinstance(example.prompt, str) else json.dumps(example.prompt, ensure_ascii=False)
-        lines = [f"<p>{escape(example.id)}</p><pre>{escape(prompt)}</pre>"]
+        lines = [f"<p>{escape(example.id)}</p><pre>{escape(_plain(example.prompt))}</pre>"]
         if example.reference is not None:
             lines.append(f"<p>reference</p><pre>{escape(_plain(example.reference))}</pre>")
         for name in comparison.strategies:
@@ -88,11 +91,6 @@ def _texts(comparison: Results, task: Task) -> str:
     shown_of = f"{len(blocks)} of {len(task.examples)}"
     seed = comparison.settings["seeds"][0]
     return f"<details><summary><b>Texts</b>, {shown_of} examples at seed {seed}</summary>{''.join(blocks)}</details>"
-
-
-def _notes(comparison: Results) -> Iterator[str]:
-    yield from (f'<p class="fault">{escape(line)}</p>' for line in failures(comparison))
-    yield from (f'<p class="soft">{escape(note)}</p>' for note in comparison.notes)
 
 
 def _about(comparison: Results) -> str:
@@ -107,12 +105,6 @@ def _about(comparison: Results) -> str:
         str(facts["date"]),
     ]
     return "; ".join(parts)
-
-
-def _settings(comparison: Results) -> str:
-    strategies = table_html((name, repr(value)) for name, value in comparison.strategies.items())
-    facts = json.dumps({**comparison.settings, **comparison.provenance}, indent=2, ensure_ascii=False)
-    return f"<details><summary><b>Settings</b></summary>{strategies}<pre>{escape(facts)}</pre></details>"
 
 
 def _plain(value: object) -> str:

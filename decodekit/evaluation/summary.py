@@ -86,7 +86,9 @@ def summarise(results: Results, strategy: str, task: str) -> Summary:
         num_texts=len(outcomes),
         num_failed=sum(row.num_failed for row in rows),
         errors=Counter(outcome.error.splitlines()[0] for outcome in outcomes if outcome.error),
-        quality=_known((name, mean_interval(_of_seeds(rows, name))) for name in metrics),
+        quality=_known(
+            (name, mean_interval([row.quality[name] for row in rows if name in row.quality])) for name in metrics
+        ),
         over_examples=_known((name, mean_interval(_of_examples(rows, name))) for name in metrics),
         difference={} if is_baseline else _known((name, _difference(rows, base, name)) for name in metrics),
         speed=_known((name, mean_interval(_figures(speeds, name))) for name in SPEED_FIGURES),
@@ -186,10 +188,6 @@ def _same_text(results: Results, strategy: str, rows: Sequence[Row], task: str) 
     if not whole:
         return None
     return SameText(twins[0], sum(one.token_ids == other.token_ids for one, other in whole), len(whole))
-
-
-def _of_seeds(rows: Sequence[Row], metric: str) -> list[float]:
-    return [row.quality[metric] for row in rows if metric in row.quality]
 
 
 def _of_examples(rows: Sequence[Row], metric: str) -> list[float]:

@@ -269,7 +269,9 @@ class JobFolder:
             remove_files(path, [new_file(path / name).name for name in (JOB, RESULTS, FAILED, METRICS, REPORT)])
             resumes = (path / JOB).exists() and not fresh
             if fresh:
-                _delete_job(path)
+                # job.json goes last: killed before, the folder is still a job's and can be made fresh again.
+                spooled = [file.name for file in path.glob(SPOOLED)]
+                remove_files(path, [RESULTS, FAILED, METRICS, REPORT, DAMAGED, *spooled, JOB])
             if not resumes:
                 stray = [name for name in (RESULTS, FAILED) if (path / name).exists()]
                 if stray:
@@ -367,8 +369,3 @@ def _take_settings(path: Path, job: JobFile, settings: JobSettings, *, force: bo
     job.earlier.pop(new, None)
     job.settings = settings
     job.write(path)
-
-
-def _delete_job(path: Path) -> None:
-    # job.json goes last: killed in between, the folder is still recognised as a job's and can be made fresh again.
-    remove_files(path, [RESULTS, FAILED, METRICS, REPORT, DAMAGED, *(file.name for file in path.glob(SPOOLED)), JOB])

@@ -51,9 +51,9 @@ class LLM:
     def __init__(self, model: Any, tokenizer: Any) -> None:
         self.model: CausalLM = _as_causal_lm(model)
         self.tokenizer = tokenizer
-        facts = facts_of(tokenizer, self.model)
-        self.vocabulary: Vocabulary = facts.vocabulary
-        self._division: Canonical | None = facts.canonical
+        self.vocabulary: Vocabulary
+        self._division: Canonical | None
+        self.vocabulary, self._division = facts_of(tokenizer, self.model)
 
     @classmethod
     def load(
@@ -211,7 +211,7 @@ class LLM:
     def _canonical(self) -> Canonical:
         """How the tokenizer divides texts; one for all calls, since it remembers divisions."""
         if self._division is None:  # a copy of another process
-            self._division = facts_of(self.tokenizer, self.model).canonical
+            self._division = facts_of(self.tokenizer, self.model)[1]
         return self._division
 
     def _decode(self, prompts: Iterable[Prompt], plan: Plan, num_rows: int) -> Iterator[Chunk]:

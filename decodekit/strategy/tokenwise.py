@@ -28,7 +28,7 @@ from decodekit.sampling.checks import is_count
 from decodekit.sampling.mirostat import Mirostat as Truncation
 from decodekit.sampling.named import Processors, listed
 from decodekit.sampling.options import BiasOptions, ShapeOptions
-from decodekit.speculation import Adaptive, GrammarDraft, PromptLookup, Proposer, Suffix
+from decodekit.speculation import Adaptive, GrammarDraft, PromptLookup, Suffix
 from decodekit.speculation.proposer import Speculate, each_proposer, every_part
 from decodekit.speculation.verification import Verify
 from decodekit.strategy.base import Strategy, check_contrast, check_seed
@@ -283,7 +283,11 @@ def _check_speculate(strategy: Strategy, faults: list[DecodekitError]) -> None:
         cause = 'verify="rejection" has no effect without speculate='
         faults.append(UselessOptionError(cause, at="verify", hint='DraftModel("tiny-draft")'))
     elif strategy.verify == "rejection" and not all(isinstance(one, _CHOOSING) for one in each_proposer(proposer)):
-        learning = [part for part in every_part(proposer) if _learns_from_others(part)]
+        learning = [
+            part
+            for part in every_part(proposer)
+            if isinstance(part, Adaptive) or (isinstance(part, Suffix) and part.corpus is not None)
+        ]
         if learning:
             cause = (
                 f'verify="rejection" and {learning[0]!r:.60} beside drafts that are drawn cannot be combined: '
@@ -295,10 +299,6 @@ def _check_speculate(strategy: Strategy, faults: list[DecodekitError]) -> None:
 
 _CHOOSING = (PromptLookup, Suffix, GrammarDraft)
 """Proposers that draw nothing, so that no text depends on their drafts under either rule."""
-
-
-def _learns_from_others(proposer: Proposer) -> bool:
-    return isinstance(proposer, Adaptive) or (isinstance(proposer, Suffix) and proposer.corpus is not None)
 
 
 def useless_with_greedy(option: str, hint: str = 'strategy="sample"') -> UselessOptionError:
