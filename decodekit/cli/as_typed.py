@@ -123,9 +123,8 @@ def _of_a_strategy(option: str, name: str, typed: Sequence[str], names: Sequence
 
     value = _value_of(option, typed)
     if name in GENERATION_OPTIONS:
-        return OptionError(
-            f"no option {option} of this command.", at=option, hint=f"LLM.generate(..., {name}=...) in Python"
-        )
+        cause = f"no option {option} of this command."
+        return OptionError(cause, at=option, hint=f"LLM.generate(..., {name}=...) in Python")
     every = [*names, *all_option_names(), *known_options()]
     near = name if name in every else nearest(name, every)
     if near is None or near in names:

@@ -67,9 +67,7 @@ def bench(
         ),
     ],
     examples: ExampleOptions,
-    output: Annotated[Path, o.output_option(metavar="DIR", help="Where bench.jsonl and bench.html go.")] = Path(
-        "out/bench"
-    ),
+    output: Annotated[Path, o.output_option(help="Where bench.jsonl and bench.html go.")] = Path("out/bench"),
     model: o.ModelOptions,
     judge: Annotated[
         str | None, typer.Option(help="Model for perplexity; left out, the model itself.", rich_help_panel=o.MODEL)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @command
 def demo(
-    output: Annotated[Path, o.output_option(metavar="DIR", help="Where the results go.")] = Path("out/demo"),
+    output: Annotated[Path, o.output_option(help="Where the results go.")] = Path("out/demo"),
     model: o.Model = "tiny",
     examples: Annotated[
         Path | None, typer.Option(help="The folder of the sample documents; found by itself in the repository.")

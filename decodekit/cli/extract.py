@@ -73,7 +73,7 @@ def extract(
             "be converted first; the refusal says how.",
         ),
     ],
-    output: Annotated[Path, o.output_option(metavar="DIR", help="The job folder.")],
+    output: Annotated[Path, o.output_option(help="The job folder.")],
     schema: Annotated[str, typer.Option(help=o.SCHEMA_HELP)],
     *,
     layout: o.SchemaOptions,
@@ -193,7 +193,8 @@ def retry(
         job.settings, max_new_tokens=max_new_tokens, on_length=on_length, seed=seed, max_rollbacks=max_rollbacks
     )
     extraction = Extraction(load_model(chosen.model, job.settings.dtype, device_map), chosen)
-    with JobFolder.resume(directory, extraction.settings) as folder:
+    # The settings may differ: every line names its own.
+    with JobFolder.create_or_resume(directory, extraction.settings, force=True)[0] as folder:
         return run(extraction, folder, list(found.values()), batch_size=rows, retries=True)
 
 

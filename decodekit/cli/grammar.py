@@ -162,10 +162,8 @@ def _load(source: str, start: str | None) -> Constraint:
         if source in library.names():
             return Grammar(library.path_of(source), start=start)
         if source not in names:
-            raise NameNotFoundError(
-                f"there is no constraint {source!r}: no file {str(path.absolute())!r}, no such name",
-                hint=near_or_first(source, names),
-            )
+            cause = f"there is no constraint {source!r}: no file {str(path.absolute())!r}, no such name"
+            raise NameNotFoundError(cause, hint=near_or_first(source, names))
     if start is not None:
         what = "what is no grammar file" if is_schema else "an installed constraint"
         raise OptionError(f"{start!r} is no start: {what} has no rules", at="--start", hint="no --start")

@@ -165,7 +165,7 @@ def output_path(text: str | Path) -> Path:
     return Path(text)
 
 
-output_option = partial(typer.Option, "-o", "--output", parser=output_path)
+output_option = partial(typer.Option, "-o", "--output", metavar="DIR", parser=output_path)
 
 
 def parse_whitespace(text: str) -> str | int:
@@ -178,10 +178,8 @@ def parse_whitespace(text: str) -> str | int:
         return "\t"
     if text.isascii() and text.isdigit() and int(text) <= MAX_INDENT:
         return int(text)
-    raise OptionError(
-        f"--whitespace is natural, any, compact, tab or an indentation up to {MAX_INDENT}, not {text!r}.",
-        at="--whitespace",
-    )
+    cause = f"--whitespace is natural, any, compact, tab or an indentation up to {MAX_INDENT}, not {text!r}."
+    raise OptionError(cause, at="--whitespace")
 
 
 def given(**options: Any) -> Mapping[str, Any]:
@@ -221,6 +219,5 @@ def parse_shard(text: str | None) -> tuple[int, int] | None:
     number, _, total = text.partition("/")
     if number.isascii() and number.isdigit() and total.isascii() and total.isdigit() and 1 <= int(number) <= int(total):
         return int(number), int(total)
-    raise OptionError(
-        f"--shard is i/n with i from 1 to n, not {text!r}.", at="--shard", hint="--shard 1/4, 2/4, 3/4 and 4/4."
-    )
+    cause = f"--shard is i/n with i from 1 to n, not {text!r}."
+    raise OptionError(cause, at="--shard", hint="--shard 1/4, 2/4, 3/4 and 4/4.")

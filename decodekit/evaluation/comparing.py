@@ -246,7 +246,7 @@ class _Bench:
     def run(
         self, measured: Mapping[_Cell, Row] = MappingProxyType({}), keep: Callable[[Row], None] | None = None
     ) -> list[Row]:
-        """The rows of all tasks, by task, strategy and seed; `keep` gets each that is not `measured`, once it is whole."""
+        """The rows by task, strategy and seed; `keep` gets each that is not `measured`, once it is whole."""
         tasks, names, seeds = self.plan.tasks, self.plan.strategies, self.plan.seeds
         prompts = {task.name: self.prompts(task) for task in tasks}
         units = {task.name: list(_units(task, prompts[task.name], self.plan.batch_size)) for task in tasks}

@@ -59,9 +59,8 @@ class BenchFolder:
                 rows = [row_of(record) for record in self._ledger.rows()]
             except (KeyError, TypeError, ValueError, AttributeError) as error:
                 self._ledger.close()
-                raise JobError(
-                    f"{path / ROWS} was not written by decodekit: {error!r}.", at=str(path / ROWS)
-                ) from error
+                cause = f"{path / ROWS} was not written by decodekit: {error!r}."
+                raise JobError(cause, at=str(path / ROWS)) from error
             self.rows = {(row.task, row.strategy, row.seed): row for row in rows}
         except BaseException:
             self._lock.close()
@@ -139,11 +138,9 @@ def _take_settings(path: Path, settings: Mapping[str, Any]) -> None:
             raise JobError(f"{file} has format {data['format']}, this version reads {FORMAT}.", at=str(file))
     except FileNotFoundError:
         if (path / ROWS).exists():
-            raise JobError(
-                f"{path} holds {ROWS} but no {SETTINGS}: what its rows were measured with is not known.",
-                at=str(path),
-                hint="another folder, or --fresh (fresh=True) to delete them.",
-            ) from None
+            cause = f"{path} holds {ROWS} but no {SETTINGS}: what its rows were measured with is not known."
+            hint = "another folder, or --fresh (fresh=True) to delete them."
+            raise JobError(cause, at=str(path), hint=hint) from None
         data = {"format": FORMAT, "fingerprint": digest(now, length=8), "settings": now}
         replace_file(file, [(json.dumps(data, indent=2, ensure_ascii=True) + "\n").encode("ascii")])
         return

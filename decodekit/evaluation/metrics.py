@@ -85,10 +85,8 @@ def metrics_of(task: Task) -> list[Metric]:
     names = task.metrics or fitting_metrics(task)
     for name in names:
         if name not in METRICS:
-            raise UnknownNameError(
-                f"no metric {name!r}.{did_you_mean(name, METRICS)} There are: {', '.join(METRICS)}.",
-                at=f"task {task.name!r}",
-            )
+            cause = f"no metric {name!r}.{did_you_mean(name, METRICS)} There are: {', '.join(METRICS)}."
+            raise UnknownNameError(cause, at=f"task {task.name!r}")
     return [METRICS[name] for name in dict.fromkeys((*names, *RECORDED))]
 
 

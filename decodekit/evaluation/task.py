@@ -159,9 +159,8 @@ def load_task(source: str | Path | Task, constraint: Any = None) -> Task:
     if constraint is None:
         return task
     if task.constraint is not None or any(example.constraint is not None for example in task.examples):
-        raise OptionError(
-            f"task {task.name!r} says by itself what its texts must be", at=str(source), hint="no further schema"
-        )
+        cause = f"task {task.name!r} says by itself what its texts must be"
+        raise OptionError(cause, at=str(source), hint="no further schema")
     return replace(task, constraint=constraint)
 
 
@@ -174,10 +173,8 @@ def read_task(path: Path) -> Task:
     """Read a JSONL file; see the module for its fields, `load_task` for errors."""
     if not path.is_file():
         near = did_you_mean(str(path), _SHIPPED)
-        raise UnknownNameError(
-            f"no task {str(path)!r}: neither a shipped one nor a file.{near} Shipped: {', '.join(_SHIPPED)}.",
-            at="tasks",
-        )
+        cause = f"no task {str(path)!r}: neither a shipped one nor a file.{near} Shipped: {', '.join(_SHIPPED)}."
+        raise UnknownNameError(cause, at="tasks")
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -271,11 +268,9 @@ class _TaskReader:
         if ("prompt" in line) == ("messages" in line):
             raise OptionError('an example has either "prompt" or "messages"')
         prompt = line["prompt"] if "prompt" in line else line["messages"]
-        is_right = isinstance(prompt, str) and prompt if "prompt" in line else is_messages(prompt)
-        if not is_right:
-            raise OptionError(
-                '"prompt" is a text that is not empty, "messages" a list of objects with role and content'
-            )
+        if not (isinstance(prompt, str) and prompt if "prompt" in line else is_messages(prompt)):
+            cause = '"prompt" is a text that is not empty, "messages" a list of objects with role and content'
+            raise OptionError(cause)
         constraint = self._schema(line["schema"]) if "schema" in line else None
         return Example(str(line.get("id", number)), prompt, line.get("reference"), constraint)
 
@@ -293,11 +288,10 @@ class _TaskReader:
 
 
 def _refuse_unknown(given: Mapping[str, Any], known: set[str]) -> None:
-    unknown = [name for name in given if name not in known]
-    if unknown:
-        raise OptionError(
-            f"no field {unknown[0]!r}.{did_you_mean(unknown[0], known)}", hint=f"fields are {', '.join(sorted(known))}"
-        )
+    unknown = next((name for name in given if name not in known), None)
+    if unknown is not None:
+        cause = f"no field {unknown!r}.{did_you_mean(unknown, known)}"
+        raise OptionError(cause, hint=f"fields are {', '.join(sorted(known))}")
 
 
 def _packaged(name: str) -> Task:

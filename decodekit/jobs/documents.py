@@ -34,26 +34,6 @@ SPOOLED = f"input-{'[0-9a-f]' * 8}.*"  # glob of the saved copies of standard in
 
 
 @dataclass(frozen=True, slots=True)
-class Document:
-    """A document whose text is at hand.
-
-    Attributes:
-        id: unique in the job.
-        text: never blank.
-        place: file, or ``file:line``.
-    """
-
-    id: str
-    text: str
-    place: str
-
-    @property
-    def digest(self) -> str:
-        """16 hexadecimal digits that change when the text changes."""
-        return text_digest(self.text)
-
-
-@dataclass(frozen=True, slots=True)
 class DocumentRef:
     """One document of the scan, without its text.
 
@@ -76,8 +56,8 @@ class DocumentRef:
     digest: str
     fault: DocumentError | None
 
-    def read(self) -> Document:
-        """Read the text.
+    def read(self) -> str:
+        """The text, which is never blank.
 
         Raises:
             DocumentError: the document cannot be used, or its file has gone or changed since the scan.
@@ -94,7 +74,7 @@ class DocumentRef:
             text = _decode(data, self.place)
         else:
             text = _field_text(_parse_line(data, self.place), self.text_field, self.place)
-        return Document(self.id, _usable_text(text, self.place), self.place)
+        return _usable_text(text, self.place)
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,16 +185,12 @@ def _scan_input(
         paths = _files_of(source, found.skipped)
         if not paths:
             others = f" It has files of other kinds: {found.skipped_kinds}." if found.skipped else ""
-            raise JobError(
-                f"{source.path!r} holds no document.{others}",
-                hint=f"text files of a folder end in {', '.join(TEXT_SUFFIXES)}; name other files one by one.",
-            )
+            hint = f"text files of a folder end in {', '.join(TEXT_SUFFIXES)}; name other files one by one."
+            raise JobError(f"{source.path!r} holds no document.{others}", hint=hint)
     else:
         if not stat.S_ISREG(mode):
-            raise JobError(
-                f"{source.path!r} is a pipe or a device, and documents are read more than once.",
-                hint=f"standard input: cat {source.path} | decodekit extract - ...",
-            )
+            cause = f"{source.path!r} is a pipe or a device, and documents are read more than once."
+            raise JobError(cause, hint=f"standard input: cat {source.path} | decodekit extract - ...")
         paths = [location]
         refusal = None if source.name or is_lookup else refusal_of_file(location, source.path, source.fields)
         if refusal is not None:
@@ -260,7 +236,7 @@ def _files_of(source: Input, skipped: list[str]) -> list[Path]:
 def _scan_text_file(path: Path, name: str) -> DocumentRef:
     entry = DocumentRef(name, path, name, 0, -1, "", "", None)
     try:
-        return replace(entry, digest=entry.read().digest)
+        return replace(entry, digest=text_digest(entry.read()))
     except DocumentError as error:
         return replace(entry, fault=error.with_traceback(None))
 
@@ -288,9 +264,8 @@ def _scan_lines(source: Input, name: str, is_lookup: bool) -> list[DocumentRef]:
         for option, field in named[:1] if source.id_field == "id" else named:
             if not any(field in row for row in rows):
                 names = ", ".join(sorted({key for row in rows[:100] for key in row}))
-                raise DocumentError(
-                    f"no line of {name} has the field {field!r}.", at=name, hint=f"{option}; the lines have: {names}."
-                )
+                hint = f"{option}; the lines have: {names}."
+                raise DocumentError(f"no line of {name} has the field {field!r}.", at=name, hint=hint)
     return [entry for entry, _ in found]
 
 
@@ -363,11 +338,8 @@ def _decode(data: bytes, place: str) -> str:
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise DocumentError(
-            f"the text is not UTF-8: byte 0x{data[error.start]:02x} at offset {error.start}.",
-            at=place,
-            hint="convert the file to UTF-8, then `decodekit retry`.",
-        ) from error
+        cause = f"the text is not UTF-8: byte 0x{data[error.start]:02x} at offset {error.start}."
+        raise DocumentError(cause, at=place, hint="convert the file to UTF-8, then `decodekit retry`.") from error
     if "\0" in text:
         cause = "the file has NUL bytes, so it is no UTF-8 text but UTF-16 or data of a program."
         raise DocumentError(cause, at=place, hint=_UTF_16_HINT)
@@ -402,10 +374,8 @@ def _refuse_repeats(entries: Iterable[DocumentRef]) -> None:
     ]
     if repeats:
         more = f" and {len(repeats) - 3} more" if len(repeats) > 3 else ""
-        raise DocumentError(
-            "; ".join(repeats[:3]) + more + ".",
-            hint="give every document an id of its own, or name another field with --id-field.",
-        )
+        cause = "; ".join(repeats[:3]) + more + "."
+        raise DocumentError(cause, hint="give every document an id of its own, or name another field with --id-field.")
 
 
 def _describe_repeat(entry: DocumentRef, first: str) -> str:
@@ -430,8 +400,7 @@ def read_stdin(stream: BinaryIO, id_field: str, text_field: str) -> bytes:
         raise JobError("standard input is empty.", hint="pipe a text or JSON lines into the command.")
     with TemporaryDirectory() as folder:
         source = stdin_input(data, Path(folder), id_field, text_field)
-        refusal = refusal_of_stdin(data, source.fields)
-        if refusal is not None:
+        if refusal := refusal_of_stdin(data, source.fields):
             raise refusal
         scan([source])
     return data

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from decodekit.errors import DecodekitError, DecodingError
-from decodekit.jobs.documents import Document
 
 if TYPE_CHECKING:
     from decodekit.llm import LLM, Completion
@@ -21,7 +20,8 @@ if TYPE_CHECKING:
 class DocumentTask:
     """One document on its way to the model, as a text or messages, with a seed of its own."""
 
-    document: Document
+    id: str
+    digest: str
     prompt: Any
     seed: int
 

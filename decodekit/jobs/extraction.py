@@ -99,11 +99,9 @@ class ExtractionOptions:
         strategy = resolve_strategy(self.strategy, {**self.strategy_options, **guesses})
         num_texts = getattr(strategy, "num_return_sequences", 1)
         if num_texts > 1:
-            raise OptionError(
-                f"num_return_sequences={num_texts}, and a job keeps one value of each document",
-                at="strategy",
-                hint='num_return_sequences=1, or strategy="best-of", which chooses one',
-            )
+            cause = f"num_return_sequences={num_texts}, and a job keeps one value of each document"
+            hint = 'num_return_sequences=1, or strategy="best-of", which chooses one'
+            raise OptionError(cause, at="strategy", hint=hint)
         given: object = strategy  # the type of a strategy does not say that it may be a search
         if isinstance(given, Search):
             call = SearchCall(None, True, self.on_length, self.fast_forward, self.max_rollbacks)
@@ -111,10 +109,8 @@ class ExtractionOptions:
         constraint = as_constraint(self.schema.constraint)
         constraint.root()
         if self.max_rollbacks is not None and constraint.guard() is None:
-            raise UselessOptionError(
-                f"max_rollbacks={self.max_rollbacks} has no effect: only a constraint with a guard takes texts back",
-                at="max_rollbacks",
-            )
+            cause = f"max_rollbacks={self.max_rollbacks} has no effect: only a constraint with a guard takes texts back"
+            raise UselessOptionError(cause, at="max_rollbacks")
         validator = OutputValidator(self.schema.schema, constraint, is_json=self.schema.is_json)
         return strategy, constraint, validator
 
@@ -158,24 +154,21 @@ class Extraction:
 
     def __init__(self, llm: LLM, options: ExtractionOptions) -> None:
         self._llm = llm
-        self._options = options
         strategy, self._constraint, self._validator = options.check()
         if options.speculate is None and getattr(llm.model, "can_rollback", False):
             strategy = with_guesses(strategy, options.fast_forward)
-        self._strategy = strategy
         schema = options.schema
-        has_chat_template = bool(getattr(llm.tokenizer, "chat_template", None))
         self._prompt = choose_prompt(
             options.prompt,
             model=options.model,
-            has_chat_template=has_chat_template,
+            has_chat_template=bool(getattr(llm.tokenizer, "chat_template", None)),
             is_raw=options.is_raw,
             schema=schema.schema if schema.is_json else schema.beyond,
             is_json=schema.is_json,
         )
         self._call: dict[str, Any] = {
             "constraint": self._constraint,
-            "strategy": self._strategy,
+            "strategy": strategy,
             "max_new_tokens": options.max_new_tokens,
             "on_length": options.on_length,
             "logprobs": True,

@@ -155,11 +155,8 @@ def _refusal(kind: tuple[str, str] | None, name: str, file: str | None = None) -
         return None
     what, way = kind
     stem = PurePath(name).stem.partition(".")[0] if file is None else "documents"
-    return JobError(
-        f"{name} is {what}, and would be read as one document.",
-        at=name,
-        hint=way.format(file=shlex.quote(file or name), stem=shlex.quote(stem)),
-    )
+    cause = f"{name} is {what}, and would be read as one document."
+    return JobError(cause, at=name, hint=way.format(file=shlex.quote(file or name), stem=shlex.quote(stem)))
 
 
 def _kind_of(data: bytes, fields: Collection[str]) -> tuple[str, str] | None:

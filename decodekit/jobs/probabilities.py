@@ -67,13 +67,13 @@ def value_probabilities(completion: Completion, vocabulary: Vocabulary, *, is_js
     """For each scalar of a JSON output, by JSON Pointer, the lowest probability among its tokens, to 4 digits.
 
     An output that is no JSON is one value. A token counts for a value when it holds at least one byte of it. Nothing is
-    said about a text whose bytes are not those of its tokens (cut at a stop string).
+    said about the empty text, and one whose bytes are not those of its tokens (cut at a stop string).
     """
     probabilities: list[float] = []  # of the token that each byte is in
     for entry in completion.logprobs or ():
         probabilities += [math.exp(entry.logprob)] * len(vocabulary.token_bytes[entry.token_id] or b"")
     text = completion.text
-    if len(probabilities) != len(text.encode()):
+    if not text or len(probabilities) != len(text.encode()):
         return {}
     result: dict[str, float] = {}
     byte, character = 0, 0

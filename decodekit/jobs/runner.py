@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from decodekit.errors import DecodekitError, DocumentError, LengthError, OutputError
-from decodekit.jobs.documents import Document, DocumentRef, select
+from decodekit.jobs.documents import DocumentRef, select, text_digest
 from decodekit.jobs.executors import Decoded, DocumentTask, LocalExecutor
 from decodekit.jobs.probabilities import value_probabilities
 from decodekit.jobs.prompt import Prompt
@@ -143,38 +143,38 @@ class JobRunner:
             if self.max_failures is not None and summary.num_failed >= self.max_failures:
                 return
             try:
-                document = entry.read()
+                text = entry.read()
             except DocumentError as error:
                 self._fail(entry.id, "", error, None, summary)
             else:
-                yield DocumentTask(document, self.prompt.fill(document.text), document_seed(seed, document.id))
+                yield DocumentTask(entry.id, text_digest(text), self.prompt.fill(text), document_seed(seed, entry.id))
 
     def _record(self, outcome: Decoded, summary: RunSummary) -> None:
-        document, completion = outcome.task.document, outcome.completion
+        task, completion = outcome.task, outcome.completion
         if completion is None:
             assert outcome.error is not None
-            self._fail(document.id, document.digest, outcome.error, None, summary)
+            self._fail(task.id, task.digest, outcome.error, None, summary)
             return
         try:
-            row = self._result(document, completion)
+            row = self._result(task, completion)
         except DecodekitError as error:
-            self._fail(document.id, document.digest, error, completion, summary)
+            self._fail(task.id, task.digest, error, completion, summary)
             return
         self.folder.record_result(row, self._metrics(outcome, completion, is_whole="text" not in row))
         summary.num_done += 1
         summary.num_tokens += completion.stats.num_generated_tokens
-        self.observer.advance(document.id, None, completion.stats.num_generated_tokens)
+        self.observer.advance(task.id, None, completion.stats.num_generated_tokens)
 
-    def _result(self, document: Document, completion: Completion) -> Record:
+    def _result(self, task: DocumentTask, completion: Completion) -> Record:
         if completion.error is not None:
             raise completion.error
         row: Record = {
-            "id": document.id,
+            "id": task.id,
             "value": None,
             "finish_reason": completion.finish_reason,
             "num_prompt_tokens": completion.stats.num_prompt_tokens,
             "num_generated_tokens": completion.stats.num_generated_tokens,
-            "document": document.digest,
+            "document": task.digest,
             "settings": self._settings,
         }
         if completion.finish_reason == "length":
@@ -186,7 +186,7 @@ class JobRunner:
 
     def _metrics(self, outcome: Decoded, completion: Completion, *, is_whole: bool) -> Record:
         row: Record = {
-            "id": outcome.task.document.id,
+            "id": outcome.task.id,
             "run": len(self.folder.job.runs),
             "at": round(time.time(), 3),
             "seconds": round(outcome.seconds, 4),

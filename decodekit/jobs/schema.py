@@ -121,11 +121,9 @@ def _from_name(source: str, options: Mapping[str, Any]) -> JobSchema:
     given = as_constraint(source)
     constraint = json_schema_in(given)
     if constraint is None:
-        raise InvalidConstraintError(
-            f"the constraint {source!r} is no JSON Schema",
-            at="--schema",
-            hint=f"generate --constraint {source}, or {source + ' string'!r} for a field of that name",
-        )
+        cause = f"the constraint {source!r} is no JSON Schema"
+        hint = f"generate --constraint {source}, or {source + ' string'!r} for a field of that name"
+        raise InvalidConstraintError(cause, at="--schema", hint=hint)
     if isinstance(given, Grammar):  # a schema of the library
         return _from_dictionary(source, constraint.schema, options)
     return _from_constraint(source, constraint, options)
@@ -173,10 +171,8 @@ def reload_schema(
     found = load_schema(source, options)  # a class may check more than its schema says
     now = json.loads(json.dumps([found.beyond, found.reading if reading else {}]))
     if found.schema != schema or now != [beyond, reading]:
-        raise JobError(
-            f"{source} has changed since the job was made.",
-            hint="run extract again with --fresh, or with --force to go on with what it is now.",
-        )
+        cause = f"{source} has changed since the job was made."
+        raise JobError(cause, hint="run extract again with --fresh, or with --force to go on with what it is now.")
     return found
 
 
@@ -195,11 +191,8 @@ def _parse(text: str, place: str) -> Any:
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
-        raise InvalidConstraintError(
-            f"not JSON: {error.msg} in line {error.lineno}, column {error.colno}.",
-            at=place,
-            hint="a schema file holds one JSON Schema.",
-        ) from error
+        cause = f"not JSON: {error.msg} in line {error.lineno}, column {error.colno}."
+        raise InvalidConstraintError(cause, at=place, hint="a schema file holds one JSON Schema.") from error
 
 
 def _from_dictionary(source: str, value: Any, options: Mapping[str, Any]) -> JobSchema:
@@ -232,10 +225,8 @@ def with_options(constraint: Constraint, options: Mapping[str, Any]) -> Constrai
     schema = json_schema_in(constraint)
     if schema is None:
         name = next(iter(options))
-        raise OptionError(
-            f"--{name} has no effect: it is an option of JSON Schemas, and this is a {type(constraint).__name__}.",
-            at=f"--{name}",
-        )
+        cause = f"--{name} has no effect: it is an option of JSON Schemas, and this is a {type(constraint).__name__}."
+        raise OptionError(cause, at=f"--{name}")
     return schema.with_options(**options)
 
 
@@ -248,10 +239,8 @@ def _from_module(source: str, module_name: str, name: str, options: Mapping[str,
             if isinstance(value, Constraint) or (isinstance(value, type) and value.__module__ == module.__name__)
         )
         near = difflib.get_close_matches(name, names, n=1)
-        raise NameNotFoundError(
-            f"no name {name!r} in {module_name}. It has: {', '.join(names) or 'no class and no constraint'}.",
-            hint=f"{module_name}:{near[0]}" if near else None,
-        )
+        cause = f"no name {name!r} in {module_name}. It has: {', '.join(names) or 'no class and no constraint'}."
+        raise NameNotFoundError(cause, hint=f"{module_name}:{near[0]}" if near else None)
     value = getattr(module, name)
     if isinstance(value, dict):
         return _from_dictionary(source, value, options)

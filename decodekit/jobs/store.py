@@ -128,9 +128,8 @@ class JobFile:
             data = json.loads(path.read_bytes())
         except (FileNotFoundError, NotADirectoryError) as error:
             what = f"it has no {JOB}" if folder.is_dir() else "it is a file" if folder.exists() else "there is nothing"
-            raise JobError(
-                f"{folder} is not a job folder: {what}.", hint="decodekit extract INPUT… -o DIR makes one."
-            ) from error
+            cause = f"{folder} is not a job folder: {what}."
+            raise JobError(cause, hint="decodekit extract INPUT… -o DIR makes one.") from error
         except (OSError, ValueError, RecursionError) as error:
             raise JobError(f"{path} cannot be read: {error}.", at=str(path)) from error
         try:
@@ -148,11 +147,9 @@ class JobFile:
                 data["runs"],
             )
         except (KeyError, TypeError, AttributeError) as error:
-            raise JobError(
-                f"{path} was not written by decodekit, or edited since: {error!r}.",
-                at=str(path),
-                hint="mend it, or --fresh to start again; results.jsonl stays as it is until then.",
-            ) from error
+            cause = f"{path} was not written by decodekit, or edited since: {error!r}."
+            hint = "mend it, or --fresh to start again; results.jsonl stays as it is until then."
+            raise JobError(cause, at=str(path), hint=hint) from error
 
 
 def _check_job(data: Mapping[str, Any]) -> None:
@@ -275,10 +272,8 @@ class JobFolder:
             if not resumes:
                 stray = [name for name in (RESULTS, FAILED) if (path / name).exists()]
                 if stray:
-                    raise JobError(
-                        f"{path} holds {', '.join(stray)} but no {JOB}: these lines are not known to be a job's.",
-                        hint="choose another folder with -o, or --fresh to delete them.",
-                    )
+                    cause = f"{path} holds {', '.join(stray)} but no {JOB}: these lines are not known to be a job's."
+                    raise JobError(cause, hint="choose another folder with -o, or --fresh to delete them.")
                 job = JobFile(settings)
                 job.write(path)
                 return cls(path, job, lock), False
@@ -288,12 +283,6 @@ class JobFolder:
         except BaseException:
             lock.close()
             raise
-
-    @classmethod
-    def resume(cls, path: Path, settings: JobSettings) -> JobFolder:
-        """Open an existing job folder, for a run with these settings, which may differ (every line names its own)."""
-        JobFile.read(path)
-        return cls.create_or_resume(path, settings, force=True)[0]
 
     def add_inputs(self, inputs: Sequence[Input]) -> None:
         """Remember where documents come from, for `retry` and `report`."""
@@ -360,11 +349,9 @@ def _take_settings(path: Path, job: JobFile, settings: JobSettings, *, force: bo
         return
     if not force:
         changes = "; ".join(job.settings.differences(settings))
-        raise JobSettingsError(
-            f"{path} was made with other settings ({old}, now {new}): {changes}.",
-            at=str(path / JOB),
-            hint="--fresh to start again, another folder with -o, or --force to go on (recorded per row).",
-        )
+        cause = f"{path} was made with other settings ({old}, now {new}): {changes}."
+        hint = "--fresh to start again, another folder with -o, or --force to go on (recorded per row)."
+        raise JobSettingsError(cause, at=str(path / JOB), hint=hint)
     job.earlier[old] = job.settings
     job.earlier.pop(new, None)
     job.settings = settings

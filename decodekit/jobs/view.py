@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from decodekit.errors import DecodekitError, DocumentError
-from decodekit.jobs.documents import DocumentRef, scan, select
+from decodekit.jobs.documents import DocumentRef, scan, select, text_digest
 from decodekit.jobs.store import Damaged, JobFile, read_failures, read_metrics, read_results
 from decodekit.records.ledger import Record
 from decodekit.records.strict_json import is_equal, pointer_of
@@ -69,10 +69,11 @@ class DocumentView:
         """
         if self.entry is None:
             raise DocumentError("the document is no longer where it was read from.")
-        document = self.entry.read() if self.entry.digest == self.row["document"] else None
-        if document is None or document.digest != self.row["document"]:
-            raise DocumentError("the document has changed since.")
-        return document.text
+        if self.entry.digest == self.row["document"]:
+            text = self.entry.read()
+            if text_digest(text) == self.entry.digest:
+                return text
+        raise DocumentError("the document has changed since.")
 
     def fields(self) -> tuple[int, int] | None:
         """How many fields are exactly right, of how many; None if the right ones are not known."""

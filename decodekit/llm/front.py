@@ -132,9 +132,8 @@ class LLM:
         faults += seeds_fit(asked.seed, len(listed))
         plan = self._plan(asked, faults)
         if isinstance(plan.contrast, Guidance) and plan.contrast.num_prompts not in (None, len(listed)):
-            raise OptionError(
-                f"{plan.contrast.num_prompts} negative prompts for {len(listed)} prompts", at="negative_prompt"
-            )
+            cause = f"{plan.contrast.num_prompts} negative prompts for {len(listed)} prompts"
+            raise OptionError(cause, at="negative_prompt")
         if plan.is_drawn_unseeded:
             _warn_of_equal_prompts(listed)
         num_prompts = min(asked.batch_size, max(1, len(listed)))
@@ -186,9 +185,8 @@ class LLM:
             if len(ids) < 2:
                 raise OptionError(f"a text of {len(ids)} tokens has nothing to predict", at=f"text {index}")
             if context_length is not None and len(ids) > context_length:
-                raise ContextLengthError(
-                    f"the text has {len(ids):,} tokens, the context of the model {context_length:,}", at=f"text {index}"
-                )
+                cause = f"the text has {len(ids):,} tokens, the context of the model {context_length:,}"
+                raise ContextLengthError(cause, at=f"text {index}")
         scores = [
             Score(tuple(ids), tuple(logprobs))
             for ids, logprobs in zip(token_ids, token_logprobs(self.model, token_ids), strict=True)

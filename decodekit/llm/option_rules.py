@@ -165,11 +165,9 @@ def _fast_forward(call: GenerateCall) -> Faults:
 
 def _proposers(call: GenerateCall) -> Faults:
     if call.proposers and not call.model.can_rollback:
-        yield OptionError(
-            f"{call.model.name} keeps recurrent state, which cannot be cropped to the accepted part of a draft",
-            at="speculate",
-            hint="no speculate=; forced tokens of a constraint are taken all the same",
-        )
+        cause = f"{call.model.name} keeps recurrent state, which cannot be cropped to the accepted part of a draft"
+        hint = "no speculate=; forced tokens of a constraint are taken all the same"
+        yield OptionError(cause, at="speculate", hint=hint)
     is_greedy = call.strategy is not None and type(call.strategy).select is Greedy.select
     for proposer in call.proposers:
         if isinstance(proposer, ChecksTarget):
@@ -185,11 +183,8 @@ def _grammar_drafts(call: GenerateCall) -> Faults:
     if not call.is_constrained:
         yield UselessOptionError("GrammarDraft has no effect without a constraint", at="speculate")
     elif call.fast_forward == "canonical":
-        yield UselessOptionError(
-            'GrammarDraft offers what fast_forward="canonical" takes without asking',
-            at="speculate",
-            hint='fast_forward="exact", with which the text stays the same',
-        )
+        cause = 'GrammarDraft offers what fast_forward="canonical" takes without asking'
+        yield UselessOptionError(cause, at="speculate", hint='fast_forward="exact", with which the text stays the same')
 
 
 def _tokens_taken_unseen(call: GenerateCall) -> Faults:
@@ -207,11 +202,8 @@ def _tokens_taken_unseen(call: GenerateCall) -> Faults:
 def _search(call: GenerateCall) -> Faults:
     search: object = call.strategy  # the type of a strategy does not say that it may be a search
     if isinstance(search, Search):
-        yield from search.refusals(
-            SearchCall(
-                call.contrasted, call.is_constrained, call.on_length, call.fast_forward, call.options.max_rollbacks
-            )
-        )
+        given = (call.on_length, call.fast_forward, call.options.max_rollbacks)
+        yield from search.refusals(SearchCall(call.contrasted, call.is_constrained, *given))
 
 
 def _on_error(call: GenerateCall) -> Faults:
@@ -225,11 +217,9 @@ def _stop(call: GenerateCall) -> Faults:
     if isinstance(given, Mapping) or not all(isinstance(text, str) and text for text in stops):
         yield OptionError(f"stop={given!r:.60} holds something that is no text, or the empty text", at="stop")
     elif stops and call.is_constrained:
-        yield OptionError(
-            "a stop string and a constraint cannot be combined: the constraint decides where the text ends",
-            at="stop",
-            hint="stop strings only in free text, or a pattern that ends where the stop string would begin",
-        )
+        cause = "a stop string and a constraint cannot be combined: the constraint decides where the text ends"
+        hint = "stop strings only in free text, or a pattern that ends where the stop string would begin"
+        yield OptionError(cause, at="stop", hint=hint)
 
 
 def _seed(call: GenerateCall) -> Faults:

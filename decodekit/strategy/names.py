@@ -103,11 +103,9 @@ def resolve_strategy(strategy: StrategyLike, options: Mapping[str, Any]) -> Stra
         site = Site("sample", (), {}, _BUILT_IN)
         raise_faults([*faults, *_beside(options, site, _options_of(Sample), cause, hint)])
         return made
-    raise OptionError(
-        f"{strategy!r:.60} is no strategy",
-        at="strategy",
-        hint='a name such as "greedy", a value such as Sample(temperature=0.7), or processors joined by |',
-    )
+    cause = f"{strategy!r:.60} is no strategy"
+    hint = 'a name such as "greedy", a value such as Sample(temperature=0.7), or processors joined by |'
+    raise OptionError(cause, at="strategy", hint=hint)
 
 
 def _beside(

@@ -200,9 +200,8 @@ def unknown_option(option: str, value: Any, site: Site) -> OptionError:
     groups = ({*site.accepted, *GENERATION_OPTIONS}, own, known_options())
     near = nearest(option, dict.fromkeys(name for group in groups for name in sorted(group)))
     if near is None:
-        return OptionError(
-            f"no option {option!r}.", at=option, hint=f"`decodekit strategies` lists those of {site.called}"
-        )
+        cause = f"no option {option!r}."
+        return OptionError(cause, at=option, hint=f"`decodekit strategies` lists those of {site.called}")
     cause = f"no option {option!r}. Did you mean {near!r}?"
     if near in GENERATION_OPTIONS:
         return OptionError(cause, at=option, hint=f"{near}={shown(value)}")

@@ -55,11 +55,9 @@ def _contrast(given: Any) -> Any:
         return given
     call = read_call(given)
     if call.name not in CONTRASTS:
-        raise UnknownNameError(
-            f"no contrast {call.name!r:.60}.{plugins.did_you_mean(call.name, CONTRASTS)} There are: "
-            f"{', '.join(CONTRASTS)}.",
-            at="contrast",
-        )
+        near = plugins.did_you_mean(call.name, CONTRASTS)
+        cause = f"no contrast {call.name!r:.60}.{near} There are: {', '.join(CONTRASTS)}."
+        raise UnknownNameError(cause, at="contrast")
     kind = CONTRASTS[call.name]
     read = replace(call, argument=None if call.argument is None else read_value(call.argument))
     return kind(**arguments("contrast", kind, read, at="contrast"))

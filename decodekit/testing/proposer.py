@@ -17,7 +17,7 @@ from decodekit.llm import LLM, Completion
 from decodekit.speculation import Context, Draft, Proposer
 from decodekit.strategy import Greedy, Sample
 from decodekit.testing.laws import Subject
-from decodekit.testing.strategy import PROMPTS
+from decodekit.testing.strategy import PROMPTS, texts_of
 from decodekit.testing.toy import toy_llm
 
 PROPOSER_LAWS: Final[Mapping[str, str]] = {
@@ -89,14 +89,7 @@ class _ProposerCase:
 
     def texts(self, batch_size: int) -> list[Completion]:
         """The completions of the prompts."""
-        return self.llm.generate(
-            list(PROMPTS),
-            strategy=self.strategy,
-            constraint=self.constraint,
-            max_new_tokens=self.max_new_tokens,
-            batch_size=batch_size,
-            on_length="return",
-        )
+        return texts_of(self.llm, self.strategy, self.constraint, self.max_new_tokens, batch_size)
 
     def check(
         self, proposer: Proposer, batch_size: int, seed: int, wanted: Sequence[Completion] | None = None
