@@ -6,7 +6,8 @@ Codes are grouped by hundred: 1xx output cut short, 2xx constraint, 3xx model, t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 
 class DecodekitError(Exception):
@@ -138,6 +139,17 @@ def raise_faults(faults: Sequence[DecodekitError], what: str = "options") -> Non
         error = OptionError("\n  - ".join([f"{len(each)} {what} cannot be used:", *lines]))
         error.faults = tuple(each)
         raise error
+
+
+@contextmanager
+def collecting(
+    faults: list[DecodekitError], kind: type[DecodekitError] | tuple[type[DecodekitError], ...] = DecodekitError
+) -> Iterator[None]:
+    """An error that is raised inside becomes one of the faults, and ends the block alone."""
+    try:
+        yield
+    except kind as error:
+        faults.append(error)
 
 
 class UselessOptionError(OptionError):

@@ -21,14 +21,12 @@ from decodekit.errors import DecodekitError, PluginError, UnknownNameError
 
 Kind: TypeAlias = Literal["strategy", "processor", "constraint", "proposer"]
 
-GROUPS: Final[Mapping[Kind, str]] = MappingProxyType(
-    {
-        "strategy": "decodekit.strategies",
-        "processor": "decodekit.processors",
-        "constraint": "decodekit.constraints",
-        "proposer": "decodekit.proposers",
-    }
-)
+GROUPS: Final[Mapping[Kind, str]] = {
+    "strategy": "decodekit.strategies",
+    "processor": "decodekit.processors",
+    "constraint": "decodekit.constraints",
+    "proposer": "decodekit.proposers",
+}
 """The entry-point group of each kind of thing."""
 
 _MOST_NAMES: Final = 16
@@ -68,23 +66,16 @@ def find(kind: Kind, name: str, built_in: Mapping[str, Any] = MappingProxyType({
     if not entries:
         names = available(kind, built_in)
         listed = ", ".join([*names[:_MOST_NAMES], f"... ({len(names)})"] if len(names) > _MOST_NAMES else names)
-        raise UnknownNameError(
-            f"no {kind} {name!r:.60}.{did_you_mean(name, names)} Installed: {listed or 'none'}.", at=at
-        )
+        cause = f"no {kind} {name!r:.60}.{did_you_mean(name, names)} Installed: {listed or 'none'}."
+        raise UnknownNameError(cause, at=at)
     if len({entry.value for entry in entries}) > 1:
-        raise PluginError(
-            f"{kind} {name!r} is ambiguous: {' and '.join(sorted(map(_origin, entries)))}",
-            at=at,
-            hint="one of these packages alone",
-        )
+        cause = f"{kind} {name!r} is ambiguous: {' and '.join(sorted(map(_origin, entries)))}"
+        raise PluginError(cause, at=at, hint="one of these packages alone")
     try:
         return entries[0].load()
     except Exception as error:  # whatever the plug-in does wrong
-        raise PluginError(
-            f"{kind} {name!r} ({_origin(entries[0])}) cannot be loaded: {type(error).__name__}: {error}",
-            at=at,
-            hint="another version of that package, or without it",
-        ) from error
+        cause = f"{kind} {name!r} ({_origin(entries[0])}) cannot be loaded: {type(error).__name__}: {error}"
+        raise PluginError(cause, at=at, hint="another version of that package, or without it") from error
 
 
 def make(
@@ -131,11 +122,9 @@ def called(
     except DecodekitError:
         raise
     except Exception as error:  # whatever the plug-in does wrong
-        raise PluginError(
-            f"{kind} {name!r} cannot be made: {type(error).__name__}: {error}",
-            at=at or kind,
-            hint=f"the value in place of the name, if the {kind} has options that must be given",
-        ) from error
+        cause = f"{kind} {name!r} cannot be made: {type(error).__name__}: {error}"
+        hint = f"the value in place of the name, if the {kind} has options that must be given"
+        raise PluginError(cause, at=at or kind, hint=hint) from error
     if not is_one(made):
         raise PluginError(f"{kind} {name!r} makes {made!r:.60}, which is no {kind}", at=at or kind)
     return made

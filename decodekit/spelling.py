@@ -24,7 +24,7 @@ _OPEN, _CLOSED = "[{", "]}"
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class SpelledCall:
     """A name and what it is given.
 
     Args:
@@ -75,7 +75,7 @@ def split_calls(text: str) -> list[str]:
     return found
 
 
-def read_call(text: str) -> Call:
+def read_call(text: str) -> SpelledCall:
     """The call that a text spells.
 
     Raises:
@@ -95,7 +95,7 @@ def read_call(text: str) -> Call:
             argument = str(read_value(piece)) if piece.startswith('"') else piece
         else:
             raise OptionError(f"{piece!r} is no option=value", at=text)
-    return Call(name.strip(), argument, options)
+    return SpelledCall(name.strip(), argument, options)
 
 
 def read_value(text: str) -> Any:
@@ -106,7 +106,7 @@ def read_value(text: str) -> Any:
         return text
 
 
-def arguments(what: str, factory: Callable[..., Any], call: Call, *, at: str) -> dict[str, Any]:
+def arguments(what: str, factory: Callable[..., Any], call: SpelledCall, *, at: str) -> dict[str, Any]:
     """What `factory` is to be called with, by name: the argument of a call is its first positional one.
 
     Args:
@@ -119,21 +119,17 @@ def arguments(what: str, factory: Callable[..., Any], call: Call, *, at: str) ->
         OptionError: an option that it does not have, with the nearest one; an argument that it does not take; or one
             that it needs and that is missing. All of them together.
     """
-    parameters = [
-        one
-        for one in inspect.signature(factory).parameters.values()
-        if one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)
-    ]
-    takes_any = len(parameters) < len(inspect.signature(factory).parameters)
+    every = inspect.signature(factory).parameters.values()
+    parameters = [one for one in every if one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)]
+    takes_any = len(parameters) < len(every)
     names = [one.name for one in parameters]
     hint = f"{call.name}:option=value with {', '.join(names)}" if names else f"{call.name} alone"
     given, faults = dict(call.options), list[DecodekitError]()
     if call.argument is not None:
         first = next((one.name for one in parameters if one.kind != one.KEYWORD_ONLY), None)
         if first is None:
-            faults.append(
-                OptionError(f"{what} {call.name!r} takes no {call.argument!r} without a name", at=at, hint=hint)
-            )
+            cause = f"{what} {call.name!r} takes no {call.argument!r} without a name"
+            faults.append(OptionError(cause, at=at, hint=hint))
         elif first in given:
             faults.append(OptionError(f"{first} of {what} {call.name!r} is given twice", at=at))
         else:
@@ -147,8 +143,7 @@ def arguments(what: str, factory: Callable[..., Any], call: Call, *, at: str) ->
         wanted = ", ".join(missing)
         spelled = f'"{call.name}:{missing[0].upper()}"' if len(missing) == 1 else f'"{call.name}:{missing[0]}=..., ..."'
         value = f"{getattr(factory, '__name__', 'a value')}({', '.join(f'{name}=...' for name in missing)})"
-        faults.append(
-            OptionError(f"{what} {call.name!r} needs {wanted}", at=at, hint=f"{spelled}, or {value} in its place")
-        )
+        hint = f"{spelled}, or {value} in its place"
+        faults.append(OptionError(f"{what} {call.name!r} needs {wanted}", at=at, hint=hint))
     raise_faults(faults)
     return given

@@ -72,10 +72,8 @@ class Vocabulary:
         for kind, ids in (("EOS token", eos), ("special token", special.values())):
             for token_id in ids:
                 if not 0 <= token_id < width:
-                    raise VocabularyMismatchError(
-                        f"{kind} id {token_id} is outside the vocabulary of {width} ids",
-                        hint="load model and tokenizer from the same folder",
-                    )
+                    cause = f"{kind} id {token_id} is outside the vocabulary of {width} ids"
+                    raise VocabularyMismatchError(cause, hint="load model and tokenizer from the same folder")
         for token_id in eos:
             rows[token_id] = None
         for name, value in (
@@ -148,9 +146,7 @@ class Vocabulary:
         for token_id in token_ids:
             if not 0 <= token_id < self.size:
                 raise VocabularyMismatchError(f"token id {token_id} is outside the vocabulary of {self.size} ids")
-            data = self.token_bytes[token_id]
-            if data is not None:
-                parts.append(data)
+            parts.append(self.token_bytes[token_id] or b"")
         return b"".join(parts)
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -179,18 +175,15 @@ class Vocabulary:
 
 
 def _too_narrow(num_tokens: int, width: int) -> VocabularyMismatchError:
-    return VocabularyMismatchError(
-        f"the tokenizer has {num_tokens} tokens, a row of logits {width}",
-        hint="load model and tokenizer from the same folder; after adding tokens call model.resize_token_embeddings",
-    )
+    cause = f"the tokenizer has {num_tokens} tokens, a row of logits {width}"
+    hint = "load model and tokenizer from the same folder; after adding tokens call model.resize_token_embeddings"
+    return VocabularyMismatchError(cause, hint=hint)
 
 
 def _no_byte_map(tokenizer: object, cause: str) -> TokenizerError:
     kind = type(tokenizer)
-    return TokenizerError(
-        f"the bytes of the tokens of {kind.__module__.split('.')[0]}.{kind.__qualname__} cannot be known: {cause}",
-        hint="a model with a byte-level BPE, SentencePiece or tiktoken tokenizer",
-    )
+    cause = f"the bytes of the tokens of {kind.__module__.split('.')[0]}.{kind.__qualname__} cannot be known: {cause}"
+    return TokenizerError(cause, hint="a model with a byte-level BPE, SentencePiece or tiktoken tokenizer")
 
 
 # --- which kind of tokenizer -----------------------------------------------------------------------------------------
@@ -294,9 +287,8 @@ def _decoder_map(tokenizer: object, decoder: Any) -> Callable[[str], bytes]:
                 raise _no_byte_map(tokenizer, f"its decoder replaces the pattern {step['pattern']}")
             replacements.append((pattern, step["content"]))
         elif kind != "Strip" or not is_fused or step["stop"] > 0:
-            raise _no_byte_map(
-                tokenizer, f"its decoder applies {kind}, whose result depends on the neighbouring tokens"
-            )
+            cause = f"its decoder applies {kind}, whose result depends on the neighbouring tokens"
+            raise _no_byte_map(tokenizer, cause)
 
     def to_bytes(token: str) -> bytes:
         if has_byte_pieces and (match := _BYTE_PIECE.fullmatch(token)):

@@ -7,7 +7,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from decodekit.errors import DecodekitError, OptionError
+from decodekit.errors import DecodekitError, OptionError, collecting
+from decodekit.plugins import nearest
+from decodekit.spelling import read_call, read_value
 
 if TYPE_CHECKING:
     from decodekit.strategy.remedies import Remedy
@@ -30,13 +32,7 @@ def dashed(name: str) -> str:
 
 
 def told(error: DecodekitError, names: Sequence[str], given: Mapping[str, Any]) -> str:
-    """An error with options as they are typed.
-
-    Args:
-        error: what to tell.
-        names: the options of the command.
-        given: those that stand on the command line, with their values.
-    """
+    """An error with options as they are typed: `names` are those of the command, `given` stand on the command line."""
     faults = error.faults if isinstance(error, OptionError) else ()
     if faults:
         first = error.cause.split("\n")[0]
@@ -66,7 +62,6 @@ def _replaced(text: str, names: Sequence[str]) -> str:
 
 def as_options(remedy: Remedy, names: Sequence[str], given: Mapping[str, Any]) -> str:
     """What to write, as options of a command."""
-    from decodekit.spelling import read_call
     from decodekit.strategy.known_options import Code, shown
     from decodekit.strategy.remedies import spelled
 
@@ -79,7 +74,7 @@ def as_options(remedy: Remedy, names: Sequence[str], given: Mapping[str, Any]) -
         text = spelled(remedy.strategy, {**before, **beside})
         words.append(f"{'--strategies' if 'strategies' in names else '--strategy'} {_word(text)}")
     for name, value in remedy.generation.items():
-        if isinstance(value, Code) and value.command is not None and _option_of(value.command) in names:
+        if isinstance(value, Code) and value.command is not None and value.command.split()[0] in map(dashed, names):
             words.append(value.command)
         elif name == "constraint" and isinstance(value, dict) and "schema" in names:
             words.append(f"--schema {_word(json.dumps(value))}")
@@ -89,10 +84,6 @@ def as_options(remedy: Remedy, names: Sequence[str], given: Mapping[str, Any]) -
         else:
             words.append(f"in Python, {name}={shown(value)}")
     return " ".join(words)
-
-
-def _option_of(words: str) -> str:
-    return words.split()[0].removeprefix("--").replace("-", "_")
 
 
 def _word(value: Any) -> str:
@@ -111,16 +102,12 @@ def unknown(option: str, typed: Sequence[str], names: Sequence[str], command: st
         names: the options that the command has.
         command: how it was called.
     """
-    from decodekit.plugins import nearest
-
     name = option.lstrip("-").replace("-", "_")
     cause = f"no option {option}."
     if name in _ELSEWHERE:
         return OptionError(cause, at=command, hint=_ELSEWHERE[name])
-    if {"strategy", "strategies"} & {*names}:
-        found = _of_a_strategy(option, name, typed, names)
-        if found is not None:
-            return found
+    if {"strategy", "strategies"} & {*names} and (found := _of_a_strategy(option, name, typed, names)):
+        return found
     near = nearest(name, names)
     if near is not None:
         return OptionError(f"{cause} Did you mean {dashed(near)}?", at=command)
@@ -129,8 +116,6 @@ def unknown(option: str, typed: Sequence[str], names: Sequence[str], command: st
 
 def _of_a_strategy(option: str, name: str, typed: Sequence[str], names: Sequence[str]) -> OptionError | None:
     """The answer where the option decides how texts are decoded; None if it is near to one of the command alone."""
-    from decodekit.plugins import nearest
-    from decodekit.spelling import read_call
     from decodekit.strategy.generate_options import GENERATION_OPTIONS
     from decodekit.strategy.known_options import answer, known_options
     from decodekit.strategy.names import all_option_names
@@ -138,9 +123,8 @@ def _of_a_strategy(option: str, name: str, typed: Sequence[str], names: Sequence
 
     value = _value_of(option, typed)
     if name in GENERATION_OPTIONS:
-        return OptionError(
-            f"no option {option} of this command.", at=option, hint=f"LLM.generate(..., {name}=...) in Python"
-        )
+        cause = f"no option {option} of this command."
+        return OptionError(cause, at=option, hint=f"LLM.generate(..., {name}=...) in Python")
     every = [*names, *all_option_names(), *known_options()]
     near = name if name in every else nearest(name, every)
     if near is None or near in names:
@@ -153,10 +137,8 @@ def _of_a_strategy(option: str, name: str, typed: Sequence[str], names: Sequence
     strategy = str(_value_of("--strategy", typed) or "greedy")
     call = read_call(strategy.partition("+")[0])
     fault = _fault(call.name, {**call.options, near: value}, near)
-    if fault is None:  # the strategy has it, and the command line has no option of its own for it
-        remedy: Any = Remedy(call.name, options={near: value})
-    else:
-        remedy = fault.remedy
+    # Where there is no fault, the strategy has it, and the command line has no option of its own for it.
+    remedy: Any = Remedy(call.name, options={near: value}) if fault is None else fault.remedy
     if remedy is not None:
         return OptionError(cause, at=option, hint=as_options(remedy, names, {"strategy": strategy}))
     hint = None if fault is None else fault.hint
@@ -167,20 +149,15 @@ def _fault(strategy: str, options: Mapping[str, Any], name: str) -> OptionError 
     """What speaks against one of the options."""
     from decodekit.strategy import resolve_strategy
 
-    try:
+    faults: list[DecodekitError] = []
+    with collecting(faults):
         resolve_strategy(strategy, options)
-    except OptionError as error:
-        every = [one for one in error.faults or (error,) if isinstance(one, OptionError)]
-        return next((one for one in every if one.at == name), None)
-    except DecodekitError:
-        return None
-    return None
+    every = [one for fault in faults if isinstance(fault, OptionError) for one in fault.faults or (fault,)]
+    return next((one for one in every if isinstance(one, OptionError) and one.at == name), None)
 
 
 def _value_of(option: str, typed: Sequence[str]) -> Any:
     """What stands behind an option; True where nothing does."""
-    from decodekit.spelling import read_value
-
     for place, word in enumerate(typed):
         if word == option:
             following = typed[place + 1] if place + 1 < len(typed) else "--"

@@ -35,13 +35,8 @@ class ExampleOptions:
             "prompt and reference, between commas.",
         ),
     ] = field(default_factory=lambda: ["extraction"])
-    limit: Annotated[
-        int | None, typer.Option(min=1, help="Only the first examples of each task.", show_default=False)
-    ] = None
-    schema: Annotated[
-        str | None,
-        typer.Option(help=f"For a JSONL file that names none. {o.SCHEMA_HELP}", show_default=False),
-    ] = None
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first examples of each task.")] = None
+    schema: Annotated[str | None, typer.Option(help=f"For a JSONL file that names none. {o.SCHEMA_HELP}")] = None
 
     def load(self, layout: o.SchemaOptions) -> list[Task]:
         """The tasks with their examples.
@@ -69,31 +64,22 @@ def bench(
             help="Names between commas, each with options and a proposer: "
             "greedy,sample:temperature=0.7,top_p=0.9,greedy+prompt-lookup,greedy:contrast=dola. "
             "`decodekit strategies` lists them.",
-            show_default=False,
         ),
     ],
     examples: ExampleOptions,
-    output: Annotated[
-        Path,
-        typer.Option(
-            "-o", "--output", metavar="DIR", parser=o.output_path, help="Where bench.jsonl and bench.html go."
-        ),
-    ] = Path("out/bench"),
+    output: Annotated[Path, o.output_option(help="Where bench.jsonl and bench.html go.")] = Path("out/bench"),
     model: o.ModelOptions,
     judge: Annotated[
-        str | None,
-        typer.Option(
-            help="Model for perplexity; left out, the model itself.", rich_help_panel=o.MODEL, show_default=False
-        ),
+        str | None, typer.Option(help="Model for perplexity; left out, the model itself.", rich_help_panel=o.MODEL)
     ] = None,
     seeds: Annotated[str, typer.Option(metavar="LIST", help="Each decodes every example; 3 for intervals.")] = "0,1,2",
     repeats: Annotated[int, typer.Option(min=1, help="How often each text is decoded again, for its time.")] = 1,
     baseline: Annotated[
-        str | None, typer.Option(help="What the others are compared with; left out, the first.", show_default=False)
+        str | None, typer.Option(help="What the others are compared with; left out, the first.")
     ] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Examples decoded at a time.")] = 1,
     max_new_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Budget per text, in place of the tasks' own.", show_default=False)
+        int | None, typer.Option(min=1, help="Budget per text, in place of the tasks' own.")
     ] = None,
     layout: o.SchemaOptions,
     fresh: o.Fresh = False,

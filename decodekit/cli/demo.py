@@ -12,6 +12,8 @@ from decodekit.cli import options as o
 from decodekit.cli.command import command
 from decodekit.cli.console import DONE, INTERRUPTED, note, print_table
 from decodekit.errors import JobError
+from decodekit.jobs.documents import Input, scan
+from decodekit.jobs.store import REPORT, JobFolder
 
 if TYPE_CHECKING:
     from decodekit.jobs.view import JobView
@@ -19,13 +21,10 @@ if TYPE_CHECKING:
 
 @command
 def demo(
-    output: Annotated[
-        Path, typer.Option("-o", "--output", metavar="DIR", parser=o.output_path, help="Where the results go.")
-    ] = Path("out/demo"),
+    output: Annotated[Path, o.output_option(help="Where the results go.")] = Path("out/demo"),
     model: o.Model = "tiny",
     examples: Annotated[
-        Path | None,
-        typer.Option(help="The folder of the sample documents; found by itself in the repository.", show_default=False),
+        Path | None, typer.Option(help="The folder of the sample documents; found by itself in the repository.")
     ] = None,
 ) -> int:
     """Extract JSON from the sample documents with the bundled model and compare it with what is right.
@@ -34,11 +33,9 @@ def demo(
     """
     from decodekit.cli.extract import load_model
     from decodekit.cli.progress import make_observer
-    from decodekit.jobs.documents import Input, scan
     from decodekit.jobs.extraction import Extraction, ExtractionOptions
     from decodekit.jobs.report import write_report
     from decodekit.jobs.schema import load_schema
-    from decodekit.jobs.store import REPORT, JobFolder
     from decodekit.jobs.view import JobView
 
     folder = find_examples(examples)

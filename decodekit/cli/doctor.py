@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
+from decodekit import __version__
 from decodekit.cli import options as o
 from decodekit.cli.command import command
 from decodekit.cli.console import CRASH, DONE, print_json, print_table
@@ -27,14 +28,16 @@ def doctor(
     as_json: o.Json = False,
 ) -> int:
     """Print versions, devices, caches and conflicts. Exit code 1 if something is wrong."""
+    from decodekit.constraints.engine import store
+
     facts: dict[str, Any] = {
-        "decodekit": importlib.metadata.version("decodekit") if _is_installed() else _source_version(),
+        "decodekit": _version("decodekit") or f"{__version__} (from source, not installed)",
         "python": f"{platform.python_version()} ({sys.executable})",
         "platform": platform.platform(),
         **_versions(),
         **_device(),
         "numba cache": _numba_cache(),
-        "decodekit cache": _decodekit_cache(),
+        "decodekit cache": str(store.root() or f"off ({store.VARIABLE})"),  # of what depends on a tokenizer alone
     }
     problems = _conflicts()
     if not facts["numba cache"].startswith("writable"):
@@ -56,33 +59,25 @@ def doctor(
     return CRASH if problems else DONE
 
 
-def _is_installed() -> bool:
-    return any(distribution.name == "decodekit" for distribution in importlib.metadata.distributions(name="decodekit"))
-
-
-def _source_version() -> str:
-    from decodekit import __version__
-
-    return f"{__version__} (from source, not installed)"
+def _version(name: str) -> str | None:
+    """Of an installed package."""
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def _requirements() -> list[Any]:
     """What decodekit needs, as `packaging` requirements, extras left out; empty when it is not installed."""
     from packaging.requirements import Requirement
 
-    lines = importlib.metadata.requires("decodekit") or [] if _is_installed() else []
+    lines = importlib.metadata.requires("decodekit") or [] if _version("decodekit") else []
     return [requirement for line in lines if "extra ==" not in line and (requirement := Requirement(line))]
 
 
 def _versions() -> dict[str, str]:
     names = [requirement.name for requirement in _requirements()] or ["torch", "transformers", "numpy", "numba"]
-    versions = {}
-    for name in names:
-        try:
-            versions[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            versions[name] = "missing"
-    return versions
+    return {name: _version(name) or "missing" for name in names}
 
 
 def _device() -> dict[str, str]:
@@ -112,23 +107,14 @@ def _numba_cache() -> str:
         return f"not writable, {folder}: {error.strerror}"
 
 
-def _decodekit_cache() -> str:
-    """Where what depends on a tokenizer alone is kept."""
-    from decodekit.constraints.engine import store
-
-    return str(store.root() or f"off ({store.VARIABLE})")
-
-
 def _conflicts() -> list[str]:
     """Requirements that the installed versions do not meet, and packages known not to share an environment."""
     problems = []
     for requirement in _requirements():
-        try:
-            version = importlib.metadata.version(requirement.name)
-        except importlib.metadata.PackageNotFoundError:
+        version = _version(requirement.name)
+        if version is None:
             problems.append(f"{requirement} is not installed")
-            continue
-        if not requirement.specifier.contains(version, prereleases=True):
+        elif not requirement.specifier.contains(version, prereleases=True):
             problems.append(f"{requirement.name} {version} is installed, decodekit needs {requirement.specifier}")
     problems += _pinned_by("vllm", ("torch", "transformers"))
     return problems
@@ -138,12 +124,8 @@ def _pinned_by(package: str, names: tuple[str, ...]) -> list[str]:
     """Where another package pins what decodekit shares with it to a version that is not the installed one."""
     from packaging.requirements import Requirement
 
-    try:
-        lines = importlib.metadata.requires(package) or []
-    except importlib.metadata.PackageNotFoundError:
-        return []
     problems = []
-    for line in lines:
+    for line in (importlib.metadata.requires(package) or []) if _version(package) else []:
         requirement = Requirement(line)
         if re.sub(r"[-_.]+", "-", requirement.name).lower() not in names:
             continue

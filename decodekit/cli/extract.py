@@ -17,12 +17,15 @@ from decodekit.cli.command import command
 from decodekit.cli.console import DONE, INTERRUPTED, SOME_FAILED, note, typed_text
 from decodekit.cli.folder import print_damage
 from decodekit.errors import OptionError
+from decodekit.jobs.documents import DocumentRef, Input, Scan, read_stdin, scan, stdin_input
+from decodekit.jobs.formats import JSONL_SUFFIXES
+from decodekit.jobs.prompt import BUNDLED_MODELS
+from decodekit.jobs.store import REPORT, Damaged, JobFile, JobFolder, known_inputs, read_failures
+from decodekit.records.folder import check_free
 
 if TYPE_CHECKING:
-    from decodekit.jobs.documents import Entry, Scan
     from decodekit.jobs.extraction import Extraction, ExtractionOptions
     from decodekit.jobs.runner import RunSummary
-    from decodekit.jobs.store import Damaged, JobFolder
     from decodekit.llm import LLM
 
 
@@ -32,13 +35,9 @@ class DocumentOptions:
 
     id_field: Annotated[str, typer.Option(help="Field of a JSON line that holds the id.")] = "id"
     text_field: Annotated[str, typer.Option(help="Field of a JSON line that holds the text.")] = "text"
-    limit: Annotated[int | None, typer.Option(min=1, help="Only the first documents.", show_default=False)] = None
-    shard: Annotated[
-        str | None, typer.Option(metavar="I/N", help="Only the I-th of N parts (by id).", show_default=False)
-    ] = None
-    max_failures: Annotated[
-        int | None, typer.Option(min=1, help="Stop after so many failures.", show_default=False)
-    ] = None
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first documents.")] = None
+    shard: Annotated[str | None, typer.Option(metavar="I/N", help="Only the I-th of N parts (by id).")] = None
+    max_failures: Annotated[int | None, typer.Option(min=1, help="Stop after so many failures.")] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,14 +71,10 @@ def extract(
             help="Text files, folders of .txt or .md files, .jsonl files (one document per line), or - for stdin "
             "(JSON lines if its first line is a JSON object, else one text). Tables, PDF files and the like have to "
             "be converted first; the refusal says how.",
-            show_default=False,
         ),
     ],
-    output: Annotated[
-        Path,
-        typer.Option("-o", "--output", metavar="DIR", help="The job folder.", parser=o.output_path, show_default=False),
-    ],
-    schema: Annotated[str, typer.Option(help=o.SCHEMA_HELP, show_default=False)],
+    output: Annotated[Path, o.output_option(help="The job folder.")],
+    schema: Annotated[str, typer.Option(help=o.SCHEMA_HELP)],
     *,
     layout: o.SchemaOptions,
     model: o.ModelOptions,
@@ -140,11 +135,8 @@ def _extract(
     force: bool,
 ) -> int:
     """Read the inputs, then load the model and run the job; their faults are reported before it loads."""
-    from decodekit.jobs.documents import Input, read_stdin, scan, stdin_input
     from decodekit.jobs.extraction import Extraction
     from decodekit.jobs.schema import warnings_of
-    from decodekit.jobs.store import JobFolder, known_inputs
-    from decodekit.records.folder import check_free
 
     fields = (documents.id_field, documents.text_field)
     sources = [Input(path, *fields, str(Path.cwd())) for path in inputs if path != "-"]
@@ -171,11 +163,9 @@ def _extract(
 @command
 def retry(
     directory: o.JobDirectory,
-    max_new_tokens: Annotated[int | None, typer.Option(min=1, help="Another budget.", show_default=False)] = None,
-    on_length: Annotated[
-        o.OnLength | None, typer.Option(help="What becomes of a document cut at the budget.", show_default=False)
-    ] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Another seed.", show_default=False)] = None,
+    max_new_tokens: Annotated[int | None, typer.Option(min=1, help="Another budget.")] = None,
+    on_length: Annotated[o.OnLength | None, typer.Option(help="What becomes of a document cut at the budget.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Another seed.")] = None,
     max_rollbacks: o.MaxRollbacks = None,
     batch_size: o.BatchSize = "auto",
     device_map: o.DeviceMap = None,
@@ -184,10 +174,7 @@ def retry(
 
     Settings are the job's own, but for the options given here; each row names the settings it was made with.
     """
-    from decodekit.jobs.documents import scan
     from decodekit.jobs.extraction import Extraction, ExtractionOptions
-    from decodekit.jobs.store import JobFile, JobFolder, read_failures
-    from decodekit.records.folder import check_free
 
     rows = o.parse_batch_size(batch_size)
     job = JobFile.read(directory)
@@ -203,21 +190,16 @@ def retry(
     if missing:
         note(f"{len(missing)} failed documents are no longer in the inputs, such as {missing[0]}")
     chosen = ExtractionOptions.of_settings(
-        job.settings,
-        max_new_tokens=max_new_tokens,
-        on_length=on_length,
-        seed=seed,
-        max_rollbacks=max_rollbacks,
+        job.settings, max_new_tokens=max_new_tokens, on_length=on_length, seed=seed, max_rollbacks=max_rollbacks
     )
     extraction = Extraction(load_model(chosen.model, job.settings.dtype, device_map), chosen)
-    with JobFolder.resume(directory, extraction.settings) as folder:
+    # The settings may differ: every line names its own.
+    with JobFolder.create_or_resume(directory, extraction.settings, force=True)[0] as folder:
         return run(extraction, folder, list(found.values()), batch_size=rows, retries=True)
 
 
 def load_model(name: str, dtype: str, device_map: str | None) -> LLM:
     """Load a model and say so on stderr, for it may take a while."""
-    from decodekit.jobs.prompt import BUNDLED_MODELS
-
     if name in BUNDLED_MODELS or Path(name).is_dir():
         # Nothing is downloaded, so a bar about it would only be noise between our own lines.
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
@@ -227,11 +209,10 @@ def load_model(name: str, dtype: str, device_map: str | None) -> LLM:
     return LLM.load(name, dtype=dtype, device_map=device_map)
 
 
-def run(extraction: Extraction, folder: JobFolder, entries: list[Entry], **selection: Any) -> int:
+def run(extraction: Extraction, folder: JobFolder, entries: list[DocumentRef], **selection: Any) -> int:
     """Run a job on stderr, write its report, and return the exit code."""
     from decodekit.cli.progress import make_observer
     from decodekit.jobs.report import write_report
-    from decodekit.jobs.store import REPORT
     from decodekit.jobs.view import JobView
 
     for name, lines in folder.damaged.items():
@@ -255,8 +236,6 @@ def run(extraction: Extraction, folder: JobFolder, entries: list[Entry], **selec
 
 
 def _print_left_out(found: Scan) -> None:
-    from decodekit.jobs.formats import JSONL_SUFFIXES
-
     if found.skipped:
         lines = sum(Path(name).suffix.lower() in JSONL_SUFFIXES for name in found.skipped)
         note(

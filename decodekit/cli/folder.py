@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -11,9 +11,7 @@ from decodekit.cli import options as o
 from decodekit.cli.command import command
 from decodekit.cli.console import note, print_json, print_table
 from decodekit.errors import OptionError
-
-if TYPE_CHECKING:
-    from decodekit.jobs.store import Damaged
+from decodekit.jobs.store import REPORT, Damaged
 
 
 @command
@@ -27,42 +25,30 @@ def status(directory: o.JobDirectory, as_json: o.Json = False) -> None:
     if as_json:
         print_json(figures)
         return
-    rows = [(name, _plain(figures[name])) for name in ("done", "failed")]
-    rows += [(f"  {reason}", _plain(count)) for reason, count in figures["failures"].items()]
+    counts = {"done": figures["done"], "failed": figures["failed"]}
+    counts |= {f"  {reason}": count for reason, count in figures["failures"].items()}
     if figures["cut"]:
-        rows.append(("cut at the limit", _plain(figures["cut"])))
+        counts["cut at the limit"] = figures["cut"]
     if figures["damaged"]:
-        rows.append(("damaged lines", _plain(figures["damaged"])))
-    rows.append(("left", "unknown: an input has gone" if figures["left"] is None else _plain(figures["left"])))
-    rows.append(("tokens", _plain(figures["tokens"])))
+        counts["damaged lines"] = figures["damaged"]
+    counts |= {"left": figures["left"], "tokens": figures["tokens"]}
     if figures["seconds"]:
-        rows.append(("documents per second", _plain(figures["documents_per_second"])))
-        rows.append(("tokens per second", _plain(figures["tokens_per_second"])))
+        counts["documents per second"] = figures["documents_per_second"]
+        counts["tokens per second"] = figures["tokens_per_second"]
+    rows = [(name, "unknown: an input has gone" if n is None else f"{n:,}") for name, n in counts.items()]
     rows += [(name, str(figures[name])) for name in ("model", "strategy", "fingerprint")]
-    last = figures["runs"][-1] if figures["runs"] else {}
-    rows.append(("last run", last.get("outcome", "running, or killed") if last else "none"))
-    print_table(rows)
+    last = figures["runs"][-1] if figures["runs"] else {"outcome": "none"}
+    print_table([*rows, ("last run", last.get("outcome", "running, or killed"))])
 
 
 @command
 def report(
     directory: o.JobDirectory,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "-o",
-            "--output",
-            metavar="FILE",
-            parser=o.output_path,
-            help="Left out: report.html in DIR.",
-            show_default=False,
-        ),
-    ] = None,
+    output: Annotated[Path | None, o.output_option(metavar="FILE", help="Left out: report.html in DIR.")] = None,
     documents: Annotated[int, typer.Option(min=0, help="How many documents are shown with their text.")] = 2000,
 ) -> None:
     """Build report.html again: one file, with every document beside its JSON."""
     from decodekit.jobs.report import write_report
-    from decodekit.jobs.store import REPORT
     from decodekit.jobs.view import JobView
 
     path = output or directory / REPORT
@@ -80,7 +66,3 @@ def print_damage(damaged: Damaged) -> None:
         if lines:
             more = "" if len(lines) == 1 else f" and {len(lines) - 1} more"
             note(f"left out line {lines[0].number} of {name}{more}: {lines[0].why}")
-
-
-def _plain(value: float) -> str:
-    return f"{value:,}"

@@ -22,21 +22,17 @@ class ConstraintOptions:
     """What the text must be: at most one of these."""
 
     schema: Annotated[
-        str | None,
-        typer.Option(help="JSON of this schema: a file, module.py:Class, a name, or fields.", show_default=False),
+        str | None, typer.Option(help="JSON of this schema: a file, module.py:Class, a name, or fields.")
     ] = None
     constraint: Annotated[
         str | None,
         typer.Option(
             help="A text of this grammar: a .lark, .gbnf or .regex file, or the name of a grammar of the library or of "
-            "an installed constraint.",
-            show_default=False,
+            "an installed constraint."
         ),
     ] = None
-    regex: Annotated[
-        str | None, typer.Option(help="A text that matches this pattern as a whole.", show_default=False)
-    ] = None
-    choices: Annotated[str | None, typer.Option(help="One of these, between commas.", show_default=False)] = None
+    regex: Annotated[str | None, typer.Option(help="A text that matches this pattern as a whole.")] = None
+    choices: Annotated[str | None, typer.Option(help="One of these, between commas.")] = None
 
     def load(self, layout: o.SchemaOptions) -> Any:
         """The constraint; None if none was asked for.
@@ -57,20 +53,18 @@ class ConstraintOptions:
             from decodekit.cli.grammar import load
 
             return load(self.constraint)
-        if self.regex:
-            from decodekit.constraints import Regex
+        from decodekit.constraints import Choices, Regex
 
+        if self.regex:
             return Regex(typed_text(self.regex))
         if self.choices:
-            from decodekit.constraints import Choices
-
             return Choices([choice.strip() for choice in typed_text(self.choices).split(",")])
         return None
 
 
 @command
 def generate(
-    prompt: Annotated[str, typer.Argument(metavar="PROMPT", help="The prompt, or - for stdin.", show_default=False)],
+    prompt: Annotated[str, typer.Argument(metavar="PROMPT", help="The prompt, or - for stdin.")],
     *,
     constraint: ConstraintOptions,
     layout: o.SchemaOptions,
@@ -82,8 +76,7 @@ def generate(
     on_length: Annotated[
         o.OnLength | None,
         typer.Option(
-            help="A text cut at the budget: an error (with a constraint), returned as it is, or closed in time.",
-            show_default=False,
+            help="A text cut at the budget: an error (with a constraint), returned as it is, or closed in time."
         ),
     ] = None,
     max_rollbacks: o.MaxRollbacks = None,
@@ -135,7 +128,7 @@ def _as_record(completion: Completion) -> dict[str, Any]:
     return {
         "text": completion.text,
         "finish_reason": completion.finish_reason,
-        "error": None if completion.error is None else str(completion.error),
+        "error": completion.error,
         "num_prompt_tokens": stats.num_prompt_tokens,
         "num_generated_tokens": stats.num_generated_tokens,
         "ttft_s": stats.ttft_s,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any
@@ -32,10 +33,9 @@ File = Annotated[
         metavar="FILE",
         help="A .lark, .gbnf or .regex file, a JSON Schema (.json), module.py:NAME, or the name of a grammar of the "
         "library or of an installed constraint.",
-        show_default=False,
     ),
 ]
-Start = Annotated[str | None, typer.Option(help="The rule to start from.", show_default=False)]
+Start = Annotated[str | None, typer.Option(help="The rule to start from.")]
 
 
 @app.callback()
@@ -48,8 +48,7 @@ def group() -> None:
 def check(
     file: File,
     texts: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[TEXT]...", help="Texts to try; - for one from stdin.", show_default=False),
+        list[str] | None, typer.Argument(metavar="[TEXT]...", help="Texts to try; - for one from stdin.")
     ] = None,
     start: Start = None,
     *,
@@ -120,17 +119,12 @@ def sample(
 
 
 def load(
-    source: str,
-    start: str | None = None,
-    asked: Mapping[str, Any] = MappingProxyType({}),
-    *,
-    is_judging: bool = False,
+    source: str, start: str | None = None, asked: Mapping[str, Any] = MappingProxyType({}), *, is_judging: bool = False
 ) -> Constraint:
     """The constraint that a file holds, or that has a name: of the library or of an installed package.
 
     Args:
-        source: the file or the name.
-        start: the rule to start from.
+        source, start: the file or the name, and the rule to start from.
         asked: options of a JSON Schema.
         is_judging: whether texts from elsewhere are checked with it: a JSON Schema then takes any whitespace and
             escapes, unless it was made with others or `asked` names them.
@@ -168,10 +162,8 @@ def _load(source: str, start: str | None) -> Constraint:
         if source in library.names():
             return Grammar(library.path_of(source), start=start)
         if source not in names:
-            raise NameNotFoundError(
-                f"there is no constraint {source!r}: no file {str(path.absolute())!r}, no such name",
-                hint=near_or_first(source, names),
-            )
+            cause = f"there is no constraint {source!r}: no file {str(path.absolute())!r}, no such name"
+            raise NameNotFoundError(cause, hint=near_or_first(source, names))
     if start is not None:
         what = "what is no grammar file" if is_schema else "an installed constraint"
         raise OptionError(f"{start!r} is no start: {what} has no rules", at="--start", hint="no --start")
@@ -184,16 +176,7 @@ def _load(source: str, start: str | None) -> Constraint:
 
 def _print_outline(found: Outline, *, as_json: bool) -> None:
     if as_json:
-        print_json(
-            {
-                "kind": found.kind,
-                "start": found.start,
-                "rules": list(found.rules),
-                "terminals": list(found.terminals),
-                "least": found.least,
-                "warnings": list(found.warnings),
-            }
-        )
+        print_json(asdict(found))
         return
     rows = [("kind", found.kind)]
     if found.start is not None:

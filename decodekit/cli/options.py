@@ -32,7 +32,7 @@ FastForward: TypeAlias = Literal["off", "exact", "canonical"]
 _of_model = partial(typer.Option, rich_help_panel=MODEL)
 _of_sampling = partial(typer.Option, rich_help_panel="Sampling")
 _of_speed = partial(typer.Option, rich_help_panel="Speed")
-_of_schema = partial(typer.Option, rich_help_panel="JSON of a schema", show_default=False)
+_of_schema = partial(typer.Option, rich_help_panel="JSON of a schema")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class SchemaOptions:
 
 Model = Annotated[str, _of_model(help="Bundled: tiny, tiny-draft. Or a folder, or a Hugging Face id.")]
 DeviceMap = Annotated[str | None, _of_model(help="Spread the model over devices, as in transformers.")]
-Raw = Annotated[bool, _of_model("--raw", help="Do not use the model's chat template.", show_default=False)]
+Raw = Annotated[bool, _of_model("--raw", help="Do not use the model's chat template.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,6 @@ class SpeedOptions:
             help="Proposers of drafts: grammar, prompt-lookup, suffix, draft-model:NAME, early-exit:LAYERS, with "
             "options (draft-model:NAME,num_tokens=6); joined by + in one draft, or several to try in order between "
             "commas; or none. The text stays the same.",
-            show_default=False,
         ),
     ] = None
     fast_forward: Annotated[
@@ -145,16 +144,14 @@ class SpeedOptions:
 
 MaxNewTokens = Annotated[int, typer.Option(min=1, help="Budget of tokens per text.")]
 BatchSize = Annotated[str, typer.Option(metavar="auto|N", help="Documents decoded at a time.")]
-JobDirectory = Annotated[Path, typer.Argument(metavar="DIR", help="A job folder.", show_default=False)]
+JobDirectory = Annotated[Path, typer.Argument(metavar="DIR", help="A job folder.")]
 MaxRollbacks = Annotated[
     int | None,
     typer.Option(
-        min=0,
-        help="How often a text is rolled back because a guard refuses it (such as uniqueItems of objects).",
-        show_default=False,
+        min=0, help="How often a text is rolled back because a guard refuses it (such as uniqueItems of objects)."
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="As JSON, for programs.", show_default=False)]
+Json = Annotated[bool, typer.Option("--json", help="As JSON, for programs.")]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Delete what the folder holds and start again.")]
 
 
@@ -168,6 +165,9 @@ def output_path(text: str | Path) -> Path:
     return Path(text)
 
 
+output_option = partial(typer.Option, "-o", "--output", metavar="DIR", parser=output_path)
+
+
 def parse_whitespace(text: str) -> str | int:
     """``"tab"`` as the character, a number as one, a name as it is; raises OptionError for anything else."""
     from decodekit.constraints.json_schema.frames.layout import MAX_INDENT
@@ -178,10 +178,8 @@ def parse_whitespace(text: str) -> str | int:
         return "\t"
     if text.isascii() and text.isdigit() and int(text) <= MAX_INDENT:
         return int(text)
-    raise OptionError(
-        f"--whitespace is natural, any, compact, tab or an indentation up to {MAX_INDENT}, not {text!r}.",
-        at="--whitespace",
-    )
+    cause = f"--whitespace is natural, any, compact, tab or an indentation up to {MAX_INDENT}, not {text!r}."
+    raise OptionError(cause, at="--whitespace")
 
 
 def given(**options: Any) -> Mapping[str, Any]:
@@ -221,6 +219,5 @@ def parse_shard(text: str | None) -> tuple[int, int] | None:
     number, _, total = text.partition("/")
     if number.isascii() and number.isdigit() and total.isascii() and total.isdigit() and 1 <= int(number) <= int(total):
         return int(number), int(total)
-    raise OptionError(
-        f"--shard is i/n with i from 1 to n, not {text!r}.", at="--shard", hint="--shard 1/4, 2/4, 3/4 and 4/4."
-    )
+    cause = f"--shard is i/n with i from 1 to n, not {text!r}."
+    raise OptionError(cause, at="--shard", hint="--shard 1/4, 2/4, 3/4 and 4/4.")

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 
 from decodekit.cli.console import note
 from decodekit.errors import DecodekitError
+from decodekit.jobs.runner import Observer
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
-
-    from decodekit.jobs.runner import Observer
 
 _LINE_INTERVAL_S = 10.0
 _NUM_SHOWN_FAILURES = 20
@@ -23,30 +22,32 @@ def make_observer() -> Observer:
     return Bar() if sys.stderr.isatty() else Lines()
 
 
-class _Failures:
-    """Failures are told as they happen, up to a number; after that they are only counted."""
+class _Counting(Observer):
+    """Counts what has ended. Failures are told as they happen, up to a number; after that they are only counted."""
 
     def __init__(self) -> None:
-        self.num_failed = 0
+        self._num_ended = self._num_failed = 0
 
-    def describe(self, document_id: str, error: DecodekitError) -> str | None:
-        self.num_failed += 1
-        if self.num_failed > _NUM_SHOWN_FAILURES:
+    def _ended(self, document_id: str, error: DecodekitError | None) -> str | None:
+        """The line that tells a failure."""
+        self._num_ended += 1
+        if error is None:
             return None
-        more = ", further failures are in failed.jsonl" if self.num_failed == _NUM_SHOWN_FAILURES else ""
-        return f"failed {document_id}: {error.code} {error.cause}{more}"
+        self._num_failed += 1
+        more = ", further failures are in failed.jsonl" if self._num_failed == _NUM_SHOWN_FAILURES else ""
+        line = f"failed {document_id}: {error.code} {error.cause}{more}"
+        return line if self._num_failed <= _NUM_SHOWN_FAILURES else None
 
 
-class Bar:
+class Bar(_Counting):
     """A progress bar with rate and remaining time."""
 
     def __init__(self) -> None:
-        self._failures = _Failures()
+        super().__init__()
         self._progress: Progress | None = None
         self._task: TaskID | None = None
         self._started = 0.0
         self._num_tokens = 0
-        self._num_ended = 0
 
     def start(self, num_documents: int, num_before: int) -> None:
         """Show the bar; documents of earlier runs count as done and not for the rate."""
@@ -70,14 +71,14 @@ class Bar:
         """Move the bar; print a failure above it."""
         assert self._progress is not None
         assert self._task is not None
-        self._num_ended += 1
+        line = self._ended(document_id, error)
         self._num_tokens += num_tokens
         seconds = max(time.monotonic() - self._started, 1e-9)
         rate = f"{self._num_ended / seconds:.1f}/s, {self._num_tokens / seconds:,.0f} tokens/s"
-        if error is not None and (line := self._failures.describe(document_id, error)):
+        if line:
             self._progress.console.print(line, markup=False, highlight=False)
-        if self._failures.num_failed:
-            rate += f", {self._failures.num_failed} failed"
+        if self._num_failed:
+            rate += f", {self._num_failed} failed"
         self._progress.update(self._task, advance=1, rate=rate)
 
     def finish(self) -> None:
@@ -86,12 +87,12 @@ class Bar:
             self._progress.stop()
 
 
-class Lines:
-    """A line every ten seconds, and one per failure."""
+class Lines(_Counting):
+    """A line every ten seconds, and one per failure. At the end nothing is left to say: the summary follows."""
 
     def __init__(self) -> None:
-        self._failures = _Failures()
-        self._num_documents = self._num_ended = self._num_before = 0
+        super().__init__()
+        self._num_documents = self._num_before = 0
         self._started = self._told_at = 0.0
 
     def start(self, num_documents: int, num_before: int) -> None:
@@ -103,8 +104,7 @@ class Lines:
 
     def advance(self, document_id: str, error: DecodekitError | None, num_tokens: int) -> None:
         """Tell failures at once and progress from time to time."""
-        self._num_ended += 1
-        if error is not None and (line := self._failures.describe(document_id, error)):
+        if line := self._ended(document_id, error):
             note(line)
         now = time.monotonic()
         if now - self._told_at >= _LINE_INTERVAL_S:
@@ -113,6 +113,3 @@ class Lines:
             ended = self._num_before + self._num_ended
             left = max(0, self._num_documents - ended)
             note(f"{ended}/{self._num_documents} documents, {rate:.1f}/s, {left / rate:.0f} s left")
-
-    def finish(self) -> None:
-        """Nothing is left to say: the summary follows."""

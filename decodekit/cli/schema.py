@@ -21,10 +21,9 @@ def group() -> None:
 @app.command(cls=Command)
 @command
 def check(
-    schema: Annotated[str, typer.Argument(metavar="SCHEMA", help=o.SCHEMA_HELP, show_default=False)],
+    schema: Annotated[str, typer.Argument(metavar="SCHEMA", help=o.SCHEMA_HELP)],
     model: Annotated[
-        str | None,
-        typer.Option(help="Count tokens with the tokenizer of this model, such as tiny.", show_default=False),
+        str | None, typer.Option(help="Count tokens with the tokenizer of this model, such as tiny.")
     ] = None,
     *,
     layout: o.SchemaOptions,
@@ -42,27 +41,19 @@ def check(
         tokenizer = load_model(model, "auto", None).vocabulary
     coverage = check(constraint, tokenizer=tokenizer)
     if as_json:
-        print_json(
-            {
-                "draft": coverage.draft,
-                "is_supported": coverage.is_supported,
-                "is_complete": coverage.is_complete,
-                "error": None if coverage.error is None else str(coverage.error),
-                "impossible": list(coverage.impossible),
-                "reasons": list(coverage.reasons),
-                "least_tokens": coverage.least_tokens,
-                "most_tokens": coverage.most_tokens,
-                "warnings": list(coverage.warnings),
-                "keywords": [
-                    {
-                        "pointer": entry.pointer,
-                        "status": entry.status,
-                        "error": None if entry.error is None else str(entry.error),
-                    }
-                    for entry in coverage.keywords
-                ],
-            }
-        )
+        facts = {
+            "draft": coverage.draft,
+            "is_supported": coverage.is_supported,
+            "is_complete": coverage.is_complete,
+            "error": coverage.error,
+            "impossible": coverage.impossible,
+            "reasons": coverage.reasons,
+            "least_tokens": coverage.least_tokens,
+            "most_tokens": coverage.most_tokens,
+            "warnings": coverage.warnings,
+        }
+        keywords = [{"pointer": one.pointer, "status": one.status, "error": one.error} for one in coverage.keywords]
+        print_json({**facts, "keywords": keywords})
     else:
         print(coverage)
     return DONE if coverage.is_supported else SCHEMA_REFUSED

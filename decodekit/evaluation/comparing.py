@@ -10,21 +10,20 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from decodekit.constraints import compile
 from decodekit.constraints.constraint import Constraint
-from decodekit.errors import DecodekitError, OptionError, UnknownNameError, UselessOptionError, raise_faults
+from decodekit.errors import DecodekitError, OptionError, UnknownNameError, UselessOptionError, collecting, raise_faults
 from decodekit.evaluation.comparison import Comparison
 from decodekit.evaluation.intervals import MIN_SAMPLES
 from decodekit.evaluation.judging import JudgeModel
 from decodekit.evaluation.keeping import BenchFolder, settings_of
 from decodekit.evaluation.machine import provenance
 from decodekit.evaluation.measuring import Measurement, Meter, decode, metered
-from decodekit.evaluation.metrics import JudgedText, Metric, measure_example, measure_run, metrics_of, missing_packages
+from decodekit.evaluation.metrics import JudgedText, Metric, measure_run, metrics_of, missing_packages
 from decodekit.evaluation.results import Outcome, Row, pooled, record_of
 from decodekit.evaluation.speed import speed_of
 from decodekit.evaluation.strategies import Strategies, named_strategies
@@ -35,6 +34,7 @@ from decodekit.llm import LLM, StrategyLike
 from decodekit.models.loading import BUNDLED
 from decodekit.plugins import did_you_mean
 from decodekit.records.fingerprints import differences
+from decodekit.sampling.checks import is_count
 from decodekit.strategy import Strategy, check_seed
 
 Progress: TypeAlias = Callable[[int, int, str], None]
@@ -93,19 +93,13 @@ def compare(
         raise UselessOptionError("fresh=True has no effect without a folder", at="fresh")
     origin = provenance()
     watched, meter = metered(llm)
-    bench = _Bench(watched, meter, plan, JudgeModel(judge or llm), progress or _silent, origin)
+    bench = _Bench(
+        watched, meter, plan, JudgeModel(judge or llm), progress or (lambda num_done, num_calls, label: None), origin
+    )
     rows = bench.run() if folder is None else _kept_rows(bench, llm, judge or llm, Path(folder), fresh=fresh)
     shown = {task.name: _shown(plan.measures[task.name], rows, task.name) for task in plan.tasks}
-    return Comparison(
-        rows=tuple(rows),
-        strategies=plan.strategies,
-        tasks=plan.tasks,
-        metrics=shown,
-        baseline=plan.baseline,
-        settings=plan.settings,
-        provenance=origin,
-        notes=(*_notes(rows, plan, shown), *_notes_on_origin(rows, origin)),
-    )
+    notes = (*_notes(rows, plan, shown), *_notes_on_origin(rows, origin))
+    return Comparison(tuple(rows), plan.strategies, plan.tasks, shown, plan.baseline, plan.settings, origin, notes)
 
 
 def seed_of(seed: int, number: int) -> int:
@@ -176,9 +170,16 @@ def _planned(
 ) -> _BenchPlan:
     """The options of `compare`, read; raises what is wrong with them, all of it together."""
     faults: list[DecodekitError] = []
-    chosen: dict[str, Strategy] = _collected(lambda: named_strategies(strategies), faults) or {}
-    found: list[Task] = _collected(lambda: named_tasks(tasks), faults) or []
-    measures = {task.name: _collected(partial(metrics_of, task), faults) or [] for task in found}
+    chosen: dict[str, Strategy] = {}
+    found: list[Task] = []
+    measures: dict[str, Sequence[Metric]] = {}
+    with collecting(faults):
+        chosen = named_strategies(strategies)
+    with collecting(faults):
+        found = named_tasks(tasks)
+    for task in found:
+        with collecting(faults):
+            measures[task.name] = metrics_of(task)
     _check_numbers(seeds, repeats, batch_size, max_new_tokens, faults)
     if baseline is not None and chosen and baseline not in chosen:
         cause = f"no strategy {baseline!r} in this comparison.{did_you_mean(baseline, chosen)}"
@@ -186,7 +187,8 @@ def _planned(
     for task in found:
         constraints: set[Any] = {task.constraint_of(example) for example in task.examples} - {None}
         for constraint in constraints:
-            _collected(partial(_check_constraint, llm, task, constraint), faults)
+            with collecting(faults):
+                _check_constraint(llm, task, constraint)
         is_readable = all(isinstance(one.prompt, str) or is_messages(one.prompt) for one in task.examples)
         if judge.vocabulary != llm.vocabulary and not is_readable:
             cause = f"the prompts of {task.name!r} are token ids, and the judge has another vocabulary"
@@ -230,16 +232,7 @@ def _shown(measures: Sequence[Metric], rows: Sequence[Row], task: str) -> tuple[
 
 @dataclass
 class _Bench:
-    """Runs the strategies of a comparison, task by task.
-
-    Args:
-        llm: decodes, watched by `meter`.
-        meter: watches the caches.
-        plan: what is run.
-        judge: says how likely texts are.
-        progress: as in `compare`.
-        provenance: of the rows that it measures.
-    """
+    """Runs the strategies of a comparison, task by task; `meter` watches the caches of `llm`."""
 
     llm: LLM
     meter: Meter
@@ -253,12 +246,7 @@ class _Bench:
     def run(
         self, measured: Mapping[_Cell, Row] = MappingProxyType({}), keep: Callable[[Row], None] | None = None
     ) -> list[Row]:
-        """The rows of all tasks, by task, strategy and seed.
-
-        Args:
-            measured: rows that are there already.
-            keep: gets each other row as soon as it is whole.
-        """
+        """The rows by task, strategy and seed; `keep` gets each that is not `measured`, once it is whole."""
         tasks, names, seeds = self.plan.tasks, self.plan.strategies, self.plan.seeds
         prompts = {task.name: self.prompts(task) for task in tasks}
         units = {task.name: list(_units(task, prompts[task.name], self.plan.batch_size)) for task in tasks}
@@ -271,7 +259,9 @@ class _Bench:
         rows = dict(measured)
         for task in tasks:
             if any(left[task.name, seed] for seed in seeds):
-                self._warm_up(task, units[task.name])
+                for place, name in enumerate(names):
+                    for unit in units[task.name] if place == 0 else units[task.name][:1]:
+                        self._decode(task, unit, name, seeds[0])
             for number, seed in enumerate(seeds):
                 found = self._measure(task, units[task.name], left[task.name, seed], number)
                 for name in left[task.name, seed]:
@@ -290,11 +280,6 @@ class _Bench:
             )
             for example in task.examples
         ]
-
-    def _warm_up(self, task: Task, units: Sequence[_Unit]) -> None:
-        for number, name in enumerate(self.plan.strategies):
-            for unit in units if number == 0 else units[:1]:
-                self._decode(task, unit, name, self.plan.seeds[0])
 
     def _measure(
         self, task: Task, units: Sequence[_Unit], names: Sequence[str], number: int
@@ -328,19 +313,14 @@ class _Bench:
         )
 
     def _row(
-        self,
-        task: Task,
-        prompts: Sequence[Prompt],
-        name: str,
-        seed: int,
-        measured: Sequence[Sequence[Measurement]],
+        self, task: Task, prompts: Sequence[Prompt], name: str, seed: int, measured: Sequence[Sequence[Measurement]]
     ) -> Row:
         metrics = self.plan.measures[task.name]
         answers = [
             JudgedText(example, prompt, task.constraint_of(example), repeats[0].text, repeats[0].stats)
             for example, prompt, repeats in zip(task.examples, prompts, measured, strict=True)
         ]
-        values = {metric.name: [measure_example(metric, answer) for answer in answers] for metric in metrics}
+        values = {one.name: [one.of_example and one.of_example(answer) for answer in answers] for one in metrics}
         outcomes = tuple(
             Outcome(
                 example.id,
@@ -362,10 +342,6 @@ class _Bench:
         )
 
 
-def _silent(num_done: int, num_calls: int, label: str) -> None:
-    """No progress is shown."""
-
-
 def _units(task: Task, prompts: Sequence[Prompt], batch_size: int) -> Iterator[_Unit]:
     """Examples under one constraint, at most `batch_size` at a time."""
     by_constraint: dict[Any, list[int]] = {}
@@ -380,9 +356,9 @@ def _units(task: Task, prompts: Sequence[Prompt], batch_size: int) -> Iterator[_
 def _check_numbers(
     seeds: list[int], repeats: int, batch_size: int, max_new_tokens: int | None, faults: list[DecodekitError]
 ) -> None:
-    for name, count in (("repeats", repeats), ("batch_size", batch_size), ("max_new_tokens", max_new_tokens)):
-        is_left_out = name == "max_new_tokens" and count is None
-        if not is_left_out and (not isinstance(count, int) or isinstance(count, bool) or count < 1):
+    given = {"repeats": repeats, "batch_size": batch_size, "max_new_tokens": max_new_tokens}
+    for name, count in given.items():
+        if not is_count(count) and (name, count) != ("max_new_tokens", None):
             faults.append(OptionError(f"{name}={count!r} is not an integer from 1 on", at=name))
     if not seeds:
         faults.append(OptionError("there is no seed", at="seeds", hint="seeds=(0, 1, 2)"))
@@ -403,14 +379,6 @@ def _check_constraint(llm: LLM, task: Task, constraint: Constraint) -> None:
     except DecodekitError as error:
         error.at = f"task {task.name!r}" + (f", {error.at}" if error.at else "")
         raise
-
-
-def _collected(read: Callable[[], Any], faults: list[DecodekitError]) -> Any:
-    try:
-        return read()
-    except DecodekitError as error:
-        faults.append(error)
-        return None
 
 
 def _name(llm: LLM) -> str:

@@ -7,14 +7,15 @@ from pathlib import Path
 
 from decodekit.errors import OutputError
 from decodekit.evaluation.report import report_html
-from decodekit.evaluation.summary import Summarised
+from decodekit.evaluation.summary import Results
 from decodekit.evaluation.tables import table
+from decodekit.pages import page_bytes
 from decodekit.records.ledger import encode_line
 
 
 @dataclass(frozen=True)
-class Comparison(Summarised):
-    """What `compare` found; its fields are those of `results.Results`."""
+class Comparison(Results):
+    """What `compare` found; its fields are those of `summary.Results`."""
 
     def table(self) -> str:
         """Quality beside speed, as plain text: two tables for each task, and the notes."""
@@ -37,7 +38,7 @@ class Comparison(Summarised):
         Raises:
             OutputError: the file cannot be written.
         """
-        _write(Path(path), report_html(self).encode("utf-8", errors="backslashreplace"))
+        _write(Path(path), page_bytes(report_html(self)))
 
 
 def _write(path: Path, data: bytes) -> None:

@@ -9,9 +9,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import zip_longest
 
 import numpy as np
-import numpy.typing as npt
 
 CONFIDENCE = 0.95
 MIN_SAMPLES = 3
@@ -103,7 +103,11 @@ def median_ratio(
             raise ValueError(f"{name}: {len(numerators[name])} measurements are paired with {len(denominators[name])}")
     if not names:
         return None
-    tops, bottoms = _padded([numerators[name] for name in names]), _padded([denominators[name] for name in names])
+    # [examples, measurements], NaN after the shorter rows
+    tops, bottoms = (
+        np.array([*zip_longest(*(side[name] for name in names), fillvalue=np.nan)]).T
+        for side in (numerators, denominators)
+    )
     ratio = float(np.nanmedian(tops) / np.nanmedian(bottoms))
     if len(names) < MIN_SAMPLES:
         return Estimate(ratio, None, None, len(names))
@@ -113,14 +117,6 @@ def median_ratio(
     tail = (1 - CONFIDENCE) / 2
     low, high = np.quantile(ratios, [tail, 1 - tail])
     return Estimate(ratio, float(low), float(high), len(names))
-
-
-def _padded(rows: Sequence[Sequence[float]]) -> npt.NDArray[np.float64]:
-    """Rows of unequal length as one array [examples, measurements], NaN after the shorter ones."""
-    table = np.full((len(rows), max(len(row) for row in rows)), np.nan)
-    for number, row in enumerate(rows):
-        table[number, : len(row)] = row
-    return table
 
 
 @lru_cache(maxsize=256)

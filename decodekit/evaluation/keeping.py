@@ -11,21 +11,19 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from decodekit import __version__
 from decodekit.constraints.fingerprint import described, without_address
 from decodekit.errors import JobError, JobSettingsError
 from decodekit.evaluation.results import Row, row_of
+from decodekit.evaluation.task import Task
+from decodekit.generation.prompt import Prompt
+from decodekit.llm import LLM
 from decodekit.records.fingerprints import differences, digest, tokenizer_fingerprint, weights_fingerprint
 from decodekit.records.folder import lock_folder, remove_files
 from decodekit.records.ledger import Ledger, new_file, read_rows, replace_file
 from decodekit.strategy.programs import programs_of
-
-if TYPE_CHECKING:
-    from decodekit.evaluation.task import Task
-    from decodekit.generation.prompt import Prompt
-    from decodekit.llm import LLM
 
 SETTINGS, ROWS, REPORT = "bench.json", "bench.jsonl", "bench.html"
 FORMAT = 1
@@ -61,21 +59,15 @@ class BenchFolder:
                 rows = [row_of(record) for record in self._ledger.rows()]
             except (KeyError, TypeError, ValueError, AttributeError) as error:
                 self._ledger.close()
-                raise JobError(
-                    f"{path / ROWS} was not written by decodekit: {error!r}.", at=str(path / ROWS)
-                ) from error
+                cause = f"{path / ROWS} was not written by decodekit: {error!r}."
+                raise JobError(cause, at=str(path / ROWS)) from error
             self.rows = {(row.task, row.strategy, row.seed): row for row in rows}
         except BaseException:
             self._lock.close()
             raise
 
     def append(self, row: Row, record: Mapping[str, Any]) -> None:
-        """Write down a row that is whole; it is safe as soon as this returns.
-
-        Args:
-            row: the row.
-            record: its line; see `Comparison.records`.
-        """
+        """Write down a row that is whole, as its record; it is safe as soon as this returns."""
         self._ledger.append(record)
         self._ledger.sync()
         self.rows[row.task, row.strategy, row.seed] = row
@@ -109,29 +101,20 @@ def settings_of(
 ) -> dict[str, Any]:
     """All that decides the rows of a comparison, as JSON: equal settings give equal rows, but for the times.
 
-    Args:
-        llm, judge: the models.
-        strategies: what each name stands for.
-        tasks: the tasks.
-        prompts: what the model reads for the examples of each.
-        shown: `Comparison.settings`.
+    `prompts` are what the model reads for the examples of each task, `shown` is `Comparison.settings`.
     """
     return {
         **shown,
-        "weights": weights_fingerprint(llm),
+        "weights": weights_fingerprint(llm.model),
         "tokenizer": tokenizer_fingerprint(llm),
-        "judge_weights": weights_fingerprint(judge),
+        "judge_weights": weights_fingerprint(judge.model),
         "strategies": {
-            name: without_address(strategy) + _brought_along(strategy) for name, strategy in strategies.items()
+            name: without_address(strategy) + (f" with {programs}" if (programs := programs_of(strategy)) else "")
+            for name, strategy in strategies.items()
         },
         "tasks": {task.name: digest(_asked(task, prompts[task.name]), length=16) for task in tasks},
         "version": __version__,
     }
-
-
-def _brought_along(strategy: Any) -> str:
-    programs = programs_of(strategy)
-    return f" with {programs}" if programs else ""
 
 
 def _asked(task: Task, prompts: Sequence[Prompt]) -> list[Any]:
@@ -155,11 +138,9 @@ def _take_settings(path: Path, settings: Mapping[str, Any]) -> None:
             raise JobError(f"{file} has format {data['format']}, this version reads {FORMAT}.", at=str(file))
     except FileNotFoundError:
         if (path / ROWS).exists():
-            raise JobError(
-                f"{path} holds {ROWS} but no {SETTINGS}: what its rows were measured with is not known.",
-                at=str(path),
-                hint="another folder, or --fresh (fresh=True) to delete them.",
-            ) from None
+            cause = f"{path} holds {ROWS} but no {SETTINGS}: what its rows were measured with is not known."
+            hint = "another folder, or --fresh (fresh=True) to delete them."
+            raise JobError(cause, at=str(path), hint=hint) from None
         data = {"format": FORMAT, "fingerprint": digest(now, length=8), "settings": now}
         replace_file(file, [(json.dumps(data, indent=2, ensure_ascii=True) + "\n").encode("ascii")])
         return

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import time
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
@@ -60,13 +60,13 @@ class Meter:
     """Notes how large the caches of a model become."""
 
     def __init__(self) -> None:
-        self.peak_bytes: int | None = None
-        self._caches: list[weakref.ref[Any]] = []
-        self._shapes: dict[int, tuple[int, int]] = {}
+        self.begin()
 
     def begin(self) -> None:
         """Forget what was seen."""
-        self.peak_bytes, self._caches, self._shapes = None, [], {}
+        self.peak_bytes: int | None = None
+        self._caches: list[weakref.ref[Any]] = []
+        self._shapes: dict[int, tuple[int, int]] = {}
 
     def watch(self, model: CausalLM) -> CausalLM:
         """A copy of the model, with its weights shared, that tells the meter of its caches.
@@ -153,14 +153,9 @@ def decode(llm: LLM, meter: Meter, prompts: Sequence[Prompt], **options: Any) ->
                 completion.finish_reason,
                 None if completion.error is None else str(completion.error),
                 completion.stats,
-                tuple(_gaps(arrivals)),
+                tuple((now - before, num_tokens) for (before, _), (now, num_tokens) in pairwise(arrivals)),
                 wall_s,
                 meter.peak_bytes,
             )
         )
     return measured
-
-
-def _gaps(arrivals: Sequence[tuple[float, int]]) -> Iterator[tuple[float, int]]:
-    for (before, _), (now, num_tokens) in pairwise(arrivals):
-        yield now - before, num_tokens

@@ -28,11 +28,9 @@ class JudgedText:
     """What is judged.
 
     Args:
-        example: the example.
-        prompt: what the model read for it.
+        prompt: what the model read for the example.
         constraint: what the text should be; None for free text.
-        text: what was decoded; None if decoding failed without a text.
-        stats: counts of the decoding; None if it failed.
+        text, stats: what was decoded, and its counts; None if decoding failed without a text.
     """
 
     example: Example
@@ -87,10 +85,8 @@ def metrics_of(task: Task) -> list[Metric]:
     names = task.metrics or fitting_metrics(task)
     for name in names:
         if name not in METRICS:
-            raise UnknownNameError(
-                f"no metric {name!r}.{did_you_mean(name, METRICS)} There are: {', '.join(METRICS)}.",
-                at=f"task {task.name!r}",
-            )
+            cause = f"no metric {name!r}.{did_you_mean(name, METRICS)} There are: {', '.join(METRICS)}."
+            raise UnknownNameError(cause, at=f"task {task.name!r}")
     return [METRICS[name] for name in dict.fromkeys((*names, *RECORDED))]
 
 
@@ -101,22 +97,10 @@ def missing_packages(metrics: Sequence[Metric]) -> list[str]:
     return ["mauve is left out: the package mauve-text is not installed"]
 
 
-def measure_example(metric: Metric, answer: JudgedText) -> float | None:
-    """The figure of one example; None where there is none."""
-    return None if metric.of_example is None else metric.of_example(answer)
-
-
 def measure_run(
     metric: Metric, answers: Sequence[JudgedText], values: Sequence[float | None], judge: JudgeModel
 ) -> float | None:
-    """The figure of a run: of its texts together, or the mean of those of its examples.
-
-    Args:
-        metric: the measure.
-        answers: of the run.
-        values: the figures of the examples, as `measure_example` gives them.
-        judge: says how likely texts are.
-    """
+    """The figure of a run: of its texts together, or the mean of the `values` of its examples."""
     if metric.of_texts is not None:
         return metric.of_texts([answer for answer in answers if answer.text is not None], judge)
     known = [value for value in values if value is not None]
@@ -155,16 +139,8 @@ def _log_evidence(answer: JudgedText) -> float | None:
     return None if particles is None else particles.log_evidence
 
 
-def _perplexity(answers: Sequence[JudgedText], judge: JudgeModel) -> float | None:
-    return judge.perplexity([(answer.prompt, answer.text or "") for answer in answers])
-
-
 def _distinct(n: int, answers: Sequence[JudgedText], judge: JudgeModel) -> float | None:
     return distinct([words_of(answer.text or "") for answer in answers], n)
-
-
-def _self_bleu(answers: Sequence[JudgedText], judge: JudgeModel) -> float | None:
-    return self_bleu([words_of(answer.text or "") for answer in answers])
 
 
 def _mauve(answers: Sequence[JudgedText], judge: JudgeModel) -> float | None:
@@ -185,10 +161,16 @@ METRICS: dict[str, Metric] = {
         Metric("exact-match", True, of_example=_exact_match),
         Metric("field-f1", True, of_example=_field_f1),
         Metric("valid", True, of_example=_valid),
-        Metric("perplexity", False, of_texts=_perplexity),
+        Metric(
+            "perplexity",
+            False,
+            of_texts=lambda answers, judge: judge.perplexity([(one.prompt, one.text or "") for one in answers]),
+        ),
         *(Metric(f"distinct-{n}", True, of_texts=partial(_distinct, n)) for n in (1, 2, 3)),
         *(Metric(f"rep-{n}", False, of_example=partial(_repetition, n)) for n in (1, 2, 3, 4)),
-        Metric("self-bleu", False, of_texts=_self_bleu),
+        Metric(
+            "self-bleu", False, of_texts=lambda answers, judge: self_bleu([words_of(one.text or "") for one in answers])
+        ),
         Metric("mauve", True, of_texts=_mauve),
         Metric("log-z", None, of_example=_log_z),
         Metric("log-evidence", None, of_example=_log_evidence),

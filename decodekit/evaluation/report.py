@@ -9,8 +9,8 @@ from html import escape
 from decodekit.evaluation.figures import Point, pareto, saved, shares
 from decodekit.evaluation.intervals import Estimate
 from decodekit.evaluation.metrics import METRICS
-from decodekit.evaluation.summary import Summarised, Summary
-from decodekit.evaluation.tables import Grid, failures, grids, shown
+from decodekit.evaluation.summary import Results, Summary
+from decodekit.evaluation.tables import failures, grids, shown
 from decodekit.evaluation.task import Task
 from decodekit.pages import figure_html, page_html, table_html
 
@@ -18,21 +18,21 @@ MAX_EXAMPLES = 5
 """How many examples of a task are shown with what each strategy wrote."""
 
 
-def report_html(comparison: Summarised) -> str:
-    """The page.
-
-    Args:
-        comparison: what to show.
-    """
+def report_html(comparison: Results) -> str:
+    """The page."""
     title = f"{len(comparison.strategies)} strategies on {comparison.settings['model']}"
-    parts = [f"<h1>{escape(title)}</h1>", f'<p class="soft">{escape(_about(comparison))}</p>', *_notes(comparison)]
+    parts = [f"<h1>{escape(title)}</h1>", f'<p class="soft">{escape(_about(comparison))}</p>']
+    parts += [f'<p class="fault">{escape(line)}</p>' for line in failures(comparison)]
+    parts += [f'<p class="soft">{escape(note)}</p>' for note in comparison.notes]
     for task in comparison.tasks:
         parts += _task(comparison, task)
-    parts.append(_settings(comparison))
+    strategies = table_html((name, repr(value)) for name, value in comparison.strategies.items())
+    facts = json.dumps({**comparison.settings, **comparison.provenance}, indent=2, ensure_ascii=False)
+    parts.append(f"<details><summary><b>Settings</b></summary>{strategies}<pre>{escape(facts)}</pre></details>")
     return page_html(title, parts, "decodekit.evaluation")
 
 
-def points(comparison: Summarised, task: str) -> list[Point]:
+def points(comparison: Results, task: str) -> list[Point]:
     """The strategies of a task that have a quality and a time, in milliseconds per token."""
     metric = next(iter(comparison.metrics[task]), "")
     found = []
@@ -43,7 +43,7 @@ def points(comparison: Summarised, task: str) -> list[Point]:
     return found
 
 
-def _task(comparison: Summarised, task: Task) -> Iterator[str]:
+def _task(comparison: Results, task: Task) -> Iterator[str]:
     summaries = comparison.summaries_of(task.name)
     yield f"<h2>{escape(task.name)}</h2>"
     if task.description:
@@ -51,43 +51,36 @@ def _task(comparison: Summarised, task: Task) -> Iterator[str]:
     pictures = list(_pictures(comparison, task.name, summaries))
     if pictures:
         yield f'<div class="pictures">{"".join(pictures)}</div>'
-    yield from (_table(grid) for grid in grids(comparison, task.name))
-    over_examples = _over_examples(comparison, task.name, summaries)
-    if over_examples.rows:
-        yield _table(over_examples)
+    yield from (figure_html(grid.title, table_html(grid.rows, grid.heading)) for grid in grids(comparison, task.name))
+    names = [name for name in comparison.metrics[task.name] if any(name in one.over_examples for one in summaries)]
+    if names:
+        title = f"{task.name}: quality, mean ± 95 % interval over examples, each averaged over its seeds"
+        rows = [(one.strategy, *(shown(one.over_examples.get(name)) for name in names)) for one in summaries]
+        yield figure_html(title, table_html(rows, ("strategy", *names)))
     yield _texts(comparison, task)
 
 
-def _pictures(comparison: Summarised, task: str, summaries: list[Summary]) -> Iterator[str]:
+def _pictures(comparison: Results, task: str, summaries: list[Summary]) -> Iterator[str]:
     placed = points(comparison, task)
     if placed:
         metric = comparison.metrics[task][0]
         picture = pareto(placed, cost="ms per token", quality=metric, is_higher_better=METRICS[metric].is_higher_better)
         names = "".join(f"<li>{escape(point.name)}</li>" for point in placed)
         yield figure_html("Quality against time: 95 % intervals, the front dashed", f"{picture}<ol>{names}</ol>")
-    savings = [(one.strategy, one.forwards_saved) for one in summaries if one.forwards_saved is not None]
+    savings = [(one.strategy, share) for one in summaries if (share := one.forwards_saved) is not None]
     if savings:
-        caption = f"Forward passes per token saved, beside {comparison.baseline}"
-        yield figure_html(caption, saved([(name, share) for name, share in savings if share is not None]))
+        yield figure_html(f"Forward passes per token saved, beside {comparison.baseline}", saved(savings))
     for one in summaries:
         if one.acceptance:
             picture = shares(one.acceptance, label="accepted by position", name="position")
             yield figure_html(f"Drafts of {one.strategy}: accepted by position", picture)
 
 
-def _over_examples(comparison: Summarised, task: str, summaries: list[Summary]) -> Grid:
-    names = [name for name in comparison.metrics[task] if any(name in one.over_examples for one in summaries)]
-    rows = [(one.strategy, *(shown(one.over_examples.get(name)) for name in names)) for one in summaries]
-    title = f"{task}: quality, mean ± 95 % interval over examples, each averaged over its seeds"
-    return Grid(title, ("strategy", *names), tuple(rows) if names else ())
-
-
-def _texts(comparison: Summarised, task: Task) -> str:
+def _texts(comparison: Results, task: Task) -> str:
     """What the strategies wrote for the first examples at the first seed."""
     blocks = []
     for number, example in enumerate(task.examples[:MAX_EXAMPLES]):
-        prompt = example.prompt if isinstance(example.prompt, str) else json.dumps(example.prompt, ensure_ascii=False)
-        lines = [f"<p>{escape(example.id)}</p><pre>{escape(prompt)}</pre>"]
+        lines = [f"<p>{escape(example.id)}</p><pre>{escape(_plain(example.prompt))}</pre>"]
         if example.reference is not None:
             lines.append(f"<p>reference</p><pre>{escape(_plain(example.reference))}</pre>")
         for name in comparison.strategies:
@@ -100,16 +93,7 @@ def _texts(comparison: Summarised, task: Task) -> str:
     return f"<details><summary><b>Texts</b>, {shown_of} examples at seed {seed}</summary>{''.join(blocks)}</details>"
 
 
-def _table(grid: Grid) -> str:
-    return figure_html(grid.title, table_html(grid.rows, grid.heading))
-
-
-def _notes(comparison: Summarised) -> Iterator[str]:
-    yield from (f'<p class="fault">{escape(line)}</p>' for line in failures(comparison))
-    yield from (f'<p class="soft">{escape(note)}</p>' for note in comparison.notes)
-
-
-def _about(comparison: Summarised) -> str:
+def _about(comparison: Results) -> str:
     facts, settings = comparison.provenance, comparison.settings
     machine = facts["machine"]
     parts = [
@@ -121,12 +105,6 @@ def _about(comparison: Summarised) -> str:
         str(facts["date"]),
     ]
     return "; ".join(parts)
-
-
-def _settings(comparison: Summarised) -> str:
-    strategies = table_html((name, repr(value)) for name, value in comparison.strategies.items())
-    facts = json.dumps({**comparison.settings, **comparison.provenance}, indent=2, ensure_ascii=False)
-    return f"<details><summary><b>Settings</b></summary>{strategies}<pre>{escape(facts)}</pre></details>"
 
 
 def _plain(value: object) -> str:

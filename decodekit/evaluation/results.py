@@ -8,10 +8,8 @@ from dataclasses import asdict, dataclass, field
 from functools import cache
 from typing import Any
 
-from decodekit.errors import OptionError
 from decodekit.evaluation.measuring import Measurement
 from decodekit.evaluation.speed import Speed
-from decodekit.evaluation.task import Task
 
 PROVENANCE = ("date", "decodekit", "commit", "python", "versions", "machine")
 """What `machine.provenance` says."""
@@ -78,50 +76,6 @@ class Row:
         return sum(outcome.error is not None for outcome in self.outcomes)
 
 
-@dataclass(frozen=True)
-class Results:
-    """The rows of a comparison, and what a reader must know of them.
-
-    Args:
-        rows: by task, then strategy, then seed, in the order they were given.
-        strategies: what each name stands for.
-        tasks: the tasks.
-        metrics: names of the measures of each task that gave a figure, the most important first.
-        baseline: name of the strategy that others are compared with.
-        settings: model, judge, seeds, repeats, batch size.
-        provenance: machine, versions, commit, date.
-        notes: what a reader should know: measures that were left out, intervals that are missing, texts that differ
-            from repeat to repeat.
-    """
-
-    rows: tuple[Row, ...]
-    strategies: Mapping[str, Any]
-    tasks: tuple[Task, ...]
-    metrics: Mapping[str, tuple[str, ...]]
-    baseline: str
-    settings: Mapping[str, Any]
-    provenance: Mapping[str, Any]
-    notes: tuple[str, ...] = ()
-
-    def rows_of(self, strategy: str, task: str) -> tuple[Row, ...]:
-        """The rows of one strategy on one task, seed by seed.
-
-        Raises:
-            OptionError: there are none.
-        """
-        found = tuple(row for row in self.rows if (row.strategy, row.task) == (strategy, task))
-        if not found:
-            raise OptionError(f"there are no rows of strategy {strategy!r} on task {task!r}", at="comparison")
-        return found
-
-    def records(self) -> list[dict[str, Any]]:
-        """The rows as JSON values, each with all that is needed to read it alone."""
-        return [
-            record_of(row, self.strategies[row.strategy], self.baseline, {**self.settings, **self.provenance})
-            for row in self.rows
-        ]
-
-
 def record_of(row: Row, strategy: Any, baseline: str, facts: Mapping[str, Any]) -> dict[str, Any]:
     """A row as a JSON value with all that is needed to read it alone; `row_of` reads it back.
 
@@ -147,8 +101,7 @@ def record_of(row: Row, strategy: Any, baseline: str, facts: Mapping[str, Any]) 
         **facts,
         **row.provenance,
     }
-    plain: dict[str, Any] = _plain(record)
-    return plain
+    return _plain(record)  # type: ignore[no-any-return]
 
 
 def row_of(record: Mapping[str, Any]) -> Row:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
 import numpy as np
 
 from decodekit.evaluation.measuring import Measurement
-from decodekit.generation.stats import Stats
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,8 @@ def speed_of(measurements: Sequence[Measurement]) -> Speed:
     num_tokens = sum(one.num_generated_tokens for one in stats)
     num_forwards = sum(one.num_forwards for one in stats)
     num_drafts = sum(one.num_drafts for one in stats)
-    accepted = _accepted(stats)
+    # How many drafts had their token at position i accepted, over all rows.
+    accepted = [sum(counts) for counts in zip_longest(*(one.acceptance_histogram for one in stats), fillvalue=0)]
     timed = [one for one in stats if one.ttft_s is not None and one.num_generated_tokens]
     wall_s = math.fsum(one.wall_s for one in measurements)
     masked = [one for one in stats if one.mask_s is not None]
@@ -116,15 +117,6 @@ def mean(values: Iterable[float | None]) -> float | None:
 def ratio(numerator: float, denominator: float) -> float | None:
     """Their quotient; None if one of them is not positive."""
     return numerator / denominator if numerator > 0 and denominator > 0 else None
-
-
-def _accepted(stats: Sequence[Stats]) -> list[int]:
-    """How many drafts had their token at position i accepted, over all rows."""
-    total = [0] * max((len(one.acceptance_histogram) for one in stats), default=0)
-    for one in stats:
-        for position, count in enumerate(one.acceptance_histogram):
-            total[position] += count
-    return total
 
 
 def _percentile(values: Sequence[float], percent: float) -> float | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
-from decodekit.errors import DecodekitError, OptionError, raise_faults
+from decodekit.errors import DecodekitError, OptionError, collecting, raise_faults
 from decodekit.llm import StrategyLike
 from decodekit.strategy import Strategy, resolve_strategy
 
@@ -25,27 +25,21 @@ def named_strategies(strategies: Strategies | StrategyLike) -> dict[str, Strateg
     listed: list[tuple[str, Any]]
     if isinstance(strategies, Mapping):
         listed = list(strategies.items())
-    elif isinstance(strategies, list | tuple):
-        listed = [(one if isinstance(one, str) else repr(one), one) for one in strategies]
     else:
-        listed = [(strategies if isinstance(strategies, str) else repr(strategies), strategies)]
+        several = strategies if isinstance(strategies, list | tuple) else [strategies]
+        listed = [(one if isinstance(one, str) else repr(one), one) for one in several]
     faults: list[DecodekitError] = []
     found: dict[str, Strategy] = {}
     for name, given in listed:
-        try:
+        with collecting(faults):
             strategy = resolve_strategy(given, {})
-        except DecodekitError as error:
-            faults.append(error)
-            continue
-        if name in found:
-            faults.append(OptionError(f"strategy {name!r} is there twice", at="strategies", hint="a mapping of names"))
-        if getattr(strategy, "seed", None) is not None:
-            faults.append(
-                OptionError(
-                    f"strategy {name!r} has a seed of its own: {strategy!r}", at="strategies", hint="seeds=(...)"
-                )
-            )
-        found[name] = strategy
+            if name in found:
+                cause = f"strategy {name!r} is there twice"
+                faults.append(OptionError(cause, at="strategies", hint="a mapping of names"))
+            if getattr(strategy, "seed", None) is not None:
+                cause = f"strategy {name!r} has a seed of its own: {strategy!r}"
+                faults.append(OptionError(cause, at="strategies", hint="seeds=(...)"))
+            found[name] = strategy
     if not listed:
         faults.append(OptionError("there is no strategy", at="strategies", hint='strategies=["greedy"]'))
     raise_faults(faults, "strategies")

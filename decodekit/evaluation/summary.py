@@ -10,11 +10,14 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cached_property
+from itertools import zip_longest
 from typing import Any
 
+from decodekit.errors import OptionError
 from decodekit.evaluation.intervals import Estimate, mean_interval, median_ratio, paired_difference
-from decodekit.evaluation.results import Results, Row, pooled
+from decodekit.evaluation.results import Row, pooled, record_of
 from decodekit.evaluation.speed import Speed
+from decodekit.evaluation.task import Task
 
 SPEED_FIGURES = tuple(field.name for field in fields(Speed) if field.name != "acceptance")
 
@@ -83,7 +86,9 @@ def summarise(results: Results, strategy: str, task: str) -> Summary:
         num_texts=len(outcomes),
         num_failed=sum(row.num_failed for row in rows),
         errors=Counter(outcome.error.splitlines()[0] for outcome in outcomes if outcome.error),
-        quality=_known((name, mean_interval(_of_seeds(rows, name))) for name in metrics),
+        quality=_known(
+            (name, mean_interval([row.quality[name] for row in rows if name in row.quality])) for name in metrics
+        ),
         over_examples=_known((name, mean_interval(_of_examples(rows, name))) for name in metrics),
         difference={} if is_baseline else _known((name, _difference(rows, base, name)) for name in metrics),
         speed=_known((name, mean_interval(_figures(speeds, name))) for name in SPEED_FIGURES),
@@ -95,8 +100,47 @@ def summarise(results: Results, strategy: str, task: str) -> Summary:
 
 
 @dataclass(frozen=True)
-class Summarised(Results):
-    """Results with a summary of every strategy on every task: what tables and reports show."""
+class Results:
+    """The rows of a comparison, and what a reader must know of them.
+
+    Args:
+        rows: by task, then strategy, then seed, in the order they were given.
+        strategies: what each name stands for.
+        tasks: the tasks.
+        metrics: names of the measures of each task that gave a figure, the most important first.
+        baseline: name of the strategy that others are compared with.
+        settings: model, judge, seeds, repeats, batch size.
+        provenance: machine, versions, commit, date.
+        notes: what a reader should know: measures that were left out, intervals that are missing, texts that differ
+            from repeat to repeat.
+    """
+
+    rows: tuple[Row, ...]
+    strategies: Mapping[str, Any]
+    tasks: tuple[Task, ...]
+    metrics: Mapping[str, tuple[str, ...]]
+    baseline: str
+    settings: Mapping[str, Any]
+    provenance: Mapping[str, Any]
+    notes: tuple[str, ...] = ()
+
+    def rows_of(self, strategy: str, task: str) -> tuple[Row, ...]:
+        """The rows of one strategy on one task, seed by seed.
+
+        Raises:
+            OptionError: there are none.
+        """
+        found = tuple(row for row in self.rows if (row.strategy, row.task) == (strategy, task))
+        if not found:
+            raise OptionError(f"there are no rows of strategy {strategy!r} on task {task!r}", at="comparison")
+        return found
+
+    def records(self) -> list[dict[str, Any]]:
+        """The rows as JSON values, each with all that is needed to read it alone."""
+        return [
+            record_of(row, self.strategies[row.strategy], self.baseline, {**self.settings, **self.provenance})
+            for row in self.rows
+        ]
 
     @cached_property
     def summaries(self) -> tuple[Summary, ...]:
@@ -146,15 +190,10 @@ def _same_text(results: Results, strategy: str, rows: Sequence[Row], task: str) 
     return SameText(twins[0], sum(one.token_ids == other.token_ids for one, other in whole), len(whole))
 
 
-def _of_seeds(rows: Sequence[Row], metric: str) -> list[float]:
-    return [row.quality[metric] for row in rows if metric in row.quality]
-
-
 def _of_examples(rows: Sequence[Row], metric: str) -> list[float]:
     values: dict[str, list[float]] = {}
-    for outcome in pooled(rows):
-        if metric in outcome.quality:
-            values.setdefault(outcome.example, []).append(outcome.quality[metric])
+    for (example, _), value in _by_pair(rows, metric).items():
+        values.setdefault(example, []).append(value)
     return [sum(one) / len(one) for one in values.values()]
 
 
@@ -202,11 +241,7 @@ def _mean_of(speeds: Sequence[Speed], name: str) -> float | None:
 
 def _acceptance(speeds: Sequence[Speed]) -> tuple[float, ...]:
     histograms = [speed.acceptance for speed in speeds if speed.mean_acceptance_length is not None]
-    longest = max(map(len, histograms), default=0)
-    return tuple(
-        sum(one[position] if position < len(one) else 0.0 for one in histograms) / len(histograms)
-        for position in range(longest)
-    )
+    return tuple(sum(shares) / len(histograms) for shares in zip_longest(*histograms, fillvalue=0.0))
 
 
 def _known(pairs: Iterator[tuple[str, Estimate | None]]) -> dict[str, Estimate]:

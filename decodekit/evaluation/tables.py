@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from decodekit.evaluation.intervals import Estimate
-from decodekit.evaluation.summary import Summarised, Summary
+from decodekit.evaluation.summary import Results, Summary
 
 _WIDTH = 240
 
@@ -27,79 +27,57 @@ class Grid:
     rows: tuple[tuple[str, ...], ...]
 
 
-def grids(comparison: Summarised, task: str) -> Iterator[Grid]:
+def grids(comparison: Results, task: str) -> Iterator[Grid]:
     """The tables of one task: quality, times, and what the times come from. Columns without a figure are left out."""
     summaries = comparison.summaries_of(task)
     metrics, base = comparison.metrics[task], comparison.baseline
     yield _grid(
         f"{task}: quality, mean ± 95 % interval over {len(comparison.settings['seeds'])} seeds",
-        ("strategy", "failed", *metrics, *(f"{name} - {base}" for name in metrics[:1]), "same text as"),
         [
-            (
-                one.strategy,
-                f"{one.num_failed}/{one.num_texts}",
-                *(shown(one.quality.get(name)) for name in metrics),
-                *(_signed(one.difference.get(name)) for name in metrics[:1]),
-                same_text(one),
-            )
+            {
+                "strategy": one.strategy,
+                "failed": f"{one.num_failed}/{one.num_texts}",
+                **{name: shown(one.quality.get(name)) for name in metrics},
+                **{f"{name} - {base}": _signed(one.difference.get(name)) for name in metrics[:1]},
+                "same text as": same_text(one),
+            }
             for one in summaries
         ],
     )
     yield _grid(
         f"{task}: time",
-        (
-            "strategy",
-            "ms/token",
-            f"times faster than {base}",
-            "TTFT ms",
-            "TPOT ms",
-            "p50",
-            "p95",
-            "p99",
-            "ITL p50",
-            "p95 ",
-            "p99 ",
-        ),
         [
-            (
-                one.strategy,
-                shown(one.speed.get("s_per_token"), 1e3, 2),
-                shown(one.times_faster, 1, 2),
-                shown(one.speed.get("ttft_s"), 1e3, 2),
-                shown(one.speed.get("tpot_s"), 1e3, 2),
-                *(_value(one, f"token_p{percent}_s", 1e3, 2) for percent in (50, 95, 99)),
-                *(_value(one, f"itl_p{percent}_s", 1e3, 2) for percent in (50, 95, 99)),
-            )
+            {
+                "strategy": one.strategy,
+                "ms/token": shown(one.speed.get("s_per_token"), 1e3, 2),
+                f"times faster than {base}": shown(one.times_faster, 1, 2),
+                "TTFT ms": shown(one.speed.get("ttft_s"), 1e3, 2),
+                "TPOT ms": shown(one.speed.get("tpot_s"), 1e3, 2),
+                "p50": _value(one, "token_p50_s", 1e3, 2),
+                "p95": _value(one, "token_p95_s", 1e3, 2),
+                "p99": _value(one, "token_p99_s", 1e3, 2),
+                "ITL p50": _value(one, "itl_p50_s", 1e3, 2),
+                "p95 ": _value(one, "itl_p95_s", 1e3, 2),
+                "p99 ": _value(one, "itl_p99_s", 1e3, 2),
+            }
             for one in summaries
         ],
     )
     yield _grid(
         f"{task}: rates and costs",
-        (
-            "strategy",
-            "prefill tokens/s",
-            "decode tokens/s",
-            "output tokens/s",
-            "requests/s",
-            "forwards/token",
-            "forwards saved",
-            "acceptance length",
-            "mask µs/token",
-            "KV MiB",
-        ),
         [
-            (
-                one.strategy,
-                _value(one, "prefill_tokens_per_s", 1, 0),
-                _value(one, "decode_tokens_per_s", 1, 0),
-                _value(one, "output_tokens_per_s", 1, 0),
-                _value(one, "requests_per_s", 1, 2),
-                _value(one, "forwards_per_token", 1, 3),
-                "" if one.forwards_saved is None else f"{one.forwards_saved:.1%}",
-                _value(one, "mean_acceptance_length", 1, 2),
-                _value(one, "mask_s_per_token", 1e6, 1),
-                _value(one, "kv_bytes", 2**-20, 2),
-            )
+            {
+                "strategy": one.strategy,
+                "prefill tokens/s": _value(one, "prefill_tokens_per_s", 1, 0),
+                "decode tokens/s": _value(one, "decode_tokens_per_s", 1, 0),
+                "output tokens/s": _value(one, "output_tokens_per_s", 1, 0),
+                "requests/s": _value(one, "requests_per_s", 1, 2),
+                "forwards/token": _value(one, "forwards_per_token", 1, 3),
+                "forwards saved": "" if one.forwards_saved is None else f"{one.forwards_saved:.1%}",
+                "acceptance length": _value(one, "mean_acceptance_length", 1, 2),
+                "mask µs/token": _value(one, "mask_s_per_token", 1e6, 1),
+                "KV MiB": _value(one, "kv_bytes", 2**-20, 2),
+            }
             for one in summaries
         ],
     )
@@ -116,14 +94,14 @@ def same_text(summary: Summary) -> str:
     return "" if same is None else f"{same.strategy}: {same.num_same}/{same.num_texts}"
 
 
-def failures(comparison: Summarised) -> Iterator[str]:
+def failures(comparison: Results) -> Iterator[str]:
     """The errors of each strategy and task, the most frequent first."""
     for one in comparison.summaries:
         for error, count in sorted(one.errors.items(), key=lambda item: -item[1]):
             yield f"{one.task}, {one.strategy}: {count} times {error}"
 
 
-def table(comparison: Summarised) -> str:
+def table(comparison: Results) -> str:
     """All tables, the errors and the notes, as plain text."""
     from rich.box import SIMPLE
     from rich.console import Console
@@ -144,13 +122,10 @@ def table(comparison: Summarised) -> str:
     return "\n".join([*(line.rstrip() for line in page.getvalue().splitlines()), *lines]).strip("\n") + "\n"
 
 
-def _grid(title: str, heading: tuple[str, ...], rows: list[tuple[str, ...]]) -> Grid:
-    kept = [column for column in range(len(heading)) if column == 0 or any(row[column] for row in rows)]
-    return Grid(title, _take(heading, kept), tuple(_take(row, kept) for row in rows))
-
-
-def _take(cells: tuple[str, ...], columns: list[int]) -> tuple[str, ...]:
-    return tuple(cells[column] for column in columns)
+def _grid(title: str, rows: list[dict[str, str]]) -> Grid:
+    """The table of rows of cells by the names of their columns."""
+    kept = [name for name in rows[0] if any(row[name] for row in rows)]
+    return Grid(title, tuple(kept), tuple(tuple(row[name] for name in kept) for row in rows))
 
 
 def _value(summary: Summary, name: str, scale: float, digits: int) -> str:

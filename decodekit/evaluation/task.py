@@ -20,11 +20,12 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from decodekit.constraints import as_constraint
+from decodekit.constraints import Choices, Regex, as_constraint
 from decodekit.constraints.constraint import Constraint
-from decodekit.errors import DecodekitError, OptionError, UnknownNameError, raise_faults
+from decodekit.errors import DecodekitError, OptionError, UnknownNameError, collecting, raise_faults
 from decodekit.generation.prompt import Prompt, check_prompt, in_lists, is_messages
 from decodekit.plugins import did_you_mean
+from decodekit.sampling.checks import require_integer
 
 _MAX_FAULTS = 10
 
@@ -108,9 +109,8 @@ class Task:
             if one.id in seen:
                 faults.append(OptionError(f"task {self.name!r} has two examples {one.id!r}", at="examples"))
             seen.add(one.id)
-        count = self.max_new_tokens
-        if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-            faults.append(OptionError(f"max_new_tokens={count!r} is not an integer from 1 on", at="max_new_tokens"))
+        with collecting(faults):
+            require_integer("max_new_tokens", self.max_new_tokens)
         raise_faults(faults[:_MAX_FAULTS], "parts of a task")
 
     def constraint_of(self, example: Example) -> Constraint | None:
@@ -159,9 +159,8 @@ def load_task(source: str | Path | Task, constraint: Any = None) -> Task:
     if constraint is None:
         return task
     if task.constraint is not None or any(example.constraint is not None for example in task.examples):
-        raise OptionError(
-            f"task {task.name!r} says by itself what its texts must be", at=str(source), hint="no further schema"
-        )
+        cause = f"task {task.name!r} says by itself what its texts must be"
+        raise OptionError(cause, at=str(source), hint="no further schema")
     return replace(task, constraint=constraint)
 
 
@@ -174,10 +173,8 @@ def read_task(path: Path) -> Task:
     """Read a JSONL file; see the module for its fields, `load_task` for errors."""
     if not path.is_file():
         near = did_you_mean(str(path), _SHIPPED)
-        raise UnknownNameError(
-            f"no task {str(path)!r}: neither a shipped one nor a file.{near} Shipped: {', '.join(_SHIPPED)}.",
-            at="tasks",
-        )
+        cause = f"no task {str(path)!r}: neither a shipped one nor a file.{near} Shipped: {', '.join(_SHIPPED)}."
+        raise UnknownNameError(cause, at="tasks")
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -245,18 +242,11 @@ class _TaskReader:
         return options if constraint is None else {**options, "constraint": constraint}
 
     def _constraint(self, given: Mapping[str, Any]) -> Constraint | None:
-        kinds = [kind for kind in ("schema", "regex", "choices") if kind in given]
+        makers: dict[str, Callable[[Any], Constraint]] = {"schema": self._schema, "regex": Regex, "choices": Choices}
+        kinds = [kind for kind in makers if kind in given]
         if len(kinds) > 1:
             raise OptionError(f"{' and '.join(kinds)} cannot be combined: a text has one constraint")
-        if "regex" in given:
-            from decodekit.constraints import Regex
-
-            return Regex(given["regex"])
-        if "choices" in given:
-            from decodekit.constraints import Choices
-
-            return Choices(given["choices"])
-        return self._schema(given["schema"]) if "schema" in given else None
+        return makers[kinds[0]](given[kinds[0]]) if kinds else None
 
     def _schema(self, given: Any) -> Constraint:
         """A schema as it stands, by its name, or in a file."""
@@ -278,11 +268,9 @@ class _TaskReader:
         if ("prompt" in line) == ("messages" in line):
             raise OptionError('an example has either "prompt" or "messages"')
         prompt = line["prompt"] if "prompt" in line else line["messages"]
-        is_right = isinstance(prompt, str) and prompt if "prompt" in line else is_messages(prompt)
-        if not is_right:
-            raise OptionError(
-                '"prompt" is a text that is not empty, "messages" a list of objects with role and content'
-            )
+        if not (isinstance(prompt, str) and prompt if "prompt" in line else is_messages(prompt)):
+            cause = '"prompt" is a text that is not empty, "messages" a list of objects with role and content'
+            raise OptionError(cause)
         constraint = self._schema(line["schema"]) if "schema" in line else None
         return Example(str(line.get("id", number)), prompt, line.get("reference"), constraint)
 
@@ -300,11 +288,10 @@ class _TaskReader:
 
 
 def _refuse_unknown(given: Mapping[str, Any], known: set[str]) -> None:
-    unknown = [name for name in given if name not in known]
-    if unknown:
-        raise OptionError(
-            f"no field {unknown[0]!r}.{did_you_mean(unknown[0], known)}", hint=f"fields are {', '.join(sorted(known))}"
-        )
+    unknown = next((name for name in given if name not in known), None)
+    if unknown is not None:
+        cause = f"no field {unknown!r}.{did_you_mean(unknown, known)}"
+        raise OptionError(cause, hint=f"fields are {', '.join(sorted(known))}")
 
 
 def _packaged(name: str) -> Task:
@@ -322,11 +309,9 @@ def _free_extraction() -> Task:
 
 
 _SHIPPED: dict[str, Callable[[], Task]] = {
-    "extraction": lambda: _packaged("extraction"),
+    "extraction": partial(_packaged, "extraction"),
     "extraction-free": _free_extraction,
-    "copying": lambda: _packaged("copying"),
-    "summarising": lambda: _packaged("summarising"),
-    "open-ended": lambda: _packaged("open-ended"),
+    **{name: partial(_packaged, name) for name in ("copying", "summarising", "open-ended")},
 }
 
 
@@ -346,16 +331,13 @@ def named_tasks(tasks: Sequence[str | Path | Task] | str | Path | Task) -> list[
     faults: list[DecodekitError] = []
     found: list[Task] = []
     for source in listed:
-        try:
+        with collecting(faults):
             if not isinstance(source, str | Path | Task):
                 raise OptionError(f"{source!r:.60} is no task", at="tasks", hint="a name, a JSONL file or a Task")
             task = load_task(source)
-        except DecodekitError as error:
-            faults.append(error)
-            continue
-        if any(task.name == other.name for other in found):
-            faults.append(OptionError(f"two tasks have the name {task.name!r}", at="tasks"))
-        found.append(task)
+            found.append(task)
+            if any(task.name == other.name for other in found[:-1]):
+                raise OptionError(f"two tasks have the name {task.name!r}", at="tasks")
     if not listed:
         faults.append(OptionError("there is no task", at="tasks", hint=f"tasks=[{next(iter(_SHIPPED))!r}]"))
     raise_faults(faults, "tasks")

@@ -10,7 +10,8 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from functools import partial, reduce
+from operator import or_
 from typing import TypeAlias
 
 Words: TypeAlias = Sequence[str]
@@ -70,8 +71,8 @@ def bleu(hypothesis: Words, references: Sequence[Words]) -> float:
     """
     if not references:
         raise ValueError("BLEU needs at least one reference")
-    most = [_maxima([Counter(ngrams(words, n)) for words in references]) for n in range(1, MAX_ORDER + 1)]
-    return _bleu(hypothesis, most, [len(words) for words in references])
+    most = [reduce(or_, (Counter(ngrams(words, n)) for words in references)) for n in range(1, MAX_ORDER + 1)]
+    return _bleu(hypothesis, [counts.__getitem__ for counts in most], [len(words) for words in references])
 
 
 def self_bleu(texts: Sequence[Words]) -> float | None:
@@ -82,51 +83,35 @@ def self_bleu(texts: Sequence[Words]) -> float | None:
     if len(texts) < 2:
         return None
     counts = [[Counter(ngrams(words, n)) for words in texts] for n in range(1, MAX_ORDER + 1)]
-    peaks = [_Peaks.of(order) for order in counts]
+    peaks = [_Peaks(order) for order in counts]
     lengths = [len(words) for words in texts]
     scores = [
-        _bleu(words, [peak.without(number) for peak in peaks], lengths[:number] + lengths[number + 1 :])
+        _bleu(words, [partial(peak.without, number) for peak in peaks], lengths[:number] + lengths[number + 1 :])
         for number, words in enumerate(texts)
     ]
     return math.fsum(scores) / len(scores)
 
 
-@dataclass(slots=True)
 class _Peaks:
     """Of every n-gram the largest count in one text, whose it is, and the largest count in another text.
 
     So the largest count among all texts but one is at hand for each of them, and self-BLEU of N texts costs N passes.
     """
 
-    first: dict[NGram, tuple[int, int]] = field(default_factory=dict)  # count, number of the text
-    second: dict[NGram, int] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, texts: Sequence[Counter[NGram]]) -> _Peaks:
-        peaks = cls()
+    def __init__(self, texts: Sequence[Counter[NGram]]) -> None:
+        self._first: dict[NGram, tuple[int, int]] = {}  # count, number of the text
+        self._second: dict[NGram, int] = {}
         for number, counts in enumerate(texts):
             for gram, count in counts.items():
-                best, _ = peaks.first.get(gram, (0, -1))
+                best, _ = self._first.get(gram, (0, -1))
                 if count > best:
-                    peaks.first[gram], count = (count, number), best
-                peaks.second[gram] = max(peaks.second.get(gram, 0), count)
-        return peaks
+                    self._first[gram], count = (count, number), best
+                self._second[gram] = max(self._second.get(gram, 0), count)
 
-    def without(self, number: int) -> Limit:
+    def without(self, number: int, gram: NGram) -> int:
         """The largest count among all texts but this one."""
-
-        def limit(gram: NGram) -> int:
-            count, owner = self.first.get(gram, (0, -1))
-            return self.second[gram] if owner == number else count
-
-        return limit
-
-
-def _maxima(texts: Sequence[Counter[NGram]]) -> Limit:
-    most: Counter[NGram] = Counter()
-    for counts in texts:
-        most |= counts
-    return most.__getitem__
+        count, owner = self._first.get(gram, (0, -1))
+        return self._second[gram] if owner == number else count
 
 
 def _bleu(hypothesis: Words, limits: Sequence[Limit], lengths: Sequence[int]) -> float:

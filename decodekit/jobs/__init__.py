@@ -12,5 +12,5 @@ What `decodekit extract` does, in Python:
 
 `documents` lists inputs, `schema` and `prompt` say what is asked, `executors` decode, `validation` has the last word on
 every output, `ledger` and `store` keep what came of it, `runner` is the loop over all of these; `view`, `figures`,
-`spans`, `page` and `report` show it.
+`page` and `report` show it.
 """

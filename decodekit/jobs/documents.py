@@ -11,12 +11,12 @@ import json
 import stat
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, BinaryIO
 
-from decodekit.errors import DocumentError, JobError, raise_faults
+from decodekit.errors import DecodekitError, DocumentError, JobError, collecting, raise_faults
 from decodekit.jobs.formats import (
     JSONL_SUFFIXES,
     TEXT_SUFFIXES,
@@ -27,33 +27,14 @@ from decodekit.jobs.formats import (
 )
 from decodekit.jobs.names import Names
 from decodekit.jobs.settings import shard_of
+from decodekit.records.ledger import replace_file
 
 STDIN_ID = "stdin"
 SPOOLED = f"input-{'[0-9a-f]' * 8}.*"  # glob of the saved copies of standard input in a job folder
 
 
 @dataclass(frozen=True, slots=True)
-class Document:
-    """A document whose text is at hand.
-
-    Attributes:
-        id: unique in the job.
-        text: never blank.
-        place: file, or ``file:line``.
-    """
-
-    id: str
-    text: str
-    place: str
-
-    @property
-    def digest(self) -> str:
-        """16 hexadecimal digits that change when the text changes."""
-        return text_digest(self.text)
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
+class DocumentRef:
     """One document of the scan, without its text.
 
     Attributes:
@@ -75,8 +56,8 @@ class Entry:
     digest: str
     fault: DocumentError | None
 
-    def read(self) -> Document:
-        """Read the text.
+    def read(self) -> str:
+        """The text, which is never blank.
 
         Raises:
             DocumentError: the document cannot be used, or its file has gone or changed since the scan.
@@ -90,9 +71,10 @@ class Entry:
         except OSError as error:
             raise DocumentError(f"the file cannot be read: {error.strerror}.", at=self.place) from error
         if self.length < 0:
-            return Document(self.id, _usable_text(_decode(data, self.place), self.place), self.place)
-        row = _parse_line(data, self.place)
-        return Document(self.id, _usable_text(_field_text(row, self.text_field, self.place), self.place), self.place)
+            text = _decode(data, self.place)
+        else:
+            text = _field_text(_parse_line(data, self.place), self.text_field, self.place)
+        return _usable_text(text, self.place)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +120,7 @@ class Scan:
         repeated: files that were named before, by another input or another spelling; each is done once.
     """
 
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[DocumentRef] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
     repeated: list[str] = field(default_factory=list)
 
@@ -146,9 +128,8 @@ class Scan:
     def skipped_kinds(self) -> str:
         """How many files of which endings were skipped, such as ``"2 .csv, 1 .pdf"``."""
         kinds = Counter(Path(name).suffix.lower() or "without an ending" for name in self.skipped)
-        return ", ".join(f"{count} {kind}" for kind, count in kinds.most_common(4)) + (
-            ", ..." if len(kinds) > 4 else ""
-        )
+        shown = [f"{count} {kind}" for kind, count in kinds.most_common(4)]
+        return ", ".join([*shown, "..."] if len(kinds) > 4 else shown)
 
 
 def text_digest(text: str) -> str:
@@ -177,13 +158,10 @@ def scan(inputs: Sequence[Input], *, known: Sequence[Input] = (), is_lookup: boo
     found = Scan()
     names = Names((source.location, source.label) for source in (*known, *inputs))
     seen: set[tuple[str, str, str]] = set()
-    refused: list[JobError] = []
+    refused: list[DecodekitError] = []
     for source in inputs:
-        try:
-            for entry in _scan_input(source, names, seen, found, is_lookup):
-                found.entries.append(entry)
-        except JobError as error:
-            refused.append(error)
+        with collecting(refused, JobError):
+            found.entries.extend(_scan_input(source, names, seen, found, is_lookup))
     raise_faults(refused, "inputs")
     if not is_lookup:
         _refuse_repeats(found.entries)
@@ -192,7 +170,7 @@ def scan(inputs: Sequence[Input], *, known: Sequence[Input] = (), is_lookup: boo
 
 def _scan_input(
     source: Input, names: Names, seen: set[tuple[str, str, str]], found: Scan, is_lookup: bool
-) -> Iterator[Entry]:
+) -> Iterator[DocumentRef]:
     """The documents of one input, but for the files that were `seen`."""
     if not source.path:
         raise JobError("an input is the empty text.", hint="the path of a file or folder, or - for standard input.")
@@ -207,16 +185,12 @@ def _scan_input(
         paths = _files_of(source, found.skipped)
         if not paths:
             others = f" It has files of other kinds: {found.skipped_kinds}." if found.skipped else ""
-            raise JobError(
-                f"{source.path!r} holds no document.{others}",
-                hint=f"text files of a folder end in {', '.join(TEXT_SUFFIXES)}; name other files one by one.",
-            )
+            hint = f"text files of a folder end in {', '.join(TEXT_SUFFIXES)}; name other files one by one."
+            raise JobError(f"{source.path!r} holds no document.{others}", hint=hint)
     else:
         if not stat.S_ISREG(mode):
-            raise JobError(
-                f"{source.path!r} is a pipe or a device, and documents are read more than once.",
-                hint=f"standard input: cat {source.path} | decodekit extract - ...",
-            )
+            cause = f"{source.path!r} is a pipe or a device, and documents are read more than once."
+            raise JobError(cause, hint=f"standard input: cat {source.path} | decodekit extract - ...")
         paths = [location]
         refusal = None if source.name or is_lookup else refusal_of_file(location, source.path, source.fields)
         if refusal is not None:
@@ -236,14 +210,8 @@ def _scan_input(
             yield _scan_text_file(path, name)
 
 
-def select(entries: Sequence[Entry], shard: tuple[int, int] | None, limit: int | None) -> list[Entry]:
-    """The documents of one shard, then the first ones of these.
-
-    Args:
-        entries: all documents.
-        shard: (number from 1, number of shards), None for all.
-        limit: how many at most, None for all.
-    """
+def select(entries: Sequence[DocumentRef], shard: tuple[int, int] | None, limit: int | None) -> list[DocumentRef]:
+    """The documents of one shard, (number from 1, number of shards), and of these at most `limit`; None for all."""
     if shard is not None:
         entries = [entry for entry in entries if shard_of(entry.id, shard[1]) == shard[0] - 1]
     return list(entries[:limit])
@@ -265,18 +233,17 @@ def _files_of(source: Input, skipped: list[str]) -> list[Path]:
     return found
 
 
-def _scan_text_file(path: Path, name: str) -> Entry:
-    entry = Entry(name, path, name, 0, -1, "", "", None)
+def _scan_text_file(path: Path, name: str) -> DocumentRef:
+    entry = DocumentRef(name, path, name, 0, -1, "", "", None)
     try:
-        digest, fault = entry.read().digest, None
+        return replace(entry, digest=text_digest(entry.read()))
     except DocumentError as error:
-        digest, fault = "", error.with_traceback(None)
-    return Entry(name, path, name, 0, -1, "", digest, fault)
+        return replace(entry, fault=error.with_traceback(None))
 
 
-def _scan_lines(source: Input, name: str, is_lookup: bool) -> list[Entry]:
+def _scan_lines(source: Input, name: str, is_lookup: bool) -> list[DocumentRef]:
     path = source.location
-    found: list[tuple[Entry, dict[str, Any]]] = []
+    found: list[tuple[DocumentRef, dict[str, Any]]] = []
     offset = 0
     try:
         with path.open("rb") as file:
@@ -293,30 +260,26 @@ def _scan_lines(source: Input, name: str, is_lookup: bool) -> list[Entry]:
         raise _no_lines(path, name, found[0][0])
     if rows:
         # The name of a field is a setting: when no line has it, the name is wrong, not the lines.
-        for option, field in (("--text-field", source.text_field), ("--id-field", source.id_field)):
-            is_optional = option == "--id-field" and field == "id"
-            if not is_optional and not any(field in row for row in rows):
+        named = [("--text-field", source.text_field), ("--id-field", source.id_field)]
+        for option, field in named[:1] if source.id_field == "id" else named:
+            if not any(field in row for row in rows):
                 names = ", ".join(sorted({key for row in rows[:100] for key in row}))
-                raise DocumentError(
-                    f"no line of {name} has the field {field!r}.", at=name, hint=f"{option}; the lines have: {names}."
-                )
+                hint = f"{option}; the lines have: {names}."
+                raise DocumentError(f"no line of {name} has the field {field!r}.", at=name, hint=hint)
     return [entry for entry, _ in found]
 
 
-def _no_lines(path: Path, name: str, first: Entry) -> JobError:
+def _no_lines(path: Path, name: str, first: DocumentRef) -> JobError:
     """Why no line of a file is a JSON object."""
-    refusal = refusal_of_lines(path.read_bytes(), name)
-    if refusal is not None:
-        return refusal
     assert first.fault is not None
-    return DocumentError(
+    return refusal_of_lines(path.read_bytes(), name) or DocumentError(
         f"no line of {name} is a JSON object; of the first one: {first.fault.cause}",
         at=name,
         hint=first.fault.hint or "a JSONL file has a JSON object on each line; a text file ends in .txt.",
     )
 
 
-def _scan_line(source: Input, path: Path, line: bytes, offset: int, place: str) -> tuple[Entry, dict[str, Any]]:
+def _scan_line(source: Input, path: Path, line: bytes, offset: int, place: str) -> tuple[DocumentRef, dict[str, Any]]:
     identity, digest, fault = place, "", None
     row: dict[str, Any] = {}
     try:
@@ -330,7 +293,7 @@ def _scan_line(source: Input, path: Path, line: bytes, offset: int, place: str) 
         fault = error.with_traceback(None)
     # Only the names of the fields are wanted afterwards; holding on to the texts would fill the memory.
     fields = dict.fromkeys(row)
-    entry = Entry(identity, path, place, offset, len(line), source.text_field, digest, fault)
+    entry = DocumentRef(identity, path, place, offset, len(line), source.text_field, digest, fault)
     return entry, fields
 
 
@@ -374,19 +337,13 @@ def _decode(data: bytes, place: str) -> str:
         raise DocumentError("the text is UTF-16, not UTF-8.", at=place, hint=_UTF_16_HINT)
     try:
         text = data.decode("utf-8-sig")
-        if "\0" not in text:
-            return text
-        raise DocumentError(
-            "the file has NUL bytes, so it is no UTF-8 text but UTF-16 or data of a program.",
-            at=place,
-            hint=_UTF_16_HINT,
-        )
     except UnicodeDecodeError as error:
-        raise DocumentError(
-            f"the text is not UTF-8: byte 0x{data[error.start]:02x} at offset {error.start}.",
-            at=place,
-            hint="convert the file to UTF-8, then `decodekit retry`.",
-        ) from error
+        cause = f"the text is not UTF-8: byte 0x{data[error.start]:02x} at offset {error.start}."
+        raise DocumentError(cause, at=place, hint="convert the file to UTF-8, then `decodekit retry`.") from error
+    if "\0" in text:
+        cause = "the file has NUL bytes, so it is no UTF-8 text but UTF-16 or data of a program."
+        raise DocumentError(cause, at=place, hint=_UTF_16_HINT)
+    return text
 
 
 _UTF_16_HINT = "convert the file to UTF-8: iconv -f UTF-16 -t UTF-8 OLD > NEW."
@@ -408,23 +365,20 @@ def _is_encodable(text: str) -> bool:
     return True
 
 
-def _refuse_repeats(entries: Iterable[Entry]) -> None:
-    places: dict[str, str] = {}
-    repeats: list[str] = []
-    for entry in entries:
-        if entry.id in places:
-            repeats.append(_describe_repeat(entry, places[entry.id]))
-        else:
-            places[entry.id] = entry.place
+def _refuse_repeats(entries: Iterable[DocumentRef]) -> None:
+    firsts: dict[str, DocumentRef] = {}
+    repeats = [
+        _describe_repeat(entry, first.place)
+        for entry in entries
+        if (first := firsts.setdefault(entry.id, entry)) is not entry
+    ]
     if repeats:
         more = f" and {len(repeats) - 3} more" if len(repeats) > 3 else ""
-        raise DocumentError(
-            "; ".join(repeats[:3]) + more + ".",
-            hint="give every document an id of its own, or name another field with --id-field.",
-        )
+        cause = "; ".join(repeats[:3]) + more + "."
+        raise DocumentError(cause, hint="give every document an id of its own, or name another field with --id-field.")
 
 
-def _describe_repeat(entry: Entry, first: str) -> str:
+def _describe_repeat(entry: DocumentRef, first: str) -> str:
     file, _, line = entry.place.rpartition(":")
     first_file, _, first_line = first.rpartition(":")
     if entry.place == first:
@@ -446,8 +400,7 @@ def read_stdin(stream: BinaryIO, id_field: str, text_field: str) -> bytes:
         raise JobError("standard input is empty.", hint="pipe a text or JSON lines into the command.")
     with TemporaryDirectory() as folder:
         source = stdin_input(data, Path(folder), id_field, text_field)
-        refusal = refusal_of_stdin(data, source.fields)
-        if refusal is not None:
+        if refusal := refusal_of_stdin(data, source.fields):
             raise refusal
         scan([source])
     return data
@@ -462,8 +415,6 @@ def spool(data: bytes, folder: Path) -> Path:
     Raises:
         OutputError: the folder cannot be written.
     """
-    from decodekit.records.ledger import replace_file
-
     name = f"input-{hashlib.sha256(data).hexdigest()[:8]}" + (".jsonl" if is_json_lines(data) else ".txt")
     replace_file(folder / name, [data])
     return folder / name

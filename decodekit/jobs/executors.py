@@ -8,41 +8,29 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, Unpack
+from typing import TYPE_CHECKING, Any
 
 from decodekit.errors import DecodekitError, DecodingError
-from decodekit.jobs.documents import Document
 
 if TYPE_CHECKING:
-    from decodekit.llm import Completion, GenerateKeywords
-
-DEFAULT_BATCH_SIZE = {"cpu": 8}
-ACCELERATOR_BATCH_SIZE = 32
+    from decodekit.llm import LLM, Completion
 
 
 @dataclass(frozen=True, slots=True)
 class DocumentTask:
-    """One document on its way to the model.
+    """One document on its way to the model, as a text or messages, with a seed of its own."""
 
-    Attributes:
-        document: the document.
-        prompt: what the model reads: a text, or messages.
-        seed: of this document alone.
-    """
-
-    document: Document
+    id: str
+    digest: str
     prompt: Any
     seed: int
 
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """What came back for a task: a completion, or the error that left none.
+    """What came back for a task: a completion, which may carry an error of its own, or the error that left none.
 
     Attributes:
-        task: the task.
-        completion: None if there is none.
-        error: None if there is a completion (which may carry an error of its own).
         seconds: from taking the task up to its end.
     """
 
@@ -52,45 +40,24 @@ class Decoded:
     seconds: float
 
 
-class Executor(Protocol):
-    """Runs tasks. Every task taken from the iterable comes back exactly once, in any order."""
-
-    def run(self, tasks: Iterable[DocumentTask]) -> Iterator[Decoded]:
-        """Take tasks lazily and yield each outcome as soon as it is known."""
-        ...
-
-
-class CompletesPrompts(Protocol):
-    """The part of `decodekit.LLM` that a job needs."""
-
-    def as_completed(
-        self, prompts: Iterable[Any], **options: Unpack[GenerateKeywords]
-    ) -> Iterator[tuple[int, Completion]]:
-        """Complete prompts, taken lazily; (number of the prompt, completion) in order of completion."""
-        ...
-
-
+@dataclass
 class LocalExecutor:
     """Decodes in this process.
 
     When the memory of the device runs out, the documents in flight are taken up again with half the batch.
 
     Args:
-        llm: a `decodekit.LLM`.
-        batch_size: documents decoded at a time.
+        llm: the model.
+        batch_size: documents decoded at a time; smaller than at first after memory ran out.
         options: for `LLM.as_completed`: constraint, strategy, max_new_tokens, ...
-
-    Attributes:
-        batch_size: the present one; smaller than at first after memory ran out.
     """
 
-    def __init__(self, llm: CompletesPrompts, *, batch_size: int, options: Mapping[str, Any]) -> None:
-        self._llm = llm
-        self._options = dict(options)
-        self.batch_size = batch_size
+    llm: LLM
+    batch_size: int
+    options: Mapping[str, Any]
 
     def run(self, tasks: Iterable[DocumentTask]) -> Iterator[Decoded]:
-        """Decode all tasks; see `Executor.run`."""
+        """Take tasks lazily and yield each outcome as soon as it is known: every task once, in any order."""
         waiting = iter(tasks)
         while True:
             in_flight: dict[int, tuple[DocumentTask, float]] = {}
@@ -101,7 +68,10 @@ class LocalExecutor:
                 if not is_out_of_memory(error):
                     raise
             again = [task for task, _ in in_flight.values()]
-            _release_memory()
+            torch = sys.modules.get("torch")
+            if torch is not None and torch.cuda.is_available():
+                with contextlib.suppress(RuntimeError):
+                    torch.cuda.empty_cache()
             if self.batch_size == 1:
                 fault = DecodingError(
                     "the device ran out of memory with this document alone.",
@@ -123,7 +93,7 @@ class LocalExecutor:
 
         for_prompts, for_seeds = itertools.tee(taken())  # whichever of the two is asked first takes the task
         prompts, seeds = (task.prompt for task in for_prompts), (task.seed for task in for_seeds)
-        completions = self._llm.as_completed(prompts, seed=seeds, batch_size=self.batch_size, **self._options)
+        completions = self.llm.as_completed(prompts, seed=seeds, batch_size=self.batch_size, **self.options)
         for number, completion in completions:
             task, started = in_flight.pop(number)
             yield Decoded(task, completion, None, time.perf_counter() - started)
@@ -139,17 +109,10 @@ def is_out_of_memory(error: BaseException) -> bool:
     )
 
 
-def _release_memory() -> None:
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_available():
-        with contextlib.suppress(RuntimeError):
-            torch.cuda.empty_cache()
-
-
 def automatic_batch_size(device_type: str) -> int:
     """The batch size for ``--batch-size auto``.
 
     On a CPU the cores are busy with few rows, and a small batch shows its first results sooner. An accelerator takes
     four times as many; if its memory does not, the batch is halved until it fits.
     """
-    return DEFAULT_BATCH_SIZE.get(device_type, ACCELERATOR_BATCH_SIZE)
+    return 8 if device_type == "cpu" else 32

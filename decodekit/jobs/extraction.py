@@ -7,23 +7,25 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from decodekit import __version__
+from decodekit.constraints import Constraint, as_constraint
 from decodekit.errors import OptionError, UselessOptionError, raise_faults
-from decodekit.jobs.documents import Entry
+from decodekit.generation.search import Search, SearchCall
+from decodekit.generation.settings import FastForward
+from decodekit.jobs.documents import DocumentRef
 from decodekit.jobs.executors import LocalExecutor, automatic_batch_size
-from decodekit.jobs.prompt import Prompt, choose_prompt
+from decodekit.jobs.prompt import choose_prompt
 from decodekit.jobs.runner import JobRunner, Observer, RunSummary
 from decodekit.jobs.schema import JobSchema, reload_schema
 from decodekit.jobs.settings import JobSettings
 from decodekit.jobs.store import JobFolder
 from decodekit.jobs.validation import OutputValidator
 from decodekit.records.fingerprints import digest, tokenizer_fingerprint, weights_fingerprint
+from decodekit.strategy import Strategy, resolve_strategy, spelled_strategy
 from decodekit.strategy.programs import programs_of
+from decodekit.strategy.several import OverSamples
 
 if TYPE_CHECKING:
-    from decodekit.constraints import Constraint
-    from decodekit.generation.settings import FastForward
     from decodekit.llm import LLM
-    from decodekit.strategy import Strategy
 
 
 SPECULATE = ("grammar", "prompt-lookup")
@@ -71,8 +73,6 @@ class ExtractionOptions:
     @property
     def strategy_settings(self) -> dict[str, Any]:
         """The strategy as one of the settings of a job: all that decides which token is taken."""
-        from decodekit.strategy import spelled_strategy
-
         name, spelled = spelled_strategy(self.strategy)
         options = {**spelled, **self.strategy_options}
         guesses = options.pop("speculate", None) or self.speculate
@@ -95,19 +95,13 @@ class ExtractionOptions:
             UnknownNameError: no such strategy.
             ConstraintError: the schema is malformed, not supported or not satisfiable.
         """
-        from decodekit.constraints import as_constraint
-        from decodekit.generation.search import Search, SearchCall
-        from decodekit.strategy import resolve_strategy
-
         guesses = {"speculate": self.speculate} if self.speculate else {}
         strategy = resolve_strategy(self.strategy, {**self.strategy_options, **guesses})
         num_texts = getattr(strategy, "num_return_sequences", 1)
         if num_texts > 1:
-            raise OptionError(
-                f"num_return_sequences={num_texts}, and a job keeps one value of each document",
-                at="strategy",
-                hint='num_return_sequences=1, or strategy="best-of", which chooses one',
-            )
+            cause = f"num_return_sequences={num_texts}, and a job keeps one value of each document"
+            hint = 'num_return_sequences=1, or strategy="best-of", which chooses one'
+            raise OptionError(cause, at="strategy", hint=hint)
         given: object = strategy  # the type of a strategy does not say that it may be a search
         if isinstance(given, Search):
             call = SearchCall(None, True, self.on_length, self.fast_forward, self.max_rollbacks)
@@ -115,10 +109,8 @@ class ExtractionOptions:
         constraint = as_constraint(self.schema.constraint)
         constraint.root()
         if self.max_rollbacks is not None and constraint.guard() is None:
-            raise UselessOptionError(
-                f"max_rollbacks={self.max_rollbacks} has no effect: only a constraint with a guard takes texts back",
-                at="max_rollbacks",
-            )
+            cause = f"max_rollbacks={self.max_rollbacks} has no effect: only a constraint with a guard takes texts back"
+            raise UselessOptionError(cause, at="max_rollbacks")
         validator = OutputValidator(self.schema.schema, constraint, is_json=self.schema.is_json)
         return strategy, constraint, validator
 
@@ -131,14 +123,12 @@ class ExtractionOptions:
         """
         schema = reload_schema(settings.schema_source, settings.schema, settings.constraint, settings.reading)
         strategy = dict(settings.strategy)
-        fast_forward = strategy.pop("fast_forward", "exact")
-        max_rollbacks = strategy.pop("max_rollbacks", None)
         given: dict[str, Any] = {
             "model": settings.model,
             "strategy": strategy.pop("name"),
+            "fast_forward": strategy.pop("fast_forward", "exact"),
+            "max_rollbacks": strategy.pop("max_rollbacks", None),
             "strategy_options": strategy,
-            "fast_forward": fast_forward,
-            "max_rollbacks": max_rollbacks,
             "prompt": settings.prompt,
             "is_raw": not settings.is_chat,
             "max_new_tokens": settings.max_new_tokens,
@@ -164,24 +154,21 @@ class Extraction:
 
     def __init__(self, llm: LLM, options: ExtractionOptions) -> None:
         self._llm = llm
-        self._options = options
         strategy, self._constraint, self._validator = options.check()
         if options.speculate is None and getattr(llm.model, "can_rollback", False):
             strategy = with_guesses(strategy, options.fast_forward)
-        self._strategy = strategy
         schema = options.schema
-        has_chat_template = bool(getattr(llm.tokenizer, "chat_template", None))
         self._prompt = choose_prompt(
             options.prompt,
             model=options.model,
-            has_chat_template=has_chat_template,
+            has_chat_template=bool(getattr(llm.tokenizer, "chat_template", None)),
             is_raw=options.is_raw,
             schema=schema.schema if schema.is_json else schema.beyond,
             is_json=schema.is_json,
         )
         self._call: dict[str, Any] = {
             "constraint": self._constraint,
-            "strategy": self._strategy,
+            "strategy": strategy,
             "max_new_tokens": options.max_new_tokens,
             "on_length": options.on_length,
             "logprobs": True,
@@ -192,7 +179,7 @@ class Extraction:
         llm.as_completed((), seed=(), batch_size=1, **self._call)
         self.settings = JobSettings(
             model=options.model,
-            weights=weights_fingerprint(llm),
+            weights=weights_fingerprint(llm.model),
             dtype=str(llm.model.dtype).removeprefix("torch."),
             tokenizer=tokenizer_fingerprint(llm),
             schema_source=schema.source,
@@ -210,15 +197,10 @@ class Extraction:
             chat_template=digest(llm.tokenizer.chat_template, length=16) if self._prompt.is_chat else "",
         )
 
-    @property
-    def prompt(self) -> Prompt:
-        """What documents are filled into."""
-        return self._prompt
-
     def run(
         self,
         folder: JobFolder,
-        entries: Sequence[Entry],
+        entries: Sequence[DocumentRef],
         *,
         batch_size: int | None = None,
         max_failures: int | None = None,
@@ -227,31 +209,16 @@ class Extraction:
         retries: bool = False,
         observer: Observer | None = None,
     ) -> RunSummary:
-        """Do the documents that are not done; see `JobRunner.run`.
-
-        Args:
-            folder: an open job folder.
-            entries: the documents.
-            batch_size: documents decoded at a time; None chooses by the device.
-            max_failures: the number of failures after which no more documents are taken up.
-            shard, limit: which documents; see `documents.select`.
-            retries: take up documents that failed before, too.
-            observer: gets every document as it is done.
+        """Do the documents that are not done in an open folder; see `JobRunner`. Without a `batch_size` the device
+        says how many are decoded at a time.
         """
-        executor = LocalExecutor(
-            self._llm,
-            batch_size=batch_size or automatic_batch_size(self._llm.model.device.type),
-            options=self._call,
-        )
+        size = batch_size or automatic_batch_size(self._llm.model.device.type)
         runner = JobRunner(
-            folder,
-            self._prompt,
-            self._validator,
-            vocabulary=self._llm.vocabulary,
-            max_failures=max_failures,
-            observer=observer,
+            folder, self._prompt, self._validator, self._llm.vocabulary, max_failures, observer or Observer()
         )
-        return runner.run(entries, executor, shard=shard, limit=limit, retries=retries)
+        return runner.run(
+            entries, LocalExecutor(self._llm, size, self._call), shard=shard, limit=limit, retries=retries
+        )
 
 
 def with_guesses(strategy: Strategy, fast_forward: FastForward) -> Strategy:
@@ -259,9 +226,6 @@ def with_guesses(strategy: Strategy, fast_forward: FastForward) -> Strategy:
 
     A search, such as beams or particles, takes none.
     """
-    from decodekit.generation.search import Search
-    from decodekit.strategy.several import OverSamples
-
     given: object = strategy
     if isinstance(given, Search):
         return strategy

@@ -119,10 +119,7 @@ _WIDE: Final = 3  # columns; two may be names and values of one document
 def refusal_of_file(path: Path, name: str, fields: Collection[str]) -> JobError | None:
     """Why a file that was named as an input is no document; None if it may be one.
 
-    Args:
-        path: the file.
-        name: how the user named it.
-        fields: names of the fields of documents, which the heading of a narrow table may have.
+    `fields` are names of fields of documents, which the heading of a narrow table may have.
     """
     suffix = path.suffix.lower()
     if suffix in TEXT_SUFFIXES or suffix in JSONL_SUFFIXES:
@@ -134,22 +131,17 @@ def refusal_of_file(path: Path, name: str, fields: Collection[str]) -> JobError 
         data = path.read_bytes()
     except OSError:
         return None  # told when it is read
-    kind = _kind_of(data, fields)
-    return None if kind is None else _refusal(kind, name)
+    return _refusal(_kind_of(data, fields), name)
 
 
 def refusal_of_lines(data: bytes, name: str) -> JobError | None:
     """Why the contents of a JSONL file, of which no line is an object, are something else; None if that is not seen."""
-    kind = _kind_of(data, ())
-    return None if kind is None else _refusal(kind, name)
+    return _refusal(_kind_of(data, ()), name)
 
 
 def refusal_of_stdin(data: bytes, fields: Collection[str]) -> JobError | None:
     """Why standard input is neither one text nor lines of JSON; None if it may be one of them."""
-    if is_json_lines(data):
-        return None
-    kind = _kind_of(data, fields)
-    return None if kind is None else _refusal(kind, "standard input", "/dev/stdin")
+    return None if is_json_lines(data) else _refusal(_kind_of(data, fields), "standard input", "/dev/stdin")
 
 
 def is_json_lines(data: bytes) -> bool:
@@ -158,14 +150,13 @@ def is_json_lines(data: bytes) -> bool:
     return _is_object(first.decode("utf-8-sig", errors="replace"))
 
 
-def _refusal(kind: tuple[str, str], name: str, file: str | None = None) -> JobError:
+def _refusal(kind: tuple[str, str] | None, name: str, file: str | None = None) -> JobError | None:
+    if kind is None:
+        return None
     what, way = kind
     stem = PurePath(name).stem.partition(".")[0] if file is None else "documents"
-    return JobError(
-        f"{name} is {what}, and would be read as one document.",
-        at=name,
-        hint=way.format(file=shlex.quote(file or name), stem=shlex.quote(stem)),
-    )
+    cause = f"{name} is {what}, and would be read as one document."
+    return JobError(cause, at=name, hint=way.format(file=shlex.quote(file or name), stem=shlex.quote(stem)))
 
 
 def _kind_of(data: bytes, fields: Collection[str]) -> tuple[str, str] | None:
@@ -177,8 +168,7 @@ def _kind_of(data: bytes, fields: Collection[str]) -> tuple[str, str] | None:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError:
         return None  # told when it is read, with the place
-    begins = text.lstrip()[:1]
-    if begins in ("[", "{"):
+    if text.lstrip()[:1] in ("[", "{"):
         return _kind_of_json(text)
     whole = len(data) <= _NUM_BYTES_SNIFFED
     lines = text[:_NUM_BYTES_SNIFFED].splitlines(keepends=True)

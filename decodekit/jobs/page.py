@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from html import escape
 from typing import Any
 
-from decodekit.jobs.spans import find_spans
+from decodekit.errors import DocumentError
 from decodekit.jobs.view import DocumentView
-from decodekit.records.strict_json import pointer_of
+from decodekit.records.strict_json import leaves, pointer_of
 
 NUM_COLORS = 8
 WEAK = 0.5  # a value with a token less likely than this is underlined
@@ -27,9 +28,11 @@ def document_html(document: DocumentView, anchor: str, *, is_open: bool = False)
 
 
 def _document_html(document: DocumentView, anchor: str, *, is_open: bool) -> str:
-    text = document.text()
-    row = document.row
-    missing = "" if text is not None else f'<p class="none">{escape(document.why_no_text() or "")}</p>'
+    text, missing, row = "", "", document.row
+    try:
+        text = document.text()
+    except DocumentError as error:
+        missing = f'<p class="none">{escape(error.cause)}</p>'
     if document.is_failed:
         place = f'<p class="at">at {escape(row["at"])}</p>' if row["at"] else ""
         hint = f'<p class="at">try {escape(row["hint"])}</p>' if row["hint"] else ""
@@ -37,12 +40,12 @@ def _document_html(document: DocumentView, anchor: str, *, is_open: bool) -> str
         right = f'<p class="fault">{escape(row["code"])} {escape(row["message"])}</p>{place}{hint}' + (
             f'<p class="at">the output as far as it came:</p><pre>{escape(row["text"])}</pre>' if row["text"] else ""
         )
-        left = missing or _text_html(text or "", {}, {})
+        left = missing or _text_html(text, {}, {})
         note = f'<span class="fault">{escape(row["code"])}</span> {escape(row["message"])}{attempts}'
     else:
         colors = _colors(row["value"])
-        spans = find_spans(text, row["value"]) if text is not None else {}
-        left = missing or _text_html(text or "", spans, colors)
+        spans = find_spans(text, row["value"])
+        left = missing or _text_html(text, spans, colors)
         partial = f'<p class="fault">cut at the limit</p><pre>{escape(row["text"])}</pre>' if "text" in row else ""
         value = _value_html(row["value"], spans, colors, document.probabilities, document.wrong())
         right = partial or f"<pre>{value}</pre>"
@@ -100,47 +103,74 @@ def _value_html(
 ) -> str:
     """Indented JSON; a value that stands in the text has the colour it has there, and every value its probability."""
 
+    def expected(pointer: str) -> str:
+        return f' <span class="fault">≠ {_json(wrong[pointer])}</span>' if pointer in wrong else ""
+
     def render(item: Any, pointer: str, indent: str) -> str:
         deeper = indent + "  "
         if isinstance(item, dict) and item:
             members = [
-                f"{deeper}{_json(key)}: {render(member, child := pointer + pointer_of([key]), deeper)}"
-                + _expected(child, wrong)
+                f"{deeper}{_json(key)}: {render(member, child := pointer + pointer_of([key]), deeper)}{expected(child)}"
                 for key, member in item.items()
             ]
-            html = "{\n" + ",\n".join(members) + f"\n{indent}}}"
-        elif isinstance(item, list) and item:
+            return "{\n" + ",\n".join(members) + f"\n{indent}}}"
+        if isinstance(item, list) and item:
             members = [f"{deeper}{render(member, f'{pointer}/{n}', deeper)}" for n, member in enumerate(item)]
-            html = "[\n" + ",\n".join(members) + f"\n{indent}]"
-        else:
-            html = _scalar_html(item, pointer, spans, colors, probabilities)
-        return html
-
-    return render(value, "", "") + _expected("", wrong)
-
-
-def _scalar_html(
-    item: Any,
-    pointer: str,
-    spans: Mapping[str, tuple[int, int]],
-    colors: Mapping[str, int],
-    probabilities: Mapping[str, float],
-) -> str:
-    classes = [f"c{_color(pointer, colors)}"] if pointer in spans else []
-    probability = probabilities.get(pointer)
-    title = f"{pointer or 'value'}"
-    if probability is not None:
-        title += f", p = {probability:.4g}"
-        if probability < WEAK:
+            return "[\n" + ",\n".join(members) + f"\n{indent}]"
+        classes = [f"c{_color(pointer, colors)}"] if pointer in spans else []
+        title, weak = pointer or "value", ""
+        probability = probabilities.get(pointer)
+        if probability is not None:
+            title += f", p = {probability:.4g}"
+        if probability is not None and probability < WEAK:
             classes.append("weak")
-    shown = f"<sub>{probability:.2g}</sub>" if probability is not None and probability < WEAK else ""
-    css = f' class="{" ".join(classes)}"' if classes else ""
-    return f'<span{css} title="{escape(title)}">{_json(item)}</span>{shown}'
+            weak = f"<sub>{probability:.2g}</sub>"
+        css = f' class="{" ".join(classes)}"' if classes else ""
+        return f'<span{css} title="{escape(title)}">{_json(item)}</span>{weak}'
 
-
-def _expected(pointer: str, wrong: Mapping[str, Any]) -> str:
-    return f' <span class="fault">≠ {_json(wrong[pointer])}</span>' if pointer in wrong else ""
+    return render(value, "", "") + expected("")
 
 
 def _json(value: Any) -> str:
     return escape(json.dumps(value, ensure_ascii=False), quote=False)
+
+
+def find_spans(text: str, value: Any) -> dict[str, tuple[int, int]]:
+    """For each scalar of `value` that stands verbatim in `text`: its first place that no longer value has taken.
+
+    Texts are found as words (not inside other words), first with their case and then without; numbers in the spellings
+    ``40.2``, ``40.20``, ``1,040.20``. true, false and null are not looked for.
+
+    Returns:
+        (first character, one past the last) by JSON Pointer.
+    """
+    wanted = [(pointer_of(path), spellings) for path, leaf in leaves(value) if (spellings := _spellings(*leaf))]
+    wanted.sort(key=lambda item: -max(map(len, item[1])))
+    taken = bytearray(len(text))
+    spans: dict[str, tuple[int, int]] = {}
+    for pointer, spellings in wanted:
+        for start, end in _places(text, spellings):
+            if not any(taken[start:end]):
+                taken[start:end] = b"\x01" * (end - start)
+                spans[pointer] = (start, end)
+                break
+    return spans
+
+
+def _spellings(kind: str, scalar: Any) -> list[str]:
+    """How a leaf of a JSON value may be written in a text."""
+    if kind == "str":
+        return [scalar] if scalar.strip() else []
+    if kind != "number":
+        return []
+    spellings = [f"{scalar:,.2f}", f"{scalar:.2f}", f"{scalar:,}", repr(scalar)]
+    if scalar == int(scalar):
+        spellings += [f"{int(scalar):,}", str(int(scalar))]
+    return list(dict.fromkeys(spellings))
+
+
+def _places(text: str, spellings: list[str]) -> Iterator[tuple[int, int]]:
+    pattern = "|".join(re.escape(spelling) for spelling in spellings)
+    for flags in (re.NOFLAG, re.IGNORECASE):
+        for match in re.finditer(rf"(?<!\w)(?:{pattern})(?!\w|[.,]\d)", text, flags):
+            yield match.span()

@@ -67,32 +67,18 @@ def value_probabilities(completion: Completion, vocabulary: Vocabulary, *, is_js
     """For each scalar of a JSON output, by JSON Pointer, the lowest probability among its tokens, to 4 digits.
 
     An output that is no JSON is one value. A token counts for a value when it holds at least one byte of it. Nothing is
-    said about a text whose bytes are not those of its tokens (cut at a stop string).
+    said about the empty text, and one whose bytes are not those of its tokens (cut at a stop string).
     """
-    starts, probabilities = [], []
-    offset = 0
+    probabilities: list[float] = []  # of the token that each byte is in
     for entry in completion.logprobs or ():
-        length = len(vocabulary.token_bytes[entry.token_id] or b"")
-        if length:
-            starts.append((offset, offset + length))
-            probabilities.append(math.exp(entry.logprob))
-            offset += length
+        probabilities += [math.exp(entry.logprob)] * len(vocabulary.token_bytes[entry.token_id] or b"")
     text = completion.text
-    if offset != len(text.encode()):
+    if not text or len(probabilities) != len(text.encode()):
         return {}
     result: dict[str, float] = {}
-    first = 0
     byte, character = 0, 0
     for pointer, start, end in value_spans(text) if is_json else [("", 0, len(text))]:
-        byte_start = byte + len(text[character:start].encode())
-        byte_end = byte_start + len(text[start:end].encode())
-        byte, character = byte_end, end
-        while starts[first][1] <= byte_start:
-            first += 1
-        last = first
-        lowest = 1.0
-        while last < len(starts) and starts[last][0] < byte_end:
-            lowest = min(lowest, probabilities[last])
-            last += 1
-        result[pointer] = float(f"{lowest:.4g}")
+        first = byte + len(text[character:start].encode())
+        byte, character = first + len(text[start:end].encode()), end
+        result[pointer] = float(f"{min([1.0, *probabilities[first:byte]]):.4g}")
     return result

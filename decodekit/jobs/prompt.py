@@ -93,9 +93,7 @@ def choose_prompt(
         except (OSError, UnicodeDecodeError) as error:
             raise OptionError(f"the template file {template[1:]!r} cannot be read: {error}.", at="--prompt") from error
     if "{text}" not in template:
-        raise OptionError(
-            "the template has no {text}, so every document would get the same prompt.",
-            at="--prompt",
-            hint="put {text} where the document belongs; {schema} stands for the JSON Schema.",
-        )
+        cause = "the template has no {text}, so every document would get the same prompt."
+        hint = "put {text} where the document belongs; {schema} stands for the JSON Schema."
+        raise OptionError(cause, at="--prompt", hint=hint)
     return Prompt(template, has_chat_template and not is_raw, schema)

@@ -36,15 +36,12 @@ def write_report(path: Path, views: Sequence[JobView], *, title: str, max_docume
 
 def report_html(views: Sequence[JobView], *, title: str, max_documents: int = MAX_DOCUMENTS) -> str:
     """The report as HTML; see `write_report`."""
-    anchors = {
-        id(document): f"d{number}"
-        for number, document in enumerate(document for view in views for document in view.documents)
-    }
     documents = [document for view in views for document in view.documents]
+    anchors = {id(document): f"d{number}" for number, document in enumerate(documents)}
     parts = [
         f"<h1>{escape(title)}</h1>",
         _tiles(views),
-        _pictures(views),
+        _pictures(views, documents),
         _lists(documents, anchors),
         *(_settings(view) for view in views),
     ]
@@ -80,8 +77,7 @@ def _tiles(views: Sequence[JobView]) -> str:
     )
 
 
-def _pictures(views: Sequence[JobView]) -> str:
-    documents = [document for view in views for document in view.documents]
+def _pictures(views: Sequence[JobView], documents: Sequence[DocumentView]) -> str:
     failures: Counter[str] = sum((view.failures for view in views), Counter())
     pictures = [
         ("Failures by reason", bars(dict(failures.most_common()))),
@@ -97,21 +93,16 @@ def _pictures(views: Sequence[JobView]) -> str:
 
 
 def _lists(documents: Sequence[DocumentView], anchors: dict[int, str]) -> str:
-    weakest = sorted(
-        (document for document in documents if document.weakest is not None),
-        key=lambda document: document.weakest or (1.0, ""),
-    )
-    slowest = sorted(
-        (document for document in documents if document.seconds is not None),
-        key=lambda document: -(document.seconds or 0.0),
-    )
-    rows_weak = [
-        (document, f"p = {document.weakest[0]:.2g}", document.weakest[1]) for document in weakest if document.weakest
-    ]
-    rows_slow = [(document, f"{document.seconds:.2f} s", f"{document.num_tokens} tokens") for document in slowest]
-    tables = [("Weakest documents", rows_weak), ("Slowest documents", rows_slow)]
+    weak = [(document.weakest, document) for document in documents if document.weakest is not None]
+    weak.sort(key=lambda pair: pair[0])
+    slow = [(document.seconds, document) for document in documents if document.seconds is not None]
+    slow.sort(key=lambda pair: -pair[0])
+    tables = {
+        "Weakest documents": [(one, f"p = {weakest[0]:.2g}", weakest[1]) for weakest, one in weak],
+        "Slowest documents": [(one, f"{seconds:.2f} s", f"{one.num_tokens} tokens") for seconds, one in slow],
+    }
     html = ""
-    for caption, rows in tables:
+    for caption, rows in tables.items():
         if rows:
             lines = "".join(
                 f'<tr><td><a href="#{anchors[id(document)]}">{escape(document.id)}</a></td>'
@@ -154,12 +145,11 @@ def _documents(view: JobView, anchors: dict[int, str], max_documents: int, *, is
             f'<p class="none">{len(shown):,} of {len(view.documents):,} documents are shown with their text; '
             "<code>decodekit report DIR --documents N</code> shows more.</p>"
         )
-    for heading, group in (
-        ("Failures", [document for document in shown if document.is_failed]),
-        ("Documents", [document for document in shown if not document.is_failed]),
-    ):
+    level = 3 if is_titled else 2
+    for heading, is_failed in (("Failures", True), ("Documents", False)):
+        group = [document for document in shown if document.is_failed == is_failed]
         if group:
-            html.append(f"<h{3 if is_titled else 2}>{heading}</h{3 if is_titled else 2}>")
+            html.append(f"<h{level}>{heading}</h{level}>")
             html += [
                 document_html(document, anchors[id(document)], is_open=number < 3)
                 for number, document in enumerate(group)

@@ -7,11 +7,11 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from decodekit.errors import DecodekitError, DocumentError, LengthError, OutputError
-from decodekit.jobs.documents import Document, Entry, select
-from decodekit.jobs.executors import Decoded, DocumentTask, Executor
+from decodekit.jobs.documents import DocumentRef, select, text_digest
+from decodekit.jobs.executors import Decoded, DocumentTask, LocalExecutor
 from decodekit.jobs.probabilities import value_probabilities
 from decodekit.jobs.prompt import Prompt
 from decodekit.jobs.settings import document_seed
@@ -24,33 +24,17 @@ if TYPE_CHECKING:
     from decodekit.vocabulary import Vocabulary
 
 
-class Observer(Protocol):
-    """Is told how a run goes."""
+class Observer:
+    """Is told how a run goes; this one ignores it."""
 
     def start(self, num_documents: int, num_before: int) -> None:
         """A run begins: the number of documents, and how many of them were done or failed before."""
-        ...
 
     def advance(self, document_id: str, error: DecodekitError | None, num_tokens: int) -> None:
         """A document is done, or failed with an error."""
-        ...
 
     def finish(self) -> None:
         """The run is over, for whatever reason."""
-        ...
-
-
-class Silent:
-    """An observer that ignores everything."""
-
-    def start(self, num_documents: int, num_before: int) -> None:
-        """Ignored."""
-
-    def advance(self, document_id: str, error: DecodekitError | None, num_tokens: int) -> None:
-        """Ignored."""
-
-    def finish(self) -> None:
-        """Ignored."""
 
 
 @dataclass
@@ -79,40 +63,32 @@ class RunSummary:
     is_stopped: bool = False
 
 
+@dataclass
 class JobRunner:
     """Runs the documents of a job that are not done.
 
     Args:
         folder: where results go; locked by this process.
-        prompt: makes prompts of documents.
-        validator: checks every output.
+        prompt, validator: make prompts of documents, and check every output.
         vocabulary: of the model, to give probabilities to the values of an output; None leaves them out.
         max_failures: the number of failures after which no more documents are taken up; None for no limit.
         observer: gets every document as it is done.
     """
 
-    def __init__(
-        self,
-        folder: JobFolder,
-        prompt: Prompt,
-        validator: OutputValidator,
-        *,
-        vocabulary: Vocabulary | None = None,
-        max_failures: int | None = None,
-        observer: Observer | None = None,
-    ) -> None:
-        self._folder = folder
-        self._settings = folder.job.settings.fingerprint
-        self._prompt = prompt
-        self._validator = validator
-        self._vocabulary = vocabulary
-        self._max_failures = max_failures
-        self._observer = observer or Silent()
+    folder: JobFolder
+    prompt: Prompt
+    validator: OutputValidator
+    vocabulary: Vocabulary | None = None
+    max_failures: int | None = None
+    observer: Observer = field(default_factory=Observer)
+
+    def __post_init__(self) -> None:
+        self._settings = self.folder.job.settings.fingerprint
 
     def run(
         self,
-        entries: Sequence[Entry],
-        executor: Executor,
+        entries: Sequence[DocumentRef],
+        executor: LocalExecutor,
         *,
         shard: tuple[int, int] | None = None,
         limit: int | None = None,
@@ -133,8 +109,8 @@ class JobRunner:
         entries = select(entries, shard, limit)
         todo, num_changed = self._todo(entries, retries)
         summary = RunSummary(len(entries), len(entries) - len(todo), num_changed)
-        self._folder.start_run(shard=shard, limit=limit)
-        self._observer.start(len(entries), summary.num_before)
+        self.folder.start_run(shard=shard, limit=limit)
+        self.observer.start(len(entries), summary.num_before)
         started = time.perf_counter()
         try:
             for result in executor.run(self._tasks(todo, summary)):
@@ -142,105 +118,94 @@ class JobRunner:
         except BaseException as error:
             outcome = "interrupted" if isinstance(error, KeyboardInterrupt) else f"{type(error).__name__}: {error}"
             with suppress(OutputError):  # the first error says more than a second one about the same full disk
-                self._folder.end_run(outcome, summary.num_done, summary.num_failed)
+                self.folder.end_run(outcome, summary.num_done, summary.num_failed)
             raise
         finally:
-            self._observer.finish()
+            self.observer.finish()
             summary.seconds = time.perf_counter() - started
         num_left = len(todo) - summary.num_done - summary.num_failed
         summary.is_stopped = num_left > 0
         outcome = "too many failures" if summary.is_stopped else "finished"
-        self._folder.end_run(outcome, summary.num_done, summary.num_failed)
+        self.folder.end_run(outcome, summary.num_done, summary.num_failed)
         return summary
 
-    def _todo(self, entries: Sequence[Entry], retries: bool) -> tuple[list[Entry], int]:
-        done, failures = self._folder.done, self._folder.failures
+    def _todo(self, entries: Sequence[DocumentRef], retries: bool) -> tuple[list[DocumentRef], int]:
+        done, failures = self.folder.done, self.folder.failures
         changed = {entry.id for entry in entries if entry.id in done and done[entry.id] != entry.digest}
-        self._folder.forget(changed)
-        todo = []
-        for entry in entries:
-            failed_before = entry.id in failures and failures[entry.id]["document"] == entry.digest
-            if entry.id not in done and (retries or not failed_before):
-                todo.append(entry)
+        self.folder.forget(changed)
+        failed = {} if retries else {document_id: row["document"] for document_id, row in failures.items()}
+        todo = [entry for entry in entries if entry.id not in done and failed.get(entry.id) != entry.digest]
         return todo, len(changed)
 
-    def _tasks(self, entries: Sequence[Entry], summary: RunSummary) -> Iterator[DocumentTask]:
-        seed = self._folder.job.settings.seed
+    def _tasks(self, entries: Sequence[DocumentRef], summary: RunSummary) -> Iterator[DocumentTask]:
+        seed = self.folder.job.settings.seed
         for entry in entries:
-            if self._has_too_many_failures(summary):
+            if self.max_failures is not None and summary.num_failed >= self.max_failures:
                 return
             try:
-                document = entry.read()
+                text = entry.read()
             except DocumentError as error:
                 self._fail(entry.id, "", error, None, summary)
             else:
-                yield DocumentTask(document, self._prompt.fill(document.text), document_seed(seed, document.id))
-
-    def _has_too_many_failures(self, summary: RunSummary) -> bool:
-        return self._max_failures is not None and summary.num_failed >= self._max_failures
+                yield DocumentTask(entry.id, text_digest(text), self.prompt.fill(text), document_seed(seed, entry.id))
 
     def _record(self, outcome: Decoded, summary: RunSummary) -> None:
-        document, completion = outcome.task.document, outcome.completion
+        task, completion = outcome.task, outcome.completion
         if completion is None:
             assert outcome.error is not None
-            self._fail(document.id, document.digest, outcome.error, None, summary)
+            self._fail(task.id, task.digest, outcome.error, None, summary)
             return
         try:
-            row = self._result(document, completion)
+            row = self._result(task, completion)
         except DecodekitError as error:
-            self._fail(document.id, document.digest, error, completion, summary)
+            self._fail(task.id, task.digest, error, completion, summary)
             return
-        self._folder.record_result(row, self._metrics(outcome, completion, is_whole="text" not in row))
+        self.folder.record_result(row, self._metrics(outcome, completion, is_whole="text" not in row))
         summary.num_done += 1
         summary.num_tokens += completion.stats.num_generated_tokens
-        self._observer.advance(document.id, None, completion.stats.num_generated_tokens)
+        self.observer.advance(task.id, None, completion.stats.num_generated_tokens)
 
-    def _result(self, document: Document, completion: Completion) -> Record:
+    def _result(self, task: DocumentTask, completion: Completion) -> Record:
         if completion.error is not None:
             raise completion.error
         row: Record = {
-            "id": document.id,
+            "id": task.id,
             "value": None,
             "finish_reason": completion.finish_reason,
             "num_prompt_tokens": completion.stats.num_prompt_tokens,
             "num_generated_tokens": completion.stats.num_generated_tokens,
-            "document": document.digest,
+            "document": task.digest,
             "settings": self._settings,
         }
         if completion.finish_reason == "length":
             # Cut at the limit and asked for all the same (on_length="return"): the text as far as it came.
             row["text"] = completion.text
         if completion.finish_reason != "length" or completion.value is not None:
-            row["value"] = self._validator.value(completion.text)
+            row["value"] = self.validator.value(completion.text)
         return row
 
     def _metrics(self, outcome: Decoded, completion: Completion, *, is_whole: bool) -> Record:
         row: Record = {
-            "id": outcome.task.document.id,
-            "run": len(self._folder.job.runs),
+            "id": outcome.task.id,
+            "run": len(self.folder.job.runs),
             "at": round(time.time(), 3),
             "seconds": round(outcome.seconds, 4),
         }
-        if self._vocabulary is not None and completion.logprobs and is_whole:  # a text that was cut has no values
-            is_json = self._validator.is_json
-            row["probabilities"] = value_probabilities(completion, self._vocabulary, is_json=is_json)
+        if self.vocabulary is not None and completion.logprobs and is_whole:  # a text that was cut has no values
+            is_json = self.validator.is_json
+            row["probabilities"] = value_probabilities(completion, self.vocabulary, is_json=is_json)
         return row
 
     def _fail(
-        self,
-        document_id: str,
-        digest: str,
-        error: DecodekitError,
-        completion: Completion | None,
-        summary: RunSummary,
+        self, document_id: str, digest: str, error: DecodekitError, completion: Completion | None, summary: RunSummary
     ) -> None:
-        before = self._folder.failures.get(document_id)
+        before = self.folder.failures.get(document_id)
         row: dict[str, Any] = {
             "id": document_id,
             "code": error.code,
             "error": type(error).__name__,
             "message": error.cause,
-            "at": _place(error, completion if self._validator.is_json else None),
+            "at": _place(error, completion if self.validator.is_json else None),
             "hint": error.hint,
             "text": completion.text if completion else "",
             "finish_reason": completion.finish_reason if completion else None,
@@ -249,11 +214,11 @@ class JobRunner:
             "document": digest,
             "settings": self._settings,
         }
-        self._folder.record_failure(row)
+        self.folder.record_failure(row)
         summary.num_failed += 1
         summary.num_tokens += row["num_generated_tokens"]
         summary.failures[error.code] = summary.failures.get(error.code, 0) + 1
-        self._observer.advance(document_id, error, row["num_generated_tokens"])
+        self.observer.advance(document_id, error, row["num_generated_tokens"])
 
 
 def _place(error: DecodekitError, completion: Completion | None) -> str | None:

@@ -13,27 +13,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType, ModuleType
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from decodekit.constraints import Constraint, Grammar, Guarded, JsonSchema, as_constraint
+from decodekit.constraints.author import coverage
+from decodekit.constraints.coerce import available_schemas
+from decodekit.constraints.fingerprint import code_digest, described
+from decodekit.constraints.wire import json_schema_in
 from decodekit.errors import DecodekitError, InvalidConstraintError, JobError, NameNotFoundError, OptionError
 from decodekit.plugins import near_or_first
-
-if TYPE_CHECKING:
-    from decodekit.constraints import Constraint
+from decodekit.records.fingerprints import digest
 
 _OPTIONS: Final = ("format", "whitespace", "order", "escapes")
-_DEFAULTS: Final[dict[str, Any]] = {"format": "assert"}  # beside those of `JsonSchema`
 _CLASS_REFERENCE = re.compile(r"(?P<module>.+\.py|[A-Za-z_][\w.]*):(?P<name>[A-Za-z_]\w*)")
 _FIELD = re.compile(r"(?P<name>[^\W\d][\w-]*)(?P<q1>\?)?(?:\s+(?P<type>[^\s?]+(?:\s*\|\s*[^\s?|]+)*)\s*(?P<q2>\?)?)?")
 _TYPES: dict[str, dict[str, Any]] = {
-    "string": {"type": "string"},
-    "integer": {"type": "integer"},
-    "number": {"type": "number"},
-    "boolean": {"type": "boolean"},
-    "date": {"type": "string", "format": "date"},
-    "time": {"type": "string", "format": "time"},
-    "date-time": {"type": "string", "format": "date-time"},
-    "email": {"type": "string", "format": "email"},
+    **{kind: {"type": kind} for kind in ("string", "integer", "number", "boolean")},
+    **{kind: {"type": "string", "format": kind} for kind in ("date", "time", "date-time", "email")},
 }
 _ALIASES = {"str": "string", "text": "string", "int": "integer", "float": "number", "bool": "boolean"}
 FIELDS_HELP = (
@@ -68,10 +64,6 @@ class JobSchema:
         The options of `JsonSchema`, what its references may name, and a digest of the class that it came from, whose
         validators say more than its schema. Empty for a constraint that is no JSON Schema, which `beyond` tells.
         """
-        from decodekit.constraints.fingerprint import code_digest
-        from decodekit.constraints.wire import json_schema_in
-        from decodekit.records.fingerprints import digest
-
         constraint = json_schema_in(self.constraint)
         if constraint is None:
             return {}
@@ -111,16 +103,13 @@ def load_schema(source: str, options: Mapping[str, Any] = MappingProxyType({})) 
     path = Path(source)
     if path.suffix.lower() == ".json" or os.path.isfile(source):
         return _from_dictionary(source, _parse(_read(path), source), options)
-    return _from_name(source, options) if source in _names() else _from_fields(source, options)
+    return _from_name(source, options) if source in available_schemas() else _from_fields(source, options)
 
 
 def warnings_of(schema: JobSchema) -> list[str]:
     """What `schema check` would warn of; nothing for a constraint that is no JSON Schema."""
-    from decodekit.constraints.author.coverage import warnings_of
-    from decodekit.constraints.wire import json_schema_in
-
     constraint = json_schema_in(schema.constraint)
-    return [] if constraint is None else warnings_of(constraint)
+    return [] if constraint is None else coverage.warnings_of(constraint)
 
 
 def is_reference(source: str) -> bool:
@@ -128,32 +117,19 @@ def is_reference(source: str) -> bool:
     return _CLASS_REFERENCE.fullmatch(source) is not None
 
 
-def _names() -> list[str]:
-    from decodekit.constraints.coerce import available_schemas
-
-    return available_schemas()
-
-
 def _from_name(source: str, options: Mapping[str, Any]) -> JobSchema:
-    from decodekit.constraints import Grammar
-    from decodekit.constraints.wire import as_constraint, json_schema_in
-
     given = as_constraint(source)
     constraint = json_schema_in(given)
     if constraint is None:
-        raise InvalidConstraintError(
-            f"the constraint {source!r} is no JSON Schema",
-            at="--schema",
-            hint=f"generate --constraint {source}, or {source + ' string'!r} for a field of that name",
-        )
+        cause = f"the constraint {source!r} is no JSON Schema"
+        hint = f"generate --constraint {source}, or {source + ' string'!r} for a field of that name"
+        raise InvalidConstraintError(cause, at="--schema", hint=hint)
     if isinstance(given, Grammar):  # a schema of the library
         return _from_dictionary(source, constraint.schema, options)
     return _from_constraint(source, constraint, options)
 
 
 def _from_fields(source: str, options: Mapping[str, Any]) -> JobSchema:
-    from decodekit.constraints import JsonSchema
-
     try:
         schema = fields_schema(source)
     except InvalidConstraintError as error:
@@ -162,9 +138,13 @@ def _from_fields(source: str, options: Mapping[str, Any]) -> JobSchema:
         raise NameNotFoundError(
             f"there is no schema {source!r}: no file {str(Path(source).absolute())!r}, no name of a schema, no field.",
             at="--schema",
-            hint=f"{near_or_first(source, _names())}; {FIELDS_HELP}",
+            hint=f"{near_or_first(source, available_schemas())}; {FIELDS_HELP}",
         ) from error
-    return JobSchema(source, schema, JsonSchema(schema, **{**_DEFAULTS, **options}))
+    return _of_schema(source, schema, options)
+
+
+def _of_schema(source: str, schema: Any, options: Mapping[str, Any]) -> JobSchema:
+    return JobSchema(source, schema, JsonSchema(schema, **{"format": "assert", **options}))
 
 
 def reload_schema(
@@ -175,31 +155,24 @@ def reload_schema(
 ) -> JobSchema:
     """The schema of an existing job: a file is not read again; a class, a constraint and fields are made again.
 
-    Args:
-        source: as given when the job was made.
-        schema: the JSON Schema that the job was made with.
-        beyond, reading: as in `JobSchema`; `reading` is empty for jobs that do not say it.
+    The arguments are what `JobSchema` said when the job was made; `reading` is empty for jobs that do not say it.
 
     Raises:
         JobError: the class or the constraint is another one now.
         NameNotFoundError: it has gone.
     """
-    from decodekit.constraints import JsonSchema
-
     options = {name: reading[name] for name in _OPTIONS if name in reading}
     if options.get("format") == "python":
         del options["format"]
     is_program = bool(beyond) or not {"registry", "code"}.isdisjoint(reading)
     is_program |= _CLASS_REFERENCE.fullmatch(source) is not None
     if not is_program:
-        return JobSchema(source, schema, JsonSchema(schema, **{**_DEFAULTS, **options}))
+        return _of_schema(source, schema, options)
     found = load_schema(source, options)  # a class may check more than its schema says
     now = json.loads(json.dumps([found.beyond, found.reading if reading else {}]))
     if found.schema != schema or now != [beyond, reading]:
-        raise JobError(
-            f"{source} has changed since the job was made.",
-            hint="run extract again with --fresh, or with --force to go on with what it is now.",
-        )
+        cause = f"{source} has changed since the job was made."
+        raise JobError(cause, hint="run extract again with --fresh, or with --force to go on with what it is now.")
     return found
 
 
@@ -218,31 +191,20 @@ def _parse(text: str, place: str) -> Any:
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
-        raise InvalidConstraintError(
-            f"not JSON: {error.msg} in line {error.lineno}, column {error.colno}.",
-            at=place,
-            hint="a schema file holds one JSON Schema.",
-        ) from error
+        cause = f"not JSON: {error.msg} in line {error.lineno}, column {error.colno}."
+        raise InvalidConstraintError(cause, at=place, hint="a schema file holds one JSON Schema.") from error
 
 
 def _from_dictionary(source: str, value: Any, options: Mapping[str, Any]) -> JobSchema:
-    from decodekit.constraints import JsonSchema, as_constraint
-    from decodekit.constraints.wire import json_schema_in
-
     if not isinstance(value, (dict, bool)):
         raise InvalidConstraintError("a JSON Schema is an object, true or false.", at=source)
     if isinstance(value, dict) and (value.get("type") == "structural_tag" or isinstance(value.get("tools"), list)):
         return _from_constraint(source, as_constraint(value), options)
     inner = json_schema_in(as_constraint(value))  # of a response format, what it holds
-    schema: Any = value if inner is None else inner.schema
-    return JobSchema(source, schema, JsonSchema(schema, **{**_DEFAULTS, **options}))
+    return _of_schema(source, value if inner is None else inner.schema, options)
 
 
 def _from_constraint(source: str, constraint: Constraint, options: Mapping[str, Any]) -> JobSchema:
-    from decodekit.constraints import Guarded
-    from decodekit.constraints.fingerprint import described
-    from decodekit.constraints.wire import json_schema_in
-
     if options:
         constraint = with_options(constraint, options)
     schema = json_schema_in(constraint)
@@ -258,34 +220,27 @@ def with_options(constraint: Constraint, options: Mapping[str, Any]) -> Constrai
     Raises:
         OptionError: the constraint has none, or an option has no effect on it.
     """
-    from decodekit.constraints import Guarded, as_constraint
-    from decodekit.constraints.wire import json_schema_in
-
     if isinstance(constraint, Guarded):
         return replace(constraint, constraint=with_options(as_constraint(constraint.constraint), options))
     schema = json_schema_in(constraint)
     if schema is None:
         name = next(iter(options))
-        raise OptionError(
-            f"--{name} has no effect: it is an option of JSON Schemas, and this is a {type(constraint).__name__}.",
-            at=f"--{name}",
-        )
+        cause = f"--{name} has no effect: it is an option of JSON Schemas, and this is a {type(constraint).__name__}."
+        raise OptionError(cause, at=f"--{name}")
     return schema.with_options(**options)
 
 
 def _from_module(source: str, module_name: str, name: str, options: Mapping[str, Any]) -> JobSchema:
-    from decodekit.constraints import Constraint, as_constraint
-
     module = _import(module_name)
     if not hasattr(module, name):
         names = sorted(
-            key for key, value in vars(module).items() if _is_own_type(value, module) or isinstance(value, Constraint)
+            key
+            for key, value in vars(module).items()
+            if isinstance(value, Constraint) or (isinstance(value, type) and value.__module__ == module.__name__)
         )
         near = difflib.get_close_matches(name, names, n=1)
-        raise NameNotFoundError(
-            f"no name {name!r} in {module_name}. It has: {', '.join(names) or 'no class and no constraint'}.",
-            hint=f"{module_name}:{near[0]}" if near else None,
-        )
+        cause = f"no name {name!r} in {module_name}. It has: {', '.join(names) or 'no class and no constraint'}."
+        raise NameNotFoundError(cause, hint=f"{module_name}:{near[0]}" if near else None)
     value = getattr(module, name)
     if isinstance(value, dict):
         return _from_dictionary(source, value, options)
@@ -298,10 +253,6 @@ def _from_module(source: str, module_name: str, name: str, options: Mapping[str,
         raise InvalidConstraintError(f"{name} has no JSON Schema: {message}", at=source) from error
 
 
-def _is_own_type(value: object, module: ModuleType) -> bool:
-    return isinstance(value, type) and value.__module__ == module.__name__
-
-
 def _import(name: str) -> ModuleType:
     try:
         if not name.endswith(".py"):
@@ -312,8 +263,7 @@ def _import(name: str) -> ModuleType:
         # A name of its own per file, registered before it runs: pydantic looks annotations up in sys.modules.
         module_name = f"_decodekit_schema_{path.stem}"
         spec = importlib.util.spec_from_file_location(module_name, path)
-        assert spec is not None
-        assert spec.loader is not None
+        assert spec is not None and spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         sys.modules[module_name] = module
         spec.loader.exec_module(module)
@@ -357,12 +307,7 @@ def fields_schema(text: str) -> dict[str, Any]:
         raise InvalidConstraintError(
             "; ".join(faults) + ".", at=f"--schema {text!r}", hint=f"{FIELDS_HELP}; or name a .json file."
         )
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": list(properties),
-        "additionalProperties": False,
-    }
+    return {"type": "object", "properties": properties, "required": [*properties], "additionalProperties": False}
 
 
 def _field_type(text: str) -> dict[str, Any] | None:

@@ -29,7 +29,7 @@ from decodekit.errors import JobError, JobSettingsError, OutputError
 from decodekit.jobs.documents import SPOOLED, STDIN_ID, Input
 from decodekit.jobs.settings import JobSettings
 from decodekit.records.folder import lock_folder, remove_files
-from decodekit.records.ledger import Damage, Ledger, Record, new_file, read_rows, replace_file
+from decodekit.records.ledger import Check, Damage, Ledger, Record, new_file, read_rows, replace_file
 
 JOB, RESULTS, FAILED, METRICS, REPORT = "job.json", "results.jsonl", "failed.jsonl", "metrics.jsonl", "report.html"
 DAMAGED = "damaged.jsonl"
@@ -40,13 +40,7 @@ Damaged: TypeAlias = defaultdict[str, list[Damage]]
 
 _TEXT_OR_NONE: Final = (str, type(None))
 _FIELDS: Final[Mapping[str, Mapping[str, type | tuple[type, ...]]]] = {
-    RESULTS: {
-        "id": str,
-        "value": object,
-        "finish_reason": str,
-        "num_generated_tokens": int,
-        "document": str,
-    },
+    RESULTS: {"id": str, "value": object, "finish_reason": str, "num_generated_tokens": int, "document": str},
     FAILED: {
         "id": str,
         "code": str,
@@ -64,20 +58,15 @@ _FIELDS: Final[Mapping[str, Mapping[str, type | tuple[type, ...]]]] = {
 """The fields of a row that are read."""
 
 
-class RowCheck:
-    """Says what is wrong with a row of one of the files of a job; see `ledger.Check`.
+def row_check(name: str) -> Check:
+    """Says what is wrong with a row of one of the files of a job.
 
-    Args:
-        name: of the file. In `results.jsonl`, an id that stands twice is wrong the second time.
+    In `results.jsonl`, an id that stands twice is wrong the second time.
     """
+    seen: set[str] = set()
 
-    def __init__(self, name: str) -> None:
-        self._fields = _FIELDS[name]
-        self._seen: set[str] | None = set() if name == RESULTS else None
-
-    def __call__(self, row: Record) -> str | None:
-        """What is wrong with the row; None if nothing is."""
-        for field_name, kind in self._fields.items():
+    def wrong(row: Record) -> str | None:
+        for field_name, kind in _FIELDS[name].items():
             if field_name not in row:
                 return f"it has no field {field_name!r}"
             if not isinstance(row[field_name], kind) or (isinstance(row[field_name], bool) and kind is not object):
@@ -87,11 +76,12 @@ class RowCheck:
         probabilities = row.get("probabilities", {})
         if not isinstance(probabilities, dict) or not all(_is_number(one) for one in probabilities.values()):
             return f"field 'probabilities' is {probabilities!r:.40}"
-        if self._seen is not None:
-            if row["id"] in self._seen:
-                return f"it repeats id {row['id']!r:.60}"
-            self._seen.add(row["id"])
+        if name == RESULTS and row["id"] in seen:
+            return f"it repeats id {row['id']!r:.60}"
+        seen.add(row["id"])
         return None
+
+    return wrong
 
 
 def _is_number(value: object) -> bool:
@@ -138,9 +128,8 @@ class JobFile:
             data = json.loads(path.read_bytes())
         except (FileNotFoundError, NotADirectoryError) as error:
             what = f"it has no {JOB}" if folder.is_dir() else "it is a file" if folder.exists() else "there is nothing"
-            raise JobError(
-                f"{folder} is not a job folder: {what}.", hint="decodekit extract INPUT… -o DIR makes one."
-            ) from error
+            cause = f"{folder} is not a job folder: {what}."
+            raise JobError(cause, hint="decodekit extract INPUT… -o DIR makes one.") from error
         except (OSError, ValueError, RecursionError) as error:
             raise JobError(f"{path} cannot be read: {error}.", at=str(path)) from error
         try:
@@ -150,15 +139,17 @@ class JobFile:
             return cls(
                 JobSettings.from_json(data["settings"]),
                 {key: JobSettings.from_json(value) for key, value in data["earlier"].items()},
-                [_here(Input(**source), folder) for source in data["inputs"]],
+                # Saved standard input lies in the job folder, wherever that has been moved to.
+                [
+                    replace(source, folder=str(folder.resolve())) if source.name == STDIN_ID else source
+                    for source in (Input(**one) for one in data["inputs"])
+                ],
                 data["runs"],
             )
         except (KeyError, TypeError, AttributeError) as error:
-            raise JobError(
-                f"{path} was not written by decodekit, or edited since: {error!r}.",
-                at=str(path),
-                hint="mend it, or --fresh to start again; results.jsonl stays as it is until then.",
-            ) from error
+            cause = f"{path} was not written by decodekit, or edited since: {error!r}."
+            hint = "mend it, or --fresh to start again; results.jsonl stays as it is until then."
+            raise JobError(cause, at=str(path), hint=hint) from error
 
 
 def _check_job(data: Mapping[str, Any]) -> None:
@@ -190,11 +181,6 @@ def _check_job(data: Mapping[str, Any]) -> None:
         check(all(type(number) is int for number in shard), "the shard of a run is no pair of integers")
 
 
-def _here(source: Input, folder: Path) -> Input:
-    """Saved standard input lies in the job folder, wherever that has been moved to."""
-    return replace(source, folder=str(folder.resolve())) if source.name == STDIN_ID else source
-
-
 def known_inputs(folder: Path) -> list[Input]:
     """The inputs that a job has met so far; none where there is no job yet.
 
@@ -206,7 +192,7 @@ def known_inputs(folder: Path) -> list[Input]:
 
 def _read(folder: Path, name: str, damaged: Damaged | None) -> Iterator[Record]:
     found: list[Damage] = [] if damaged is None else damaged[name]
-    return read_rows(folder / name, RowCheck(name), found)
+    return read_rows(folder / name, row_check(name), found)
 
 
 def read_results(folder: Path, damaged: Damaged | None = None) -> Iterator[Record]:
@@ -217,13 +203,7 @@ def read_results(folder: Path, damaged: Damaged | None = None) -> Iterator[Recor
 def read_failures(
     folder: Path, damaged: Damaged | None = None, *, done: Collection[str] | None = None
 ) -> dict[str, Record]:
-    """The last failure of every document that failed and is not done, by id.
-
-    Args:
-        folder: of the job.
-        damaged: as in `read_results`.
-        done: the ids of the documents that are done, where the caller has read them.
-    """
+    """The last failure of every document that failed and is not done, by id; `done` where the caller has read it."""
     if done is None:
         done = {row["id"] for row in read_results(folder)}
     return {row["id"]: row for row in _read(folder, FAILED, damaged) if row["id"] not in done}
@@ -249,7 +229,7 @@ class JobFolder:
         self.path, self.job, self._lock = path, job, lock
 
         def opened(name: str, **options: Any) -> Ledger:
-            ledger = Ledger(path / name, new_check=partial(RowCheck, name), damaged_path=path / DAMAGED, **options)
+            ledger = Ledger(path / name, new_check=partial(row_check, name), damaged_path=path / DAMAGED, **options)
             self.damaged[name] += ledger.damaged
             return ledger
 
@@ -286,14 +266,14 @@ class JobFolder:
             remove_files(path, [new_file(path / name).name for name in (JOB, RESULTS, FAILED, METRICS, REPORT)])
             resumes = (path / JOB).exists() and not fresh
             if fresh:
-                _delete_job(path)
+                # job.json goes last: killed before, the folder is still a job's and can be made fresh again.
+                spooled = [file.name for file in path.glob(SPOOLED)]
+                remove_files(path, [RESULTS, FAILED, METRICS, REPORT, DAMAGED, *spooled, JOB])
             if not resumes:
                 stray = [name for name in (RESULTS, FAILED) if (path / name).exists()]
                 if stray:
-                    raise JobError(
-                        f"{path} holds {', '.join(stray)} but no {JOB}: these lines are not known to be a job's.",
-                        hint="choose another folder with -o, or --fresh to delete them.",
-                    )
+                    cause = f"{path} holds {', '.join(stray)} but no {JOB}: these lines are not known to be a job's."
+                    raise JobError(cause, hint="choose another folder with -o, or --fresh to delete them.")
                 job = JobFile(settings)
                 job.write(path)
                 return cls(path, job, lock), False
@@ -303,12 +283,6 @@ class JobFolder:
         except BaseException:
             lock.close()
             raise
-
-    @classmethod
-    def resume(cls, path: Path, settings: JobSettings) -> JobFolder:
-        """Open an existing job folder, for a run with these settings, which may differ (every line names its own)."""
-        JobFile.read(path)
-        return cls.create_or_resume(path, settings, force=True)[0]
 
     def add_inputs(self, inputs: Sequence[Input]) -> None:
         """Remember where documents come from, for `retry` and `report`."""
@@ -323,12 +297,8 @@ class JobFolder:
 
     def end_run(self, outcome: str, num_done: int, num_failed: int) -> None:
         """Note in `job.json` how the run ended: ``"finished"``, ``"interrupted"`` or ``"too many failures"``."""
-        self.job.runs[-1] |= {
-            "ended": round(time.time(), 3),
-            "outcome": outcome,
-            "num_done": num_done,
-            "num_failed": num_failed,
-        }
+        ended = {"ended": round(time.time(), 3), "outcome": outcome}
+        self.job.runs[-1] |= {**ended, "num_done": num_done, "num_failed": num_failed}
         self.job.write(self.path)
 
     def forget(self, ids: set[str]) -> None:
@@ -379,17 +349,10 @@ def _take_settings(path: Path, job: JobFile, settings: JobSettings, *, force: bo
         return
     if not force:
         changes = "; ".join(job.settings.differences(settings))
-        raise JobSettingsError(
-            f"{path} was made with other settings ({old}, now {new}): {changes}.",
-            at=str(path / JOB),
-            hint="--fresh to start again, another folder with -o, or --force to go on (recorded per row).",
-        )
+        cause = f"{path} was made with other settings ({old}, now {new}): {changes}."
+        hint = "--fresh to start again, another folder with -o, or --force to go on (recorded per row)."
+        raise JobSettingsError(cause, at=str(path / JOB), hint=hint)
     job.earlier[old] = job.settings
     job.earlier.pop(new, None)
     job.settings = settings
     job.write(path)
-
-
-def _delete_job(path: Path) -> None:
-    # job.json goes last: killed in between, the folder is still recognised as a job's and can be made fresh again.
-    remove_files(path, [RESULTS, FAILED, METRICS, REPORT, DAMAGED, *(file.name for file in path.glob(SPOOLED)), JOB])

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from decodekit.errors import DecodekitError, DocumentError
-from decodekit.jobs.documents import Entry, scan, select
+from decodekit.jobs.documents import DocumentRef, scan, select, text_digest
 from decodekit.jobs.store import Damaged, JobFile, read_failures, read_metrics, read_results
 from decodekit.records.ledger import Record
 from decodekit.records.strict_json import is_equal, pointer_of
@@ -32,7 +32,7 @@ class DocumentView:
     id: str
     row: Record
     metrics: Record
-    entry: Entry | None
+    entry: DocumentRef | None
     expected: Any = MISSING
 
     @property
@@ -61,31 +61,19 @@ class DocumentView:
         """Generated tokens."""
         return int(self.row.get("num_generated_tokens", 0))
 
-    def text(self) -> str | None:
-        """The text of the document, if its input is still there and unchanged."""
-        try:
-            return self._text()
-        except DocumentError:
-            return None
+    def text(self) -> str:
+        """The text of the document.
 
-    def why_no_text(self) -> str | None:
-        """Why there is no text to show; None if there is one."""
-        try:
-            self._text()
-        except DocumentError as error:
-            return error.cause
-        return None
-
-    def _text(self) -> str:
-        """The text. Raises DocumentError with the reason if it cannot be shown."""
+        Raises:
+            DocumentError: its input has gone or changed.
+        """
         if self.entry is None:
             raise DocumentError("the document is no longer where it was read from.")
-        if self.entry.digest != self.row["document"]:
-            raise DocumentError("the document has changed since.")
-        document = self.entry.read()
-        if document.digest != self.row["document"]:
-            raise DocumentError("the document has changed since.")
-        return document.text
+        if self.entry.digest == self.row["document"]:
+            text = self.entry.read()
+            if text_digest(text) == self.entry.digest:
+                return text
+        raise DocumentError("the document has changed since.")
 
     def fields(self) -> tuple[int, int] | None:
         """How many fields are exactly right, of how many; None if the right ones are not known."""
@@ -193,10 +181,8 @@ class JobView:
     def working_seconds(self) -> float:
         """Wall time of all runs; a run that was killed counts up to its last result."""
         last: dict[int, float] = {}
-        for document in self.documents:
-            if "run" in document.metrics:
-                number = document.metrics["run"]
-                last[number] = max(last.get(number, 0.0), document.metrics["at"])
+        for metrics in (document.metrics for document in self.documents if "run" in document.metrics):
+            last[metrics["run"]] = max(last.get(metrics["run"], 0.0), metrics["at"])
         total = 0.0
         for number, run in enumerate(self.job.runs, start=1):
             end = run.get("ended", last.get(number))
@@ -210,9 +196,7 @@ class JobView:
 
     def fields(self) -> tuple[int, int] | None:
         """How many fields are exactly right, of how many; a failed document has none right. None if not known."""
-        counts = [document.fields() for document in self.documents]
-        known = [count for count in counts if count is not None]
-        return (sum(right for right, _ in known), sum(total for _, total in known)) if known else None
+        return total_fields(self.documents)
 
     def to_json(self) -> dict[str, Any]:
         """Counts and rates as plain values."""
@@ -235,9 +219,9 @@ class JobView:
         }
 
 
-def _entries(job: JobFile) -> tuple[list[Entry], bool]:
+def _entries(job: JobFile) -> tuple[list[DocumentRef], bool]:
     """The documents of all inputs that are still there, and whether these are all inputs."""
-    entries: list[Entry] = []
+    entries: list[DocumentRef] = []
     is_complete = bool(job.inputs)
     for source in job.inputs:
         try:
@@ -247,7 +231,7 @@ def _entries(job: JobFile) -> tuple[list[Entry], bool]:
     return entries, is_complete
 
 
-def total_fields(views: Sequence[JobView]) -> tuple[int, int] | None:
-    """`JobView.fields` of several jobs together."""
+def total_fields(views: Sequence[JobView | DocumentView]) -> tuple[int, int] | None:
+    """`fields` of several jobs or documents together."""
     known = [count for view in views if (count := view.fields()) is not None]
     return (sum(right for right, _ in known), sum(total for _, total in known)) if known else None

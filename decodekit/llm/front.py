@@ -11,7 +11,7 @@ from typing import Any, TypeAlias, Unpack, overload
 
 from torch import Tensor
 
-from decodekit.errors import ContextLengthError, DecodekitError, OptionError, raise_faults
+from decodekit.errors import ContextLengthError, DecodekitError, OptionError, collecting, raise_faults
 from decodekit.generation import samples
 from decodekit.generation.completion import Chunk, Completion, Score
 from decodekit.generation.prompt import Messages, Prompt, TokenIds, check_prompt, each_prompt, encode, is_single
@@ -51,9 +51,9 @@ class LLM:
     def __init__(self, model: Any, tokenizer: Any) -> None:
         self.model: CausalLM = _as_causal_lm(model)
         self.tokenizer = tokenizer
-        facts = facts_of(tokenizer, self.model)
-        self.vocabulary: Vocabulary = facts.vocabulary
-        self._division: Canonical | None = facts.canonical
+        self.vocabulary: Vocabulary
+        self._division: Canonical | None
+        self.vocabulary, self._division = facts_of(tokenizer, self.model)
 
     @classmethod
     def load(
@@ -132,9 +132,8 @@ class LLM:
         faults += seeds_fit(asked.seed, len(listed))
         plan = self._plan(asked, faults)
         if isinstance(plan.contrast, Guidance) and plan.contrast.num_prompts not in (None, len(listed)):
-            raise OptionError(
-                f"{plan.contrast.num_prompts} negative prompts for {len(listed)} prompts", at="negative_prompt"
-            )
+            cause = f"{plan.contrast.num_prompts} negative prompts for {len(listed)} prompts"
+            raise OptionError(cause, at="negative_prompt")
         if plan.is_drawn_unseeded:
             _warn_of_equal_prompts(listed)
         num_prompts = min(asked.batch_size, max(1, len(listed)))
@@ -186,9 +185,8 @@ class LLM:
             if len(ids) < 2:
                 raise OptionError(f"a text of {len(ids)} tokens has nothing to predict", at=f"text {index}")
             if context_length is not None and len(ids) > context_length:
-                raise ContextLengthError(
-                    f"the text has {len(ids):,} tokens, the context of the model {context_length:,}", at=f"text {index}"
-                )
+                cause = f"the text has {len(ids):,} tokens, the context of the model {context_length:,}"
+                raise ContextLengthError(cause, at=f"text {index}")
         scores = [
             Score(tuple(ids), tuple(logprobs))
             for ids, logprobs in zip(token_ids, token_logprobs(self.model, token_ids), strict=True)
@@ -197,16 +195,12 @@ class LLM:
 
     def _listed(self, prompts: Any, faults: list[DecodekitError]) -> list[Any]:
         """The prompts of a call; `faults` gets what is wrong with them."""
-        try:
+        listed: list[Any] = []
+        with collecting(faults, OptionError):
             listed = each_prompt(prompts)
-        except OptionError as error:
-            faults.append(error)
-            return []
         for index, prompt in enumerate(listed):
-            try:
+            with collecting(faults, OptionError):
                 check_prompt(prompt, f"prompt {index}", self.vocabulary.size)
-            except OptionError as error:
-                faults.append(error)
         return listed
 
     def _plan(self, options: GenerateOptions, faults: list[DecodekitError]) -> Plan:
@@ -215,7 +209,7 @@ class LLM:
     def _canonical(self) -> Canonical:
         """How the tokenizer divides texts; one for all calls, since it remembers divisions."""
         if self._division is None:  # a copy of another process
-            self._division = facts_of(self.tokenizer, self.model).canonical
+            self._division = facts_of(self.tokenizer, self.model)[1]
         return self._division
 
     def _decode(self, prompts: Iterable[Prompt], plan: Plan, num_rows: int) -> Iterator[Chunk]:

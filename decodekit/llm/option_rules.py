@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias, TypeVar, get_args
+from typing import Any, Final, TypeAlias, get_args
 
 from decodekit.constraints.coerce import named_constraint
-from decodekit.errors import DecodekitError, OptionError, UselessOptionError
+from decodekit.errors import DecodekitError, OptionError, UselessOptionError, collecting
 from decodekit.generation import memory
 from decodekit.generation.search import Search, SearchCall
 from decodekit.generation.settings import FastForward, left_out_of
@@ -26,8 +26,6 @@ from decodekit.speculation.proposer import ChecksTarget, each_proposer
 from decodekit.strategy import Greedy, Strategy, check_seed, resolve_strategy
 from decodekit.strategy.generate_options import GenerateOptions, OnError, OnLength
 from decodekit.vocabulary import Vocabulary
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,28 +55,23 @@ class GenerateCall:
         cls, model: CausalLM, vocabulary: Vocabulary, options: GenerateOptions, faults: list[DecodekitError]
     ) -> GenerateCall:
         """The call that options ask for; `faults` gets everything that is wrong with them."""
-
-        def attempt(make: Callable[..., T], *given: Any) -> T | None:
-            try:
-                return make(*given)
-            except DecodekitError as error:
-                faults.append(error)
-                return None
-
-        strategy = attempt(resolve_strategy, options.strategy, options.strategy_options)
+        strategy: Strategy | None = None
+        with collecting(faults):
+            strategy = resolve_strategy(options.strategy, options.strategy_options)
         constraint = options.constraint
         if isinstance(constraint, str):
-            named = attempt(named_constraint, constraint)
-            constraint = constraint if named is None else named
+            with collecting(faults):
+                constraint = named_constraint(constraint)
         contrast: Contrast | None = getattr(strategy, "contrast", None)
-        applied = None if contrast is None else attempt(contrast.applied_to, model, vocabulary)
-        contrasted = model if applied is None else applied
-        fitted = (
-            attempt(processor.for_vocabulary, vocabulary.size, vocabulary.eos_token_ids)
-            for processor in (() if strategy is None else strategy.pipeline)
-        )
-        pipeline = tuple(processor for processor in fitted if processor is not None)
-        call = cls(model, vocabulary, options, strategy, constraint, contrasted, pipeline)
+        contrasted = model
+        if contrast is not None:
+            with collecting(faults):
+                contrasted = contrast.applied_to(model, vocabulary)
+        pipeline = []
+        for processor in () if strategy is None else strategy.pipeline:
+            with collecting(faults):
+                pipeline.append(processor.for_vocabulary(vocabulary.size, vocabulary.eos_token_ids))
+        call = cls(model, vocabulary, options, strategy, constraint, contrasted, tuple(pipeline))
         faults += (fault for rule in RULES for fault in rule(call))
         return call
 
@@ -172,11 +165,9 @@ def _fast_forward(call: GenerateCall) -> Faults:
 
 def _proposers(call: GenerateCall) -> Faults:
     if call.proposers and not call.model.can_rollback:
-        yield OptionError(
-            f"{call.model.name} keeps recurrent state, which cannot be cropped to the accepted part of a draft",
-            at="speculate",
-            hint="no speculate=; forced tokens of a constraint are taken all the same",
-        )
+        cause = f"{call.model.name} keeps recurrent state, which cannot be cropped to the accepted part of a draft"
+        hint = "no speculate=; forced tokens of a constraint are taken all the same"
+        yield OptionError(cause, at="speculate", hint=hint)
     is_greedy = call.strategy is not None and type(call.strategy).select is Greedy.select
     for proposer in call.proposers:
         if isinstance(proposer, ChecksTarget):
@@ -192,11 +183,8 @@ def _grammar_drafts(call: GenerateCall) -> Faults:
     if not call.is_constrained:
         yield UselessOptionError("GrammarDraft has no effect without a constraint", at="speculate")
     elif call.fast_forward == "canonical":
-        yield UselessOptionError(
-            'GrammarDraft offers what fast_forward="canonical" takes without asking',
-            at="speculate",
-            hint='fast_forward="exact", with which the text stays the same',
-        )
+        cause = 'GrammarDraft offers what fast_forward="canonical" takes without asking'
+        yield UselessOptionError(cause, at="speculate", hint='fast_forward="exact", with which the text stays the same')
 
 
 def _tokens_taken_unseen(call: GenerateCall) -> Faults:
@@ -214,11 +202,8 @@ def _tokens_taken_unseen(call: GenerateCall) -> Faults:
 def _search(call: GenerateCall) -> Faults:
     search: object = call.strategy  # the type of a strategy does not say that it may be a search
     if isinstance(search, Search):
-        yield from search.refusals(
-            SearchCall(
-                call.contrasted, call.is_constrained, call.on_length, call.fast_forward, call.options.max_rollbacks
-            )
-        )
+        given = (call.on_length, call.fast_forward, call.options.max_rollbacks)
+        yield from search.refusals(SearchCall(call.contrasted, call.is_constrained, *given))
 
 
 def _on_error(call: GenerateCall) -> Faults:
@@ -232,11 +217,9 @@ def _stop(call: GenerateCall) -> Faults:
     if isinstance(given, Mapping) or not all(isinstance(text, str) and text for text in stops):
         yield OptionError(f"stop={given!r:.60} holds something that is no text, or the empty text", at="stop")
     elif stops and call.is_constrained:
-        yield OptionError(
-            "a stop string and a constraint cannot be combined: the constraint decides where the text ends",
-            at="stop",
-            hint="stop strings only in free text, or a pattern that ends where the stop string would begin",
-        )
+        cause = "a stop string and a constraint cannot be combined: the constraint decides where the text ends"
+        hint = "stop strings only in free text, or a pattern that ends where the stop string would begin"
+        yield OptionError(cause, at="stop", hint=hint)
 
 
 def _seed(call: GenerateCall) -> Faults:

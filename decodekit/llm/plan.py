@@ -169,10 +169,8 @@ def _check_compiled(call: GenerateCall, grammar: CompiledGrammar | None) -> None
     """
     options = call.options
     if options.max_rollbacks is not None and (grammar is None or not grammar.has_guard):
-        raise UselessOptionError(
-            f"max_rollbacks={options.max_rollbacks} has no effect: only a constraint with a guard takes texts back",
-            at="max_rollbacks",
-        )
+        cause = f"max_rollbacks={options.max_rollbacks} has no effect: only a constraint with a guard takes texts back"
+        raise UselessOptionError(cause, at="max_rollbacks")
     if grammar is None or options.on_length != "close":
         return
     least = _least_tokens(grammar, call.left_out[0], call.pipeline)
@@ -198,11 +196,9 @@ def _least_tokens(grammar: CompiledGrammar, left_out: frozenset[int], pipeline: 
             raise
         forbidding = [processor for processor in pipeline if left_out_of([processor], grammar.vocabulary.size)[0]]
         names = ", ".join(f"{processor!r:.80}" for processor in forbidding)
-        raise OptionError(
-            f'on_length="close" cannot be kept: no text of the constraint was found without what {names} may forbid',
-            at="on_length",
-            hint="fewer forbidden tokens (of a sequence the last one counts), or another on_length",
-        ) from error
+        cause = f'on_length="close" cannot be kept: no text of the constraint was found without what {names} may forbid'
+        hint = "fewer forbidden tokens (of a sequence the last one counts), or another on_length"
+        raise OptionError(cause, at="on_length", hint=hint) from error
 
 
 def _has_seed(strategy: Any) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import weakref
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -12,28 +11,14 @@ from decodekit.models.causal_lm import CausalLM
 from decodekit.speculation.canonical import Canonical
 from decodekit.vocabulary import Vocabulary
 
-
-@dataclass(frozen=True, slots=True)
-class TokenizerFacts:
-    """What is known of a tokenizer beside a model.
-
-    Args:
-        read_for: what the facts depend on.
-        vocabulary: its tokens.
-        canonical: how it divides texts; remembers divisions, and does not hold the tokenizer.
-    """
-
-    read_for: tuple[object, ...]
-    vocabulary: Vocabulary
-    canonical: Canonical
+_facts: weakref.WeakKeyDictionary[Any, tuple[tuple[object, ...], Vocabulary, Canonical]] = weakref.WeakKeyDictionary()
+"""Of each living tokenizer what its facts depend on, and the facts that were last read of it."""
 
 
-_facts: weakref.WeakKeyDictionary[Any, TokenizerFacts] = weakref.WeakKeyDictionary()
-"""The facts that were last read of each living tokenizer."""
+def facts_of(tokenizer: Any, model: CausalLM) -> tuple[Vocabulary, Canonical]:
+    """The tokens of a tokenizer and how it divides texts, read again where tokens, their kinds or the decoder changed.
 
-
-def facts_of(tokenizer: Any, model: CausalLM) -> TokenizerFacts:
-    """The facts of a tokenizer, read again where tokens, their kinds or the decoder have changed.
+    What divides texts remembers divisions, and does not hold the tokenizer.
 
     Raises:
         VocabularyMismatchError: the tokenizer belongs to another model.
@@ -53,13 +38,13 @@ def facts_of(tokenizer: Any, model: CausalLM) -> TokenizerFacts:
         encode = partial(_encode_with, weakref.ref(tokenizer))
     except TypeError:  # no weak references, or no hash
         known, encode = None, partial(encode_plain, tokenizer)
-    if known is not None and known.read_for == read_for:
-        return known
+    if known is not None and known[0] == read_for:
+        return known[1:]
     vocabulary = Vocabulary.from_tokenizer(tokenizer, logits_width=model.vocab_size, eos_token_ids=model.eos_token_ids)
-    facts = TokenizerFacts(read_for, vocabulary, Canonical(encode, vocabulary))
+    canonical = Canonical(encode, vocabulary)
     if encode.func is _encode_with:
-        _facts[tokenizer] = facts
-    return facts
+        _facts[tokenizer] = read_for, vocabulary, canonical
+    return vocabulary, canonical
 
 
 def _encode_with(tokenizer: weakref.ref[Any], text: str) -> list[int]:

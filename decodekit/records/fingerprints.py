@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -18,21 +18,18 @@ def digest(value: object, *, length: int) -> str:
     return hashlib.sha256(text.encode("ascii")).hexdigest()[:length]
 
 
-def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+def differences(old: Mapping[str, Any], new: Mapping[str, Any], outer: str = "") -> list[str]:
     """What differs between two sets of settings, each as ``"name was A, now B"``; nested ones by ``name.inner``."""
-    return list(_differences(old, new, ""))
-
-
-def _differences(old: Mapping[str, Any], new: Mapping[str, Any], outer: str) -> Iterator[str]:
+    found: list[str] = []
     for name in dict.fromkeys((*old, *new)):
-        if name not in old:
-            yield f"{outer}{name} was absent, now {_short(new[name])}"
-        elif name not in new:
-            yield f"{outer}{name} was {_short(old[name])}, now absent"
-        elif isinstance(old[name], Mapping) and isinstance(new[name], Mapping) and name in _NESTED:
-            yield from _differences(old[name], new[name], f"{outer}{name}.")
-        elif old[name] != new[name]:
-            yield f"{outer}{name} was {_short(old[name])}, now {_short(new[name])}"
+        if name in old and name in new and old[name] == new[name]:
+            continue
+        if name in _NESTED and isinstance(old.get(name), Mapping) and isinstance(new.get(name), Mapping):
+            found += differences(old[name], new[name], f"{outer}{name}.")
+        else:
+            was, now = (_short(side[name]) if name in side else "absent" for side in (old, new))
+            found.append(f"{outer}{name} was {was}, now {now}")
+    return found
 
 
 _NESTED = ("strategies", "tasks", "max_new_tokens", "machine", "versions", "reading", "programs")
@@ -62,17 +59,12 @@ def tokenizer_fingerprint(llm: LLM) -> str:
 _PROBE = 'The 12 naïve  dogs’ eyes:\n\t{"é": [3.50, null]} 東京 — e\u0301'
 
 
-def weights_fingerprint(llm: LLM) -> str:
+def weights_fingerprint(model: CausalLM) -> str:
     """16 hexadecimal digits over the configuration of a model and a sample of its parameters.
 
     The sample is the shape and the first values of every parameter: cheap for a model of any size, and different after
     any training. A model that is not one of transformers is known by its name alone.
     """
-    return weights_of(llm.model)
-
-
-def weights_of(model: CausalLM) -> str:
-    """As `weights_fingerprint`, of a model without its tokenizer."""
     module = getattr(model, "model", None)
     if module is None or not hasattr(module, "named_parameters"):
         return digest([model.name], length=16)

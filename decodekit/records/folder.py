@@ -43,10 +43,8 @@ def lock_folder(path: Path) -> IO[str]:
         file.close()
         if error.errno not in (errno.EACCES, errno.EAGAIN, errno.EDEADLK):  # a file system that has no locks
             raise output_error(file_path, error) from error
-        raise JobError(
-            f"another run works in {path}" + (f" (process {owner})." if owner else "."),
-            hint="wait for it, stop it, or choose another folder with -o.",
-        ) from error
+        cause = f"another run works in {path}" + (f" (process {owner})." if owner else ".")
+        raise JobError(cause, hint="wait for it, stop it, or choose another folder with -o.") from error
     try:
         file.truncate(0)
         file.write(str(os.getpid()))

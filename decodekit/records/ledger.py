@@ -100,20 +100,17 @@ def _scan(
                 continue
             if bad_lines:
                 if damaged is None:
-                    raise JobError(
-                        f"line {bad_lines[0].number} is not a JSON object, though good lines follow it.",
-                        at=f"{path}:{bad_lines[0].number}",
-                        hint="remove or mend that line; only the end of the file can be torn by a kill.",
-                    )
+                    cause = f"line {bad_lines[0].number} is not a JSON object, though good lines follow it."
+                    hint = "remove or mend that line; only the end of the file can be torn by a kill."
+                    raise JobError(cause, at=f"{path}:{bad_lines[0].number}", hint=hint)
                 damaged += bad_lines
                 bad_lines = []
             why = None if check is None else check(row)
             if why is None:
                 yield offset, number, row
             elif damaged is None:
-                raise JobError(
-                    f"line {number} is no row: {why}.", at=f"{path}:{number}", hint="remove or mend that line."
-                )
+                cause = f"line {number} is no row: {why}."
+                raise JobError(cause, at=f"{path}:{number}", hint="remove or mend that line.")
             else:
                 damaged.append(Damage(number, why))
 
@@ -247,11 +244,9 @@ class Ledger:
         except OSError as error:
             raise output_error(self.path, error) from error
         if not is_here:
-            raise OutputError(
-                f"{self.path.name} was replaced while it was written to; what came since is lost.",
-                at=str(self.path),
-                hint="run the same command again, with nobody else at work in the folder.",
-            )
+            cause = f"{self.path.name} was replaced while it was written to; what came since is lost."
+            hint = "run the same command again, with nobody else at work in the folder."
+            raise OutputError(cause, at=str(self.path), hint=hint)
         self._is_dirty = False
         self._synced_at = time.monotonic()
         self._pause_s = max(self._sync_interval_s, _SYNC_SHARE * (self._synced_at - started))

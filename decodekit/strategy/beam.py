@@ -73,12 +73,9 @@ class Beam(Searching, BeamOptions):
         has_beams = is_count(self.num_beams, 2)
         need("num_beams", has_beams, "an integer from 2 on", '"greedy" or "sample" for one hypothesis')
         need("length_penalty", is_number(self.length_penalty), "a number")
-        stops = self.early_stopping
-        need(
-            "early_stopping",
-            isinstance(stops, bool) or (isinstance(stops, str) and stops == "never"),
-            'False, True or "never"',
-        )
+        stops: object = self.early_stopping
+        is_one = isinstance(stops, bool) or (isinstance(stops, str) and stops == "never")
+        need("early_stopping", is_one, 'False, True or "never"')
         returned = self.num_return_sequences
         need("num_return_sequences", is_count(returned), "an integer from 1 on")
         if has_beams and is_count(returned):
@@ -87,30 +84,20 @@ class Beam(Searching, BeamOptions):
         need("num_beam_groups", is_count(groups), "an integer from 1 on")
         if has_beams and is_count(groups):
             need("num_beam_groups", self.num_beams % groups == 0, f"a divisor of num_beams={self.num_beams}")
-        need(
-            "diversity_penalty", is_number(self.diversity_penalty) and self.diversity_penalty >= 0, "a number from 0 on"
-        )
+        penalty = self.diversity_penalty
+        need("diversity_penalty", is_number(penalty) and penalty >= 0, "a number from 0 on")
         if self.diversity_penalty and groups == 1:
-            faults.append(
-                UselessOptionError(
-                    "diversity_penalty has no effect on one group", at="diversity_penalty", hint="num_beam_groups=2"
-                )
-            )
+            cause = "diversity_penalty has no effect on one group"
+            faults.append(UselessOptionError(cause, at="diversity_penalty", hint="num_beam_groups=2"))
         elif not self.diversity_penalty and is_count(groups, 2):
-            faults.append(
-                UselessOptionError(
-                    "without a diversity_penalty all groups find the same",
-                    at="num_beam_groups",
-                    hint="diversity_penalty=0.5",
-                )
-            )
+            cause = "without a diversity_penalty all groups find the same"
+            faults.append(UselessOptionError(cause, at="num_beam_groups", hint="diversity_penalty=0.5"))
         need("do_sample", isinstance(self.do_sample, bool), "True or False")
         if self.do_sample and is_count(groups, 2):
             faults.append(OptionError("groups of beams cannot sample", at="do_sample", hint="num_beam_groups=1"))
         need("temperature", is_number(self.temperature) and self.temperature > 0, "a number above 0")
-        need(
-            "contrast", self.contrast is None or is_contrast(self.contrast), "Guidance(...), DoLa(...) or Amateur(...)"
-        )
+        is_one = self.contrast is None or is_contrast(self.contrast)
+        need("contrast", is_one, "Guidance(...), DoLa(...) or Amateur(...)")
         need("seed", self.seed is None or (is_count(self.seed, 0) and self.seed < 1 << 63), "an integer of 63 bits")
         if not self.do_sample:
             for option, is_given in (("temperature", self.temperature != 1.0), ("seed", self.seed is not None)):

@@ -16,6 +16,7 @@ from decodekit.errors import (
     OptionError,
     UselessOptionError,
     VocabularyMismatchError,
+    collecting,
     raise_faults,
 )
 from decodekit.generation.prompt import Prompt, check_prompt, each_prompt, in_lists, is_single
@@ -53,20 +54,16 @@ class Guidance:
             faults.append(OptionError(f"scale={self.scale!r} is not a number", at="scale"))
         elif self.scale == 1:
             faults.append(UselessOptionError("scale=1 has no effect", at="scale", hint="scale=1.5, or no contrast="))
-        try:
+        with collecting(faults, OptionError):
             object.__setattr__(self, "negative_prompt", in_lists(self.negative_prompt))
             given = self.negative_prompt
             every = [] if given is None else each_prompt(given)
             for one in every:
                 check_prompt(one, "negative_prompt")
             if given is not None and not all(map(len, every or [[]])):
-                raise OptionError(
-                    f"negative_prompt={given!r:.60} is empty, or holds something that is",
-                    at="negative_prompt",
-                    hint="negative_prompt=None for the last token of the prompt",
-                )
-        except OptionError as error:
-            faults.append(error)
+                cause = f"negative_prompt={given!r:.60} is empty, or holds something that is"
+                hint = "negative_prompt=None for the last token of the prompt"
+                raise OptionError(cause, at="negative_prompt", hint=hint)
         raise_faults(faults)
 
     def applied_to(self, model: CausalLM, vocabulary: Vocabulary) -> CausalLM:
@@ -123,13 +120,11 @@ class DoLa:
         faults: list[DecodekitError] = []
         given: Any = self.layers
         final_norm: Any = self.final_norm
-        is_named = isinstance(given, str) and given in ("low", "high")
-        if not is_named and (
-            isinstance(given, str)
-            or not isinstance(given, Sequence)
-            or not given
-            or not all(is_count(layer, 0) for layer in given)
-        ):
+        if isinstance(given, str) or not isinstance(given, Sequence):
+            is_right = isinstance(given, str) and given in ("low", "high")
+        else:
+            is_right = bool(given) and all(is_count(layer, 0) for layer in given)
+        if not is_right:
             cause = f'layers={given!r} is neither "low" nor "high" nor a list of layers'
             faults.append(OptionError(cause, at="layers"))
         faults += _faults_of_share("relative_top", self.relative_top)
@@ -143,11 +138,9 @@ class DoLa:
         from decodekit.models.layers import EarlyExits
 
         if not isinstance(model, EarlyExits):
-            raise ModelError(
-                f"{type(model).__name__} does not show its layers, which DoLa contrasts",
-                at="contrast",
-                hint="a model of transformers, or models.layers.EarlyExits implemented for it",
-            )
+            cause = f"{type(model).__name__} does not show its layers, which DoLa contrasts"
+            hint = "a model of transformers, or models.layers.EarlyExits implemented for it"
+            raise ModelError(cause, at="contrast", hint=hint)
         return DoLaLM(model, self.layers, float(self.relative_top), self.final_norm)
 
 

@@ -92,8 +92,6 @@ class ContrastiveSearch(Searching):
 
 
 def _without_states(model: CausalLM) -> ModelError:
-    return ModelError(
-        f"{type(model).__name__} does not show its hidden states, which contrastive search compares",
-        at="strategy",
-        hint="a model of transformers, or models.layers.HiddenStates implemented for it",
-    )
+    cause = f"{type(model).__name__} does not show its hidden states, which contrastive search compares"
+    hint = "a model of transformers, or models.layers.HiddenStates implemented for it"
+    return ModelError(cause, at="strategy", hint=hint)

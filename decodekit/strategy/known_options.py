@@ -141,28 +141,18 @@ def _is_one_of(value: Any, options: Iterable[Any]) -> bool:
     return any(type(value) is type(one) and value == one for one in options)
 
 
-def _do_sample(value: Any) -> Answer:
-    strategy = "greedy" if _is_one_of(value, (False,)) else "sample"
-    return Answer({"strategy": strategy}, "the strategy says it.")
-
-
-def _beam_search(value: Any) -> Answer:
-    return Answer({} if _is_one_of(value, (False, 0)) else {"strategy": "beam"})
-
-
-def _scores(value: Any) -> Answer:
-    return Answer({"logprobs": True} if value else {}, "Completion.logprobs has the log-probability of every token.")
-
-
 def _constraint(python: str, command: str | None = None) -> Rule:
     """A constraint that is made of the value by a class of decodekit."""
-    return lambda value: Answer(
-        {
-            "constraint": Code(
-                python.format(shown(value)), command=None if command is None else f"{command} {_quoted(value)}"
-            )
-        }
-    )
+
+    def rule(value: Any) -> Answer:
+        typed = None if command is None else f"{command} {_quoted(value)}"
+        return Answer({"constraint": Code(python.format(shown(value)), command=typed)})
+
+    return rule
+
+
+_choices: Final = _constraint("dk.Choices({})", "--choices")
+_regex: Final = _constraint("dk.Regex({})", "--regex")
 
 
 def _quoted(value: Any) -> str:
@@ -186,18 +176,10 @@ def _schema(value: Any) -> Answer:
         if value.get("type") == "text":
             return Answer({}, "text that may be anything has no constraint.")
         if value.get("type") in ("json", "regex") and "value" in value:  # of text-generation-inference
-            return (
-                _schema(value["value"])
-                if value["type"] == "json"
-                else _constraint("dk.Regex({})", "--regex")(value["value"])
-            )
+            return (_schema if value["type"] == "json" else _regex)(value["value"])
         if isinstance(value.get("schema"), Mapping) and "type" not in value["schema"].keys() & value.keys():
             value = value["schema"] if value.get("type") in ("json_schema", "json_object") else value
     return Answer({"constraint": value})
-
-
-_choices: Final = _constraint("dk.Choices({})", "--choices")
-_regex: Final = _constraint("dk.Regex({})", "--regex")
 
 
 def _grammar(value: Any) -> Answer:
@@ -235,23 +217,10 @@ def _output_type(value: Any) -> Answer:
     return _schema(value)
 
 
-def _format(value: Any) -> Answer:
-    """Ollama's: "json" or a schema."""
-    return _schema(True if value == "json" else value)
-
-
-def _tools(value: Any) -> Answer:
-    return Answer({"constraint": Code(f"dk.tools({shown(value)})")})
-
-
 def _tool_choice(value: Any) -> Answer:
     if _is_one_of(value, ("none", "auto")):
         return Answer({}, 'with "auto" a constraint for tools allows plain text, without one no tool is called.')
     return Answer({"constraint": Code("dk.tools(...)")}, "dk.tools says which tools may be called.")
-
-
-def _suppressed(value: Any) -> Answer:
-    return Answer({"bad_words": [[int(one)] for one in _listed(value)] or None})
 
 
 def _listed(value: Any) -> list[Any]:
@@ -267,9 +236,8 @@ def _guidance(value: Any) -> Answer:
 def _negative_prompt(value: Any) -> Answer:
     if not isinstance(value, str):
         return Answer(None, "a negative prompt is a text: contrast=dk.Guidance(negative_prompt=...).")
-    return Answer(
-        {"contrast": Code(f"dk.Guidance(negative_prompt={value!r})", f"guidance:negative_prompt={json.dumps(value)}")}
-    )
+    text = f"guidance:negative_prompt={json.dumps(value)}"
+    return Answer({"contrast": Code(f"dk.Guidance(negative_prompt={value!r})", text)})
 
 
 def _dola(value: Any) -> Answer:
@@ -281,10 +249,9 @@ def _watermark(value: Any) -> Answer:
     names = {"greenlist_ratio": "ratio", "bias": "delta", "hashing_key": "key", "context_width": "context_width"}
     said = value if isinstance(value, Mapping) else {name: getattr(value, name, None) for name in names}
     found = {ours: said[theirs] for theirs, ours in names.items() if said.get(theirs) is not None}
-    code = f"dk.Watermark({', '.join(f'{name}={one!r}' for name, one in found.items())})"
-    return Answer(
-        {"watermark": Code(code, json.dumps(found) if found else "true")}, "the hash is another than in transformers."
-    )
+    python = f"dk.Watermark({', '.join(f'{name}={one!r}' for name, one in found.items())})"
+    code = Code(python, json.dumps(found) if found else "true")
+    return Answer({"watermark": code}, "the hash is another than in transformers.")
 
 
 def _dynatemp(value: Any) -> Answer:
@@ -293,23 +260,19 @@ def _dynatemp(value: Any) -> Answer:
     if value == 0:
         return Answer({})
     low, high = round(1 - value, 6), round(1 + value, 6)
-    return Answer(
-        {"dynamic_temperature": Code(f"({low}, {high})", f"[{low},{high}]")},
-        "(lowest, highest) temperature, here around 1.",
-    )
-
-
-def _window(value: Any) -> Answer:
-    return Answer({} if _is_one_of(value, (-1,)) else {"penalty_window": value}, "0 or -1 is left out; None is all.")
+    code = Code(f"({low}, {high})", f"[{low},{high}]")
+    return Answer({"dynamic_temperature": code}, "(lowest, highest) temperature, here around 1.")
 
 
 _BY_VALUE: Final[Mapping[str, Rule]] = {
-    "beam_search": _beam_search,
+    "beam_search": lambda value: Answer({} if _is_one_of(value, (False, 0)) else {"strategy": "beam"}),
     "choices": _choices,
-    "do_sample": _do_sample,
+    "do_sample": lambda value: Answer(
+        {"strategy": "greedy" if _is_one_of(value, (False,)) else "sample"}, "the strategy says it."
+    ),
     "dola": _dola,
     "dynatemp": _dynatemp,
-    "format": _format,
+    "format": lambda value: _schema(True if value == "json" else value),  # Ollama's: "json" or a schema
     "grammar": _grammar,
     "guidance": _guidance,
     "guided": _guided,
@@ -317,10 +280,12 @@ _BY_VALUE: Final[Mapping[str, Rule]] = {
     "output_type": _output_type,
     "regex": _regex,
     "schema": _schema,
-    "scores": _scores,
-    "suppressed": _suppressed,
+    "scores": lambda value: Answer(
+        {"logprobs": True} if value else {}, "Completion.logprobs has the log-probability of every token."
+    ),
+    "suppressed": lambda value: Answer({"bad_words": [[int(one)] for one in _listed(value)] or None}),
     "tool_choice": _tool_choice,
-    "tools": _tools,
+    "tools": _constraint("dk.tools({})"),
     "watermark": _watermark,
 }
 """The functions that the tables ``by`` name."""

@@ -11,7 +11,7 @@ from functools import partial, wraps
 from typing import Any
 
 from decodekit import plugins
-from decodekit.errors import DecodekitError, OptionError, PluginError, UselessOptionError, raise_faults
+from decodekit.errors import DecodekitError, OptionError, PluginError, UselessOptionError, collecting, raise_faults
 from decodekit.sampling import LogitsProcessor, Pipeline
 from decodekit.sampling.checks import plain
 from decodekit.strategy.base import Strategy, accepting
@@ -19,13 +19,7 @@ from decodekit.strategy.beam import Beam
 from decodekit.strategy.contrastive import ContrastiveSearch
 from decodekit.strategy.generate_options import StrategyLike
 from decodekit.strategy.particles import Particles
-from decodekit.strategy.remedies import (
-    GUESSING,
-    Site,
-    own_options,
-    unknown_option,
-    useless_with_greedy_hint,
-)
+from decodekit.strategy.remedies import GUESSING, Site, own_options, unknown_option, useless_with_greedy_hint
 from decodekit.strategy.several import BestOf, OverSamples, SelfConsistency
 from decodekit.strategy.speculative import speculative
 from decodekit.strategy.spelled import read_options, spelled_strategy
@@ -46,14 +40,10 @@ def _over_samples(kind: Callable[..., OverSamples]) -> Callable[..., Strategy]:
         rest = {name: value for name, value in options.items() if name not in own}
         faults: list[DecodekitError] = []
         made: Strategy = Sample()
-        try:
+        with collecting(faults):
             made = resolve_strategy(of_kind.pop("strategy"), rest) if "strategy" in of_kind else Sample(**rest)
-        except DecodekitError as error:
-            faults.append(error)
-        try:
+        with collecting(faults):
             made = kind(strategy=made, **of_kind)
-        except DecodekitError as error:
-            faults.append(error)
         raise_faults(faults)
         return made
 
@@ -100,40 +90,28 @@ def resolve_strategy(strategy: StrategyLike, options: Mapping[str, Any]) -> Stra
     if isinstance(strategy, Strategy):
         cause = f"is given beside strategy={strategy!r:.200}, which is complete"
         hint = "{} inside the strategy, or the strategy by its name"
-        site = Site(_name_of(type(strategy)), _options_of(type(strategy)), {}, _BUILT_IN, "value")
-        raise_faults(_beside(options, site, _options_of(type(strategy)), cause, hint))
+        kind = type(strategy)
+        site = Site(getattr(kind, "name", kind.__name__), _options_of(kind), {}, _BUILT_IN, "value")
+        raise_faults(_beside(options, site, _options_of(kind), cause, hint))
         return strategy
     if isinstance(strategy, Pipeline | LogitsProcessor | list | tuple):
         faults: list[DecodekitError] = []
-        made: Strategy | None = None
-        try:
+        with collecting(faults):
             made = Sample(processors=strategy)
-        except DecodekitError as error:
-            faults.append(error)
         cause = "is given beside processors, which are the whole strategy"
         hint = 'strategy="sample", {}=..., processors=...'
         site = Site("sample", (), {}, _BUILT_IN)
         raise_faults([*faults, *_beside(options, site, _options_of(Sample), cause, hint)])
-        assert made is not None
         return made
-    raise OptionError(
-        f"{strategy!r:.60} is no strategy",
-        at="strategy",
-        hint='a name such as "greedy", a value such as Sample(temperature=0.7), or processors joined by |',
-    )
+    cause = f"{strategy!r:.60} is no strategy"
+    hint = 'a name such as "greedy", a value such as Sample(temperature=0.7), or processors joined by |'
+    raise OptionError(cause, at="strategy", hint=hint)
 
 
 def _beside(
     options: Mapping[str, Any], site: Site, accepted: Collection[str], cause: str, hint: str
 ) -> list[DecodekitError]:
-    """The faults of options that are given beside a strategy that is whole.
-
-    Args:
-        options: what was given.
-        site: where.
-        accepted: the options that could stand inside the strategy.
-        cause, hint: of the fault of one of these.
-    """
+    """The faults of options that are given beside a strategy that is whole; `accepted` could stand inside it."""
     return [
         OptionError(f"{option}={value!r:.60} {cause}", at=option, hint=hint.format(option))
         if option in accepted
@@ -156,13 +134,7 @@ def strategy_factory(name: str) -> Callable[..., Any]:
 
 
 def _named(name: str, inside: Mapping[str, Any], beside: Mapping[str, Any]) -> Strategy:
-    """The strategy of a name.
-
-    Args:
-        name: the name.
-        inside: the options in the text that spells the strategy.
-        beside: those given as keywords.
-    """
+    """The strategy of a name, with the options in the text that spells it and those given as keywords."""
     factory = strategy_factory(name)
     accepted = _options_of(factory)
     options = {option: plain(value) for option, value in {**inside, **beside}.items()}
@@ -176,13 +148,9 @@ def _named(name: str, inside: Mapping[str, Any], beside: Mapping[str, Any]) -> S
             site = Site(name, accepted, given, _BUILT_IN, "text" if option in inside else "call")
             faults.append(_useless(option, value, site) or unknown_option(option, value, site))
     known = read_options({option: value for option, value in options.items() if option in accepted}, faults)
-    strategy: Strategy | None = None
-    try:
-        strategy = plugins.called("strategy", name, factory, lambda made: isinstance(made, Strategy), known)
-    except OptionError as error:
-        faults.append(error)
+    with collecting(faults, OptionError):
+        strategy: Strategy = plugins.called("strategy", name, factory, lambda made: isinstance(made, Strategy), known)
     raise_faults(faults)
-    assert strategy is not None
     return strategy
 
 
@@ -201,10 +169,6 @@ def _useless(option: str, value: Any, site: Site) -> OptionError | None:
 def _options_of(factory: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
     """The options that a strategy is made of."""
     return inspect.signature(factory).parameters
-
-
-def _name_of(kind: type[Any]) -> str:
-    return getattr(kind, "name", kind.__name__)
 
 
 def all_option_names() -> set[str]:
@@ -227,10 +191,8 @@ def _answering(kind: type[Any]) -> None:
         faults: list[DecodekitError] = [
             unknown_option(option, value, site) for option, value in options.items() if option not in accepted
         ]
-        try:
+        with collecting(faults, OptionError):
             make(self, *map(plain, values), **given)
-        except OptionError as error:
-            faults.append(error)
         raise_faults(faults)
 
     kind.__init__ = init

@@ -78,11 +78,8 @@ class Particles(OverSamples, Searching, ParticleOptions):
         if predicate is not None and not callable(predicate):
             yield OptionError(f"predicate={predicate!r:.60} is no function of bytes and a bool", at="predicate")
         elif predicate is not None and self.method == "smc":
-            yield OptionError(
-                "a predicate has no mask: it would have to be asked about every token of the vocabulary",
-                at="predicate",
-                hint='method="awrs", which asks about the tokens that are drawn',
-            )
+            cause = "a predicate has no mask: it would have to be asked about every token of the vocabulary"
+            yield OptionError(cause, at="predicate", hint='method="awrs", which asks about the tokens that are drawn')
 
     def policy(self, model: CausalLM, settings: Settings) -> ParticleFilter:
         """A row for each particle."""
@@ -91,11 +88,8 @@ class Particles(OverSamples, Searching, ParticleOptions):
     def refusals(self, call: SearchCall) -> Iterator[DecodekitError]:
         """Options that particles do not have, and texts that may be anything."""
         if not call.is_constrained and self.predicate is None:
-            yield UselessOptionError(
-                "particles have no effect without a constraint or a predicate: all weights are the same",
-                at="strategy",
-                hint='constraint=, or strategy="sample"',
-            )
+            cause = "particles have no effect without a constraint or a predicate: all weights are the same"
+            yield UselessOptionError(cause, at="strategy", hint='constraint=, or strategy="sample"')
         yield from call.unsupported(
             "particles",
             closing="bounds on lengths in the constraint; texts that were cut have no weight",

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence, Set
 from typing import Any, Final
 
 from decodekit.constraints.fingerprint import code_digest
-from decodekit.records.fingerprints import weights_of
+from decodekit.records.fingerprints import weights_fingerprint
 
 _KNOWN: Final = ("decodekit", "builtins", "torch", "functools")  # whose version says it, or who decides nothing
 
@@ -34,7 +34,7 @@ def programs_of(strategy: Any) -> dict[str, str]:
         elif isinstance(value, Sequence | Set):
             values += value
         elif hasattr(value, "new_cache") and hasattr(value, "forward"):
-            found[f"model {value.name}"] = weights_of(value)
+            found[f"model {value.name}"] = weights_fingerprint(value)
             continue
         elif dataclasses.is_dataclass(value) and not isinstance(value, type):
             is_rejecting = getattr(value, "verify", None) == "rejection"

@@ -11,7 +11,7 @@ import inspect
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from typing import Any, Final, Literal, TypeAlias
 
 from decodekit import sampling
@@ -47,10 +47,7 @@ _PARTNERS: Final[Mapping[str, Mapping[str, Any]]] = {
     "diversity_penalty": {"num_beam_groups": 2},
     "temperature": {"do_sample": True},
     "penalty_window": {"repetition_penalty": 1.1},
-    "dry_base": {"dry_multiplier": 0.8},
-    "dry_allowed_length": {"dry_multiplier": 0.8},
-    "dry_breakers": {"dry_multiplier": 0.8},
-    "dry_window": {"dry_multiplier": 0.8},
+    **{name: {"dry_multiplier": 0.8} for name in ("dry_base", "dry_allowed_length", "dry_breakers", "dry_window")},
     "xtc_threshold": {"xtc_probability": 0.5},
     "smoothing_curve": {"smoothing_factor": 0.2},
     "order": {"temperature": 0.7},
@@ -59,15 +56,10 @@ _PARTNERS: Final[Mapping[str, Mapping[str, Any]]] = {
 """Options that have no effect alone, each with one that it needs."""
 
 _OFF: Final[Mapping[str, Any]] = {
-    "num_beams": 1,
-    "num_beam_groups": 1,
-    "num_return_sequences": 1,
-    "diversity_penalty": 0.0,
+    **dict.fromkeys(("num_beams", "num_beam_groups", "num_return_sequences", "n"), 1),
+    **dict.fromkeys(("diversity_penalty", "penalty_alpha"), 0.0),
+    **dict.fromkeys(("early_stopping", "do_sample"), False),
     "length_penalty": 1.0,
-    "early_stopping": False,
-    "do_sample": False,
-    "penalty_alpha": 0.0,
-    "n": 1,
 }
 """Values with which an option does nothing."""
 
@@ -125,14 +117,7 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """What to write.
-
-    Args:
-        strategy: the strategy that takes `options`.
-        is_other: whether it is another one than that which was asked for.
-        options: of the strategy.
-        generation: of `LLM.generate`.
-    """
+    """What to write: a strategy, perhaps another one than was asked for, its options, and those of `LLM.generate`."""
 
     strategy: str
     is_other: bool = False
@@ -141,51 +126,43 @@ class Remedy:
 
     def written(self, style: Style) -> str:
         """As one types it."""
-        beside = ", ".join(f"{name}={shown(value)}" for name, value in self.generation.items())
-        if style == "text" and all(_is_spelled(value) for value in self.options.values()):
-            inside = spelled(self.strategy, self.options) if self.options or self.is_other else ""
-            return "; ".join(one for one in (inside, f"{beside} beside the strategy" if beside else "") if one)
-        if style in ("class", "value") and self.strategy in CLASSES:
-            if style == "class" and not self.is_other and not self._needs_sample:
-                inside = ", ".join(f"{name}={shown(value)}" for name, value in self.options.items())
-                return "; ".join(one for one in (inside, f"generate(..., {beside})" if beside else "") if one)
-            prefix = "" if style == "class" else "strategy="
-            inside = prefix + self._constructed() if self.options or self.is_other else ""
-            if style == "value":
-                return ", ".join(one for one in (inside, beside) if one)
-            return "; ".join(one for one in (inside, f"generate(..., {beside})" if beside else "") if one)
-        parts = [f'strategy="{self.strategy}"'] if self.is_other else []
-        return ", ".join(
-            [*parts, *(f"{name}={shown(value)}" for name, value in self.options.items()), *filter(None, [beside])]
-        )
+        options, beside = _keywords(self.options), _keywords(self.generation)
+        is_said = bool(options) or self.is_other
+        if style == "text" and all(map(_is_spelled, self.options.values())):
+            inside = spelled(self.strategy, self.options) if is_said else ""
+            return "; ".join(filter(None, [inside, beside and f"{beside} beside the strategy"]))
+        if style == "class" and self.strategy in CLASSES:
+            inside = self._constructed() if self.is_other or self._of_sample() else options
+            return "; ".join(filter(None, [inside, beside and f"generate(..., {beside})"]))
+        if style == "value" and self.strategy in CLASSES:
+            return ", ".join(filter(None, [f"strategy={self._constructed()}" if is_said else "", beside]))
+        return ", ".join(filter(None, [f'strategy="{self.strategy}"' if self.is_other else "", options, beside]))
 
-    @property
-    def _needs_sample(self) -> bool:
-        return self.strategy in _OVER_SAMPLES and any(
-            name not in inspect.signature(_class(self.strategy)).parameters for name in self.options
-        )
+    def _of_sample(self) -> Mapping[str, Any]:
+        """The options that a strategy over samples has from the one that draws them."""
+        import decodekit
+
+        if self.strategy not in _OVER_SAMPLES:
+            return {}
+        own = _parameters(getattr(decodekit, CLASSES[self.strategy]))
+        return {name: value for name, value in self.options.items() if name not in own}
 
     def _constructed(self) -> str:
-        own = dict(self.options)
-        if self.strategy in _OVER_SAMPLES:
-            parameters = inspect.signature(_class(self.strategy)).parameters
-            of_sample = {name: own.pop(name) for name in self.options if name not in parameters}
-            if of_sample:
-                inside = ", ".join(f"{name}={shown(value)}" for name, value in of_sample.items())
-                own["strategy"] = Code(f"dk.Sample({inside})")
-        return f"dk.{CLASSES[self.strategy]}({', '.join(f'{name}={shown(value)}' for name, value in own.items())})"
+        of_sample = self._of_sample()
+        own = {name: value for name, value in self.options.items() if name not in of_sample}
+        if of_sample:
+            own["strategy"] = Code(f"dk.Sample({_keywords(of_sample)})")
+        return f"dk.{CLASSES[self.strategy]}({_keywords(own)})"
+
+
+def _keywords(options: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={shown(value)}" for name, value in options.items())
 
 
 @cache
 def _parameters(factory: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
     """The options of a built-in strategy."""
     return inspect.signature(factory).parameters
-
-
-def _class(name: str) -> Any:
-    import decodekit
-
-    return getattr(decodekit, CLASSES[name])
 
 
 def _is_spelled(value: Any) -> bool:
@@ -204,44 +181,33 @@ def spelled(strategy: str, options: Mapping[str, Any]) -> str:
 
 
 def _spelled_value(value: Any) -> str:
-    text = (
-        (value.spelled or "...") if isinstance(value, Code) else value if isinstance(value, str) else json.dumps(value)
-    )
-    is_json = not isinstance(value, str | Code)
-    return text if is_json or text[:1] in ("{", "[") or not set(text) & set(",+") else json.dumps(text)
+    if not isinstance(value, str | Code):
+        return json.dumps(value)
+    text = value if isinstance(value, str) else value.spelled or "..."
+    return text if text[:1] in ("{", "[") or not set(text) & set(",+") else json.dumps(text)
 
 
 def unknown_option(option: str, value: Any, site: Site) -> OptionError:
     """The fault of an option that the strategy in question does not have, with what to write in its place."""
-    if option in own_options(site):
-        is_foreign = option in known_options()  # n, which another library means otherwise
-        return _fault(
-            option,
-            value,
-            site,
-            answer(option, value) if is_foreign else None,
-            f"{option}={shown(value)} is no option of {site.called}.",
-        )
+    own = own_options(site)
+    if option in own:  # n, which another library means otherwise, has an answer
+        cause = f"{option}={shown(value)} is no option of {site.called}."
+        return _fault(option, value, site, answer(option, value), cause)
     known = known_options().get(option)
     if known is not None:
         return _fault(option, value, site, answer(option, value), f"no option {option!r} ({known.libraries}).")
     # Of equally near names those that are taken here come first, then other ones of ours.
-    names = [
-        *dict.fromkeys(
-            [*sorted({*site.accepted, *GENERATION_OPTIONS}), *sorted(own_options(site)), *sorted(known_options())]
-        )
-    ]
-    near = nearest(option, names)
+    groups = ({*site.accepted, *GENERATION_OPTIONS}, own, known_options())
+    near = nearest(option, dict.fromkeys(name for group in groups for name in sorted(group)))
     if near is None:
-        return OptionError(
-            f"no option {option!r}.", at=option, hint=f"`decodekit strategies` lists those of {site.called}"
-        )
+        cause = f"no option {option!r}."
+        return OptionError(cause, at=option, hint=f"`decodekit strategies` lists those of {site.called}")
     cause = f"no option {option!r}. Did you mean {near!r}?"
     if near in GENERATION_OPTIONS:
         return OptionError(cause, at=option, hint=f"{near}={shown(value)}")
     if near in site.accepted:
         return _fault(option, value, site, Answer({near: value}), cause)
-    if near in own_options(site):
+    if near in own:
         having = ", ".join(name for name, factory in site.factories.items() if near in _parameters(factory))
         return _fault(option, value, site, Answer({near: value}), f"{cause} That is an option of {having}.")
     return _fault(option, value, site, answer(near, value), f"{cause} ({known_options()[near].libraries})", near)
@@ -264,11 +230,10 @@ def useless_with_greedy_hint(option: str, value: Any, site: Site) -> tuple[str, 
 def _fault(
     option: str, value: Any, site: Site, found: Answer | None, cause: str, near: str | None = None
 ) -> OptionError:
-    name = near or option
     if found is None:
-        off = name in _OFF and _OFF[name] == value and isinstance(value, int | float)
-        found = Answer({}) if value is None or off else Answer({option: value})
-    cause = f"{cause} {_capital(found.note)}" if found.note else cause
+        is_off = isinstance(value, int | float) and _OFF.get(near or option) == value
+        found = Answer({} if value is None or is_off else {option: value})
+    cause = f"{cause} {found.note[:1].upper()}{found.note[1:]}" if found.note else cause
     write = None if found.write is None else _meant(found.write, site)
     if write is None:
         return OptionError(cause, at=option)
@@ -278,10 +243,6 @@ def _fault(
     error = OptionError(cause, at=option, hint=None if remedy is None else remedy.written(site.style))
     error.remedy = remedy
     return error
-
-
-def _capital(note: str) -> str:
-    return note[:1].upper() + note[1:]
 
 
 def _meant(write: Mapping[str, Any], site: Site) -> Mapping[str, Any]:
@@ -332,31 +293,19 @@ def _candidates(options: Mapping[str, Any], wanted: str | None, site: Site) -> I
     has = {name: _parameters(factory) for name, factory in site.factories.items()}
     is_built_in = site.name in has
     has_proposer = site.name in GUESSING and "speculate" in options  # a second one is refused
-    if (
-        is_built_in
-        and not has_proposer
-        and all(option in has[site.name] for option in options)
-        and (options or wanted == site.name)
-    ):
+    is_asked = is_built_in and not has_proposer and (bool(options) or wanted == site.name)
+    if is_asked and options.keys() <= has[site.name].keys():
         yield site.name, options
-    if (
-        wanted is None
-        and is_built_in
-        and site.style != "text"
-        and "processors" in site.accepted
-        and "processors" not in site.given
-    ):
-        made = [_PROCESSORS[option] for option in options if option in _PROCESSORS]
-        if len(made) == len(options) == 1:
-            [(kind, value)] = zip(made, options.values(), strict=True)
-            code = Code(f"dk.{kind.__name__}({shown(value)})", make=lambda: kind(value))  # type: ignore[call-arg]
+    takes_processors = site.style != "text" and "processors" in site.accepted and "processors" not in site.given
+    if wanted is None and is_built_in and takes_processors and len(options) == 1:
+        [(option, value)] = options.items()
+        if option in _PROCESSORS:
+            kind: Callable[..., Any] = _PROCESSORS[option]
+            code = Code(f"dk.{kind.__name__}({shown(value)})", make=partial(kind, value))
             yield site.name, {"processors": code}
-    ranked = [
-        *([wanted] if wanted is not None else ()),
-        *(name for name in has if name not in ("prompt-lookup", "suffix")),
-    ]
+    ranked = filter(None, [wanted, *(name for name in has if name not in ("prompt-lookup", "suffix"))])
     for name in dict.fromkeys(ranked):
-        if all(option in has[name] for option in options):
+        if options.keys() <= has[name].keys():
             yield name, options
 
 
@@ -364,33 +313,17 @@ def _besides(candidate: str, offered: Mapping[str, Any], site: Site) -> Iterator
     """The options beside that the strategy has, and none of them."""
     has = _parameters(site.factories[candidate])
     beside = {name: value for name, value in site.given.items() if name in has and name not in offered}
-    yield beside
-    if beside:
-        yield {}
+    yield from [beside, {}] if beside else [{}]
 
 
 def _partners(offered: Mapping[str, Any], given: Mapping[str, Any]) -> Mapping[str, Any]:
-    found: dict[str, Any] = {}
-    for option in offered:
-        found.update(
-            {
-                name: value
-                for name, value in _PARTNERS.get(option, {}).items()
-                if name not in given and name not in offered
-            }
-        )
-    return found
+    every = {name: value for option in offered for name, value in _PARTNERS.get(option, {}).items()}
+    return {name: value for name, value in every.items() if name not in given and name not in offered}
 
 
 def _guess(candidate: str, site: Site, is_other: bool) -> Mapping[str, Any]:
     """The proposer that the strategy in question brings along, where another one takes it as an option."""
-    has = _parameters(site.factories[candidate])
-    is_kept = (
-        is_other
-        and site.name in ("prompt-lookup", "suffix")
-        and "speculate" in has
-        and candidate in ("greedy", "sample", "mirostat")
-    )
+    is_kept = is_other and site.name in ("prompt-lookup", "suffix") and candidate in ("greedy", "sample", "mirostat")
     return {"speculate": site.name} if is_kept else {}
 
 
@@ -400,13 +333,13 @@ def _is_taken(options: Mapping[str, Any], factory: Callable[..., Any]) -> bool:
 
     faults: list[DecodekitError] = []
     try:
-        factory(**read_options({name: _value(value) for name, value in options.items()}, faults))
+        factory(**read_options({name: _made(value) for name, value in options.items()}, faults))
     except Exception:  # values of any type come here, and the factory says what speaks against them elsewhere
         return False
     return not faults
 
 
-def _value(given: Any) -> Any:
+def _made(given: Any) -> Any:
     """The value that is written as code."""
     if not isinstance(given, Code):
         return given

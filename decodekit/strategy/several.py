@@ -109,11 +109,7 @@ class BestOf(OverSamples):
     def __post_init__(self) -> None:
         faults: list[DecodekitError] = []
         self._check("n", faults)
-        if (
-            self.rank not in ("logprob", "mean_logprob")
-            and not callable(self.rank)
-            and not isinstance(self.rank, Judge)
-        ):
+        if not (self.needs_logprobs or callable(self.rank) or isinstance(self.rank, Judge)):
             cause = f'rank={self.rank!r:.60} is none of "logprob", "mean_logprob", a function and an LLM'
             faults.append(OptionError(cause, at="rank"))
         raise_faults(faults)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-from decodekit.errors import DecodekitError, OptionError, raise_faults
+from decodekit.errors import DecodekitError, OptionError, collecting, raise_faults
 from decodekit.sampling.checks import is_count
 from decodekit.speculation import Adaptive, DraftModel, Proposer, Suffix
 from decodekit.strategy.base import Strategy, accepting
@@ -30,12 +30,10 @@ def speculative(draft_model: Any = None, num_draft_tokens: int | None = None, **
     """
     faults: list[DecodekitError] = []
     proposer: Proposer = Suffix()
-    try:
+    with collecting(faults, OptionError):
         proposer = _proposer(draft_model, num_draft_tokens)
-    except OptionError as error:
-        faults.append(error)
     strategy: Strategy = Greedy()
-    try:
+    with collecting(faults, OptionError):
         if "temperature" in options:
             strategy = Sample(speculate=proposer, **options)
         else:
@@ -48,8 +46,6 @@ def speculative(draft_model: Any = None, num_draft_tokens: int | None = None, **
             strategy = Greedy(
                 speculate=proposer, **{name: value for name, value in options.items() if name in of_greedy}
             )
-    except OptionError as error:
-        faults.append(error)
     raise_faults(faults)
     return strategy
 

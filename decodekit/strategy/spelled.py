@@ -9,13 +9,14 @@ Options that are values of Python elsewhere are said in plain ones here: ``contr
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from decodekit import plugins
-from decodekit.errors import DecodekitError, OptionError, UnknownNameError
+from decodekit.errors import DecodekitError, OptionError, UnknownNameError, collecting
 from decodekit.models.contrast import Contrast
 from decodekit.sampling.watermark import Watermark
-from decodekit.spelling import Call, arguments, read_call, read_value, split
+from decodekit.spelling import SpelledCall, arguments, read_call, read_value, split
 from decodekit.strategy.contrast import Amateur, DoLa, Guidance
 
 CONTRASTS: Final[Mapping[str, Callable[..., Contrast]]] = {"guidance": Guidance, "dola": DoLa, "amateur": Amateur}
@@ -44,10 +45,8 @@ def read_options(options: Mapping[str, Any], faults: list[DecodekitError]) -> di
     """The options with plain values read as what they stand for; `faults` gets those that cannot be."""
     read = {}
     for name, value in options.items():
-        try:
+        with collecting(faults, (OptionError, UnknownNameError)):
             read[name] = _READERS[name](value) if name in _READERS else value
-        except (OptionError, UnknownNameError) as error:
-            faults.append(error)
     return read
 
 
@@ -56,20 +55,18 @@ def _contrast(given: Any) -> Any:
         return given
     call = read_call(given)
     if call.name not in CONTRASTS:
-        raise UnknownNameError(
-            f"no contrast {call.name!r:.60}.{plugins.did_you_mean(call.name, CONTRASTS)} There are: "
-            f"{', '.join(CONTRASTS)}.",
-            at="contrast",
-        )
+        near = plugins.did_you_mean(call.name, CONTRASTS)
+        cause = f"no contrast {call.name!r:.60}.{near} There are: {', '.join(CONTRASTS)}."
+        raise UnknownNameError(cause, at="contrast")
     kind = CONTRASTS[call.name]
-    read = Call(call.name, None if call.argument is None else read_value(call.argument), call.options)
+    read = replace(call, argument=None if call.argument is None else read_value(call.argument))
     return kind(**arguments("contrast", kind, read, at="contrast"))
 
 
 def _watermark(given: Any) -> Any:
     if not isinstance(given, Mapping):
         return Watermark() if given is True else given
-    return Watermark(**arguments("watermark", Watermark, Call("watermark", None, dict(given)), at="watermark"))
+    return Watermark(**arguments("watermark", Watermark, SpelledCall("watermark", None, dict(given)), at="watermark"))
 
 
 def _logit_bias(given: Any) -> Any:

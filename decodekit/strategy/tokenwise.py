@@ -9,7 +9,7 @@ from typing import ClassVar, get_args
 
 from torch import Tensor
 
-from decodekit.errors import DecodekitError, OptionError, UnknownNameError, UselessOptionError, raise_faults
+from decodekit.errors import DecodekitError, OptionError, UnknownNameError, UselessOptionError, collecting, raise_faults
 from decodekit.generation.settings import NoiseKeys
 from decodekit.models.contrast import Contrast
 from decodekit.sampling import (
@@ -27,7 +27,7 @@ from decodekit.sampling.base import ordered
 from decodekit.sampling.checks import is_count
 from decodekit.sampling.mirostat import MirostatTruncation as Truncation
 from decodekit.sampling.options import BiasOptions, Processors, ShapeOptions, listed
-from decodekit.speculation import Adaptive, GrammarDraft, PromptLookup, Proposer, Suffix
+from decodekit.speculation import Adaptive, GrammarDraft, PromptLookup, Suffix
 from decodekit.speculation.proposer import Speculate, each_proposer, every_part
 from decodekit.speculation.verification import Verify
 from decodekit.strategy.base import Strategy, check_contrast, check_seed
@@ -210,10 +210,8 @@ class Mirostat(Drawing, BiasOptions):
     def __post_init__(self) -> None:
         faults: list[DecodekitError] = []
         for option in ("tau", "eta", "version"):
-            try:
+            with collecting(faults, OptionError):
                 Truncation(**{option: getattr(self, option)})
-            except OptionError as error:
-                faults.append(error)
         listed(self.processors, faults)
         self._sampled(faults)
         self._check_drawing(faults)
@@ -281,31 +279,25 @@ def _check_speculate(strategy: Strategy, faults: list[DecodekitError]) -> None:
     if strategy.verify not in get_args(Verify):
         faults.append(OptionError(f'verify={strategy.verify!r} is neither "coupled" nor "rejection"', at="verify"))
     elif strategy.verify == "rejection" and proposer is None:
-        faults.append(
-            UselessOptionError(
-                'verify="rejection" has no effect without speculate=', at="verify", hint='DraftModel("tiny-draft")'
-            )
-        )
+        cause = 'verify="rejection" has no effect without speculate='
+        faults.append(UselessOptionError(cause, at="verify", hint='DraftModel("tiny-draft")'))
     elif strategy.verify == "rejection" and not all(isinstance(one, _CHOOSING) for one in each_proposer(proposer)):
-        learning = [part for part in every_part(proposer) if _learns_from_others(part)]
+        learning = [
+            part
+            for part in every_part(proposer)
+            if isinstance(part, Adaptive) or (isinstance(part, Suffix) and part.corpus is not None)
+        ]
         if learning:
-            faults.append(
-                OptionError(
-                    f'verify="rejection" and {learning[0]!r:.60} beside drafts that are drawn cannot be combined: '
-                    "where its drafts end depends on other rows, and so would the text",
-                    at="verify",
-                    hint='Suffix() for "suffix", which is adaptive; or verify="coupled", where no text depends on a '
-                    "draft",
-                )
+            cause = (
+                f'verify="rejection" and {learning[0]!r:.60} beside drafts that are drawn cannot be combined: '
+                "where its drafts end depends on other rows, and so would the text"
             )
+            hint = 'Suffix() for "suffix", which is adaptive; or verify="coupled", where no text depends on a draft'
+            faults.append(OptionError(cause, at="verify", hint=hint))
 
 
 _CHOOSING = (PromptLookup, Suffix, GrammarDraft)
 """Proposers that draw nothing, so that no text depends on their drafts under either rule."""
-
-
-def _learns_from_others(proposer: Proposer) -> bool:
-    return isinstance(proposer, Adaptive) or (isinstance(proposer, Suffix) and proposer.corpus is not None)
 
 
 def useless_with_greedy(option: str, hint: str = 'strategy="sample"') -> UselessOptionError:

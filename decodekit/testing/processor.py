@@ -7,7 +7,6 @@ import random
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from types import MappingProxyType
 from typing import Final
 
 import numpy as np
@@ -29,25 +28,23 @@ from decodekit.sampling import (
 from decodekit.sampling.wide import WIDE
 from decodekit.testing.laws import Subject, check_value
 
-PROCESSOR_LAWS: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "value": "it is a frozen dataclass; copies are equal and hash equal, and its repr makes an equal one",
-        "vocabulary": "`for_vocabulary` gives a processor of the same stage for rows of that width, or an OptionError",
-        "shape": "float32 [N, V] goes in and comes out",
-        "pure": "equal input gives equal output, whatever was processed before, and is not changed",
-        "rows": "a row depends on its logits and its own prefix alone: not on other rows, their order, or padding",
-        "history": "`needs_history` is true where the history matters; then a call without one is an OptionError",
-        "removed": "what is -inf stays -inf",
-        "finite": "NaN and +inf come of NaN and +inf alone",
-        "one left": "a processor that is no bias leaves a token where there was one",
-        "can_forbid": "where `can_forbid` is false, no finite logit becomes -inf",
-        "may_forbid": "where `may_forbid` names tokens, no finite logit of another token becomes -inf",
-        "single": "a bias, and what comes last, gives a token a logit that does not depend on other tokens' logits",
-        "temperature": "a temperature removes nothing and keeps the order",
-        "sorted": "`on_sorted` makes of sorted rows the sorted result of a call",
-        "fused": "`Pipeline.narrow`, with its candidates, gives what one call after the other gives",
-    }
-)
+PROCESSOR_LAWS: Final[Mapping[str, str]] = {
+    "value": "it is a frozen dataclass; copies are equal and hash equal, and its repr makes an equal one",
+    "vocabulary": "`for_vocabulary` gives a processor of the same stage for rows of that width, or an OptionError",
+    "shape": "float32 [N, V] goes in and comes out",
+    "pure": "equal input gives equal output, whatever was processed before, and is not changed",
+    "rows": "a row depends on its logits and its own prefix alone: not on other rows, their order, or padding",
+    "history": "`needs_history` is true where the history matters; then a call without one is an OptionError",
+    "removed": "what is -inf stays -inf",
+    "finite": "NaN and +inf come of NaN and +inf alone",
+    "one left": "a processor that is no bias leaves a token where there was one",
+    "can_forbid": "where `can_forbid` is false, no finite logit becomes -inf",
+    "may_forbid": "where `may_forbid` names tokens, no finite logit of another token becomes -inf",
+    "single": "a bias, and what comes last, gives a token a logit that does not depend on other tokens' logits",
+    "temperature": "a temperature removes nothing and keeps the order",
+    "sorted": "`on_sorted` makes of sorted rows the sorted result of a call",
+    "fused": "`Pipeline.narrow`, with its candidates, gives what one call after the other gives",
+}
 """The laws by name."""
 
 
@@ -117,13 +114,13 @@ class _ProcessorCase:
 
     def check_call(self, history: History) -> Tensor:
         """Shape, purity of one call; its result."""
-        given, before = self.rows.clone(), _copy(history)
+        given, before = self.rows.clone(), [tensor.clone() for tensor in _tensors(history)]
         result = self.call(given, history)
         is_right = isinstance(result, Tensor) and result.dtype == torch.float32 and result.shape == given.shape
         kind = f"{result.dtype} {[*result.shape]}" if isinstance(result, Tensor) else f"a {type(result).__name__}"
         self.subject.require("shape", is_right, f"{kind} comes of torch.float32 {[*given.shape]}")
         self.subject.require("pure", torch.equal(given, self.rows), "the logits that were given are changed in place")
-        is_kept = all(torch.equal(one, other) for one, other in zip(_tensors(history), _tensors(before), strict=True))
+        is_kept = all(torch.equal(one, other) for one, other in zip(_tensors(history), before, strict=True))
         self.subject.require("pure", is_kept, "the history that was given is changed in place")
         _require_equal(self.subject, "pure", self.call(given, history), result, self.names, "a second call")
         return result
@@ -303,10 +300,6 @@ def _history(num_rows: int, vocab_size: int, seed: int, longest: int = 9) -> His
 
 def _tensors(history: History) -> tuple[Tensor, Tensor, Tensor]:
     return history.token_ids, history.prompt_lengths, history.lengths
-
-
-def _copy(history: History) -> History:
-    return History(*(tensor.clone() for tensor in _tensors(history)))
 
 
 def _select(history: History, rows: Tensor) -> History:

@@ -7,7 +7,6 @@ import random
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Any, Final
 
 import torch
@@ -18,21 +17,19 @@ from decodekit.llm import LLM, Completion
 from decodekit.speculation import Context, Draft, Proposer
 from decodekit.strategy import Greedy, Sample
 from decodekit.testing.laws import Subject
-from decodekit.testing.strategy import PROMPTS
+from decodekit.testing.strategy import PROMPTS, texts_of
 from decodekit.testing.toy import toy_llm
 
-PROPOSER_LAWS: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "drafts": "there is one draft for every context, in a list",
-        "limit": "no draft is longer than its limit, so that with limit 0 it is empty",
-        "tokens": "a draft holds token ids of the target, as Python integers",
-        "probabilities": "probabilities are float32 [k, V], a law for each token, under which the token is possible",
-        "contexts": "prompts, texts, matchers and limits are not changed",
-        "rows": "it does not fail, whatever rows come, go, are left out or stand in another order, or were taken back",
-        "pickle": "it can be pickled, and the copy guesses too",
-        "same text": "the texts are what they are without drafts",
-    }
-)
+PROPOSER_LAWS: Final[Mapping[str, str]] = {
+    "drafts": "there is one draft for every context, in a list",
+    "limit": "no draft is longer than its limit, so that with limit 0 it is empty",
+    "tokens": "a draft holds token ids of the target, as Python integers",
+    "probabilities": "probabilities are float32 [k, V], a law for each token, under which the token is possible",
+    "contexts": "prompts, texts, matchers and limits are not changed",
+    "rows": "it does not fail, whatever rows come, go, are left out or stand in another order, or were taken back",
+    "pickle": "it can be pickled, and the copy guesses too",
+    "same text": "the texts are what they are without drafts",
+}
 """The laws by name."""
 
 
@@ -92,14 +89,7 @@ class _ProposerCase:
 
     def texts(self, batch_size: int) -> list[Completion]:
         """The completions of the prompts."""
-        return self.llm.generate(
-            list(PROMPTS),
-            strategy=self.strategy,
-            constraint=self.constraint,
-            max_new_tokens=self.max_new_tokens,
-            batch_size=batch_size,
-            on_length="return",
-        )
+        return texts_of(self.llm, self.strategy, self.constraint, self.max_new_tokens, batch_size)
 
     def check(
         self, proposer: Proposer, batch_size: int, seed: int, wanted: Sequence[Completion] | None = None
@@ -119,15 +109,7 @@ class _ProposerCase:
 
 
 class _Watched:
-    """A proposer that asks another one and looks at what it does.
-
-    Args:
-        subject: the laws.
-        proposer: who is asked.
-        vocab_size: of the target.
-        seed: of orders and limits.
-        law: the one that an exception breaks.
-    """
+    """A proposer that asks another one and looks at what it does; `law` is the one that an exception breaks."""
 
     def __init__(self, subject: Subject, proposer: Proposer, vocab_size: int, seed: int, law: str) -> None:
         self.proposers = (proposer,)  # what the front door looks at

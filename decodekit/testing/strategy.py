@@ -7,7 +7,7 @@ import math
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -25,23 +25,36 @@ from decodekit.testing.laws import Subject, check_value
 from decodekit.testing.toy import toy_llm
 from decodekit.vocabulary import Vocabulary
 
-STRATEGY_LAWS: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "value": "it is a frozen dataclass; copies are equal, and its repr makes an equal one",
-        "options": "wrong values of `seed`, `processors`, `speculate` and `contrast` are refused when it is made",
-        "select": "`select` gives an int64 [N] of token ids, the same for the same scores and keys",
-        "rows": "the token of a row depends on its scores and its keys alone",
-        "allowed": "no token is taken whose score is -inf",
-        "candidates": "candidates give the token that the whole row gives",
-        "dead end": "a row without a token is a DeadEndError, one with NaN or +inf a NonFiniteLogitsError",
-        "batch": "a text depends on its prompt and its seed alone: not on the batch",
-        "constraint": "under a constraint a text that ends is one of the constraint's",
-        "drafts": "a text is the same whoever guesses ahead (unless drafts are verified by rejection)",
-    }
-)
+STRATEGY_LAWS: Final[Mapping[str, str]] = {
+    "value": "it is a frozen dataclass; copies are equal, and its repr makes an equal one",
+    "options": "wrong values of `seed`, `processors`, `speculate` and `contrast` are refused when it is made",
+    "select": "`select` gives an int64 [N] of token ids, the same for the same scores and keys",
+    "rows": "the token of a row depends on its scores and its keys alone",
+    "allowed": "no token is taken whose score is -inf",
+    "candidates": "candidates give the token that the whole row gives",
+    "dead end": "a row without a token is a DeadEndError, one with NaN or +inf a NonFiniteLogitsError",
+    "batch": "a text depends on its prompt and its seed alone: not on the batch",
+    "constraint": "under a constraint a text that ends is one of the constraint's",
+    "drafts": "a text is the same whoever guesses ahead (unless drafts are verified by rejection)",
+}
 """The laws by name."""
 
 PROMPTS: Final = ("abc, the abc, the ", '{"ab": 12} cd', "the cd the cd", "a", 'ab"12"ab"12"')
+
+
+def texts_of(
+    llm: LLM, strategy: Any, constraint: Any, max_new_tokens: int, batch_size: int, seeds: Sequence[int] | None = None
+) -> list[Completion]:
+    """What a strategy makes of the prompts."""
+    return llm.generate(
+        list(PROMPTS),
+        strategy=strategy,
+        constraint=constraint,
+        max_new_tokens=max_new_tokens,
+        seed=seeds,
+        batch_size=batch_size,
+        on_length="return",
+    )
 
 
 def check_strategy(strategy: Strategy, *, llm: LLM | None = None, max_new_tokens: int = 24, seed: int = 0) -> None:
@@ -196,19 +209,8 @@ class _Texts:
 
     def _texts(self, law: str, place: str, strategy: Any, constraint: Any, *, batch_size: int) -> list[Completion]:
         seeds = None if getattr(strategy, "seed", None) is not None else [self.seed + i for i in range(len(PROMPTS))]
-        return self.subject.run(
-            law,
-            place,
-            lambda: self.llm.generate(
-                list(PROMPTS),
-                strategy=strategy,
-                constraint=constraint,
-                max_new_tokens=self.max_new_tokens,
-                seed=seeds,
-                batch_size=batch_size,
-                on_length="return",
-            ),
-        )
+        call = partial(texts_of, self.llm, strategy, constraint, self.max_new_tokens, batch_size, seeds)
+        return self.subject.run(law, place, call)
 
     def _require_equal(self, law: str, place: str, found: Sequence[Completion], wanted: Sequence[Completion]) -> None:
         for prompt, one, other in zip(PROMPTS, found, wanted, strict=True):

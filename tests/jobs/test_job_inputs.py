@@ -156,7 +156,7 @@ def test_what_is_advised_works(tmp_path: Path, name: str) -> None:
     subprocess.run(line, shell=True, cwd=tmp_path, check=True, env=environment)
     made = shlex.split(line)[-1]
     entries = scan([Input(made, folder=str(tmp_path))]).entries
-    assert [(entry.id, entry.read().text) for entry in entries] == [(row["id"], row["text"]) for row in ROWS]
+    assert [(entry.id, entry.read()) for entry in entries] == [(row["id"], row["text"]) for row in ROWS]
 
 
 @pytest.mark.parametrize(

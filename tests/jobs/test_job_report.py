@@ -4,6 +4,7 @@ import itertools
 import json
 import os
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from decodekit.generation.sequence import TokenLogprob
 from decodekit.jobs.figures import bars, histogram
+from decodekit.jobs.page import find_spans
 from decodekit.jobs.probabilities import value_probabilities, value_spans
 from decodekit.jobs.report import report_html, write_report
-from decodekit.jobs.spans import find_spans
 from decodekit.jobs.view import JobView, compare_fields, wrong_fields
 from decodekit.pages import page_bytes
 from decodekit.records.strict_json import leaves, pointer_of
@@ -66,6 +68,11 @@ def test_the_probability_of_a_value_is_that_of_its_least_likely_token() -> None:
     found = value_probabilities(completion, BYTES)
     assert found == {"/first": 0.1353, "/words": 0.8825, "/seed": 0.8825}
     assert value_probabilities(completion, Vocabulary([b"xx"] * 256, {10})) == {}  # other bytes: nothing is claimed
+
+
+def test_the_empty_text_has_no_probability() -> None:
+    ended = replace(answer("a", 7), text="", token_ids=(10,), logprobs=(TokenLogprob(10, -0.5),))
+    assert value_probabilities(ended, BYTES, is_json=False) == {}
 
 
 @pytest.mark.parametrize(
