@@ -16,7 +16,7 @@ all that follows keeps the order. The result is that of one call after the other
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -27,8 +27,10 @@ from torch import Tensor
 
 from decodekit.errors import OptionError, ProcessorError, UnknownNameError
 from decodekit.sampling.candidates import Candidates, Floats, in_order
+from decodekit.sampling.certificates import Flags, Standing
 from decodekit.sampling.functions import apply_bitmask
 from decodekit.sampling.history import History
+from decodekit.sampling.leaders import Leaders
 from decodekit.sampling.orders import ORDERS
 from decodekit.sampling.selectors import is_faulty
 from decodekit.sampling.wide import is_wide
@@ -62,6 +64,11 @@ class LogitsProcessor(ABC):
 
     stage: ClassVar[Stage]
     needs_history: ClassVar[bool] = False
+    is_tokenwise: ClassVar[bool] = False
+    """Whether, as of a bias, the new logit of a token depends on no other token's, and -inf comes of -inf alone.
+
+    Then a mask may come before or after it, and a token can be certified through it: see `certificates`.
+    """
 
     @property
     def can_forbid(self) -> bool:
@@ -115,6 +122,21 @@ class LogitsProcessor(ABC):
             at=f"processor {type(self).__name__}",
             hint="a result of the same shape, type and device; decodekit.testing.check_processor tries it",
         )
+
+    def keeps(self, standing: Standing) -> Flags:
+        """Whether the token of each row stays whatever else of the row is forbidden, bool [N]; never wrongly yes.
+
+        For a truncation; without a way of its own to tell, masks are made for all tokens. See `certificates`.
+
+        Args:
+            standing: N tokens among the logits that a call would get without a mask.
+        """
+        return np.zeros(len(standing.tokens), np.bool_)
+
+    @property
+    def certifies(self) -> bool:
+        """Whether a token can be certified through this processor."""
+        return self.stage is Stage.BIAS or self.is_tokenwise or type(self).keeps is not LogitsProcessor.keeps
 
     @abstractmethod
     def __call__(self, logits: Tensor, history: History | None) -> Tensor:
@@ -290,6 +312,37 @@ class Pipeline:
                     return candidates
             rows = processor.applied(rows, history)
         return rows if mask is None else apply_bitmask(rows, mask)
+
+    @property
+    def certifies(self) -> bool:
+        """Whether a token can be certified: see `certificates`."""
+        return all(processor.certifies for processor in self.processors)
+
+    def leaders(self, logits: Tensor, history: History | None, lead: Callable[[Tensor], Leaders]) -> Leaders:
+        """The leader of each row without a mask; clear where it is the token taken under every mask that allows it.
+
+        Args:
+            logits: [N, V] of the model.
+            history: as in a call.
+            lead: finds the leaders of the rows that no truncation has touched.
+
+        Raises:
+            ProcessorError: a processor gives another shape, type or device.
+        """
+        rows = logits.to(torch.float32)
+        truncations: list[tuple[LogitsProcessor, Tensor]] = []
+        for processor in self.processors:
+            if processor.stage is Stage.BIAS or processor.is_tokenwise:
+                rows = processor.applied(rows, history)
+            else:
+                truncations.append((processor, rows))
+        tokens, are_clear = lead(rows)
+        standing: Standing | None = None
+        for processor, before in truncations:
+            if standing is None or standing.logits is not before:
+                standing = Standing(before, tokens.to(before.device))
+            are_clear = are_clear & processor.keeps(standing)
+        return Leaders(tokens, are_clear)
 
     def first_fault(
         self, logits: Tensor, history: History | None = None, mask: Tensor | None = None

@@ -14,6 +14,7 @@ from decodekit.errors import OptionError
 from decodekit.sampling import functions, wide
 from decodekit.sampling.base import LogitsProcessor, Narrowing, OrderPreserving, Stage
 from decodekit.sampling.candidates import Candidates, Floats, nucleus_candidates, top_candidates
+from decodekit.sampling.certificates import Flags, Standing, within_min_p, within_top_k, within_top_p
 from decodekit.sampling.checks import is_count, is_number, require
 from decodekit.sampling.history import History
 from decodekit.sampling.margins import lowest_kept_of, reached, widened
@@ -31,6 +32,7 @@ class Temperature(OrderPreserving):
 
     temperature: float
     stage = Stage.TEMPERATURE
+    is_tokenwise = True
 
     def __post_init__(self) -> None:
         value = self.temperature
@@ -70,6 +72,10 @@ class TopK(Narrowing):
     def __post_init__(self) -> None:
         hint = "leaving top_k out to keep every token" if is_count(self.k, 0) and self.k == 0 else None
         require("top_k", self.k, is_count(self.k), "an integer of at least 1", hint)
+
+    def keeps(self, standing: Standing) -> Flags:
+        """Fewer than k tokens are likelier."""
+        return within_top_k(standing, self.k, exact=self.exact)
 
     def __call__(self, logits: Tensor, history: History | None = None) -> Tensor:
         """The k likeliest tokens, and ties with the last of them."""
@@ -118,6 +124,10 @@ class TopP(Narrowing):
         hint = 'strategy="greedy" to keep only the likeliest token' if is_number(self.p) and self.p == 0 else None
         require("top_p", self.p, is_number(self.p) and 0 < self.p <= 1, "a number above 0 and at most 1", hint)
 
+    def keeps(self, standing: Standing) -> Flags:
+        """The likelier tokens cannot reach a share p of what is left without it."""
+        return within_top_p(standing, self.p)
+
     def __call__(self, logits: Tensor, history: History | None = None) -> Tensor:
         """The likeliest tokens with mass p."""
         return functions.apply_top_p(logits, self.p)
@@ -161,6 +171,10 @@ class MinP(Narrowing):
 
     def __post_init__(self) -> None:
         require("min_p", self.min_p, is_number(self.min_p) and 0 <= self.min_p <= 1, "a number from 0 to 1")
+
+    def keeps(self, standing: Standing) -> Flags:
+        """It is likely enough beside the likeliest."""
+        return within_min_p(standing, self.min_p)
 
     def __call__(self, logits: Tensor, history: History | None = None) -> Tensor:
         """The tokens not much less likely than the likeliest."""

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from decodekit.sampling.base import LogitsProcessor, Stage
+from decodekit.sampling.certificates import Flags, Standing, within_epsilon, within_min_p
 from decodekit.sampling.checks import is_count, is_number, require
 from decodekit.sampling.history import History
 from decodekit.sampling.margins import log_total, lowest_kept, precise, reached, stretched, widened
@@ -147,6 +148,10 @@ class Epsilon(LogitsProcessor):
     def __post_init__(self) -> None:
         _check_cutoff("epsilon_cutoff", self.epsilon)
 
+    def keeps(self, standing: Standing) -> Flags:
+        """Its probability is at least epsilon."""
+        return within_epsilon(standing, self.epsilon)
+
     def __call__(self, logits: Tensor, history: History | None = None) -> Tensor:
         """The tokens with p >= epsilon."""
         return apply_epsilon(logits, self.epsilon)
@@ -165,6 +170,10 @@ class Eta(LogitsProcessor):
 
     def __post_init__(self) -> None:
         _check_cutoff("eta_cutoff", self.epsilon)
+
+    def keeps(self, standing: Standing) -> Flags:
+        """Its probability is at least epsilon, which the limit never exceeds."""
+        return within_epsilon(standing, self.epsilon)
 
     def __call__(self, logits: Tensor, history: History | None = None) -> Tensor:
         """The tokens with p >= min(epsilon, sqrt(epsilon) e^-H)."""
@@ -203,6 +212,10 @@ class TopA(LogitsProcessor):
 
     def __post_init__(self) -> None:
         require("top_a", self.a, is_number(self.a) and 0 <= self.a <= 1, "a number from 0 to 1")
+
+    def keeps(self, standing: Standing) -> Flags:
+        """Its probability is at least a times the largest: see `certificates`."""
+        return within_min_p(standing, self.a)
 
     def __call__(self, logits: Tensor, history: History | None = None) -> Tensor:
         """The tokens with p >= a max(p)^2."""

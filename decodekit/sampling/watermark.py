@@ -101,6 +101,7 @@ class Watermark(LogitsProcessor):
     key: int = 15485863
     context_width: int = 1
     stage = Stage.LAST
+    is_tokenwise = True
     needs_history = True
 
     def __post_init__(self) -> None:

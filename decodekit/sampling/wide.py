@@ -161,17 +161,13 @@ def outside_nucleus(logits: Tensor, p: float) -> NDArray[np.bool_] | None:
 
 
 def sample_wide(logits: Tensor, keys: Words) -> Ids | None:
-    """The draw of `selectors.sample` from wide rows (see `draws.find_contenders`); None where `block_peaks` is None."""
-    from decodekit.sampling.draws import MAX_CONTENDERS, find_contenders
-
-    found = block_peaks(logits)
+    """The draw of `selectors.sample` from wide rows (see `contenders`); None where `block_peaks` is None."""
+    found = contenders(logits, keys)
     if found is None:
         return None
-    rows, peaks = found
-    ids, counts = np.zeros((len(rows), MAX_CONTENDERS), np.int64), np.empty(len(rows), np.int64)
-    _over_rows(find_contenders, rows, peaks, keys, ids, counts)
+    ids, counts, (rows, peaks) = found
     width = int(counts.max(initial=1))
-    if width > MAX_CONTENDERS:  # too many within 1e-4 of the best: float32 decides among all tokens
+    if width > ids.shape[1]:  # too many within 1e-4 of the best: float32 decides among all tokens
         return None
     ids = ids[:, :width]
     is_used = np.arange(width) < counts[:, None]
@@ -181,6 +177,22 @@ def sample_wide(logits: Tensor, keys: Words) -> Ids | None:
     is_best = noisy == noisy.max(axis=1, keepdims=True)
     tokens: Ids = np.where(is_best & is_used, ids, rows.shape[1]).min(axis=1)
     return tokens
+
+
+def contenders(logits: Tensor, keys: Words) -> tuple[Ids, Ids, tuple[Floats, Floats]] | None:
+    """The tokens of wide rows with the largest noisy logit, or one within 1e-4 of it; None where `block_peaks` is None.
+
+    Returns:
+        The tokens, [N, `draws.MAX_CONTENDERS`]; how many they are, [N], perhaps more than were kept; `block_peaks`.
+    """
+    from decodekit.sampling.draws import MAX_CONTENDERS, find_contenders
+
+    found = block_peaks(logits)
+    if found is None:
+        return None
+    ids, counts = np.zeros((len(logits), MAX_CONTENDERS), np.int64), np.empty(len(logits), np.int64)
+    _over_rows(find_contenders, *found, keys, ids, counts)
+    return ids, counts, found
 
 
 def _over_rows(kernel: Callable[..., Any], *arguments: Any) -> list[Any]:

@@ -1,0 +1,64 @@
+"""The leader of each row: the token with the largest logit, or the largest with its noise, among all of the row.
+
+A leader is clear where no other token comes so near that rounding could decide between them: then it is the one that
+`selectors` would take of every part of the row that holds it, whatever the other tokens of that part.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from decodekit.sampling.certificates import Flags
+from decodekit.sampling.noise import Keys, gumbel, host_keys
+from decodekit.sampling.selectors import likeliest
+from decodekit.sampling.wide import contenders, is_wide
+
+NEAR = 1e-4
+"""Sums of a logit and its noise that are nearer than this may be told apart by rounding alone."""
+
+
+class Leaders(NamedTuple):
+    """A token of each row.
+
+    Args:
+        tokens: int64 [N], on the host; of a row that is not clear any token.
+        are_clear: bool [N].
+    """
+
+    tokens: Tensor
+    are_clear: Flags
+
+
+class Lead(Protocol):
+    """Finds the leaders of rows, float32 [N, V]; seeds, sequences, positions: int64 [N], as for `selectors.sample`."""
+
+    def __call__(self, rows: Tensor, seeds: Keys, sequences: Keys, positions: Keys, /) -> Leaders:
+        """The leaders."""
+
+
+def lead_greedy(rows: Tensor, seeds: Keys = (), sequences: Keys = (), positions: Keys = ()) -> Leaders:
+    """The largest logit, as `selectors.greedy` takes it; clear where it is finite."""
+    peaks, tokens = likeliest(rows)
+    return Leaders(tokens.cpu(), np.isfinite(peaks.numpy(force=True)))
+
+
+def lead_noisy(rows: Tensor, seeds: Keys, sequences: Keys, positions: Keys) -> Leaders:
+    """The largest logit with its noise, as `selectors.sample` takes it."""
+    if is_wide(rows) and len(rows):
+        found = contenders(rows, host_keys(seeds, sequences, positions))
+        if found is not None:
+            ids, counts, _ = found
+            return Leaders(torch.from_numpy(ids[:, 0].copy()), counts == 1)
+    relative = rows - rows.amax(dim=-1, keepdim=True)  # NaN where there is no finite token, or NaN, or +inf
+    noisy = gumbel(seeds, sequences, positions, rows.shape[-1], rows.device).add_(relative)
+    best = noisy.topk(min(2, noisy.shape[-1]), dim=-1)
+    values = best.values.double().numpy(force=True)
+    with np.errstate(invalid="ignore"):
+        are_clear = np.isfinite(values[:, 0]) & (values[:, 0] - values[:, -1] > NEAR)
+    if values.shape[1] == 1:
+        are_clear = np.isfinite(values[:, 0])
+    return Leaders(best.indices[:, 0].cpu(), are_clear)

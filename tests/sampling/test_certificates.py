@@ -1,0 +1,233 @@
+"""Certificates: a certified leader is the token that is drawn under every mask that allows it, all masks tried."""
+
+from __future__ import annotations
+
+import math
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from decodekit.sampling import (
+    XTC,
+    Epsilon,
+    Eta,
+    LogitBias,
+    LogitsProcessor,
+    MinP,
+    Pipeline,
+    Stage,
+    Temperature,
+    TopA,
+    TopH,
+    TopK,
+    TopNSigma,
+    TopP,
+    Typical,
+    apply_bitmask,
+    greedy,
+    sample,
+)
+from decodekit.sampling.certificates import Flags, Standing
+from decodekit.sampling.leaders import Leaders, lead_greedy, lead_noisy
+
+INF = math.inf
+LOGITS = (-INF, -2.0, 0.0, 0.5, 1.0, 4.0)
+V = 5
+
+TRUNCATIONS: list[LogitsProcessor] = [
+    TopK(1),
+    TopK(2),
+    TopK(3),
+    TopK(2, exact=True),
+    TopP(0.3),
+    TopP(0.5),
+    TopP(0.9),
+    TopP(1.0),
+    MinP(0.0),
+    MinP(0.1),
+    MinP(0.7),
+    Epsilon(0.1),
+    Eta(0.3),
+    TopA(0.0),
+    TopA(0.5),
+    TopA(1.0),
+]
+
+
+def every_mask(size: int) -> Tensor:
+    """All masks over `size` tokens, int32 [2^size, 1]."""
+    return torch.arange(1 << size, dtype=torch.int32)[:, None]
+
+
+def every_row(values: tuple[float, ...], size: int) -> Tensor:
+    """All rows of so many values with a finite one, float32."""
+    rows = torch.tensor(list(product(values, repeat=size)))
+    return rows[(rows > -INF).any(dim=-1)]
+
+
+def wrongly_kept(processor: LogitsProcessor, rows: Tensor) -> tuple[int, int]:
+    """How many tokens of the rows are certified, and how many of those some mask removes."""
+    num_certified = num_wrong = 0
+    for token in range(rows.shape[1]):
+        with_token = rows[rows[:, token] > -INF]
+        kept = processor.keeps(Standing(with_token, torch.full((len(with_token),), token)))
+        certified = with_token[torch.from_numpy(kept)]
+        num_certified += len(certified)
+        is_removed = torch.zeros(len(certified), dtype=torch.bool)
+        for mask in every_mask(rows.shape[1]):
+            if int(mask) >> token & 1:
+                left = processor(apply_bitmask(certified, mask.expand(len(certified), 1)), None)
+                is_removed |= left[:, token] == -INF
+        num_wrong += int(is_removed.sum())
+    return num_certified, num_wrong
+
+
+@pytest.mark.parametrize("processor", TRUNCATIONS, ids=repr)
+def test_a_certified_token_is_kept_under_every_mask(processor: LogitsProcessor) -> None:
+    num_certified, num_wrong = wrongly_kept(processor, every_row(LOGITS, V))
+    assert num_certified > 1000
+    assert num_wrong == 0
+
+
+class KeptUnmasked(LogitsProcessor):
+    """A negative control: certifies what the truncation keeps without a mask."""
+
+    stage = Stage.TRUNCATION
+
+    def __init__(self, inner: LogitsProcessor) -> None:
+        self.inner = inner
+
+    def keeps(self, standing: Standing) -> Flags:
+        kept = self.inner(standing.logits, None).gather(1, standing.tokens[:, None])[:, 0] > -INF
+        return kept.numpy()
+
+    def __call__(self, logits: Tensor, history: object = None) -> Tensor:
+        return self.inner(logits, None)
+
+
+@pytest.mark.parametrize("processor", [TopP(0.9), Typical(0.5), TopNSigma(1.0), TopH(0.5)], ids=repr)
+def test_what_is_kept_without_a_mask_may_be_removed_with_one(processor: LogitsProcessor) -> None:
+    assert wrongly_kept(KeptUnmasked(processor), every_row(LOGITS, V))[1] > 0
+
+
+@pytest.mark.parametrize("processor", [Typical(0.5), TopNSigma(1.0), TopH(0.5), XTC(0.5, 0.1)], ids=repr)
+def test_other_processors_certify_nothing(processor: LogitsProcessor) -> None:
+    assert not processor.certifies
+    assert not Pipeline([Temperature(0.5), processor]).certifies
+    assert not processor.keeps(Standing(torch.zeros(2, 3), torch.zeros(2, dtype=torch.int64))).any()
+
+
+PIPELINES = [
+    Pipeline([]),
+    Pipeline([Temperature(0.8)]),
+    Temperature(0.8) | TopK(2) | TopP(0.9) | MinP(0.05),
+    TopP(0.8) | Temperature(2.0),
+    TopK(3) | TopP(0.7),
+    LogitBias({1: -INF, 2: 1.0}) | TopP(0.6) | TopK(2),
+    TopA(0.3) | Eta(0.2) | Temperature(0.5),
+]
+
+
+def keys_of(count: int) -> tuple[list[int], list[int], list[int]]:
+    return [3] * count, [0] * count, list(range(count))
+
+
+@pytest.mark.parametrize("pipeline", PIPELINES, ids=repr)
+@pytest.mark.parametrize("is_drawn", [False, True])
+def test_a_certified_leader_is_the_token_under_every_mask_that_allows_it(pipeline: Pipeline, is_drawn: bool) -> None:
+    rows = every_row((-INF, -1.0, 0.0, 0.25, 3.0), V)
+    keys = keys_of(len(rows))
+    found = pipeline.leaders(rows, None, lambda z: lead_noisy(z, *keys) if is_drawn else lead_greedy(z))
+    assert np.mean(found.are_clear) > 0.3
+    leaders, num_compared = found.tokens.numpy(), 0
+    for mask in every_mask(V):
+        chosen = np.flatnonzero(found.are_clear & (int(mask) >> leaders & 1).astype(bool))
+        left = pipeline.narrow(rows[chosen], None, mask.expand(len(chosen), 1))
+        taken = sample(left, *([one[i] for i in chosen] for one in keys)) if is_drawn else greedy(dense(left))
+        assert (taken.numpy() == leaders[chosen]).all()
+        num_compared += len(chosen)
+    assert num_compared > 5 * len(rows)
+
+
+def dense(rows: object) -> Tensor:
+    return rows if isinstance(rows, Tensor) else rows.dense()  # type: ignore[attr-defined,no-any-return]
+
+
+@given(st.integers(0, 2**32), st.sampled_from([64, 2048, 4096, 5000]), st.sampled_from([0.3, 1.0, 3.0, 8.0]))
+def test_leaders_are_drawn_tokens_in_rows_of_any_width(seed: int, width: int, spread: float) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    rows = torch.randn(3, width, generator=generator) * spread
+    rows[1].clamp_(max=float(rows[1].topk(4).values[3]))  # four equal ones at the top
+    keys = [seed] * 3, [0, 1, 2], [0, 5, 9]
+    found = lead_noisy(rows, *keys)
+    drawn = sample(rows, *keys)
+    assert (drawn[torch.from_numpy(found.are_clear)] == found.tokens[torch.from_numpy(found.are_clear)]).all()
+    assert found.are_clear.any()
+    assert lead_greedy(rows).tokens.tolist() == greedy(rows).tolist() == rows.argmax(dim=-1).tolist()
+
+
+@pytest.mark.parametrize("value", [math.nan, INF, None])
+@pytest.mark.parametrize("width", [8, 4096])
+def test_faulty_rows_have_no_clear_leader(value: float | None, width: int) -> None:
+    rows = torch.zeros(2, width)
+    rows[0, 3] = 50.0
+    if value is None:
+        rows[1] = -INF
+    else:
+        rows[1, 2] = value
+    for found in (lead_greedy(rows), lead_noisy(rows, [1, 1], [0, 0], [0, 0])):
+        assert not found.are_clear[1]
+    assert lead_greedy(rows).are_clear[0]
+
+
+def test_sums_that_rounding_could_decide_are_not_clear() -> None:
+    keys = [1], [0], [0]
+    rows = torch.zeros(1, 64)
+    winner = lead_noisy(rows, *keys)
+    assert winner.are_clear[0]
+    best = int(winner.tokens[0])
+    gap = 0.0
+    noisy = sample(rows, *keys)
+    assert int(noisy[0]) == best
+    for step in np.arange(0.0, 20.0, 0.25):  # another token is raised until it leads
+        rows[0, (best + 1) % 64] = step
+        if int(sample(rows, *keys)[0]) != best:
+            gap = step
+            break
+    low, high = gap - 0.25, gap
+    for _ in range(40):
+        middle = (low + high) / 2
+        rows[0, (best + 1) % 64] = middle
+        low, high = (low, middle) if int(sample(rows, *keys)[0]) != best else (middle, high)
+    rows[0, (best + 1) % 64] = high
+    assert not lead_noisy(rows, *keys).are_clear[0]
+
+
+def test_what_is_searched_of_a_row_on_an_accelerator_bounds_what_is_certified(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Elsewhere:
+        """Rows that say that they are on another device."""
+
+        def __init__(self, rows: Tensor) -> None:
+            self.rows, self.shape, self.device = rows, rows.shape, torch.device("meta")
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self.rows, name)
+
+    monkeypatch.setattr("decodekit.sampling.certificates.SEARCHED", 3)
+    rows = every_row((-1.0, 0.0, 2.0), V)
+    for token in range(V):
+        tokens = torch.full((len(rows),), token)
+        here, there = Standing(rows, tokens), Standing(Elsewhere(rows), tokens)  # type: ignore[arg-type]
+        for processor in (TopK(2), TopP(0.7), MinP(0.2)):
+            assert not (processor.keeps(there) & ~processor.keeps(here)).any()
+            assert processor.keeps(there).any()
+
+
+def test_no_rows_have_no_leaders() -> None:
+    found = (TopK(2) | TopP(0.5)).leaders(torch.zeros(0, 7), None, lead_greedy)
+    assert isinstance(found, Leaders) and len(found.tokens) == len(found.are_clear) == 0
