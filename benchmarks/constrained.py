@@ -14,40 +14,15 @@ advance. What the peers' loops would add is not counted.
 
 from __future__ import annotations
 
-import argparse
-import gc
-import gzip
-import importlib
-import json
-import os
-import statistics
-import tempfile
-import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
-import numpy as np
 import torch
-from rich.console import Console
-from rich.table import Table
 from torch import Tensor
 
-from benchmarks import record
-from benchmarks.masks import DEV, make_tokenizer
-from benchmarks.own_schemas import SCHEMAS
-from decodekit.constraints import CompiledGrammar, JsonSchema, as_constraint, compile
-from decodekit.constraints.author.members import sample_text
-from decodekit.errors import DecodekitError
-from decodekit.generation import samples
-from decodekit.generation.sequence import Request
-from decodekit.generation.settings import Settings
+from decodekit.constraints import CompiledGrammar
 from decodekit.models.causal_lm import wanted_counts
-from decodekit.sampling import MinP, Pipeline, Temperature, TopK, TopP
-from decodekit.sampling.leaders import lead_greedy, lead_noisy
-from decodekit.strategy import Greedy, Sample
-from decodekit.vocabulary import Vocabulary
 
 NUM_ROWS: Final = 16  # different rows of background logits
 PREFERRED: Final = 16.0  # above the background, whose standard deviation is 2

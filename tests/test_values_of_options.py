@@ -91,6 +91,7 @@ def test_options_of_generate(llm: dk.LLM, option: str) -> None:
         ("on_length", ["", True, 3, ["close"]]),
         ("on_error", ["", None, True]),
         ("fast_forward", ["", None, True, "On"]),
+        ("masks", ["", None, True, "never"]),
     ],
 )
 def test_wrong_values_are_never_used(llm: dk.LLM, option: str, values: list[Any]) -> None:

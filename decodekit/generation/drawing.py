@@ -56,6 +56,19 @@ class Outputs:
         bitmask = None if self.bitmask is None else self.bitmask[index]
         return Outputs([self.positions[i] for i in indices], logits, bitmask, self.settings, self.table)
 
+    def choose_rest(self, choices: Rows[int | None]) -> list[int | DecodekitError]:
+        """One token per position: what is known already, or of the rest what is allowed and drawn."""
+        rest = [place for place, choice in enumerate(choices) if choice is None]
+        if not rest:
+            return [choice for choice in choices if choice is not None]
+        if len(rest) == len(choices):
+            return self.choose()
+        some = self.at(rest)
+        if all(position.sequence.matcher is None for position in some.positions):
+            some = replace(some, bitmask=None)
+        chosen = iter(some.choose())
+        return [next(chosen) if choice is None else choice for choice in choices]
+
     def choose(self) -> list[int | DecodekitError]:
         """One token per position, or the error of the position."""
         if self.bitmask is None:

@@ -40,12 +40,18 @@ class StepMasks:
         self._can_redraw = can_redraw
         self._left_out = left_out
 
-    def fill(self, sequences: Rows[Sequence], drafts: list[list[int]]) -> Tensor | None:
+    def fill(
+        self, sequences: Rows[Sequence], drafts: list[list[int]], choices: Rows[int | None] | None = None
+    ) -> Tensor | None:
         """The tokens allowed after the first 0, 1, ..., k tokens of each draft, int32 [P, words] as positions come.
 
         Valid until the next call; None if all rows are free text. A constraint that fails (it may outgrow its bounds)
         in front of a draft is an error of its sequence, and allows nothing. Where it fails further on, the draft is cut
         in `drafts`, so that the row meets the failure in its own time; the positions behind the cut mean nothing.
+
+        Args:
+            sequences, drafts: of all rows.
+            choices: by position, what is known without a mask; only where it is None there is one. None for all.
         """
         if all(sequence.matcher is None for sequence in sequences):
             return None
@@ -55,37 +61,49 @@ class StepMasks:
         first = 0
         for row, sequence in enumerate(sequences):
             words = self._words[first : first + len(drafts[row]) + 1]
+            known = [None] * len(words) if choices is None else choices[first : first + len(words)]
             first += len(words)
+            sequence.position_refusals = {}
             if sequence.matcher is None:
                 words[:] = ALL_ALLOWED
-            else:
+            elif None in known:
                 begin = time.perf_counter()
-                drafts[row] = self._fill_along(sequence, drafts[row], words)
+                drafts[row] = self._fill_along(sequence, drafts[row], words, known)
                 sequence.mask_s += time.perf_counter() - begin
         return torch.from_numpy(self._words[:num_places])
 
-    def _fill_along(self, sequence: Sequence, draft: list[int], words: npt.NDArray[np.int32]) -> list[int]:
+    def fill_here(self, sequence: Sequence, words: npt.NDArray[np.int32]) -> None:
+        """The tokens allowed after the text of a sequence, into ``words``, int32 [words]."""
+        begin = time.perf_counter()
+        self._fill_position(sequence, (), words, sequence.plan)
+        sequence.mask_s += time.perf_counter() - begin
+
+    def _fill_along(
+        self, sequence: Sequence, draft: list[int], words: npt.NDArray[np.int32], known: Rows[int | None]
+    ) -> list[int]:
         matcher = sequence.matcher
         assert matcher is not None
-        sequence.position_refusals = {}
-        begin, num_filled = matcher.num_tokens, 0
+        begin, num_passed = matcher.num_tokens, 0
         plan: tuple[int, ...] | None = sequence.plan
+        last = max(position for position, choice in enumerate(known) if choice is None)
         try:
-            self._fill_position(sequence, (), words[0], plan)
-            num_filled = 1
-            for position, token in enumerate(draft, 1):
-                plan = self._plan_after(sequence, plan, token, position)
-                if not matcher.accept(token):
-                    break
-                self._fill_position(sequence, draft[:position], words[position], plan)
-                num_filled += 1
+            for position in range(last + 1):
+                if position:
+                    plan = self._plan_after(sequence, plan, draft[position - 1], position)
+                    if not matcher.accept(draft[position - 1]):
+                        break
+                if known[position] is None:
+                    self._fill_position(sequence, draft[:position], words[position], plan)
+                num_passed += 1
         except DecodekitError as error:
-            if num_filled == 0:
+            if num_passed == 0:
                 sequence.error = error
-                words[0], num_filled = 0, 1
+                words[0], num_passed = 0, 1
         matcher.rollback(matcher.num_tokens - begin)
-        words[num_filled:] = ALL_ALLOWED
-        return draft[: num_filled - 1]
+        if num_passed > last:
+            return draft
+        words[num_passed:] = ALL_ALLOWED
+        return draft[: num_passed - 1]
 
     def _plan_after(
         self, sequence: Sequence, plan: tuple[int, ...] | None, token: int, position: int
@@ -106,6 +124,7 @@ class StepMasks:
     ) -> None:
         matcher = sequence.matcher
         assert matcher is not None
+        sequence.num_masks += 1
         matcher.fill_bitmask(words[None], exact=not sequence.has_guard)  # `step` asks the guard what is drawn
         if self._left_out is not None and plan is not None:
             num_left = sequence.max_tokens - len(sequence.token_ids) - len(draft) - 1

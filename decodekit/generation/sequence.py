@@ -108,6 +108,11 @@ class Sequence:
     error: DecodekitError | None = field(init=False, default=None)
     num_forwards: int = field(init=False, default=0)
     mask_s: float = field(init=False, default=0.0)
+    num_masks: int = field(init=False, default=0)
+    ask_s: float = field(init=False, default=0.0)
+    num_questions: int = field(init=False, default=0)
+    pause: int = field(init=False, default=0)
+    pause_left: int = field(init=False, default=0)
     started_at: float = field(init=False)
     first_token_at: float | None = field(init=False, default=None)
     has_guard: bool = field(init=False)
@@ -213,6 +218,9 @@ class Sequence:
             num_draft_tokens=self.drafts.num_tokens,
             acceptance_histogram=tuple(self.drafts.accepted_at),
             mask_s=None if self.matcher is None else self.mask_s,
+            num_masks=self.num_masks,
+            ask_s=None if self.matcher is None else self.ask_s,
+            num_questions=self.num_questions,
             log_z=math.fsum(entry.log_z for entry in self.logprobs) if self.logprobs else None,
             by_proposer=tuple(
                 ProposerStats(name, counts.num_drafts, counts.num_tokens, tuple(counts.accepted_at))

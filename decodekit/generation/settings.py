@@ -11,6 +11,7 @@ from torch import Tensor
 from decodekit.generation.backtracking import MAX_ROLLBACKS
 from decodekit.generation.stopping import StopStrings
 from decodekit.sampling import Candidates, LogitsProcessor, MirostatTruncation, Pipeline, Stage
+from decodekit.sampling.leaders import Lead
 from decodekit.sampling.noise import Stream
 from decodekit.speculation.canonical import Canonical
 from decodekit.speculation.proposer import Proposer
@@ -33,6 +34,13 @@ is no longer that of masked decoding. Tokens that were taken stay as they are; w
 the end of the text, or a longer token may still swallow the last ones, the model decides (see `speculation.canonical`).
 
 ``"off"``: every token is asked of the model.
+"""
+
+Masking: TypeAlias = Literal["asked", "always"]
+"""Where the allowed tokens are found out.
+
+``"asked"``: where a question about one token does not settle which one is taken; see `generation.asking`.
+``"always"``: at every position, which gives the same texts.
 """
 
 
@@ -110,6 +118,8 @@ class Settings:
         mirostat: truncates by the surprise of the text so far, after the pipeline.
         canonical: how the tokenizer divides texts, for `fast_forward` and for proposers.
         distribution_of: who gives the logits, for errors.
+        lead: finds the token that `select` would take of a whole row; None if it is somebody's own.
+        masks: where masks are made, if there is a choice.
     """
 
     vocabulary: Vocabulary
@@ -127,6 +137,8 @@ class Settings:
     mirostat: MirostatTruncation | None = None
     canonical: Canonical | None = None
     distribution_of: str = "the model"
+    lead: Lead | None = None
+    masks: Masking = "asked"
     can_ban: bool = field(init=False)
     """Whether a bias of the pipeline may be -inf, so that the only token that a constraint allows can be forbidden.
 
@@ -147,6 +159,11 @@ class Settings:
 
     Not where their log-probabilities are wanted, or where a bias may forbid them: then they go along as a draft.
     """
+    asks: bool = field(init=False)
+    """Whether questions are asked before masks are made: where tokens can be certified, and nobody wants the masks.
+
+    `Stats.log_z` is the mass of a mask. A mask without what comes too late has no question that tells it.
+    """
 
     def __post_init__(self) -> None:
         can_ban = any(processor.can_forbid for processor in self.pipeline if processor.stage is Stage.BIAS)
@@ -157,3 +174,6 @@ class Settings:
         object.__setattr__(self, "left_out", left_out)
         object.__setattr__(self, "is_canonical", self.fast_forward == "canonical")
         object.__setattr__(self, "is_forced_unseen", self.num_alternatives is None and not can_ban)
+        has_leaders = self.lead is not None and self.mirostat is None and self.pipeline.certifies
+        wants_masks = self.masks == "always" or self.num_alternatives is not None or is_exact
+        object.__setattr__(self, "asks", has_leaders and not wants_masks)

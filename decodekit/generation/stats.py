@@ -76,6 +76,9 @@ class Stats:
             last position that was ever accepted.
         mask_s: time that the bitmasks of this row took to fill, those along its drafts included; None without a
             constraint, and for a search that fills masks for all its hypotheses together.
+        num_masks: bitmasks of this row, one for each position that needed one.
+        ask_s: time that the questions of this row took; None where `mask_s` is. See `generation.asking`.
+        num_questions: tokens that the constraint was asked about in place of a mask; refused ones are counted, too.
         particles: of a prompt that was continued by particles, what became of them.
         log_z: sum over the tokens of the text of the logarithm of the mass that the constraint's mask leaves under the
             model's own distribution at their positions, the softmax of the logits as they come: 0 without a constraint,
@@ -98,6 +101,9 @@ class Stats:
     num_draft_tokens: int = 0
     acceptance_histogram: tuple[int, ...] = ()
     mask_s: float | None = None
+    num_masks: int = 0
+    ask_s: float | None = None
+    num_questions: int = 0
     particles: ParticleStats | None = None
     log_z: float | None = None
     by_proposer: tuple[ProposerStats, ...] = ()

@@ -41,6 +41,7 @@ from torch import Tensor
 from decodekit.constraints.engine.bitmask import forbid
 from decodekit.errors import DeadEndError, DecodekitError
 from decodekit.generation.append import append_forced, append_token, forced_run
+from decodekit.generation.asking import UNDECIDED, ask
 from decodekit.generation.backtracking import MAX_REDRAWS, checkpoint, destination, failure, give_up
 from decodekit.generation.budget import can_stop_here, ends_in_time, keep_ending, must_close
 from decodekit.generation.drawing import LikeTarget, Outputs, record
@@ -96,13 +97,15 @@ def step(
     is_guessed = any(drafts)
     positions = positions_along(sequences, guesses)  # P = N + all draft tokens
     logits = forward(sequences, model, cache, drafts=drafts)  # [P, V], as the model gives them
-    bitmask = masks.fill(sequences, drafts)  # [P, words] or None, on the CPU while a GPU computes
-    outputs = Outputs(positions, logits, bitmask, settings, table)
-    target = outputs.choose()  # the target's own token at every position, or an error
+    outputs = Outputs(positions, logits, None, settings, table)
+    choices = ask(outputs, guesses) if settings.asks else [UNDECIDED] * len(positions)
+    bitmask = masks.fill(sequences, drafts, choices)  # [P, words] or None, on the CPU while a GPU computes
+    outputs = replace(outputs, bitmask=bitmask)
+    target = outputs.choose_rest(choices)  # the target's own token at every position, or an error
     firsts = accumulate([len(guess.tokens) + 1 for guess in guesses], initial=0)  # the first position of every row
     taken, backtracks = [], []
     for sequence, guess, draft, first in zip(sequences, guesses, drafts, firsts, strict=False):
-        tokens, backtrack = verify(sequence, guess, draft, first, target, outputs)
+        tokens, backtrack = verify(sequence, guess, draft, first, target, outputs, masks, choices)
         taken.append((sequence, tokens, first))
         backtracks.append(backtrack)
     record(taken, logits, bitmask, settings)
@@ -190,11 +193,14 @@ def verify(
     first: int,
     target: Rows[int | DecodekitError],
     outputs: Outputs,
+    masks: StepMasks,
+    choices: Rows[int | None],
 ) -> tuple[list[int], Backtrack | None]:
     """Take the target's tokens of one row as far as the draft agrees, and one more; the row may finish by any of them.
 
     The draft is shorter than the guess if the constraint failed on the way; `first` is the first position of the row.
-    What was taken comes back in order, with the rollback that follows, if any.
+    `choices` are what was known by position without a mask. What was taken comes back in order, with the rollback that
+    follows, if any.
     """
     settings = outputs.settings
     own = target[first : first + len(draft) + 1]
@@ -204,7 +210,7 @@ def verify(
     for position, choice in enumerate(coupled_match(draft, own), first):
         if settings.is_canonical and position - first > guess.num_forced and forced_run(sequence, settings):
             break  # what follows here is not the target's to choose
-        outcome = settle(sequence, choice, position, outputs)
+        outcome = settle(sequence, choice, position, outputs, None if choices[position] is None else masks)
         if isinstance(outcome, Backtrack):
             backtrack = outcome
         elif isinstance(outcome, NoToken):
@@ -233,8 +239,13 @@ def verify(
     return tokens, backtrack
 
 
-def settle(sequence: Sequence, choice: int | DecodekitError, position: int, outputs: Outputs) -> Outcome:
-    """The outcome of a position that the text has reached: what may not come is cleared and drawn again."""
+def settle(
+    sequence: Sequence, choice: int | DecodekitError, position: int, outputs: Outputs, masks: StepMasks | None
+) -> Outcome:
+    """The outcome of a position that the text has reached: what may not come is cleared and drawn again.
+
+    `masks` makes the mask of the position where there is none yet, because the choice was known without it.
+    """
     settings = outputs.settings
     if outputs.bitmask is None or not (sequence.has_guard or must_close(sequence, settings)):
         return choice
@@ -243,6 +254,9 @@ def settle(sequence: Sequence, choice: int | DecodekitError, position: int, outp
     while (outcome := judge(sequence, choice, settings)) in (NoToken.REFUSED, NoToken.TOO_LATE):
         assert isinstance(choice, int) and sequence.matcher is not None
         words = outputs.bitmask[position].numpy()
+        if masks is not None:
+            masks.fill_here(sequence, words)
+            masks = None
         if outcome is NoToken.TOO_LATE and not is_ending:
             num_left = sequence.max_tokens - len(sequence.token_ids) - 1
             keep_ending(sequence.matcher, sequence.plan, num_left, settings.left_out, words)

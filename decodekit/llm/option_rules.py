@@ -16,7 +16,7 @@ from decodekit.constraints.coerce import named_constraint
 from decodekit.errors import DecodekitError, OptionError, UselessOptionError, collecting
 from decodekit.generation import memory
 from decodekit.generation.search import Search, SearchCall
-from decodekit.generation.settings import FastForward, left_out_of
+from decodekit.generation.settings import FastForward, Masking, left_out_of
 from decodekit.models.causal_lm import CausalLM
 from decodekit.models.contrast import Contrast
 from decodekit.sampling import LogitsProcessor, Stage
@@ -163,6 +163,14 @@ def _fast_forward(call: GenerateCall) -> Faults:
         yield UselessOptionError(cause, at="fast_forward")
 
 
+def _masks(call: GenerateCall) -> Faults:
+    given = call.options.masks
+    if not _is_one_of(given, get_args(Masking)):
+        yield OptionError(f'masks={given!r:.60} is neither "asked" nor "always"', at="masks")
+    elif given != "asked" and not call.is_constrained:
+        yield UselessOptionError(f"masks={given!r} has no effect without a constraint", at="masks")
+
+
 def _proposers(call: GenerateCall) -> Faults:
     if call.proposers and not call.model.can_rollback:
         cause = f"{call.model.name} keeps recurrent state, which cannot be cropped to the accepted part of a draft"
@@ -250,6 +258,7 @@ RULES: Final[tuple[Callable[[GenerateCall], Faults], ...]] = (
     _on_length,
     _max_rollbacks,
     _fast_forward,
+    _masks,
     _proposers,
     _grammar_drafts,
     _tokens_taken_unseen,

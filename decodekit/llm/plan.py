@@ -21,7 +21,7 @@ from decodekit.models.contrast import Contrast
 from decodekit.sampling import LogitsProcessor, Pipeline
 from decodekit.speculation.canonical import Canonical
 from decodekit.speculation.proposer import each_proposer
-from decodekit.strategy import Strategy, can_redraw
+from decodekit.strategy import Strategy, can_redraw, lead_of
 from decodekit.strategy.generate_options import GenerateOptions, OnLength
 from decodekit.vocabulary import Vocabulary
 
@@ -152,6 +152,8 @@ def _settings(call: GenerateCall, strategy: Strategy, choice: Aggregation | None
         max_rollbacks=MAX_ROLLBACKS if options.max_rollbacks is None else options.max_rollbacks,
         must_close=options.on_length == "close",
         fast_forward=options.fast_forward,
+        lead=lead_of(strategy),
+        masks=options.masks,
         proposer=strategy.proposer,
         verify=getattr(strategy, "verify", "coupled"),  # a search has none
         mirostat=getattr(strategy, "mirostat", None),  # beams have none

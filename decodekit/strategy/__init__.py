@@ -10,7 +10,7 @@ from decodekit.strategy.names import all_option_names, available_strategies, res
 from decodekit.strategy.particles import Particles
 from decodekit.strategy.several import BestOf, SelfConsistency
 from decodekit.strategy.spelled import CONTRASTS, spelled_strategy
-from decodekit.strategy.tokenwise import Greedy, Mirostat, Sample, can_redraw
+from decodekit.strategy.tokenwise import Greedy, Mirostat, Sample, can_redraw, lead_of
 
 __all__ = [
     "CONTRASTS",
@@ -36,6 +36,7 @@ __all__ = [
     "available_strategies",
     "can_redraw",
     "check_seed",
+    "lead_of",
     "resolve_strategy",
     "spelled_strategy",
     "strategy_factory",

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Final, Literal, TypeAlias, TypedDict, Unpack, cast
 
-from decodekit.generation.settings import FastForward
+from decodekit.generation.settings import FastForward, Masking
 from decodekit.models.contrast import Contrast
 from decodekit.sampling.checks import plain
 from decodekit.sampling.options import Processors
@@ -115,6 +115,7 @@ class GenerateKeywords(StrategyKeywords, total=False):
     on_error: OnError
     max_rollbacks: int | None
     fast_forward: FastForward
+    masks: Masking
     batch_size: int
 
 
@@ -150,6 +151,8 @@ class GenerateOptions:
             allowed tokens; ``"off"``, nothing; ``"canonical"``, also single allowed bytes, in the tokenizer's own
             tokens. The first two give the same text, the third changes the distribution; see
             `generation.settings.FastForward` for how and why.
+        masks: ``"asked"`` makes a mask of the allowed tokens where questions about single tokens do not settle which
+            one is taken, ``"always"`` at every position; the text is the same. See `generation.asking`.
         batch_size: the most prompts that are decoded at a time. Each of several texts of a prompt, and each hypothesis
             of a search, is a row of the cache.
         strategy_options: options of a strategy that is given by name, such as ``{"temperature": 0.7}``. As keywords of
@@ -166,6 +169,7 @@ class GenerateOptions:
     on_error: OnError = "return"
     max_rollbacks: int | None = None
     fast_forward: FastForward = "exact"
+    masks: Masking = "asked"
     batch_size: int = 8
     strategy_options: Mapping[str, Any] = field(default_factory=dict)
 

@@ -25,6 +25,7 @@ from decodekit.sampling import (
 )
 from decodekit.sampling.base import ordered
 from decodekit.sampling.checks import is_count
+from decodekit.sampling.leaders import Lead, lead_greedy, lead_noisy
 from decodekit.sampling.mirostat import MirostatTruncation as Truncation
 from decodekit.sampling.options import BiasOptions, Processors, ShapeOptions, listed
 from decodekit.speculation import Adaptive, GrammarDraft, PromptLookup, Suffix
@@ -242,6 +243,13 @@ def can_redraw(strategy: Strategy) -> bool:
     return selects and all(
         processor.stage is Stage.BIAS or isinstance(processor, Temperature) for processor in strategy.pipeline
     )
+
+
+def lead_of(strategy: Strategy) -> Lead | None:
+    """What finds the token that a strategy would take of a whole row; None if its `select` is its own."""
+    inner: Strategy = getattr(strategy, "strategy", strategy)  # of several samples, that which draws them
+    select = type(inner).select
+    return lead_greedy if select is Greedy.select else lead_noisy if select is Drawing.select else None
 
 
 def _joined(own: Sequence[LogitsProcessor], extra: Sequence[LogitsProcessor]) -> Pipeline:

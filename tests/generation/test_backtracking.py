@@ -19,7 +19,7 @@ from decodekit.generation.backtracking import luby
 from decodekit.generation.results import Result
 from decodekit.generation.sequence import Request
 from decodekit.generation.settings import Settings
-from decodekit.strategy import Greedy, Sample, Strategy, can_redraw
+from decodekit.strategy import Greedy, Sample, Strategy, can_redraw, lead_of
 from decodekit.vocabulary import Vocabulary
 from tests.generation.test_driver import choose_by
 from tests.reference.generation import ToyLM, hashed_law
@@ -69,7 +69,7 @@ STRATEGIES: list[Strategy] = [Greedy(), Sample(), Sample(temperature=1.5), Sampl
 
 
 def settings_of(strategy: Strategy, **options: Any) -> Settings:
-    given = {"can_redraw": can_redraw(strategy), "max_new_tokens": 24} | options
+    given = {"can_redraw": can_redraw(strategy), "lead": lead_of(strategy), "max_new_tokens": 24} | options
     return Settings(VOCABULARY, strategy.pipeline, strategy.select, **given)
 
 

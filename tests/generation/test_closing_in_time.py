@@ -19,7 +19,7 @@ from decodekit.generation.results import Result
 from decodekit.generation.sequence import Request
 from decodekit.generation.settings import Settings
 from decodekit.sampling import AllowedTokens, BadWords, LogitBias, LogitsProcessor, MinTokens, Pipeline, SequenceBias
-from decodekit.strategy import Greedy, Sample, Strategy, can_redraw
+from decodekit.strategy import Greedy, Sample, Strategy, can_redraw, lead_of
 from decodekit.vocabulary import Vocabulary
 from tests.reference.generation import ToyLM, hashed_law
 from tests.reference.vocabularies import adversarial_tokens, byte_vocabulary, tekken_vocabulary
@@ -56,7 +56,7 @@ def run(
         Pipeline((*biases, *strategy.pipeline)),
         strategy.select,
         max_new_tokens,
-        **({"must_close": True, "can_redraw": can_redraw(strategy)} | options),
+        **({"must_close": True, "can_redraw": can_redraw(strategy), "lead": lead_of(strategy)} | options),
     )
     grammar = compile(constraint, vocabulary)
     requests = [Request([65 + index], grammar.matcher(), seed=index) for index in range(num)]

@@ -21,7 +21,7 @@ from decodekit.generation.sequence import Request
 from decodekit.generation.settings import Settings
 from decodekit.generation.stopping import StopStrings
 from decodekit.sampling import History, LogitBias, RepetitionPenalty, sample
-from decodekit.strategy import Greedy, Sample, Strategy
+from decodekit.strategy import Greedy, Sample, Strategy, lead_of
 from decodekit.vocabulary import Vocabulary
 from tests.reference.generation import TextsMatcher, ToyLM, hashed_law, reference_decode
 
@@ -38,6 +38,7 @@ VOCABULARY = Vocabulary(TOKENS, EOS)
 def settings_of(
     strategy: Strategy = Greedy(), max_new_tokens: int = 12, stop: Sequence[str] = (), **kw: Any
 ) -> Settings:
+    kw.setdefault("lead", lead_of(strategy))
     return Settings(VOCABULARY, strategy.pipeline, strategy.select, max_new_tokens, StopStrings(tuple(stop)), **kw)
 
 

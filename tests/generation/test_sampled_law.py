@@ -20,7 +20,7 @@ from decodekit.generation import samples
 from decodekit.generation.sequence import Request
 from decodekit.generation.settings import NoiseKeys, Settings
 from decodekit.sampling import sample
-from decodekit.strategy import Sample, Strategy
+from decodekit.strategy import Sample, Strategy, lead_of
 from decodekit.vocabulary import Vocabulary
 from tests.reference.generation import TableLM
 
@@ -72,7 +72,7 @@ def joint_law(strategy: Sample, texts: list[str] | None) -> np.ndarray:
 def counts(strategy: Strategy, texts: list[str] | None, num_samples: int = N) -> np.ndarray:
     """How often each pair of tokens came, [V, V]."""
     grammar = None if texts is None else compile(Choices(texts), VOCABULARY)
-    settings = Settings(VOCABULARY, strategy.pipeline, strategy.select, max_new_tokens=2)
+    settings = Settings(VOCABULARY, strategy.pipeline, strategy.select, max_new_tokens=2, lead=lead_of(strategy))
     requests = (Request([START], None if grammar is None else grammar.matcher(), seed=i) for i in range(num_samples))
     found = np.zeros((V, V))
     for update in samples.decode(TableLM(TABLE), settings, 2000, requests):

@@ -21,7 +21,7 @@ from decodekit.generation.settings import Settings
 from decodekit.generation.stats import Stats
 from decodekit.generation.stopping import StopStrings
 from decodekit.models.huggingface import HuggingFaceLM
-from decodekit.strategy import Mirostat, Sample, Strategy
+from decodekit.strategy import Mirostat, Sample, Strategy, lead_of
 from decodekit.vocabulary import Vocabulary
 from tests.models import architectures
 from tests.models.architectures import VOCAB_SIZE, tokens
@@ -36,7 +36,7 @@ TEXTS = [b"abcd", b"abdd", b"cda", b"cdaab", b"dda", b"b"]
 def settings_of(
     strategy: Strategy, vocabulary: Vocabulary = VOCABULARY, stop: Sequence[str] = (), **kw: Any
 ) -> Settings:
-    options = {"max_new_tokens": 9, **kw}
+    options = {"max_new_tokens": 9, "lead": lead_of(strategy), **kw}
     return Settings(
         vocabulary,
         strategy.pipeline,

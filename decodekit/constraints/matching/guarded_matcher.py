@@ -207,8 +207,9 @@ class GuardedMatcher:
 
     def validate(self, tokens: Sequence[int]) -> int:
         """How many of the first `tokens` could be accepted one after the other; changes nothing."""
-        fork = self.fork()
-        return next((count for count, token in enumerate(tokens) if not fork.accept(token)), len(tokens))
+        num_accepted = next((count for count, token in enumerate(tokens) if not self.accept(token)), len(tokens))
+        self.rollback(num_accepted)
+        return num_accepted
 
     def rollback(self, num_tokens: int) -> None:
         """Forget the last `num_tokens` tokens."""

@@ -1,0 +1,145 @@
+"""Asking: a token that is certified needs one question to its constraint, and no mask.
+
+The model prefers ``"`` after ``{``, and the constraint is a JSON object:
+
+    leader      "        the largest logit with its noise of all 131,072 tokens, certified (see `sampling.certificates`)
+    question    may " come after { ?   yes: it is what would be drawn under the mask; 2 us in place of 100
+    refused     say it prefers [ instead: it is left out, and the next leader is asked about
+    undecided   after `MAX_QUESTIONS` refusals, or without a certificate, the position gets its mask
+
+The token is the same in every case, so that this is a matter of speed alone. Positions along a draft are asked about as
+far as their tokens are those of the draft; what stands behind a token that differs is not looked at.
+
+A row whose questions settle nothing is left alone for 1, 3, 7, ... steps, until a question settles one again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from collections.abc import Sequence as Rows
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+import torch
+
+from decodekit.errors import DecodekitError
+from decodekit.generation.positions import Guess, noise_keys
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from decodekit.generation.drawing import Outputs
+    from decodekit.generation.sequence import Sequence
+
+MAX_QUESTIONS: Final = 3
+"""So many tokens of a position are asked about before its mask is made."""
+MAX_PAUSE: Final = 31
+"""So many steps at most a row goes on with masks before it is asked about again."""
+
+UNDECIDED: Final = None
+"""Stands for the token of a position that needs a mask, or has no constraint."""
+UNREACHED: Final = -1
+"""Stands for the token of a position behind one whose token is not the draft's."""
+
+
+def ask(outputs: Outputs, guesses: Rows[Guess]) -> list[int | None]:
+    """The token of every position as far as questions tell it: a token, `UNDECIDED`, or `UNREACHED`.
+
+    Args:
+        outputs: of the positions of all rows, in order; the bitmask is not looked at.
+        guesses: of the rows.
+    """
+    found: list[int | None] = [UNDECIDED] * len(outputs.positions)
+    rows = list(_due_rows(outputs, guesses))
+    asked = [place for _, _, places in rows for place in places]
+    if not asked:
+        return found
+    is_every = len(asked) == len(found)
+    leaders = dict(zip(asked, leaders_of(outputs if is_every else outputs.at(asked)), strict=True))
+    for sequence, guess, places in rows:
+        begin = time.perf_counter()
+        _ask_along(sequence, guess, places, leaders, outputs, found)
+        is_settled = found[places[0]] is not UNDECIDED
+        sequence.pause = 0 if is_settled else min(2 * sequence.pause + 1, MAX_PAUSE)
+        sequence.pause_left = sequence.pause
+        sequence.ask_s += time.perf_counter() - begin
+    return found
+
+
+def _due_rows(outputs: Outputs, guesses: Rows[Guess]) -> Iterator[tuple[Sequence, Guess, range]]:
+    """The rows that are asked about, with their positions; a pause of the others is a step shorter."""
+    first = 0
+    for guess in guesses:
+        sequence = outputs.positions[first].sequence
+        places = range(first, first + len(guess.tokens) + 1)
+        if sequence.matcher is not None:
+            if sequence.pause_left == 0:
+                yield sequence, guess, places
+            sequence.pause_left = max(0, sequence.pause_left - 1)
+        first = places.stop
+
+
+def _ask_along(
+    sequence: Sequence,
+    guess: Guess,
+    places: range,
+    leaders: dict[int, int | None],
+    outputs: Outputs,
+    found: list[int | None],
+) -> None:
+    """Ask about one row, as far as its draft may be followed; into `found`."""
+    matcher, draft = sequence.matcher, guess.tokens
+    assert matcher is not None
+    begin = matcher.num_tokens
+    try:
+        for number, place in enumerate(places):
+            if outputs.settings.is_canonical and number < guess.num_forced:
+                found[place] = draft[number]  # whatever the target would take
+            elif number >= len(guess.drawn):  # no drawn token of a draft has to be tested
+                found[place] = _asked(sequence, place, leaders[place], outputs)
+            if number == len(draft):
+                break
+            if found[place] is not UNDECIDED and found[place] != draft[number]:
+                found[place + 1 : places.stop] = [UNREACHED] * (places.stop - place - 1)
+                break
+            if not matcher.accept(draft[number]):
+                break
+    except DecodekitError:  # of a constraint that fails: the row meets it by itself, with its mask
+        pass
+    matcher.rollback(matcher.num_tokens - begin)
+
+
+def _asked(sequence: Sequence, place: int, token: int | None, outputs: Outputs) -> int | None:
+    """The token of a position before which its matcher stands, if a few questions tell it."""
+    matcher = sequence.matcher
+    assert matcher is not None
+    logits: Tensor | None = None
+    for number in range(1, MAX_QUESTIONS + 1):
+        if token is None or token in sequence.banned:
+            return UNDECIDED
+        sequence.num_questions += 1
+        if matcher.validate([token]):
+            return token
+        if sequence.has_guard or number == MAX_QUESTIONS or outputs.logits.device.type != "cpu":
+            return UNDECIDED  # a guard may take more back than a token; an accelerator makes masks of many rows at once
+        if logits is None:
+            logits = outputs.logits[place : place + 1].clone()
+        logits[0, token] = -torch.inf
+        [token] = leaders_of(replace(outputs.at([place]), logits=logits))
+    return UNDECIDED
+
+
+def leaders_of(outputs: Outputs) -> list[int | None]:
+    """The certified leaders of positions; None where there is none."""
+    settings, keys = outputs.settings, noise_keys(outputs.positions)
+    lead = settings.lead
+    assert lead is not None
+    try:
+        found = settings.pipeline.leaders(outputs.logits, outputs.history(), lambda rows: lead(rows, *keys))
+    except DecodekitError:  # of a processor: the mask's way tells of which row
+        return [None] * len(outputs.positions)
+    return [
+        token if is_clear else None
+        for token, is_clear in zip(found.tokens.tolist(), found.are_clear.tolist(), strict=True)
+    ]
