@@ -25,7 +25,7 @@ import random
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -89,7 +89,7 @@ class Replay:
         self,
         tokens: Tensor,
         num_tokens: Sequence[int],
-        cache: ReplayCache,
+        cache: Any,
         rows: Sequence[int] | None = None,
         *,
         logits: Any = "last",
@@ -175,7 +175,7 @@ def compiled(schema: Any, vocabulary: Vocabulary) -> CompiledGrammar:
     return compile(JsonSchema(schema, whitespace="any", escapes="any", order="any"), vocabulary)
 
 
-def texts_of(pairs: Iterator[tuple[Any, list[int]]], vocabulary: Vocabulary, like: float, seed: int) -> list[Text]:
+def texts_of(pairs: Iterable[tuple[Any, list[int]]], vocabulary: Vocabulary, like: float, seed: int) -> list[Text]:
     """The instances that the engine accepts, with what a model prefers that knows them with the probability `like`."""
     rng, (eos, *_) = random.Random(seed), sorted(vocabulary.eos_token_ids)
     found = []
@@ -279,7 +279,7 @@ PEERS: Final = {"llguidance": LLGuidance, "xgrammar": XGrammar}
 
 def of_peer(peer: Any, texts: Sequence[Text], vocab_size: int, batch: int) -> tuple[dict[str, float], int]:
     """Seconds of filling, applying and advancing, over the texts that the peer takes; and their tokens."""
-    seconds, num_tokens = {"fill": 0.0, "apply": 0.0, "advance": 0.0}, 0
+    num_tokens, seconds = 0, {"fill": 0.0, "apply": 0.0, "advance": 0.0}
     waiting, rows = list(texts), list[tuple[Any, Text, int]]()
     bitmask = torch.full((batch, -(-vocab_size // 32)), -1, dtype=torch.int32)
     logits = torch.zeros(batch, vocab_size)
@@ -375,10 +375,10 @@ def main() -> None:
         for like in arguments.likes:
             texts = texts_of(pairs, vocabulary, like, arguments.seed)
             for batch in arguments.batch:
-                of_peers = {}
+                of_peers: dict[str, float] = {}
                 for name, peer in peers.items() if like == arguments.likes[0] else ():
-                    seconds, num_tokens = of_peer(peer, texts, vocabulary.size, batch)
-                    of_peers |= {f"{name}_{part}_us": round(1e6 * one / num_tokens, 1) for part, one in seconds.items()}
+                    parts, num_tokens = of_peer(peer, texts, vocabulary.size, batch)
+                    of_peers |= {f"{name}_{part}_us": round(1e6 * one / num_tokens, 1) for part, one in parts.items()}
                     of_peers[f"{name}_tokens"] = num_tokens
                 for strategy in arguments.strategies:
                     own = measured(
