@@ -64,11 +64,6 @@ class LogitsProcessor(ABC):
 
     stage: ClassVar[Stage]
     needs_history: ClassVar[bool] = False
-    is_tokenwise: ClassVar[bool] = False
-    """Whether, as of a bias, the new logit of a token depends on no other token's, and -inf comes of -inf alone.
-
-    Then a mask may come before or after it, and a token can be certified through it: see `certificates`.
-    """
 
     @property
     def can_forbid(self) -> bool:
@@ -134,9 +129,17 @@ class LogitsProcessor(ABC):
         return np.zeros(len(standing.tokens), np.bool_)
 
     @property
+    def is_tokenwise(self) -> bool:
+        """Whether the new logit of a token depends on no other token's, so that a mask may come before or after it.
+
+        By the laws that is so of a bias and of what comes last.
+        """
+        return self.stage in (Stage.BIAS, Stage.LAST)
+
+    @property
     def certifies(self) -> bool:
         """Whether a token can be certified through this processor."""
-        return self.stage is Stage.BIAS or self.is_tokenwise or type(self).keeps is not LogitsProcessor.keeps
+        return self.is_tokenwise or type(self).keeps is not LogitsProcessor.keeps
 
     @abstractmethod
     def __call__(self, logits: Tensor, history: History | None) -> Tensor:
@@ -332,7 +335,7 @@ class Pipeline:
         rows = logits.to(torch.float32)
         truncations: list[tuple[LogitsProcessor, Tensor]] = []
         for processor in self.processors:
-            if processor.stage is Stage.BIAS or processor.is_tokenwise:
+            if processor.is_tokenwise:
                 rows = processor.applied(rows, history)
             else:
                 truncations.append((processor, rows))

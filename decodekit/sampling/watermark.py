@@ -101,7 +101,6 @@ class Watermark(LogitsProcessor):
     key: int = 15485863
     context_width: int = 1
     stage = Stage.LAST
-    is_tokenwise = True
     needs_history = True
 
     def __post_init__(self) -> None:

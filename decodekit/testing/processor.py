@@ -25,6 +25,7 @@ from decodekit.sampling import (
     Temperature,
     TopK,
 )
+from decodekit.sampling.certificates import Standing
 from decodekit.sampling.wide import WIDE
 from decodekit.testing.laws import Subject, check_value
 
@@ -40,7 +41,8 @@ PROCESSOR_LAWS: Final[Mapping[str, str]] = {
     "one left": "a processor that is no bias leaves a token where there was one",
     "can_forbid": "where `can_forbid` is false, no finite logit becomes -inf",
     "may_forbid": "where `may_forbid` names tokens, no finite logit of another token becomes -inf",
-    "single": "a bias, and what comes last, gives a token a logit that does not depend on other tokens' logits",
+    "single": "a bias, what comes last, and what `is_tokenwise`, gives a token a logit that depends on no other logit",
+    "certificate": "a token that `keeps` certifies stays whatever other tokens are forbidden",
     "temperature": "a temperature removes nothing and keeps the order",
     "sorted": "`on_sorted` makes of sorted rows the sorted result of a call",
     "fused": "`Pipeline.narrow`, with its candidates, gives what one call after the other gives",
@@ -74,6 +76,8 @@ def check_processor(
     case = _ProcessorCase(subject, resolved, names, rows)
     if isinstance(resolved, OrderPreserving):
         case.check_sorted(resolved)
+    if resolved.stage is Stage.TRUNCATION:
+        case.check_certificates(_history(len(rows), vocab_size, seed, 4))
     earlier: list[tuple[History, Tensor]] = []
     for number in range(4):
         history = _history(len(rows), vocab_size, seed + number, 4 + 3 * number)
@@ -158,7 +162,7 @@ class _ProcessorCase:
             self._require("may_forbid", removed | left | is_named)
         if stage > Stage.BIAS:
             self._require("one left", left.any(dim=-1, keepdim=True) | removed.all(dim=-1, keepdim=True))
-        if stage in (Stage.BIAS, Stage.LAST):
+        if stage in (Stage.BIAS, Stage.LAST) or self.processor.is_tokenwise:
             masked = torch.rand(self.rows.shape, generator=torch.Generator().manual_seed(2)) < 0.5
             before = self.call(self.rows.masked_fill(masked, -math.inf), history)
             after = result.masked_fill(masked, -math.inf)
@@ -167,6 +171,22 @@ class _ProcessorCase:
             falling = result.gather(-1, self.rows.argsort(dim=-1, descending=True, stable=True))
             self._require("temperature", removed | left)
             self._require("temperature", falling[:, 1:] <= falling[:, :-1])
+
+    def check_certificates(self, history: History) -> None:
+        """Tokens that are certified, with all others forbidden, all likelier ones, all less likely ones, and some."""
+        generator = torch.Generator().manual_seed(3)
+        for token in range(0, self.rows.shape[-1], 3):
+            here = (self.rows[:, token] > -math.inf).nonzero().flatten()
+            rows, tokens = self.rows[here], torch.full((len(here),), token)
+            certified = self.subject.run("certificate", "keeps", lambda: self.processor.keeps(Standing(rows, tokens)))
+            own = rows[:, token : token + 1]
+            forbidden = [torch.ones_like(rows, dtype=torch.bool), rows > own, rows < own, rows <= own, rows >= own]
+            forbidden += [torch.rand(rows.shape, generator=generator) < share for share in (0.1, 0.5, 0.9)]
+            for masked in forbidden:
+                masked[:, token] = False
+                left = self.call(rows.masked_fill(masked, -math.inf), _select(history, here))[:, token] > -math.inf
+                for row in np.flatnonzero(certified & ~left.numpy()).tolist():
+                    self.subject.broken("certificate", f"row {self.names[int(here[row])]}, token {token}")
 
     def check_history(self, history: History, result: Tensor) -> None:
         """Whether `needs_history` tells the truth."""

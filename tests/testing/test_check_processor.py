@@ -48,6 +48,7 @@ from decodekit.sampling import (
     Watermark,
 )
 from decodekit.sampling.candidates import Floats
+from decodekit.sampling.certificates import Flags, Standing
 from decodekit.testing import PROCESSOR_LAWS, check_processor
 
 INF = math.inf
@@ -411,6 +412,31 @@ class EighthOfTheRow(OrderPreserving):
         return TopK(max(1, logits.shape[-1] // 8)).on_sorted(np.asarray(logits))
 
 
+@dataclass(frozen=True, repr=False)
+class CertifiesWhatItKeeps(LogitsProcessor):
+    """Top-p; what it keeps of a whole row it calls kept under every mask."""
+
+    stage = Stage.TRUNCATION
+
+    def __call__(self, logits: Tensor, history: History | None) -> Tensor:
+        return TopP(0.7)(logits)
+
+    def keeps(self, standing: Standing) -> Flags:
+        kept: Flags = (self(standing.logits, None).gather(1, standing.tokens[:, None])[:, 0] > -INF).numpy()
+        return kept
+
+
+@dataclass(frozen=True, repr=False)
+class LooksAround(LogitsProcessor):
+    """A temperature that falls where few tokens are left, and says that it looks at each token alone."""
+
+    stage = Stage.TEMPERATURE
+    is_tokenwise = True
+
+    def __call__(self, logits: Tensor, history: History | None) -> Tensor:
+        return logits / (1 + (logits > -INF).sum(dim=-1, keepdim=True))
+
+
 CONTROLS: list[tuple[str, LogitsProcessor, str]] = [
     ("value", NoDataclass(), "it is no dataclass"),
     ("value", NotFrozen(), "its field 'bias' can be set"),
@@ -443,6 +469,8 @@ CONTROLS: list[tuple[str, LogitsProcessor, str]] = [
     ("can_forbid", ForbidsSecretly(), r"row 0 \(random\), token 3"),
     ("may_forbid", ForbidsAnother(), r"row 0 \(random\), token 3"),
     ("single", NormalisingBias(is_safe=True), "half of the tokens masked before it"),
+    ("single", LooksAround(), "half of the tokens masked before it"),
+    ("certificate", CertifiesWhatItKeeps(), r"row \w[^,]*, token"),
     ("temperature", Upside(), r"row 0 \(random\)"),
     ("temperature", CutsAsTemperature(), r"row 0 \(random\)"),
     ("sorted", OffByOne(), r"rows in descending order: row 0 \(random\), token 4"),
