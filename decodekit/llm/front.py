@@ -111,7 +111,7 @@ class LLM:
                 prompts, as in ``tokenizer(text, return_tensors="pt")``, which has one row.
             options: those of `GenerateOptions`, which says what each does (``strategy``, ``constraint``,
                 ``max_new_tokens``, ``stop``, ``seed``, ``logprobs``, ``on_length``, ``on_error``, ``max_rollbacks``,
-                ``fast_forward``, ``batch_size``); and those of a strategy that is given by name, such as
+                ``fast_forward``, ``masks``, ``batch_size``); and those of a strategy that is given by name, such as
                 ``temperature=0.7``.
 
         Raises:

@@ -69,7 +69,7 @@ class Standing:
             values = self.logits.numpy(force=True)
             own_values = own.numpy(force=True)
             others = [row[np.flatnonzero(row >= one)] for row, one in zip(values, own_values, strict=True)]
-            found = np.full((len(values), max(map(len, others), default=1)), -np.inf)
+            found = np.full((len(values), max(map(len, others), default=0) or 1), -np.inf)
             with np.errstate(invalid="ignore"):  # rows without a token
                 for row, (above, one) in enumerate(zip(others, own_values, strict=True)):
                     found[row, : len(above)] = above.astype(np.float64) - one

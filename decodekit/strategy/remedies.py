@@ -275,7 +275,7 @@ def find_remedy(write: Mapping[str, Any], site: Site) -> Remedy | None:
     for candidate, offered in _candidates(options, wanted, site):
         is_other = candidate != site.name
         for beside in _besides(candidate, offered, site):
-            for partners in ({}, _partners(offered, {**site.given, **beside})):
+            for partners in _partners(candidate, offered, {**site.given, **beside}):
                 remedy = Remedy(
                     candidate, is_other, {**offered, **partners, **_guess(candidate, site, is_other)}, generation
                 )
@@ -316,9 +316,13 @@ def _besides(candidate: str, offered: Mapping[str, Any], site: Site) -> Iterator
     yield from [beside, {}] if beside else [{}]
 
 
-def _partners(offered: Mapping[str, Any], given: Mapping[str, Any]) -> Mapping[str, Any]:
+def _partners(candidate: str, offered: Mapping[str, Any], given: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Options to write beside: none, those without which the offered ones do nothing, and a temperature to draw at."""
+    yield {}
     every = {name: value for option in offered for name, value in _PARTNERS.get(option, {}).items()}
-    return {name: value for name, value in every.items() if name not in given and name not in offered}
+    yield (found := {name: value for name, value in every.items() if name not in given and name not in offered})
+    if candidate == "speculative" and "temperature" not in {**given, **offered}:  # greedy without one
+        yield {**found, "temperature": 1.0}
 
 
 def _guess(candidate: str, site: Site, is_other: bool) -> Mapping[str, Any]:

@@ -178,7 +178,8 @@ class _ProcessorCase:
         for token in range(0, self.rows.shape[-1], 3):
             here = (self.rows[:, token] > -math.inf).nonzero().flatten()
             rows, tokens = self.rows[here], torch.full((len(here),), token)
-            certified = self.subject.run("certificate", "keeps", lambda: self.processor.keeps(Standing(rows, tokens)))
+            keeps = partial(self.processor.keeps, Standing(rows, tokens))
+            certified = self.subject.run("certificate", "keeps", keeps)
             own = rows[:, token : token + 1]
             forbidden = [torch.ones_like(rows, dtype=torch.bool), rows > own, rows < own, rows <= own, rows >= own]
             forbidden += [torch.rand(rows.shape, generator=generator) < share for share in (0.1, 0.5, 0.9)]
