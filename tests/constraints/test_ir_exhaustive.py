@@ -38,6 +38,13 @@ def faults(node: Node, language: Language, views: Views) -> Iterator[str]:
     """What is wrong with a node that should have these words up to the length."""
     if views.of(node, LENGTH)[:-1] != views.words(language, LENGTH):
         yield "words"
+    for byte in (*ALPHABET, 0x21):
+        single = node._after(byte) if isinstance(node, ir._Interned) else node.derivative(byte)
+        of_row = Node.derivative(node, byte)
+        if single is not of_row and views.of(single, LENGTH - 1) != views.of(of_row, LENGTH - 1):
+            yield f"derivative by {byte:c}"
+    if any(mask & ~node.possible_bytes() for mask, target in node.transitions() if not target.is_empty):
+        yield "possible_bytes"
     shortest = views.shortest(node)  # the words that are longer than `LENGTH` decide, too
     if node.is_empty != (shortest is None):
         yield "is_empty"
@@ -276,6 +283,14 @@ def no_label_to_keep(node: Node) -> tuple[Hashable, ...]:
     return () if isinstance(node, ir.Product) else (None,)
 
 
+def after_the_head_alone(self: ir.Product, byte: int) -> Node:
+    return ir.concat(self.head.derivative(byte), self.tail)
+
+
+def bytes_of_the_head_alone(self: ir.Product) -> int:
+    return self.head.possible_bytes()
+
+
 BROKEN: Final[list[tuple[Any, str, Any, str]]] = [
     (ir, "repeat", repeat_that_drops_the_count, "words"),
     (ir, "repeat", repeat_that_drops_a_label, "words"),
@@ -283,6 +298,8 @@ BROKEN: Final[list[tuple[Any, str, Any, str]]] = [
     (ir, "_pass_labels", first_label, "words"),
     (ir, "_possible_labels", no_label_to_keep, "words"),
     (ir.Repeat, "_saturate", saturate_too_much, "saturated"),
+    (ir.Product, "_after", after_the_head_alone, "derivative"),
+    (ir.Product, "possible_bytes", bytes_of_the_head_alone, "possible_bytes"),
     (ir.Product, "_bound", bound_of_the_longest_part, "bounds"),
 ]
 

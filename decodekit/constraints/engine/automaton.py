@@ -35,6 +35,8 @@ OPEN: Final = -1
 EPOCH_STATES: Final = 100_000
 MAX_STATES: Final = 1_000_000
 
+_FEW_STEPS: Final = 4  # bytes are followed one by one before the whole row of a state is made
+
 # What `kinds` holds.
 NOT_EXPANDED: Final = 0
 INNER: Final = 1  # some byte may follow
@@ -69,6 +71,7 @@ class Automaton:
         self._label_set_of: dict[tuple[tuple[type, Hashable], ...], int] = {(): 0}
         self._state_of: dict[Node, int] = {}
         self._saturated: dict[tuple[int, int], int] = {}
+        self._steps: dict[int, dict[int, int]] = {}  # of states that are not expanded: the state after a byte
         self._blocks: list[Block[Node]] = []
         self._block_starts: list[int] = []  # the root state of each block
         self.lock = threading.RLock()
@@ -187,6 +190,7 @@ class Automaton:
             node.forget()
             self.next[state] = row
             self.kinds[state] = INNER if row.any() else FINAL
+            self._steps.pop(state, None)
 
     def make(self, code: int) -> None:
         """Make what a kernel asks for: see `kernels._after`."""
@@ -197,9 +201,17 @@ class Automaton:
             self.follow(state, byte)
 
     def step(self, state: int, byte: int) -> int:
-        """The state after `byte`, or `DEAD`."""
+        """The state after `byte`, or `DEAD`. The first few bytes of a state are followed one by one."""
         with self.lock:
             if self.kinds[state] == NOT_EXPANDED:
+                steps = self._steps.setdefault(state, {})
+                if byte in steps:
+                    return steps[byte]
+                if len(steps) < _FEW_STEPS:
+                    node = self.nodes[state]
+                    assert node is not None
+                    steps[byte] = self.state(node.derivative(byte))
+                    return steps[byte]
                 self.expand(state)
             target = int(self.next[state, byte])
             return self.follow(state, byte) if target == OPEN else target
@@ -216,9 +228,11 @@ class Automaton:
             return self._saturated[key]
 
     def is_final(self, state: int) -> bool:
-        """Whether no byte may follow."""
+        """Whether no byte may follow. A state has a word, so that one may where the empty word is none."""
         with self.lock:
             if self.kinds[state] == NOT_EXPANDED:
+                if not self.labels[state]:
+                    return False
                 self.expand(state)
             return bool(self.kinds[state] == FINAL)
 
@@ -229,6 +243,24 @@ class Automaton:
                 self.expand(state)
             first: UInt8Array = (self.next[state] != DEAD).astype(np.uint8)
             return first
+
+    def possible_bytes(self, state: int) -> UInt8Array:
+        """Bytes among which are all that may follow, uint8 [256] of 0 and 1; no state is made for it."""
+        with self.lock:
+            node = self.nodes[state]
+            if self.kinds[state] != NOT_EXPANDED or node is None:
+                return self.first_bytes(state)
+            flags: UInt8Array = np.zeros(256, np.uint8)
+            flags[bytes_of(node.possible_bytes())] = 1
+            return flags
+
+    def is_known(self, state: int) -> UInt8Array:
+        """The bytes whose successors are known already, uint8 [256] of 0 and 1."""
+        flags: UInt8Array = (self.next[state] != OPEN).astype(np.uint8)
+        if self.kinds[state] == NOT_EXPANDED:
+            flags[:] = 0
+            flags[list(self._steps.get(state, ()))] = 1
+        return flags
 
     def _grow(self) -> None:
         self.next, self.kinds, self.endings = doubled(self.next), doubled(self.kinds), doubled(self.endings)

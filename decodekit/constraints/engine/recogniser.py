@@ -26,7 +26,7 @@ from typing import Final
 
 import numpy as np
 
-from decodekit.constraints.engine.automaton import DEAD, OPEN, Automaton, Int32Array, UInt8Array, doubled
+from decodekit.constraints.engine.automaton import DEAD, Automaton, Int32Array, UInt8Array, doubled
 from decodekit.constraints.engine.configurations import (
     CUT,
     Configuration,
@@ -264,11 +264,10 @@ class Recogniser:
     def _goes_on_with_two(self, lexical: int, among: UInt8Array) -> bool:
         """Whether a lexeme goes on, without an end, after two of the bytes; those that were met before are tried."""
         automaton = self.automaton
-        candidates = np.flatnonzero(automaton.first_bytes(lexical) & among)
+        candidates = np.flatnonzero(automaton.possible_bytes(lexical) & among)
         if len(candidates) < 2:
             return False
-        targets = automaton.next[lexical][candidates]
-        known = np.argsort(targets == OPEN, kind="stable")[:_FEW_TRIED]
+        known = np.argsort(automaton.is_known(lexical)[candidates] == 0, kind="stable")[:_FEW_TRIED]
         found = 0
         for byte in candidates[known].tolist():
             target = automaton.step(lexical, byte)

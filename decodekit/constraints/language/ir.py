@@ -15,7 +15,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Hashable, Iterable
+from functools import reduce
 from itertools import chain
+from operator import and_, or_
 from typing import Final
 from weakref import WeakKeyDictionary, WeakValueDictionary, ref
 
@@ -71,6 +73,13 @@ class _Interned(Node):
     def _derive(self) -> Transitions:
         raise NotImplementedError
 
+    def derivative(self, byte: int) -> Node:
+        """As in `Node`, without the derivatives by all other bytes where these are not known."""
+        return self._after(byte) if self._transitions is None else super().derivative(byte)
+
+    def _after(self, byte: int) -> Node:
+        return super().derivative(byte)
+
     def bounds(self) -> tuple[int, int] | None:
         """As in `Node`; kept."""
         try:
@@ -98,6 +107,10 @@ class Accept(_Interned):
     def _derive(self) -> Transitions:
         return ()
 
+    def possible_bytes(self) -> ByteMask:
+        """None."""
+        return 0
+
     def _bound(self) -> tuple[int, int]:
         return 0, 0
 
@@ -116,6 +129,10 @@ class Bytes(_Interned):
 
     def _derive(self) -> Transitions:
         return ((self.mask, EPSILON),)
+
+    def possible_bytes(self) -> ByteMask:
+        """The set."""
+        return self.mask
 
     def _bound(self) -> tuple[int, int]:
         return 1, 1
@@ -136,6 +153,10 @@ class Literal(_Interned):
 
     def _derive(self) -> Transitions:
         return ((1 << self.text[0], literal(self.text[1:])),)
+
+    def possible_bytes(self) -> ByteMask:
+        """The first byte."""
+        return 1 << self.text[0]
 
     def _bound(self) -> tuple[int, int]:
         return len(self.text), len(self.text)
@@ -192,6 +213,32 @@ class Product(_Interned):
         rows += node.transitions()
         return merge(rows)
 
+    def _after(self, byte: int) -> Node:
+        found: list[Node] = []
+        node: Node = self
+        while isinstance(node, Product):
+            head, tail = node.head, node.tail
+            found.append(concat(head.derivative(byte), tail))
+            labels = [label for label in head.labels if label is not None]
+            if labels:
+                target = tail.derivative(byte)
+                found += (concat(accept(label), target) for label in labels)
+            if None not in head.labels:
+                return _united(found)
+            node = tail
+        return _united([*found, node.derivative(byte)])
+
+    def possible_bytes(self) -> ByteMask:
+        """Those of the first part, and of the next one where it may be nothing."""
+        mask = 0
+        node: Node = self
+        while isinstance(node, Product):
+            mask |= node.head.possible_bytes()
+            if not node.head.labels:
+                return mask
+            node = node.tail
+        return mask | node.possible_bytes()
+
     def _bound(self) -> tuple[int, int] | None:
         least = most = 0
         for part in reversed(_chain(self)):  # a loop, as above
@@ -228,6 +275,13 @@ class Choice(_Interned):
 
     def _derive(self) -> Transitions:
         return merge([row for option in self.options for row in option.transitions()])
+
+    def _after(self, byte: int) -> Node:
+        return _united([option.derivative(byte) for option in self.options])
+
+    def possible_bytes(self) -> ByteMask:
+        """Those of any option."""
+        return reduce(or_, (option.possible_bytes() for option in self.options))
 
     def _bound(self) -> tuple[int, int] | None:
         return _around([option.bounds() for option in self.options])
@@ -276,6 +330,18 @@ class Both(_Interned):
             ]
         return merge([(mask, both(*targets)) for mask, targets in rows])
 
+    def _after(self, byte: int) -> Node:
+        targets: list[Node] = []
+        for operand in self.operands:
+            targets.append(operand.derivative(byte))
+            if targets[-1] is EMPTY:
+                return EMPTY
+        return both(*targets)
+
+    def possible_bytes(self) -> ByteMask:
+        """Those of every operand; a word may begin with fewer."""
+        return reduce(and_, (operand.possible_bytes() for operand in self.operands))
+
     def __repr__(self) -> str:
         return f"both({', '.join(map(repr, self.operands))})"
 
@@ -298,6 +364,13 @@ class Complement(_Interned):
         if rest:
             rows.append((rest, ANYTHING))
         return merge(rows)
+
+    def _after(self, byte: int) -> Node:
+        return complement(self.operand.derivative(byte))
+
+    def possible_bytes(self) -> ByteMask:
+        """All; a word may begin with fewer."""
+        return ALL_BYTES
 
     def __repr__(self) -> str:
         return "ANYTHING" if self.operand is EMPTY else f"complement({self.operand!r})"
@@ -338,6 +411,16 @@ class Repeat(_Interned):
                 rows += ((mask, concat(accept(label), target, rest)) for mask, target in self.body.transitions())
         return merge(rows)
 
+    def _after(self, byte: int) -> Node:
+        if self.min > 1 and self.body.labels:  # rounds that read nothing have labels: see `_derive`
+            return super()._after(byte)
+        num_left = None if self.max is None else self.max - 1
+        return concat(self.body.derivative(byte), repeat(self.body, max(self.min - 1, 0), num_left))
+
+    def possible_bytes(self) -> ByteMask:
+        """Those of the body."""
+        return self.body.possible_bytes()
+
     def _bound(self) -> tuple[int, int] | None:
         bounds = self.body.bounds()
         if bounds is None:
@@ -347,6 +430,12 @@ class Repeat(_Interned):
 
     def __repr__(self) -> str:
         return f"repeat({self.body!r}, {self.min}, {self.max})"
+
+
+def _united(nodes: list[Node]) -> Node:
+    """The words of any of the nodes; most are empty."""
+    found = [node for node in nodes if node is not EMPTY]
+    return EMPTY if not found else found[0] if len(found) == 1 else choice(*found)
 
 
 def _around(ranges: list[tuple[int, int] | None]) -> tuple[int, int] | None:

@@ -55,6 +55,13 @@ class Node:
         """What remains after each possible first byte. Targets are never `EMPTY` itself but may be empty languages."""
         raise NotImplementedError(f"{type(self).__name__} has no transitions")
 
+    def possible_bytes(self) -> ByteMask:
+        """Bytes among which are all that a word may begin with; told without derivatives where that is simple."""
+        mask = 0
+        for row, _ in self.transitions():
+            mask |= row
+        return mask
+
     def block(self) -> Block[Node] | None:
         """The states of all remainders at once, if the node is a list of words that can give them; else None."""
         return None

@@ -11,6 +11,9 @@ import pytest
 from decodekit.constraints.engine.bitmask import allocate_bitmask, ids_from_bitmask
 from decodekit.constraints.json_schema import JsonSchema
 from decodekit.constraints.json_schema.strings import escapes, text
+from decodekit.constraints.json_schema.strings.escapes import spelled
+from decodekit.constraints.language import ir
+from decodekit.constraints.language.node import Node
 from decodekit.constraints.matching.compiler import CompiledGrammar
 from decodekit.constraints.matching.matcher import Matcher
 from decodekit.errors import ConstraintError, OptionError
@@ -111,11 +114,27 @@ def test_masks(name: str) -> None:
 
 def test_by_hand() -> None:
     matcher = CompiledGrammar(JsonSchema({"type": "string"}, escapes="needed"), byte_vocabulary()).matcher()
-    for spelled in (r'"a/\"\\\n"', r'"\u0000\u001F\u0022\u005c"', '"\u007f\u2028é😀"', '""'):
+    for word in (r'"a/\"\\\n"', r'"\u0000\u001F\u0022\u005c"', '"\u007f\u2028é😀"', '""'):
         place = matcher.fork()
-        assert all(place.accept(byte) for byte in spelled.encode()) and place.is_accepting, spelled
-    for spelled in (r'"\/"', r'"\u0061"', r'"\u0020"', r'"\u007f"', r'"\ud83d\ude00"', r'"\u00e9"', r'"\u0023"'):
-        assert matcher.validate(list(spelled.encode())) < len(spelled), spelled
+        assert all(place.accept(byte) for byte in word.encode()) and place.is_accepting, word
+    for word in (r'"\/"', r'"\u0061"', r'"\u0020"', r'"\u007f"', r'"\ud83d\ude00"', r'"\u00e9"', r'"\u0023"'):
+        assert matcher.validate(list(word.encode())) < len(word), word
+
+
+def test_single_derivatives_are_those_of_the_rows() -> None:
+    agenda = [spelled(ir.concat(text.words(["a/", "\x00é", '"']), text.QUOTE), "needed")]
+    seen = set(agenda)
+    while agenda:
+        node = agenda.pop()
+        possible = node.possible_bytes()
+        for byte in range(256):
+            target = Node.derivative(node, byte)
+            assert node.derivative(byte) == target
+            assert target.is_empty or possible >> byte & 1
+            if not target.is_empty and target not in seen:
+                seen.add(target)
+                agenda.append(target)
+    assert len(seen) > 12
 
 
 def test_negative_control_the_oracle_tells_needless_escapes() -> None:

@@ -12,12 +12,14 @@ Source: RFC 8259, section 7.
 from __future__ import annotations
 
 from collections.abc import Hashable
+from functools import reduce
+from operator import or_
 from typing import Final, Literal, TypeAlias
 
 from decodekit.constraints.json_schema.strings import text
 from decodekit.constraints.language import ir
 from decodekit.constraints.language.blocks import Block
-from decodekit.constraints.language.node import ByteMask, Node, Transitions
+from decodekit.constraints.language.node import EMPTY, ByteMask, Node, Transitions
 from decodekit.constraints.language.registry import Narrowed, register
 
 Escapes: TypeAlias = Literal["any", "needed"]
@@ -89,6 +91,20 @@ class Sparing(Narrowed):
             if mask & ~_BACKSLASH:
                 rows.append((mask & ~_BACKSLASH, Sparing(target)))
         return tuple(rows)
+
+    def derivative(self, byte: int) -> Node:
+        """As in `Node`."""
+        if self.begun:
+            begun = next((begun for ways, begun in _NEEDED[self.begun] if ways >> byte & 1), None)
+            target = EMPTY if begun is None else self.node.derivative(byte)
+            return target if target is EMPTY or begun is None else Sparing(target, begun)
+        target = self.node.derivative(byte)
+        return target if target is EMPTY else Sparing(target, "\\" if _BACKSLASH >> byte & 1 else _OUTSIDE)
+
+    def possible_bytes(self) -> ByteMask:
+        """As in `Node`."""
+        mask = self.node.possible_bytes()
+        return mask & reduce(or_, (ways for ways, _ in _NEEDED[self.begun])) if self.begun else mask
 
     def _is_empty(self) -> bool:
         if not self.begun:

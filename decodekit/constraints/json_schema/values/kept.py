@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from functools import wraps
-from typing import Any, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
+_UNKNOWN: Final = object()
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
@@ -15,9 +16,12 @@ def kept(method: _Method) -> _Method:
 
     @wraps(method)
     def answer(owner: object, *asked: Hashable) -> Any:
-        answers = vars(owner).setdefault(name, {})  # with no reference to the object, which would be a circle
-        if asked not in answers:
-            answers[asked] = method(owner, *asked)
-        return answers[asked]
+        answers = vars(owner).get(name)
+        if answers is None:
+            answers = vars(owner)[name] = {}  # with no reference to the object, which would be a circle
+        found = answers.get(asked, _UNKNOWN)
+        if found is _UNKNOWN:
+            found = answers[asked] = method(owner, *asked)
+        return found
 
     return cast("_Method", answer)
