@@ -8,7 +8,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint types compiled pytest test-slow test-gpu fuzz fuzz-tests fuzz-schemas bench bench-masks bench-grammars bench-forced bench-forwards bench-closing bench-defaults bench-first-use bench-speculation bench-beams bench-attention bench-sampler notebooks train clean
+.PHONY: help install demo test lint types compiled pytest test-slow test-gpu fuzz fuzz-tests fuzz-schemas bench bench-masks bench-grammars bench-forced bench-forwards bench-closing bench-constrained bench-defaults bench-first-use bench-speculation bench-beams bench-attention bench-sampler notebooks train clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -83,6 +83,9 @@ bench-forwards: $(STAMP)  ## forward passes per token of the sample extraction, 
 
 bench-closing: $(STAMP)  ## what on_length="close" costs beside "return", on a vocabulary of 131k; CLOSING_ARGS="--repeats 1"
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.closing $(CLOSING_ARGS)
+
+bench-constrained: $(STAMP)  ## what a constraint costs per token in the loop, beside llguidance and XGrammar (pip install them)
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.constrained $(CONSTRAINED_ARGS)
 
 bench-speculation: $(STAMP)  ## tokens per second with guesses ahead, beside transformers' assisted decoding
 	$(BIN)/python -m benchmarks.speculation
