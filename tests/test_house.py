@@ -64,6 +64,21 @@ def test_nothing_is_written_twice() -> None:
     assert repeated(SOURCES) == []
 
 
+def classes_of_one_name(sources: dict[str, str]) -> list[str]:
+    """The names that several classes have, with their files."""
+    files: dict[str, list[str]] = {}
+    for file, source in sources.items():
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.ClassDef):
+                files.setdefault(node.name, []).append(file)
+    return [f"{name} in {', '.join(places)}" for name, places in files.items() if len(places) > 1]
+
+
+def test_no_two_classes_have_one_name() -> None:
+    assert classes_of_one_name(SOURCES) == []
+    assert classes_of_one_name({"a": "class A: ...", "b": "def f():\n    class A: ..."}) == ["A in a, b"]
+
+
 def test_what_is_written_twice_is_found() -> None:
     block = "\n".join(f"x{i} = {i}" for i in range(EQUAL_LINES))
     assert repeated({"a": f"import a\n{block}", "b": f"y = 1\n\n# a comment\n{block}"}) == ["a:2 and b:4"]
