@@ -300,6 +300,7 @@ class _Bench:
         return measured
 
     def _decode(self, task: Task, unit: _Unit, name: str, seed: int) -> list[Measurement]:
+        is_measured = "log-z" in (task.metrics or ())  # what masks leave is recorded where all are made
         return decode(
             self.llm,
             self.meter,
@@ -307,7 +308,8 @@ class _Bench:
             strategy=self.plan.strategies[name],
             constraint=unit.constraint if task.is_constrained else None,
             max_new_tokens=task.max_new_tokens,
-            logprobs="log-z" in (task.metrics or ()),  # what the masks leave is recorded with log-probabilities
+            logprobs=is_measured,
+            masks="always" if is_measured and task.is_constrained else "asked",
             seed=[seed_of(seed, number) for number in unit.numbers],
             batch_size=self.plan.batch_size,
         )

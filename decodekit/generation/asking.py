@@ -94,8 +94,8 @@ def _ask_along(
     begin = matcher.num_tokens
     try:
         for number, place in enumerate(places):
-            if outputs.settings.is_canonical and number < guess.num_forced:
-                found[place] = draft[number]  # whatever the target would take
+            if number < guess.num_forced and (outputs.settings.is_canonical or not outputs.settings.can_ban):
+                found[place] = draft[number]  # whatever the target prefers
             elif number >= len(guess.drawn):  # no drawn token of a draft has to be tested
                 found[place] = _asked(sequence, place, leaders[place], outputs)
             if number == len(draft):

@@ -234,7 +234,7 @@ def record(
 
     Args:
         taken: sequences, the tokens they took last, and the position of the first one among those of the step.
-        logits, bitmask: of all positions, [P, V] and [P, W].
+        logits, bitmask: of all positions, [P, V] and [P, W]; None where not every mask was made.
     """
     if settings.num_alternatives is None:
         return
@@ -247,7 +247,9 @@ def record(
     every = [token for _, tokens, _ in taken for token in tokens]
     entries = iter(measure(rows, every, settings.num_alternatives, masks))
     for sequence, tokens, _ in taken:
-        sequence.logprobs += islice(entries, len(tokens))
+        is_known = sequence.matcher is None or bitmask is not None
+        own = islice(entries, len(tokens))
+        sequence.logprobs += own if is_known else (replace(entry, log_z=None) for entry in own)
 
 
 def measure(

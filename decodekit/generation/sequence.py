@@ -48,13 +48,14 @@ class TokenLogprob:
         alternatives: the likeliest tokens at this position with theirs, likeliest first; the taken one may be among
             them.
         log_z: logarithm of what the constraint's mask leaves of the model's distribution here, the sum of
-            exp(log-probability) over the tokens that may come; 0 without a constraint. See `generation.stats.Stats`.
+            exp(log-probability) over the tokens that may come; 0 without a constraint, None where not every mask was
+            made. See `generation.stats.Stats`.
     """
 
     token_id: int
     logprob: float
     alternatives: tuple[tuple[int, float], ...] = ()
-    log_z: float = 0.0
+    log_z: float | None = 0.0
 
 
 @dataclass(slots=True, eq=False)
@@ -205,6 +206,7 @@ class Sequence:
 
     def stats(self, now: float) -> Stats:
         """Times and counts up to `now`, a value of `time.perf_counter`."""
+        known = [entry.log_z for entry in self.logprobs if entry.log_z is not None]
         return Stats(
             num_prompt_tokens=len(self.request.prompt),
             num_generated_tokens=len(self.token_ids),
@@ -221,7 +223,7 @@ class Sequence:
             num_masks=self.num_masks,
             ask_s=None if self.matcher is None else self.ask_s,
             num_questions=self.num_questions,
-            log_z=math.fsum(entry.log_z for entry in self.logprobs) if self.logprobs else None,
+            log_z=math.fsum(known) if known and len(known) == len(self.logprobs) else None,
             by_proposer=tuple(
                 ProposerStats(name, counts.num_drafts, counts.num_tokens, tuple(counts.accepted_at))
                 for name, counts in self.drafts_by.items()

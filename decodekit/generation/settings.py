@@ -162,18 +162,20 @@ class Settings:
     asks: bool = field(init=False)
     """Whether questions are asked before masks are made: where tokens can be certified, and nobody wants the masks.
 
-    `Stats.log_z` is the mass of a mask. A mask without what comes too late has no question that tells it.
+    A mask without what comes too late has no question that tells it. `Stats.log_z`, the mass of the masks, is recorded
+    where this is not so.
     """
 
     def __post_init__(self) -> None:
         can_ban = any(processor.can_forbid for processor in self.pipeline if processor.stage is Stage.BIAS)
         object.__setattr__(self, "can_ban", can_ban)
-        is_exact = self.must_close and (not self.can_redraw or self.num_alternatives is not None)
+        has_leaders = self.lead is not None and self.mirostat is None and self.pipeline.certifies
+        makes_masks = self.masks == "always" or not has_leaders
+        is_measured = makes_masks and self.num_alternatives is not None
+        is_exact = self.must_close and (not self.can_redraw or is_measured)
         object.__setattr__(self, "masks_ending", is_exact)
+        object.__setattr__(self, "asks", not makes_masks and not is_exact)
         left_out = left_out_of(self.pipeline, self.vocabulary.size)[0] if self.must_close else frozenset[int]()
         object.__setattr__(self, "left_out", left_out)
         object.__setattr__(self, "is_canonical", self.fast_forward == "canonical")
         object.__setattr__(self, "is_forced_unseen", self.num_alternatives is None and not can_ban)
-        has_leaders = self.lead is not None and self.mirostat is None and self.pipeline.certifies
-        wants_masks = self.masks == "always" or self.num_alternatives is not None or is_exact
-        object.__setattr__(self, "asks", has_leaders and not wants_masks)

@@ -84,7 +84,8 @@ class Stats:
             model's own distribution at their positions, the softmax of the logits as they come: 0 without a constraint,
             else at most 0, with forced tokens, whose mass is their probability. What a guard had refused at a place
             before its token was taken is not in its mask, nor what comes too late for ``on_length="close"``. None
-            unless log-probabilities were asked for, and for a search with several hypotheses that are no particles.
+            unless log-probabilities were asked for and every mask is made, as with ``masks="always"`` (particles make
+            all by themselves), and for a search with several other hypotheses.
         by_proposer: the same three figures of drafts for each proposer of a chain that offered any; empty if there is
             only one.
     """

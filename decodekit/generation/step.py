@@ -108,7 +108,7 @@ def step(
         tokens, backtrack = verify(sequence, guess, draft, first, target, outputs, masks, choices)
         taken.append((sequence, tokens, first))
         backtracks.append(backtrack)
-    record(taken, logits, bitmask, settings)
+    record(taken, logits, None if settings.asks else bitmask, settings)
     for sequence, backtrack in zip(sequences, backtracks, strict=True):
         if backtrack is not None:
             sequence.take_back(backtrack.num_tokens)

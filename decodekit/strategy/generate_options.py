@@ -152,7 +152,8 @@ class GenerateOptions:
             tokens. The first two give the same text, the third changes the distribution; see
             `generation.settings.FastForward` for how and why.
         masks: ``"asked"`` makes a mask of the allowed tokens where questions about single tokens do not settle which
-            one is taken, ``"always"`` at every position; the text is the same. See `generation.asking`.
+            one is taken, ``"always"`` at every position; the text is the same. See `generation.asking`. `Stats.log_z`,
+            the mass of the masks, needs ``"always"`` beside `logprobs`.
         batch_size: the most prompts that are decoded at a time. Each of several texts of a prompt, and each hypothesis
             of a search, is a row of the cache.
         strategy_options: options of a strategy that is given by name, such as ``{"temperature": 0.7}``. As keywords of

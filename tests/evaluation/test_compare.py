@@ -221,7 +221,7 @@ def test_what_the_masks_leave_is_recorded_where_a_task_asks_for_it(llm: dk.LLM) 
     asking = replace(TASK.first(1), metrics=("log-z", "valid"))
     found = compare(llm, ["greedy", "sample:temperature=2.0"], asking, seeds=(0,))
     [outcome] = found.rows_of("greedy", "bills")[0].outcomes
-    again = llm.generate(TASK.examples[0].prompt, constraint=SCHEMA, max_new_tokens=60, logprobs=True)
+    again = llm.generate(TASK.examples[0].prompt, constraint=SCHEMA, max_new_tokens=60, logprobs=True, masks="always")
     assert outcome.quality["log-z"] == pytest.approx(again.stats.log_z)
     assert found.metrics["bills"] == ("log-z", "valid")
     assert found.summary("sample:temperature=2.0", "bills").quality["log-z"].value < 0

@@ -107,6 +107,7 @@ def differences(asked: Sequence[Result], masked: Sequence[Result]) -> list[int]:
     fast_forward=st.sampled_from(["off", "exact"]),
     stop=st.sampled_from([(), ("ca",)]),
     must_close=st.booleans(),
+    num_alternatives=st.sampled_from([None, None, 0]),
 )
 def test_the_same_texts_as_with_masks(strategy: Strategy, constraint: Constraint, **options: Any) -> None:
     asked = texts_of(strategy, constraint, "asked", **options)
@@ -128,6 +129,7 @@ def test_the_same_texts_as_with_masks_at_length() -> None:
             ),
             "fast_forward": rng.choice(["off", "exact"]),
             "must_close": rng.random() < 0.3,
+            "num_alternatives": rng.choice([None, None, 0]),
             "num_prompts": 500,
         }
         strategy, constraint = rng.choice(CERTIFIED), rng.choice(CONSTRAINTS)
@@ -162,12 +164,17 @@ def test_what_has_no_certificate_asks_nothing(strategy: Strategy) -> None:
     assert num_questions == 0 and num_masks == num_tokens
 
 
-def test_log_probabilities_and_the_slow_way_make_every_mask() -> None:
-    for options in ({"num_alternatives": 0}, {"masks": "always"}):
-        given = {"masks": "asked", **options}
-        results = texts_of(Greedy(), CONSTRAINTS[0], given.pop("masks"), fast_forward="off", **given)
-        assert all(one.stats.num_masks == one.stats.num_generated_tokens for one in results)
-        assert all(one.stats.num_questions == 0 for one in results)
+def test_the_mass_of_the_masks_is_recorded_where_all_are_made() -> None:
+    asked, masked = (
+        texts_of(Greedy(), CONSTRAINTS[0], masks, fast_forward="off", num_alternatives=0)
+        for masks in ("asked", "always")
+    )
+    assert not differences(asked, masked)
+    for one, other in zip(asked, masked, strict=True):
+        assert [entry.logprob for entry in one.logprobs] == [entry.logprob for entry in other.logprobs]
+        assert one.stats.log_z is None and other.stats.log_z is not None
+        assert other.stats.num_masks == other.stats.num_generated_tokens and other.stats.num_questions == 0
+        assert one.stats.num_masks < other.stats.num_masks
 
 
 def decoded(law: Any, given: Settings, constraint: Constraint) -> Result:

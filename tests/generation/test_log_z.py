@@ -40,7 +40,7 @@ def test_every_token(strategy: Strategy, fast_forward: Any, num_tokens: int) -> 
     """Forced tokens, drafts that are right and wrong, processors that change which token is taken."""
     law = hashed_law(V)
     requests = [Request([3, 1, index], TextsMatcher(TEXTS, VOCABULARY), seed=index) for index in range(6)]
-    options: dict[str, Any] = {"fast_forward": fast_forward, "num_alternatives": 0}
+    options: dict[str, Any] = {"fast_forward": fast_forward, "num_alternatives": 0, "masks": "always"}
     known = decode(ToyLM(law, V), requests, settings_of(strategy, **options), 6)[0]
     if num_tokens:
         texts = {tuple(request.prompt): known[index][1] for index, request in enumerate(requests)}
@@ -121,18 +121,18 @@ def test_texts_that_go_back(number: int, strategy: Strategy) -> None:
 
 def test_without_a_constraint_it_is_zero_and_unasked_it_is_none() -> None:
     free = [Request([3, 1, 2])]
-    [result] = decode(ToyLM(hashed_law(V), V), free, settings_of(num_alternatives=2), 1)[1]
+    [result] = decode(ToyLM(hashed_law(V), V), free, settings_of(masks="always", num_alternatives=2), 1)[1]
     assert result.stats.log_z == 0.0 and all(entry.log_z == 0.0 for entry in result.logprobs)
     [result] = decode(ToyLM(hashed_law(V), V), free, settings_of(), 1)[1]
     assert result.stats.log_z is None
     mixed = [Request([3, 1, 2]), Request([3, 1, 2], TextsMatcher(TEXTS, VOCABULARY))]
-    one, other = decode(ToyLM(hashed_law(V), V), mixed, settings_of(num_alternatives=0), 2)[1]
+    one, other = decode(ToyLM(hashed_law(V), V), mixed, settings_of(masks="always", num_alternatives=0), 2)[1]
     assert one.stats.log_z == 0.0 and other.stats.log_z is not None and other.stats.log_z < -1
 
 
 def test_through_the_front_door() -> None:
     llm: Any = dk.LLM.load("tiny")
-    options = {"constraint": Regex(r"[0-9]{2}-[a-z]{3}"), "max_new_tokens": 20, "logprobs": True}
+    options = {"constraint": Regex(r"[0-9]{2}-[a-z]{3}"), "max_new_tokens": 20, "logprobs": True, "masks": "always"}
     plain = llm.generate("Invoice A-17", **options)
     fast = llm.generate("Invoice A-17", speculate=dk.DraftModel("tiny-draft"), **options)
     assert plain.text == fast.text
