@@ -84,7 +84,7 @@ def _ask_along(
     sequence: Sequence,
     guess: Guess,
     places: range,
-    leaders: dict[int, int | None],
+    leaders: dict[int, tuple[int, int] | None],
     outputs: Outputs,
     found: list[int | None],
 ) -> None:
@@ -110,36 +110,41 @@ def _ask_along(
     matcher.rollback(matcher.num_tokens - begin)
 
 
-def _asked(sequence: Sequence, place: int, token: int | None, outputs: Outputs) -> int | None:
+def _asked(sequence: Sequence, place: int, leader: tuple[int, int] | None, outputs: Outputs) -> int | None:
     """The token of a position before which its matcher stands, if a few questions tell it."""
     matcher = sequence.matcher
     assert matcher is not None
     logits: Tensor | None = None
     for number in range(1, MAX_QUESTIONS + 1):
-        if token is None or token in sequence.banned:
+        if leader is None or not sequence.banned.isdisjoint(leader):
             return UNDECIDED
-        sequence.num_questions += 1
-        if matcher.validate([token]):
-            return token
+        refused = None
+        for token in dict.fromkeys(leader):
+            sequence.num_questions += 1
+            if not matcher.validate([token]):
+                refused = token
+                break
+        if refused is None:
+            return leader[0]
         if sequence.has_guard or number == MAX_QUESTIONS or outputs.logits.device.type != "cpu":
             return UNDECIDED  # a guard may take more back than a token; an accelerator makes masks of many rows at once
         if logits is None:
             logits = outputs.logits[place : place + 1].clone()
-        logits[0, token] = -torch.inf
-        [token] = leaders_of(replace(outputs.at([place]), logits=logits))
+        logits[0, refused] = -torch.inf
+        [leader] = leaders_of(replace(outputs.at([place]), logits=logits))
     return UNDECIDED
 
 
-def leaders_of(outputs: Outputs) -> list[int | None]:
-    """The certified leaders of positions; None where there is none."""
+def leaders_of(outputs: Outputs) -> list[tuple[int, int] | None]:
+    """The certified leaders of positions, each with the token that is given; None where there is none."""
     settings, keys = outputs.settings, noise_keys(outputs.positions)
     lead = settings.lead
     assert lead is not None
     try:
-        found = settings.pipeline.leaders(outputs.logits, outputs.history(), lambda rows: lead(rows, *keys))
+        found = settings.pipeline.leaders(
+            outputs.logits, outputs.history(), lambda rows, floor: lead(rows, *keys, floor)
+        )
     except DecodekitError:  # of a processor: the mask's way tells of which row
         return [None] * len(outputs.positions)
-    return [
-        token if is_clear else None
-        for token, is_clear in zip(found.tokens.tolist(), found.are_clear.tolist(), strict=True)
-    ]
+    pairs = zip(found.tokens.tolist(), found.given.tolist(), strict=True)
+    return [pair if is_clear else None for pair, is_clear in zip(pairs, found.are_clear.tolist(), strict=True)]

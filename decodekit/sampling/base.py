@@ -19,7 +19,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import numpy as np
 import torch
@@ -33,7 +33,7 @@ from decodekit.sampling.history import History
 from decodekit.sampling.leaders import Leaders
 from decodekit.sampling.orders import ORDERS
 from decodekit.sampling.selectors import is_faulty
-from decodekit.sampling.wide import is_wide
+from decodekit.sampling.wide import Floor, is_wide
 
 
 class Stage(IntEnum):
@@ -136,6 +136,14 @@ class LogitsProcessor(ABC):
         """
         return self.stage in (Stage.BIAS, Stage.LAST)
 
+    def floor(self, peaks: Floats) -> Floats | None:
+        """The least logit that stays where the likeliest token stays, whatever else is forbidden; None if not known.
+
+        Args:
+            peaks: float32 [N], the largest logit of each row.
+        """
+        return None
+
     @property
     def certifies(self) -> bool:
         """Whether a token can be certified through this processor."""
@@ -163,6 +171,9 @@ class LogitsProcessor(ABC):
             elif value != field.default:
                 settings.append(f"{name}={value!r}")
         return f"{type(self).__name__}({', '.join(settings)})"
+
+
+_NO_FLOOR: Final = LogitsProcessor.floor
 
 
 def _kind(rows: Tensor) -> str:
@@ -321,13 +332,17 @@ class Pipeline:
         """Whether a token can be certified: see `certificates`."""
         return all(processor.certifies for processor in self.processors)
 
-    def leaders(self, logits: Tensor, history: History | None, lead: Callable[[Tensor], Leaders]) -> Leaders:
+    def leaders(
+        self, logits: Tensor, history: History | None, lead: Callable[[Tensor, Floor | None], Leaders]
+    ) -> Leaders:
         """The leader of each row without a mask; clear where it is the token taken under every mask that allows it.
+
+        The mask has to allow what is `given`, too.
 
         Args:
             logits: [N, V] of the model.
             history: as in a call.
-            lead: finds the leaders of the rows that no truncation has touched.
+            lead: finds the leaders of the rows that no truncation has touched, perhaps above a floor.
 
         Raises:
             ProcessorError: a processor gives another shape, type or device.
@@ -339,13 +354,14 @@ class Pipeline:
                 rows = processor.applied(rows, history)
             else:
                 truncations.append((processor, rows))
-        tokens, are_clear = lead(rows)
+        floors = [one.floor for one, before in truncations if before is rows and type(one).floor is not _NO_FLOOR]
+        tokens, are_clear, given = lead(rows, floors[0] if floors else None)
         standing: Standing | None = None
         for processor, before in truncations:
             if standing is None or standing.logits is not before:
                 standing = Standing(before, tokens.to(before.device))
             are_clear = are_clear & processor.keeps(standing)
-        return Leaders(tokens, are_clear)
+        return Leaders(tokens, are_clear, given)
 
     def first_fault(
         self, logits: Tensor, history: History | None = None, mask: Tensor | None = None

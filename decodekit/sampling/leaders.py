@@ -12,10 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from decodekit.sampling.candidates import Floats, Ids
 from decodekit.sampling.certificates import Flags
 from decodekit.sampling.noise import Keys, gumbel, host_keys
 from decodekit.sampling.selectors import likeliest
-from decodekit.sampling.wide import contenders, is_wide
+from decodekit.sampling.wide import Floor, contenders, is_wide
 
 NEAR = 1e-4
 """Sums of a logit and its noise that are nearer than this may be told apart by rounding alone."""
@@ -27,32 +28,45 @@ class Leaders(NamedTuple):
     Args:
         tokens: int64 [N], on the host; of a row that is not clear any token.
         are_clear: bool [N].
+        given: int64 [N], on the host: tokens that have to be allowed, too, since they keep others from coming; mostly
+            the tokens themselves.
     """
 
     tokens: Tensor
     are_clear: Flags
+    given: Tensor
 
 
 class Lead(Protocol):
-    """Finds the leaders of rows, float32 [N, V]; seeds, sequences, positions: int64 [N], as for `selectors.sample`."""
+    """Finds the leaders of rows, float32 [N, V]; seeds, sequences, positions: int64 [N], as for `selectors.sample`.
 
-    def __call__(self, rows: Tensor, seeds: Keys, sequences: Keys, positions: Keys, /) -> Leaders:
+    With a `floor`, tokens below it need not be looked at if the likeliest token is allowed, which is `given` then.
+    """
+
+    def __call__(
+        self, rows: Tensor, seeds: Keys, sequences: Keys, positions: Keys, floor: Floor | None = None, /
+    ) -> Leaders:
         """The leaders."""
 
 
-def lead_greedy(rows: Tensor, seeds: Keys = (), sequences: Keys = (), positions: Keys = ()) -> Leaders:
+def lead_greedy(
+    rows: Tensor, seeds: Keys = (), sequences: Keys = (), positions: Keys = (), floor: Floor | None = None
+) -> Leaders:
     """The largest logit, as `selectors.greedy` takes it; clear where it is finite."""
-    peaks, tokens = likeliest(rows)
-    return Leaders(tokens.cpu(), np.isfinite(peaks.numpy(force=True)))
+    peaks, found = likeliest(rows)
+    tokens = found.cpu()
+    return Leaders(tokens, np.isfinite(peaks.numpy(force=True)), tokens)
 
 
-def lead_noisy(rows: Tensor, seeds: Keys, sequences: Keys, positions: Keys) -> Leaders:
+def lead_noisy(rows: Tensor, seeds: Keys, sequences: Keys, positions: Keys, floor: Floor | None = None) -> Leaders:
     """The largest logit with its noise, as `selectors.sample` takes it."""
     if is_wide(rows) and len(rows):
-        found = contenders(rows, host_keys(seeds, sequences, positions))
+        found = contenders(rows, host_keys(seeds, sequences, positions), floor)
         if found is not None:
-            ids, counts, _ = found
-            return Leaders(torch.from_numpy(ids[:, 0].copy()), counts == 1)
+            ids, counts, (values, peaks) = found
+            own = ids[:, 0].copy()
+            given = own if floor is None else _likeliest_unless(own, values, peaks.max(axis=1))
+            return Leaders(torch.from_numpy(own), counts == 1, torch.from_numpy(given))
     relative = rows - rows.amax(dim=-1, keepdim=True)  # NaN where there is no finite token, or NaN, or +inf
     noisy = gumbel(seeds, sequences, positions, rows.shape[-1], rows.device).add_(relative)
     best = noisy.topk(min(2, noisy.shape[-1]), dim=-1)
@@ -61,4 +75,13 @@ def lead_noisy(rows: Tensor, seeds: Keys, sequences: Keys, positions: Keys) -> L
         are_clear = np.isfinite(values[:, 0]) & (values[:, 0] - values[:, -1] > NEAR)
     if values.shape[1] == 1:
         are_clear = np.isfinite(values[:, 0])
-    return Leaders(best.indices[:, 0].cpu(), are_clear)
+    tokens = best.indices[:, 0].cpu()
+    return Leaders(tokens, are_clear, tokens)
+
+
+def _likeliest_unless(tokens: Ids, rows: Floats, peaks: Floats) -> Ids:
+    """The tokens [N], but where one is not as likely as the likeliest of its row, that."""
+    found = tokens.copy()
+    for row in np.flatnonzero(rows[np.arange(len(rows)), tokens] < peaks):
+        found[row] = rows[row].argmax()
+    return found

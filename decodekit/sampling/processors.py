@@ -176,6 +176,12 @@ class MinP(Narrowing):
         """It is likely enough beside the likeliest."""
         return within_min_p(standing, self.min_p)
 
+    def floor(self, peaks: Floats) -> Floats:
+        """What is min_p times as likely as the likeliest."""
+        if self.min_p == 0.0:
+            return np.full_like(peaks, _REMOVED)
+        return lowest_kept_of(peaks, widened(-math.log(self.min_p)))
+
     def __call__(self, logits: Tensor, history: History | None = None) -> Tensor:
         """The tokens not much less likely than the likeliest."""
         return functions.apply_min_p(logits, self.min_p)

@@ -11,7 +11,7 @@ import math
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -29,6 +29,7 @@ MANY = 1 << 20
 """Numbers of logits from which asking the system for large pages pays."""
 
 _ROWS_OF_A_THREAD = 4
+_REMOVED = np.float32(-np.inf)
 
 
 def is_wide(logits: Tensor) -> bool:
@@ -179,8 +180,16 @@ def sample_wide(logits: Tensor, keys: Words) -> Ids | None:
     return tokens
 
 
-def contenders(logits: Tensor, keys: Words) -> tuple[Ids, Ids, tuple[Floats, Floats]] | None:
+Floor: TypeAlias = Callable[[Floats], Floats | None]
+"""From the largest logit of each row, [N], the least one that counts, [N]; None if all do."""
+
+
+def contenders(
+    logits: Tensor, keys: Words, floor: Floor | None = None
+) -> tuple[Ids, Ids, tuple[Floats, Floats]] | None:
     """The tokens of wide rows with the largest noisy logit, or one within 1e-4 of it; None where `block_peaks` is None.
+
+    Blocks of tokens below the `floor` are not looked at.
 
     Returns:
         The tokens, [N, `draws.MAX_CONTENDERS`]; how many they are, [N], perhaps more than were kept; `block_peaks`.
@@ -191,7 +200,10 @@ def contenders(logits: Tensor, keys: Words) -> tuple[Ids, Ids, tuple[Floats, Flo
     if found is None:
         return None
     ids, counts = np.zeros((len(logits), MAX_CONTENDERS), np.int64), np.empty(len(logits), np.int64)
-    _over_rows(find_contenders, *found, keys, ids, counts)
+    rows, peaks = found
+    least = None if floor is None else floor(peaks.max(axis=1))
+    looked_at = peaks if least is None else np.where(peaks < least[:, None], _REMOVED, peaks)
+    _over_rows(find_contenders, rows, looked_at, keys, ids, counts)
     return ids, counts, found
 
 

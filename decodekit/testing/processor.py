@@ -42,7 +42,8 @@ PROCESSOR_LAWS: Final[Mapping[str, str]] = {
     "can_forbid": "where `can_forbid` is false, no finite logit becomes -inf",
     "may_forbid": "where `may_forbid` names tokens, no finite logit of another token becomes -inf",
     "single": "a bias, what comes last, and what `is_tokenwise`, gives a token a logit that depends on no other logit",
-    "certificate": "a token that `keeps` certifies stays whatever other tokens are forbidden",
+    "certificate": "a token that `keeps` certifies stays whatever other tokens are forbidden; one below `floor` goes "
+    "where the likeliest stays",
     "temperature": "a temperature removes nothing and keeps the order",
     "sorted": "`on_sorted` makes of sorted rows the sorted result of a call",
     "fused": "`Pipeline.narrow`, with its candidates, gives what one call after the other gives",
@@ -188,6 +189,13 @@ class _ProcessorCase:
                 left = self.call(rows.masked_fill(masked, -math.inf), _select(history, here))[:, token] > -math.inf
                 for row in np.flatnonzero(certified & ~left.numpy()).tolist():
                     self.subject.broken("certificate", f"row {self.names[int(here[row])]}, token {token}")
+        peaks, likeliest = self.rows.max(dim=-1)
+        floor = self.processor.floor(peaks.numpy())
+        for share in (0.0, 0.5, 0.9) if floor is not None else ():
+            masked = torch.rand(self.rows.shape, generator=generator) < share
+            masked[torch.arange(len(masked)), likeliest] = False
+            left = self.call(self.rows.masked_fill(masked, -math.inf), history) > -math.inf
+            self._require("certificate", ~left | (self.rows >= torch.from_numpy(floor)[:, None]))
 
     def check_history(self, history: History, result: Tensor) -> None:
         """Whether `needs_history` tells the truth."""

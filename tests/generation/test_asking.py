@@ -251,7 +251,7 @@ def test_a_leader_of_what_a_truncation_leaves_is_none(monkeypatch: pytest.Monkey
     """Among the two likeliest tokens one leads; a mask that forbids the other one lets a third token in."""
 
     def leaders(self: Any, logits: Any, history: Any, lead: Any) -> Any:
-        return lead(self(logits, history))
+        return lead(self(logits, history), None)
 
     assert not any(_differs(Sample(temperature=3.0, top_k=2), salt) for salt in range(20))
     monkeypatch.setattr("decodekit.sampling.base.Pipeline.leaders", leaders)

@@ -142,7 +142,7 @@ def keys_of(count: int) -> tuple[list[int], list[int], list[int]]:
 def test_a_certified_leader_is_the_token_under_every_mask_that_allows_it(pipeline: Pipeline, is_drawn: bool) -> None:
     rows = every_row((-INF, -1.0, 0.0, 0.25, 3.0), V)
     keys = keys_of(len(rows))
-    found = pipeline.leaders(rows, None, lambda z: lead_noisy(z, *keys) if is_drawn else lead_greedy(z))
+    found = pipeline.leaders(rows, None, lambda z, floor: lead_noisy(z, *keys, floor) if is_drawn else lead_greedy(z))
     assert np.mean(found.are_clear) > 0.3
     leaders, num_compared = found.tokens.numpy(), 0
     for mask in every_mask(V):
@@ -169,6 +169,35 @@ def test_leaders_are_drawn_tokens_in_rows_of_any_width(seed: int, width: int, sp
     assert (drawn[torch.from_numpy(found.are_clear)] == found.tokens[torch.from_numpy(found.are_clear)]).all()
     assert found.are_clear.any()
     assert lead_greedy(rows).tokens.tolist() == greedy(rows).tolist() == rows.argmax(dim=-1).tolist()
+
+
+@pytest.mark.parametrize("width", [4096, 6000])
+def test_leaders_above_a_floor_hold_under_masks_that_allow_what_is_given(width: int) -> None:
+    generator = torch.Generator().manual_seed(width)
+    pipeline = Temperature(0.9) | TopK(40) | TopP(0.98) | MinP(0.02)
+    num_clear = num_given = num_differing = 0
+    for number in range(60):
+        rows = torch.randn(4, width, generator=generator) * 2
+        rows[:, :8] += torch.linspace(9, 5, 8)
+        keys = [number] * 4, [0, 1, 2, 3], [number] * 4
+        found = pipeline.leaders(rows, None, lambda z, floor, keys=keys: lead_noisy(z, *keys, floor))  # type: ignore
+        plain = pipeline.leaders(rows, None, lambda z, floor, keys=keys: lead_noisy(z, *keys))  # type: ignore
+        assert not (plain.are_clear & ~found.are_clear).any()
+        num_clear += int(found.are_clear.sum())
+        num_given += int((found.given != found.tokens).sum())
+        for share in (0.1, 0.6, 0.95):
+            allowed = torch.rand(rows.shape, generator=generator) >= share
+            for tokens in (found.tokens, found.given):
+                allowed[torch.arange(4), tokens] = True
+            masked = rows.masked_fill(~allowed, -INF)
+            drawn = sample(pipeline.narrow(masked), *keys)
+            clear = torch.from_numpy(found.are_clear)
+            assert (drawn == found.tokens)[clear].all()
+            allowed[torch.arange(4), found.given] = found.given == found.tokens  # the control
+            again = sample(pipeline.narrow(rows.masked_fill(~allowed, -INF)), *keys)
+            num_differing += int((again != found.tokens)[clear].sum())
+    assert num_clear > 200 and num_given > 20
+    assert num_differing > 0  # what is given matters
 
 
 @pytest.mark.parametrize("value", [math.nan, INF, None])
@@ -229,5 +258,5 @@ def test_what_is_searched_of_a_row_on_an_accelerator_bounds_what_is_certified(mo
 
 
 def test_no_rows_have_no_leaders() -> None:
-    found = (TopK(2) | TopP(0.5)).leaders(torch.zeros(0, 7), None, lead_greedy)
+    found = (TopK(2) | TopP(0.5)).leaders(torch.zeros(0, 7), None, lambda rows, floor: lead_greedy(rows))
     assert isinstance(found, Leaders) and len(found.tokens) == len(found.are_clear) == 0

@@ -427,6 +427,19 @@ class CertifiesWhatItKeeps(LogitsProcessor):
 
 
 @dataclass(frozen=True, repr=False)
+class TooHighAFloor(LogitsProcessor):
+    """Min-p, and the floor of another."""
+
+    stage = Stage.TRUNCATION
+
+    def __call__(self, logits: Tensor, history: History | None) -> Tensor:
+        return MinP(0.1)(logits)
+
+    def floor(self, peaks: Floats) -> Floats:
+        return MinP(0.5).floor(peaks)
+
+
+@dataclass(frozen=True, repr=False)
 class LooksAround(LogitsProcessor):
     """A temperature that falls where few tokens are left, and says that it looks at each token alone."""
 
@@ -471,6 +484,7 @@ CONTROLS: list[tuple[str, LogitsProcessor, str]] = [
     ("single", NormalisingBias(is_safe=True), "half of the tokens masked before it"),
     ("single", LooksAround(), "half of the tokens masked before it"),
     ("certificate", CertifiesWhatItKeeps(), r"row \w[^,]*, token"),
+    ("certificate", TooHighAFloor(), r"row \d+ \(\w+"),
     ("temperature", Upside(), r"row 0 \(random\)"),
     ("temperature", CutsAsTemperature(), r"row 0 \(random\)"),
     ("sorted", OffByOne(), r"rows in descending order: row 0 \(random\), token 4"),
