@@ -290,7 +290,7 @@ def test_a_constraint_that_fails_stops_its_own_row_only(method: str) -> None:
 
     setattr(Outgrown, method, fails(method))
     requests = [Request([0]), Request([0], Outgrown([b"bbbb", b"bb"], VOCABULARY)), Request([1])]
-    done = run(ToyLM(never_ends, V), requests, settings_of(max_new_tokens=4, num_alternatives=0), 3)
+    done = run(ToyLM(never_ends, V), requests, settings_of(max_new_tokens=4, num_alternatives=0, masks="always"), 3)
     assert isinstance(done[1][1].error, ResourceLimitError) and done[1][1].finish_reason == "error"
     assert done[1][0] == "bb" and len(done[1][1].logprobs) == len(done[1][1].token_ids) == 2
     assert [done[0][0], done[2][0]] == ["bcab", "cabc"]
