@@ -32,7 +32,7 @@ class Speed:
         forwards_per_token: forward passes over generated tokens.
         mean_acceptance_length: tokens that came of a draft and its verification; see `Stats`.
         acceptance: share of the drafts of which position i was accepted.
-        mask_s_per_token: time to fill bitmasks, per token.
+        mask_s_per_token: time to fill bitmasks, and to ask in place of them, per token.
         kv_bytes: the largest cache of a call.
         num_tokens: generated tokens.
         num_forwards: forward passes, a row of a batch counted by itself.
@@ -99,7 +99,8 @@ def speed_of(measurements: Sequence[Measurement]) -> Speed:
         mean_acceptance_length=1 + sum(accepted) / num_drafts if num_drafts else None,
         acceptance=tuple(count / num_drafts for count in accepted) if num_drafts else (),
         mask_s_per_token=ratio(
-            math.fsum(one.mask_s or 0.0 for one in masked), sum(one.num_generated_tokens for one in masked)
+            math.fsum((one.mask_s or 0.0) + (one.ask_s or 0.0) for one in masked),
+            sum(one.num_generated_tokens for one in masked),
         ),
         kv_bytes=max((one.kv_bytes for one in measurements if one.kv_bytes is not None), default=None),
         num_tokens=num_tokens,

@@ -298,6 +298,7 @@ class BeamSearch(Policy[BeamGroup]):
             for row, sequence in enumerate(sequences):
                 assert sequence.matcher is not None
                 sequence.matcher.fill_bitmask(words, row)
+                sequence.num_masks += 1
             mask = torch.from_numpy(words).to(logits.device)
         own = torch.log_softmax(logits.float(), dim=-1)
         processed = pipeline(own, history, mask)
@@ -346,6 +347,7 @@ class BeamSearch(Policy[BeamGroup]):
         update = update_of(hypothesis.sequence)
         assert update.result is not None
         # Nothing is certain before the end, and masks are filled for all hypotheses together.
-        stats = replace(update.result.stats, num_forwards=group.num_forwards, ttft_s=None, mask_s=None, log_z=None)
+        own = replace(update.result.stats, num_forwards=group.num_forwards)
+        stats = replace(own, ttft_s=None, mask_s=None, ask_s=None, log_z=None)
         score = hypothesis.score(self._options.length_penalty)
         return replace(update, result=replace(update.result, stats=stats, score=score))

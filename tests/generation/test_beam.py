@@ -445,6 +445,9 @@ def test_generate_gives_values_of_a_constraint_and_of_a_guard() -> None:
     free = llm.generate("Total 40", constraint=wide, strategy=beam, max_new_tokens=40)
     every = [free, *free.others]
     assert len(every) > 1 and all(7 <= one.value["total"] <= 99 for one in every)
+    assert all(
+        one.stats.num_masks == len(one.token_ids) and one.stats.ask_s is one.stats.mask_s is None for one in every
+    )
     refused = free.value["total"]
     guarded = dk.Guarded(wide, lambda value: value["total"] != refused)
     found = llm.generate("Total 40", constraint=guarded, strategy=beam, max_new_tokens=40)
