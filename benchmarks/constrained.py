@@ -43,8 +43,8 @@ from decodekit.errors import DecodekitError
 from decodekit.generation import samples
 from decodekit.generation.sequence import Request
 from decodekit.generation.settings import Masking, Settings
-from decodekit.models.causal_lm import wanted_counts
 from decodekit.strategy import Greedy, Sample, Strategy, lead_of
+from decodekit.testing.toy import ToyLM
 from decodekit.vocabulary import Vocabulary
 
 STRATEGIES: Final[dict[str, Strategy]] = {
@@ -67,84 +67,23 @@ class Text:
     liked: tuple[int, ...]  # what the model prefers at each position
 
 
-class Replay:
-    """A `CausalLM` whose logits prefer the tokens of known texts; a prompt is the number of a text."""
+class Replay(ToyLM):
+    """A toy model whose logits prefer the tokens of known texts; a prompt is the number of a text."""
 
-    context_length = None
-    device = torch.device("cpu")
-    dtype = torch.float32
-    name = "replay"
-    can_rollback = True
-
-    def __init__(self, texts: Sequence[Text], vocab_size: int, eos: frozenset[int]) -> None:
-        self.texts, self.vocab_size, self.eos_token_ids = texts, vocab_size, eos
+    def __init__(self, texts: Sequence[Text], vocabulary: Vocabulary) -> None:
+        self.texts, self.vocab_size, self.eos_token_ids = texts, vocabulary.size, vocabulary.eos_token_ids
         generator = torch.Generator().manual_seed(0)
-        self.background = 2 * torch.randn(NUM_ROWS, vocab_size, generator=generator)
+        self.background = 2 * torch.randn(NUM_ROWS, vocabulary.size, generator=generator)
 
-    def new_cache(self, num_rows: int, capacity: int) -> ReplayCache:
-        """Counts of tokens."""
-        return ReplayCache(num_rows)
-
-    def forward(
-        self,
-        tokens: Tensor,
-        num_tokens: Sequence[int],
-        cache: Any,
-        rows: Sequence[int] | None = None,
-        *,
-        logits: Any = "last",
-    ) -> Tensor:
-        """Logits after the last tokens."""
-        found: list[tuple[int, int]] = []
-        places = range(cache.num_rows) if rows is None else rows
-        counts = wanted_counts(logits, num_tokens)
-        for i, (row, count, wanted) in enumerate(zip(places, num_tokens, counts, strict=True)):
-            if cache.counts[row] == 0:
-                cache.texts[row] = int(tokens[i, 0])
-            cache.counts[row] += count
-            found += [(cache.texts[row], cache.counts[row] - 1 - back) for back in reversed(range(wanted))]
-        out = torch.empty(len(found), self.vocab_size)
-        for number, (text, position) in enumerate(found):
-            out[number] = self.background[position % NUM_ROWS]
-            known = self.texts[text]
-            if position < len(known.tokens):
-                out[number, known.tokens[position]] = PREFERRED
-                if known.liked[position] != known.tokens[position]:
-                    out[number, known.liked[position]] = PREFERRED + 6
-        return out
-
-
-class ReplayCache:
-    """How many tokens each row has read, and of which text."""
-
-    def __init__(self, num_rows: int) -> None:
-        self.counts, self.texts, self.capacity = [0] * num_rows, [0] * num_rows, 1 << 30
-
-    @property
-    def num_rows(self) -> int:
-        """Rows."""
-        return len(self.counts)
-
-    @property
-    def lengths(self) -> Tensor:
-        """Tokens of each row."""
-        return torch.tensor(self.counts)
-
-    def truncate(self, row_lengths: Sequence[int] | Tensor) -> None:
-        """Take tokens back."""
-        self.counts = [int(length) for length in row_lengths]
-
-    def reset(self, rows: Sequence[int]) -> None:
-        """Forget rows."""
-        for row in rows:
-            self.counts[row] = 0
-
-    def reorder(self, rows: Tensor) -> None:
-        """Rows in another order."""
-        self.counts, self.texts = ([values[row] for row in rows.tolist()] for values in (self.counts, self.texts))
-
-    def grow(self, capacity: int) -> None:
-        """Nothing is kept."""
+    def logits_after(self, prefix: Sequence[int]) -> Tensor:
+        """Logits after the number of a text and some tokens, float32 [V]."""
+        known, position = self.texts[prefix[0]], len(prefix) - 1
+        row = self.background[position % NUM_ROWS].clone()
+        if position < len(known.tokens):
+            row[known.tokens[position]] = PREFERRED
+            if known.liked[position] != known.tokens[position]:
+                row[known.liked[position]] = PREFERRED + 6
+        return row
 
 
 def instances(tokenizer: Any, num_schemas: int, seed: int) -> Iterator[tuple[Any, list[int]]]:
@@ -205,7 +144,7 @@ def looped(
     settings: Settings,
 ) -> tuple[float, int, int, int]:
     """CPU seconds of the loop, tokens, masks, questions."""
-    model = Replay(texts, vocabulary.size, vocabulary.eos_token_ids)
+    model = Replay(texts, vocabulary)
     requests = [
         Request((index,), None if grammar is None else grammar.matcher(), seed=index)
         for index, grammar in enumerate(grammars)

@@ -131,7 +131,7 @@ def _asked(sequence: Sequence, place: int, leader: tuple[int, int] | None, outpu
         if logits is None:
             logits = outputs.logits[place : place + 1].clone()
         logits[0, refused] = -torch.inf
-        [leader] = leaders_of(replace(outputs.at([place]), logits=logits))
+        [leader] = leaders_of(replace(outputs, positions=[outputs.positions[place]], logits=logits))
     return UNDECIDED
 
 

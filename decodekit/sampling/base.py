@@ -19,7 +19,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -171,9 +171,6 @@ class LogitsProcessor(ABC):
             elif value != field.default:
                 settings.append(f"{name}={value!r}")
         return f"{type(self).__name__}({', '.join(settings)})"
-
-
-_NO_FLOOR: Final = LogitsProcessor.floor
 
 
 def _kind(rows: Tensor) -> str:
@@ -354,7 +351,11 @@ class Pipeline:
                 rows = processor.applied(rows, history)
             else:
                 truncations.append((processor, rows))
-        floors = [one.floor for one, before in truncations if before is rows and type(one).floor is not _NO_FLOOR]
+        floors = [
+            processor.floor
+            for processor, before in truncations
+            if before is rows and type(processor).floor is not LogitsProcessor.floor
+        ]
         tokens, are_clear, given = lead(rows, floors[0] if floors else None)
         standing: Standing | None = None
         for processor, before in truncations:

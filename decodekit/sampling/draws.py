@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from decodekit.sampling.blocks import BLOCK, compiled
+from decodekit.sampling.margins import NEAR
 from decodekit.sampling.noise import FACTOR1, FACTOR2, GOLDEN
 
 Floats = NDArray[np.float32]
@@ -22,7 +23,6 @@ MAX_CONTENDERS = 32
 _G, _F1, _F2 = np.uint64(GOLDEN), np.uint64(FACTOR1), np.uint64(FACTOR2)
 _STEPS = np.arange(BLOCK, dtype=np.uint64) * _G
 _NUM_BITS = np.uint64(1 << 52)
-_MARGIN = 1e-4  # far above the rounding of a float32 sum of a noise below 37 and a logit that can win
 
 
 @compiled
@@ -63,13 +63,13 @@ def _contenders_of_block(
         if bits < least:
             continue
         score = (logits[token] - peak) - np.log(-np.log((np.float64(bits) + 0.5) * 2.0**-52))
-        if score < best - _MARGIN:
+        if score < best - NEAR:
             continue
         if score > best:
             best = score
             kept = 0
             for index in range(min(count, ids.size)):
-                if scores[index] >= best - _MARGIN:
+                if scores[index] >= best - NEAR:
                     ids[kept], scores[kept] = ids[index], scores[index]
                     kept += 1
             count = kept
@@ -108,7 +108,7 @@ def find_contenders(logits: Floats, peaks: Floats, keys: NDArray[np.uint64], ids
         )
         num_blocks = peaks.shape[1]
         for block in range(num_blocks):
-            d = best - np.float64(peaks[row, block] - peak) - _MARGIN
+            d = best - np.float64(peaks[row, block] - peak) - NEAR
             if block == first or d > 37:  # the largest noise is 36.8
                 continue
             least = np.uint64(0)

@@ -14,12 +14,10 @@ from torch import Tensor
 
 from decodekit.sampling.candidates import Floats, Ids
 from decodekit.sampling.certificates import Flags
+from decodekit.sampling.margins import NEAR
 from decodekit.sampling.noise import Keys, gumbel, host_keys
 from decodekit.sampling.selectors import likeliest
 from decodekit.sampling.wide import Floor, contenders, is_wide
-
-NEAR = 1e-4
-"""Sums of a logit and its noise that are nearer than this may be told apart by rounding alone."""
 
 
 class Leaders(NamedTuple):
@@ -73,8 +71,6 @@ def lead_noisy(rows: Tensor, seeds: Keys, sequences: Keys, positions: Keys, floo
     values = best.values.double().numpy(force=True)
     with np.errstate(invalid="ignore"):
         are_clear = np.isfinite(values[:, 0]) & (values[:, 0] - values[:, -1] > NEAR)
-    if values.shape[1] == 1:
-        are_clear = np.isfinite(values[:, 0])
     tokens = best.indices[:, 0].cpu()
     return Leaders(tokens, are_clear, tokens)
 

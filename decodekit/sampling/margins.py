@@ -30,6 +30,12 @@ Scalar = TypeVar("Scalar", float, Tensor)
 MARGIN: Final = 2.0**-18
 """Relative to a probability, absolute to its logarithm: 3.8 10^-6."""
 
+NEAR: Final = 1e-4
+"""Sums of a logit and its noise that are nearer than this may be told apart by rounding alone.
+
+It is far above the rounding of a float32 sum of a noise below 37 and a logit that can win.
+"""
+
 
 def reached(share: float) -> float:
     """The share of a mass at which `share` counts as reached; near 1 what is missing is measured."""

@@ -254,7 +254,7 @@ class Automaton:
             flags[bytes_of(node.possible_bytes())] = 1
             return flags
 
-    def is_known(self, state: int) -> UInt8Array:
+    def known_bytes(self, state: int) -> UInt8Array:
         """The bytes whose successors are known already, uint8 [256] of 0 and 1."""
         flags: UInt8Array = (self.next[state] != OPEN).astype(np.uint8)
         if self.kinds[state] == NOT_EXPANDED:

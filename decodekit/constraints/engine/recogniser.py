@@ -267,7 +267,7 @@ class Recogniser:
         candidates = np.flatnonzero(automaton.possible_bytes(lexical) & among)
         if len(candidates) < 2:
             return False
-        known = np.argsort(automaton.is_known(lexical)[candidates] == 0, kind="stable")[:_FEW_TRIED]
+        known = np.argsort(automaton.known_bytes(lexical)[candidates] == 0, kind="stable")[:_FEW_TRIED]
         found = 0
         for byte in candidates[known].tolist():
             target = automaton.step(lexical, byte)
