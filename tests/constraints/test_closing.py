@@ -112,7 +112,7 @@ def fewest_bytes(matcher: GrammarMatcher, limit: int) -> int | None:
     layer: set[State] = {matcher.state}
     seen = set(layer)
     for length in range(limit + 1):
-        if any(state.is_accepting for state in layer):
+        if any(map(matcher.recogniser.states.is_accepting, layer)):
             return length
         after = {matcher.recogniser.step(state, byte) for state in layer for byte in range(256)}
         layer = {state for state in after if state is not None} - seen
@@ -125,7 +125,7 @@ def fewest_tokens(matcher: GrammarMatcher, limit: int) -> int | None:
     layer: set[State] = {matcher.state}
     seen = set(layer)
     for length in range(limit + 1):
-        if any(state.is_accepting for state in layer):
+        if any(map(matcher.recogniser.states.is_accepting, layer)):
             return length
         after = {matcher.after(state, token) for state in layer for token in range(VOCABULARY.size)}
         layer = {state for state in after if state is not None} - seen

@@ -142,7 +142,7 @@ def test_stacks_on_which_the_same_is_read_are_one() -> None:
     text = b"(" * 9 + b"a" + b"".join(b")" + word for word in words)  # 12 ** 9 ways to read what is opened
     for position, byte in enumerate(text):
         assert byte in mask_ids(matcher, vocabulary)
-        assert len(matcher.state.configurations) <= 2 * 12, position
+        assert len(matcher.recogniser.states.configurations[matcher.state]) <= 2 * 12, position
         assert matcher.accept(byte)
     assert mask_ids(matcher, vocabulary) == [256]
     fresh = compile(Framed(json_frames.Branching(12, 9)), vocabulary).matcher()
@@ -404,7 +404,7 @@ def test_forced_tokens_are_found_without_masks_of_states_that_branch() -> None:
         forced = matcher.forced_tokens()
         assert len(grammar._masks._kept) - num_masks <= len(forced)
         assert matcher.accept(byte)
-    assert matcher.forced_tokens() == [] and not grammar._masks._kept.get(matcher.state)
+    assert matcher.forced_tokens() == [] and matcher.state not in grammar._masks._kept
     assert len(mask_ids(matcher, grammar.vocabulary)) == 2
 
 
@@ -468,7 +468,8 @@ def test_right_recursion_and_deep_nesting_keep_going() -> None:
     matcher = compile(CONSTRAINTS["parentheses"], vocabulary).matcher()
     for _ in range(1000):
         assert matcher.accept(ord("(")) and matcher.accept(ord(")"))
-    assert len(matcher._path[-1].configurations) == 1 and matcher._path[-1] is matcher._path[-3]
+    configurations = matcher.recogniser.states.configurations[matcher.state]
+    assert len(configurations) == 1 and matcher._path[-1] == matcher._path[-3]
     deep = compile(CONSTRAINTS["json"], vocabulary).matcher()
     for _ in range(5000):
         assert deep.accept(ord("["))

@@ -109,7 +109,7 @@ class Completions:
         if known is None:
             with self._recogniser.automaton.lock:
                 try:
-                    known = b"" if state.is_accepting else self._shortest(state)
+                    known = b"" if self._recogniser.states.is_accepting(state) else self._shortest(state)
                 except ResourceLimitError:
                     if self._of_any_bytes is None:
                         raise
@@ -168,7 +168,7 @@ class Completions:
         """A shortest completion; of equals the first by its bytes, as configurations have no order."""
         effort = Effort(self._lexemes)
         best: bytes | None = None
-        for configuration in state.configurations:
+        for configuration in self._recogniser.states.configurations[state]:
             best = self._shorter(configuration, best, effort)
         if best is None:
             raise ResourceLimitError("no completion of the text was found")
@@ -269,7 +269,7 @@ class Completions:
 
     def _completes(self, state: State, text: bytes) -> bool:
         end = self._recogniser.read(state, text)
-        return end is not None and end.is_accepting
+        return end is not None and self._recogniser.states.is_accepting(end)
 
 
 def _variants(text: bytes) -> Iterator[bytes]:

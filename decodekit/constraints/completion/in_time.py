@@ -27,7 +27,7 @@ import numpy as np
 
 from decodekit.constraints.completion.closing import Completions
 from decodekit.constraints.engine.automaton import Int32Array
-from decodekit.constraints.engine.bitmask import bitmask_from_ids, ids_from_bitmask
+from decodekit.constraints.engine.bitmask import bitmask_from_ids, first_id, ids_from_bitmask
 from decodekit.constraints.engine.configurations import Configuration, State
 from decodekit.constraints.engine.masks import Masks
 from decodekit.constraints.engine.recogniser import Recogniser
@@ -67,7 +67,7 @@ class TokenClass:
         if self.words is None:
             token = self.representative
             return None if forbidden[token >> 5] >> (token & 31) & 1 else token
-        return _first(self.words & ~forbidden)
+        return first_id(self.words & ~forbidden)
 
     def add_to(self, row: Int32Array) -> None:
         """Set the bits of the tokens."""
@@ -106,7 +106,8 @@ class InTime:
             state: what the token is read in.
             left_out: tokens that no completion may have; see `closing`.
         """
-        row[:] = self._eos_words if state.is_accepting and num_tokens >= 0 else 0
+        may_end = self._recogniser.states.is_accepting(state) and num_tokens >= 0
+        row[:] = self._eos_words if may_end else 0
         for one in self.classes(state) if num_tokens >= 0 else ():
             if self.ends_within(num_tokens, state, one.representative, left_out):
                 one.add_to(row)
@@ -116,7 +117,7 @@ class InTime:
         target = successor(self._recogniser, self._vocabulary, state, token)
         if target is None or num_tokens < 0:
             return False
-        if target.is_accepting or target is self._recogniser.ended:
+        if self._recogniser.states.is_accepting(target) or target == self._recogniser.ended:
             return True
         return self._without(left_out).are_enough(num_tokens, target)
 
@@ -184,9 +185,10 @@ class InTime:
 
     def _make(self, state: State) -> Iterator[TokenClass]:
         """The classes of a state. The automaton's lock is held."""
-        allowed: Int32Array = self._masks.mask(state).words & ~self._eos_words
-        walked = [one for one in state.configurations if self._masks.is_walked(one)]
-        others = [one for one in state.configurations if not self._masks.is_walked(one)]
+        allowed: Int32Array = self._masks.mask(state) & ~self._eos_words
+        configurations = self._recogniser.states.configurations[state]
+        walked = [one for one in configurations if self._masks.is_walked(one)]
+        others = [one for one in configurations if not self._masks.is_walked(one)]
         if not walked:
             yield from self._by_state(state, allowed)
             return
@@ -284,7 +286,8 @@ class InTime:
         """Some tokens by the state that they lead to."""
         tokens = ids_from_bitmask(words)
         groups: dict[State, list[int]] = {}
-        if len(tokens) > MAX_SINGLE and all(text is None for *_, text in state.configurations):
+        configurations = self._recogniser.states.configurations[state]
+        if len(tokens) > MAX_SINGLE and all(text is None for *_, text in configurations):
             found, numbers, states = token_bytes_of(self._vocabulary).after(self._recogniser, state)
             is_asked = np.isin(found, tokens)
             found, numbers = found[is_asked], numbers[is_asked]
@@ -300,18 +303,9 @@ class InTime:
             yield TokenClass(some[0], None) if is_one else self._class_of(bitmask_from_ids(some, size))
 
     def _class_of(self, words: Int32Array) -> TokenClass:
-        first = _first(words)
+        first = first_id(words)
         assert first is not None
         return TokenClass(first, words)
-
-
-def _first(words: Int32Array) -> int | None:
-    """The token with the least id; None if there is none."""
-    used = np.flatnonzero(words)
-    if not len(used):
-        return None
-    bits = int(words[used[0]]) & 0xFFFFFFFF
-    return 32 * int(used[0]) + (bits & -bits).bit_length() - 1
 
 
 def _union(some: Sequence[Int32Array], none: Int32Array) -> Int32Array:

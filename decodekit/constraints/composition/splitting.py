@@ -262,7 +262,7 @@ class Split:
             recogniser, asked = self._readers[id(item)]
             if asked:
                 found = list(positions(recogniser, self.data, start, asked))
-                known = [position for position, states in found if any(state.is_accepting for state in states)]
+                known = [position for position, states in found if any(map(recogniser.states.is_accepting, states))]
                 reached = found[-1][0]
             else:
                 known, reached = _ends(recogniser, self.data, start)
@@ -302,7 +302,7 @@ def _ends(recogniser: Recogniser, data: bytes, start: int) -> tuple[list[int], i
     ends = []
     for position in range(start, len(data) + 1):
         assert state is not None
-        if state.is_accepting:
+        if recogniser.states.is_accepting(state):
             ends.append(position)
         if position == len(data):
             break

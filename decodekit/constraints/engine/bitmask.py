@@ -42,6 +42,20 @@ def ids_from_bitmask(row: Int32Array) -> Int32Array:
     return np.flatnonzero(np.unpackbits(little.view(np.uint8), bitorder="little")).astype(np.int32)
 
 
+def num_set(row: Int32Array) -> int:
+    """How many ids one row allows."""
+    return int(np.bitwise_count(row.view(np.uint32)).sum())
+
+
+def first_id(row: Int32Array) -> int | None:
+    """The least id that one row allows; None if there is none."""
+    used = np.flatnonzero(row)
+    if not len(used):
+        return None
+    bits = int(row[used[0]]) & 0xFFFFFFFF
+    return 32 * int(used[0]) + (bits & -bits).bit_length() - 1
+
+
 def forbid(row: Int32Array, token: int) -> None:
     """Clear the bit of a token in a row, int32 [words]."""
     row.view(np.uint32)[token >> 5] &= np.uint32(~(1 << (token & 31)) & 0xFFFFFFFF)

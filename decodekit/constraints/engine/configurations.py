@@ -36,7 +36,7 @@ class Reader:
 
 
 Configuration: TypeAlias = tuple[int, int, int, bytes | None]
-"""(lexical state, number of the reader, number of the stack, captured bytes)."""
+"""(lexical state, number of the reader, number of the stack, captured bytes; None if the reader does not capture)."""
 Entry: TypeAlias = tuple[frozenset[Configuration], bool]
 """Configurations, and whether the text may end before any of them reads a byte."""
 
@@ -54,28 +54,49 @@ class Following:
     is_returning: bool
 
 
-class State:
-    """A set of configurations, and whether the text so far is accepted. Interned by its network.
+State: TypeAlias = int
+"""The number of a state: a set of configurations, and whether the text so far is accepted."""
+
+
+class States:
+    """The states of a recogniser, numbered from 0; grows only.
+
+    A text of a thousand bytes makes a thousand states. So they are kept as numbers and tuples of numbers in a few large
+    containers: Python's garbage collector looks at no container that holds nothing but those, and a state costs it
+    nothing. Equal sets have the same number, so a state is a value: a matcher that keeps one can come back to it.
 
     Attributes:
-        configurations: each with a byte that may follow; empty if the text can only end.
-        is_accepting: whether the text so far is a whole text of the constraint.
-        edges: the states after each byte that was tried, None where nothing follows.
-        mask: the allowed tokens, once they are known; owned by the masks of a vocabulary.
-        is_branching: whether it is known, without the mask, that more than one token is allowed; owned by them, too.
+        configurations: by state, ascending, each with a byte that may follow; empty if the text can only end.
+        edges: the state behind a byte, by ``state << 8 | byte``, as far as it was tried; None where nothing follows.
     """
 
-    __slots__ = ("__weakref__", "configurations", "edges", "is_accepting", "is_branching", "mask")
-
-    def __init__(self, configurations: frozenset[Configuration], is_accepting: bool) -> None:
-        self.configurations = tuple(configurations)
-        self.is_accepting = is_accepting
+    def __init__(self) -> None:
+        self.configurations: list[tuple[Configuration, ...]] = []
         self.edges: dict[int, State | None] = {}
-        self.mask: object = None
-        self.is_branching = False
+        self._is_accepting = bytearray()
+        self._number_of: dict[tuple[Configuration | bool, ...], State] = {}
 
-    def __repr__(self) -> str:
-        return f"State({len(self.configurations)} configurations, is_accepting={self.is_accepting})"
+    def __len__(self) -> int:
+        return len(self.configurations)
+
+    def is_accepting(self, state: State) -> bool:
+        """Whether the text so far is a whole text of the constraint."""
+        return self._is_accepting[state] == 1
+
+    def add(self, configurations: Iterable[Configuration], is_accepting: bool) -> State:
+        """A new state, which no other set finds."""
+        self.configurations.append(tuple(sorted(configurations)))
+        self._is_accepting.append(is_accepting)
+        return len(self.configurations) - 1
+
+    def known(self, entry: Entry) -> State | None:
+        """The state of a set of configurations; None if there is none yet."""
+        return self._number_of.get((entry[1], *sorted(entry[0])))
+
+    def keep(self, entry: Entry, state: State) -> State:
+        """Let a set of configurations find a state, which is returned."""
+        self._number_of[entry[1], *sorted(entry[0])] = state
+        return state
 
 
 class Rows:

@@ -30,7 +30,7 @@ from typing import Final
 import numpy as np
 
 from decodekit.constraints.engine.automaton import DEAD, Int32Array, UInt8Array
-from decodekit.constraints.engine.bitmask import bitmask_from_ids, num_words
+from decodekit.constraints.engine.bitmask import bitmask_from_ids, first_id, num_set, num_words
 from decodekit.constraints.engine.configurations import Configuration, Entry, StackCut, State
 from decodekit.constraints.engine.recogniser import Recogniser
 from decodekit.constraints.engine.runner import MAX_RETURNED, Runner
@@ -53,45 +53,8 @@ MASK_CACHE_BYTES: Final = 64 << 20
 
 _MANY_BYTES: Final = 24  # a lexeme that may go on with so many is walked by itself
 _CUTS: Final = (1, 4)  # frames of the stacks that are looked at first
+_MASK_BYTES: Final = 512  # of what is kept beside the words
 _ANY_BYTE: Final = np.ones(256, np.uint8)
-
-
-class TokenMask:
-    """The tokens that a state allows, end-of-sequence tokens included.
-
-    Attributes:
-        words: the whole row, int32 [words]; not to be written to.
-    """
-
-    __slots__ = ("_num_allowed", "words")
-
-    def __init__(self, words: Int32Array) -> None:
-        self.words = words
-        self._num_allowed = -1
-
-    @property
-    def num_allowed(self) -> int:
-        """How many tokens."""
-        if self._num_allowed < 0:
-            self._num_allowed = int(np.bitwise_count(self.words.view(np.uint32)).sum())
-        return self._num_allowed
-
-    def fill(self, row: Int32Array) -> None:
-        """Write the whole row."""
-        row[:] = self.words
-
-    def only_token(self) -> int | None:
-        """The one token that is allowed, or None if there are more or none."""
-        if self.num_allowed != 1:
-            return None
-        word = int(np.flatnonzero(self.words)[0])
-        bit = int(self.words[word]) & 0xFFFFFFFF
-        return 32 * word + bit.bit_length() - 1
-
-    @property
-    def num_bytes(self) -> int:
-        """Memory."""
-        return 128 + self.words.nbytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,16 +62,16 @@ class _Shared:
     """The mask of states that are the same in the upper frames of their stacks.
 
     Attributes:
-        mask: the tokens that need no more frames.
+        words: the tokens that need no more frames, int32 [words].
         returned: nodes of tries at and below which tokens need more.
     """
 
-    mask: TokenMask
+    words: Int32Array
     returned: tuple[tuple[TokenIndex, int], ...]
 
 
 def _memory(shared: _Shared | None) -> int:
-    return 512 if shared is None else 512 + shared.mask.num_bytes
+    return _MASK_BYTES if shared is None else _MASK_BYTES + shared.words.nbytes
 
 
 class Masks:
@@ -123,31 +86,43 @@ class Masks:
         self._leads: dict[int, int] = {}
         self._num_words = num_words(vocabulary.size)
         self._eos_words = bitmask_from_ids(sorted(vocabulary.eos_token_ids), vocabulary.size)
-        self._kept: OrderedDict[State, int] = OrderedDict()  # states with their masks' memory, oldest first
+        self._kept: OrderedDict[State, Int32Array] = OrderedDict()  # oldest first
+        self._num_allowed: dict[State, int] = {}  # of those whose tokens were counted
+        self._is_branching: set[State] = set()  # known, without the mask, to allow more than one token
         self._account, self._shared_account = Account(self), Account(self)
         self._density: dict[int, bool] = {}  # by lexical state
         # By upper configurations, and whether the text may end; the one that was used last at the end.
         self._shared: OrderedDict[tuple[frozenset[Configuration], bool], _Shared | None] = OrderedDict()
 
-    def mask(self, state: State) -> TokenMask:
-        """The tokens that `state` allows."""
-        mask = state.mask
-        if mask is None:
+    def mask(self, state: State) -> Int32Array:
+        """The tokens that `state` allows, end-of-sequence tokens included, int32 [words]; not to be written to."""
+        words = self._kept.get(state)
+        if words is None:
             with self._recogniser.automaton.lock:
-                if state.mask is None:
-                    self._keep(state, self._make(state))
-                mask = state.mask
-        assert isinstance(mask, TokenMask)
-        return mask
+                words = self._kept.get(state)
+                if words is None:
+                    words = self._make(state)
+                    self._keep(state, words)
+        return words
+
+    def num_allowed(self, state: State) -> int:
+        """How many tokens `state` allows, end-of-sequence tokens included."""
+        known = self._num_allowed.get(state)
+        if known is None:
+            known = self._num_allowed[state] = num_set(self.mask(state))
+        return known
 
     def only_token(self, state: State) -> int | None:
         """The one token that `state` allows; None if there are more or none.
 
         No mask is made where two bytes may follow that are tokens by themselves.
         """
-        if state.mask is None and not state.is_branching:
-            state.is_branching = self._recogniser.branches(state, self._byte_tokens)
-        return None if state.is_branching else self.mask(state).only_token()
+        if state in self._is_branching:
+            return None
+        if state not in self._kept and self._recogniser.branches(state, self._byte_tokens):
+            self._is_branching.add(state)
+            return None
+        return first_id(self.mask(state)) if self.num_allowed(state) == 1 else None
 
     def is_walked(self, configuration: Configuration) -> bool:
         """Whether a configuration is looked at by a walk of its lexeme, because it allows many tokens."""
@@ -167,21 +142,22 @@ class Masks:
         self._add(configurations, self._tokens, words, [])
         return words
 
-    def _make(self, state: State) -> TokenMask:
+    def _make(self, state: State) -> Int32Array:
         """The mask of a state, from that of a state with cut stacks if that is enough."""
+        states = self._recogniser.states
         for num_frames in () if self._recogniser.root_frame.has_registers else _CUTS:
             cut = self._cut(state, num_frames)
             if cut is None:
                 break
-            shared = self._shared_mask((cut, state.is_accepting))
+            shared = self._shared_mask((cut, states.is_accepting(state)))
             if shared is not None:
                 return self._completed(shared, state)
-        return TokenMask(self._allowed(state.configurations, state.is_accepting)[0])
+        return self._allowed(states.configurations[state], states.is_accepting(state))[0]
 
     def _cut(self, state: State, num_frames: int) -> frozenset[Configuration] | None:
         """The configurations of a state with so many frames of their stacks; None if no stack has more."""
         upper = self._recogniser.stacks.upper
-        configurations = state.configurations
+        configurations = self._recogniser.states.configurations[state]
         if all(upper(stack, num_frames) == stack for _, _, stack, _ in configurations):
             return None
         return frozenset(
@@ -197,7 +173,7 @@ class Masks:
         try:
             words, returned = self._allowed(tuple(key[0]), key[1])
             if len(returned) <= MAX_RETURNED:
-                found = _Shared(TokenMask(words), tuple(returned))
+                found = _Shared(words, tuple(returned))
         except StackCut:
             pass
         self._shared[key] = found
@@ -207,29 +183,29 @@ class Masks:
             self._shared_account.add(-_memory(oldest))
         return found
 
-    def _completed(self, shared: _Shared, state: State) -> TokenMask:
+    def _completed(self, shared: _Shared, state: State) -> Int32Array:
         """The mask of a state, from that of its upper frames."""
         if not shared.returned:
-            return shared.mask
-        words: Int32Array | None = None
+            return shared.words
+        recogniser, words = self._recogniser, shared.words
         for index, node in shared.returned:
             path = index.bytes_above(node, 0, int(index.trie.depth[node]) - 1)
-            before = self._recogniser.read(state, path)
+            before = recogniser.read(state, path)
             if before is not None:
-                words = shared.mask.words.copy() if words is None else words
+                words = shared.words.copy() if words is shared.words else words
                 root = np.array([node], np.int32)
-                self._runner.run(index.trie, root, before.configurations, words, index.bytes_above)
-        return shared.mask if words is None else TokenMask(words)
+                configurations = recogniser.states.configurations[before]
+                self._runner.run(index.trie, root, configurations, words, index.bytes_above)
+        return words
 
-    def _keep(self, state: State, mask: TokenMask) -> None:
-        state.mask = mask
-        self._kept[state] = mask.num_bytes
-        self._account.add(mask.num_bytes)
+    def _keep(self, state: State, words: Int32Array) -> None:
+        self._kept[state] = words
+        self._account.add(_MASK_BYTES + words.nbytes)
         bound = share(MASK_CACHE_BYTES, 4)
         while (self._account.num_bytes > bound or is_exceeded()) and len(self._kept) > 1:
-            oldest, num_bytes = self._kept.popitem(last=False)
-            oldest.mask = None
-            self._account.add(-num_bytes)
+            oldest, forgotten = self._kept.popitem(last=False)
+            self._num_allowed.pop(oldest, None)
+            self._account.add(-_MASK_BYTES - forgotten.nbytes)
 
     def _allowed(
         self, configurations: tuple[Configuration, ...], is_accepting: bool

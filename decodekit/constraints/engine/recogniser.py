@@ -13,7 +13,7 @@ read nothing: the array frame returns, the stack is empty, the text may end. Aft
 item and begin its lexeme. What follows a lexeme is the same on every stack, so it is found once per reader and label
 set (`Following`) and put on the stacks that are there.
 
-Equal sets are the same `State` object, so a state is a value: a matcher that keeps one can come back to it.
+Equal sets have the same number (`States`), so a state is a value: a matcher that keeps one can come back to it.
 Configurations that differ in their stacks alone are bundled (a node of a graph-structured stack). The few bytes of one
 token are read here in Python, which measured faster than compiled code that comes back for every new row; whole tries
 are run by `Runner`.
@@ -37,6 +37,7 @@ from decodekit.constraints.engine.configurations import (
     StackCut,
     Stacks,
     State,
+    States,
     row_key,
 )
 from decodekit.constraints.network import Call, End, Frame, Fresh, Move, Read, Return
@@ -55,7 +56,9 @@ class Recogniser:
 
     Attributes:
         root_frame: the frame of a whole text.
+        states: the states that were reached so far.
         root: the state before a text.
+        ended: the state after an end-of-sequence token: nothing follows.
         rows: what follows the lexemes that were left so far.
         stacks: the stacks that were reached so far.
         captures: by reader, whether the bytes are captured, uint8.
@@ -82,21 +85,21 @@ class Recogniser:
         self._selections: dict[bytes, int] = {}
         self._frame_numbers: dict[Frame, int] = {}
         self._reader_numbers: dict[Reader, int] = {}
-        self._states: dict[Entry, State] = {}
+        self.states = States()
         self._followed: dict[tuple[int, ...], Following] = {}
         self._left: dict[int, Following] = {}
         self._fresh: dict[int, tuple[Fresh, Following] | None] = {}
-        self._returned: dict[int, Entry] = {}
-        self._following_bytes: dict[State, list[int]] = {}
+        self._returned: dict[int, tuple[tuple[Configuration, ...], bool]] = {}
+        self._following_bytes: dict[State, bytes] = {}
+        self.ended = self.states.add((), False)
         with automaton.lock:
-            self.root = self._intern(self.resolve(self.enter(self._frame(root)), 0)) or State(frozenset(), False)
-        self.ended = State(frozenset(), False)
-        """The state after an end-of-sequence token: nothing follows."""
+            first = self._intern(self.resolve(self.enter(self._frame(root)), 0))
+            self.root = self.states.add((), False) if first is None else first
 
     @property
     def num_states(self) -> int:
         """Number of states reached."""
-        return len(self._states)
+        return len(self.states)
 
     @property
     def num_answer_bytes(self) -> int:
@@ -105,23 +108,25 @@ class Recogniser:
 
     def step(self, state: State, byte: int) -> State | None:
         """The state after one more byte, or None if no text continues so."""
+        edges, edge = self.states.edges, state << 8 | byte
         try:
-            return state.edges[byte]
+            return edges[edge]
         except KeyError:
             with self.automaton.lock:
-                target = state.edges[byte] = self._read(state, byte)
+                target = edges[edge] = self._read(state, byte)
             return target
 
     def read(self, state: State, data: bytes) -> State | None:
         """The state after all bytes of `data`, or None."""
-        current: State | None = state
+        edges, current = self.states.edges, state
         for byte in data:
             try:
-                current = current.edges[byte]  # type: ignore[union-attr]
+                target = edges[current << 8 | byte]
             except KeyError:
-                current = self.step(current, byte)  # type: ignore[arg-type]
-            if current is None:
+                target = self.step(current, byte)
+            if target is None:
                 return None
+            current = target
         return current
 
     def join(self, states: Iterable[State | None]) -> State | None:
@@ -130,8 +135,9 @@ class Recogniser:
         if len(given) <= 1:
             return given[0] if given else None
         with self.automaton.lock:
-            configurations = frozenset(one for state in given for one in state.configurations)
-            return self._intern((configurations, any(state.is_accepting for state in given)))
+            known = self.states
+            configurations = frozenset(one for state in given for one in known.configurations[state])
+            return self._intern((configurations, any(map(known.is_accepting, given))))
 
     def is_selected(self, lexical: int, permitted: bytes | None) -> bool:
         """Whether some word from a lexical state ends with a permitted label."""
@@ -168,7 +174,7 @@ class Recogniser:
         if not following.is_returning:
             return frozenset(configurations), False
         below, is_accepting = self._returning(stack)
-        return below.union(configurations), is_accepting
+        return frozenset(configurations.union(below)), is_accepting
 
     def _started(self, following: Following, stack: int) -> set[Configuration]:
         """The lexemes that begin on a stack."""
@@ -180,7 +186,7 @@ class Recogniser:
             configurations.add((lexical, reader, inner, b"" if self.captures[reader] else None))
         return configurations
 
-    def _returning(self, stack: int) -> Entry:
+    def _returning(self, stack: int) -> tuple[tuple[Configuration, ...], bool]:
         """What follows when the frame above a stack returns; kept, so that a chain of returns is followed once."""
         known = self._returned.get(stack)
         if known is not None:
@@ -205,7 +211,7 @@ class Recogniser:
                     if below is None:
                         waiting.append(parent)
                         continue
-                    configurations |= below[0]
+                    configurations.update(below[0])
                     is_accepting |= below[1]
                 configurations |= self._started(following, parent)
             if waiting:
@@ -215,7 +221,7 @@ class Recogniser:
             found = self._bundle(frozenset(configurations), 2)  # always, so that levels differ by one frame
             if len(found) > MAX_CONFIGURATIONS:
                 raise too_many()
-            self._returned[stack] = found, is_accepting
+            self._returned[stack] = tuple(found), is_accepting
         return self._returned[stack]
 
     def fresh(self, reader: int, label_set: int) -> tuple[Fresh, Following] | None:
@@ -234,17 +240,17 @@ class Recogniser:
             first |= self.automaton.first_bytes(lexical)
         return first
 
-    def following_bytes(self, state: State) -> list[int]:
-        """Which bytes may follow a state, ascending; not to be changed.
+    def following_bytes(self, state: State) -> bytes:
+        """Which bytes may follow a state, ascending.
 
         Above 64 candidates this over-approximates; callers only test for a single forced byte.
         """
         following = self._following_bytes.get(state)
         if following is None:
             with self.automaton.lock:
-                following = np.flatnonzero(self.first_bytes(state.configurations)).tolist()
+                following = bytes(np.flatnonzero(self.first_bytes(self.states.configurations[state])).tolist())
             if len(following) <= _FEW_BYTES:
-                following = [byte for byte in following if self.step(state, byte) is not None]
+                following = bytes(byte for byte in following if self.step(state, byte) is not None)
             self._following_bytes[state] = following
         return following
 
@@ -255,11 +261,11 @@ class Recogniser:
         than 64 bytes are candidates and no lexeme tells, the answer is no.
         """
         with self.automaton.lock:
-            for lexical, reader, *_ in state.configurations:
+            for lexical, reader, *_ in self.states.configurations[state]:
                 if self.readers[reader].permitted is None and self._goes_on_with_two(lexical, among):
                     return True
         following = self.following_bytes(state)
-        return len(following) <= _FEW_BYTES and int(among[following].sum()) >= 2
+        return len(following) <= _FEW_BYTES and int(among[list(following)].sum()) >= 2
 
     def _goes_on_with_two(self, lexical: int, among: UInt8Array) -> bool:
         """Whether a lexeme goes on, without an end, after two of the bytes; those that were met before are tried."""
@@ -277,7 +283,7 @@ class Recogniser:
         return False
 
     def _read(self, state: State, byte: int) -> State | None:
-        return self._intern(self.advance(state.configurations, byte))
+        return self._intern(self.advance(self.states.configurations[state], byte))
 
     def advance(self, configurations: Iterable[Configuration], byte: int) -> Entry:
         """What follows after one more byte in any of some configurations. The automaton's lock is held."""
@@ -311,19 +317,18 @@ class Recogniser:
         configurations, is_accepting = entry
         if not configurations and not is_accepting:
             return None
-        state = self._states.get(entry)
-        if state is None:
-            if len(configurations) > MAX_CONFIGURATIONS:
-                raise too_many()
-            if len(configurations) >= _MANY_STACKS:
-                bundled = self._bundle(configurations, _MANY_STACKS)
-                if len(bundled) < len(configurations):
-                    state = self._intern((bundled, is_accepting))
-                    assert state is not None
-                    self._states[entry] = state
-                    return state
-            state = self._states[entry] = State(configurations, is_accepting)
-        return state
+        state = self.states.known(entry)
+        if state is not None:
+            return state
+        if len(configurations) > MAX_CONFIGURATIONS:
+            raise too_many()
+        if len(configurations) >= _MANY_STACKS:
+            bundled = self._bundle(configurations, _MANY_STACKS)
+            if len(bundled) < len(configurations):
+                state = self._intern((bundled, is_accepting))
+                assert state is not None
+                return self.states.keep(entry, state)
+        return self.states.keep(entry, self.states.add(configurations, is_accepting))
 
     def _bundle(self, configurations: frozenset[Configuration], least: int) -> frozenset[Configuration]:
         """The same with one configuration for all that differ in their stacks alone, if they are `least` or more."""

@@ -79,7 +79,7 @@ def successor(recogniser: Recogniser, vocabulary: Vocabulary, state: State, toke
     if data is not None:
         return recogniser.read(state, data) if is_text(data) else None
     if token in vocabulary.eos_token_ids:
-        return recogniser.ended if state.is_accepting else None
+        return recogniser.ended if recogniser.states.is_accepting(state) else None
     return recogniser.join([recogniser.read(state, data) for data in spellings(vocabulary).get(token, ())])
 
 

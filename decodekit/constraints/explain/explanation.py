@@ -64,7 +64,7 @@ def explain_text(recogniser: Recogniser, before: bytes, asked: str | bytes) -> E
             break
         state, count = following, count + 1
     if count == len(data):
-        end = ": the text may end there" if state.is_accepting else ""
+        end = ": the text may end there" if recogniser.states.is_accepting(state) else ""
         return Explanation(True, f"allowed{end}", _position(asked, count))
     known = _Told.of(state, recogniser, before + data[:count])
     objections = known.objections(before + data, len(before) + count)
@@ -76,7 +76,7 @@ def explain_text(recogniser: Recogniser, before: bytes, asked: str | bytes) -> E
 def explain_end(recogniser: Recogniser, text: bytes) -> Explanation:
     """Whether the text may end, as far as the language says."""
     state = _read(recogniser, text)
-    if state.is_accepting:
+    if recogniser.states.is_accepting(state):
         return Explanation(True, "allowed: the text may end here", 0)
     known = _Told.of(state, recogniser, text)
     return known.refusal("the text cannot end here", known.objections(text, len(text)))
@@ -158,7 +158,8 @@ class _Told:
         except (ResourceLimitError, RecursionError):
             pass
         # The lexical languages of the engine's state, those that are parts of a block of many aside.
-        nodes = {recogniser.automaton.nodes[lexical] for lexical, *_ in state.configurations}
+        configurations = recogniser.states.configurations[state]
+        nodes = {recogniser.automaton.nodes[lexical] for lexical, *_ in configurations}
         return cls(expectations([node for node in nodes if node is not None]), ())
 
     def refusal(self, beginning: str, objections: list[str], position: int = 0) -> Explanation:

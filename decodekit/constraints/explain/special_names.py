@@ -71,7 +71,8 @@ def read_whole(root: Frame, text: str, asked: Iterable[SpecialName] = ()) -> str
         text: special tokens stand in it by name, or as ``<[7]>``.
         asked: the special tokens that texts of the network may have.
     """
-    reading = readings(_recogniser(root), text, asked)[0]
+    recogniser = _recogniser(root)
+    reading = readings(recogniser, text, asked)[0]
     if not reading.is_whole:
         place = len(reading.text[: reading.end].decode("utf-8", errors="ignore"))
         line, column = text.count("\n", 0, place) + 1, place - text.rfind("\n", 0, place)
@@ -79,7 +80,7 @@ def read_whole(root: Frame, text: str, asked: Iterable[SpecialName] = ()) -> str
             f"no text of the grammar goes on with {text[place]!r} at line {line}, column {column}, "
             f"behind {text[max(place - 40, 0) : place]!r}"
         )
-    if not reading.state.is_accepting:
+    if not recogniser.states.is_accepting(reading.state):
         raise ValueError(f"no text of the grammar ends behind {text[-40:]!r}")
     return text
 
@@ -102,7 +103,10 @@ def readings(recogniser: Recogniser, text: str, asked: Iterable[SpecialName]) ->
     """
     data = as_bytes(text)
     *_, (end, found) = positions(recogniser, data, 0, asked)
-    return sorted((Reading(data, end, *way) for way in found.items()), key=lambda one: not one.state.is_accepting)
+    return sorted(
+        (Reading(data, end, *way) for way in found.items()),
+        key=lambda one: not recogniser.states.is_accepting(one.state),
+    )
 
 
 def positions(

@@ -89,7 +89,6 @@ class CompiledGrammar:
             if not self._is_started:
                 return
             self._is_started = False
-            _untie(self._recogniser)
             del self._recogniser, self._masks, self._completions, self._in_time, self._verdicts, self._account
 
     def least_tokens(self, left_out: frozenset[int] = NONE) -> int:
@@ -178,7 +177,8 @@ def check_satisfiable(constraint: Constraint, recogniser: Recogniser) -> None:
     Raises:
         UnsatisfiableError: it has no text.
     """
-    if not recogniser.root.configurations and not recogniser.root.is_accepting:
+    root, states = recogniser.root, recogniser.states
+    if not states.configurations[root] and not states.is_accepting(root):
         raise UnsatisfiableError("no text satisfies the constraint", at=f"{constraint!r:.200}")
 
 
@@ -190,19 +190,6 @@ _automata: WeakKeyDictionary[Automaton, Account] = WeakKeyDictionary()
 def _array_bytes(owner: object) -> int:
     """Memory of the arrays that are attributes of an object."""
     return sum(value.nbytes for value in vars(owner).values() if isinstance(value, np.ndarray))
-
-
-def _untie(recogniser: Recogniser) -> None:
-    """Forget where states lead, so that they go at once with whoever holds them: their edges are cycles.
-
-    Edges are made again when they are asked for.
-    """
-    with recogniser.automaton.lock:
-        agenda = [recogniser.root]
-        while agenda:
-            edges = agenda.pop().edges
-            agenda += [target for target in edges.values() if target is not None]
-            edges.clear()
 
 
 def _measure_automaton(automaton: Automaton) -> int:

@@ -53,7 +53,8 @@ class Verdicts:
         known = self._closers.get(state)
         if known is None:
             tokens, numbers, states = token_bytes_of(self.vocabulary).after(self._recogniser, state)
-            final = [number for number, target in enumerate(states) if not target.configurations]
+            ends = self._recogniser.states.configurations
+            final = [number for number, target in enumerate(states) if not ends[target]]
             known = tuple(int(t) for number in final for t in tokens[numbers == number])
             known = self._closers[state] = known + self._special_closers(state)
             if len(self._closers) > MAX_VERDICTS:
@@ -69,7 +70,8 @@ class Verdicts:
             token: recogniser.join([recogniser.read(state, way) for way in ways])
             for token, ways in spellings(self.vocabulary).items()
         }
-        return tuple(t for t, target in targets.items() if target is not None and not target.configurations)
+        ends = recogniser.states.configurations
+        return tuple(t for t, target in targets.items() if target is not None and not ends[target])
 
 
 class GuardedMatcher:
@@ -150,17 +152,16 @@ class GuardedMatcher:
         """Why the guard refuses the text that `token` ends; None if it does not, or `token` does not end it."""
         state = self._inner.state
         if token in self._verdicts.vocabulary.eos_token_ids:
-            return self._verdicts.of(bytes(self._text)) if state.is_accepting else None
+            return self._verdicts.of(bytes(self._text)) if self._inner.is_accepting else None
         target = self._inner.after(state, token)
-        if target is None or target.configurations:
+        if target is None or self._inner.recogniser.states.configurations[target]:
             return None
         return self._verdicts.of(bytes(self._text) + (self.token_texts[token] or b""))
 
     def refusals(self) -> dict[int, Refusal]:
         """The tokens with which the text ends and is refused, with the reason."""
-        state = self._inner.state
-        ending = list(self._closers()) if state.configurations else []
-        if state.is_accepting:
+        ending = list(self._closers()) if self._inner.recogniser.states.configurations[self._inner.state] else []
+        if self._inner.is_accepting:
             ending += self._verdicts.vocabulary.eos_token_ids
         return {token: refusal for token in ending if (refusal := self.refusal(token)) is not None}
 
@@ -244,6 +245,6 @@ class GuardedMatcher:
         else:
             data, size = as_bytes(asked), len(asked)
             state = self._inner.recogniser.read(self._inner.state, data)
-            ends = state is not None and not state.configurations
+            ends = state is not None and not self._inner.recogniser.states.configurations[state]
             refusal = self._verdicts.of(bytes(self._text) + data) if ends else None
         return explanation if refusal is None else explain_refusal(refusal, max(0, size - 1))

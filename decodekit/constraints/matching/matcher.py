@@ -186,12 +186,12 @@ class GrammarMatcher:
     @property
     def is_accepting(self) -> bool:
         """Whether the text may end here; False once it has."""
-        return self._path[-1].is_accepting
+        return self._recogniser.states.is_accepting(self._path[-1])
 
     @property
     def is_terminated(self) -> bool:
         """Whether an end-of-sequence token was accepted."""
-        return self._path[-1] is self._recogniser.ended
+        return self._path[-1] == self._recogniser.ended
 
     @property
     def can_continue(self) -> bool:
@@ -202,15 +202,17 @@ class GrammarMatcher:
     def num_continuing(self) -> int:
         """How many tokens are allowed that are no end-of-sequence tokens."""
         state = self._path[-1]
-        if not state.configurations:
+        if not self._recogniser.states.configurations[state]:
             return 0
-        num_eos = len(self._vocabulary.eos_token_ids) if state.is_accepting else 0
-        return self._masks.mask(state).num_allowed - num_eos
+        num_eos = len(self._vocabulary.eos_token_ids) if self.is_accepting else 0
+        return self._masks.num_allowed(state) - num_eos
 
     def allows(self, token: int) -> bool:
         """Whether the mask has `token`."""
         state = self._path[-1]
-        return bool(state.configurations) and bool(self._masks.mask(state).words[token >> 5] >> (token & 31) & 1)
+        if not self._recogniser.states.configurations[state]:
+            return False
+        return bool(self._masks.mask(state)[token >> 5] >> (token & 31) & 1)
 
     def refusal(self, token: int) -> Refusal | None:
         """None: there is no guard."""
@@ -222,7 +224,7 @@ class GrammarMatcher:
 
     def fill_bitmask(self, out: Int32Array, row: int = 0, exact: bool = True) -> None:
         """Write the allowed tokens into ``out[row]``, int32 [rows, words]; always exact."""
-        self._masks.mask(self._path[-1]).fill(out[row])
+        out[row] = self._masks.mask(self._path[-1])
 
     def accept(self, token: int) -> bool:
         """Go on with `token` if it is allowed; otherwise False, and nothing changes."""
@@ -292,9 +294,9 @@ class GrammarMatcher:
 
     def forced_tokens(self) -> list[int]:
         """The run of tokens each of which is the only one allowed; changes nothing."""
-        state = self._path[-1]
+        state, states = self._path[-1], self._recogniser.states
         forced: list[int] = []
-        while not state.is_accepting and len(forced) < MAX_FORCED:
+        while not states.is_accepting(state) and len(forced) < MAX_FORCED:
             token = self._masks.only_token(state)
             target = None if token is None else self.after(state, token)
             if token is None or target is None:
@@ -321,21 +323,21 @@ class GrammarMatcher:
 
     def forced_text(self, gaps: Mapping[int, bytes] | None = None) -> bytes:
         """The run of bytes each of which is the only one that may follow; changes nothing."""
-        state = self._path[-1]
+        state, states = self._path[-1], self._recogniser.states
         text = bytearray()
         last = self._token_bytes[self._tokens[-1]] if self._tokens else None
         before = last[-1] if last else -1  # the byte before; none after blanks that were guessed
-        while not state.is_accepting and state.configurations and len(text) < MAX_FORCED:
+        while not states.is_accepting(state) and states.configurations[state] and len(text) < MAX_FORCED:
             following = self._recogniser.following_bytes(state)
             if gaps is not None and len(following) > 1:
                 blanks = gaps.get(before, b"") if before not in _BLANKS else b""
-                following = [byte for byte in following if byte not in _OTHER_SPELLINGS]
+                following = bytes(byte for byte in following if byte not in _OTHER_SPELLINGS)
                 written = self._recogniser.read(state, blanks) if blanks and len(following) == 1 else None
                 if written is not None:
                     text += blanks
                     state, before = written, -1
                     continue
-            if len(following) != 1 or not is_text(bytes(following)):
+            if len(following) != 1 or not is_text(following):
                 break
             target = self._recogniser.step(state, following[0])
             if target is None:

@@ -24,8 +24,8 @@ BYTES = Vocabulary([*(bytes((byte,)) for byte in range(256)), None], [256])
 def fewest(recogniser: Recogniser, state: State, alphabet: bytes) -> int:
     """The length of a shortest completion, by breadth-first search."""
     layer, length, seen = {state}, 0, {state}
-    while not any(one.is_accepting for one in layer):
-        layer = {after for one in layer for byte in alphabet if (after := recogniser.step(one, byte))} - seen
+    while not any(map(recogniser.states.is_accepting, layer)):
+        layer = {after for one in layer for byte in alphabet if (after := recogniser.step(one, byte)) is not None} - seen
         assert layer, "a state from which no text ends"
         seen |= layer
         length += 1
@@ -48,7 +48,7 @@ def test_completions_are_shortest() -> None:
         for _ in range(8):
             word = completions.text(state)
             end = recogniser.read(state, word)
-            assert end is not None and end.is_accepting
+            assert end is not None and recogniser.states.is_accepting(end)
             assert len(word) == fewest(recogniser, state, b"abc"), (seed, rules, path)
             num_asked += 1
             options = [(byte, after) for byte in b"abc" if (after := recogniser.step(state, byte)) is not None]
