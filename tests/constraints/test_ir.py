@@ -5,7 +5,6 @@ Small expressions are gone through in `test_ir_exhaustive.py`; here chance looks
 
 from __future__ import annotations
 
-import gc
 import pickle
 import threading
 from typing import Any
@@ -223,15 +222,19 @@ def test_word_lists_equal_choices_of_literals() -> None:
 
 
 def test_nodes_are_freed() -> None:
-    gc.collect()
+    ir.sweep()
     before = len(ir._interned)
     node: Any = repeat(choice(*(literal(f"temporary {n}".encode()) for n in range(500))))
     for byte in b"temporary 4":
         node = node.derivative(byte)
     assert len(ir._interned) > before + 500
+    kept = node
     del node
-    gc.collect()
-    assert len(ir._interned) < before + 100
+    ir.sweep()
+    assert before < len(ir._interned) < before + 2000 and kept.derivative(ord("2")) is kept.derivative(ord("2"))
+    del kept
+    ir.sweep()
+    assert len(ir._interned) <= before
 
 
 def test_threads_make_the_same_nodes() -> None:

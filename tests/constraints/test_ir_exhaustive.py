@@ -7,7 +7,6 @@ whose nodes are one object are gone through once: whatever is built on them is t
 
 from __future__ import annotations
 
-import gc
 import itertools
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from typing import Any, Final, TypeAlias
@@ -314,7 +313,7 @@ def test_negative_control_a_broken_rule_is_found(number: int, monkeypatch: pytes
     _, found = wrong(kinds, size, (*COUNTS, (3, 3)), letters, names)
     assert any(fault.startswith(what) for fault in found)
     monkeypatch.undo()
-    gc.collect()
+    ir.sweep()
 
 
 # -- counts of letters that are out of sight (`declare_alphabet`)
@@ -373,4 +372,4 @@ def test_negative_control_a_count_that_is_forgotten_too_early_is_found(monkeypat
     monkeypatch.setattr(ir.Repeat, "_bound", lambda self: bound(self) and (0, 0))
     assert forgotten_too_early(b"\xc0\xc1\xf5", 2, (3,), (3,))[1]  # (aa)* within three letters
     monkeypatch.undo()
-    gc.collect()
+    ir.sweep()

@@ -5,7 +5,6 @@ The texts are all those over two letters of at most five characters. `tests/refe
 
 from __future__ import annotations
 
-import gc
 import itertools
 import re
 from dataclasses import dataclass
@@ -182,7 +181,7 @@ def test_negative_control_a_broken_rule_is_found(
     monkeypatch.undo()
     for known in (full_match, parse_search):
         known.cache_clear()
-    gc.collect()
+    ir.sweep()
 
 
 def test_negative_control_another_reading_is_found() -> None:

@@ -331,7 +331,9 @@ def test_a_text_is_read_in_any_way_that_leads_on() -> None:
             assert with_names(reading.path) == text[:longest].encode()
         states = [recogniser.read(recogniser.root, path) for path in every_path(text[:longest].encode(), names)]
         assert {reading.state for reading in found} == {state for state in states if state is not None}
-        is_whole = longest == len(text) and any(recogniser.states.is_accepting(state) for state in states if state is not None)
+        is_whole = longest == len(text) and any(
+            recogniser.states.is_accepting(state) for state in states if state is not None
+        )
         assert explain(constraint, text).is_allowed == is_whole
         num_whole += is_whole
     assert 30 < num_whole < 270

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from decodekit.constraints.language.blocks import Block
-from decodekit.constraints.language.ir import bytes_of, label_range
+from decodekit.constraints.language.ir import bytes_of, label_range, sweep_if_due
 from decodekit.constraints.language.node import Node
 from decodekit.errors import ResourceLimitError
 
@@ -288,6 +288,7 @@ _current_lock = threading.Lock()
 def shared_automaton() -> Automaton:
     """The automaton for the next grammar: the one of the process, or a new one if that has grown too large."""
     global _current
+    sweep_if_due()
     with _current_lock:
         if _current.num_states > EPOCH_STATES:
             _current = Automaton()

@@ -13,13 +13,13 @@ derivatives re-examined (2009), here with whole rows of transitions in place of 
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Hashable, Iterable
 from functools import reduce
 from itertools import chain
 from operator import and_, or_
 from typing import Final
-from weakref import WeakKeyDictionary, WeakValueDictionary, ref
 
 from decodekit.constraints.language.node import EMPTY as EMPTY
 from decodekit.constraints.language.node import ByteMask, Node, Transitions
@@ -29,20 +29,32 @@ ALL_BYTES: Final[ByteMask] = (1 << 256) - 1
 _LITERAL_CHUNK: Final = 256  # a longer literal is a chain of such chunks, so that a derivative copies few bytes
 _FACTOR_DEPTH: Final = 40  # bound on the recursion of factoring; beyond it a choice is merely larger
 
+_FEW_NODES: Final = 100_000  # so many are kept before the first sweep, whoever needs them
+
 _lock = threading.RLock()
-_interned: WeakValueDictionary[tuple[object, ...], Node] = WeakValueDictionary()
-_foreign: WeakKeyDictionary[Node, ref[Node]] = WeakKeyDictionary()
+_interned: dict[Hashable, Node] = {}  # see `_intern` and `sweep`; parts come before what they are part of
+_due = _FEW_NODES  # nodes at which the next sweep is due
 
 
 class _Interned(Node):
     """Base of the nodes of this module: hash-consed, with their transitions kept."""
 
-    __slots__ = ("_bounds", "_saturated", "_transitions", "can_be_empty", "has_counts", "is_labelled", "labels")
+    __slots__ = (
+        "_bounds",
+        "_emptiness",
+        "_saturated",
+        "_transitions",
+        "can_be_empty",
+        "has_counts",
+        "is_labelled",
+        "labels",
+    )
 
     labels: tuple[Hashable, ...]  # a slot: it is asked for more often than anything else
     can_be_empty: bool
     is_labelled: bool
     has_counts: bool
+    _emptiness: bool | None
     _saturated: dict[int, Node] | None
     _transitions: Transitions | None
     _bounds: tuple[int, int] | None
@@ -52,7 +64,15 @@ class _Interned(Node):
     ) -> None:
         self.labels, self.can_be_empty = labels, can_be_empty
         self.is_labelled, self.has_counts = is_labelled, has_counts
-        self._saturated = self._transitions = None
+        self._saturated = self._transitions = self._emptiness = None
+
+    def known_emptiness(self) -> bool | None:
+        """As in `Node`."""
+        return self._emptiness
+
+    def remember_emptiness(self, is_empty: bool) -> None:
+        """As in `Node`."""
+        self._emptiness = is_empty
 
     def saturated(self, limit: int) -> Node:
         """As in `Node`; remembered, because a node may occur in others many times."""
@@ -187,7 +207,7 @@ class Product(_Interned):
 
     def forget(self) -> None:
         """As in `Node`, unless the search for a word may need the transitions again."""
-        if not self.can_be_empty:
+        if not self.can_be_empty or self._emptiness is not None:
             self._transitions = None
 
     def _is_empty(self) -> bool:
@@ -466,9 +486,11 @@ def _intern(kind: type[_Interned], identity: Hashable, *arguments: object) -> No
     safe because a node holds its parts, and leaves the table before it lets go of them.
     """
     key = (kind.__name__, identity)  # of atoms alone, so that the garbage collector need not look at it
-    with _lock:
+    with _lock:  # for the look-up too: a sweep must not let go of what is being found
         node = _interned.get(key)
         if node is None:
+            if len(_interned) > 2 * _due:
+                sweep()
             node = _interned[key] = kind(*arguments)
         return node
 
@@ -478,12 +500,36 @@ def _canonical(node: Node) -> Node:
     if isinstance(node, _Interned) or node is EMPTY:
         return node
     with _lock:
-        reference = _foreign.get(node)
-        known = None if reference is None else reference()
-        if known is None:
-            _foreign[node] = ref(node)
-            return node
-        return known
+        return _interned.setdefault(node, node)
+
+
+def sweep_if_due() -> None:
+    """Let go of what nobody needs, if there are twice as many nodes as the last sweep has left."""
+    if len(_interned) > _due:
+        sweep()
+
+
+def sweep() -> None:
+    """Let go of the nodes that nobody holds but the table, and of all derivatives, which are made again when needed.
+
+    A table of weak references would do so by itself, and costs more than the nodes: each is one object more for the
+    garbage collector to visit, and every look-up makes another. Without derivatives no node is part of a cycle, and a
+    node is younger than its parts, so one pass from the youngest to the oldest finds all.
+    """
+    global _due
+    with _lock:
+        for node in _interned.values():
+            if isinstance(node, _Interned):
+                node._transitions = node._saturated = None
+            else:
+                node.forget()
+        keys = list(_interned)
+        while keys:
+            key = keys.pop()
+            # Held by the table, by the call, and a node that is its own key by the table once more and by `key`.
+            if sys.getrefcount(_interned[key]) <= (4 if isinstance(key, Node) else 2):
+                del _interned[key]
+        _due = max(_FEW_NODES, 2 * len(_interned))
 
 
 def _ids(nodes: Iterable[Node]) -> tuple[int, ...]:

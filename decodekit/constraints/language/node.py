@@ -106,6 +106,14 @@ class Node:
     def _is_empty(self) -> bool:
         return search_is_empty(self)
 
+    def known_emptiness(self) -> bool | None:
+        """What a search has found out: whether the language has no word; None if nothing yet."""
+        return _emptiness.get(self)
+
+    def remember_emptiness(self, is_empty: bool) -> None:
+        """Keep what a search has found out, as long as the node lives."""
+        _emptiness[self] = is_empty
+
 
 class Empty(Node):
     """The language without words."""
@@ -146,11 +154,11 @@ deciders: list[Callable[[Node], bool | None]] = []
 
 def _decided(node: Node) -> bool | None:
     """Whether a node is empty, if that is known or some decider knows it."""
-    known = _emptiness.get(node)
+    known = node.known_emptiness()
     if known is None:
         known = next((told for decide in deciders if (told := decide(node)) is not None), None)
         if known is not None:
-            _emptiness[node] = known
+            node.remember_emptiness(known)
     return known
 
 
@@ -175,7 +183,7 @@ def search_is_empty(root: Node) -> bool:
         if node.is_nullable or known is False or not node.can_be_empty:
             found: Node | None = node
             while found is not None:
-                _emptiness[found] = False
+                found.remember_emptiness(False)
                 found = parents[found]
             return False
         if known:
@@ -195,5 +203,5 @@ def search_is_empty(root: Node) -> bool:
                 hint="use fewer or simpler patterns together",
             )
     for node in parents:
-        _emptiness[node] = True
+        node.remember_emptiness(True)
     return True

@@ -25,7 +25,9 @@ def fewest(recogniser: Recogniser, state: State, alphabet: bytes) -> int:
     """The length of a shortest completion, by breadth-first search."""
     layer, length, seen = {state}, 0, {state}
     while not any(map(recogniser.states.is_accepting, layer)):
-        layer = {after for one in layer for byte in alphabet if (after := recogniser.step(one, byte)) is not None} - seen
+        layer = {
+            after for one in layer for byte in alphabet if (after := recogniser.step(one, byte)) is not None
+        } - seen
         assert layer, "a state from which no text ends"
         seen |= layer
         length += 1

@@ -24,12 +24,19 @@ LANGUAGES = [
 BEGINNINGS = [b"", b"", b"", b"a", b"ab", b"\\", b"\\u00", b"\xc3", b"\xf0\x9f"]
 
 
+def forget_emptiness() -> None:
+    nodes._emptiness.clear()
+    for node in ir._interned.values():
+        if isinstance(node, ir._Interned):
+            node._emptiness = None
+
+
 def by_bytes(node: Node, monkeypatch: pytest.MonkeyPatch) -> bool:
     with monkeypatch.context() as patch:
         patch.setattr(nodes, "deciders", [])
-        nodes._emptiness.clear()
+        forget_emptiness()
         answer = node.is_empty
-        nodes._emptiness.clear()
+        forget_emptiness()
     return answer
 
 
