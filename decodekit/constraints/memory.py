@@ -108,13 +108,13 @@ class Memo(dict[K, V]):
 
 
 class Account:
-    """The bytes that one owner keeps. They are given back when the owner is gone."""
+    """The bytes that its owner keeps. They are given back when the account is gone, which its owner alone holds."""
 
-    __slots__ = ("_num_bytes",)
+    __slots__ = ("__weakref__", "_num_bytes")
 
-    def __init__(self, owner: object) -> None:
+    def __init__(self) -> None:
         self._num_bytes = [0]
-        weakref.finalize(owner, _close, self._num_bytes).atexit = False
+        weakref.finalize(self, _close, self._num_bytes).atexit = False
 
     @property
     def num_bytes(self) -> int:

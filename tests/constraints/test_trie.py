@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from decodekit.constraints.engine.automaton import Automaton
-from decodekit.constraints.engine.bitmask import ids_from_bitmask
+from decodekit.constraints.engine.bitmask import first_id, ids_from_bitmask, num_set
 from decodekit.constraints.engine.kernels import EXIT_AT, EXIT_BEFORE
-from decodekit.constraints.engine.masks import TokenMask
 from decodekit.constraints.engine.token_index import TokenIndex, Walk
 from decodekit.constraints.engine.trie import TokenTrie
 from decodekit.constraints.language import ir
@@ -28,6 +27,57 @@ VOCABULARIES = {
     "one": Vocabulary([b"xyz"], []),
     "none": Vocabulary([None], [0]),
 }
+
+
+@pytest.mark.parametrize("name", VOCABULARIES)
+def test_trie_is_the_prefixes_in_order(name: str) -> None:
+    vocabulary = VOCABULARIES[name]
+    trie, nodes = TokenTrie.build(vocabulary), reference.trie_nodes(vocabulary)
+    assert trie.num_nodes == len(nodes)
+    assert trie.max_depth == max(len(prefix) for prefix, _ in nodes)
+    for number, (prefix, tokens) in enumerate(nodes):
+        assert trie.depth[number] == len(prefix)
+        assert number == 0 or trie.byte[number] == prefix[-1]
+        assert sorted(trie.tokens[trie.first[number] : trie.first[number + 1]].tolist()) == tokens
+        below = [n for n, (other, _) in enumerate(nodes) if other.startswith(prefix)]
+        assert trie.end[number] == below[-1] + 1
+
+
+def test_trie_of_a_real_vocabulary() -> None:
+    vocabulary = tekken_vocabulary()
+    trie = TokenTrie.build(vocabulary)
+    assert 200_000 < trie.num_nodes < 400_000
+    assert sorted(trie.tokens.tolist()) == sorted(token for token, _ in reference.entries(vocabulary))
+    rng = random.Random(0)
+    for _ in range(300):
+        place = rng.randrange(len(trie.tokens))
+        node = int(np.searchsorted(trie.first, place, side="right")) - 1
+        data = vocabulary.token_bytes[int(trie.tokens[place])]
+        if data is None:
+            continue  # a special token
+        assert trie.depth[node] == len(data) and trie.byte[node] == data[-1]
+        assert node < trie.end[node] <= trie.num_nodes
+
+
+NODES: dict[str, Node] = {
+    "string": full_match(r'"([^"\\\x00-\x1f]|\\["\\/bfnrt])*"'),
+    "labels": ir.choice(
+        ir.concat(full_match("[a-b]*"), ir.accept(1)), ir.concat(full_match("ab?"), ir.accept(2)), full_match("b{2,9}")
+    ),
+    "any text": full_match("(.|\n)*"),
+    "not": full_match("(?!.*ab)[ab]{0,5}"),
+    "one word": ir.literal(b"xyz"),
+}
+
+
+def as_sets(walk: Walk, size: int) -> tuple[list[int], set[tuple[int, int, int]]]:
+    exits = {
+        (n, label, kind)
+        for kind, groups in ((EXIT_BEFORE, walk.before), (EXIT_AT, walk.at))
+        for label, nodes in groups.items()
+        for n in nodes.tolist()
+    }
+    return [] if walk.inside is None else ids_from_bitmask(walk.inside).tolist(), exits
 
 
 @pytest.mark.parametrize("name", VOCABULARIES)
@@ -116,15 +166,14 @@ def test_compiled_walk_equals_its_twin_on_a_real_vocabulary() -> None:
     assert len(expected[0]) > 120_000 and len(expected[1]) > 200
 
 
-def test_token_masks() -> None:
+def test_rows_of_bits() -> None:
     rng = np.random.default_rng(0)
     for density in (0.0, 0.001, 0.3, 1.0):
-        row = np.packbits(rng.random(3200) < density, bitorder="little").view(np.int32)
-        mask = TokenMask(row)
-        assert ids_of(mask, 3200) == ids_from_bitmask(row).tolist() and mask.num_allowed == len(ids_from_bitmask(row))
+        bits = rng.random(3200) < density
+        row = np.packbits(bits, bitorder="little").view(np.int32)
+        assert ids_from_bitmask(row).tolist() == np.flatnonzero(bits).tolist()
+        assert num_set(row) == bits.sum() and first_id(row) == (int(bits.argmax()) if bits.any() else None)
     for token in (0, 31, 32, 63, 100):
         row = np.zeros(5, np.int32)
         row[token // 32] = np.uint32(1 << token % 32).astype(np.int32)
-        assert TokenMask(row).only_token() == token
-    assert TokenMask(np.zeros(4, np.int32)).only_token() is None
-    assert TokenMask(np.full(4, 3, np.int32)).only_token() is None
+        assert first_id(row) == token and num_set(row) == 1

@@ -30,7 +30,7 @@ from decodekit.constraints.grammar.rules import (
     Terminal,
     special_tokens_of,
 )
-from decodekit.constraints.memory import Account, on_shortage
+from decodekit.constraints.memory import on_shortage
 from decodekit.constraints.network import Lexeme
 from decodekit.constraints.special import written
 
@@ -314,19 +314,18 @@ def _ends(recogniser: Recogniser, data: bytes, start: int) -> tuple[list[int], i
 
 def _recogniser(item: Terminal | Inline) -> Recogniser:
     """The states of a part that is not divided further, kept between texts while they are few."""
-    recogniser, account = _kept(item)
+    recogniser = _kept(item)
     if recogniser.num_states > MAX_STATES:
         _kept.cache_clear()
-        recogniser, account = _kept(item)
-    account.set(recogniser.num_states * _STATE_BYTES)
+        recogniser = _kept(item)
+    recogniser.account.set(recogniser.num_states * _STATE_BYTES)
     return recogniser
 
 
 @lru_cache(maxsize=128)
-def _kept(item: Terminal | Inline) -> tuple[Recogniser, Account]:
+def _kept(item: Terminal | Inline) -> Recogniser:
     root = Lexeme(item.node) if isinstance(item, Terminal) else item.constraint.root()
-    recogniser = Recogniser(root, shared_automaton())
-    return recogniser, Account(recogniser)
+    return Recogniser(root, shared_automaton())
 
 
 on_shortage(_kept.cache_clear)

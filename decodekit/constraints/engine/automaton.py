@@ -14,7 +14,7 @@ import threading
 from bisect import bisect_right
 from collections.abc import Hashable
 from functools import lru_cache
-from typing import Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,7 @@ import numpy.typing as npt
 from decodekit.constraints.language.blocks import Block
 from decodekit.constraints.language.ir import bytes_of, label_range, sweep_if_due
 from decodekit.constraints.language.node import Node
+from decodekit.constraints.memory import Account
 from decodekit.errors import ResourceLimitError
 
 Int32Array: TypeAlias = npt.NDArray[np.int32]
@@ -51,6 +52,7 @@ class Automaton:
 
     Attributes:
         lock: held by everything that makes states; reentrant.
+        account: the memory that it takes, as far as somebody has measured it.
         next: target state by state and byte, or `OPEN`, int32 [capacity, 256].
         kinds: uint8 [capacity].
         endings: number of the label set with which a word may end here, int32 [capacity]; 0 where none ends.
@@ -75,12 +77,18 @@ class Automaton:
         self._blocks: list[Block[Node]] = []
         self._block_starts: list[int] = []  # the root state of each block
         self.lock = threading.RLock()
+        self.account = Account()
         self.kinds[DEAD] = INNER  # never looked at; it only must not be expanded
 
     @property
     def num_states(self) -> int:
         """Number of states, `DEAD` included."""
         return len(self.nodes)
+
+    @property
+    def num_array_bytes(self) -> int:
+        """Memory of the arrays."""
+        return array_bytes(self.next, self.kinds, self.endings, self.low, self.high)
 
     def state(self, node: Node) -> int:
         """The state whose remaining words are those of `node`; `DEAD` if there are none.
@@ -265,6 +273,11 @@ class Automaton:
     def _grow(self) -> None:
         self.next, self.kinds, self.endings = doubled(self.next), doubled(self.kinds), doubled(self.endings)
         self.low, self.high = doubled(self.low, -1), doubled(self.high, -1)
+
+
+def array_bytes(*arrays: npt.NDArray[Any]) -> int:
+    """Memory of some arrays."""
+    return sum(array.nbytes for array in arrays)
 
 
 def doubled(array: npt.NDArray[_Scalar], fill: int = 0) -> npt.NDArray[_Scalar]:

@@ -15,7 +15,7 @@ from typing import Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from decodekit.constraints.engine.automaton import Int32Array, UInt8Array, doubled
+from decodekit.constraints.engine.automaton import Int32Array, UInt8Array, array_bytes, doubled
 
 Int64Array: TypeAlias = npt.NDArray[np.int64]
 
@@ -121,6 +121,12 @@ class Rows:
         self._row_of: dict[Following, int] = {}
         self._num_rows = self._num_keys = self._num_starts = self._num_pushed = 0
 
+    @property
+    def num_array_bytes(self) -> int:
+        """Memory of the arrays."""
+        starts = array_bytes(self.start, self.returns, self.lexical, self.reader, self.push, self.pushed)
+        return array_bytes(self.keys, self.rows, self.entry) + starts
+
     def add(self, following: Following) -> int:
         """The row of what follows, a new one if there is none yet."""
         known = self._row_of.get(following)
@@ -204,6 +210,11 @@ class Stacks:
         self._upper: dict[tuple[int, int], int] = {}
         self.count: Int64Array = np.full(1, 2, np.int64)
         self.frame[_CUT_STACK] = CUT
+
+    @property
+    def num_array_bytes(self) -> int:
+        """Memory of the arrays."""
+        return array_bytes(self.frame, self.parent, self.members, self.slots)
 
     def push(self, parent: int, frame: int) -> int:
         """The stack with a frame on top of another stack."""

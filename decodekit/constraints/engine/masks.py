@@ -89,7 +89,7 @@ class Masks:
         self._kept: OrderedDict[State, Int32Array] = OrderedDict()  # oldest first
         self._num_allowed: dict[State, int] = {}  # of those whose tokens were counted
         self._is_branching: set[State] = set()  # known, without the mask, to allow more than one token
-        self._account, self._shared_account = Account(self), Account(self)
+        self._account, self._shared_account = Account(), Account()
         self._density: dict[int, bool] = {}  # by lexical state
         # By upper configurations, and whether the text may end; the one that was used last at the end.
         self._shared: OrderedDict[tuple[frozenset[Configuration], bool], _Shared | None] = OrderedDict()

@@ -26,7 +26,7 @@ from typing import Final
 
 import numpy as np
 
-from decodekit.constraints.engine.automaton import DEAD, Automaton, Int32Array, UInt8Array, doubled
+from decodekit.constraints.engine.automaton import DEAD, Automaton, Int32Array, UInt8Array, array_bytes, doubled
 from decodekit.constraints.engine.configurations import (
     CUT,
     Configuration,
@@ -40,6 +40,7 @@ from decodekit.constraints.engine.configurations import (
     States,
     row_key,
 )
+from decodekit.constraints.memory import Account
 from decodekit.constraints.network import Call, End, Frame, Fresh, Move, Read, Return
 from decodekit.errors import ResourceLimitError
 
@@ -58,6 +59,7 @@ class Recogniser:
         root_frame: the frame of a whole text.
         states: the states that were reached so far.
         root: the state before a text.
+        account: the memory that it takes, as far as somebody has measured it.
         ended: the state after an end-of-sequence token: nothing follows.
         rows: what follows the lexemes that were left so far.
         stacks: the stacks that were reached so far.
@@ -86,6 +88,7 @@ class Recogniser:
         self._frame_numbers: dict[Frame, int] = {}
         self._reader_numbers: dict[Reader, int] = {}
         self.states = States()
+        self.account = Account()
         self._followed: dict[tuple[int, ...], Following] = {}
         self._left: dict[int, Following] = {}
         self._fresh: dict[int, tuple[Fresh, Following] | None] = {}
@@ -105,6 +108,12 @@ class Recogniser:
     def num_answer_bytes(self) -> int:
         """About how much memory the answers take that are kept beside states, arrays and stacks."""
         return _ANSWER_BYTES * (len(self._returned) + len(self._following_bytes))
+
+    @property
+    def num_array_bytes(self) -> int:
+        """Memory of the arrays."""
+        own = array_bytes(self.captures, self.permitted, self.num_permitted)
+        return own + self.rows.num_array_bytes + self.stacks.num_array_bytes
 
     def step(self, state: State, byte: int) -> State | None:
         """The state after one more byte, or None if no text continues so."""

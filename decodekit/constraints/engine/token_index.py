@@ -124,7 +124,7 @@ class _Kept:
 
     def __init__(self) -> None:
         self.walks: OrderedDict[tuple[int, bytes], Walk] = OrderedDict()
-        self._account = Account(self)
+        self._account = Account()
 
     def add(self, key: tuple[int, bytes], walk: Walk) -> None:
         if key not in self.walks:  # another thread may have been faster
@@ -161,7 +161,8 @@ class TokenIndex:
         self.num_words = num_words(vocabulary.size)
         self._walks: dict[int, _Kept] = {}  # by the `id` of the automaton that numbers their states
         self._lock = threading.RLock()
-        Account(self).add(0 if root else self.trie.num_bytes)
+        self._account = Account()
+        self._account.add(0 if root else self.trie.num_bytes)
         _indices.add(self)
         below = slice(root + 1, int(self.trie.end[root]))
         self.top: Int32Array = (np.flatnonzero(self.trie.depth[below] == self.depth + 1) + root + 1).astype(np.int32)
@@ -175,7 +176,7 @@ class TokenIndex:
             kept = self._walks.get(id(automaton))
             if kept is None:
                 kept = self._walks[id(automaton)] = _Kept()
-                finalize(automaton, self._walks.pop, id(automaton), None).atexit = False
+                finalize(automaton.account, self._walks.pop, id(automaton), None).atexit = False
             walk = kept.walks.get(key)
             if walk is not None:
                 kept.walks.move_to_end(key)

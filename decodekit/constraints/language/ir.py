@@ -22,7 +22,7 @@ from operator import and_, or_
 from typing import Final
 
 from decodekit.constraints.language.node import EMPTY as EMPTY
-from decodekit.constraints.language.node import ByteMask, Node, Transitions
+from decodekit.constraints.language.node import ByteMask, Node, Transitions, forgetters
 
 ALL_BYTES: Final[ByteMask] = (1 << 256) - 1
 
@@ -518,6 +518,8 @@ def sweep() -> None:
     """
     global _due
     with _lock:
+        for forget in forgetters:
+            forget()
         for node in _interned.values():
             if isinstance(node, _Interned):
                 node._transitions = node._saturated = None

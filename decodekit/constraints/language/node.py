@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from typing import Final, TypeAlias
-from weakref import WeakKeyDictionary
 
 from decodekit.constraints.language.blocks import Block
 from decodekit.errors import ResourceLimitError
@@ -35,16 +34,27 @@ class Node:
 
     # No ABC: its instance checks take a quarter of the time of making derivatives.
 
-    __slots__ = ("__weakref__",)
+    __slots__ = ()
 
-    can_be_empty: bool = True
-    """Whether the language may be empty although the constructors did not see it. False skips the search."""
-    is_labelled: bool = True
-    """Whether a word may end with a label other than None."""
-    has_counts: bool = False
-    """Whether `saturated` may differ from the node itself."""
-    label_range: tuple[int, int] | None = None
-    """The labels of all words are the numbers from the first to before the second; None if a node does not know."""
+    @property
+    def can_be_empty(self) -> bool:
+        """Whether the language may be empty although the constructors did not see it. False skips the search."""
+        return True
+
+    @property
+    def is_labelled(self) -> bool:
+        """Whether a word may end with a label other than None."""
+        return True
+
+    @property
+    def has_counts(self) -> bool:
+        """Whether `saturated` may differ from the node itself."""
+        return False
+
+    @property
+    def label_range(self) -> tuple[int, int] | None:
+        """The labels of all words are the numbers from the first to before the second; None if a node does not know."""
+        return None
 
     @property
     def labels(self) -> tuple[Hashable, ...]:
@@ -111,7 +121,7 @@ class Node:
         return _emptiness.get(self)
 
     def remember_emptiness(self, is_empty: bool) -> None:
-        """Keep what a search has found out, as long as the node lives."""
+        """Keep what a search has found out."""
         _emptiness[self] = is_empty
 
 
@@ -119,7 +129,11 @@ class Empty(Node):
     """The language without words."""
 
     __slots__ = ()
-    is_labelled = False
+
+    @property
+    def is_labelled(self) -> bool:
+        """No word has a label."""
+        return False
 
     @property
     def labels(self) -> tuple[Hashable, ...]:
@@ -146,7 +160,10 @@ EMPTY: Final[Node] = Empty()
 
 # -- whether a language has a word
 
-_emptiness: WeakKeyDictionary[Node, bool] = WeakKeyDictionary()
+_emptiness: dict[Node, bool] = {}  # of nodes that do not keep it themselves
+
+forgetters: list[Callable[[], object]] = [_emptiness.clear]
+"""What lets go of the answers about nodes that somebody keeps; `ir.sweep` asks for it."""
 
 deciders: list[Callable[[Node], bool | None]] = []
 """What answers for languages whose words it can read in larger steps than bytes; None for all other nodes."""

@@ -10,9 +10,6 @@ import os
 import threading
 from collections import OrderedDict
 from typing import Any, Final
-from weakref import WeakKeyDictionary
-
-import numpy as np
 
 from decodekit.constraints.completion.closing import Completions
 from decodekit.constraints.completion.in_time import InTime
@@ -55,7 +52,8 @@ class CompiledGrammar:
         self._guard = constraint.guard()
         self._lock = threading.Lock()
         self._is_started = False
-        Account(self).add(constraint.num_bytes)
+        self._own_account = Account()
+        self._own_account.add(constraint.num_bytes)
         self._start()
         check_satisfiable(constraint, self._recogniser)
 
@@ -89,7 +87,7 @@ class CompiledGrammar:
             if not self._is_started:
                 return
             self._is_started = False
-            del self._recogniser, self._masks, self._completions, self._in_time, self._verdicts, self._account
+            del self._recogniser, self._masks, self._completions, self._in_time, self._verdicts
 
     def least_tokens(self, left_out: frozenset[int] = NONE) -> int:
         """How many tokens suffice for some text of the language, those of the end of the text not counted.
@@ -141,26 +139,24 @@ class CompiledGrammar:
     @property
     def num_bytes(self) -> int:
         """About how much memory the states take."""
-        return self._account.num_bytes if self._is_started else 0
+        return self._recogniser.account.num_bytes if self._is_started else 0
 
     def _has_outgrown(self) -> bool:
-        return self._recogniser.num_states > EPOCH_STATES or self._account.num_bytes > share(EPOCH_BYTES, 4)
+        return self._recogniser.num_states > EPOCH_STATES or self._recogniser.account.num_bytes > share(EPOCH_BYTES, 4)
 
     def _measure(self) -> None:
         """Account for what has grown since the last time."""
         recogniser = self._recogniser
-        arrays = map(_array_bytes, (recogniser, recogniser.rows, recogniser.stacks))
         answers = recogniser.num_answer_bytes + self._completions.num_bytes + self._in_time.num_bytes
-        self._account.set(sum(arrays) + recogniser.num_states * _STATE_BYTES + answers)
-        _measure_automaton(recogniser.automaton)
+        recogniser.account.set(recogniser.num_array_bytes + recogniser.num_states * _STATE_BYTES + answers)
+        _measured(recogniser.automaton)
 
     def _start(self) -> None:
         automaton = shared_automaton()
-        if _measure_automaton(automaton) > share(EPOCH_BYTES, 4):
+        if _measured(automaton) > share(EPOCH_BYTES, 4):
             begin_epoch()
             automaton = shared_automaton()
         self._recogniser = Recogniser(self._root, automaton)
-        self._account = Account(self._recogniser)
         self._masks = Masks(self._recogniser, self.vocabulary)
         self._completions = Completions(self._recogniser, self.vocabulary)
         self._in_time = InTime(self._recogniser, self._masks, self._completions, self.vocabulary)
@@ -184,22 +180,12 @@ def check_satisfiable(constraint: Constraint, recogniser: Recogniser) -> None:
 
 _grammars: OrderedDict[tuple[Constraint, str], CompiledGrammar] = OrderedDict()
 _lock = threading.Lock()
-_automata: WeakKeyDictionary[Automaton, Account] = WeakKeyDictionary()
 
 
-def _array_bytes(owner: object) -> int:
-    """Memory of the arrays that are attributes of an object."""
-    return sum(value.nbytes for value in vars(owner).values() if isinstance(value, np.ndarray))
-
-
-def _measure_automaton(automaton: Automaton) -> int:
+def _measured(automaton: Automaton) -> int:
     """Account for what has grown since the last time; returns all of it."""
-    with _lock:
-        account = _automata.get(automaton)
-        if account is None:
-            account = _automata[automaton] = Account(automaton)
-        account.set(_array_bytes(automaton) + automaton.num_states * _LEXICAL_STATE_BYTES)
-        return account.num_bytes
+    automaton.account.set(automaton.num_array_bytes + automaton.num_states * _LEXICAL_STATE_BYTES)
+    return automaton.account.num_bytes
 
 
 @on_shortage

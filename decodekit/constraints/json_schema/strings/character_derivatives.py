@@ -13,11 +13,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import chain, pairwise
 from typing import Final, TypeAlias
-from weakref import WeakKeyDictionary
 
 from decodekit.constraints.json_schema.strings import text
 from decodekit.constraints.language import ir
-from decodekit.constraints.language.node import ByteMask, Node
+from decodekit.constraints.language.node import ByteMask, Node, forgetters
 from decodekit.constraints.regex.regex import Loop
 
 _Way: TypeAlias = tuple[int, int, Node]
@@ -27,8 +26,10 @@ Row: TypeAlias = tuple[_Way, ...]
 
 _HEX: Final = b"0123456789abcdef"
 
-_spelled: WeakKeyDictionary[Node, bool] = WeakKeyDictionary()
-_rows: WeakKeyDictionary[Node, Row] = WeakKeyDictionary()
+_declared: set[Node] = set()
+_spelled: dict[Node, bool] = {}
+_rows: dict[Node, Row] = {}
+forgetters.extend((_spelled.clear, _rows.clear))
 
 
 def is_spelled(node: Node) -> bool:
@@ -39,13 +40,21 @@ def is_spelled(node: Node) -> bool:
     return known
 
 
+def declare(node: Node) -> Node:
+    """The node, which is made of whole characters, though its form may not show it; never forgotten."""
+    _declared.add(node)
+    return node
+
+
 def trust(node: Node) -> Node:
-    """The node, which is made of whole characters, though its form may not show it."""
+    """The same of a node that is met on the way, and may be met no more."""
     _spelled[node] = True
     return node
 
 
 def _is_spelled(node: Node) -> bool:
+    if node in _declared:
+        return True
     while isinstance(node, ir.Product) and not isinstance(node.head, ir.Bytes):
         if not is_spelled(node.head):
             return False

@@ -70,7 +70,7 @@ class Sparing(Narrowed):
         self.has_counts = node.has_counts
 
     @property
-    def label_range(self) -> tuple[int, int] | None:  # type: ignore[override]
+    def label_range(self) -> tuple[int, int] | None:
         """As in `Node`."""
         return ir.label_range(self.node)
 

@@ -240,7 +240,7 @@ def denial(name: str, mode: Formats, *, at: str) -> Node | None:
 @lru_cache(maxsize=256)
 def _language(name: str, mode: Formats) -> Node | None:
     if mode == "assert" and name in _BUILT:
-        return character_derivatives.trust(_BUILT[name]())  # from sets of characters in every spelling
+        return character_derivatives.declare(_BUILT[name]())  # from sets of characters in every spelling
     pattern = (_PYTHON_PATTERNS if mode == "python" else _PATTERNS).get(name)
     if pattern is None:
         return None

@@ -289,11 +289,11 @@ class _Words(Node):
         self._transitions: Transitions | None = None
 
     @property
-    def is_labelled(self) -> bool:  # type: ignore[override]
+    def is_labelled(self) -> bool:
         return self.table.are_labelled
 
     @property
-    def label_range(self) -> tuple[int, int] | None:  # type: ignore[override]
+    def label_range(self) -> tuple[int, int] | None:
         return (self.start, self.stop) if self.table.are_labelled else None
 
     @property
