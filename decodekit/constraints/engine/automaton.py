@@ -4,8 +4,10 @@ Languages are hash-consed, so one automaton serves all constraints of the proces
 language share its states, and what a vocabulary learned about them. A state exists only if a word can be completed from
 it; whatever leads nowhere is the state `DEAD`.
 
-The table costs one kilobyte per state. When it outgrows `EPOCH_STATES` the next grammar starts a new automaton, and the
-old one goes with the last grammar that uses it; an automaton that reaches `MAX_STATES` refuses to grow.
+The table costs one kilobyte per state. There is room for `ROOM_STATES` from the start: pages of zeros cost nothing
+until they are used, while a copy of 64 MB took 140 ms of the mask that needed one more state. When the table outgrows
+`EPOCH_STATES` the next grammar starts a new automaton, and the old one goes with the last grammar that uses it; an
+automaton that reaches `MAX_STATES` refuses to grow.
 """
 
 from __future__ import annotations
@@ -33,6 +35,8 @@ OPEN: Final = -1
 """In a row: something may follow, and `Automaton.follow` finds out what."""
 
 EPOCH_STATES: Final = 100_000
+ROOM_STATES: Final = 1 << 17
+"""So many states are made without a copy of the table; more than an epoch has, unless one grammar goes on."""
 MAX_STATES: Final = 1_000_000
 
 _FEW_STEPS: Final = 4  # bytes are followed one by one before the whole row of a state is made
@@ -60,11 +64,11 @@ class Automaton:
     """
 
     def __init__(self) -> None:
-        self.next: Int32Array = np.zeros((256, 256), np.int32)
-        self.kinds: UInt8Array = np.zeros(256, np.uint8)
-        self.endings: Int32Array = np.zeros(256, np.int32)
-        self.low: Int32Array = np.full(256, -1, np.int32)
-        self.high: Int32Array = np.full(256, -1, np.int32)
+        self.next: Int32Array = np.zeros((ROOM_STATES, 256), np.int32)
+        self.kinds: UInt8Array = np.zeros(ROOM_STATES, np.uint8)
+        self.endings: Int32Array = np.zeros(ROOM_STATES, np.int32)
+        self.low: Int32Array = np.full(ROOM_STATES, -1, np.int32)
+        self.high: Int32Array = np.full(ROOM_STATES, -1, np.int32)
         self.nodes: list[Node | None] = [None]
         self.labels: list[tuple[Hashable, ...]] = [()]
         self.label_sets: list[tuple[Hashable, ...]] = [()]
@@ -81,6 +85,12 @@ class Automaton:
     def num_states(self) -> int:
         """Number of states, `DEAD` included."""
         return len(self.nodes)
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory of the arrays, as far as there are states."""
+        columns = (self.kinds, self.endings, self.low, self.high)
+        return self.num_states * (self.next[0].nbytes + sum(column.itemsize for column in columns))
 
     def state(self, node: Node) -> int:
         """The state whose remaining words are those of `node`; `DEAD` if there are none.
