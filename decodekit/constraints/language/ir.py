@@ -296,6 +296,9 @@ class Both(_Interned):
     Often one operand only counts the letters of an alphabet (see `declare_alphabet`): A & X{0,n}, where the words of A
     consist of words of X. For the next k bytes that is A alone, if n is at least k + m and m bytes complete whatever
     has been read of a word of A: no count that is met on the way, and none that is needed after it, exceeds n.
+
+    A & X{l,n} is A & X{l,} for the next k bytes if the words of A can go on with some word w again and again, and n is
+    at least k + m + (l + 1) |w|: what has been read is completed, and then goes on until it has l letters.
     """
 
     __slots__ = ("operands",)
@@ -317,6 +320,10 @@ class Both(_Interned):
                 continue
             if count.min == 0 or (count.min == 1 and rest is None and not other.labels):
                 return other.saturated(limit)
+            loop = _loop(other)
+            if loop is not None and limit + bounds[1] + (count.min + 1) * loop <= count.max:
+                letters = repeat(count.body, min(count.min, limit + 1))
+                return both(other.saturated(limit), letters if rest is None else concat(rest, letters))
         return self
 
     def _derive(self) -> Transitions:
@@ -430,6 +437,19 @@ class Repeat(_Interned):
 
     def __repr__(self) -> str:
         return f"repeat({self.body!r}, {self.min}, {self.max})"
+
+
+def _loop(node: Node) -> int | None:
+    """Bytes of a word, not an empty one, with which all words of a node can go on again and again; None if not known."""
+    while isinstance(node, Product):
+        node = node.tail
+    if isinstance(node, Choice):
+        loops = [_loop(option) for option in node.options]
+        return None if None in loops else max(loop for loop in loops if loop is not None)
+    if not isinstance(node, Repeat) or node.max is not None or node.body.labels:
+        return None
+    bounds = node.body.bounds()
+    return None if bounds is None else bounds[0]
 
 
 def _united(nodes: list[Node]) -> Node:
