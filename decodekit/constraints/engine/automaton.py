@@ -24,6 +24,7 @@ import numpy.typing as npt
 from decodekit.constraints.language.blocks import Block
 from decodekit.constraints.language.ir import bytes_of, label_range
 from decodekit.constraints.language.node import Node
+from decodekit.constraints.slices import spend
 from decodekit.errors import ResourceLimitError
 
 Int32Array: TypeAlias = npt.NDArray[np.int32]
@@ -108,6 +109,7 @@ class Automaton:
             if node.is_empty:
                 return DEAD
             block = node.block()
+            ends = [] if block is None else [self._rows_of(end) for end in block.ends]
             state = self._allocate(1 if block is None else block.num_states)
             labels = self.labels[state] = node.labels
             self.endings[state] = self._label_set(labels)
@@ -116,8 +118,12 @@ class Automaton:
             self.nodes[state] = node
             self._state_of[node] = state
             if block is not None:
-                self._lay_out(state, block)
+                self._lay_out(state, block, ends)
             return state
+
+    def _rows_of(self, node: Node) -> list[tuple[int, int]]:
+        """The transitions of a node that is no state: masks of bytes, each with the state behind them."""
+        return [(mask, self.state(target)) for mask, target in node.transitions()]
 
     def _allocate(self, num_states: int) -> int:
         """Make room for some states; returns the first."""
@@ -145,8 +151,8 @@ class Automaton:
             self.label_sets.append(labels)
         return number
 
-    def _lay_out(self, start: int, block: Block[Node]) -> None:
-        """Write the rows of a block whose root is `start`."""
+    def _lay_out(self, start: int, block: Block[Node], ends: list[list[tuple[int, int]]]) -> None:
+        """Write the rows of a block whose root is `start`, with those of what follows its words."""
         stop = start + block.num_states
         self._blocks.append(block)
         self._block_starts.append(start)
@@ -157,9 +163,8 @@ class Automaton:
             # The words of a list are labelled in their order.
             first = self.low[start]
             self.low[start:stop], self.high[start:stop] = first + block.low, first + block.high
-        for state, end in zip((start + block.end_state).tolist(), block.ends, strict=True):
-            for mask, target in end.transitions():
-                successor = self.state(target)
+        for state, rows in zip((start + block.end_state).tolist(), ends, strict=True):
+            for mask, successor in rows:
                 for byte in bytes_of(mask):
                     self.next[state, byte] = successor
 
@@ -192,9 +197,9 @@ class Automaton:
                 return
             node = self.nodes[state]
             assert node is not None
+            spend()
             row = np.zeros(256, np.int32)
-            for mask, target in node.transitions():
-                successor = self.state(target)
+            for mask, successor in self._rows_of(node):
                 if successor != DEAD:
                     row[_byte_indices(mask)] = successor
             node.forget()

@@ -46,6 +46,7 @@ from decodekit.constraints.engine.token_index import (
 )
 from decodekit.constraints.memory import Account, is_exceeded, share
 from decodekit.constraints.network import TextNeeded
+from decodekit.constraints.slices import finished
 from decodekit.vocabulary import Vocabulary
 
 MASK_CACHE_BYTES: Final = 64 << 20
@@ -152,6 +153,10 @@ class Masks:
                 mask = state.mask
         assert isinstance(mask, TokenMask)
         return mask
+
+    def is_made(self, state: State, num_things: int) -> bool:
+        """Whether the mask of a state is there after a slice of work, of at most so many new things (see `slices`)."""
+        return state.mask is not None or finished(lambda: self.mask(state), num_things)
 
     def only_token(self, state: State) -> int | None:
         """The one token that `state` allows; None if there are more or none.

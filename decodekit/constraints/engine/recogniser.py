@@ -40,6 +40,7 @@ from decodekit.constraints.engine.configurations import (
     row_key,
 )
 from decodekit.constraints.network import Call, End, Frame, Fresh, Move, Read, Return
+from decodekit.constraints.slices import spend
 from decodekit.errors import ResourceLimitError
 
 MAX_CONFIGURATIONS: Final = 20_000
@@ -411,6 +412,7 @@ class Recogniser:
     def _moves_of(self, frame: int) -> tuple[Move, ...]:
         moves = self._moves[frame]
         if moves is None:
+            spend()
             moves = self._moves[frame] = self.frames[frame].moves()
         return moves
 

@@ -440,7 +440,7 @@ class Repeat(_Interned):
 
 
 def _loop(node: Node) -> int | None:
-    """Bytes of a word, not an empty one, with which all words of a node can go on again and again; None if not known."""
+    """Bytes of a word with which all words of a node go on again and again, not the empty one; None if not known."""
     while isinstance(node, Product):
         node = node.tail
     if isinstance(node, Choice):

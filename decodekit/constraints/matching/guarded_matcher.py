@@ -199,6 +199,10 @@ class GuardedMatcher:
             return True
         return self._verdicts.of(bytes(self._text) + (self.token_texts[token] or b"")) is None
 
+    def prepare(self, num_things: int, token: int | None = None) -> bool:
+        """Do a part of the work of `fill_bitmask`, or of `accept` for a token; whether it needs no more."""
+        return self._inner.prepare(num_things, token)
+
     def accept(self, token: int) -> bool:
         """Go on with `token` if it is allowed; otherwise False, and nothing changes."""
         if not 0 <= token < len(self._verdicts.vocabulary.token_bytes) or self.refusal(token) is not None:
