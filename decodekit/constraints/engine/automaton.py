@@ -91,7 +91,7 @@ class Automaton:
     def num_bytes(self) -> int:
         """Memory of the arrays, as far as there are states."""
         columns = (self.kinds, self.endings, self.low, self.high)
-        return self.num_states * (self.next[0].nbytes + sum(column.itemsize for column in columns))
+        return self.num_states * (int(self.next[0].nbytes) + sum(column.itemsize for column in columns))
 
     def state(self, node: Node) -> int:
         """The state whose remaining words are those of `node`; `DEAD` if there are none.
