@@ -149,17 +149,7 @@ class ObjectPlan:
     @cached_property
     def classes(self) -> tuple[KeyClass, ...]:
         """The regions of undeclared keys whose goal is not plainly false."""
-        patterns = list(dict.fromkeys(node for part in self.spec.parts for node, _ in part.patterns))
-        regions: list[tuple[Node, frozenset[Node]]] = [(self._key_language, frozenset())]
-        for pattern in patterns:
-            inside = [(text.meet(region, pattern), matched | {pattern}) for region, matched in regions]
-            outside = [(text.without(region, pattern), matched) for region, matched in regions]
-            regions = [part for both in zip(inside, outside, strict=True) for part in both if not part[0].is_empty]
-            if len(regions) > MAX_CLASSES:
-                raise ResourceLimitError(
-                    f"the patternProperties of one object divide its keys into more than {MAX_CLASSES} regions",
-                    hint="fewer overlapping patterns",
-                )
+        regions = self._regions()
         by_goal: dict[Goal, list[Node]] = {}
         for region, matched in regions:
             goals: list[Goal] = []
@@ -179,6 +169,33 @@ class ObjectPlan:
             if num_keys:
                 classes.append(KeyClass(keys, goal, num_keys, is_open))
         return tuple(classes)
+
+    def _regions(self) -> list[tuple[Node, frozenset[Node]]]:
+        """The keys by the patterns that they match, each region with these patterns.
+
+        Most patterns of one object are apart, as prefixes are. Two that are need not be held against one another in
+        every region.
+        """
+        patterns = list(dict.fromkeys(node for part in self.spec.parts for node, _ in part.patterns))
+        regions: list[tuple[Node, frozenset[Node]]] = [(self._key_language, frozenset())]
+        for number, pattern in enumerate(patterns):
+            apart = {other for other in patterns[:number] if text.meet(pattern, other).is_empty}
+            split: list[tuple[Node, frozenset[Node]]] = []
+            for region, matched in regions:
+                if matched.isdisjoint(apart):
+                    inside, outside = text.meet(region, pattern), text.without(region, pattern)
+                    split += [
+                        part for part in ((inside, matched | {pattern}), (outside, matched)) if not part[0].is_empty
+                    ]
+                else:
+                    split.append((region, matched))
+            regions = split
+            if len(regions) > MAX_CLASSES:
+                raise ResourceLimitError(
+                    f"the patternProperties of one object divide its keys into more than {MAX_CLASSES} regions",
+                    hint="fewer overlapping patterns",
+                )
+        return regions
 
     @cached_property
     def other_goals(self) -> tuple[Goal, ...]:
