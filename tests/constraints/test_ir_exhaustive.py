@@ -374,6 +374,42 @@ def test_greatest_counts_are_forgotten_where_words_go_round_up_to_the_least() ->
     assert num_forgotten > 100
 
 
+def wrongly_inhabited(letters: bytes, size: int) -> tuple[int, list[str]]:
+    """How many meets with a count have a word that is plain to see, and those of them that a search finds empty."""
+    letter, nodes = lettered(letters, size)
+    num_seen, found = 0, []
+    for node, low, high in itertools.product(nodes, range(4), (*range(1, 8), None)):
+        meeting = ir.both(node, ir.repeat(letter, low, high)) if high is None or low <= high else ir.EMPTY
+        for rest in Views(letters, (None, *NAMES)).beginnings(meeting, 3):
+            if isinstance(rest, ir.Both) and rest._has_short_word():
+                num_seen += 1
+                if not any(one.is_nullable for one in reached_from(rest)):
+                    found.append(repr(rest))
+    return num_seen, found
+
+
+def reached_from(node: Node) -> list[Node]:
+    """All derivatives."""
+    reached = [node]
+    for one in reached:
+        reached += [after for _, after in one.transitions() if after not in reached]
+    return reached
+
+
+def test_words_that_are_plain_to_see_are_there() -> None:
+    num_seen, found = wrongly_inhabited(b"abd", 1)
+    assert not found, found[:10]
+    assert num_seen > 100
+
+
+def test_negative_control_a_word_without_length_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    bound = ir._Interned.bounds
+    monkeypatch.setattr(ir._Interned, "bounds", lambda self: bound(self) and (0, 0))
+    assert wrongly_inhabited(b"\xc0\xc1\xf8", 1)[1]
+    monkeypatch.undo()
+    gc.collect()
+
+
 def test_negative_control_a_word_that_goes_round_in_no_time_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     one, two, three = (ir.byte_set(bytes((byte,))) for byte in b"\xc0\xc1\xf6")
     letter = ir.choice(one, two, three)
@@ -382,17 +418,18 @@ def test_negative_control_a_word_that_goes_round_in_no_time_is_found(monkeypatch
     node = ir.choice(ir.concat(two, even), ir.concat(three, three, even))  # an odd or an even number of letters
     views = Views(b"\xc0\xc1\xf6", (None,))
 
-    def is_seen(low: int, high: int) -> bool:
-        meeting = ir.both(node, ir.repeat(letter, low, high))
-        rough = meeting.saturated(1)
-        return rough is not meeting and views.of(rough, 1) != views.of(meeting, 1)
+    def meeting(low: int, high: int) -> Node:
+        return ir.both(node, ir.repeat(letter, low, high))
 
-    bounds = [(low, high) for high in range(2, 40) for low in range(2, high + 1)]
+    def is_seen(low: int, high: int) -> bool:
+        rough = meeting(low, high).saturated(1)
+        return rough is not meeting(low, high) and views.of(rough, 1) != views.of(meeting(low, high), 1)
+
+    bounds = [(low, high) for high in range(2, 39) for low in range(2, high + 1)]
     assert not any(is_seen(*bound) for bound in bounds)
-    loop = ir._loop
+    exact, loop = views.of(meeting(39, 39), 1), ir._loop
     monkeypatch.setattr(ir, "_loop", lambda node: None if loop(node) is None else 0)
-    gc.collect()  # of what the nodes remembered
-    assert is_seen(39, 39)
+    assert views.of(meeting(39, 39).saturated(1), 1) != exact
     monkeypatch.undo()
     gc.collect()
 

@@ -14,7 +14,7 @@ derivatives re-examined (2009), here with whole rows of transitions in place of 
 from __future__ import annotations
 
 import threading
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Iterator
 from functools import reduce
 from itertools import chain
 from operator import and_, or_
@@ -308,23 +308,42 @@ class Both(_Interned):
         has_counts = len(operands) == 2 and any(operand.has_counts for operand in operands)
         self._finish(_meet_labels(operands), True, any(operand.is_labelled for operand in operands), has_counts)
 
-    def _saturate(self, limit: int) -> Node:
-        for one, other in (self.operands, self.operands[::-1]):
-            rest, count = (one.head, one.tail) if isinstance(one, Product) else (None, one)
-            if not isinstance(count, Repeat) or count.body not in _alphabets or count.max is None:
+    def _counted(self) -> Iterator[tuple[Node, Node | None, Repeat]]:
+        """The operands as A, what is left of a letter, and the count of the letters behind it, if they are such."""
+        for one, other in (self.operands, self.operands[::-1]) if len(self.operands) == 2 else ():
+            *heads, count = _chain(one)
+            if not isinstance(count, Repeat) or count.body not in _alphabets:
                 continue
+            rest = concat(*heads) if heads else None
             if rest is not None and rest not in _alphabets[count.body]:
                 continue  # not the rest of a letter, but a condition of its own
-            bounds = other.bounds()
-            if bounds is None or other.can_be_empty or limit + bounds[1] > count.max:
+            if not other.can_be_empty and other.bounds() is not None:
+                yield other, rest, count
+
+    def _saturate(self, limit: int) -> Node:
+        for other, rest, count in self._counted():
+            num_bytes = limit + (other.bounds() or (0, 0))[1]
+            if count.max is None or num_bytes > count.max:
                 continue
             if count.min == 0 or (count.min == 1 and rest is None and not other.labels):
                 return other.saturated(limit)
             loop = _loop(other)
-            if loop is not None and limit + bounds[1] + (count.min + 1) * loop <= count.max:
+            if loop is not None and num_bytes + (count.min + 1) * loop <= count.max:
                 letters = repeat(count.body, min(count.min, limit + 1))
                 return both(other.saturated(limit), letters if rest is None else concat(rest, letters))
         return self
+
+    def _is_empty(self) -> bool:
+        return not self._has_short_word() and super()._is_empty()
+
+    def _has_short_word(self) -> bool:
+        """Whether a short word of A, perhaps gone round, has so many letters, as is plain to see."""
+        for other, _, count in self._counted():
+            num_bytes = (other.bounds() or (0, 0))[0]
+            loop = 0 if count.min == 0 else _loop(other)
+            if loop is not None and (count.max is None or num_bytes + (count.min + 1) * loop <= count.max):
+                return True
+        return False
 
     def _derive(self) -> Transitions:
         rows: list[tuple[ByteMask, tuple[Node, ...]]] = [(ALL_BYTES, ())]
