@@ -31,7 +31,7 @@ LEVELS: list[set[str]] = [
 # The same inside of `constraints`, and inside of its largest room. `__init__` is the face of its folder.
 INSIDE: dict[str, list[set[str]]] = {
     "constraints": [
-        {"language", "memory", "special"},
+        {"language", "memory", "slices", "special"},
         {"network"},
         {"constraint", "engine"},
         {"completion", "explain", "regex"},

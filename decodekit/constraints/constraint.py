@@ -44,9 +44,10 @@ class Guard(Protocol):
 
 @runtime_checkable
 class CompoundGuard(Guard, Protocol):
-    """A guard of JSON texts, without blanks around them, that refuses arrays and objects only.
+    """A guard of JSON texts, without blanks around them, that refuses strings, arrays and objects only.
 
-    So what it may refuse ends with the bracket that closes it, and nothing else has to be looked at (see `brackets`).
+    So what it may refuse ends with the quote or bracket that closes it, and nothing else has to be looked at (see
+    `brackets`).
     """
 
     @property

@@ -43,12 +43,13 @@ UNREACHED: Final = -1
 """Stands for the token of a position behind one whose token is not the draft's."""
 
 
-def ask(outputs: Outputs, guesses: Rows[Guess]) -> list[int | None]:
+def ask(outputs: Outputs, guesses: Rows[Guess], can_wait: bool = False) -> list[int | None]:
     """The token of every position as far as questions tell it: a token, `UNDECIDED`, or `UNREACHED`.
 
     Args:
         outputs: of the positions of all rows, in order; the bitmask is not looked at.
         guesses: of the rows.
+        can_wait: whether a row may wait for the answer; what is said of its positions then means nothing.
     """
     found: list[int | None] = [UNDECIDED] * len(outputs.positions)
     rows = list(_due_rows(outputs, guesses))
@@ -59,10 +60,11 @@ def ask(outputs: Outputs, guesses: Rows[Guess]) -> list[int | None]:
     leaders = dict(zip(asked, leaders_of(outputs if is_every else outputs.at(asked)), strict=True))
     for sequence, guess, places in rows:
         begin = time.perf_counter()
-        _ask_along(sequence, guess, places, leaders, outputs, found)
-        is_settled = found[places[0]] is not UNDECIDED
-        sequence.pause = 0 if is_settled else min(2 * sequence.pause + 1, MAX_PAUSE)
-        sequence.pause_left = sequence.pause
+        _ask_along(sequence, guess, places, leaders, outputs, found, can_wait)
+        if not sequence.is_waiting:
+            is_settled = found[places[0]] is not UNDECIDED
+            sequence.pause = 0 if is_settled else min(2 * sequence.pause + 1, MAX_PAUSE)
+            sequence.pause_left = sequence.pause
         sequence.ask_s += time.perf_counter() - begin
     return found
 
@@ -87,6 +89,7 @@ def _ask_along(
     leaders: dict[int, tuple[int, int] | None],
     outputs: Outputs,
     found: list[int | None],
+    can_wait: bool,
 ) -> None:
     """Ask about one row, as far as its draft may be followed; into `found`."""
     matcher, draft = sequence.matcher, guess.tokens
@@ -97,8 +100,8 @@ def _ask_along(
             if number < guess.num_forced and (outputs.settings.is_canonical or not outputs.settings.can_ban):
                 found[place] = draft[number]  # whatever the target prefers
             elif number >= len(guess.drawn):  # no drawn token of a draft has to be tested
-                found[place] = _asked(sequence, place, leaders[place], outputs)
-            if number == len(draft):
+                found[place] = _asked(sequence, place, leaders[place], outputs, can_wait)
+            if number == len(draft) or sequence.is_waiting:
                 break
             if found[place] is not UNDECIDED and found[place] != draft[number]:
                 found[place + 1 : places.stop] = [UNREACHED] * (places.stop - place - 1)
@@ -110,7 +113,9 @@ def _ask_along(
     matcher.rollback(matcher.num_tokens - begin)
 
 
-def _asked(sequence: Sequence, place: int, leader: tuple[int, int] | None, outputs: Outputs) -> int | None:
+def _asked(
+    sequence: Sequence, place: int, leader: tuple[int, int] | None, outputs: Outputs, can_wait: bool
+) -> int | None:
     """The token of a position before which its matcher stands, if a few questions tell it."""
     matcher = sequence.matcher
     assert matcher is not None
@@ -120,6 +125,8 @@ def _asked(sequence: Sequence, place: int, leader: tuple[int, int] | None, outpu
             return UNDECIDED
         refused = None
         for token in dict.fromkeys(leader):
+            if can_wait and not sequence.is_prepared(token):
+                return UNDECIDED
             sequence.num_questions += 1
             if not matcher.validate([token]):
                 refused = token

@@ -41,7 +41,11 @@ class StepMasks:
         self._left_out = left_out
 
     def fill(
-        self, sequences: Rows[Sequence], drafts: list[list[int]], choices: Rows[int | None] | None = None
+        self,
+        sequences: Rows[Sequence],
+        drafts: list[list[int]],
+        choices: Rows[int | None] | None = None,
+        can_wait: bool = False,
     ) -> Tensor | None:
         """The tokens allowed after the first 0, 1, ..., k tokens of each draft, int32 [P, words] as positions come.
 
@@ -52,6 +56,8 @@ class StepMasks:
         Args:
             sequences, drafts: of all rows.
             choices: by position, what is known without a mask; only where it is None there is one. None for all.
+            can_wait: whether a row may wait for its masks; its positions mean nothing then. One that waits already has
+                none.
         """
         if all(sequence.matcher is None for sequence in sequences):
             return None
@@ -66,9 +72,9 @@ class StepMasks:
             sequence.position_refusals = {}
             if sequence.matcher is None:
                 words[:] = ALL_ALLOWED
-            elif None in known:
+            elif None in known and not sequence.is_waiting:
                 begin = time.perf_counter()
-                drafts[row] = self._fill_along(sequence, drafts[row], words, known)
+                drafts[row] = self._fill_along(sequence, drafts[row], words, known, can_wait)
                 sequence.mask_s += time.perf_counter() - begin
         return torch.from_numpy(self._words[:num_places])
 
@@ -79,7 +85,12 @@ class StepMasks:
         sequence.mask_s += time.perf_counter() - begin
 
     def _fill_along(
-        self, sequence: Sequence, draft: list[int], words: npt.NDArray[np.int32], known: Rows[int | None]
+        self,
+        sequence: Sequence,
+        draft: list[int],
+        words: npt.NDArray[np.int32],
+        known: Rows[int | None],
+        can_wait: bool,
     ) -> list[int]:
         matcher = sequence.matcher
         assert matcher is not None
@@ -93,6 +104,8 @@ class StepMasks:
                     if not matcher.accept(draft[position - 1]):
                         break
                 if known[position] is None:
+                    if can_wait and not sequence.is_prepared():
+                        break
                     self._fill_position(sequence, draft[:position], words[position], plan)
                 num_passed += 1
         except DecodekitError as error:
@@ -100,7 +113,7 @@ class StepMasks:
                 sequence.error = error
                 words[0], num_passed = 0, 1
         matcher.rollback(matcher.num_tokens - begin)
-        if num_passed > last:
+        if num_passed > last or sequence.is_waiting:
             return draft
         words[num_passed:] = ALL_ALLOWED
         return draft[: num_passed - 1]

@@ -8,6 +8,7 @@ from collections.abc import Sequence as Tokens
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from decodekit.constraints.slices import next_slice
 from decodekit.errors import DecodekitError
 from decodekit.generation.stats import ProposerStats, Stats
 from decodekit.generation.stopping import FinishReason, StopStrings, TextStream
@@ -89,6 +90,9 @@ class Sequence:
     masks of the present step do not have. `plan` holds the tokens that end the text in time, once the budget leaves no
     other choice.
 
+    `is_waiting` says that its constraint needs more than this step gives it, `num_slices` how many steps gave it some,
+    and `held` is what the row goes on with then (see `generation.waiting`).
+
     Args:
         row: its row of the cache; -1 before it has one.
     """
@@ -128,6 +132,9 @@ class Sequence:
     drafts_by: dict[str, DraftCounts] = field(init=False, default_factory=dict)
     memory: dict[Any, Any] = field(init=False, default_factory=dict)
     states: dict[int, float] = field(init=False, default_factory=dict)
+    is_waiting: bool = field(init=False, default=False)
+    num_slices: int = field(init=False, default=0)
+    held: Any = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         # The request's own matcher stays at the beginning, so that a request can be run again.
@@ -151,6 +158,13 @@ class Sequence:
     def banned(self) -> set[int]:
         """The tokens that must not come next, because a guard refused what came of them."""
         return self.bans.get(len(self.token_ids), set())
+
+    def is_prepared(self, token: int | None = None) -> bool:
+        """Do a slice of the work for the next mask, or for the question about a token; if more is needed, wait."""
+        assert self.matcher is not None
+        self.is_waiting = not self.matcher.prepare(next_slice(self.num_slices), token)
+        self.num_slices += self.is_waiting
+        return not self.is_waiting
 
     def take_back(self, num_tokens: int) -> None:
         """Keep the first `num_tokens` tokens; the token that came next is banned there, later bans are forgotten.

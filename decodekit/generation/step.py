@@ -32,7 +32,7 @@ import time
 from collections.abc import Sequence as Rows
 from dataclasses import replace
 from enum import Enum
-from itertools import accumulate
+from itertools import accumulate, compress
 from typing import NamedTuple, TypeAlias
 
 import torch
@@ -52,6 +52,7 @@ from decodekit.generation.rejection import drawn_tokens, may_test
 from decodekit.generation.sequence import Sequence
 from decodekit.generation.settings import Settings
 from decodekit.generation.token_table import TokenTable
+from decodekit.generation.waiting import put_off, reading, with_held
 from decodekit.models.causal_lm import Cache, CausalLM, LogitsKind
 from decodekit.models.contrast import uncontrasted
 from decodekit.speculation.proposer import Context, asked
@@ -92,15 +93,21 @@ def step(
         masks: buffers for the constraints' bitmasks.
         table: the prefixes, kept if a processor of the pipeline looks back.
     """
-    guesses = propose(sequences, model, settings, table)
+    guesses, logits = read(sequences, model, cache, settings, table)  # [P, V], as the model gives them
     drafts = [list(guess.tokens) for guess in guesses]
     is_guessed = any(drafts)
     positions = positions_along(sequences, guesses)  # P = N + all draft tokens
-    logits = forward(sequences, model, cache, drafts=drafts)  # [P, V], as the model gives them
+    can_wait = cache.num_rows > 1
     outputs = Outputs(positions, logits, None, settings, table)
-    choices = ask(outputs, guesses) if settings.asks else [UNDECIDED] * len(positions)
-    bitmask = masks.fill(sequences, drafts, choices)  # [P, words] or None, on the CPU while a GPU computes
+    choices = ask(outputs, guesses, can_wait) if settings.asks else [UNDECIDED] * len(positions)
+    bitmask = masks.fill(sequences, drafts, choices, can_wait)  # [P, words] or None, on the CPU while a GPU computes
     outputs = replace(outputs, bitmask=bitmask)
+    if any(sequence.is_waiting for sequence in sequences):
+        is_going_on = [not sequence.is_waiting for sequence in sequences]
+        drafts = list(compress(drafts, is_going_on))
+        sequences, guesses, outputs, choices = put_off(sequences, guesses, outputs, choices)
+        if not sequences:
+            return
     target = outputs.choose_rest(choices)  # the target's own token at every position, or an error
     firsts = accumulate([len(guess.tokens) + 1 for guess in guesses], initial=0)  # the first position of every row
     taken, backtracks = [], []
@@ -108,7 +115,7 @@ def step(
         tokens, backtrack = verify(sequence, guess, draft, first, target, outputs, masks, choices)
         taken.append((sequence, tokens, first))
         backtracks.append(backtrack)
-    record(taken, logits, None if settings.asks else bitmask, settings)
+    record(taken, outputs.logits, None if settings.asks else outputs.bitmask, settings)
     for sequence, backtrack in zip(sequences, backtracks, strict=True):
         if backtrack is not None:
             sequence.take_back(backtrack.num_tokens)
@@ -118,6 +125,20 @@ def step(
             append_forced(sequence, settings, table)
     if is_guessed or any(backtracks):
         crop(sequences, cache)
+
+
+def read(
+    sequences: Rows[Sequence], model: CausalLM, cache: Cache, settings: Settings, table: TokenTable | None
+) -> tuple[list[Guess], Tensor]:
+    """What is guessed behind each text, and the logits after each text and its guess [P, V].
+
+    Rows that waited for their constraint have been read before, and give what they hold.
+    """
+    some = reading(sequences)
+    guesses = propose(some, model, settings, table) if some else []
+    drafts = [list(guess.tokens) for guess in guesses]
+    logits = forward(some, model, cache, drafts=drafts) if some else None
+    return with_held(sequences, guesses, logits)
 
 
 def propose(sequences: Rows[Sequence], model: CausalLM, settings: Settings, table: TokenTable | None) -> list[Guess]:
@@ -202,7 +223,7 @@ def verify(
     `choices` are what was known by position without a mask. What was taken comes back in order, with the rollback that
     follows, if any.
     """
-    settings = outputs.settings
+    settings, sequence.num_slices = outputs.settings, 0
     own = target[first : first + len(draft) + 1]
     if settings.is_canonical:  # forced by their bytes: taken whatever the target would take
         own = [*draft[: guess.num_forced], *own[guess.num_forced :]]

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable
+from typing import Final
 
 from decodekit.constraints.engine.bitmask import allocate_bitmask, ids_from_bitmask
 from decodekit.constraints.matching.compiler import compile
 from decodekit.constraints.matching.matcher import Matcher
+from decodekit.constraints.slices import next_slice
 from decodekit.constraints.wire import as_constraint
 from decodekit.vocabulary import Vocabulary
+
+MAX_SLICES: Final = 10_000
+"""So many slices of work are enough for any mask; they grow."""
 
 
 def check_language(
@@ -65,13 +70,15 @@ def check_matcher(matcher: Matcher, vocabulary: Vocabulary, *, num_tokens: int =
 
     In every state: `accept` and `validate` agree with the mask for each token; `accept` then `rollback` leaves the mask
     as it was; a fork goes its own way; end-of-sequence tokens are allowed exactly when the text may end, all of them;
-    forced tokens are each the only one allowed.
+    forced tokens are each the only one allowed; `prepare` comes to an end and moves nothing.
     """
     rng = random.Random(seed)
     begin, first = matcher.num_tokens, _check_mask(matcher, vocabulary)
     for _ in range(num_tokens):
         allowed = _check_mask(matcher, vocabulary)
         here = matcher.num_tokens
+        _check_prepare(matcher, sorted(allowed)[:4])
+        _require(_mask(matcher, vocabulary) == allowed, "prepare changes the mask")
         for token in rng.sample(range(vocabulary.size), min(vocabulary.size, 64)) + sorted(allowed)[:64]:
             is_accepted = matcher.accept(token)
             _require(is_accepted == (token in allowed), f"accept({token}) disagrees with the mask after {here} tokens")
@@ -104,6 +111,14 @@ def _check_mask(matcher: Matcher, vocabulary: Vocabulary) -> set[int]:
     _require(matcher.can_continue == bool(allowed - eos), "can_continue does not match the mask")
     _require(not (matcher.is_terminated and allowed), "something is allowed after the end")
     return allowed
+
+
+def _check_prepare(matcher: Matcher, tokens: list[int]) -> None:
+    before = matcher.num_tokens
+    for token in (None, *tokens):
+        is_prepared = any(matcher.prepare(next_slice(number), token) for number in range(MAX_SLICES))
+        _require(is_prepared, f"prepare needs more than {MAX_SLICES} slices")
+    _require(matcher.num_tokens == before, "prepare moves the matcher")
 
 
 def _check_forced(matcher: Matcher, vocabulary: Vocabulary) -> None:

@@ -85,16 +85,21 @@ def test_exports() -> None:
         _ = constraints.Nothing
 
 
-def test_compiling_loads_no_heavy_package_and_masks_load_numba() -> None:
+def test_compiling_loads_no_heavy_package_and_the_first_matcher_loads_every_kernel() -> None:
     program = """
 import sys
 from decodekit.constraints import Choices, allocate_bitmask, compile
 from decodekit.vocabulary import Vocabulary
 vocabulary = Vocabulary([b"a", b"b", None], [2])
-matcher = compile(Choices(["ab"]), vocabulary).matcher()
-assert matcher.accept(0)
+grammar = compile(Choices(["ab"]), vocabulary)
 assert not {"torch", "transformers", "numba", "jsonschema", "pydantic", "lark"} & set(sys.modules)
-matcher.fill_bitmask(allocate_bitmask(1, vocabulary.size))
+matcher = grammar.matcher()
 assert "numba" in sys.modules and "torch" not in sys.modules
+kernels = sys.modules["decodekit.constraints.engine.kernels"]
+loaded = [len(kernel.signatures) for kernel in (kernels.run, kernels.walk, kernels.add_tokens)]
+assert loaded == [1, 1, 1]
+assert matcher.accept(0)
+matcher.fill_bitmask(allocate_bitmask(1, vocabulary.size))
+assert loaded == [len(kernel.signatures) for kernel in (kernels.run, kernels.walk, kernels.add_tokens)]
 """
     subprocess.run([sys.executable, "-c", program], check=True)

@@ -335,19 +335,19 @@ def lettered(letters: bytes, size: int) -> tuple[Node, Known]:
 
 
 def forgotten_too_early(
-    letters: bytes, size: int, highs: Iterable[int], limits: Iterable[int]
+    letters: bytes, size: int, highs: Iterable[int], limits: Iterable[int], lows: Iterable[int] = (0, 1)
 ) -> tuple[int, list[str]]:
-    """How many meets forget their count, and those that forget one that can be seen."""
+    """How many meets forget their count, or the greatest one, and those that forget one that can be seen."""
     letter, nodes = lettered(letters, size)
     views = Views(letters, (None, *NAMES))
     num_forgotten, found = 0, []
     for node in nodes:
-        for low, high in itertools.product((0, 1), highs):
+        for low, high in itertools.product(lows, highs):
             meeting = ir.both(node, ir.repeat(letter, low, high))
             for rest in views.beginnings(meeting, 12):
                 for limit in limits if not rest.is_empty else ():
                     rough = rest.saturated(limit)
-                    num_forgotten += isinstance(rest, ir.Both) and not isinstance(rough, ir.Both)
+                    num_forgotten += isinstance(rest, ir.Both) and rough is not rest
                     if rough is not rest and views.of(rough, limit) != views.of(rest, limit):
                         found.append(f"{rest!r} up to {limit}")
     return num_forgotten, found
@@ -365,6 +365,72 @@ def test_counts_of_letters_are_forgotten_where_nobody_sees_them_in_larger_ones()
     num_forgotten, found = forgotten_too_early(b"abc", 2, range(1, 12), range(1, 5))
     assert not found, found[:10]
     assert num_forgotten > 10_000
+
+
+def test_greatest_counts_are_forgotten_where_words_go_round_up_to_the_least() -> None:
+    num_forgotten, found = forgotten_too_early(b"abc", 1, (5, 7, 9), (1, 2), (2, 3))
+    assert not found, found[:10]
+    assert num_forgotten > 100
+
+
+def wrongly_inhabited(letters: bytes, size: int) -> tuple[int, list[str]]:
+    """How many meets with a count have a word that is plain to see, and those of them that a search finds empty."""
+    letter, nodes = lettered(letters, size)
+    num_seen, found = 0, []
+    for node, low, high in itertools.product(nodes, range(4), (*range(1, 8), None)):
+        meeting = ir.both(node, ir.repeat(letter, low, high)) if high is None or low <= high else ir.EMPTY
+        for rest in Views(letters, (None, *NAMES)).beginnings(meeting, 3):
+            if isinstance(rest, ir.Both) and rest._has_short_word():
+                num_seen += 1
+                if not any(one.is_nullable for one in reached_from(rest)):
+                    found.append(repr(rest))
+    return num_seen, found
+
+
+def reached_from(node: Node) -> list[Node]:
+    """All derivatives."""
+    reached = [node]
+    for one in reached:
+        reached += [after for _, after in one.transitions() if after not in reached]
+    return reached
+
+
+def test_words_that_are_plain_to_see_are_there() -> None:
+    num_seen, found = wrongly_inhabited(b"abd", 1)
+    assert not found, found[:10]
+    assert num_seen > 100
+
+
+def test_negative_control_a_word_without_length_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    bound = ir._Interned.bounds
+    monkeypatch.setattr(ir._Interned, "bounds", lambda self: bound(self) and (0, 0))
+    assert wrongly_inhabited(b"\xc0\xc1\xf8", 1)[1]
+    monkeypatch.undo()
+    ir.sweep()
+
+
+def test_negative_control_a_word_that_goes_round_in_no_time_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, two, three = (ir.byte_set(bytes((byte,))) for byte in b"\xc0\xc1\xf6")
+    letter = ir.choice(one, two, three)
+    ir.declare_alphabet(letter)
+    even = ir.repeat(ir.concat(one, one))
+    node = ir.choice(ir.concat(two, even), ir.concat(three, three, even))  # an odd or an even number of letters
+    views = Views(b"\xc0\xc1\xf6", (None,))
+
+    def meeting(low: int, high: int) -> Node:
+        return ir.both(node, ir.repeat(letter, low, high))
+
+    def is_seen(low: int, high: int) -> bool:
+        rough = meeting(low, high).saturated(1)
+        return rough is not meeting(low, high) and views.of(rough, 1) != views.of(meeting(low, high), 1)
+
+    bounds = [(low, high) for high in range(2, 39) for low in range(2, high + 1)]
+    assert not any(is_seen(*bound) for bound in bounds)
+    exact, loop = views.of(meeting(39, 39), 1), ir._loop
+    monkeypatch.setattr(ir, "_loop", lambda node: None if loop(node) is None else 0)
+    assert views.of(meeting(39, 39).saturated(1), 1) != exact
+    monkeypatch.undo()
+    ir.sweep()
 
 
 def test_negative_control_a_count_that_is_forgotten_too_early_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -81,63 +81,6 @@ def as_sets(walk: Walk, size: int) -> tuple[list[int], set[tuple[int, int, int]]
 
 
 @pytest.mark.parametrize("name", VOCABULARIES)
-def test_trie_is_the_prefixes_in_order(name: str) -> None:
-    vocabulary = VOCABULARIES[name]
-    trie, nodes = TokenTrie.build(vocabulary), reference.trie_nodes(vocabulary)
-    assert trie.num_nodes == len(nodes)
-    assert trie.max_depth == max(len(prefix) for prefix, _ in nodes)
-    for number, (prefix, tokens) in enumerate(nodes):
-        assert trie.depth[number] == len(prefix)
-        assert number == 0 or trie.byte[number] == prefix[-1]
-        assert sorted(trie.tokens[trie.first[number] : trie.first[number + 1]].tolist()) == tokens
-        below = [n for n, (other, _) in enumerate(nodes) if other.startswith(prefix)]
-        assert trie.end[number] == below[-1] + 1
-
-
-def test_trie_of_a_real_vocabulary() -> None:
-    vocabulary = tekken_vocabulary()
-    trie = TokenTrie.build(vocabulary)
-    assert 200_000 < trie.num_nodes < 400_000
-    assert sorted(trie.tokens.tolist()) == sorted(token for token, _ in reference.entries(vocabulary))
-    rng = random.Random(0)
-    for _ in range(300):
-        place = rng.randrange(len(trie.tokens))
-        node = int(np.searchsorted(trie.first, place, side="right")) - 1
-        data = vocabulary.token_bytes[int(trie.tokens[place])]
-        if data is None:
-            continue  # a special token
-        assert trie.depth[node] == len(data) and trie.byte[node] == data[-1]
-        assert node < trie.end[node] <= trie.num_nodes
-
-
-NODES: dict[str, Node] = {
-    "string": full_match(r'"([^"\\\x00-\x1f]|\\["\\/bfnrt])*"'),
-    "labels": ir.choice(
-        ir.concat(full_match("[a-b]*"), ir.accept(1)), ir.concat(full_match("ab?"), ir.accept(2)), full_match("b{2,9}")
-    ),
-    "any text": full_match("(.|\n)*"),
-    "not": full_match("(?!.*ab)[ab]{0,5}"),
-    "one word": ir.literal(b"xyz"),
-}
-
-
-def as_sets(walk: Walk, size: int) -> tuple[list[int], set[tuple[int, int, int]]]:
-    exits = {
-        (n, label, kind)
-        for kind, groups in ((EXIT_BEFORE, walk.before), (EXIT_AT, walk.at))
-        for label, nodes in groups.items()
-        for n in nodes.tolist()
-    }
-    return [] if walk.inside is None else ids_from_bitmask(walk.inside).tolist(), exits
-
-
-def ids_of(mask: TokenMask, size: int) -> list[int]:
-    row = np.full((size + 31) // 32, -1, np.int32)
-    mask.fill(row)
-    return ids_from_bitmask(row).tolist()
-
-
-@pytest.mark.parametrize("name", VOCABULARIES)
 @pytest.mark.parametrize("language", NODES)
 def test_compiled_walk_equals_its_twin(name: str, language: str) -> None:
     vocabulary = VOCABULARIES[name]

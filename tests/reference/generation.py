@@ -290,6 +290,9 @@ class TextsMatcher:
             if self._allows(token):
                 out[row, token // 32] |= -(1 << 31) if token % 32 == 31 else 1 << token % 32
 
+    def prepare(self, num_things: int, token: int | None = None) -> bool:
+        return True
+
     def accept(self, token: int) -> bool:
         if not self._allows(token):
             return False

@@ -4,8 +4,10 @@ Languages are hash-consed, so one automaton serves all constraints of the proces
 language share its states, and what a vocabulary learned about them. A state exists only if a word can be completed from
 it; whatever leads nowhere is the state `DEAD`.
 
-The table costs one kilobyte per state. When it outgrows `EPOCH_STATES` the next grammar starts a new automaton, and the
-old one goes with the last grammar that uses it; an automaton that reaches `MAX_STATES` refuses to grow.
+The table costs one kilobyte per state. There is room for `ROOM_STATES` from the start: pages of zeros cost nothing
+until they are used, while a copy of 64 MB took 140 ms of the mask that needed one more state. When the table outgrows
+`EPOCH_STATES` the next grammar starts a new automaton, and the old one goes with the last grammar that uses it; an
+automaton that reaches `MAX_STATES` refuses to grow.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from decodekit.constraints.language.blocks import Block
 from decodekit.constraints.language.ir import bytes_of, label_range, sweep_if_due
 from decodekit.constraints.language.node import Node
 from decodekit.constraints.memory import Account
+from decodekit.constraints.slices import spend
 from decodekit.errors import ResourceLimitError
 
 Int32Array: TypeAlias = npt.NDArray[np.int32]
@@ -34,6 +37,8 @@ OPEN: Final = -1
 """In a row: something may follow, and `Automaton.follow` finds out what."""
 
 EPOCH_STATES: Final = 100_000
+ROOM_STATES: Final = 1 << 17
+"""So many states are made without a copy of the table; more than an epoch has, unless one grammar goes on."""
 MAX_STATES: Final = 1_000_000
 
 _FEW_STEPS: Final = 4  # bytes are followed one by one before the whole row of a state is made
@@ -62,11 +67,11 @@ class Automaton:
     """
 
     def __init__(self) -> None:
-        self.next: Int32Array = np.zeros((256, 256), np.int32)
-        self.kinds: UInt8Array = np.zeros(256, np.uint8)
-        self.endings: Int32Array = np.zeros(256, np.int32)
-        self.low: Int32Array = np.full(256, -1, np.int32)
-        self.high: Int32Array = np.full(256, -1, np.int32)
+        self.next: Int32Array = np.zeros((ROOM_STATES, 256), np.int32)
+        self.kinds: UInt8Array = np.zeros(ROOM_STATES, np.uint8)
+        self.endings: Int32Array = np.zeros(ROOM_STATES, np.int32)
+        self.low: Int32Array = np.full(ROOM_STATES, -1, np.int32)
+        self.high: Int32Array = np.full(ROOM_STATES, -1, np.int32)
         self.nodes: list[Node | None] = [None]
         self.labels: list[tuple[Hashable, ...]] = [()]
         self.label_sets: list[tuple[Hashable, ...]] = [()]
@@ -86,9 +91,10 @@ class Automaton:
         return len(self.nodes)
 
     @property
-    def num_array_bytes(self) -> int:
-        """Memory of the arrays."""
-        return array_bytes(self.next, self.kinds, self.endings, self.low, self.high)
+    def num_bytes(self) -> int:
+        """Memory of the arrays, as far as there are states."""
+        columns = (self.kinds, self.endings, self.low, self.high)
+        return self.num_states * (int(self.next[0].nbytes) + sum(column.itemsize for column in columns))
 
     def state(self, node: Node) -> int:
         """The state whose remaining words are those of `node`; `DEAD` if there are none.
@@ -106,6 +112,7 @@ class Automaton:
             if node.is_empty:
                 return DEAD
             block = node.block()
+            ends = [] if block is None else [self._rows_of(end) for end in block.ends]
             state = self._allocate(1 if block is None else block.num_states)
             labels = self.labels[state] = node.labels
             self.endings[state] = self._label_set(labels)
@@ -114,8 +121,12 @@ class Automaton:
             self.nodes[state] = node
             self._state_of[node] = state
             if block is not None:
-                self._lay_out(state, block)
+                self._lay_out(state, block, ends)
             return state
+
+    def _rows_of(self, node: Node) -> list[tuple[int, int]]:
+        """The transitions of a node that is no state: masks of bytes, each with the state behind them."""
+        return [(mask, self.state(target)) for mask, target in node.transitions()]
 
     def _allocate(self, num_states: int) -> int:
         """Make room for some states; returns the first."""
@@ -143,8 +154,8 @@ class Automaton:
             self.label_sets.append(labels)
         return number
 
-    def _lay_out(self, start: int, block: Block[Node]) -> None:
-        """Write the rows of a block whose root is `start`."""
+    def _lay_out(self, start: int, block: Block[Node], ends: list[list[tuple[int, int]]]) -> None:
+        """Write the rows of a block whose root is `start`, with those of what follows its words."""
         stop = start + block.num_states
         self._blocks.append(block)
         self._block_starts.append(start)
@@ -155,9 +166,8 @@ class Automaton:
             # The words of a list are labelled in their order.
             first = self.low[start]
             self.low[start:stop], self.high[start:stop] = first + block.low, first + block.high
-        for state, end in zip((start + block.end_state).tolist(), block.ends, strict=True):
-            for mask, target in end.transitions():
-                successor = self.state(target)
+        for state, rows in zip((start + block.end_state).tolist(), ends, strict=True):
+            for mask, successor in rows:
                 for byte in bytes_of(mask):
                     self.next[state, byte] = successor
 
@@ -190,9 +200,9 @@ class Automaton:
                 return
             node = self.nodes[state]
             assert node is not None
+            spend()
             row = np.zeros(256, np.int32)
-            for mask, target in node.transitions():
-                successor = self.state(target)
+            for mask, successor in self._rows_of(node):
                 if successor != DEAD:
                     row[_byte_indices(mask)] = successor
             node.forget()

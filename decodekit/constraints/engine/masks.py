@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final
 
 import numpy as np
 
@@ -46,6 +46,7 @@ from decodekit.constraints.engine.token_index import (
 )
 from decodekit.constraints.memory import Account, is_exceeded, share
 from decodekit.constraints.network import TextNeeded
+from decodekit.constraints.slices import finished
 from decodekit.vocabulary import Vocabulary
 
 MASK_CACHE_BYTES: Final = 64 << 20
@@ -77,6 +78,8 @@ def _memory(shared: _Shared | None) -> int:
 class Masks:
     """The masks of the states of one recogniser over one vocabulary. Thread-safe."""
 
+    _are_kernels_loaded: ClassVar[bool] = False
+
     def __init__(self, recogniser: Recogniser, vocabulary: Vocabulary) -> None:
         self._recogniser = recogniser
         self._runner = Runner(recogniser)
@@ -93,6 +96,17 @@ class Masks:
         self._density: dict[int, bool] = {}  # by lexical state
         # By upper configurations, and whether the text may end; the one that was used last at the end.
         self._shared: OrderedDict[tuple[frozenset[Configuration], bool], _Shared | None] = OrderedDict()
+
+    def load(self) -> None:
+        """Load the compiled functions, once in a process: it takes a tenth of a second, which no mask should take."""
+        if Masks._are_kernels_loaded:
+            return
+        whole = self._tokens.whole
+        with self._recogniser.automaton.lock:
+            whole.reached(self._recogniser.automaton, DEAD)
+            self._runner.add_tokens(whole.trie, NO_NODES, self._eos_words)
+            self._runner.run(whole.trie, NO_NODES, (), self._eos_words, whole.bytes_above)
+        Masks._are_kernels_loaded = True
 
     def mask(self, state: State) -> Int32Array:
         """The tokens that `state` allows, end-of-sequence tokens included, int32 [words]; not to be written to."""
@@ -111,6 +125,10 @@ class Masks:
         if known is None:
             known = self._num_allowed[state] = num_set(self.mask(state))
         return known
+
+    def is_made(self, state: State, num_things: int) -> bool:
+        """Whether the mask of a state is there after a slice of work, of at most so many new things (see `slices`)."""
+        return state in self._kept or finished(lambda: self.mask(state), num_things)
 
     def only_token(self, state: State) -> int | None:
         """The one token that `state` allows; None if there are more or none.

@@ -42,6 +42,7 @@ from decodekit.constraints.engine.configurations import (
 )
 from decodekit.constraints.memory import Account
 from decodekit.constraints.network import Call, End, Frame, Fresh, Move, Read, Return
+from decodekit.constraints.slices import spend
 from decodekit.errors import ResourceLimitError
 
 MAX_CONFIGURATIONS: Final = 20_000
@@ -425,6 +426,7 @@ class Recogniser:
     def _moves_of(self, frame: int) -> tuple[Move, ...]:
         moves = self._moves[frame]
         if moves is None:
+            spend()
             moves = self._moves[frame] = self.frames[frame].moves()
         return moves
 

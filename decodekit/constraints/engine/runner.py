@@ -47,7 +47,7 @@ class Runner:
 
     @cached_property
     def _kernels(self) -> ModuleType:
-        """The compiled functions. Their module imports numba, so it is imported with the first mask."""
+        """The compiled functions. Their module imports numba, so it is imported with the first matcher."""
         from decodekit.constraints.engine import kernels
 
         return kernels

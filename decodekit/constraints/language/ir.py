@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Iterator
 from functools import reduce
 from itertools import chain
 from operator import and_, or_
@@ -316,6 +316,9 @@ class Both(_Interned):
     Often one operand only counts the letters of an alphabet (see `declare_alphabet`): A & X{0,n}, where the words of A
     consist of words of X. For the next k bytes that is A alone, if n is at least k + m and m bytes complete whatever
     has been read of a word of A: no count that is met on the way, and none that is needed after it, exceeds n.
+
+    A & X{l,n} is A & X{l,} for the next k bytes if the words of A can go on with some word w again and again, and n is
+    at least k + m + (l + 1) |w|: what has been read is completed, and then goes on until it has l letters.
     """
 
     __slots__ = ("operands",)
@@ -325,19 +328,42 @@ class Both(_Interned):
         has_counts = len(operands) == 2 and any(operand.has_counts for operand in operands)
         self._finish(_meet_labels(operands), True, any(operand.is_labelled for operand in operands), has_counts)
 
-    def _saturate(self, limit: int) -> Node:
-        for one, other in (self.operands, self.operands[::-1]):
-            rest, count = (one.head, one.tail) if isinstance(one, Product) else (None, one)
-            if not isinstance(count, Repeat) or count.body not in _alphabets or count.max is None:
+    def _counted(self) -> Iterator[tuple[Node, Node | None, Repeat]]:
+        """The operands as A, what is left of a letter, and the count of the letters behind it, if they are such."""
+        for one, other in (self.operands, self.operands[::-1]) if len(self.operands) == 2 else ():
+            *heads, count = _chain(one)
+            if not isinstance(count, Repeat) or count.body not in _alphabets:
                 continue
+            rest = concat(*heads) if heads else None
             if rest is not None and rest not in _alphabets[count.body]:
                 continue  # not the rest of a letter, but a condition of its own
-            bounds = other.bounds()
-            if bounds is None or other.can_be_empty or limit + bounds[1] > count.max:
+            if not other.can_be_empty and other.bounds() is not None:
+                yield other, rest, count
+
+    def _saturate(self, limit: int) -> Node:
+        for other, rest, count in self._counted():
+            num_bytes = limit + (other.bounds() or (0, 0))[1]
+            if count.max is None or num_bytes > count.max:
                 continue
             if count.min == 0 or (count.min == 1 and rest is None and not other.labels):
                 return other.saturated(limit)
+            loop = _loop(other)
+            if loop is not None and num_bytes + (count.min + 1) * loop <= count.max:
+                letters = repeat(count.body, min(count.min, limit + 1))
+                return both(other.saturated(limit), letters if rest is None else concat(rest, letters))
         return self
+
+    def _is_empty(self) -> bool:
+        return not self._has_short_word() and super()._is_empty()
+
+    def _has_short_word(self) -> bool:
+        """Whether a short word of A, perhaps gone round, has so many letters, as is plain to see."""
+        for other, _, count in self._counted():
+            num_bytes = (other.bounds() or (0, 0))[0]
+            loop = 0 if count.min == 0 else _loop(other)
+            if loop is not None and (count.max is None or num_bytes + (count.min + 1) * loop <= count.max):
+                return True
+        return False
 
     def _derive(self) -> Transitions:
         rows: list[tuple[ByteMask, tuple[Node, ...]]] = [(ALL_BYTES, ())]
@@ -450,6 +476,19 @@ class Repeat(_Interned):
 
     def __repr__(self) -> str:
         return f"repeat({self.body!r}, {self.min}, {self.max})"
+
+
+def _loop(node: Node) -> int | None:
+    """Bytes of a word with which all words of a node go on again and again, not the empty one; None if not known."""
+    while isinstance(node, Product):
+        node = node.tail
+    if isinstance(node, Choice):
+        loops = [_loop(option) for option in node.options]
+        return None if None in loops else max(loop for loop in loops if loop is not None)
+    if not isinstance(node, Repeat) or node.max is not None or node.body.labels:
+        return None
+    bounds = node.body.bounds()
+    return None if bounds is None else bounds[0]
 
 
 def _united(nodes: list[Node]) -> Node:

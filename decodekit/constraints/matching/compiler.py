@@ -63,11 +63,17 @@ class CompiledGrammar:
         return self._guard is not None
 
     def matcher(self) -> Matcher:
-        """A matcher at the start of the text. Matchers of one grammar share what they learn, in any thread."""
+        """A matcher at the start of the text. Matchers of one grammar share what they learn, in any thread.
+
+        The first one of a process loads compiled functions, and sorts the tokens of its vocabulary for a guard.
+        """
         with self._lock:
             if not self._is_started or self._has_outgrown():
                 self._start()
             self._measure()
+            self._masks.load()
+            if self._verdicts is not None:
+                self._verdicts.load()
             inner = GrammarMatcher(
                 self.vocabulary,
                 self._token_texts,
@@ -184,7 +190,7 @@ _lock = threading.Lock()
 
 def _measured(automaton: Automaton) -> int:
     """Account for what has grown since the last time; returns all of it."""
-    automaton.account.set(automaton.num_array_bytes + automaton.num_states * _LEXICAL_STATE_BYTES)
+    automaton.account.set(automaton.num_bytes + automaton.num_states * _LEXICAL_STATE_BYTES)
     return automaton.account.num_bytes
 
 

@@ -38,6 +38,13 @@ class Verdicts:
         self._closers: dict[State, tuple[int, ...]] = {}
         self.is_of_compounds = isinstance(guard, CompoundGuard)
 
+    def load(self) -> None:
+        """Sort the tokens of the vocabulary by how they end a text, once: no mask should take as long."""
+        if self.is_of_compounds:
+            closing_tokens_of(self.vocabulary)
+        else:
+            token_bytes_of(self.vocabulary)
+
     def of(self, text: bytes) -> Refusal | None:
         """What the guard says about a text that the language accepts."""
         known = self._verdicts.get(text, _UNKNOWN)
@@ -192,6 +199,10 @@ class GuardedMatcher:
         if num_tokens:
             return True
         return self._verdicts.of(bytes(self._text) + (self.token_texts[token] or b"")) is None
+
+    def prepare(self, num_things: int, token: int | None = None) -> bool:
+        """Do a part of the work of `fill_bitmask`, or of `accept` for a token; whether it needs no more."""
+        return self._inner.prepare(num_things, token)
 
     def accept(self, token: int) -> bool:
         """Go on with `token` if it is allowed; otherwise False, and nothing changes."""

@@ -14,7 +14,9 @@ from decodekit.constraints.engine.masks import Masks
 from decodekit.constraints.engine.recogniser import Recogniser
 from decodekit.constraints.engine.successors import read_as, successor
 from decodekit.constraints.explain.explanation import Explanation, explain_end, explain_special, explain_text
+from decodekit.constraints.slices import finished
 from decodekit.constraints.special import is_text, spellings
+from decodekit.errors import ConstraintError
 from decodekit.vocabulary import Vocabulary
 
 MAX_FORCED: Final = 1024
@@ -89,6 +91,14 @@ class Matcher(Protocol):
 
         The guard is not asked, and the mask may have a few tokens more or less where what may follow depends on all of
         a text that is remembered; see the module `in_time`.
+        """
+
+    def prepare(self, num_things: int, token: int | None = None) -> bool:
+        """Do a part of the work of `fill_bitmask`, or of `accept` for a token; whether it needs no more.
+
+        What a state needs that is met for the first time is made a slice at a time, of at most so many new things each
+        (see the module `slices`), so that other rows need not wait for it. A slice whose work fails needs no more: the
+        call that it prepares says why. Nothing else changes. A guard is not asked.
         """
 
     def accept(self, token: int) -> bool:
@@ -225,6 +235,16 @@ class GrammarMatcher:
     def fill_bitmask(self, out: Int32Array, row: int = 0, exact: bool = True) -> None:
         """Write the allowed tokens into ``out[row]``, int32 [rows, words]; always exact."""
         out[row] = self._masks.mask(self._path[-1])
+
+    def prepare(self, num_things: int, token: int | None = None) -> bool:
+        """Do a part of the work of `fill_bitmask`, or of `accept` for a token; whether it needs no more."""
+        state = self._path[-1]
+        try:
+            if token is None:
+                return self._masks.is_made(state, num_things)
+            return finished(lambda: self.after(state, token), num_things)
+        except ConstraintError:
+            return True
 
     def accept(self, token: int) -> bool:
         """Go on with `token` if it is allowed; otherwise False, and nothing changes."""

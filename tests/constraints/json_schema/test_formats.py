@@ -17,6 +17,7 @@ from decodekit.constraints.json_schema.strings import formats, hostnames, text
 from decodekit.constraints.language import ir
 from decodekit.constraints.language.node import Node
 from decodekit.constraints.matching.compiler import compile
+from decodekit.constraints.matching.guarded_matcher import GuardedMatcher
 from tests.constraints.json_schema.test_corpora import SUITE
 from tests.reference import pattern_texts
 from tests.reference.any_json import any_json
@@ -211,8 +212,29 @@ def test_a_text_with_a_false_a_label_is_taken_back_to_it() -> None:
     refusal = guard.refuses(b'{"host": "xn--ls8h", "n": 1}')
     assert refusal is not None and refusal.keep == len(b'{"host": "') and refusal.at == "#/properties/host/format"
     assert any_json(schema).guard() is None  # an annotation
-    assert not isinstance(guard, CompoundGuard)  # the whole text may be a string
-    assert isinstance(any_json(schema | {"type": "object"}, format="assert").guard(), CompoundGuard)
+    assert isinstance(guard, CompoundGuard)
+
+
+def test_a_text_that_is_one_string_is_refused_at_its_quote() -> None:
+    """Keys are free in the schema, so that following every token to its end would make a state for each key."""
+    names = byte_vocabulary([f'{name}":'.encode() for name in range(500)])
+    schema = {"properties": {"host": {"format": "hostname"}}, "format": "hostname"}
+    grammar = compile(any_json(schema, format="assert"), names)
+    mask = allocate_bitmask(1, names.size)
+    for name, is_good in ((b"xn--p1ai", True), (b"xn--ls8h", False), (b"p1ai", True)):
+        matcher = grammar.matcher()
+        assert all(matcher.accept(byte) for byte in b'"' + name)
+        matcher.fill_bitmask(mask)
+        assert (ord('"') in ids_from_bitmask(mask[0])) == is_good
+    matcher = grammar.matcher()
+    assert isinstance(matcher, GuardedMatcher)
+    matcher.fill_bitmask(mask)
+    num_states = matcher._inner.recogniser.num_states
+    assert all(matcher.accept(byte) for byte in b'{"')
+    matcher.fill_bitmask(mask)
+    assert matcher._inner.recogniser.num_states < num_states + 10
+    matcher._verdicts.closers(matcher._inner.state)  # the way of any other guard
+    assert matcher._inner.recogniser.num_states > num_states + 100
 
 
 def test_a_false_a_label_is_not_finished() -> None:

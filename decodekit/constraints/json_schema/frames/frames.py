@@ -145,9 +145,12 @@ class SchemaNetwork:
         return Read(self.lexeme(ir.choice(ir.concat(scalar, ir.accept(_SCALAR)), *opens)))
 
     @kept
-    def keys(self, plan: ObjectPlan) -> WordTable:
-        """The declared names as keys from behind the first quote on, each with its place among them as the label."""
-        return WordTable(plan.sorted_names, text.closed, are_labelled=True)
+    def keys(self, names: tuple[str, ...]) -> WordTable:
+        """Names, ascending, as keys from behind the first quote on, each with its place among them as the label.
+
+        Alternatives that declare the same names share the table, and so its lexical states.
+        """
+        return WordTable(names, text.closed, are_labelled=True)
 
     @kept
     def _object(self, spec: ObjectSpec) -> ObjectPlan:
@@ -264,7 +267,7 @@ class ObjectFrame(_ToldFrame):
         moves: list[Move] = []
         permitted = plan.permitted(state)
         if 1 in permitted:
-            moves.append(_read_word(self.network, self.network.keys(plan), permitted))
+            moves.append(_read_word(self.network, self.network.keys(plan.sorted_names), permitted))
         moves += [
             Read(self.network.lexeme(ir.concat(keys, text.QUOTE, ir.accept((number, witnesses)))), capture=True)
             for number, witnesses, keys in plan.others(state)

@@ -54,6 +54,7 @@ _Choice: TypeAlias = int | frozenset[str]
 SOME_KEY: Final = "\ud800"
 """Stands for a key that is not known yet, in the question whether the object can be finished after it."""
 _MANY: Final = 1_000  # a class with so many keys is taken to be inexhaustible below that number
+_SOME: Final = 64  # keys are counted up to here once; an object that has used as many counts what is left anew
 
 
 @dataclass(frozen=True)
@@ -148,17 +149,7 @@ class ObjectPlan:
     @cached_property
     def classes(self) -> tuple[KeyClass, ...]:
         """The regions of undeclared keys whose goal is not plainly false."""
-        patterns = list(dict.fromkeys(node for part in self.spec.parts for node, _ in part.patterns))
-        regions: list[tuple[Node, frozenset[Node]]] = [(self._key_language, frozenset())]
-        for pattern in patterns:
-            inside = [(text.meet(region, pattern), matched | {pattern}) for region, matched in regions]
-            outside = [(text.without(region, pattern), matched) for region, matched in regions]
-            regions = [part for both in zip(inside, outside, strict=True) for part in both if not part[0].is_empty]
-            if len(regions) > MAX_CLASSES:
-                raise ResourceLimitError(
-                    f"the patternProperties of one object divide its keys into more than {MAX_CLASSES} regions",
-                    hint="fewer overlapping patterns",
-                )
+        regions = self._regions()
         by_goal: dict[Goal, list[Node]] = {}
         for region, matched in regions:
             goals: list[Goal] = []
@@ -178,6 +169,33 @@ class ObjectPlan:
             if num_keys:
                 classes.append(KeyClass(keys, goal, num_keys, is_open))
         return tuple(classes)
+
+    def _regions(self) -> list[tuple[Node, frozenset[Node]]]:
+        """The keys by the patterns that they match, each region with these patterns.
+
+        Most patterns of one object are apart, as prefixes are. Two that are need not be held against one another in
+        every region.
+        """
+        patterns = list(dict.fromkeys(node for part in self.spec.parts for node, _ in part.patterns))
+        regions: list[tuple[Node, frozenset[Node]]] = [(self._key_language, frozenset())]
+        for number, pattern in enumerate(patterns):
+            apart = {other for other in patterns[:number] if text.meet(pattern, other).is_empty}
+            split: list[tuple[Node, frozenset[Node]]] = []
+            for region, matched in regions:
+                if matched.isdisjoint(apart):
+                    inside, outside = text.meet(region, pattern), text.without(region, pattern)
+                    split += [
+                        part for part in ((inside, matched | {pattern}), (outside, matched)) if not part[0].is_empty
+                    ]
+                else:
+                    split.append((region, matched))
+            regions = split
+            if len(regions) > MAX_CLASSES:
+                raise ResourceLimitError(
+                    f"the patternProperties of one object divide its keys into more than {MAX_CLASSES} regions",
+                    hint="fewer overlapping patterns",
+                )
+        return regions
 
     @cached_property
     def other_goals(self) -> tuple[Goal, ...]:
@@ -302,15 +320,49 @@ class ObjectPlan:
 
     def _new_keys(self, witnesses: tuple[int, ...], state: ObjectState, ask: Ask) -> Iterator[_Choice]:
         """For each class, the keys that are left with which one new member meets all these witnesses."""
-        owed = [self.spec.witnesses[witness] for witness in witnesses]
         for number, region in enumerate(self.classes):
-            if ask(conjunction(region.goal, *(witness.goal for witness in owed))):
-                keys = self.unused(text.meet(region.keys, *(witness.keys for witness in owed)), state.used)
-                num_keys = num_texts(keys, len(state.pending) + 1)
+            if ask(self.joined(region.goal, witnesses)):
+                num_keys = self._num_unused(number, witnesses, state.used, len(state.pending) + 1)
                 num_lost = sum(self._may_be_lost(key, number, witnesses) for key in state.used)
-                few = texts(keys, num_keys) if not num_lost and num_keys <= len(state.pending) else None
                 if num_keys > num_lost:
-                    yield num_keys - num_lost if few is None else frozenset(few)
+                    is_listed = not num_lost and num_keys <= len(state.pending)
+                    if is_listed:
+                        yield self._few_keys(number, witnesses, self._used_of(number, witnesses, state.used))
+                    else:
+                        yield num_keys - num_lost
+
+    @kept
+    def _keys_of(self, number: int, witnesses: tuple[int, ...]) -> Node:
+        """The keys of a class with which a member meets some witnesses."""
+        return text.meet(self.classes[number].keys, *(self.spec.witnesses[witness].keys for witness in witnesses))
+
+    @kept
+    def _num_keys(self, number: int, witnesses: tuple[int, ...]) -> int:
+        """How many these are, at most `_SOME`."""
+        return num_texts(self._keys_of(number, witnesses), _SOME)
+
+    def _num_unused(self, number: int, witnesses: tuple[int, ...], used: frozenset[str], limit: int) -> int:
+        """How many of them were not used yet, at most `limit`; counted anew only where the used ones could matter."""
+        if self._num_keys(number, witnesses) >= limit + len(used):
+            return limit
+        return self._num_without(number, witnesses, self._used_of(number, witnesses, used), limit)
+
+    def _used_of(self, number: int, witnesses: tuple[int, ...], used: frozenset[str]) -> frozenset[str]:
+        """The used keys that are among them; what stands for an unknown key is none."""
+        keys = self._keys_of(number, witnesses)
+        return frozenset(key for key in used if not key.startswith(SOME_KEY) and text.matches(keys, key))
+
+    @kept
+    def _num_without(self, number: int, witnesses: tuple[int, ...], used: frozenset[str], limit: int) -> int:
+        """How many of them there are beside some, at most `limit`."""
+        return num_texts(self.unused(self._keys_of(number, witnesses), used), limit)
+
+    @kept
+    def _few_keys(self, number: int, witnesses: tuple[int, ...], used: frozenset[str]) -> frozenset[str]:
+        """Those beside some, where there are few."""
+        few = texts(self.unused(self._keys_of(number, witnesses), used), MAX_WITNESSES)
+        assert few is not None
+        return frozenset(few)
 
     @staticmethod
     def _may_be_lost(key: str, number: int, witnesses: tuple[int, ...]) -> bool:
@@ -422,8 +474,7 @@ class ObjectPlan:
                 for witnesses in combinations(state.pending, size):
                     if not self.is_inhabited(self.joined(region.goal, witnesses)):
                         continue
-                    keys = text.meet(region.keys, *(self.spec.witnesses[w].keys for w in witnesses))
-                    keys = self.unused(keys, state.used)
+                    keys = self.unused(self._keys_of(number, witnesses), state.used)
                     if (witnesses or region.num_keys - len(state.used) < 1) and keys.is_empty:
                         continue
                     if self.can_finish(self.after_other(SOME_KEY, witnesses, state)):
@@ -453,10 +504,9 @@ class ObjectPlan:
     def _has_few(self, witness: int, state: ObjectState) -> bool:
         """Whether there are not more keys for a witness than could be lost."""
         many, used, num_keys = len(state.pending) + 2, state.used - {SOME_KEY}, 0
-        for region in self.classes:
+        for number, region in enumerate(self.classes):
             if self.is_inhabited(self.joined(region.goal, (witness,))):
-                keys = text.meet(region.keys, self.spec.witnesses[witness].keys)
-                num_keys += num_texts(self.unused(keys, used), many)
+                num_keys += self._num_unused(number, (witness,), used, many)
         return num_keys < many
 
 

@@ -35,10 +35,14 @@ _INTERNATIONAL: Final = re.compile(rb"--|\\u|[\x80-\xff]")
 class SchemaGuard:
     """Judges a whole text by a whole schema.
 
+    A number or a word is valid if the mask admits it.
+
     Attributes:
         semantics: the meaning of the schema.
         is_of_names: whether only host names are left to it: a text without `_INTERNATIONAL` is not judged.
     """
+
+    is_of_compounds: ClassVar[bool] = True
 
     semantics: Semantics
     is_of_names: bool = False
@@ -66,12 +70,6 @@ class SchemaGuard:
         return Refusal(0, "the whole value", "the value is not valid: items are equal, or different, that must not")
 
 
-class CompoundSchemaGuard(SchemaGuard):
-    """As `SchemaGuard`, where a text that is a scalar is valid if the mask admits it."""
-
-    is_of_compounds: ClassVar[bool] = True
-
-
 def guard_of(semantics: Semantics) -> Guard | None:
     """The guard of a schema; None if the mask enforces all of it."""
     has_repetitions, formats = bool(guarded_locations(semantics)), set[str]()
@@ -80,9 +78,7 @@ def guard_of(semantics: Semantics) -> Guard | None:
         formats = {str(place.keywords().get("format")) for place in places} & GUARDED.keys()
     if not has_repetitions and not formats:
         return None
-    may_be_text = formats and not semantics.shape(semantics.goal(semantics.library.root)).strings.is_empty
-    is_of_names = not has_repetitions and "regex" not in formats
-    return (SchemaGuard if may_be_text else CompoundSchemaGuard)(semantics, is_of_names)
+    return SchemaGuard(semantics, is_of_names=not has_repetitions and "regex" not in formats)
 
 
 def guarded_locations(semantics: Semantics) -> frozenset[int]:

@@ -50,6 +50,7 @@ from decodekit.constraints.json_schema.values.shape import (
     union,
 )
 from decodekit.constraints.language.node import Node
+from decodekit.constraints.slices import spend
 from decodekit.errors import ResourceLimitError, UnsupportedSchemaError
 
 MAX_COMPARED: Final = 128
@@ -206,6 +207,7 @@ class Semantics:
             UnsupportedSchemaError: a keyword that is not enforced, or a schema that refers to itself in place.
             ResourceLimitError: too many alternatives, too deep.
         """
+        spend()
         shape = self.pending(goal)
         if shape.is_settled:
             return shape

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Generator
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import count
@@ -27,6 +28,7 @@ from decodekit.constraints.json_schema.strings import text
 from decodekit.constraints.json_schema.strings.character_derivatives import Row, is_spelled, row, trust
 from decodekit.constraints.language import ir
 from decodekit.constraints.language.node import Node
+from decodekit.constraints.slices import Unfinished, spend
 from decodekit.errors import ResourceLimitError
 
 MAX_STATES: Final = 20_000
@@ -38,6 +40,8 @@ MAX_DIVES: Final = 500
 MAX_LENGTHY: Final = 50_000
 """States of a long text, one for each character that it has to have, that one question may look at beside these."""
 _MAX_COMPARED: Final = 16
+MAX_BEGUN: Final = 64
+"""Searches that wait to go on; more of them begin anew."""
 MAX_REMEMBERED: Final = 20_000
 """Bound on the states whose answer is kept."""
 
@@ -45,10 +49,13 @@ _State: TypeAlias = tuple[frozenset[Node], frozenset[Node]]
 """What the rest of a text belongs to, and what it does not belong to."""
 _Targets: TypeAlias = tuple["Node | None", ...]
 _Piece: TypeAlias = tuple[int, int, _Targets]
+_Search: TypeAlias = Generator[None, None, bool]
+"""A search for a text, which stops before each state that it looks at; in the end, whether there is one."""
 
 _text_lengths: dict[_State, int] = {}  # of some text that leads from a state to an end
 _barren: set[_State] = set()  # no text does
 _inhabited: tuple[_State, ...] = ()  # the last states that were asked for and have a text
+_begun: dict[tuple[_State, int, int | None], _Search] = {}  # those that a slice of work has left
 _ANY_TEXT: Final[_State] = (frozenset({text.BODY}), frozenset())
 
 
@@ -210,12 +217,36 @@ def _has_word(start: _State, least: int, most: int | None, work: _Work) -> bool:
     known = _text_lengths.get(start)
     if known is not None and _is_between(known, least, most):
         return True
+    is_bounded = least > 0 or most is not None
+    # With fewer conditions than a state that has a text: every successor of an intersection that lost an operand.
+    if not is_bounded and len(start[0]) > 1 and any(start[0] <= one[0] and start[1] <= one[1] for one in _inhabited):
+        return True
+    return _searched(start, least, most, work)
+
+
+def _searched(start: _State, least: int, most: int | None, work: _Work) -> bool:
+    """The answer of a search, which goes on where a slice of work left it."""
+    question = start, least, most
+    search = _begun.pop(question, None) or _looking(start, least, most, work)
+    try:
+        while True:
+            spend()
+            next(search)
+    except StopIteration as end:
+        return bool(end.value)
+    except Unfinished:
+        if len(_begun) >= MAX_BEGUN:
+            _begun.clear()
+        _begun[question] = search
+        raise
+
+
+def _looking(start: _State, least: int, most: int | None, work: _Work) -> _Search:
+    """Best first; then, where the length is bounded, breadth first."""
     if not least and most is None:
-        # With fewer conditions than a state that has a text: every successor of an intersection that lost an operand.
-        if len(start[0]) > 1 and any(start[0] <= other[0] and start[1] <= other[1] for other in _inhabited):
-            return True
-        return _dive(start, 0, None, work, math.inf)
-    return _dive(start, least, most, work, MAX_DIVES + work.num_lengthy) or _search(start, least, most, work)
+        return (yield from _dive(start, 0, None, work, math.inf))
+    found = yield from _dive(start, least, most, work, MAX_DIVES + work.num_lengthy)
+    return found or (yield from _search(start, least, most, work))
 
 
 def _is_between(length: int, least: int, most: int | None) -> bool:
@@ -232,7 +263,7 @@ class _Step:
     mark: _Step | None  # an earlier step, or itself: Brent's cycle detection compares with it alone
 
 
-def _dive(start: _State, least: int, most: int | None, work: _Work, max_states: float) -> bool:
+def _dive(start: _State, least: int, most: int | None, work: _Work, max_states: float) -> _Search:
     """Whether a text is found best first, within so many states; exact if they do not bound it, nor does the length."""
     order = count(step=-1)  # of equal ones the last first: deeper and deeper
     queue = [(0, 0, 0, next(order), _Step(start, 0, None, None))]
@@ -248,6 +279,7 @@ def _dive(start: _State, least: int, most: int | None, work: _Work, max_states: 
             return True
         if length == most or state in _barren:
             continue
+        yield
         work.look(state)
         for after in _following(state):
             following = _next_step(after, step, least)
@@ -289,7 +321,7 @@ def _learn_way(end: _Step, length: int) -> None:
     _inhabited = (steps[-1].state, *_inhabited)[:_MAX_COMPARED]
 
 
-def _search(start: _State, least: int, most: int | None, work: _Work) -> bool:
+def _search(start: _State, least: int, most: int | None, work: _Work) -> _Search:
     """Whether there is a text of a bounded length, breadth first: each state is looked at once beyond the least."""
     frontier = {start}
     frontiers: dict[frozenset[_State], int] = {}  # shorter than the least length, with the length
@@ -307,6 +339,7 @@ def _search(start: _State, least: int, most: int | None, work: _Work) -> bool:
         following: set[_State] = set()
         for state in frontier:
             if state not in _barren:
+                yield
                 work.look(state)
                 following |= _following(state)
         frontier = following - seen

@@ -59,6 +59,7 @@ def _contains(ranges: Ranges, point: int) -> bool:
     return any(low <= point <= high for low, high in ranges)
 
 
+@lru_cache(maxsize=4096)
 def _hex(ranges: Ranges, num_digits: int) -> Node:
     """The numbers of `ranges`, each as `num_digits` hexadecimal digits."""
     if not ranges:
@@ -66,11 +67,14 @@ def _hex(ranges: Ranges, num_digits: int) -> Node:
     if num_digits == 0:
         return ir.EPSILON
     size = 16 ** (num_digits - 1)
+    rests: dict[int, list[tuple[int, int]]] = {}  # by the first digit
+    for low, high in ranges:
+        for digit in range(low // size, high // size + 1):
+            rest = max(low - digit * size, 0), min(high - digit * size, size - 1)
+            rests.setdefault(digit, []).append(rest)
     by_rest: dict[Ranges, list[Node]] = {}
-    for digit in range(16):
-        block = utf8.intersect(ranges, ((digit * size, (digit + 1) * size - 1),))
-        rest = tuple((low - digit * size, high - digit * size) for low, high in block)
-        by_rest.setdefault(rest, []).append(_HEX[digit])
+    for digit, parts in rests.items():
+        by_rest.setdefault(tuple(parts), []).append(_HEX[digit])
     return ir.choice(*(ir.concat(ir.choice(*digits), _hex(rest, num_digits - 1)) for rest, digits in by_rest.items()))
 
 

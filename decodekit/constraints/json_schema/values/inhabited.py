@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Final, TypeAlias
 
 from decodekit.constraints.json_schema.values.shape import FALSE, TRUE, Goal
+from decodekit.constraints.slices import Unfinished
 from decodekit.errors import ResourceLimitError
 
 Ask: TypeAlias = Callable[[Goal], bool]
@@ -73,7 +74,12 @@ class Emptiness:
                 asked_by[other].add(goal)
                 return found[other]
 
-            if self._evaluate(goal, ask):
+            try:
+                is_found = self._evaluate(goal, ask)
+            except Unfinished:
+                self._keep_inhabited(found)
+                raise
+            if is_found:
                 found[goal] = True
                 if goal == question:
                     break
@@ -82,7 +88,10 @@ class Emptiness:
                         waiting.add(other)
                         again.append(other)
         if found[question]:  # the rest is only known where it is True
-            self._known.update((goal, True) for goal, is_inhabited in found.items() if is_inhabited)
+            self._keep_inhabited(found)
         else:
             self._known.update(found)
         return found[question]
+
+    def _keep_inhabited(self, found: dict[Goal, bool]) -> None:
+        self._known.update((goal, True) for goal, is_inhabited in found.items() if is_inhabited)
