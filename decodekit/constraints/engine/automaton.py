@@ -247,10 +247,10 @@ class Automaton:
 
     def is_final(self, state: int) -> bool:
         """Whether no byte may follow. A state has a word, so that one may where the empty word is none."""
+        if not self.labels[state]:
+            return False
         with self.lock:
             if self.kinds[state] == NOT_EXPANDED:
-                if not self.labels[state]:
-                    return False
                 self.expand(state)
             return bool(self.kinds[state] == FINAL)
 

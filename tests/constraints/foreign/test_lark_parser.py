@@ -117,7 +117,7 @@ def check_texts(parser: lark.Lark, pieces: tuple[str, ...], length: int) -> Lark
         state = recogniser.read(recogniser.root, text.encode())
         if state is not None:
             alive.append(state)
-            if state.is_accepting:
+            if recogniser.states.is_accepting(state):
                 ours.add(text)
     guard = constraint.guard()
     if guard is None:
