@@ -23,7 +23,7 @@ the conjunctions multiplied out.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
 from typing import Final, Literal, TypeAlias
@@ -106,9 +106,12 @@ class ObjectPlan:
 
     def __init__(self, spec: ObjectSpec, semantics: Semantics, order: Order, is_inhabited: Ask) -> None:
         if len(spec.witnesses) > MAX_WITNESSES:
-            raise ResourceLimitError(
+            error = ResourceLimitError(
                 f"more than {MAX_WITNESSES} denied property keywords meet in one object", hint="fewer nested nots"
             )
+            goals = [witness.goal for witness in spec.witnesses[MAX_WITNESSES:]]
+            semantics.leave(error, *semantics.asking({literal for goal in goals for literal in goal}))
+            spec = replace(spec, witnesses=spec.witnesses[:MAX_WITNESSES])
         self.spec = spec
         self.semantics = semantics
         self.is_inhabited = is_inhabited
@@ -150,21 +153,20 @@ class ObjectPlan:
         """The regions of undeclared keys whose goal is not plainly false."""
         patterns = list(dict.fromkeys(node for part in self.spec.parts for node, _ in part.patterns))
         regions: list[tuple[Node, frozenset[Node]]] = [(self._key_language, frozenset())]
-        for pattern in patterns:
-            inside = [(text.meet(region, pattern), matched | {pattern}) for region, matched in regions]
-            outside = [(text.without(region, pattern), matched) for region, matched in regions]
-            regions = [part for both in zip(inside, outside, strict=True) for part in both if not part[0].is_empty]
-            if len(regions) > MAX_CLASSES:
-                raise ResourceLimitError(
-                    f"the patternProperties of one object divide its keys into more than {MAX_CLASSES} regions",
-                    hint="fewer overlapping patterns",
-                )
+        told: set[Node] = set()  # the patterns by which the regions are told apart
+        try:
+            for pattern in patterns:
+                regions = _divided(regions, pattern)
+                told.add(pattern)
+        except ResourceLimitError as error:
+            self._leave_patterns(error, [pattern for pattern in patterns if pattern not in told])
         by_goal: dict[Goal, list[Node]] = {}
         for region, matched in regions:
             goals: list[Goal] = []
             for member in self.spec.parts:
                 asked = [goal for node, goal in member.patterns if node in matched]
-                goals += asked or [member.additional]
+                is_additional = not asked and all(node in told for node, _ in member.patterns)
+                goals += [member.additional] if is_additional else asked
             by_goal.setdefault(conjunction(*goals), []).append(region)
         by_goal.pop(FALSE, None)
         declared = WordTable(self.sorted_names).node()
@@ -174,10 +176,24 @@ class ObjectPlan:
             is_open = keys is text.BODY
             if declared is not ir.EMPTY:
                 keys = text.without(keys, declared)
-            num_keys = _MANY if is_open else num_texts(keys, _MANY)
+            num_keys = _MANY if is_open else self._num_texts(keys, _MANY)
             if num_keys:
                 classes.append(KeyClass(keys, goal, num_keys, is_open))
         return tuple(classes)
+
+    def _leave_patterns(self, error: ResourceLimitError, patterns: list[Node]) -> None:
+        """Leave to the guard which keys match some patterns."""
+        goals = [goal for part in self.spec.parts for node, goal in part.patterns if node in patterns]
+        self.semantics.leave(error, *self.semantics.asking({literal for goal in goals for literal in goal}))
+
+    def _num_texts(self, keys: Node, limit: int) -> int:
+        """The number of some keys, at most `limit`, which also stands for a number that is hard to tell."""
+        try:
+            return num_texts(keys, limit)
+        except ResourceLimitError as error:
+            goals = [self.spec.names, *(goal for part in self.spec.parts for _, goal in part.patterns)]
+            self.semantics.leave(error, *self.semantics.asking({literal for goal in goals for literal in goal}))
+            return limit
 
     @cached_property
     def other_goals(self) -> tuple[Goal, ...]:
@@ -266,7 +282,7 @@ class ObjectPlan:
         least += len(state.used)  # they all came from classes that are inhabited
         for region in self.classes:
             if (ask or self.is_inhabited)(region.goal):
-                least -= num_texts(region.keys, least) if least > region.num_keys == _MANY else region.num_keys
+                least -= self._num_texts(region.keys, least) if least > region.num_keys == _MANY else region.num_keys
                 if least <= 0:
                     return True
         return False
@@ -306,7 +322,7 @@ class ObjectPlan:
         for number, region in enumerate(self.classes):
             if ask(conjunction(region.goal, *(witness.goal for witness in owed))):
                 keys = self.unused(text.meet(region.keys, *(witness.keys for witness in owed)), state.used)
-                num_keys = num_texts(keys, len(state.pending) + 1)
+                num_keys = self._num_texts(keys, len(state.pending) + 1)
                 num_lost = sum(self._may_be_lost(key, number, witnesses) for key in state.used)
                 few = texts(keys, num_keys) if not num_lost and num_keys <= len(state.pending) else None
                 if num_keys > num_lost:
@@ -456,8 +472,25 @@ class ObjectPlan:
         for region in self.classes:
             if self.is_inhabited(self.joined(region.goal, (witness,))):
                 keys = text.meet(region.keys, self.spec.witnesses[witness].keys)
-                num_keys += num_texts(self.unused(keys, used), many)
+                num_keys += self._num_texts(self.unused(keys, used), many)
         return num_keys < many
+
+
+def _divided(regions: list[tuple[Node, frozenset[Node]]], pattern: Node) -> list[tuple[Node, frozenset[Node]]]:
+    """Each region, with the patterns that its keys match, as what matches another pattern and what does not.
+
+    Raises:
+        ResourceLimitError: more than `MAX_CLASSES`, or too many states to tell whether one is empty.
+    """
+    inside = [(text.meet(region, pattern), matched | {pattern}) for region, matched in regions]
+    outside = [(text.without(region, pattern), matched) for region, matched in regions]
+    found = [part for both in zip(inside, outside, strict=True) for part in both if not part[0].is_empty]
+    if len(found) > MAX_CLASSES:
+        raise ResourceLimitError(
+            f"the patternProperties of one object divide its keys into more than {MAX_CLASSES} regions",
+            hint="fewer overlapping patterns",
+        )
+    return found
 
 
 def _can_all_choose(choices: tuple[_Choice, ...]) -> bool:
