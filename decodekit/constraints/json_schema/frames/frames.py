@@ -40,6 +40,8 @@ MAX_EXPLORED: Final = 16
 twice as long to their first mask."""
 MAX_EXPLORED_BRANCHED: Final = 2_000
 """As `MAX_EXPLORED`, for schemas that may meet a limit."""
+MAX_EXPLORED_LITERALS: Final = 4_000
+"""Bound on the schemas in these goals: a goal out of a hundred takes as long as a hundred goals."""
 
 _SCALAR: Final = "scalar"
 _OBJECT: Final = "object"
@@ -108,6 +110,7 @@ class SchemaNetwork:
         """Meet the errors and limits of combinations before a text does: the guard has to be known then.
 
         Looks at the first `MAX_EXPLORED` goals below the root, nearest first; at more of a schema that may meet limits.
+        If it did not look at all of those, a guard has to be there in case (`is_told`).
 
         Raises:
             ConstraintError: what a text that leads there would meet, a schema that refers to itself in place.
@@ -116,10 +119,14 @@ class SchemaNetwork:
         most = MAX_EXPLORED_BRANCHED if may_meet else MAX_EXPLORED
         seen = {self.root_goal}
         queue = deque([self.root_goal])
-        is_cut, num_seen = False, 0
+        is_cut, num_seen, num_literals = False, 0, 0
         while queue:
             goal = queue.popleft()
             num_seen += 1
+            num_literals += len(goal)
+            if num_literals > MAX_EXPLORED_LITERALS:
+                is_cut = True
+                break
             if self.semantics.is_plain(goal):  # and leads nowhere
                 continue
             try:

@@ -635,6 +635,7 @@ class Semantics:
             return None
         return frozenset((isinstance(value, bool), value) for value in values)
 
+    @kept
     def _exact_constants_of(self, literal: Literal) -> frozenset[object] | None:
         """As `_constants_of`, for a schema that says nothing else; of a denied literal, those of its denial."""
         location, constants = self.location(literal), self._constants_of(literal & ~1)
