@@ -34,12 +34,14 @@ class KeywordCoverage:
         status: ``"mask"`` (enforced at every token), ``"guard"`` (enforced when the text may end), ``"annotation"`` or
             ``"refused"``.
         error: why it is refused.
+        reason: the limit for which it is left to a guard, if there is one.
     """
 
     keyword: str
     pointer: str
     status: Status
     error: ConstraintError | None = None
+    reason: str | None = None
 
 
 @dataclass(frozen=True)
@@ -106,8 +108,7 @@ def check(
     constraint, guards = _json_schema(schema_or_type, format, registry)
     network = constraint.unchecked_network()
     found = list(support.findings(network.library, constraint.format))
-    keywords = _keywords(network, found)
-    error: ConstraintError | None = next((entry.error for entry in keywords if entry.error is not None), None)
+    error = next((finding.error for finding in found if finding.status == "refused"), None)
     impossible: list[str] = []
     reasons: list[str] = []
     places = list(dict.fromkeys([network.library.root, *(finding.location for finding in found)]))
@@ -119,9 +120,11 @@ def check(
                     impossible.append(place.pointer)
                     reasons.append(why.of(place))
             constraint.root()
+            network = constraint.network()  # which knows the limits that texts meet, and no others
         except ConstraintError as refusal:  # no value fits, a limit, a schema that refers to itself in place
             error = refusal
-    warnings = _warnings(found, constraint.format, [entry.pointer for entry in keywords if entry.status == "guard"])
+    keywords = _keywords(network, found)
+    warnings = _warnings(found, constraint.format, keywords)
     if guards:
         warnings.append(
             f"{', '.join(guards)}: asked about the whole value when the text may end; texts may be taken back"
@@ -147,29 +150,42 @@ def warnings_of(constraint: JsonSchema) -> list[str]:
     """The warnings of `check`, but for those that need a tokenizer; costs much less."""
     network = constraint.network()
     found = list(support.findings(network.library, constraint.format))
-    guarded = [entry.pointer for entry in _keywords(network, found) if entry.status == "guard"]
-    return _warnings(found, constraint.format, guarded)
+    return _warnings(found, constraint.format, _keywords(network, found))
 
 
 def _keywords(network: SchemaNetwork, found: list[Finding]) -> tuple[KeywordCoverage, ...]:
+    left = dict(network.semantics.left)
     by_guard = guarding.guarded_locations(network.semantics)
 
     def status(finding: Finding) -> Status:
         name, location = finding.keyword, finding.location
         is_format = name == "format" and finding.status == "mask" and network.semantics.formats == "assert"
+        if location.at(name) in left and finding.status == "mask":
+            return "guard"
         if (name == "uniqueItems" and location.index in by_guard) or (
             is_format and location.keywords()["format"] in GUARDED
         ):
             return "guard"
         return finding.status
 
-    return tuple(KeywordCoverage(one.keyword, one.location.at(one.keyword), status(one), one.error) for one in found)
+    return tuple(
+        KeywordCoverage(one.keyword, at, status(one), one.error if one.status == "refused" else None, left.get(at))
+        for one in found
+        for at in [one.location.at(one.keyword)]
+    )
 
 
-def _warnings(found: list[Finding], format: Formats, guarded: list[str]) -> list[str]:
+def _warnings(found: list[Finding], format: Formats, keywords: tuple[KeywordCoverage, ...]) -> list[str]:
     warnings = surprises(found, format)
-    if guarded:
-        warnings.append(f"{', '.join(guarded[:3])}: enforced by a guard when the text may end; texts may be taken back")
+    guarded: dict[str | None, list[str]] = {}
+    for entry in keywords:
+        if entry.status == "guard":
+            guarded.setdefault(entry.reason, []).append(entry.pointer)
+    for reason, pointers in guarded.items():
+        why = f", because {reason}" if reason else ""
+        warnings.append(
+            f"{', '.join(pointers[:3])}: enforced by a guard when the text may end{why}; texts may be taken back"
+        )
     return warnings
 
 

@@ -135,7 +135,7 @@ class JsonSchema(Constraint):
             UnsupportedSchemaError: a keyword, or a combination of them, that is not enforced.
             UnresolvableReferenceError: a reference names nothing that is here.
             UnsatisfiableError: no value fits.
-            ResourceLimitError: too many alternatives, too large numbers.
+            ResourceLimitError: a pattern is too long or too deep.
         """
         return self.network().root()
 
@@ -145,7 +145,7 @@ class JsonSchema(Constraint):
         return _BYTES_PER_CHARACTER * (len(self._text) + sum(len(text) for _, text in self.registry))
 
     def guard(self) -> Guard | None:
-        """What compares objects and arrays by `uniqueItems`, reads host names and patterns; None without them."""
+        """What judges the keywords that the mask does not say all of; None if it does. See the module `guarding`."""
         return _guard(self._key)
 
     def parse(self, text: str) -> object:
@@ -195,7 +195,7 @@ _BYTES_PER_CHARACTER: Final = 26  # of a network, measured with tracemalloc on 6
 @lru_cache(maxsize=_NUM_NETWORKS)
 def _network(key: _Key) -> SchemaNetwork:
     network = _load(key)
-    support.refuse_unsupported(network.library, key[1])
+    network.semantics.left.update(support.refuse_unsupported(network.library, key[1]))
     if not network.is_inhabited(network.root_goal):
         from decodekit.constraints.json_schema.messages.unsatisfiable import Reasons
 
@@ -206,12 +206,16 @@ def _network(key: _Key) -> SchemaNetwork:
 
 @lru_cache(maxsize=_NUM_NETWORKS)
 def _guard(key: _Key) -> Guard | None:
-    texts = f"{key[0]}{key[4]}"
-    if "uniqueItems" not in texts and not (key[1] == "assert" and any(name in texts for name in GUARDED)):
+    texts, network = f"{key[0]}{key[4]}", _network(key)
+    is_exact = network.is_told and not network.semantics.left
+    if is_exact and "uniqueItems" not in texts and not (key[1] == "assert" and any(name in texts for name in GUARDED)):
+        network.semantics.may_leave = False
         return None
     from decodekit.constraints.json_schema.guard.guarding import guard_of  # most schemas need none of it
 
-    return guard_of(_network(key).semantics)
+    guard = guard_of(network.semantics, may_leave=not is_exact)
+    network.semantics.may_leave = guard is not None
+    return guard
 
 
 @on_shortage

@@ -9,7 +9,7 @@ from typing import Final, Literal, NoReturn, TypeAlias
 
 from decodekit.constraints.language.utf8 import MAX_CODE_POINT, Ranges, invert, normalise
 from decodekit.constraints.regex import casefolding, charclasses
-from decodekit.constraints.regex.tree import Assertion, Chars, Tree
+from decodekit.constraints.regex.tree import Assertion, Chars, Reference, Tree
 from decodekit.errors import ConstraintError, InvalidConstraintError, UnsupportedSchemaError
 
 Flavour: TypeAlias = Literal["python", "ecma"]
@@ -31,6 +31,9 @@ class PatternReader:
         self.is_ecma = flavour == "ecma"
         self.is_strict = self.is_ecma and "u" in flags
         """Whether the leniency of ECMA-262, annex B.1.2, is off."""
+        self.keeps_groups = False
+        """Whether back-references are read: otherwise they are refused, and groups leave no trace."""
+        self.references: list[tuple[int | str, Reference]] = []
 
     @property
     def is_at_end(self) -> bool:
@@ -132,14 +135,39 @@ class PatternReader:
         if not self.is_ecma and char in "AZ":
             return Assertion("start" if char == "A" else "end")
         if char == "k" and self.is_ecma and (self.is_strict or self.peek("<")):
-            self.refuse_reference()
+            return self.reference(None)
         if char in "123456789":
+            if self.keeps_groups and (number := self.group_number(char)) is not None:
+                return self.reference(number)
             return self.chars(one(self.number(char)))
         return self.chars(self.class_escape(char))
 
     def refuse_reference(self) -> NoReturn:
         """What a pattern repeats is not regular."""
         self.refuse("back-references are", "writing the repeated part again", 2)
+
+    def group_number(self, first: str) -> int | None:
+        """The number behind a backslash, if it is that of a group."""
+        digits = first + re.match("[0-9]*", self.pattern[self.position :]).group()  # type: ignore[union-attr]
+        if len(digits) > 6 or int(digits) > self.num_groups():
+            return None
+        self.position += len(digits) - 1
+        return int(digits)
+
+    def reference(self, number: int | None) -> Tree:
+        r"""A back-reference, whose groups are told at the end of the pattern; by name (``\k``) without a number."""
+        if not self.keeps_groups:
+            self.refuse_reference()
+        key: int | str
+        if number is None:
+            if not self.take("<"):
+                self.fail("a reference by name is \\k<name>", "the name of a group", 2)
+            key = self.take_until(">", "the name of a group")
+        else:
+            key = number - 1
+        found = Reference((), self.folded if "i" in self.flags else None)
+        self.references.append((key, found))
+        return found
 
     def number(self, first: str) -> int:
         """A number behind a backslash outside of a class, if it is an octal escape."""

@@ -287,6 +287,7 @@ class Lowering:
             raise UnsupportedSchemaError(
                 "a lookbehind in an atomic group is not supported in a pattern", hint="a group that is not atomic"
             )
+        assert isinstance(tree, Assertion)  # groups and references are not lowered
         return self._lower_assertion(tree, self.lower(then, before), before)
 
     def _lower_assertion(self, item: Assertion, after: Node, before: Before) -> Node:

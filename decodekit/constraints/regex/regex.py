@@ -13,6 +13,7 @@ from decodekit.constraints.regex.escapes import Flavour
 from decodekit.constraints.regex.lowering import Encode, Lowering
 from decodekit.constraints.regex.lowering import Loop as Loop
 from decodekit.constraints.regex.syntax import parse
+from decodekit.constraints.regex.tree import Tree
 from decodekit.errors import InvalidConstraintError
 
 
@@ -79,4 +80,9 @@ def parse_search(pattern: str, flavour: Flavour = "ecma", encode: Encode = utf8.
 
     Arguments and errors are those of `full_match`.
     """
-    return Lowering(encode, parse(pattern, flavour, flags)).search()
+    return search_of(parse(pattern, flavour, flags), encode)
+
+
+def search_of(tree: Tree, encode: Encode) -> Node:
+    """`parse_search` of a tree without groups and references."""
+    return Lowering(encode, tree).search()

@@ -18,6 +18,7 @@ from decodekit.constraints.regex.tree import (
     Alternation,
     Assertion,
     Atomic,
+    Capture,
     Chars,
     Concatenation,
     Lookahead,
@@ -64,6 +65,27 @@ def parse(pattern: str, flavour: Flavour = "python", flags: str = "") -> Tree:
     return tree
 
 
+@lru_cache(maxsize=512)
+def parse_groups(pattern: str) -> tuple[Tree, int]:
+    """The tree of a pattern of ECMA-262 with its groups and back-references, and the number of groups.
+
+    Errors are those of `parse`, but for what is about back-references; one by name has to name a group.
+    """
+    if len(pattern) > MAX_PATTERN_LENGTH:
+        parse(pattern, "ecma")
+    parser = _PatternParser(pattern, "ecma", frozenset())
+    parser.keeps_groups = True
+    tree = parser.alternatives()
+    if not parser.is_at_end:
+        parser.fail("this ')' closes no group", "\\) for the character itself", 0)
+    for key, reference in parser.references:
+        numbers = (key,) if isinstance(key, int) else tuple(parser.numbers.get(key, ()))
+        if not numbers:
+            parser.fail(f"no group has the name {key!r:.80}", "the name of a group", 0)
+        object.__setattr__(reference, "numbers", numbers)  # groups may stand behind their references
+    return tree, parser.num_kept
+
+
 def _checked(flags: str, flavour: Flavour) -> frozenset[str]:
     if not isinstance(flags, str):
         raise InvalidConstraintError(f"flags are letters, not {flags!r:.80}", at="flags", hint='flags="i"')
@@ -87,6 +109,8 @@ class _PatternParser(PatternReader):
         super().__init__(pattern, flavour, flags)
         self.depth = 0
         self.names: set[str] = set()
+        self.numbers: dict[str, list[int]] = {}  # of the groups that are kept, by name
+        self.num_kept = 0
         self.may_set_flags = not self.is_ecma  # flags for the whole pattern stand before everything else
 
     def alternatives(self) -> Tree:
@@ -218,6 +242,9 @@ class _PatternParser(PatternReader):
         opening = self.position - 1
         flags = self.flags
         kind = self.kind_of_group()
+        number = self.num_kept
+        if self.keeps_groups and not kind:
+            self.num_kept += 1
         if kind == "flags":
             return None
         self.may_set_flags = False
@@ -240,6 +267,8 @@ class _PatternParser(PatternReader):
             return Lookbehind(inner, kind == "?<!")
         if kind == "?>":
             return _atomic(inner)
+        if self.keeps_groups and not kind:
+            return Capture(inner, number)
         return inner if not isinstance(inner, Assertion | Lookahead | Lookbehind) else Concatenation((inner,))
 
     def kind_of_group(self) -> str:
@@ -272,6 +301,7 @@ class _PatternParser(PatternReader):
         if name in self.names and not self.is_ecma:
             self.fail(f"two groups have the name {name!r:.80}", "another name", len(name) + 1)
         self.names.add(name)
+        self.numbers.setdefault(name, []).append(self.num_kept)
 
     def set_flags(self) -> str:
         """Flags for the group, or for the whole pattern from its beginning on."""

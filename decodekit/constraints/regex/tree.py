@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, TypeAlias
@@ -85,7 +86,30 @@ class Assertion:
         return self.kind in ("start", "line start", "boundary", "inside")
 
 
-Tree: TypeAlias = Chars | Concatenation | Alternation | Quantified | Atomic | Lookahead | Lookbehind | Assertion
+@dataclass(frozen=True, slots=True, eq=False)
+class Capture:
+    """The item, whose text is kept under a number. Only where references are read (`syntax.parse_groups`)."""
+
+    item: Tree
+    number: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reference:
+    """The text of one of some groups once more, or nothing if they hold none.
+
+    Attributes:
+        numbers: those of the groups: several of one name are never in use together.
+        fold: the characters that are equal to those of a set; None where the case matters.
+    """
+
+    numbers: tuple[int, ...]
+    fold: Callable[[Ranges], Ranges] | None = None
+
+
+Tree: TypeAlias = (
+    Chars | Concatenation | Alternation | Quantified | Atomic | Lookahead | Lookbehind | Assertion | Capture | Reference
+)
 
 
 def children(tree: Tree) -> tuple[Tree, ...]:
@@ -93,9 +117,15 @@ def children(tree: Tree) -> tuple[Tree, ...]:
     match tree:
         case Concatenation(parts) | Alternation(parts):
             return parts
-        case Quantified(item) | Atomic(item) | Lookahead(item) | Lookbehind(item):
+        case Quantified(item) | Atomic(item) | Lookahead(item) | Lookbehind(item) | Capture(item):
             return (item,)
     return ()
+
+
+@lru_cache(maxsize=4096)
+def has_references(tree: Tree) -> bool:
+    """Whether a back-reference is in it."""
+    return isinstance(tree, Reference) or any(map(has_references, children(tree)))
 
 
 @lru_cache(maxsize=4096)

@@ -20,8 +20,8 @@ from decodekit.errors import (
 UNSUPPORTED: list[tuple[Any, str, str]] = [
     ({"$ref": "#"}, "#", "refers to itself"),
     ({"anyOf": [{"type": "null"}, {"$ref": "#"}]}, "#", "refers to itself"),
-    ({"pattern": "(a)\\1"}, "#/pattern", ""),
-    ({"patternProperties": {"((?<=a)b)*": {}}}, "#/patternProperties/((?<=a)b)*", ""),
+    ({"pattern": "\\q"}, "#/pattern", "the escape \\q"),
+    ({"patternProperties": {"(?>a)": {}}}, "#/patternProperties/(?>a)", "atomic groups"),
 ]
 INVALID: list[tuple[Any, str]] = [
     ({"minLength": "x"}, "#/minLength"),
@@ -94,7 +94,7 @@ def test_references_that_lead_nowhere() -> None:
 
 
 def test_an_unreachable_refusal_does_not_matter() -> None:
-    JsonSchema({"type": "integer", "$defs": {"a": {"pattern": "(a)\\1"}}}).root()
+    JsonSchema({"type": "integer", "$defs": {"a": {"pattern": "\\q"}}}).root()
 
 
 def test_unknown_formats_are_annotations() -> None:
@@ -103,21 +103,21 @@ def test_unknown_formats_are_annotations() -> None:
 
 
 def test_several_refusals_are_told_together() -> None:
-    schema = {"properties": {name: {"pattern": "(a)\\1"} for name in "abc"}}
+    schema = {"properties": {name: {"pattern": "\\q"} for name in "abc"}}
     with pytest.raises(UnsupportedSchemaError, match=r"(?s)and 2 more: #/properties/b/pattern.*#/properties/c"):
         JsonSchema(schema).root()
 
 
 def test_refusals_are_those_of_the_full_account() -> None:
     # What is refused is found by the few keywords that can be; the account for `check` looks at all of them.
-    bad = {"pattern": "(a)\\1", "multipleOf": 1, "title": "t", "format": "date"}
-    huge = {"minimum": 0, "patternProperties": {"(b)\\1": bad, "c": {}}, "$ref": "#/$defs/bad"}
+    bad = {"pattern": "\\q", "multipleOf": 1, "title": "t", "format": "date"}
+    huge = {"minimum": 0, "patternProperties": {"\\j": bad, "c": {}}, "$ref": "#/$defs/bad"}
     schema = {"$defs": {"bad": bad, "unused": bad}, "anyOf": [huge, bad, {"items": huge}, {"$ref": "#/anyOf/0"}]}
     nums = []
     for candidate in (schema, {**schema, "$schema": "http://json-schema.org/draft-07/schema#"}, {"not": bad}, {}, True):
         library = JsonSchema(candidate).unchecked_network().library
         slow = [finding.error for finding in support.findings(library, "annotate") if finding.error is not None]
-        fast = list(support._refusals(library, "annotate"))
+        fast = [finding.error for finding in support._troubles(library, "annotate")]
         assert [(type(error), str(error)) for error in fast] == [(type(error), str(error)) for error in slow]
         nums.append(len(fast))
     assert min(nums[:3]) > 0 and nums[3:] == [0, 0] and nums[0] > nums[1]  # draft 7 ignores what stands beside a $ref
@@ -162,7 +162,7 @@ def test_coverage_names_every_keyword() -> None:
 
 
 def test_coverage_of_what_is_refused() -> None:
-    found = check({"items": {"pattern": "(a)\\1", "format": "date"}})
+    found = check({"items": {"pattern": "\\q", "format": "date"}})
     assert not found.is_supported and [entry.pointer for entry in found.refused] == ["#/items/pattern"]
     assert isinstance(found.error, UnsupportedSchemaError)
     assert isinstance(check(False).error, UnsatisfiableError)
@@ -185,10 +185,7 @@ def test_parse_refuses_repeated_keys() -> None:
         JsonSchema({}).parse('{"a": 1, "\\u0061": 2}')
 
 
-def test_combinations_are_refused_before_the_first_text() -> None:
-    wild = {"allOf": [{"anyOf": [{"required": [f"a{n}"]}, {"required": [f"b{n}"]}]} for n in range(20)]}
-    with pytest.raises(ResourceLimitError):
-        JsonSchema({"properties": {"a": {"items": wild}}}).root()
+def test_errors_are_met_before_the_first_text() -> None:
     with pytest.raises(UnsupportedSchemaError):
         JsonSchema({"properties": {"a": {"$ref": "#/properties/a"}}}).root()
 
@@ -199,8 +196,3 @@ def test_deep_nesting_is_a_typed_error() -> None:
         deep = {"properties": {"a": deep}}
     with pytest.raises(ResourceLimitError):
         JsonSchema(deep)
-    deep = {"type": "integer"}
-    for _ in range(200):
-        deep = {"allOf": [deep]}
-    with pytest.raises(ResourceLimitError):
-        JsonSchema(deep).root()

@@ -233,8 +233,8 @@ class _Lowering:
             guard = constraint.guard()
         if guard is not None:
             place.fail(
-                "the schema has uniqueItems that need a whole text to be checked, which is not supported in a grammar",
-                "a schema without uniqueItems, or JsonSchema by itself",
+                "the schema has keywords that need a whole text to be checked, which is not supported in a grammar",
+                "a schema without what dk.check lists as guarded, or JsonSchema by itself",
                 UnsupportedSchemaError,
             )
         return Inline(constraint)

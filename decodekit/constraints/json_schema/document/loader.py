@@ -20,6 +20,7 @@ from typing import Any, Final, TypeAlias
 from urllib.parse import unquote, urljoin
 
 from decodekit.constraints.json_schema.document.drafts import (
+    KEYWORDS,
     META_SCHEMAS,
     VOCABULARIES,
     Dialect,
@@ -118,6 +119,17 @@ def show(value: JsonValue) -> str:
         text = repr(value)
     text = text.encode("utf-8", "backslashreplace").decode()  # a lone surrogate could not be printed
     return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
+
+
+def asking(location: Location) -> str:
+    """The pointer of the keyword that a schema is a part of: ``#/oneOf`` of ``#/oneOf/3``; of a root, its own."""
+    before, _, last = location.path.rpartition("/")
+    name = before.rpartition("/")[2]
+    places = {reading.place for reading in KEYWORDS.get(name, ())}
+    is_inside = not places.isdisjoint({Inner.MAP, Inner.MAP_OR_NAMES}) or (
+        last.isdigit() and not places.isdisjoint({Inner.LIST, Inner.SELF_OR_LIST})
+    )
+    return f"{location.document.uri}#{before if is_inside else location.path}"
 
 
 class Library:
@@ -255,6 +267,16 @@ class Library:
             UnresolvableReferenceError: it names nothing that is here.
         """
         return self._enter(location.scope, self._resolve(location, reference, key))
+
+    def follow(self, location: Location, reference: str) -> Location:
+        """As `resolve`, to the first schema that says more than where it is found; in a circle, `location` itself."""
+        target, met = self.resolve(location, reference), set[Location]()
+        while target.keywords().keys() == {"$ref"}:
+            if target in met:
+                return location
+            met.add(target)
+            target = self.resolve(target, str(target.keywords()["$ref"]))
+        return target
 
     def resolve_dynamic(self, location: Location) -> Location:
         """The location that the ``$dynamicRef`` or ``$recursiveRef`` of `location` means in its scope.

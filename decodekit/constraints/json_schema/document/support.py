@@ -10,11 +10,9 @@ from decodekit.constraints.json_schema.document.drafts import JsonValue, is_asse
 from decodekit.constraints.json_schema.document.loader import Library, Location
 from decodekit.constraints.json_schema.strings import formats, patterns
 from decodekit.constraints.json_schema.strings.formats import Formats
+from decodekit.constraints.json_schema.strings.patterns import MAX_PATTERNS
 from decodekit.constraints.json_schema.values.numbers import exact
 from decodekit.errors import ConstraintError, ResourceLimitError, UnsupportedSchemaError
-
-MAX_PATTERNS: Final = 1_000
-"""Bound on the `patternProperties` of one schema."""
 
 Status: TypeAlias = Literal["mask", "guard", "annotation", "refused"]
 """``"mask"``: enforced at every token; ``"guard"``: enforced when the text may end; ``"annotation"``: says nothing
@@ -26,7 +24,7 @@ class Finding:
     """One keyword at its place.
 
     Attributes:
-        location: the schema it stands in. `error`: why it is refused.
+        location: the schema it stands in. `error`: why it is refused, or left to a guard.
     """
 
     location: Location
@@ -56,10 +54,12 @@ def findings(library: Library, mode: Formats, among: frozenset[str] | None = Non
 
 def _finding(location: Location, name: str, value: JsonValue, mode: Formats) -> Finding:
     try:
-        is_enforced = is_assertion(name, location.draft) and _examine(location, name, value, mode)
-        return Finding(location, name, "mask" if is_enforced else "annotation")
+        excess = _examine(location, name, value, mode) if is_assertion(name, location.draft) else _SAYS_NOTHING
     except ConstraintError as error:
         return Finding(location, name, "refused", error)
+    if excess is _SAYS_NOTHING:
+        return Finding(location, name, "annotation")
+    return Finding(location, name, "mask") if excess is None else Finding(location, name, "guard", excess)
 
 
 def reachable(library: Library) -> Iterator[Location]:
@@ -84,49 +84,62 @@ _PATTERNS: Final = frozenset({"pattern", "patternProperties"})
 _REFERENCES: Final = frozenset({"$ref", "$dynamicRef", "$recursiveRef"})
 
 
-def _examine(location: Location, name: str, value: JsonValue, mode: Formats) -> bool:
-    """Whether a keyword is enforced; raises why it cannot be."""
+_SAYS_NOTHING: Final = ResourceLimitError("an annotation")
+
+
+def _examine(location: Location, name: str, value: JsonValue, mode: Formats) -> ResourceLimitError | None:
+    """Why a keyword exceeds a limit of the mask by itself; raises why it cannot be enforced at all."""
     if name == "format":
-        return formats.language(str(value), mode, at=location.at(name)) is not None
+        return None if formats.language(str(value), mode, at=location.at(name)) is not None else _SAYS_NOTHING
     if name == "pattern":
-        patterns.search_language(str(value), at=location.at(name))
-    elif name == "patternProperties" and isinstance(value, dict):
+        return patterns.searched(str(value), at=location.at(name)).excess
+    if name == "patternProperties" and isinstance(value, dict):
         if len(value) > MAX_PATTERNS:
-            raise ResourceLimitError(f"more than {MAX_PATTERNS:,} patternProperties in a schema", at=location.at(name))
-        for pattern in value:
-            patterns.search_language(pattern, at=location.at(name, pattern))
-    elif name in _NUMBERS:
-        exact(value)  # type: ignore[arg-type]
-    return True
+            for pattern in value:
+                patterns.check_syntax(pattern, at=location.at(name, pattern))
+            return ResourceLimitError(f"more than {MAX_PATTERNS:,} patternProperties in a schema")
+        found = [patterns.searched(pattern, at=location.at(name, pattern)).excess for pattern in value]
+        return next((excess for excess in found if excess is not None), None)
+    if name in _NUMBERS:
+        try:
+            exact(value)  # type: ignore[arg-type]
+        except ResourceLimitError as error:
+            return error
+    return None
 
 
-def _refusals(library: Library, mode: Formats) -> list[ConstraintError]:
-    """The errors of `findings`, by looking at those keywords only that can have one: most of a large schema cannot."""
-    refusable = _NUMBERS | _PATTERNS | ({"format"} if mode == "python" else set())  # only Python itself can tell some
+def _troubles(library: Library, mode: Formats) -> list[Finding]:
+    """The refused and guarded ones of `findings`; looks at those keywords only that can be: most schemas have none.
+
+    Raises:
+        UnresolvableReferenceError: a reference names nothing.
+    """
+    among = _NUMBERS | _PATTERNS | ({"format"} if mode == "python" else set())  # only Python itself can tell some
 
     def is_worth_a_walk(location: Location) -> bool:
         """Whether a schema, reachable or not, has a reference or something that may be refused."""
         keywords = location.keywords()
-        names = (refusable | _REFERENCES) & keywords.keys()
+        names = (among | _REFERENCES) & keywords.keys()
         values = [keywords[name] for name in names if name in _NUMBERS]
         is_long = any(isinstance(value, int) and value.bit_length() > 64 for value in values)  # a float has few digits
         return is_long or len(values) < len(names)
 
     if not any(map(is_worth_a_walk, library.locations)):
         return []
-    return [finding.error for finding in findings(library, mode, refusable) if finding.error is not None]
+    return [finding for finding in findings(library, mode, among) if finding.error is not None]
 
 
-def refuse_unsupported(library: Library, mode: Formats) -> None:
-    """Raise the first refusal of a schema, with the number of the others.
+def refuse_unsupported(library: Library, mode: Formats) -> dict[str, str]:
+    """The keywords that exceed a limit by themselves, by pointer, each with the limit. What is refused is an error.
 
     Raises:
-        UnsupportedSchemaError: a keyword that is not enforced.
-        ConstraintError: a pattern or number that cannot be used.
+        UnsupportedSchemaError: a keyword that is not enforced, with the number of the others.
+        ConstraintError: a pattern that cannot be used.
     """
-    refused = _refusals(library, mode)
+    troubles = _troubles(library, mode)
+    refused = [one.error for one in troubles if one.status == "refused" and one.error is not None]
     if not refused:
-        return
+        return {one.location.at(one.keyword): one.error.cause for one in troubles if one.error is not None}
     first = refused[0]
     if len(refused) == 1 or not isinstance(first, UnsupportedSchemaError):
         raise first

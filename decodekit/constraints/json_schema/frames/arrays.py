@@ -21,7 +21,7 @@ from decodekit.constraints.json_schema.values.distinct_representatives import ha
 from decodekit.constraints.json_schema.values.inhabited import Ask
 from decodekit.constraints.json_schema.values.kept import kept
 from decodekit.constraints.json_schema.values.scalars import Scalar
-from decodekit.constraints.json_schema.values.shape import ArraySpec, Goal, conjunction
+from decodekit.constraints.json_schema.values.shape import TRUE, ArraySpec, Contains, Goal, conjunction
 from decodekit.constraints.language import ir
 from decodekit.constraints.language.node import Node
 from decodekit.errors import ResourceLimitError
@@ -97,13 +97,16 @@ class ArrayPlan:
 
     def __init__(self, spec: ArraySpec, semantics: Semantics) -> None:
         if len(spec.contains) > MAX_CONTAINS:
-            raise ResourceLimitError(f"more than {MAX_CONTAINS} contains conditions meet in one array")
+            error = ResourceLimitError(f"more than {MAX_CONTAINS} contains conditions meet in one array")
+            semantics.leave(error, *_pointers(spec.contains[MAX_CONTAINS:], semantics))
+            spec = replace(spec, contains=spec.contains[:MAX_CONTAINS])
         self.spec = spec
         self.semantics = semantics
         is_repeating = spec.is_repeating and is_by_value(spec, semantics)
         self.start = ArrayState(counted=(0,) * len(spec.contains), owed="pair" if is_repeating else "")
         self._last = max(len(spec.prefix), spec.min_items, *(contains.start for contains in spec.contains))
         self._domains: dict[Goal, tuple[int, frozenset[Scalar] | None]] = {}
+        self._is_vast = False  # a search from the start met its bound
 
     def is_satisfiable(self, ask: Ask) -> bool:
         """Whether some array satisfies the spec, given the goals known to be inhabited."""
@@ -115,7 +118,7 @@ class ArrayPlan:
         if spec.is_unique or self.start.owed:
             return self._can_finish(self.start, ask)
         if spec.contains:
-            return self._search(self.start, ask)
+            return self._can_reach_end(self.start, ask)
         answers = [ask(spec.goal(index)) for index in range(min(spec.min_items, len(spec.prefix) + 1))]
         return all(answers)
 
@@ -188,7 +191,24 @@ class ArrayPlan:
         return self._search(state, ask)
 
     def _search(self, start: ArrayState, ask: Ask) -> bool:
-        return any(self.can_close(state) for state in self._reachable(start, ask))
+        if not self._is_vast:
+            try:
+                return any(self.can_close(state) for state in self._reachable(start, ask))
+            except ResourceLimitError as error:
+                self._leave(error)
+                self._is_vast = start == self.start
+        return self._has_room(start)
+
+    def _leave(self, error: ResourceLimitError) -> None:
+        """Leave to the guard that an array may have no end: what is counted in it stays exact."""
+        self.semantics.leave(error, *_pointers(self.spec.contains, self.semantics))
+
+    def _has_room(self, state: ArrayState) -> bool:
+        """Whether as many items may follow as each `contains` still needs."""
+        if self.spec.max_items is None:
+            return True
+        room = self.spec.max_items - state.num_items
+        return all(room >= one.min - n for n, one in zip(state.counted, self.spec.contains, strict=True))
 
     def _reachable(self, start: ArrayState, ask: Ask) -> Iterator[ArrayState]:
         """The states that inhabited items lead to; depth first, counting items first."""
@@ -317,7 +337,17 @@ class ArrayPlan:
         return goals
 
     def _search_different(self, start: ArrayState, ask: Ask) -> bool:
-        """As `_search`, where the items taken from few values have to be different; breadth first."""
+        """As `_search`, where the items taken from few values have to be different."""
+        if not self._is_vast:
+            try:
+                return self._find_different(start, ask)
+            except ResourceLimitError as error:
+                self._leave(error)
+                self._is_vast = start == self.start
+        return self._has_room(start)
+
+    def _find_different(self, start: ArrayState, ask: Ask) -> bool:
+        """The search itself, breadth first."""
         num_missing = self._num_missing(start)
         left: dict[Goal, frozenset[Scalar] | None] = {}
         frontier: list[tuple[ArrayState, tuple[Goal, ...]]] = [(start, ())]
@@ -367,22 +397,34 @@ class ArrayPlan:
         """Whether the array can be finished with what it owes of two equal items."""
         if state.twin is not None:
             return any(scalars.belongs(state.twin, self.semantics.shape(goal)) for goal in self._later(state, ask))
-        return any(
-            ask(conjunction(goal, other))
-            for reached in self._reachable(state, ask)
-            for goal, after in self._ways(reached)
-            if ask(goal)
-            for other in self._later(after, ask)
-        )
+        try:
+            return any(
+                ask(conjunction(goal, other))
+                for reached in self._reachable(state, ask)
+                for goal, after in self._ways(reached)
+                if ask(goal)
+                for other in self._later(after, ask)
+            )
+        except ResourceLimitError as error:
+            self._leave(error)
+            return True
 
     def _later(self, state: ArrayState, ask: Ask) -> Iterable[Goal]:
         """The goals of the items that may come later, as far as the array can be finished after them."""
         found: dict[Goal, None] = {}
-        for reached in self._reachable(state, ask):
-            for goal, after in self._ways(reached):
-                if goal not in found and ask(goal) and self._search(replace(after, owed="", twin=None), ask):
-                    found[goal] = None
+        try:
+            for reached in self._reachable(state, ask):
+                for goal, after in self._ways(reached):
+                    if goal not in found and ask(goal) and self._search(replace(after, owed="", twin=None), ask):
+                        found[goal] = None
+        except ResourceLimitError as error:
+            self._leave(error)
+            return (TRUE,)  # perhaps any value
         return found
+
+
+def _pointers(conditions: Iterable[Contains], semantics: Semantics) -> list[str]:
+    return semantics.asking({literal for one in conditions for literal in one.goal})
 
 
 def _too_many_states() -> ResourceLimitError:

@@ -9,15 +9,16 @@ frames.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Protocol, cast
 
 from decodekit.constraints.json_schema.document.drafts import JsonValue
 from decodekit.constraints.json_schema.document.loader import Library
-from decodekit.constraints.json_schema.frames.arrays import SOME_TEXT, ArrayPlan, ArrayState, NextItem
+from decodekit.constraints.json_schema.frames.arrays import MAX_CONTAINS, SOME_TEXT, ArrayPlan, ArrayState, NextItem
 from decodekit.constraints.json_schema.frames.layout import Layout, Whitespace, outermost
-from decodekit.constraints.json_schema.frames.objects import SOME_KEY, ObjectPlan, ObjectState, Order
+from decodekit.constraints.json_schema.frames.objects import MAX_CLASSES, SOME_KEY, ObjectPlan, ObjectState, Order
+from decodekit.constraints.json_schema.meaning.branching import may_meet_a_limit
 from decodekit.constraints.json_schema.meaning.keywords import KEYWORDS
 from decodekit.constraints.json_schema.meaning.semantics import Semantics
 from decodekit.constraints.json_schema.strings import text
@@ -28,14 +29,19 @@ from decodekit.constraints.json_schema.values import scalars
 from decodekit.constraints.json_schema.values.inhabited import Ask, Emptiness
 from decodekit.constraints.json_schema.values.kept import kept
 from decodekit.constraints.json_schema.values.scalars import Scalar
-from decodekit.constraints.json_schema.values.shape import ArraySpec, Goal, ObjectSpec
+from decodekit.constraints.json_schema.values.shape import ArraySpec, Goal, ObjectSpec, conjunction
 from decodekit.constraints.language import ir
 from decodekit.constraints.language.node import Node
 from decodekit.constraints.network import END, Call, Frame, Fresh, Label, Lexeme, Move, Read, TextNeeded, Within
+from decodekit.errors import UnsupportedSchemaError
 
 MAX_EXPLORED: Final = 16
 """Goals that are looked at before the first text: those near the root. With 64 the slowest hundredth of schemas took
 twice as long to their first mask."""
+MAX_EXPLORED_BRANCHED: Final = 2_000
+"""As `MAX_EXPLORED`, for schemas that may meet a limit."""
+MAX_EXPLORED_LITERALS: Final = 4_000
+"""Bound on the schemas in these goals: a goal out of a hundred takes as long as a hundred goals."""
 
 _SCALAR: Final = "scalar"
 _OBJECT: Final = "object"
@@ -82,13 +88,15 @@ class SchemaNetwork:
         self.messages = messages
         self.library = Library(schema, registry)
         self.semantics = Semantics(self.library, formats, KEYWORDS)
-        self.emptiness = Emptiness(self._has_value)
+        self.emptiness = Emptiness(self._has_value, self.semantics.leave)
         self.is_inhabited = self.emptiness.is_inhabited
         self.layout = outermost(whitespace)
         self.order = order
         self.escapes = escapes
         self.any_name = Read(self.lexeme(_ANY_NAME), capture=True)
         self.root_goal = self.semantics.goal(self.library.root)
+        self.is_told = True
+        """Whether `explore` has met the limits that a text can meet, as far as that can be foreseen."""
 
     def root(self) -> Frame:
         """The frame of a whole text."""
@@ -99,30 +107,52 @@ class SchemaNetwork:
         return spelled(node, self.escapes)
 
     def explore(self) -> None:
-        """Meet the errors of combinations (too many alternatives, a reference to itself) before a text does.
+        """Meet the errors and limits of combinations before a text does: the guard has to be known then.
 
-        Looks at the first `MAX_EXPLORED` goals below the root, nearest first.
+        Looks at the first `MAX_EXPLORED` goals below the root, nearest first; at more of a schema that may meet limits.
+        If it did not look at all of those, a guard has to be there in case (`is_told`).
 
         Raises:
-            ConstraintError: what a text that leads there would meet.
+            ConstraintError: what a text that leads there would meet, a schema that refers to itself in place.
         """
+        may_meet = may_meet_a_limit(self.library, MAX_CLASSES.bit_length() - 2, MAX_CONTAINS)
+        most = MAX_EXPLORED_BRANCHED if may_meet else MAX_EXPLORED
         seen = {self.root_goal}
         queue = deque([self.root_goal])
+        is_cut, num_seen, num_literals = False, 0, 0
         while queue:
             goal = queue.popleft()
+            num_seen += 1
+            num_literals += len(goal)
+            if num_literals > MAX_EXPLORED_LITERALS:
+                is_cut = True
+                break
             if self.semantics.is_plain(goal):  # and leads nowhere
                 continue
-            shape = self.semantics.shape(goal)
-            below: list[Goal] = []
-            for plan in map(self._object, shape.objects):
-                below += plan.other_goals
-                below += [plan.goal(number) for number in range(min(len(plan.names), MAX_EXPLORED))]
-            for spec in shape.arrays:
-                below += [*spec.prefix[:MAX_EXPLORED], spec.rest, *(contains.goal for contains in spec.contains)]
+            try:
+                below = list(self._below(goal, most))
+            except UnsupportedSchemaError:
+                if num_seen > MAX_EXPLORED:  # perhaps no text leads there
+                    continue
+                raise
             for other in below:
-                if other not in seen and len(seen) < MAX_EXPLORED:
+                if other not in seen and len(seen) < most:
                     seen.add(other)
                     queue.append(other)
+                is_cut = is_cut or other not in seen
+        self.is_told = most == MAX_EXPLORED or not is_cut
+
+    def _below(self, goal: Goal, most: int) -> Iterator[Goal]:
+        """The goals of the members and items of what satisfies a goal, of each kind at most so many."""
+        shape = self.semantics.shape(goal)
+        for plan in map(self._object, shape.objects):
+            yield from plan.other_goals
+            yield from (plan.goal(number) for number in range(min(len(plan.names), most)))
+            yield from (witness.goal for witness in plan.spec.witnesses)
+        for spec in (plan.spec for plan in map(self._array, shape.arrays)):
+            yield from (*spec.prefix[:most], spec.rest)
+            for contains in spec.contains:
+                yield from (contains.goal, conjunction(spec.rest, contains.goal))
 
     def objects(self, goal: Goal) -> list[ObjectPlan]:
         """The plans of the objects that satisfy a goal, those that no object satisfies left out."""

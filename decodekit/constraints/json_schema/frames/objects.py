@@ -22,8 +22,8 @@ the conjunctions multiplied out.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
 from typing import Final, Literal, TypeAlias
@@ -107,9 +107,12 @@ class ObjectPlan:
 
     def __init__(self, spec: ObjectSpec, semantics: Semantics, order: Order, is_inhabited: Ask) -> None:
         if len(spec.witnesses) > MAX_WITNESSES:
-            raise ResourceLimitError(
+            error = ResourceLimitError(
                 f"more than {MAX_WITNESSES} denied property keywords meet in one object", hint="fewer nested nots"
             )
+            goals = [witness.goal for witness in spec.witnesses[MAX_WITNESSES:]]
+            semantics.leave(error, *semantics.asking({literal for goal in goals for literal in goal}))
+            spec = replace(spec, witnesses=spec.witnesses[:MAX_WITNESSES])
         self.spec = spec
         self.semantics = semantics
         self.is_inhabited = is_inhabited
@@ -149,13 +152,14 @@ class ObjectPlan:
     @cached_property
     def classes(self) -> tuple[KeyClass, ...]:
         """The regions of undeclared keys whose goal is not plainly false."""
-        regions = self._regions()
+        regions, told = self._regions()
         by_goal: dict[Goal, list[Node]] = {}
         for region, matched in regions:
             goals: list[Goal] = []
             for member in self.spec.parts:
                 asked = [goal for node, goal in member.patterns if node in matched]
-                goals += asked or [member.additional]
+                is_additional = not asked and all(node in told for node, _ in member.patterns)
+                goals += [member.additional] if is_additional else asked
             by_goal.setdefault(conjunction(*goals), []).append(region)
         by_goal.pop(FALSE, None)
         declared = WordTable(self.sorted_names).node()
@@ -165,37 +169,39 @@ class ObjectPlan:
             is_open = keys is text.BODY
             if declared is not ir.EMPTY:
                 keys = text.without(keys, declared)
-            num_keys = _MANY if is_open else num_texts(keys, _MANY)
+            num_keys = _MANY if is_open else self._num_texts(keys, _MANY)
             if num_keys:
                 classes.append(KeyClass(keys, goal, num_keys, is_open))
         return tuple(classes)
 
-    def _regions(self) -> list[tuple[Node, frozenset[Node]]]:
-        """The keys by the patterns that they match, each region with these patterns.
+    def _regions(self) -> tuple[list[tuple[Node, frozenset[Node]]], list[Node]]:
+        """The keys by the patterns that they match, each region with these patterns; and the patterns that tell them.
 
-        Most patterns of one object are apart, as prefixes are. Two that are need not be held against one another in
-        every region.
+        Patterns beyond a limit are left to the guard.
         """
         patterns = list(dict.fromkeys(node for part in self.spec.parts for node, _ in part.patterns))
         regions: list[tuple[Node, frozenset[Node]]] = [(self._key_language, frozenset())]
         for number, pattern in enumerate(patterns):
-            apart = {other for other in patterns[:number] if text.meet(pattern, other).is_empty}
-            split: list[tuple[Node, frozenset[Node]]] = []
-            for region, matched in regions:
-                if matched.isdisjoint(apart):
-                    inside, outside = text.meet(region, pattern), text.without(region, pattern)
-                    split += [
-                        part for part in ((inside, matched | {pattern}), (outside, matched)) if not part[0].is_empty
-                    ]
-                else:
-                    split.append((region, matched))
-            regions = split
-            if len(regions) > MAX_CLASSES:
-                raise ResourceLimitError(
-                    f"the patternProperties of one object divide its keys into more than {MAX_CLASSES} regions",
-                    hint="fewer overlapping patterns",
-                )
-        return regions
+            try:
+                regions = _divided(regions, pattern, patterns[:number])
+            except ResourceLimitError as error:
+                self._leave_patterns(error, patterns[number:])
+                return regions, patterns[:number]
+        return regions, patterns
+
+    def _leave_patterns(self, error: ResourceLimitError, patterns: list[Node]) -> None:
+        """Leave to the guard which keys match some patterns."""
+        goals = [goal for part in self.spec.parts for node, goal in part.patterns if node in patterns]
+        self.semantics.leave(error, *self.semantics.asking({literal for goal in goals for literal in goal}))
+
+    def _num_texts(self, keys: Node, limit: int) -> int:
+        """The number of some keys, at most `limit`, which also stands for a number that is hard to tell."""
+        try:
+            return num_texts(keys, limit)
+        except ResourceLimitError as error:
+            goals = [self.spec.names, *(goal for part in self.spec.parts for _, goal in part.patterns)]
+            self.semantics.leave(error, *self.semantics.asking({literal for goal in goals for literal in goal}))
+            return limit
 
     @cached_property
     def other_goals(self) -> tuple[Goal, ...]:
@@ -284,7 +290,7 @@ class ObjectPlan:
         least += len(state.used)  # they all came from classes that are inhabited
         for region in self.classes:
             if (ask or self.is_inhabited)(region.goal):
-                least -= num_texts(region.keys, least) if least > region.num_keys == _MANY else region.num_keys
+                least -= self._num_texts(region.keys, least) if least > region.num_keys == _MANY else region.num_keys
                 if least <= 0:
                     return True
         return False
@@ -339,7 +345,7 @@ class ObjectPlan:
     @kept
     def _num_keys(self, number: int, witnesses: tuple[int, ...]) -> int:
         """How many these are, at most `_SOME`."""
-        return num_texts(self._keys_of(number, witnesses), _SOME)
+        return self._num_texts(self._keys_of(number, witnesses), _SOME)
 
     def _num_unused(self, number: int, witnesses: tuple[int, ...], used: frozenset[str], limit: int) -> int:
         """How many of them were not used yet, at most `limit`; counted anew only where the used ones could matter."""
@@ -355,7 +361,7 @@ class ObjectPlan:
     @kept
     def _num_without(self, number: int, witnesses: tuple[int, ...], used: frozenset[str], limit: int) -> int:
         """How many of them there are beside some, at most `limit`."""
-        return num_texts(self.unused(self._keys_of(number, witnesses), used), limit)
+        return self._num_texts(self.unused(self._keys_of(number, witnesses), used), limit)
 
     @kept
     def _few_keys(self, number: int, witnesses: tuple[int, ...], used: frozenset[str]) -> frozenset[str]:
@@ -508,6 +514,33 @@ class ObjectPlan:
             if self.is_inhabited(self.joined(region.goal, (witness,))):
                 num_keys += self._num_unused(number, (witness,), used, many)
         return num_keys < many
+
+
+def _divided(
+    regions: list[tuple[Node, frozenset[Node]]], pattern: Node, earlier: Sequence[Node]
+) -> list[tuple[Node, frozenset[Node]]]:
+    """Each region, with the patterns that its keys match, as what matches another pattern and what does not.
+
+    Most patterns of one object are apart, as prefixes are. Two that are need not be held against one another in every
+    region.
+
+    Raises:
+        ResourceLimitError: more than `MAX_CLASSES`, or too many states to tell whether one is empty.
+    """
+    apart = {other for other in earlier if text.meet(pattern, other).is_empty}
+    found: list[tuple[Node, frozenset[Node]]] = []
+    for region, matched in regions:
+        if matched.isdisjoint(apart):
+            both = ((text.meet(region, pattern), matched | {pattern}), (text.without(region, pattern), matched))
+            found += [part for part in both if not part[0].is_empty]
+        else:
+            found.append((region, matched))
+    if len(found) > MAX_CLASSES:
+        raise ResourceLimitError(
+            f"the patternProperties of one object divide its keys into more than {MAX_CLASSES} regions",
+            hint="fewer overlapping patterns",
+        )
+    return found
 
 
 def _can_all_choose(choices: tuple[_Choice, ...]) -> bool:

@@ -1,9 +1,10 @@
-"""The guard of a schema: what no mask can tell. Two things are left to it.
+"""The guard of a schema: what no mask can tell. Three things are left to it.
 
 * `uniqueItems` where items may be objects or arrays. The mask admits all arrays there, repeated items or not, whether
   the keyword is asserted or denied.
 * Asserted formats whose characters decide together (`formats.GUARDED`): international host names, and patterns. The
   mask admits all that has their form.
+* What exceeds a limit (`Semantics.left`): alternatives by the hundred, patterns without end. The mask is weaker there.
 
 The guard judges the whole value by the whole schema, so it is right whatever stands around the keyword.
 """
@@ -35,28 +36,28 @@ _INTERNATIONAL: Final = re.compile(rb"--|\\u|[\x80-\xff]")
 class SchemaGuard:
     """Judges a whole text by a whole schema.
 
-    A number or a word is valid if the mask admits it.
-
     Attributes:
         semantics: the meaning of the schema.
         is_of_names: whether only host names are left to it: a text without `_INTERNATIONAL` is not judged.
+        is_of_limits: whether only what exceeds a limit is left to it: until one is met, no text is judged.
     """
-
-    is_of_compounds: ClassVar[bool] = True
 
     semantics: Semantics
     is_of_names: bool = False
+    is_of_limits: bool = False
 
     def refuses(self, text: bytes) -> Refusal | None:
         """Why the value of a text is not valid.
 
         What can stay ends before the first repeated item or the first string that is not of its format, where there is
-        one; otherwise nothing does.
+        one; otherwise before the end of the first value that is not valid by itself.
 
         Raises:
             ResourceLimitError: the value is nested too deeply for the schema.
         """
         if self.is_of_names and not _INTERNATIONAL.search(text):
+            return None
+        if self.is_of_limits and not self.semantics.left:
             return None
         judge = SchemaJudge(self.semantics)
         try:
@@ -64,21 +65,47 @@ class SchemaGuard:
                 return None
         except RecursionError as error:
             raise ResourceLimitError("the value is nested too deeply to be judged", hint='"maxItems"') from error
-        for found in (judge.repetitions, judge.refused_formats):
+        for found in (judge.repetitions, judge.refused_formats, judge.refused_values):
             if found:
                 return min(found, key=lambda refusal: refusal.keep)
-        return Refusal(0, "the whole value", "the value is not valid: items are equal, or different, that must not")
+        return Refusal(0, "the whole value", "the value is not valid")
 
 
-def guard_of(semantics: Semantics) -> Guard | None:
-    """The guard of a schema; None if the mask enforces all of it."""
+class CompoundSchemaGuard(SchemaGuard):
+    """As `SchemaGuard`, where a text that is a number or a word is valid if the mask admits it."""
+
+    is_of_compounds: ClassVar[bool] = True
+
+
+def guard_of(semantics: Semantics, *, may_leave: bool) -> Guard | None:
+    """The guard of a schema; None if the mask enforces all of it.
+
+    Args:
+        semantics: the meaning of the schema.
+        may_leave: whether a limit was met, or may be met by a text.
+
+    Raises:
+        ResourceLimitError: the schema is nested too deeply to be judged.
+    """
     has_repetitions, formats = bool(guarded_locations(semantics)), set[str]()
     if semantics.formats == "assert":
         places = support.reachable(semantics.library)
         formats = {str(place.keywords().get("format")) for place in places} & GUARDED.keys()
-    if not has_repetitions and not formats:
+    if not has_repetitions and not formats and not may_leave:
         return None
-    return SchemaGuard(semantics, is_of_names=not has_repetitions and "regex" not in formats)
+    shape = semantics.shape(semantics.goal(semantics.library.root))
+    may_be_plain = may_leave and shape.has_plain
+    is_of_names = not has_repetitions and "regex" not in formats and not may_leave
+    is_of_limits = not has_repetitions and not formats
+    guard = (SchemaGuard if may_be_plain else CompoundSchemaGuard)(semantics, is_of_names, is_of_limits)
+    try:
+        for smallest in (b"null", b"0", b'""', b"[]", b"{}") if semantics.left else ():
+            guard.refuses(smallest)
+    except ResourceLimitError as error:  # better now than in the middle of a text
+        raise ResourceLimitError(
+            "the schema is nested too deeply to be judged", hint='fewer levels, or "$ref"'
+        ) from error
+    return guard
 
 
 def guarded_locations(semantics: Semantics) -> frozenset[int]:

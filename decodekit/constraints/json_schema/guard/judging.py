@@ -20,9 +20,10 @@ from decodekit.constraints.json_schema.document.drafts import JsonValue, SchemaD
 from decodekit.constraints.json_schema.document.loader import Location, escape
 from decodekit.constraints.json_schema.meaning.keywords import UNEVALUATED, is_unique_anyway
 from decodekit.constraints.json_schema.meaning.semantics import Semantics
-from decodekit.constraints.json_schema.strings import formats, text
+from decodekit.constraints.json_schema.strings import formats, patterns
+from decodekit.constraints.json_schema.strings.patterns import MAX_PATTERNS
 from decodekit.constraints.json_schema.values.instances import Instance
-from decodekit.constraints.json_schema.values.numbers import exact
+from decodekit.constraints.json_schema.values.numbers import written
 
 
 class SchemaJudge:
@@ -35,21 +36,34 @@ class SchemaJudge:
         repetitions: what was found against an asserted `uniqueItems`.
         refused_formats: strings that are not of a format that was asked about.
         path: keys and indices that lead to the value being judged.
+        refused_values: what was found against any keyword, but for those of `num_alternatives`.
         num_open_questions: subschemas being evaluated whose failure is not an error.
+        num_alternatives: as these, with the branches of an anyOf or oneOf.
     """
 
     def __init__(self, semantics: Semantics) -> None:
         self.semantics = semantics
         self.repetitions: list[Refusal] = []
         self.refused_formats: list[Refusal] = []
+        self.refused_values: list[Refusal] = []
         self.path: list[str | int] = []
         self.num_open_questions = 0
+        self.num_alternatives = 0
+        self._known: dict[tuple[Location, int, bool, bool], tuple[Instance, Evaluation | None]] = {}
 
     def evaluate(self, location: Location, value: Instance) -> Evaluation | None:
         """What a schema evaluates of a value; None if the value is not valid.
 
-        Goes on after a keyword that fails, so that all repetitions are found.
+        Goes on after a keyword that fails, so that all repetitions are found. A value is evaluated once by a schema,
+        though many references may lead there.
         """
+        key = location, id(value), self.num_open_questions > 0, self.num_alternatives > 0
+        known = self._known.get(key)
+        if known is None:  # kept with the value, whose id would be given to another one
+            known = self._known[key] = value, self._evaluate(location, value)
+        return known[1]
+
+    def _evaluate(self, location: Location, value: Instance) -> Evaluation | None:
         evaluation, holds = Evaluation(self, location, value), True
         if isinstance(location.value, bool):
             return evaluation if location.value else None
@@ -57,8 +71,16 @@ class SchemaJudge:
         for name in sorted(keywords, key=UNEVALUATED.__contains__):  # those last, else in their order
             kind, rule = RULES.get(name, ("", None))
             if rule is not None and kind in ("", value.kind) and is_assertion(name, location.draft):
-                holds &= rule(evaluation, keywords[name])
+                is_kept = rule(evaluation, keywords[name])
+                holds &= is_kept
+                if not is_kept and not self.num_open_questions and not self.num_alternatives:
+                    self._refuse(location.at(name), value)
         return evaluation if holds else None
+
+    def _refuse(self, place: str, value: Instance) -> None:
+        """Keep that a value is not valid by a keyword; all of it but its last byte, mostly a bracket, can stay."""
+        pointer = "".join(f"/{escape(str(token))}" for token in self.path)
+        self.refused_values.append(Refusal(value.end - 1, pointer, f"{pointer or 'the value'} is not valid by {place}"))
 
 
 @dataclass(eq=False, slots=True)
@@ -122,7 +144,7 @@ def equals(value: Instance, constant: JsonValue) -> bool:
     if isinstance(constant, bool) or constant is None:
         return value.value is constant
     if is_number(constant):
-        return value.kind == "number" and value.value == exact(cast("int | float", constant))
+        return value.kind == "number" and value.value == written(cast("int | float", constant))
     return value.kind == "string" and value.value == constant
 
 
@@ -140,7 +162,7 @@ def _number(test: Callable[[Fraction, Fraction], bool], strict: str = "") -> _Ru
     def rule(at: Evaluation, bound: Any) -> bool:
         if isinstance(bound, bool):
             return True
-        number, limit = cast("Fraction", at.value.value), exact(bound)
+        number, limit = cast("Fraction", at.value.value), written(bound)
         if number == limit and at.location.draft == SchemaDraft.DRAFT4 and at.location.keywords().get(strict) is True:
             return False
         return test(number, limit)
@@ -157,7 +179,7 @@ def _at_most(at: Evaluation, bound: Any) -> bool:
 
 
 def _pattern(at: Evaluation, pattern: Any) -> bool:
-    return text.matches(at.judge.semantics.pattern(at.location, pattern, "pattern"), cast("str", at.value.value))
+    return at.judge.semantics.is_found(at.location, pattern, cast("str", at.value.value), "pattern")
 
 
 def _format(at: Evaluation, name: Any) -> bool:
@@ -176,13 +198,12 @@ def _properties(at: Evaluation, below: Any) -> bool:
         return True
     holds = True
     declared = cast("dict[str, Any]", keywords.get("properties", {}))
-    patterned = {
-        pattern: at.judge.semantics.pattern(at.location, pattern, "patternProperties")
-        for pattern in cast("dict[str, Any]", keywords.get("patternProperties", {}))
-    }
+    patterned = cast("dict[str, Any]", keywords.get("patternProperties", {}))
+    is_found = at.judge.semantics.is_found if len(patterned) <= MAX_PATTERNS else _is_found_slowly
     for key, member in at.value.members.items():
         ways: list[tuple[str, ...]] = [("properties", key)] if key in declared else []
-        ways += [("patternProperties", name) for name, node in patterned.items() if text.matches(node, key)]
+        found = [pattern for pattern in patterned if is_found(at.location, pattern, key, "patternProperties")]
+        ways += [("patternProperties", pattern) for pattern in found]
         if not ways and "additionalProperties" in keywords:
             ways = [("additionalProperties",)]
         for way in ways:
@@ -190,6 +211,11 @@ def _properties(at: Evaluation, below: Any) -> bool:
         if ways:
             at.keys.add(key)
     return holds
+
+
+def _is_found_slowly(location: Location, pattern: str, value: str, *tokens: str) -> bool:
+    """Whether one of very many patterns is found in a text: without an automaton, which would take its time."""
+    return patterns.is_found(pattern, value)
 
 
 _PROPERTIES: Final = ("properties", "patternProperties", "additionalProperties")
@@ -267,7 +293,12 @@ def _unique_items(at: Evaluation, is_asked: Any) -> bool:
 
 
 def _num_holding(at: Evaluation, name: str, count: int) -> int:
-    return sum(at.take(at.below(name, index)) for index in range(count))
+    is_choice = name != "allOf" and count > 1
+    at.judge.num_alternatives += is_choice
+    try:
+        return sum(at.take(at.below(name, index)) for index in range(count))
+    finally:
+        at.judge.num_alternatives -= is_choice
 
 
 def _if(at: Evaluation, below: Any) -> bool:
@@ -276,7 +307,7 @@ def _if(at: Evaluation, below: Any) -> bool:
 
 
 def _ref(at: Evaluation, reference: Any) -> bool:
-    return at.take(at.judge.evaluate(at.judge.semantics.library.resolve(at.location, reference), at.value))
+    return at.take(at.judge.evaluate(at.judge.semantics.library.follow(at.location, reference), at.value))
 
 
 def _dynamic_ref(at: Evaluation, reference: Any) -> bool:

@@ -40,7 +40,6 @@ from decodekit.constraints.json_schema.values.shape import (
     denial,
     limited,
     restrict,
-    union,
     without,
 )
 from decodekit.errors import ResourceLimitError
@@ -92,10 +91,6 @@ def _among(semantics: Semantics, location: Location, values: list[tuple[_Path, A
     decimals = frozenset(exact(entry) for _, entry in values if is_number(entry))
     objects = [(path, entry) for path, entry in values if isinstance(entry, dict)]
     arrays = [(path, entry) for path, entry in values if isinstance(entry, list)]
-    if max(len(objects), len(arrays)) > MAX_ALTERNATIVES:
-        raise ResourceLimitError(
-            f"an enum with more than {MAX_ALTERNATIVES} objects or arrays", hint="naming the values by strings"
-        )
     singles = (entry for _, entry in values if entry is None or isinstance(entry, bool))
     words = frozenset("null" if entry is None else str(entry).lower() for entry in singles)
     if is_asserted:
@@ -103,8 +98,8 @@ def _among(semantics: Semantics, location: Location, values: list[tuple[_Path, A
             words,
             text.words(texts),
             (NumberSpec(values=decimals),) if decimals else (),
-            tuple(_object_equal(semantics, location, path, entry) for path, entry in objects),
-            tuple(_array_equal(semantics, location, path, entry) for path, entry in arrays),
+            _one_object_of(semantics, location, objects),
+            _one_array_of(semantics, location, arrays),
         )
     shape = Shape(
         EVERYTHING.words - words,
@@ -113,16 +108,65 @@ def _among(semantics: Semantics, location: Location, values: list[tuple[_Path, A
         EVERYTHING.objects,
         EVERYTHING.arrays,
     )
-    for path, entry in objects:
-        shape = semantics.both(shape, restrict(objects=_few(_object_equal(semantics, location, path, entry).denials())))
-    for path, items in arrays:
-        shape = semantics.both(shape, restrict(arrays=_few(_array_equal(semantics, location, path, items).denials())))
+    try:
+        for path, entry in objects:
+            others = _few(_object_equal(semantics, location, path, entry).denials())
+            shape = semantics.prune(shape.meet(restrict(objects=others)))
+        for path, items in arrays:
+            shorter = _few(_array_equal(semantics, location, path, items).denials())
+            shape = semantics.prune(shape.meet(restrict(arrays=shorter)))
+    except ResourceLimitError as error:
+        semantics.leave(error)  # which leaves those out that come now
     return shape
 
 
 def _few(specs: Iterator[_Spec]) -> tuple[_Spec, ...]:
     """Alternatives that are made no further than to their limit: of an array they take the square of its length."""
     return limited(tuple(itertools.islice(specs, MAX_ALTERNATIVES + 1)))
+
+
+def _too_many_in(kind: str) -> ResourceLimitError:
+    return ResourceLimitError(f"an enum with more than {MAX_ALTERNATIVES} {kind}", hint="naming the values by strings")
+
+
+def _one_object_of(
+    semantics: Semantics, location: Location, values: list[tuple[_Path, dict[str, JsonValue]]]
+) -> tuple[ObjectSpec, ...]:
+    """The objects of an enum. Where they are too many, those with its properties, each with one of its values."""
+    if len(values) <= MAX_ALTERNATIVES:
+        return tuple(_object_equal(semantics, location, path, entry) for path, entry in values)
+    semantics.leave(_too_many_in("objects"))
+    columns: dict[str, list[JsonValue]] = {}
+    for _, entry in values:
+        for name, below in entry.items():
+            columns.setdefault(name, []).append(below)
+    goals = {
+        name: frozenset({semantics.constant(location, column, "enum", "*", name, key="enum")})
+        for name, column in columns.items()
+    }
+    required = tuple(name for name, column in columns.items() if len(column) == len(values))
+    return (ObjectSpec((Properties(goals, additional=FALSE),), required),)
+
+
+def _one_array_of(
+    semantics: Semantics, location: Location, values: list[tuple[_Path, list[JsonValue]]]
+) -> tuple[ArraySpec, ...]:
+    """The arrays of an enum, as `_one_object_of`."""
+    if len(values) <= MAX_ALTERNATIVES:
+        return tuple(_array_equal(semantics, location, path, entry) for path, entry in values)
+    semantics.leave(_too_many_in("arrays"))
+    columns = list(itertools.zip_longest(*(entry for _, entry in values), fillvalue=_NO_ITEM))
+    goals = tuple(
+        frozenset(
+            {semantics.constant(location, [one for one in column if one is not _NO_ITEM], "enum", "*", n, key="enum")}
+        )
+        for n, column in enumerate(columns)
+    )
+    sizes = [len(entry) for _, entry in values]
+    return (ArraySpec(goals, FALSE, min(sizes), max(sizes)),)
+
+
+_NO_ITEM: Final = object()
 
 
 def _object_equal(semantics: Semantics, location: Location, path: _Path, value: dict[str, JsonValue]) -> ObjectSpec:
@@ -199,8 +243,10 @@ def _num_properties(least: int, most: int | None) -> dict[str, Any]:
 
 
 def _pattern(semantics: Semantics, location: Location, value: Any, sense: Sense) -> Shape:
-    language = semantics.pattern(location, value, "pattern")
-    return _only(sense, strings=language if sense.is_asserted else text.without(text.BODY, language))
+    found = semantics.pattern(location, value, "pattern")
+    if found.excess is not None:
+        semantics.leave(found.excess)
+    return _only(sense, strings=found.texts if sense.is_asserted else found.others)
 
 
 def _format(semantics: Semantics, location: Location, value: Any, sense: Sense) -> Shape:
@@ -273,7 +319,11 @@ def is_unique_anyway(location: Location, formats: Formats) -> bool:
 
 
 def _properties(semantics: Semantics, location: Location, value: Any, sense: Sense) -> Shape:
-    part = semantics.part(location)
+    part, excess = semantics.part(location), semantics.excess(location)
+    if excess is not None:
+        semantics.leave(excess, location.at("patternProperties"))
+        if not sense.is_asserted:
+            return Shape(objects=EVERYTHING.objects)
     spec = ObjectSpec((part,))
     if sense.is_evaluated:
         is_all = "additionalProperties" in location.keywords()
@@ -297,10 +347,15 @@ def _required(semantics: Semantics, location: Location, value: Any, sense: Sense
 def _dependencies(semantics: Semantics, location: Location, value: Any, sense: Sense) -> Shape:
     """`dependencies`, `dependentRequired`, `dependentSchemas`: an object with the name has more to satisfy."""
     if len(value) > MAX_DEPENDENCIES:
-        raise ResourceLimitError(
-            f"more than {MAX_DEPENDENCIES} properties have dependencies",
-            hint="objects for what belongs together",
+        semantics.leave(
+            ResourceLimitError(
+                f"more than {MAX_DEPENDENCIES} properties have dependencies",
+                hint="objects for what belongs together",
+            )
         )
+        if not sense.is_asserted:
+            return Shape(objects=EVERYTHING.objects)
+        value = dict(itertools.islice(value.items(), MAX_DEPENDENCIES))
     key = "dependencies" if location.draft <= SchemaDraft.DRAFT7 else "dependentSchemas"
 
     def with_name(name: str, below: Any) -> Shape:
@@ -311,9 +366,15 @@ def _dependencies(semantics: Semantics, location: Location, value: Any, sense: S
         return semantics.both(Shape(objects=(ObjectSpec(required=(name,)),)), then)
 
     if not sense.is_asserted:
-        return union(itertools.starmap(with_name, value.items()))
+        return semantics.union(itertools.starmap(with_name, value.items()))
     shapes = (restrict(objects=(without(name),)).join(with_name(name, below)) for name, below in value.items())
-    return reduce(semantics.both, shapes, EVERYTHING)
+    result = EVERYTHING
+    try:
+        for shape in shapes:
+            result = semantics.prune(result.meet(shape))
+    except ResourceLimitError as error:
+        semantics.leave(error)  # which leaves those out that come now
+    return result
 
 
 # -- combinators
@@ -325,14 +386,16 @@ def _branches(semantics: Semantics, location: Location, key: str, count: int) ->
 
 def _all_of(semantics: Semantics, location: Location, value: Any, sense: Sense) -> Shape:
     shapes = (semantics.read(literal, sense) for literal in _branches(semantics, location, "allOf", len(value)))
-    return reduce(semantics.both, shapes, EVERYTHING) if sense.is_asserted else union(shapes)
+    return reduce(semantics.both, shapes, EVERYTHING) if sense.is_asserted else semantics.union(shapes)
 
 
 def _any_of(semantics: Semantics, location: Location, value: Any, sense: Sense) -> Shape:
     literals = _branches(semantics, location, "anyOf", len(value))
     if sense is Sense.INVALID:
         return _none(semantics, literals)
-    return _some(semantics, literals, sense) if sense.is_evaluated else union(map(semantics.shape_of, literals))
+    if sense.is_evaluated:
+        return _some(semantics, literals, sense)
+    return semantics.union(map(semantics.shape_of, literals))
 
 
 def _some(semantics: Semantics, literals: list[Literal], sense: Sense) -> Shape:
@@ -365,13 +428,21 @@ def _without_scalars(semantics: Semantics, shape: Shape, literal: Literal) -> Sh
 
 
 def _one_of(semantics: Semantics, location: Location, value: Any, sense: Sense) -> Shape:
-    if len(value) > MAX_BRANCHES:  # they are compared pair by pair
-        raise ResourceLimitError(f"a oneOf with more than {MAX_BRANCHES:,} branches", hint='"anyOf" or "enum"')
     literals = _branches(semantics, location, "oneOf", len(value))
-    if sense.is_asserted:
-        return _exactly_one(semantics, literals, [semantics.read(literal, sense) for literal in literals])
-    pairs = itertools.combinations(map(semantics.shape_of, literals), 2)
-    return reduce(Shape.join, itertools.starmap(semantics.both, pairs), _none(semantics, literals))
+    shapes = [semantics.read(literal, sense if sense.is_asserted else Sense.VALID) for literal in literals]
+    try:
+        if len(value) > MAX_BRANCHES:  # they are compared pair by pair
+            raise ResourceLimitError(f"a oneOf with more than {MAX_BRANCHES:,} branches", hint='"anyOf" or "enum"')
+        return _exactly_one(semantics, literals, shapes) if sense.is_asserted else _not_one(semantics, literals, shapes)
+    except ResourceLimitError as error:
+        semantics.leave(error)
+    return semantics.union(shapes) if sense.is_asserted else EVERYTHING
+
+
+def _not_one(semantics: Semantics, literals: list[Literal], shapes: list[Shape]) -> Shape:
+    """The values of no branch, and those of two."""
+    pairs = itertools.starmap(semantics.both, itertools.combinations(shapes, 2))
+    return semantics.union([*pairs, _none(semantics, literals)])
 
 
 def _exactly_one(semantics: Semantics, literals: list[Literal], shapes: list[Shape]) -> Shape:
@@ -380,7 +451,7 @@ def _exactly_one(semantics: Semantics, literals: list[Literal], shapes: list[Sha
     Which objects and arrays can be in two branches is asked when the conditions around the keyword are known: most
     branches are told apart by a property that is required elsewhere.
     """
-    result = NOTHING
+    result = []
     for index, shape in enumerate(shapes):
         alone = shape
         for other, other_shape in enumerate(shapes):
@@ -389,8 +460,8 @@ def _exactly_one(semantics: Semantics, literals: list[Literal], shapes: list[Sha
             if semantics.have_common_scalar(shape, other_shape):
                 alone = _without_scalars(semantics, alone, literals[other])
             alone = alone.excluding(literals[other], other_shape)
-        result = result.join(alone)
-    return result
+        result.append(alone)
+    return semantics.union(result)
 
 
 def _not(semantics: Semantics, location: Location, value: Any, sense: Sense) -> Shape:
@@ -410,16 +481,16 @@ def _if(semantics: Semantics, location: Location, value: Any, sense: Sense) -> S
             return EVERYTHING
         is_exact = sense is Sense.EXACT
         return holds.join(semantics.read_below(location, "if", sense=Sense.INVALID) if is_exact else EVERYTHING)
-    result = NOTHING
+    result = []
     for key, condition in (("then", held), ("else", Sense.INVALID)):
         branch = semantics.read_below(location, key, sense=sense) if key in keywords else anything
         if branch != NOTHING:
-            result = result.join(semantics.both(semantics.read_below(location, "if", sense=condition), branch))
-    return result
+            result.append(semantics.both(semantics.read_below(location, "if", sense=condition), branch))
+    return semantics.union(result)
 
 
 def _ref(semantics: Semantics, location: Location, value: Any, sense: Sense) -> Shape:
-    return semantics.read(semantics.literal(semantics.library.resolve(location, value)), sense)
+    return semantics.read(semantics.literal(semantics.library.follow(location, value)), sense)
 
 
 def _dynamic_ref(semantics: Semantics, location: Location, value: Any, sense: Sense) -> Shape:
@@ -538,4 +609,15 @@ EVALUATING: Final = frozenset(
 )
 """The keywords that evaluate properties and items, by themselves or by schemas in place."""
 
-KEYWORDS: Final = Keywords(MEANINGS, (_properties, _items), UNEVALUATED)
+TYPES: Final[dict[str, str]] = {
+    **dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"), "number"),
+    **dict.fromkeys(("minLength", "maxLength", "pattern", "format"), "string"),
+    **dict.fromkeys(("prefixItems", "items", "additionalItems", "minItems", "maxItems"), "array"),
+    **dict.fromkeys(("contains", "uniqueItems", "unevaluatedItems"), "array"),
+    **dict.fromkeys(("properties", "patternProperties", "additionalProperties", "propertyNames"), "object"),
+    **dict.fromkeys(("required", "minProperties", "maxProperties", "unevaluatedProperties"), "object"),
+    **dict.fromkeys(("dependencies", "dependentRequired", "dependentSchemas"), "object"),
+}
+"""The keywords that speak of one type, with its name."""
+
+KEYWORDS: Final = Keywords(MEANINGS, (_properties, _items), UNEVALUATED, TYPES)

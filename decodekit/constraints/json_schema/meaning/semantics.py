@@ -16,10 +16,15 @@ Denial is pushed inwards (the negation normal form): *not all* is *any not*, a d
 denied value, a denied `additionalProperties` is a witness. So `not`, `if` and an overlapping `oneOf` need no machinery
 of their own, and a shape is always a plain disjunction. The values below an object or array stay goals, which are
 looked into only when a text reaches them.
+
+A shape has a bounded number of alternatives. What would take more is written weaker: the same values and some others.
+The keywords that this concerns are left to the guard of the schema, by pointer (`Semantics.left`). Denied schemas have
+shapes of their own, so weaker means larger there, too.
 """
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -27,9 +32,11 @@ from functools import reduce
 from typing import Any, Final, TypeAlias, TypeVar, cast
 
 from decodekit.constraints.json_schema.document.drafts import JsonValue, SchemaDraft, keyword
-from decodekit.constraints.json_schema.document.loader import Library, Location
-from decodekit.constraints.json_schema.strings import patterns, text
+from decodekit.constraints.json_schema.document.loader import Library, Location, asking
+from decodekit.constraints.json_schema.strings import character_search, patterns, text
 from decodekit.constraints.json_schema.strings.formats import Formats
+from decodekit.constraints.json_schema.strings.patterns import MAX_PATTERNS, Searched
+from decodekit.constraints.json_schema.values.hull import hull
 from decodekit.constraints.json_schema.values.kept import kept
 from decodekit.constraints.json_schema.values.shape import (
     EVERYTHING,
@@ -47,14 +54,18 @@ from decodekit.constraints.json_schema.values.shape import (
     conjunction,
     limited,
     single,
-    union,
 )
+from decodekit.constraints.language import ir
 from decodekit.constraints.language.node import Node
 from decodekit.constraints.slices import spend
 from decodekit.errors import ResourceLimitError, UnsupportedSchemaError
 
 MAX_COMPARED: Final = 128
 """Alternatives that are compared with each other, to leave out what another one takes in."""
+MAX_PLAIN: Final = 1_024
+"""Bound on the pairs of alternatives that are met only to see whether a goal is plainly empty."""
+MAX_SETTLED: Final = 10_000
+"""Bound on the alternatives that are looked at to multiply out what the specs of one shape exclude."""
 MAX_IN_PLACE: Final = 100
 """Bound on the nesting of keywords that speak of the same value: references, allOf, anyOf, oneOf, not, if."""
 
@@ -65,8 +76,12 @@ _COMPOUND: Final = frozenset(
     | {"unevaluatedProperties", "unevaluatedItems"}
 )
 
+_REFERENCES: Final = frozenset({"$ref", "$dynamicRef", "$recursiveRef"})
 _COMPOUNDS: Final[Goal] = frozenset({2})
 """All objects and arrays."""
+_OF_STRINGS: Final = frozenset({"pattern", "format", "minLength", "maxLength"})
+_SHARE: Final = 10  # of the bounds of a search for a text, for an intersection without some of its patterns
+_MAX_REFUSED: Final = 3  # patterns that are left out one by one before all others are
 _SCALAR_TYPES: Final = ("string", "number", "integer", "boolean", "null")
 _SIMPLE: Final = frozenset({
     "type", "enum", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "minLength",
@@ -86,11 +101,13 @@ class Keywords:
         meanings: the values that a keyword stands for.
         groups: the meanings that read several keywords at once, under whichever of them comes first.
         unevaluated: the keywords that read which properties and items were evaluated.
+        types: the type that a keyword speaks of; none for those that speak of all.
     """
 
     meanings: Mapping[str, Meaning]
     groups: Collection[Meaning]
     unevaluated: Mapping[str, Callable[[Semantics, Location, Shape], Shape]]
+    types: Mapping[str, str]
 
 
 class Semantics:
@@ -100,6 +117,10 @@ class Semantics:
         library: the documents.
         formats: whether a known `format` limits the strings, and how; otherwise it is an annotation.
         keywords: what each keyword means.
+
+    Attributes:
+        left: the keywords that shapes do not say all of, by pointer, each with the limit that it met: a guard has to.
+        may_leave: whether there is a guard to leave a keyword to; otherwise what meets a limit raises its error.
     """
 
     def __init__(self, library: Library, formats: Formats, keywords: Keywords) -> None:
@@ -117,7 +138,12 @@ class Semantics:
             2: EVERYTHING.only("object", "array"),
             3: EVERYTHING.without_compounds(),
         }
+        self.left: dict[str, str] = {}
+        self.may_leave = True
         self._in_progress: list[tuple[Literal, bool]] = []
+        self._reading: list[tuple[Location, str]] = []  # the keywords around the one that is being read, and it
+        self._num_settled = 0  # since the shape in progress was begun
+        self._is_exact = False  # shapes that tell what was evaluated are exact, or there is none
         self._lock = threading.RLock()  # `_in_progress` belongs to one thread at a time
         self._plainly_empty: dict[tuple[Goal, int], bool] = {}
 
@@ -150,13 +176,13 @@ class Semantics:
         """The goal of a sub-schema."""
         return self.goal(self.library.child(location, *tokens), is_asserted=is_asserted)
 
-    def constant(self, location: Location, value: JsonValue, *tokens: str | int) -> Literal:
-        """The literal of ``{"const": value}``, where `value` is what lies below `location`."""
+    def constant(self, location: Location, value: JsonValue, *tokens: str | int, key: str = "const") -> Literal:
+        """The literal of ``{"const": value}``, or of an enum, where `value` is what lies below `location`."""
         pointer = location.at(*tokens)
         literal = self._constants.get(pointer)
         if literal is None:
             path = pointer.removeprefix(f"{location.document.uri}#")
-            schema = {"const": value}
+            schema = {key: value}
             constant = Location(
                 -1, schema, location.document, path, location.base, SchemaDraft.DRAFT2020, is_constant=True
             )
@@ -165,13 +191,19 @@ class Semantics:
 
     def either(self, *goals: Goal) -> Goal:
         """The goal of the values that satisfy one of several goals."""
-        goals = tuple(sorted(set(goals) - {FALSE}, key=sorted))
+        listed = [one for goal in goals for one in self._options(goal)]
+        goals = tuple(sorted(set(listed) - {FALSE}, key=sorted))
         if TRUE in goals:
             return TRUE
         if len(goals) < 2:
             return goals[0] if goals else FALSE
         with self._lock:
             return self._new_choice(goals)
+
+    def _options(self, goal: Goal) -> tuple[Goal, ...]:
+        """The goals between which a goal leaves the choice: itself, if it is no choice."""
+        literal = next(iter(goal)) if len(goal) == 1 else 1
+        return (goal,) if literal & 1 else self._choices.get(literal >> 1, (goal,))
 
     @kept
     def _new_choice(self, goals: tuple[Goal, ...]) -> Goal:
@@ -205,35 +237,112 @@ class Semantics:
 
         Raises:
             UnsupportedSchemaError: a keyword that is not enforced, or a schema that refers to itself in place.
-            ResourceLimitError: too many alternatives, too deep.
+            ResourceLimitError: too many alternatives, too deep, and no guard to leave it to.
         """
         spend()
-        shape = self.pending(goal)
+        shape = self._decided(goal, self.pending(goal))
         if shape.is_settled:
             return shape
         # Every excluded literal is multiplied out, unless it is plainly apart anyway.
-        objects = [new for spec in shape.objects for new in self._settle(spec)]
-        arrays = [new for spec in shape.arrays for new in self._settle(spec)]
-        return replace(shape, objects=limited(objects), arrays=limited(arrays))
+        return replace(shape, objects=self._settle_all(shape.objects), arrays=self._settle_all(shape.arrays))
+
+    def _decided(self, goal: Goal, shape: Shape) -> Shape:
+        """With strings of which it can be told whether there are any: as many conditions on them as that allows."""
+        try:
+            if shape.strings.is_empty in (True, False):
+                return shape
+        except ResourceLimitError as error:
+            places = [place for literal in sorted(goal) if (place := self.location(literal)) is not None]
+            found = [place.at(name) for place in places for name, _ in place.assertions() if name in _OF_STRINGS]
+            self.leave(error, *(found or itertools.chain.from_iterable(map(_combining, places))))
+        parts = shape.strings.operands if isinstance(shape.strings, ir.Both) else (shape.strings,)
+        strings, num_refused = text.BODY, 0
+        for part in parts:
+            both = ir.both(strings, part)
+            try:
+                is_empty = character_search.is_empty(both, _SHARE)
+            except ResourceLimitError:
+                is_empty, num_refused = None, num_refused + 1
+            if is_empty:
+                return replace(shape, strings=ir.EMPTY)
+            strings = strings if is_empty is None else both
+            if num_refused >= _MAX_REFUSED:
+                break
+        return replace(shape, strings=strings)
+
+    def _settle_all(self, specs: tuple[_Spec, ...]) -> tuple[_Spec, ...]:
+        self._num_settled = 0
+        try:
+            return limited([new for spec in specs for new in self._settle(spec)])
+        except ResourceLimitError as error:
+            self.leave(error, *self.asking({literal for spec in specs for literal in spec.excluding}))
+        return tuple([replace(spec, excluding=frozenset()) for spec in specs])
 
     def pending(self, goal: Goal) -> Shape:
         """As `shape`, where alternatives may still exclude literals: a part of a larger condition."""
         shape = EVERYTHING
         for literal in sorted(goal):  # document order, so that merged properties keep it
-            shape = shape.meet(self.shape_of(literal))
-        return self._prune(shape) if len(goal) > 1 else shape
+            shape = self.meet(shape, self.shape_of(literal), self.location(literal))
+        return self.prune(shape) if len(goal) > 1 else shape
+
+    # -- what exceeds a limit
+
+    def leave(self, error: ResourceLimitError, *pointers: str) -> None:
+        """Leave to the guard what met a limit: some keywords, or the one that is being read.
+
+        Raises:
+            ResourceLimitError: the given one, at the place of the keyword, if there is no guard, or if nothing weaker
+                may stand in for the exact answer.
+        """
+        reading = [location.at(name) for location, name in self._reading[-1:]]
+        found = list(pointers) or reading or [self.library.root.pointer]
+        if self._is_exact or not self.may_leave:
+            if error.at is not None:
+                raise error
+            raise ResourceLimitError(error.cause, at=found[0], hint=error.hint) from error
+        for pointer in found:
+            self.left.setdefault(pointer, error.cause)
+
+    def asking(self, literals: Iterable[Literal]) -> list[str]:
+        """The pointers of the keywords that ask some sub-schemas to hold, or not to hold."""
+        places = (self.location(literal) for literal in sorted(literals))
+        return list(dict.fromkeys(asking(place) for place in places if place is not None))
+
+    def meet(self, first: Shape, second: Shape, place: Location | None = None) -> Shape:
+        """Intersection. `place`: the schema that is left to the guard if there are too many alternatives."""
+        try:
+            return first.meet(second)
+        except ResourceLimitError as error:
+            self.leave(error, *_combining(place))
+        try:
+            return first.meet(hull([second], self.either))
+        except ResourceLimitError:
+            return hull([first], self.either).meet(hull([second], self.either))
+
+    def union(self, shapes: Iterable[Shape], place: Location | None = None) -> Shape:
+        """The values of any of some shapes. `place`: as in `meet`."""
+        listed = list(shapes)
+        try:
+            return reduce(Shape.join, listed, NOTHING)
+        except ResourceLimitError as error:
+            self.leave(error, *_combining(place))
+        return hull(listed, self.either)
 
     def shape_of(self, literal: Literal) -> Shape:
         """The values that one literal admits.
 
         Raises:
             UnsupportedSchemaError: a keyword that is not enforced, or a schema that refers to itself in place.
-            ResourceLimitError: too many alternatives, too deep.
+            ResourceLimitError: too deep, and no guard to leave it to.
         """
         shape = self._shapes.get(literal)
         if shape is None:
             with self._lock:
-                shape = self._guarded(literal, Sense.INVALID if literal & 1 else Sense.VALID)
+                is_exact, self._is_exact = self._is_exact, False
+                try:
+                    shape = self._guarded(literal, Sense.INVALID if literal & 1 else Sense.VALID)
+                finally:
+                    self._is_exact = is_exact
                 self._shapes[literal] = shape
         return shape
 
@@ -252,8 +361,8 @@ class Semantics:
 
     def _choice(self, goals: tuple[Goal, ...], *, is_asserted: bool) -> Shape:
         if is_asserted:
-            return union(map(self.pending, goals))
-        denied = (union(self.shape_of(literal ^ 1) for literal in goal) for goal in goals)
+            return self.union(map(self.pending, goals))
+        denied = (self.union(self.shape_of(literal ^ 1) for literal in goal) for goal in goals)
         return reduce(self.both, denied, EVERYTHING)
 
     @kept
@@ -276,10 +385,6 @@ class Semantics:
         self._in_progress.append(key)
         try:
             return self._evaluate(location, sense)
-        except ResourceLimitError as error:
-            if error.at is not None:
-                raise
-            raise ResourceLimitError(error.cause, at=location.pointer, hint=error.hint) from error
         finally:
             self._in_progress.pop()
 
@@ -287,18 +392,52 @@ class Semantics:
         if sense.is_evaluated:
             return self.evaluated(location, sense)
         if sense is Sense.VALID and self._is_unevaluated_limited(location):
-            return self.evaluated(location, Sense.EVALUATED).without_evaluated()
-        result = EVERYTHING if sense.is_asserted else NOTHING
-        for _, value, meaning in self._assertions(location):
-            shape = meaning(self, location, value, sense)
-            result = result.meet(shape) if sense.is_asserted else result.join(shape)
+            try:
+                return self.evaluated(location, Sense.EVALUATED).without_evaluated()
+            except ResourceLimitError as error:
+                names = self.keywords.unevaluated.keys() & location.keywords().keys()
+                self.leave(error, *(location.at(name) for name in sorted(names)))
+        shapes = []
+        for name, value, meaning in self._assertions(location):
+            self._reading.append((location, name))
+            try:
+                shapes.append(meaning(self, location, value, sense))
+            except ResourceLimitError as error:
+                self.leave(error)
+                shapes.append(self._weakest(name, sense))
+            finally:
+                self._reading.pop()
+        return self._together(location, shapes, sense)
+
+    def _together(self, location: Location, shapes: list[Shape], sense: Sense) -> Shape:
+        """What the keywords of a schema say together."""
+        if not sense.is_asserted:
+            return self.union(shapes, location)
+        result = EVERYTHING
+        for shape in shapes:
+            result = self.meet(result, shape, location)
         return result
+
+    def _weakest(self, name: str, sense: Sense) -> Shape:
+        """All values that a keyword may stand for, whatever it says."""
+        type_ = self.keywords.types.get(name)
+        return EVERYTHING if sense.is_asserted or type_ is None else EVERYTHING.only(type_)
 
     def evaluated(self, location: Location, sense: Sense, *, has_unevaluated: bool = True) -> Shape:
         """The values that a schema admits, where each object and array tells what was evaluated of it.
 
         Without its `unevaluatedProperties` and `unevaluatedItems`, which come last, unless `has_unevaluated`.
+
+        Raises:
+            ResourceLimitError: too many alternatives, too deep. A weaker shape would not tell what was evaluated.
         """
+        is_exact, self._is_exact = self._is_exact, True
+        try:
+            return self._find_evaluated(location, sense, has_unevaluated=has_unevaluated)
+        finally:
+            self._is_exact = is_exact
+
+    def _find_evaluated(self, location: Location, sense: Sense, *, has_unevaluated: bool) -> Shape:
         result, last = EVERYTHING, []
         unevaluated = self.keywords.unevaluated
         for name, value, meaning in self._assertions(location):
@@ -307,7 +446,7 @@ class Semantics:
             else:
                 result = self.both(result, meaning(self, location, value, sense))
         for name in last if has_unevaluated else ():
-            result = self._prune(unevaluated[name](self, location, result))
+            result = self.prune(unevaluated[name](self, location, result))
         return result
 
     def _is_unevaluated_limited(self, location: Location) -> bool:
@@ -330,9 +469,12 @@ class Semantics:
 
     def have_common_scalar(self, first: Shape, second: Shape) -> bool:
         """Whether a null, boolean, number or string is in both."""
-        if first.words & second.words or not text.meet(first.strings, second.strings).is_empty:
+        try:
+            if first.words & second.words or not text.meet(first.strings, second.strings).is_empty:
+                return True
+            return any(not a.meet(b).node().is_empty for a in first.numbers for b in second.numbers)
+        except ResourceLimitError:  # perhaps
             return True
-        return any(not a.meet(b).node().is_empty for a in first.numbers for b in second.numbers)
 
     def _settle(self, spec: _Spec) -> tuple[_Spec, ...]:
         if not spec.excluding:
@@ -347,7 +489,11 @@ class Semantics:
                 if len(found[literal]) <= len(specs):
                     break
             literal = min(found, key=lambda literal: len(found[literal]))
-            specs = list(limited(found[literal]))
+            try:
+                specs = list(limited(found[literal]))
+            except ResourceLimitError as error:
+                self.leave(error, *self.asking(left))
+                break
             left.remove(literal)
         return tuple(specs)
 
@@ -355,10 +501,17 @@ class Semantics:
         """The alternatives of some specs that do not satisfy a literal."""
         following: list[_Spec] = []
         for one in specs:
+            self._num_settled += 1
+            if self._num_settled > MAX_SETTLED:
+                raise ResourceLimitError(
+                    f"more than {MAX_SETTLED:,} alternatives are looked at to tell apart anyOf, oneOf, not and if",
+                    hint='branches told apart by a "const" property',
+                )
             if self._is_apart(one, literal):
                 following.append(one)
                 continue
             for denied in self._denied(one, literal):
+                self._num_settled += 1
                 both = one.meet(denied)
                 if not self._is_contradictory(both):
                     # What the denial excludes in its turn holds for this alternative only.
@@ -387,7 +540,7 @@ class Semantics:
         parts = [ObjectSpec((single(name, FALSE),))]
         parts += [ObjectSpec((single(name, conjunction(frozenset({other ^ 1}))),), (name,)) for other in sorted(goal)]
         parts += [other.meet(has_it) for other in alternatives]  # those that deny the constant contradict it now
-        return Shape(objects=tuple(parts)).join(NOTHING).objects
+        return self.union([Shape(objects=tuple(parts))]).objects
 
     def _is_apart(self, spec: _Spec, literal: Literal) -> bool:
         """Whether no value satisfies both, as far as that is plain to see."""
@@ -451,12 +604,25 @@ class Semantics:
             return True
         if depth == 0 or not all(map(self._is_simple, goal)):
             return False
-        shape = self.pending(goal)
-        return not (
-            shape.has_scalar
-            or any(not self._is_contradictory(spec, depth - 1) for spec in shape.objects)
-            or any(not self._is_contradictory(spec, depth - 1) for spec in shape.arrays)
-        )
+        try:
+            shape = self._plain(goal)
+            return shape is not None and not (
+                shape.has_scalar
+                or any(not self._is_contradictory(spec, depth - 1) for spec in shape.objects)
+                or any(not self._is_contradictory(spec, depth - 1) for spec in shape.arrays)
+            )
+        except ResourceLimitError:
+            return False
+
+    def _plain(self, goal: Goal) -> Shape | None:
+        """As `pending`, where that is little work."""
+        shape = EVERYTHING
+        for literal in sorted(goal):
+            other = self.shape_of(literal)
+            if max(len(shape.objects) * len(other.objects), len(shape.arrays) * len(other.arrays)) > MAX_PLAIN:
+                return None
+            shape = shape.meet(other)
+        return self.prune(shape)
 
     @kept
     def _constants_of(self, literal: Literal) -> frozenset[object] | None:
@@ -471,6 +637,7 @@ class Semantics:
             return None
         return frozenset((isinstance(value, bool), value) for value in values)
 
+    @kept
     def _exact_constants_of(self, literal: Literal) -> frozenset[object] | None:
         """As `_constants_of`, for a schema that says nothing else; of a denied literal, those of its denial."""
         location, constants = self.location(literal), self._constants_of(literal & ~1)
@@ -502,7 +669,7 @@ class Semantics:
             location = self.library.resolve(location, reference)
         return False
 
-    def _prune(self, shape: Shape) -> Shape:
+    def prune(self, shape: Shape) -> Shape:
         """Without objects and arrays that are plainly impossible."""
         objects = tuple(spec for spec in shape.objects if not self._is_contradictory(spec))
         arrays = tuple(spec for spec in shape.arrays if not self._is_contradictory(spec))
@@ -512,7 +679,7 @@ class Semantics:
 
     def both(self, first: Shape, second: Shape) -> Shape:
         """Intersection, without plainly impossible alternatives."""
-        return self._prune(first.meet(second))
+        return self.prune(self.meet(first, second))
 
     # -- property and item groups
 
@@ -521,12 +688,24 @@ class Semantics:
         """`properties`, `patternProperties` and `additionalProperties` of a schema object."""
         keywords = cast("dict[str, Any]", location.keywords())
         names = {name: self.below(location, "properties", name) for name in keywords.get("properties", ())}
-        rules = tuple(
-            (self.pattern(location, name, "patternProperties"), self.below(location, "patternProperties", name))
-            for name in keywords.get("patternProperties", ())
-        )
-        additional = self.below(location, "additionalProperties") if "additionalProperties" in keywords else TRUE
-        return Properties(names, rules, additional)
+        rules: list[tuple[Node, Goal]] = []
+        patterned = keywords.get("patternProperties", ())
+        for name in itertools.islice(patterned, MAX_PATTERNS):
+            found = self.pattern(location, name, "patternProperties")
+            # A key that perhaps matches has perhaps nothing to satisfy, not even `additionalProperties`.
+            rules.append((found.texts, self.below(location, "patternProperties", name) if not found.excess else TRUE))
+        is_told = "additionalProperties" in keywords and len(patterned) <= MAX_PATTERNS
+        additional = self.below(location, "additionalProperties") if is_told else TRUE
+        return Properties(names, tuple(rules), additional)
+
+    @kept
+    def excess(self, location: Location) -> ResourceLimitError | None:
+        """Why `part` asks for less than `patternProperties` and its sisters do; None if it does not."""
+        patterned = cast("dict[str, Any]", location.keywords().get("patternProperties", {}))
+        if len(patterned) > MAX_PATTERNS:
+            return ResourceLimitError(f"more than {MAX_PATTERNS:,} patternProperties in a schema")
+        found = (self.pattern(location, name, "patternProperties").excess for name in patterned)
+        return next((excess for excess in found if excess is not None), None)
 
     @kept
     def remainder(self, location: Location, evaluated: EvaluatedKeys) -> Properties:
@@ -535,10 +714,18 @@ class Semantics:
         rules = tuple((pattern, TRUE) for pattern in evaluated.patterns)
         return Properties(names, rules, self.below(location, "unevaluatedProperties"))
 
-    def pattern(self, location: Location, pattern: str, *tokens: str) -> Node:
+    def pattern(self, location: Location, pattern: str, *tokens: str) -> Searched:
         """The texts in which a pattern is found."""
-        at = location.at(*tokens, *(() if tokens == ("pattern",) else (pattern,)))
-        return patterns.search_language(pattern, at=at)
+        return patterns.searched(pattern, at=location.at(*tokens, *(() if tokens == ("pattern",) else (pattern,))))
+
+    def is_found(self, location: Location, pattern: str, value: str, *tokens: str) -> bool:
+        """Whether a pattern is found in a text.
+
+        Raises:
+            ResourceLimitError: that takes too many steps.
+        """
+        found = self.pattern(location, pattern, *tokens)
+        return text.matches(found.texts, value) if found.excess is None else patterns.is_found(pattern, value)
 
     def items(self, location: Location) -> ArraySpec:
         """The goals of the items by `prefixItems`, `items` and `additionalItems`, as the draft reads them."""
@@ -550,6 +737,13 @@ class Semantics:
             prefix, rest_key = [], "items"
         goals = tuple(self.below(location, prefix_key, index) for index in range(len(prefix)))
         return ArraySpec(goals, self.below(location, rest_key) if rest_key in keywords else TRUE)
+
+
+def _combining(place: Location | None) -> list[str]:
+    """The pointers of the keywords of a schema that combine alternatives; of all that it asserts without them."""
+    names = [] if place is None else [name for name, _ in place.assertions()]
+    found = [name for name in names if name in _COMPOUND or name in _REFERENCES] or names
+    return [] if place is None else [place.at(name) for name in found]
 
 
 def _largest(specs: list[_Spec]) -> list[_Spec]:

@@ -59,8 +59,12 @@ _begun: dict[tuple[_State, int, int | None], _Search] = {}  # those that a slice
 _ANY_TEXT: Final[_State] = (frozenset({text.BODY}), frozenset())
 
 
-def is_empty(node: Node) -> bool | None:
+def is_empty(node: Node, share: int = 1) -> bool | None:
     """Whether a body language has no word; None if the node is no body language, or begins inside a character.
+
+    Args:
+        node: the language.
+        share: the search may take one part of so many of its bounds.
 
     Raises:
         ResourceLimitError: the search exceeds `MAX_STATES` or `MAX_PARTS`.
@@ -72,7 +76,7 @@ def is_empty(node: Node) -> bool | None:
         return True
     if not state[0]:
         return None  # only complements: the language has words that are no texts
-    return not _has_word(state, least, most, _Work(least))
+    return not _has_word(state, least, most, _Work(least, share))
 
 
 def _start(node: Node) -> tuple[_State | None, int, int | None]:
@@ -182,10 +186,10 @@ def _marked(pieces: list[_Piece], ways: Row) -> list[_Piece]:
 class _Work:
     """What one question may still cost: a number of states, and of the conditions and alternatives in them."""
 
-    def __init__(self, least: int) -> None:
-        self.num_lengthy = min(least, MAX_LENGTHY)
-        self.num_states = self.max_states = MAX_STATES + self.num_lengthy
-        self.num_parts = MAX_PARTS + self.num_lengthy
+    def __init__(self, least: int, share: int = 1) -> None:
+        self.num_lengthy = min(least, MAX_LENGTHY) // share
+        self.num_states = self.max_states = MAX_STATES // share + self.num_lengthy
+        self.num_parts = MAX_PARTS // share + self.num_lengthy
 
     def look(self, state: _State) -> None:
         """Count a state whose successors are made.

@@ -15,6 +15,8 @@ from decodekit.constraints.json_schema.values.shape import FALSE, TRUE, Goal
 from decodekit.constraints.slices import Unfinished
 from decodekit.errors import ResourceLimitError
 
+Leave: TypeAlias = Callable[[ResourceLimitError], None]
+"""What is told of a limit that was met; raises the error if nothing else takes care of it."""
 Ask: TypeAlias = Callable[[Goal], bool]
 """Whether a goal is known to be inhabited by now. Grows from False to True only."""
 
@@ -27,10 +29,12 @@ class Emptiness:
 
     Args:
         evaluate: ``evaluate(goal, ask)``: whether the goal is inhabited if those are that `ask` says are; monotone.
+        leave: asked where a question leads too far. If it returns, the goal is taken to be inhabited.
     """
 
-    def __init__(self, evaluate: Callable[[Goal, Ask], bool]) -> None:
+    def __init__(self, evaluate: Callable[[Goal, Ask], bool], leave: Leave) -> None:
         self._evaluate = evaluate
+        self._leave = leave
         self._known: dict[Goal, bool] = {TRUE: True, FALSE: False}
 
     @property
@@ -42,10 +46,17 @@ class Emptiness:
         """Whether some value satisfies the goal.
 
         Raises:
-            ResourceLimitError: the question led to more than `MAX_GOALS` goals.
+            ResourceLimitError: the question led to more than `MAX_GOALS` goals, and `leave` raised that.
         """
         known = self._known.get(goal)
-        return self._solve(goal) if known is None else known
+        if known is not None:
+            return known
+        try:
+            return self._solve(goal)
+        except ResourceLimitError as error:
+            self._leave(error)
+        self._known[goal] = True
+        return True
 
     def _solve(self, question: Goal) -> bool:
         found: dict[Goal, bool] = {question: False}  # a lower bound of the solution

@@ -128,6 +128,11 @@ def exact(value: int | float | Decimal) -> Fraction:
     return Fraction(number)
 
 
+def written(value: int | float) -> Fraction:
+    """As `exact`, of any length: to compare with, not to make a language of."""
+    return Fraction(value) if isinstance(value, int) else Fraction(Decimal(repr(value)))
+
+
 def _too_long() -> ResourceLimitError:
     return ResourceLimitError(
         f"a number of the schema has more than {MAX_DIGITS:,} decimal digits", hint="round the bound"
