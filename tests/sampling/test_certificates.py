@@ -34,6 +34,7 @@ from decodekit.sampling import (
 )
 from decodekit.sampling.certificates import Flags, Standing
 from decodekit.sampling.leaders import Leaders, lead_greedy, lead_noisy
+from decodekit.sampling.scores import Scores
 
 INF = math.inf
 LOGITS = (-INF, -2.0, 0.0, 0.5, 1.0, 4.0)
@@ -164,11 +165,11 @@ def test_leaders_are_drawn_tokens_in_rows_of_any_width(seed: int, width: int, sp
     rows = torch.randn(3, width, generator=generator) * spread
     rows[1].clamp_(max=float(rows[1].topk(4).values[3]))  # four equal ones at the top
     keys = [seed] * 3, [0, 1, 2], [0, 5, 9]
-    found = lead_noisy(rows, *keys)
+    found = lead_noisy(Scores(rows), *keys)
     drawn = sample(rows, *keys)
     assert (drawn[torch.from_numpy(found.are_clear)] == found.tokens[torch.from_numpy(found.are_clear)]).all()
     assert found.are_clear.any()
-    assert lead_greedy(rows).tokens.tolist() == greedy(rows).tolist() == rows.argmax(dim=-1).tolist()
+    assert lead_greedy(Scores(rows)).tokens.tolist() == greedy(rows).tolist() == rows.argmax(dim=-1).tolist()
 
 
 @pytest.mark.parametrize("width", [4096, 6000])
@@ -209,15 +210,15 @@ def test_faulty_rows_have_no_clear_leader(value: float | None, width: int) -> No
         rows[1] = -INF
     else:
         rows[1, 2] = value
-    for found in (lead_greedy(rows), lead_noisy(rows, [1, 1], [0, 0], [0, 0])):
+    for found in (lead_greedy(Scores(rows)), lead_noisy(Scores(rows), [1, 1], [0, 0], [0, 0])):
         assert not found.are_clear[1]
-    assert lead_greedy(rows).are_clear[0]
+    assert lead_greedy(Scores(rows)).are_clear[0]
 
 
 def test_sums_that_rounding_could_decide_are_not_clear() -> None:
     keys = [1], [0], [0]
     rows = torch.zeros(1, 64)
-    winner = lead_noisy(rows, *keys)
+    winner = lead_noisy(Scores(rows), *keys)
     assert winner.are_clear[0]
     best = int(winner.tokens[0])
     gap = 0.0
@@ -234,7 +235,7 @@ def test_sums_that_rounding_could_decide_are_not_clear() -> None:
         rows[0, (best + 1) % 64] = middle
         low, high = (low, middle) if int(sample(rows, *keys)[0]) != best else (middle, high)
     rows[0, (best + 1) % 64] = high
-    assert not lead_noisy(rows, *keys).are_clear[0]
+    assert not lead_noisy(Scores(rows), *keys).are_clear[0]
 
 
 def test_what_is_searched_of_a_row_on_an_accelerator_bounds_what_is_certified(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -258,5 +259,5 @@ def test_what_is_searched_of_a_row_on_an_accelerator_bounds_what_is_certified(mo
 
 
 def test_no_rows_have_no_leaders() -> None:
-    found = (TopK(2) | TopP(0.5)).leaders(torch.zeros(0, 7), None, lambda rows, floor: lead_greedy(rows))
+    found = (TopK(2) | TopP(0.5)).leaders(torch.zeros(0, 7), None, lambda scores, floor: lead_greedy(scores))
     assert isinstance(found, Leaders) and len(found.tokens) == len(found.are_clear) == 0
