@@ -55,8 +55,7 @@ def ask(outputs: Outputs, guesses: Rows[Guess]) -> list[int | None]:
     asked = [place for _, _, places in rows for place in places]
     if not asked:
         return found
-    is_every = len(asked) == len(found)
-    leaders = dict(zip(asked, leaders_of(outputs if is_every else outputs.at(asked)), strict=True))
+    leaders = _leaders_at(asked, outputs)
     for sequence, guess, places in rows:
         begin = time.perf_counter()
         _ask_along(sequence, guess, places, leaders, outputs, found)
@@ -65,6 +64,13 @@ def ask(outputs: Outputs, guesses: Rows[Guess]) -> list[int | None]:
         sequence.pause_left = sequence.pause
         sequence.ask_s += time.perf_counter() - begin
     return found
+
+
+def _leaders_at(asked: Rows[int], outputs: Outputs) -> dict[int, tuple[int, int] | None]:
+    """The leaders of positions. Where most positions are asked about, to look at all costs less than to copy some."""
+    if 2 * len(asked) >= len(outputs.positions):
+        return dict(enumerate(leaders_of(outputs)))
+    return dict(zip(asked, leaders_of(outputs.at(asked)), strict=True))
 
 
 def _due_rows(outputs: Outputs, guesses: Rows[Guess]) -> Iterator[tuple[Sequence, Guess, range]]:

@@ -100,7 +100,7 @@ def step(
     outputs = Outputs(positions, logits, None, settings, table)
     choices = ask(outputs, guesses) if settings.asks else [UNDECIDED] * len(positions)
     bitmask = masks.fill(sequences, drafts, choices)  # [P, words] or None, on the CPU while a GPU computes
-    outputs = replace(outputs, bitmask=bitmask)
+    outputs = Outputs(positions, logits, bitmask, settings, table)
     target = outputs.choose_rest(choices)  # the target's own token at every position, or an error
     firsts = accumulate([len(guess.tokens) + 1 for guess in guesses], initial=0)  # the first position of every row
     taken, backtracks = [], []
