@@ -9,8 +9,9 @@ MaskBench's development split, each met for the first time; *warm*: texts of one
 decodekit's figure is CPU time of the whole loop with the constraint, less that of the same loop in free text, per
 token: questions, masks, their use and the steps of the matcher, all overhead included; forced tokens are not taken
 unseen. What the stand-in takes for its logits is left out of both. The figure is below zero where free text would have
-taken longer to draw its tokens than it took to find out that they may come. A peer's figure is the time of its own calls: fill a mask, apply it to logits with the peer's own kernel, and
-advance; what its loop would add is not counted. The vocabulary is Tekken's, with 131,072 tokens, or one of 32,768.
+taken longer to draw its tokens than it took to find out that they may come. A peer's figure is the time of its own
+calls: fill a mask, apply it to logits with the peer's own kernel, and advance; what its loop would add is not counted.
+The vocabulary is Tekken's, with 131,072 tokens, or one of 32,768.
 """
 
 from __future__ import annotations

@@ -124,14 +124,15 @@ def _asked(sequence: Sequence, place: int, leader: tuple[int, int] | None, outpu
     for number in range(1, MAX_QUESTIONS + 1):
         if leader is None or not sequence.banned.isdisjoint(leader):
             return UNDECIDED
+        token, given = leader
         refused = None
-        for token in dict.fromkeys(leader):
+        for one in dict.fromkeys(leader):
             sequence.num_questions += 1
-            if not matcher.validate([token]):
-                refused = token
+            if not matcher.validate([one]):
+                refused = one
                 break
         if refused is None:
-            return leader[0]
+            return token if given == token or _may_be_given(sequence, place, given, outputs) else UNDECIDED
         if sequence.has_guard or number == MAX_QUESTIONS or outputs.logits.device.type != "cpu":
             return UNDECIDED  # a guard may take more back than a token; an accelerator makes masks of many rows at once
         if logits is None:
@@ -139,6 +140,17 @@ def _asked(sequence: Sequence, place: int, leader: tuple[int, int] | None, outpu
         logits[0, refused] = -torch.inf
         [leader] = leaders_of(replace(outputs, positions=[outputs.positions[place]], logits=logits))
     return UNDECIDED
+
+
+def _may_be_given(sequence: Sequence, place: int, given: int, outputs: Outputs) -> bool:
+    """Whether a token that is allowed is in the mask, too, where those go that come too late (`masks_ending`).
+
+    Of the token that is taken nobody asks that here: it is judged, and drawn again, when the text has reached it.
+    """
+    settings, matcher = outputs.settings, sequence.matcher
+    assert matcher is not None
+    num_left = sequence.max_tokens - outputs.positions[place].number - 1
+    return not settings.masks_ending or matcher.can_end_within(num_left, given, settings.left_out)
 
 
 def leaders_of(outputs: Outputs) -> list[tuple[int, int] | None]:

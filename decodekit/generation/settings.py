@@ -162,8 +162,7 @@ class Settings:
     asks: bool = field(init=False)
     """Whether questions are asked before masks are made: where tokens can be certified, and nobody wants the masks.
 
-    A mask without what comes too late has no question that tells it. `Stats.log_z`, the mass of the masks, is recorded
-    where this is not so.
+    `Stats.log_z`, the mass of the masks, is recorded where this is not so.
     """
 
     def __post_init__(self) -> None:
@@ -174,7 +173,7 @@ class Settings:
         is_measured = makes_masks and self.num_alternatives is not None
         is_exact = self.must_close and (not self.can_redraw or is_measured)
         object.__setattr__(self, "masks_ending", is_exact)
-        object.__setattr__(self, "asks", not makes_masks and not is_exact)
+        object.__setattr__(self, "asks", not makes_masks)
         left_out = left_out_of(self.pipeline, self.vocabulary.size)[0] if self.must_close else frozenset[int]()
         object.__setattr__(self, "left_out", left_out)
         object.__setattr__(self, "is_canonical", self.fast_forward == "canonical")

@@ -14,19 +14,23 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 from decodekit.constraints import Constraint, Guarded, Regex, compile
 from decodekit.generation import asking, samples
 from decodekit.generation.results import Result
 from decodekit.generation.sequence import Request
 from decodekit.generation.settings import Settings
-from decodekit.sampling import Epsilon, Eta, MinP, Temperature, TopA, TopK, TopP, Watermark
+from decodekit.sampling import Epsilon, Eta, MinP, Temperature, TopA, TopK, TopP, Watermark, wide
+from decodekit.sampling.scores import Scores
 from decodekit.speculation import GrammarDraft, PromptLookup, Proposer
 from decodekit.strategy import Greedy, Mirostat, Sample, Strategy, can_redraw
+from decodekit.vocabulary import Vocabulary
 from tests.generation.test_driver import TOKENS, VOCABULARY, V, settings_of
-from tests.reference.generation import ToyLM, hashed_law
+from tests.reference.generation import Law, ToyLM, hashed_law
 from tests.speculation.test_same_text import Prophet
 
 CERTIFIED: list[Strategy] = [
@@ -51,8 +55,8 @@ OTHERS: list[Strategy] = [
 ]
 
 
-def even_letters(text: str) -> str | None:
-    return None if len(text) % 2 == 0 else f"{len(text)} letters are odd"
+def even_letters(text: str) -> bool | str:
+    return len(text) % 2 == 0 or f"{len(text)} letters are odd"
 
 
 CONSTRAINTS: list[Constraint] = [
@@ -67,6 +71,24 @@ CONSTRAINTS: list[Constraint] = [
 PROPOSERS = [None, PromptLookup(max_ngram=2, num_tokens=4), Prophet({}, 0.5, 3), GrammarDraft()]
 
 
+SPACE = wide.WIDE // V
+WIDE_TOKENS: list[bytes | None] = [None] * wide.WIDE
+WIDE_TOKENS[::SPACE] = TOKENS
+WIDE_VOCABULARY = Vocabulary(WIDE_TOKENS, {SPACE * token for token in VOCABULARY.eos_token_ids})
+
+
+def spread_law(salt: int = 0, law: Law | None = None) -> Law:
+    """The law of the small vocabulary, for that where each of its tokens stands in a block of its own."""
+    law = law or hashed_law(V, salt=salt)
+
+    def spread(prefix: Sequence[int]) -> Tensor:
+        row = torch.full((wide.WIDE,), -30.0)
+        row[::SPACE] = law([token // SPACE for token in prefix])
+        return row
+
+    return spread
+
+
 def texts_of(
     strategy: Strategy,
     constraint: Constraint,
@@ -76,13 +98,19 @@ def texts_of(
     num_rows: int = 3,
     proposer: Proposer | None = None,
     num_prompts: int = 6,
+    is_wide: bool = False,
     **options: Any,
 ) -> list[Result]:
-    grammar = compile(constraint, VOCABULARY)
-    model = ToyLM(hashed_law(V, salt=salt), V)
-    requests = [Request((index % V, 3), grammar.matcher(), seed=salt + index) for index in range(num_prompts)]
+    grammar = compile(constraint, WIDE_VOCABULARY if is_wide else VOCABULARY)
+    model = ToyLM(spread_law(salt), wide.WIDE) if is_wide else ToyLM(hashed_law(V, salt=salt), V)
+    space = SPACE if is_wide else 1
+    requests = [
+        Request((index % V * space, 3 * space), grammar.matcher(), seed=salt + index) for index in range(num_prompts)
+    ]
     own = {"mirostat": strategy.mirostat, "can_redraw": can_redraw(strategy), "proposer": proposer}
     given: Settings = settings_of(strategy, masks=masks, **own, **options)
+    if is_wide:
+        given = replace(given, vocabulary=WIDE_VOCABULARY)
     updates = samples.decode(model, given, num_rows, requests)
     found = {update.index: update.result for update in updates if update.result is not None}
     return [found[index] for index in range(num_prompts)]
@@ -108,6 +136,7 @@ def differences(asked: Sequence[Result], masked: Sequence[Result]) -> list[int]:
     stop=st.sampled_from([(), ("ca",)]),
     must_close=st.booleans(),
     num_alternatives=st.sampled_from([None, None, 0]),
+    is_wide=st.sampled_from([False, False, False, True]),
 )
 def test_the_same_texts_as_with_masks(strategy: Strategy, constraint: Constraint, **options: Any) -> None:
     asked = texts_of(strategy, constraint, "asked", **options)
@@ -131,6 +160,7 @@ def test_the_same_texts_as_with_masks_at_length() -> None:
             "must_close": rng.random() < 0.3,
             "num_alternatives": rng.choice([None, None, 0]),
             "num_prompts": 500,
+            "is_wide": salt % 8 == 7,
         }
         strategy, constraint = rng.choice(CERTIFIED), rng.choice(CONSTRAINTS)
         asked, masked = (texts_of(strategy, constraint, masks, **options) for masks in ("asked", "always"))
@@ -251,7 +281,7 @@ def test_a_leader_of_what_a_truncation_leaves_is_none(monkeypatch: pytest.Monkey
     """Among the two likeliest tokens one leads; a mask that forbids the other one lets a third token in."""
 
     def leaders(self: Any, logits: Any, history: Any, lead: Any) -> Any:
-        return lead(self(logits, history), None)
+        return lead(Scores(self(logits, history)), None)
 
     assert not any(_differs(Sample(temperature=3.0, top_k=2), salt) for salt in range(20))
     monkeypatch.setattr("decodekit.sampling.base.Pipeline.leaders", leaders)
@@ -280,3 +310,45 @@ def test_along_a_draft_nothing_is_asked_behind_a_token_that_differs() -> None:
     result = decoded(Knowing(b"abcabc"), given, Regex("[abc]{3,9}"))
     assert text_of(result) == b"abcabc" and result.stats.num_masks == 0
     assert result.stats.num_questions == 7
+
+
+CLOSING: list[Strategy] = [
+    Sample(temperature=2.0, top_k=3),
+    Sample(top_p=0.7),
+    Sample(temperature=2.5, min_p=0.3),
+    Sample(temperature=1.5, top_k=5, top_p=0.8, min_p=0.1),
+]
+
+
+@pytest.mark.parametrize("strategy", CLOSING, ids=repr)
+@pytest.mark.parametrize("is_wide", [False, True])
+def test_closing_in_time_asks_beside_a_truncation(strategy: Strategy, is_wide: bool) -> None:
+    num_masks = [0, 0]
+    for budget in (4, 6, 10):
+        options: dict[str, Any] = {"must_close": True, "max_new_tokens": budget, "salt": budget, "is_wide": is_wide}
+        for constraint in (CONSTRAINTS[0], CONSTRAINTS[2], CONSTRAINTS[4], Regex("a{1,9}b{3}|[bc]{2}")):
+            asked, masked = (texts_of(strategy, constraint, masks, **options) for masks in ("asked", "always"))
+            assert not differences(asked, masked)
+            for way, found in enumerate((asked, masked)):
+                num_masks[way] += sum(one.stats.num_masks for one in found)
+    assert num_masks[0] < 0.9 * num_masks[1]
+
+
+def test_what_a_leader_relies_on_has_to_come_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """a is the likeliest, and nothing below 0.3 times a need be looked at; but after a four tokens would be missing."""
+
+    def law(prefix: Sequence[int]) -> Tensor:
+        return torch.tensor([4.0, 3.3, 2.5, *[-9.0] * (V - 3)])
+
+    def texts(masks: str) -> list[tuple[int, ...]]:
+        strategy, grammar = Sample(min_p=0.3), compile(Regex("ab{4}|[bc]{2}"), WIDE_VOCABULARY)
+        given = settings_of(strategy, 2, must_close=True, masks=masks)
+        requests = [Request((3 * SPACE,), grammar.matcher(), seed=seed) for seed in range(40)]
+        model = ToyLM(spread_law(law=law), wide.WIDE)
+        updates = samples.decode(model, replace(given, vocabulary=WIDE_VOCABULARY), 4, requests)
+        found = {update.index: update.result for update in updates if update.result is not None}
+        return [found[index].token_ids for index in range(40)]
+
+    assert texts("asked") == texts("always")
+    monkeypatch.setattr(asking, "_may_be_given", lambda *given: True)
+    assert texts("asked") != texts("always")
