@@ -59,9 +59,7 @@ def ask(outputs: Outputs, guesses: Rows[Guess]) -> list[int | None]:
     for sequence, guess, places in rows:
         begin = time.perf_counter()
         _ask_along(sequence, guess, places, leaders, outputs, found)
-        is_settled = found[places[0]] is not UNDECIDED
-        sequence.pause = 0 if is_settled else min(2 * sequence.pause + 1, MAX_PAUSE)
-        sequence.pause_left = sequence.pause
+        pause_after(sequence, is_settled=found[places[0]] is not UNDECIDED)
         sequence.ask_s += time.perf_counter() - begin
     return found
 
@@ -79,11 +77,23 @@ def _due_rows(outputs: Outputs, guesses: Rows[Guess]) -> Iterator[tuple[Sequence
     for guess in guesses:
         sequence = outputs.positions[first].sequence
         places = range(first, first + len(guess.tokens) + 1)
-        if sequence.matcher is not None:
-            if sequence.pause_left == 0:
-                yield sequence, guess, places
-            sequence.pause_left = max(0, sequence.pause_left - 1)
+        if sequence.matcher is not None and is_due(sequence):
+            yield sequence, guess, places
         first = places.stop
+
+
+def is_due(sequence: Sequence) -> bool:
+    """Whether a row is asked about at this step; otherwise its pause gets a step shorter."""
+    if sequence.pause_left == 0:
+        return True
+    sequence.pause_left -= 1
+    return False
+
+
+def pause_after(sequence: Sequence, *, is_settled: bool) -> None:
+    """Note whether the questions of a step settled something: if not, the row is left alone for a while."""
+    sequence.pause = 0 if is_settled else min(2 * sequence.pause + 1, MAX_PAUSE)
+    sequence.pause_left = sequence.pause
 
 
 def _ask_along(

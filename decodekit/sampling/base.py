@@ -330,6 +330,11 @@ class Pipeline:
         """Whether a token can be certified: see `certificates`."""
         return all(processor.certifies for processor in self.processors)
 
+    @property
+    def is_tokenwise(self) -> bool:
+        """Whether the result for a token depends on no other token's logit, with a mask or without."""
+        return all(processor.is_tokenwise for processor in self.processors)
+
     def leaders(
         self, logits: Tensor, history: History | None, lead: Callable[[Scores, Floor | None], Leaders]
     ) -> Leaders:
