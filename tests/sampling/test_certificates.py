@@ -261,3 +261,68 @@ def test_what_is_searched_of_a_row_on_an_accelerator_bounds_what_is_certified(mo
 def test_no_rows_have_no_leaders() -> None:
     found = (TopK(2) | TopP(0.5)).leaders(torch.zeros(0, 7), None, lambda scores, floor: lead_greedy(scores))
     assert isinstance(found, Leaders) and len(found.tokens) == len(found.are_clear) == 0
+
+
+def wide_rows(seed: int, width: int = 4500) -> Tensor:
+    """Rows of four kinds: smooth, with many ties, with most tokens forbidden, with a peak."""
+    generator = torch.Generator().manual_seed(seed)
+    rows = torch.randn(4, width, generator=generator) * 3
+    rows[1] = rows[1].round()
+    rows[2, torch.rand(width, generator=generator) < 0.95] = -INF
+    rows[3, seed % width] = 25.0
+    return rows
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7, 3.0])
+def test_scores_are_looked_at_as_divided_rows_are(temperature: float) -> None:
+    num_clear = 0
+    for seed in range(20):
+        rows = wide_rows(seed)
+        scores, divided = Scores(rows).divided_by(temperature), Scores(Temperature(temperature)(rows))
+        keys = [seed] * 4, [0] * 4, [1, 2, 3, 4]
+        found, expected = lead_noisy(scores, *keys), lead_noisy(divided, *keys)
+        assert (found.are_clear == expected.are_clear).all()
+        assert (found.tokens == expected.tokens)[torch.from_numpy(found.are_clear)].all()
+        num_clear += int(found.are_clear.sum())
+        for rank in (0, 1, 5, 100, 400):  # among the 256 likeliest, and not
+            tokens = rows.topk(rank + 1, dim=-1).indices[:, -1]
+            assert (rows.gather(1, tokens[:, None]) > -INF).all() or rank == 400
+            quick, slow = Standing(scores, tokens), Standing(divided.rows, tokens)
+            is_there = rows.gather(1, tokens[:, None])[:, 0].numpy() > -INF
+            for one, other in zip(quick.distances[is_there], slow.distances[is_there], strict=True):
+                assert sorted(one[one > -INF]) == sorted(other[other > -INF])
+            for processor in (TopK(3), TopK(101, exact=True), TopP(0.9), MinP(0.05), Epsilon(0.01)):
+                assert (processor.keeps(quick)[is_there] == processor.keeps(slow)[is_there]).all()
+    assert num_clear > 40
+
+
+def test_a_forbidden_token_is_certified_by_nothing() -> None:
+    rows = wide_rows(3)
+    tokens = (rows == -INF).float().argmax(dim=-1)[2].expand(4)
+    for processor in (TopK(3), TopP(0.9), MinP(0.05)):
+        assert not processor.keeps(Standing(Scores(rows), tokens))[2]
+
+
+def test_a_leader_and_its_certificates_divide_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[float] = []
+
+    def counted(logits: Tensor, temperature: float) -> Tensor:
+        calls.append(temperature)
+        return logits if temperature == 1.0 else logits / temperature
+
+    monkeypatch.setattr("decodekit.sampling.scores.apply_temperature", counted)
+    keys = keys_of(4)
+    pipeline = Temperature(0.8) | TopK(50) | TopP(0.95) | MinP(0.05)
+    found = pipeline.leaders(wide_rows(1), None, lambda scores, floor: lead_noisy(scores, *keys, floor))
+    assert found.are_clear.any() and set(calls) <= {1.0}
+    twice = Temperature(0.8) | Temperature(0.5) | TopK(50)  # the control: 0.4 at once would be rounded otherwise
+    twice.leaders(wide_rows(1), None, lambda scores, floor: lead_noisy(scores, *keys, floor))
+    assert [one for one in calls if one != 1.0] == [0.8]
+
+
+def test_scores_that_overflow_have_no_leader() -> None:
+    rows = torch.zeros(2, 4097)
+    rows[:, 4096] = 1e4  # alone in its block
+    rows[1, 4096] = 1.0
+    found = lead_noisy(Scores(rows, 1e-35), *keys_of(2))
+    assert found.are_clear.tolist() == [False, True]
