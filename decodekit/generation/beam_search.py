@@ -145,20 +145,17 @@ class Beams:
                 back where that does not settle it.
         """
         # Relative to the best, float32 is fine for the sum with the noise.
-        peak = totals.amax()
-        keys = totals if noise is None else totals - peak + noise
+        keys = totals if noise is None else totals - totals.amax() + noise
         if asks:
             # A mask may move the peak, which rounds the keys in another way. Without noise they are the totals.
             gap = 0.0 if noise is None else NEAR
             found = best_allowed(keys, [one.sequence for one in self.live], self.num_candidates, gap)
-            if found is None:
+            if found is None or (noise is not None and _are_far(totals, found)):
                 return None
             order = torch.tensor(found, dtype=torch.int64, device=totals.device)
         else:
             order = keys.flatten().topk(min(self.num_candidates, keys.numel())).indices
         sums = totals.flatten()[order].tolist()
-        if asks and noise is not None and sums and float(peak) - min(sums) > FAR:
-            return None
         width = totals.shape[1]
         return [
             Candidate(index // width, index % width, total)
@@ -192,6 +189,11 @@ class Beams:
             length = self.max_tokens
         worst = min(hypothesis.score(options.length_penalty) for hypothesis in self.finished)
         return best.log_prob / float(length**options.length_penalty) > worst
+
+
+def _are_far(totals: Tensor, places: list[int]) -> bool:
+    """Whether one of some totals is so far below the largest that rounding could move it against the noise."""
+    return bool((totals.amax() - totals.flatten()[places] > FAR).any())
 
 
 def hamming_penalty(groups: Sequence[Beams], diversity_penalty: float, vocab_size: int) -> Tensor | None:
