@@ -1,6 +1,6 @@
 """What a constraint costs per generated token: asked about single tokens, with masks, and in llguidance and XGrammar.
 
-    python -m benchmarks.constrained [--schemas 60] [--texts 100] [--batch 1 8 64] [--likes 1.0 0.99 0.9]
+    python -m benchmarks.constrained [--schemas 60] [--texts 60] [--batch 1 8 64] [--likes 1.0 0.99 0.9]
 
 No model runs: a stand-in hands out logits that prefer the next token of a known instance, so that all engines are asked
 about the same tokens. With probability 1 - q it prefers a token that the constraint forbids. *Cold*: schemas of
@@ -8,8 +8,10 @@ MaskBench's development split, each met for the first time; *warm*: texts of one
 
 decodekit's figure is CPU time of the whole loop with the constraint, less that of the same loop in free text, per
 token: questions, masks, their use and the steps of the matcher, all overhead included; forced tokens are not taken
-unseen. A peer's figure is the time of its own calls: fill a mask, apply it to logits with the peer's own kernel, and
-advance; what its loop would add is not counted. The vocabulary is Tekken's, with 131,072 tokens, or one of 32,768.
+unseen. What the stand-in takes for its logits is left out of both. The figure is below zero where free text would have
+taken longer to draw its tokens than it took to find out that they may come. A peer's figure is the time of its own
+calls: fill a mask, apply it to logits with the peer's own kernel, and advance; what its loop would add is not counted.
+The vocabularies are Mistral's: Tekken with 131,072 tokens, and the SentencePiece model of 32,000 before it.
 """
 
 from __future__ import annotations
@@ -74,6 +76,14 @@ class Replay(ToyLM):
         self.texts, self.vocab_size, self.eos_token_ids = texts, vocabulary.size, vocabulary.eos_token_ids
         generator = torch.Generator().manual_seed(0)
         self.background = 2 * torch.randn(NUM_ROWS, vocabulary.size, generator=generator)
+        self.forward_s = 0.0  # CPU seconds
+
+    def forward(self, *arguments: Any, **options: Any) -> Tensor:
+        """The logits, timed."""
+        begin = time.process_time()
+        logits = super().forward(*arguments, **options)
+        self.forward_s += time.process_time() - begin
+        return logits
 
     def logits_after(self, prefix: Sequence[int]) -> Tensor:
         """Logits after the number of a text and some tokens, float32 [V]."""
@@ -143,7 +153,7 @@ def looped(
     batch: int,
     settings: Settings,
 ) -> tuple[float, int, int, int]:
-    """CPU seconds of the loop, tokens, masks, questions."""
+    """CPU seconds of the loop without its model, tokens, masks, questions."""
     model = Replay(texts, vocabulary)
     requests = [
         Request((index,), None if grammar is None else grammar.matcher(), seed=index)
@@ -156,7 +166,7 @@ def looped(
             num_tokens += len(update.result.token_ids)
             num_masks += update.result.stats.num_masks
             num_questions += update.result.stats.num_questions
-    return time.process_time() - begin, num_tokens, num_masks, num_questions
+    return time.process_time() - begin - model.forward_s, num_tokens, num_masks, num_questions
 
 
 class LLGuidance:
@@ -222,7 +232,8 @@ def of_peer(peer: Any, texts: Sequence[Text], vocab_size: int, batch: int) -> tu
     waiting, rows = list(texts), list[tuple[Any, Text, int]]()
     bitmask = torch.full((batch, -(-vocab_size // 32)), -1, dtype=torch.int32)
     logits = torch.zeros(batch, vocab_size)
-    peer.apply(logits, bitmask)  # kernels are compiled by the first call
+    for size in (batch, max(1, batch - 1), max(1, batch // 2)):  # kernels are compiled by first calls, also per shape
+        peer.apply(logits[:size], bitmask[:size])
     makers = {id(text.schema): _maker(peer, text.schema) for text in texts}
     while waiting or rows:
         while waiting and len(rows) < batch:
@@ -231,23 +242,28 @@ def of_peer(peer: Any, texts: Sequence[Text], vocab_size: int, batch: int) -> tu
                 rows.append((new(), text, 0))
         if not rows:
             break
-        times = [time.perf_counter()]
+        times = [_clocks()]
         for row, (matcher, _, _) in enumerate(rows):
             peer.fill(matcher, bitmask, row)
-        times.append(time.perf_counter())
+        times.append(_clocks())
         peer.apply(logits[: len(rows)], bitmask[: len(rows)])
-        times.append(time.perf_counter())
+        times.append(_clocks())
         going = []
         for matcher, text, place in rows:
             if peer.advance(matcher, text.tokens[place]):
                 num_tokens += 1
                 if place + 1 < len(text.tokens):
                     going.append((matcher, text, place + 1))
-        times.append(time.perf_counter())
+        times.append(_clocks())
         for name, begin, end in zip(seconds, times, times[1:], strict=False):
-            seconds[name] += end - begin
+            seconds[name] += min(after - before for before, after in zip(begin, end, strict=True))
         rows = going
     return seconds, num_tokens
+
+
+def _clocks() -> tuple[float, float]:
+    """Seconds of the wall, which other work adds to, and of the process, which threads add to; the smaller counts."""
+    return time.perf_counter(), time.process_time()
 
 
 def _maker(peer: Any, schema: Any) -> Callable[[], Any] | None:
@@ -293,18 +309,30 @@ def main() -> None:
     """Measure, print, write ``results/constrained.json``."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--schemas", type=int, default=60, help="schemas that are met cold, one instance each")
-    parser.add_argument("--texts", type=int, default=100, help="texts of the schema that is met warm")
+    parser.add_argument("--texts", type=int, default=60, help="texts of the schema that is met warm")
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 8, 64], help="rows")
     parser.add_argument("--likes", type=float, nargs="+", default=[1.0, 0.99, 0.9], help="how often the model is right")
-    parser.add_argument("--strategies", nargs="+", default=list(STRATEGIES), choices=list(STRATEGIES))
+    parser.add_argument("--strategies", nargs="+", default=["greedy", "sampled"], choices=list(STRATEGIES))
+    parser.add_argument("--vocabularies", nargs="+", default=list(VOCABULARIES), choices=list(VOCABULARIES))
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
     average = os.getloadavg()[0]
     torch.set_num_threads(1)
-    tokenizer, vocabulary = load()
-    peers = {name: kind(tokenizer) for name, kind in PEERS.items() if importlib.util.find_spec(name)}
-    found: list[dict[str, Any]] = []
+    found = [row for name in arguments.vocabularies for row in rows_of(name, arguments)]
+    record.write(
+        "constrained",
+        found,
+        question="CPU microseconds of a constraint per generated token in the loop",
+        tokenizers="Tekken and the SentencePiece model of mistral_common",
+        load_average=round(average, 2),
+    )
+
+
+def rows_of(name: str, arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """The rows of one vocabulary; each is printed."""
+    tokenizer, vocabulary = load(name)
+    peers = {peer: kind(tokenizer) for peer, kind in PEERS.items() if importlib.util.find_spec(peer)}
     for temper in ("cold", "warm"):
         pairs = list(
             instances(tokenizer, arguments.schemas, arguments.seed)
@@ -315,34 +343,45 @@ def main() -> None:
             texts = texts_of(pairs, vocabulary, like, arguments.seed)
             for batch in arguments.batch:
                 of_peers: dict[str, float] = {}
-                for name, peer in peers.items() if like == arguments.likes[0] else ():
-                    parts, num_tokens = of_peer(peer, texts, vocabulary.size, batch)
-                    of_peers |= {f"{name}_{part}_us": round(1e6 * one / num_tokens, 1) for part, one in parts.items()}
-                    of_peers[f"{name}_tokens"] = num_tokens
+                for peer, engine in peers.items() if like == arguments.likes[0] else ():
+                    parts, num_tokens = of_peer(engine, texts, vocabulary.size, batch)
+                    of_peers |= {f"{peer}_{part}_us": round(1e6 * one / num_tokens, 1) for part, one in parts.items()}
+                    of_peers[f"{peer}_tokens"] = num_tokens
                 for strategy in arguments.strategies:
                     own = measured(
                         texts, vocabulary, batch, strategy, is_cold=temper == "cold", repeats=arguments.repeats
                     )
-                    row = {"temper": temper, "like": like, "batch": batch, "strategy": strategy, **own, **of_peers}
+                    case = {"vocabulary": name, "temper": temper, "like": like, "batch": batch, "strategy": strategy}
+                    row = {**case, **own, **of_peers}
                     print(row, flush=True)
-                    found.append(row)
-    record.write(
-        "constrained",
-        found,
-        question="CPU microseconds of a constraint per generated token in the loop",
-        tokenizer="Tekken of mistral_common",
-        load_average=round(average, 2),
-    )
+                    yield row
 
 
-def load() -> tuple[Any, Vocabulary]:
-    """Tekken, and its vocabulary."""
+def load(name: str) -> tuple[Any, Vocabulary]:
+    """A tokenizer, and its vocabulary."""
     import transformers
 
-    with tempfile.TemporaryDirectory(prefix="decodekit-constrained-") as name:
-        make_tokenizer(Path(name))
-        tokenizer = transformers.AutoTokenizer.from_pretrained(name)
+    with tempfile.TemporaryDirectory(prefix="decodekit-constrained-") as folder:
+        VOCABULARIES[name](Path(folder))
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     return tokenizer, Vocabulary.from_tokenizer(tokenizer)
+
+
+def make_sentencepiece(folder: Path) -> None:
+    """Write the SentencePiece tokenizer with 32,000 tokens of Mistral 7B into a folder, without a prefix space."""
+    import mistral_common
+    import sentencepiece
+    from transformers import LlamaTokenizer
+    from transformers.convert_slow_tokenizer import generate_merges
+
+    model = str(Path(mistral_common.__file__).parent / "data" / "tokenizer.model.v1")
+    pieces = sentencepiece.SentencePieceProcessor(model_file=model)
+    ids = {pieces.id_to_piece(index): index for index in range(pieces.get_piece_size())}
+    scores = {piece: pieces.get_score(index) for piece, index in ids.items()}
+    LlamaTokenizer(vocab=ids, merges=generate_merges(ids, scores), add_prefix_space=False).save_pretrained(folder)
+
+
+VOCABULARIES: Final[dict[str, Callable[[Path], None]]] = {"tekken": make_tokenizer, "sentencepiece": make_sentencepiece}
 
 
 if __name__ == "__main__":

@@ -56,17 +56,21 @@ def ask(outputs: Outputs, guesses: Rows[Guess], can_wait: bool = False) -> list[
     asked = [place for _, _, places in rows for place in places]
     if not asked:
         return found
-    is_every = len(asked) == len(found)
-    leaders = dict(zip(asked, leaders_of(outputs if is_every else outputs.at(asked)), strict=True))
+    leaders = _leaders_at(asked, outputs)
     for sequence, guess, places in rows:
         begin = time.perf_counter()
         _ask_along(sequence, guess, places, leaders, outputs, found, can_wait)
         if not sequence.is_waiting:
-            is_settled = found[places[0]] is not UNDECIDED
-            sequence.pause = 0 if is_settled else min(2 * sequence.pause + 1, MAX_PAUSE)
-            sequence.pause_left = sequence.pause
+            pause_after(sequence, is_settled=found[places[0]] is not UNDECIDED)
         sequence.ask_s += time.perf_counter() - begin
     return found
+
+
+def _leaders_at(asked: Rows[int], outputs: Outputs) -> dict[int, tuple[int, int] | None]:
+    """The leaders of positions. Where most positions are asked about, to look at all costs less than to copy some."""
+    if 2 * len(asked) >= len(outputs.positions):
+        return dict(enumerate(leaders_of(outputs)))
+    return dict(zip(asked, leaders_of(outputs.at(asked)), strict=True))
 
 
 def _due_rows(outputs: Outputs, guesses: Rows[Guess]) -> Iterator[tuple[Sequence, Guess, range]]:
@@ -75,11 +79,23 @@ def _due_rows(outputs: Outputs, guesses: Rows[Guess]) -> Iterator[tuple[Sequence
     for guess in guesses:
         sequence = outputs.positions[first].sequence
         places = range(first, first + len(guess.tokens) + 1)
-        if sequence.matcher is not None:
-            if sequence.pause_left == 0:
-                yield sequence, guess, places
-            sequence.pause_left = max(0, sequence.pause_left - 1)
+        if sequence.matcher is not None and is_due(sequence):
+            yield sequence, guess, places
         first = places.stop
+
+
+def is_due(sequence: Sequence) -> bool:
+    """Whether a row is asked about at this step; otherwise its pause gets a step shorter."""
+    if sequence.pause_left == 0:
+        return True
+    sequence.pause_left -= 1
+    return False
+
+
+def pause_after(sequence: Sequence, *, is_settled: bool) -> None:
+    """Note whether the questions of a step settled something: if not, the row is left alone for a while."""
+    sequence.pause = 0 if is_settled else min(2 * sequence.pause + 1, MAX_PAUSE)
+    sequence.pause_left = sequence.pause
 
 
 def _ask_along(
@@ -123,16 +139,17 @@ def _asked(
     for number in range(1, MAX_QUESTIONS + 1):
         if leader is None or not sequence.banned.isdisjoint(leader):
             return UNDECIDED
+        token, given = leader
         refused = None
-        for token in dict.fromkeys(leader):
-            if can_wait and not sequence.is_prepared(token):
+        for one in dict.fromkeys(leader):
+            if can_wait and not sequence.is_prepared(one):
                 return UNDECIDED
             sequence.num_questions += 1
-            if not matcher.validate([token]):
-                refused = token
+            if not matcher.validate([one]):
+                refused = one
                 break
         if refused is None:
-            return leader[0]
+            return token if given == token or _may_be_given(sequence, place, given, outputs) else UNDECIDED
         if sequence.has_guard or number == MAX_QUESTIONS or outputs.logits.device.type != "cpu":
             return UNDECIDED  # a guard may take more back than a token; an accelerator makes masks of many rows at once
         if logits is None:
@@ -140,6 +157,17 @@ def _asked(
         logits[0, refused] = -torch.inf
         [leader] = leaders_of(replace(outputs, positions=[outputs.positions[place]], logits=logits))
     return UNDECIDED
+
+
+def _may_be_given(sequence: Sequence, place: int, given: int, outputs: Outputs) -> bool:
+    """Whether a token that is allowed is in the mask, too, where those go that come too late (`masks_ending`).
+
+    Of the token that is taken nobody asks that here: it is judged, and drawn again, when the text has reached it.
+    """
+    settings, matcher = outputs.settings, sequence.matcher
+    assert matcher is not None
+    num_left = sequence.max_tokens - outputs.positions[place].number - 1
+    return not settings.masks_ending or matcher.can_end_within(num_left, given, settings.left_out)
 
 
 def leaders_of(outputs: Outputs) -> list[tuple[int, int] | None]:

@@ -24,7 +24,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -32,6 +32,8 @@ from torch import Tensor
 
 from decodekit.errors import DeadEndError, DecodekitError
 from decodekit.generation.append import append_token
+from decodekit.generation.asking import is_due, pause_after
+from decodekit.generation.best_allowed import best_allowed
 from decodekit.generation.drawing import non_finite, record
 from decodekit.generation.driver import CacheRows, Group, Policy
 from decodekit.generation.positions import Position
@@ -41,11 +43,15 @@ from decodekit.generation.settings import Settings
 from decodekit.generation.sharing import copy_rows
 from decodekit.generation.step import forward
 from decodekit.models.causal_lm import CausalLM
-from decodekit.sampling import History
+from decodekit.sampling import History, apply_bitmask
+from decodekit.sampling.margins import NEAR
 from decodekit.sampling.noise import gumbel
 from decodekit.sampling.selectors import is_faulty
 
 EarlyStopping: TypeAlias = bool | Literal["never"]
+
+FAR: Final = 100.0
+"""Sums of a float32 within this distance from 0 and a noise are exact to far less than `NEAR`."""
 
 
 @dataclass(frozen=True)
@@ -119,19 +125,36 @@ class Beams:
         """K: enough that `group_size` of them go on even if every end-of-sequence token is among the best."""
         return max(2, 1 + self.num_eos) * self.options.group_size
 
-    def candidates(self, log_probs: Tensor, penalty: Tensor | None, noise: Tensor | None) -> list[Candidate]:
-        """The K best continuations, or those drawn; none of probability 0.
+    def totals(self, log_probs: Tensor, penalty: Tensor | None) -> Tensor:
+        """The log-probabilities of whole texts with each token more, float32 [B, V].
 
         Args:
             log_probs: float32 [B, V], processed, of what follows each live hypothesis.
             penalty: float32 [V], subtracted; None without diversity.
-            noise: Gumbel noise [B, V], to draw instead.
         """
         before = torch.tensor([hypothesis.log_prob for hypothesis in self.live], device=log_probs.device)
-        totals = (log_probs if penalty is None else log_probs - penalty) + before[:, None]
+        return (log_probs if penalty is None else log_probs - penalty) + before[:, None]
+
+    def candidates(self, totals: Tensor, noise: Tensor | None, *, asks: bool = False) -> list[Candidate] | None:
+        """The K best continuations, or those drawn; none of probability 0.
+
+        Args:
+            totals: float32 [B, V].
+            noise: Gumbel noise [B, V], to draw instead.
+            asks: whether the constraints are asked about single tokens, because no mask is in the totals; None comes
+                back where that does not settle it.
+        """
         # Relative to the best, float32 is fine for the sum with the noise.
         keys = totals if noise is None else totals - totals.amax() + noise
-        order = keys.flatten().topk(min(self.num_candidates, keys.numel())).indices
+        if asks:
+            # A mask may move the peak, which rounds the keys in another way. Without noise they are the totals.
+            gap = 0.0 if noise is None else NEAR
+            found = best_allowed(keys, [one.sequence for one in self.live], self.num_candidates, gap)
+            if found is None or (noise is not None and _are_far(totals, found)):
+                return None
+            order = torch.tensor(found, dtype=torch.int64, device=totals.device)
+        else:
+            order = keys.flatten().topk(min(self.num_candidates, keys.numel())).indices
         sums = totals.flatten()[order].tolist()
         width = totals.shape[1]
         return [
@@ -166,6 +189,11 @@ class Beams:
             length = self.max_tokens
         worst = min(hypothesis.score(options.length_penalty) for hypothesis in self.finished)
         return best.log_prob / float(length**options.length_penalty) > worst
+
+
+def _are_far(totals: Tensor, places: list[int]) -> bool:
+    """Whether one of some totals is so far below the largest that rounding could move it against the noise."""
+    return bool((totals.amax() - totals.flatten()[places] > FAR).any())
 
 
 def hamming_penalty(groups: Sequence[Beams], diversity_penalty: float, vocab_size: int) -> Tensor | None:
@@ -266,44 +294,58 @@ class BeamSearch(Policy[BeamGroup]):
         at = str(Position(group.best.sequence))
         if not math.isfinite(logits.amax().item()):  # the maximum of a row with NaN is NaN
             raise non_finite(self.settings, at, logits)
-        log_probs = self._log_probs(group.live, logits, at)
-        first, before = 0, list[Beams]()
+        is_constrained = group.sequence.matcher is not None
+        asks = is_constrained and self.settings.asks_several and is_due(group.sequence)
+        log_probs = self._log_probs(
+            group.live, logits, at, None if asks or not is_constrained else self._mask(group.live)
+        )
+        first, before, is_settled = 0, list[Beams](), True
         for beams in group.beams:
             if beams.is_done:
                 continue
             rows = slice(first, first + len(beams.live))
             first = rows.stop
             penalty = hamming_penalty(before, self._options.diversity_penalty, logits.shape[1])
-            candidates = beams.candidates(
-                log_probs[rows],
-                None if penalty is None else penalty.to(logits.device),
-                self._noise(beams, logits) if self._options.do_sample else None,
-            )
+            totals = beams.totals(log_probs[rows], None if penalty is None else penalty.to(logits.device))
+            noise = self._noise(beams, logits) if self._options.do_sample else None
+            candidates = beams.candidates(totals, noise, asks=asks)
+            if candidates is None:
+                is_settled = False
+                totals = apply_bitmask(totals, self._mask(beams.live).to(logits.device))
+                candidates = beams.candidates(totals, noise)
+                assert candidates is not None
             extended = [self._extended(beams, candidate) for candidate in candidates]
             taken = [(one.sequence, [to.token], to.beam) for one, to in zip(extended, candidates, strict=True)]
             record(taken, logits[rows], None, self.settings)
             beams.advance(extended)
             before.append(beams)
+        if asks:
+            pause_after(group.sequence, is_settled=is_settled)
 
-    def _log_probs(self, live: Sequence[Hypothesis], logits: Tensor, at: str) -> Tensor:
-        """Processed log-probabilities of what may follow each live hypothesis, float32 [B, V]."""
+    def _mask(self, live: Sequence[Hypothesis]) -> Tensor:
+        """What may follow each hypothesis, int32 [B, words]."""
+        words = np.zeros((len(live), self.settings.vocabulary.num_mask_words), dtype=np.int32)
+        for row, hypothesis in enumerate(live):
+            sequence = hypothesis.sequence
+            assert sequence.matcher is not None
+            sequence.matcher.fill_bitmask(words, row)
+            sequence.num_masks += 1
+        return torch.from_numpy(words)
+
+    def _log_probs(self, live: Sequence[Hypothesis], logits: Tensor, at: str, mask: Tensor | None) -> Tensor:
+        """Processed log-probabilities of what may follow each live hypothesis, under masks if given, float32 [B, V]."""
         pipeline, sequences = self.settings.pipeline, [hypothesis.sequence for hypothesis in live]
         history = None
         if pipeline.needs_history:
             prompts = [sequence.request.prompt for sequence in sequences]
             history = History.from_lists(prompts, [sequence.token_ids for sequence in sequences], logits.device)
-        mask = None
-        if sequences[0].matcher is not None:
-            words = np.zeros((len(live), self.settings.vocabulary.num_mask_words), dtype=np.int32)
-            for row, sequence in enumerate(sequences):
-                assert sequence.matcher is not None
-                sequence.matcher.fill_bitmask(words, row)
-                sequence.num_masks += 1
-            mask = torch.from_numpy(words).to(logits.device)
+        mask = None if mask is None else mask.to(logits.device)
         own = torch.log_softmax(logits.float(), dim=-1)
         processed = pipeline(own, history, mask)
         if not bool(is_faulty(processed).any()):
             return processed
+        if mask is None and sequences[0].matcher is not None:  # what masks remove is no fault
+            return self._log_probs(live, logits, at, self._mask(live))
         if pipeline.first_fault(own, history, mask) is not None:
             raise non_finite(self.settings, at, own, history, mask)
         # A truncation of a row without tokens divides 0 by 0. Such a hypothesis has no continuation.

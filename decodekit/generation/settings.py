@@ -162,9 +162,11 @@ class Settings:
     asks: bool = field(init=False)
     """Whether questions are asked before masks are made: where tokens can be certified, and nobody wants the masks.
 
-    A mask without what comes too late has no question that tells it. `Stats.log_z`, the mass of the masks, is recorded
-    where this is not so.
+    `Stats.log_z`, the mass of the masks, is recorded where this is not so.
     """
+
+    asks_several: bool = field(init=False)
+    """Whether a search asks about the best few tokens before it makes masks; see `generation.best_allowed`."""
 
     def __post_init__(self) -> None:
         can_ban = any(processor.can_forbid for processor in self.pipeline if processor.stage is Stage.BIAS)
@@ -174,7 +176,8 @@ class Settings:
         is_measured = makes_masks and self.num_alternatives is not None
         is_exact = self.must_close and (not self.can_redraw or is_measured)
         object.__setattr__(self, "masks_ending", is_exact)
-        object.__setattr__(self, "asks", not makes_masks and not is_exact)
+        object.__setattr__(self, "asks", not makes_masks)
+        object.__setattr__(self, "asks_several", self.masks == "asked" and self.pipeline.is_tokenwise)
         left_out = left_out_of(self.pipeline, self.vocabulary.size)[0] if self.must_close else frozenset[int]()
         object.__setattr__(self, "left_out", left_out)
         object.__setattr__(self, "is_canonical", self.fast_forward == "canonical")

@@ -30,10 +30,11 @@ from decodekit.sampling.candidates import Candidates, Floats, in_order
 from decodekit.sampling.certificates import Flags, Standing
 from decodekit.sampling.functions import apply_bitmask
 from decodekit.sampling.history import History
-from decodekit.sampling.leaders import Leaders
+from decodekit.sampling.leaders import Floor, Leaders
 from decodekit.sampling.orders import ORDERS
+from decodekit.sampling.scores import Scores
 from decodekit.sampling.selectors import is_faulty
-from decodekit.sampling.wide import Floor, is_wide
+from decodekit.sampling.wide import is_wide
 
 
 class Stage(IntEnum):
@@ -329,8 +330,13 @@ class Pipeline:
         """Whether a token can be certified: see `certificates`."""
         return all(processor.certifies for processor in self.processors)
 
+    @property
+    def is_tokenwise(self) -> bool:
+        """Whether the result for a token depends on no other token's logit, with a mask or without."""
+        return all(processor.is_tokenwise for processor in self.processors)
+
     def leaders(
-        self, logits: Tensor, history: History | None, lead: Callable[[Tensor, Floor | None], Leaders]
+        self, logits: Tensor, history: History | None, lead: Callable[[Scores, Floor | None], Leaders]
     ) -> Leaders:
         """The leader of each row without a mask; clear where it is the token taken under every mask that allows it.
 
@@ -344,23 +350,26 @@ class Pipeline:
         Raises:
             ProcessorError: a processor gives another shape, type or device.
         """
-        rows = logits.to(torch.float32)
-        truncations: list[tuple[LogitsProcessor, Tensor]] = []
+        scores = Scores(logits.to(torch.float32))
+        truncations: list[tuple[LogitsProcessor, Scores]] = []
         for processor in self.processors:
-            if processor.is_tokenwise:
-                rows = processor.applied(rows, history)
+            divisor = processor.divides_by() if isinstance(processor, OrderPreserving) else None
+            if divisor is not None:
+                scores = scores.divided_by(divisor)
+            elif processor.is_tokenwise:
+                scores = Scores(processor.applied(scores.rows, history))
             else:
-                truncations.append((processor, rows))
+                truncations.append((processor, scores))
         floors = [
             processor.floor
             for processor, before in truncations
-            if before is rows and type(processor).floor is not LogitsProcessor.floor
+            if before is scores and type(processor).floor is not LogitsProcessor.floor
         ]
-        tokens, are_clear, given = lead(rows, floors[0] if floors else None)
+        tokens, are_clear, given = lead(scores, floors[0] if floors else None)
         standing: Standing | None = None
         for processor, before in truncations:
-            if standing is None or standing.logits is not before:
-                standing = Standing(before, tokens.to(before.device))
+            if standing is None or standing.scores is not before:
+                standing = Standing(before, tokens.to(logits.device))
             are_clear = are_clear & processor.keeps(standing)
         return Leaders(tokens, are_clear, given)
 

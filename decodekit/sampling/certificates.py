@@ -39,11 +39,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from decodekit.sampling.margins import MARGIN, log_total
+from decodekit.sampling.scores import Scores
+from decodekit.sampling.wide import distances_above
 
 Flags: TypeAlias = NDArray[np.bool_]
 
 SEARCHED: Final = 256
-"""How many of the likeliest tokens of a row on an accelerator are looked at."""
+"""How many of the likeliest tokens of a row are looked at; of a row on the host all where these are not enough."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,12 +53,17 @@ class Standing:
     """Where one token of each row stands among the others.
 
     Args:
-        logits: float32 [N, V].
+        scores: of N rows; or the rows, float32 [N, V].
         tokens: int64 [N], with finite logits.
     """
 
-    logits: Tensor
+    scores: Scores | Tensor
     tokens: Tensor
+
+    @cached_property
+    def logits(self) -> Tensor:
+        """The rows, float32 [N, V]."""
+        return self.scores.rows if isinstance(self.scores, Scores) else self.scores
 
     @cached_property
     def distances(self) -> NDArray[np.float64]:
@@ -64,6 +71,11 @@ class Standing:
 
         +inf is among them where tokens may be missing.
         """
+        if isinstance(self.scores, Scores) and self.scores.blocks is not None:
+            rows, peaks, _ = self.scores.blocks
+            few = distances_above(rows, peaks, self.tokens.numpy(), self.scores.temperature, SEARCHED)
+            if few is not None:
+                return few
         own = self.logits.gather(-1, self.tokens[:, None])
         if self.logits.device.type == "cpu":
             values = self.logits.numpy(force=True)

@@ -307,6 +307,37 @@ def count_at_least(logits: Floats, peaks: Floats, temperature: np.float32, cuts:
 
 
 @compiled
+def find_above(
+    logits: Floats, peaks: Floats, temperature: np.float32, tokens: Ids, found: NDArray[np.float64], counts: Ids
+) -> None:
+    """How far the y of the other tokens with y >= that of a token of the row are above it, in order of token id.
+
+    Args:
+        logits, peaks, temperature: as in `cut_top_k`.
+        tokens: [N].
+        found: [N, M], written as far as they fit; +inf alone for a token that is -inf.
+        counts: [N], written; how many they are, perhaps more than M.
+    """
+    num_rows, vocab_size = logits.shape
+    for row in range(num_rows):
+        own = logits[row, tokens[row]] / temperature
+        if own == np.float32(-np.inf):
+            found[row, 0], counts[row] = np.inf, 1
+            continue
+        count = 0
+        for block in range(peaks.shape[1]):
+            if peaks[row, block] / temperature >= own:
+                start = block * BLOCK
+                for token in range(start, min(start + BLOCK, vocab_size)):
+                    y = logits[row, token] / temperature
+                    if y >= own and token != tokens[row]:
+                        if count < found.shape[1]:
+                            found[row, count] = np.float64(y) - np.float64(own)
+                        count += 1
+        counts[row] = count
+
+
+@compiled
 def gather(
     logits: Floats, peaks: Floats, temperature: np.float32, cuts: Floats, lasts: Ids, values: Floats, ids: Ids
 ) -> None:

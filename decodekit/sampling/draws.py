@@ -54,15 +54,15 @@ def _largest_bits(key: np.uint64, start: int, size: int) -> np.uint64:
 
 @compiled
 def _contenders_of_block(
-    logits: Floats, start: int, end: int, key: np.uint64, peak: np.float32, least: np.uint64,
-    best: float, ids: Ids, scores: NDArray[np.float64], count: int,
+    logits: Floats, temperature: np.float32, start: int, end: int, key: np.uint64, peak: np.float32,
+    least: np.uint64, best: float, ids: Ids, scores: NDArray[np.float64], count: int,
 ) -> tuple[float, int]:  # fmt: skip
     """Add the tokens of a block whose bits are at least ``least`` and that can win; the best score and their number."""
     for token in range(start, end):
         bits = _bits(key, token)
         if bits < least:
             continue
-        score = (logits[token] - peak) - np.log(-np.log((np.float64(bits) + 0.5) * 2.0**-52))
+        score = (logits[token] / temperature - peak) - np.log(-np.log((np.float64(bits) + 0.5) * 2.0**-52))
         if score < best - NEAR:
             continue
         if score > best:
@@ -80,7 +80,10 @@ def _contenders_of_block(
 
 
 @compiled
-def find_contenders(logits: Floats, peaks: Floats, keys: NDArray[np.uint64], ids: Ids, counts: Ids) -> None:
+def find_contenders(
+    logits: Floats, peaks: Floats, temperature: np.float32, floors: Floats, keys: NDArray[np.uint64],
+    ids: Ids, counts: Ids,
+) -> None:  # fmt: skip
     """The tokens of each row that have the largest noisy logit, or one so near that float32 must decide.
 
     Noise is -ln(-ln u) <= -ln(1 - u). A token can beat the best score so far, whose distance from the largest logit of
@@ -90,6 +93,8 @@ def find_contenders(logits: Floats, peaks: Floats, keys: NDArray[np.uint64], ids
     Args:
         logits: [N, V], finite or -inf, a finite one in each row.
         peaks: [N, blocks].
+        temperature: T; what counts is y = z / T, computed where it is looked at, as in ``cuts``.
+        floors: [N]; a block whose y are all below need not be looked at.
         keys: [N], of the rows' noise.
         ids: [N, MAX_CONTENDERS], written.
         counts: [N], written; a larger number than MAX_CONTENDERS says that some did not fit.
@@ -101,15 +106,19 @@ def find_contenders(logits: Floats, peaks: Floats, keys: NDArray[np.uint64], ids
         for block in range(peaks.shape[1]):
             if peaks[row, block] > peaks[row, first]:
                 first = block
-        peak = peaks[row, first]
+        peak = peaks[row, first] / temperature
         start = first * BLOCK
+        end = min(start + BLOCK, vocab_size)
         best, count = _contenders_of_block(
-            logits[row], start, min(start + BLOCK, vocab_size), key, peak, np.uint64(0), -np.inf, ids[row], scores, 0
+            logits[row], temperature, start, end, key, peak, np.uint64(0), -np.inf, ids[row], scores, 0
         )
         num_blocks = peaks.shape[1]
         for block in range(num_blocks):
-            d = best - np.float64(peaks[row, block] - peak) - NEAR
-            if block == first or d > 37:  # the largest noise is 36.8
+            largest = peaks[row, block] / temperature
+            if block == first or largest < floors[row]:
+                continue
+            d = best - np.float64(largest - peak) - NEAR
+            if d > 37:  # the largest noise is 36.8
                 continue
             least = np.uint64(0)
             n = min(int(d * 1.4426950408889634), 51)
@@ -119,6 +128,6 @@ def find_contenders(logits: Floats, peaks: Floats, keys: NDArray[np.uint64], ids
             end = min(start + BLOCK, vocab_size)
             if _largest_bits(key, start, end - start) >= least:
                 best, count = _contenders_of_block(
-                    logits[row], start, end, key, peak, least, best, ids[row], scores, count
+                    logits[row], temperature, start, end, key, peak, least, best, ids[row], scores, count
                 )
         counts[row] = count

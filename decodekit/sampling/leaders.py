@@ -6,7 +6,8 @@ A leader is clear where no other token comes so near that rounding could decide 
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from collections.abc import Callable
+from typing import NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import torch
@@ -16,8 +17,12 @@ from decodekit.sampling.candidates import Floats, Ids
 from decodekit.sampling.certificates import Flags
 from decodekit.sampling.margins import NEAR
 from decodekit.sampling.noise import Keys, gumbel, host_keys
+from decodekit.sampling.scores import Blocks, Scores
 from decodekit.sampling.selectors import likeliest
-from decodekit.sampling.wide import Floor, contenders, is_wide
+from decodekit.sampling.wide import contenders
+
+Floor: TypeAlias = Callable[[Floats], Floats | None]
+"""From the largest logit of each row, [N], the least one that counts, [N]; None if all do."""
 
 
 class Leaders(NamedTuple):
@@ -36,35 +41,37 @@ class Leaders(NamedTuple):
 
 
 class Lead(Protocol):
-    """Finds the leaders of rows, float32 [N, V]; seeds, sequences, positions: int64 [N], as for `selectors.sample`.
+    """Finds the leaders of rows; seeds, sequences, positions: int64 [N], as for `selectors.sample`.
 
     With a `floor`, tokens below it need not be looked at if the likeliest token is allowed, which is `given` then.
     """
 
     def __call__(
-        self, rows: Tensor, seeds: Keys, sequences: Keys, positions: Keys, floor: Floor | None = None, /
+        self, scores: Scores, seeds: Keys, sequences: Keys, positions: Keys, floor: Floor | None = None, /
     ) -> Leaders:
         """The leaders."""
 
 
 def lead_greedy(
-    rows: Tensor, seeds: Keys = (), sequences: Keys = (), positions: Keys = (), floor: Floor | None = None
+    scores: Scores, seeds: Keys = (), sequences: Keys = (), positions: Keys = (), floor: Floor | None = None
 ) -> Leaders:
     """The largest logit, as `selectors.greedy` takes it; clear where it is finite."""
-    peaks, found = likeliest(rows)
+    peaks, found = likeliest(scores.rows)
     tokens = found.cpu()
     return Leaders(tokens, np.isfinite(peaks.numpy(force=True)), tokens)
 
 
-def lead_noisy(rows: Tensor, seeds: Keys, sequences: Keys, positions: Keys, floor: Floor | None = None) -> Leaders:
+def lead_noisy(scores: Scores, seeds: Keys, sequences: Keys, positions: Keys, floor: Floor | None = None) -> Leaders:
     """The largest logit with its noise, as `selectors.sample` takes it."""
-    if is_wide(rows) and len(rows):
-        found = contenders(rows, host_keys(seeds, sequences, positions), floor)
-        if found is not None:
-            ids, counts, (values, peaks) = found
-            own = ids[:, 0].copy()
-            given = own if floor is None else _likeliest_unless(own, values, peaks.max(axis=1))
-            return Leaders(torch.from_numpy(own), counts == 1, torch.from_numpy(given))
+    blocks = scores.blocks
+    if blocks is not None:
+        floors = None if floor is None else floor(blocks.largest)
+        keys = host_keys(seeds, sequences, positions)
+        ids, counts = contenders(blocks.rows, blocks.peaks, keys, scores.temperature, floors)
+        own = ids[:, 0].copy()
+        given = own if floor is None else _likeliest_unless(own, scores.temperature, blocks)
+        return Leaders(torch.from_numpy(own), counts == 1, torch.from_numpy(given))
+    rows = scores.rows
     relative = rows - rows.amax(dim=-1, keepdim=True)  # NaN where there is no finite token, or NaN, or +inf
     noisy = gumbel(seeds, sequences, positions, rows.shape[-1], rows.device).add_(relative)
     best = noisy.topk(min(2, noisy.shape[-1]), dim=-1)
@@ -75,9 +82,10 @@ def lead_noisy(rows: Tensor, seeds: Keys, sequences: Keys, positions: Keys, floo
     return Leaders(tokens, are_clear, tokens)
 
 
-def _likeliest_unless(tokens: Ids, rows: Floats, peaks: Floats) -> Ids:
+def _likeliest_unless(tokens: Ids, temperature: float, blocks: Blocks) -> Ids:
     """The tokens [N], but where one is not as likely as the likeliest of its row, that."""
     found = tokens.copy()
-    for row in np.flatnonzero(rows[np.arange(len(rows)), tokens] < peaks):
-        found[row] = rows[row].argmax()
+    own = blocks.rows[np.arange(len(tokens)), tokens] / np.float32(temperature)
+    for row in np.flatnonzero(own < blocks.largest):
+        found[row] = blocks.rows[row].argmax()
     return found

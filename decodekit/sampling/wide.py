@@ -11,7 +11,7 @@ import math
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
@@ -163,10 +163,11 @@ def outside_nucleus(logits: Tensor, p: float) -> NDArray[np.bool_] | None:
 
 def sample_wide(logits: Tensor, keys: Words) -> Ids | None:
     """The draw of `selectors.sample` from wide rows (see `contenders`); None where `block_peaks` is None."""
-    found = contenders(logits, keys)
+    found = block_peaks(logits)
     if found is None:
         return None
-    ids, counts, (rows, peaks) = found
+    ids, counts = contenders(*found, keys)
+    rows, peaks = found
     width = int(counts.max(initial=1))
     if width > ids.shape[1]:  # too many within 1e-4 of the best: float32 decides among all tokens
         return None
@@ -180,31 +181,48 @@ def sample_wide(logits: Tensor, keys: Words) -> Ids | None:
     return tokens
 
 
-Floor: TypeAlias = Callable[[Floats], Floats | None]
-"""From the largest logit of each row, [N], the least one that counts, [N]; None if all do."""
-
-
 def contenders(
-    logits: Tensor, keys: Words, floor: Floor | None = None
-) -> tuple[Ids, Ids, tuple[Floats, Floats]] | None:
-    """The tokens of wide rows with the largest noisy logit, or one within 1e-4 of it; None where `block_peaks` is None.
+    rows: Floats, peaks: Floats, keys: Words, temperature: float = 1.0, floors: Floats | None = None
+) -> tuple[Ids, Ids]:
+    """The tokens of wide rows z / T with the largest noisy logit, or one within 1e-4 of it.
 
-    Blocks of tokens below the `floor` are not looked at.
+    Args:
+        rows, peaks: z, as `block_peaks` has them.
+        keys: of the rows' noise, [N].
+        temperature: T.
+        floors: [N]; tokens whose z / T is below need not be looked at.
 
     Returns:
-        The tokens, [N, `draws.MAX_CONTENDERS`]; how many they are, [N], perhaps more than were kept; `block_peaks`.
+        The tokens, [N, `draws.MAX_CONTENDERS`]; how many they are, [N], perhaps more than were kept.
     """
     from decodekit.sampling.draws import MAX_CONTENDERS, find_contenders
 
-    found = block_peaks(logits)
-    if found is None:
-        return None
-    ids, counts = np.zeros((len(logits), MAX_CONTENDERS), np.int64), np.empty(len(logits), np.int64)
-    rows, peaks = found
-    least = None if floor is None else floor(peaks.max(axis=1))
-    looked_at = peaks if least is None else np.where(peaks < least[:, None], _REMOVED, peaks)
-    _over_rows(find_contenders, rows, looked_at, keys, ids, counts)
-    return ids, counts, found
+    ids, counts = np.zeros((len(rows), MAX_CONTENDERS), np.int64), np.empty(len(rows), np.int64)
+    least = np.full(len(rows), _REMOVED) if floors is None else floors
+    _over_rows(find_contenders, rows, peaks, np.float32(temperature), least, keys, ids, counts)
+    return ids, counts
+
+
+def distances_above(
+    rows: Floats, peaks: Floats, tokens: Ids, temperature: float, most: int
+) -> NDArray[np.float64] | None:
+    """How far z / T of other tokens is above that of one token of each row, or equal to it; None if they are too many.
+
+    Args:
+        rows, peaks: z of wide rows, as `block_peaks` has them.
+        tokens: [N].
+        temperature: T.
+        most: so many of a row are not too many.
+
+    Returns:
+        [N, M], at least one column, padded with -inf; +inf where the token is -inf.
+    """
+    from decodekit.sampling.cuts import find_above
+
+    found, counts = np.full((len(rows), most), -np.inf), np.empty(len(rows), np.int64)
+    _over_rows(find_above, rows, peaks, np.float32(temperature), tokens, found, counts)
+    width = int(counts.max(initial=1))
+    return None if width > most else found[:, :width]
 
 
 def _over_rows(kernel: Callable[..., Any], *arguments: Any) -> list[Any]:

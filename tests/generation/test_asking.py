@@ -6,6 +6,7 @@ the two ways are compared with each other, what they cost is counted, and what m
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from collections.abc import Sequence
@@ -14,19 +15,38 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 from decodekit.constraints import Constraint, Guarded, Regex, compile
 from decodekit.generation import asking, samples
+from decodekit.generation.best_allowed import best_allowed
 from decodekit.generation.results import Result
 from decodekit.generation.sequence import Request
+from decodekit.generation.sequence import Sequence as Row
 from decodekit.generation.settings import Settings
-from decodekit.sampling import Epsilon, Eta, MinP, Temperature, TopA, TopK, TopP, Watermark
+from decodekit.generation.stopping import StopStrings
+from decodekit.sampling import (
+    Epsilon,
+    Eta,
+    LogitBias,
+    MinP,
+    RepetitionPenalty,
+    Temperature,
+    TopA,
+    TopK,
+    TopP,
+    Watermark,
+    wide,
+)
+from decodekit.sampling.scores import Scores
 from decodekit.speculation import GrammarDraft, PromptLookup, Proposer
-from decodekit.strategy import Greedy, Mirostat, Sample, Strategy, can_redraw
+from decodekit.strategy import Beam, Greedy, Mirostat, Sample, Strategy, can_redraw
+from decodekit.vocabulary import Vocabulary
 from tests.generation.test_driver import TOKENS, VOCABULARY, V, settings_of
-from tests.reference.generation import ToyLM, hashed_law
+from tests.reference.generation import Law, ToyLM, hashed_law
 from tests.speculation.test_same_text import Prophet
 
 CERTIFIED: list[Strategy] = [
@@ -51,8 +71,8 @@ OTHERS: list[Strategy] = [
 ]
 
 
-def even_letters(text: str) -> str | None:
-    return None if len(text) % 2 == 0 else f"{len(text)} letters are odd"
+def even_letters(text: str) -> bool | str:
+    return len(text) % 2 == 0 or f"{len(text)} letters are odd"
 
 
 CONSTRAINTS: list[Constraint] = [
@@ -67,6 +87,24 @@ CONSTRAINTS: list[Constraint] = [
 PROPOSERS = [None, PromptLookup(max_ngram=2, num_tokens=4), Prophet({}, 0.5, 3), GrammarDraft()]
 
 
+SPACE = wide.WIDE // V
+WIDE_TOKENS: list[bytes | None] = [None] * wide.WIDE
+WIDE_TOKENS[::SPACE] = TOKENS
+WIDE_VOCABULARY = Vocabulary(WIDE_TOKENS, {SPACE * token for token in VOCABULARY.eos_token_ids})
+
+
+def spread_law(salt: int = 0, law: Law | None = None) -> Law:
+    """The law of the small vocabulary, for that where each of its tokens stands in a block of its own."""
+    law = law or hashed_law(V, salt=salt)
+
+    def spread(prefix: Sequence[int]) -> Tensor:
+        row = torch.full((wide.WIDE,), -30.0)
+        row[::SPACE] = law([token // SPACE for token in prefix])
+        return row
+
+    return spread
+
+
 def texts_of(
     strategy: Strategy,
     constraint: Constraint,
@@ -76,13 +114,19 @@ def texts_of(
     num_rows: int = 3,
     proposer: Proposer | None = None,
     num_prompts: int = 6,
+    is_wide: bool = False,
     **options: Any,
 ) -> list[Result]:
-    grammar = compile(constraint, VOCABULARY)
-    model = ToyLM(hashed_law(V, salt=salt), V)
-    requests = [Request((index % V, 3), grammar.matcher(), seed=salt + index) for index in range(num_prompts)]
+    grammar = compile(constraint, WIDE_VOCABULARY if is_wide else VOCABULARY)
+    model = ToyLM(spread_law(salt), wide.WIDE) if is_wide else ToyLM(hashed_law(V, salt=salt), V)
+    space = SPACE if is_wide else 1
+    requests = [
+        Request((index % V * space, 3 * space), grammar.matcher(), seed=salt + index) for index in range(num_prompts)
+    ]
     own = {"mirostat": strategy.mirostat, "can_redraw": can_redraw(strategy), "proposer": proposer}
     given: Settings = settings_of(strategy, masks=masks, **own, **options)
+    if is_wide:
+        given = replace(given, vocabulary=WIDE_VOCABULARY)
     updates = samples.decode(model, given, num_rows, requests)
     found = {update.index: update.result for update in updates if update.result is not None}
     return [found[index] for index in range(num_prompts)]
@@ -108,6 +152,7 @@ def differences(asked: Sequence[Result], masked: Sequence[Result]) -> list[int]:
     stop=st.sampled_from([(), ("ca",)]),
     must_close=st.booleans(),
     num_alternatives=st.sampled_from([None, None, 0]),
+    is_wide=st.sampled_from([False, False, False, True]),
 )
 def test_the_same_texts_as_with_masks(strategy: Strategy, constraint: Constraint, **options: Any) -> None:
     asked = texts_of(strategy, constraint, "asked", **options)
@@ -131,6 +176,7 @@ def test_the_same_texts_as_with_masks_at_length() -> None:
             "must_close": rng.random() < 0.3,
             "num_alternatives": rng.choice([None, None, 0]),
             "num_prompts": 500,
+            "is_wide": salt % 8 == 7,
         }
         strategy, constraint = rng.choice(CERTIFIED), rng.choice(CONSTRAINTS)
         asked, masked = (texts_of(strategy, constraint, masks, **options) for masks in ("asked", "always"))
@@ -251,7 +297,7 @@ def test_a_leader_of_what_a_truncation_leaves_is_none(monkeypatch: pytest.Monkey
     """Among the two likeliest tokens one leads; a mask that forbids the other one lets a third token in."""
 
     def leaders(self: Any, logits: Any, history: Any, lead: Any) -> Any:
-        return lead(self(logits, history), None)
+        return lead(Scores(self(logits, history)), None)
 
     assert not any(_differs(Sample(temperature=3.0, top_k=2), salt) for salt in range(20))
     monkeypatch.setattr("decodekit.sampling.base.Pipeline.leaders", leaders)
@@ -280,3 +326,126 @@ def test_along_a_draft_nothing_is_asked_behind_a_token_that_differs() -> None:
     result = decoded(Knowing(b"abcabc"), given, Regex("[abc]{3,9}"))
     assert text_of(result) == b"abcabc" and result.stats.num_masks == 0
     assert result.stats.num_questions == 7
+
+
+CLOSING: list[Strategy] = [
+    Sample(temperature=2.0, top_k=3),
+    Sample(top_p=0.7),
+    Sample(temperature=2.5, min_p=0.3),
+    Sample(temperature=1.5, top_k=5, top_p=0.8, min_p=0.1),
+]
+
+
+@pytest.mark.parametrize("strategy", CLOSING, ids=repr)
+@pytest.mark.parametrize("is_wide", [False, True])
+def test_closing_in_time_asks_beside_a_truncation(strategy: Strategy, is_wide: bool) -> None:
+    num_masks = [0, 0]
+    for budget in (4, 6, 10):
+        options: dict[str, Any] = {"must_close": True, "max_new_tokens": budget, "salt": budget, "is_wide": is_wide}
+        for constraint in (CONSTRAINTS[0], CONSTRAINTS[2], CONSTRAINTS[4], Regex("a{1,9}b{3}|[bc]{2}")):
+            asked, masked = (texts_of(strategy, constraint, masks, **options) for masks in ("asked", "always"))
+            assert not differences(asked, masked)
+            for way, found in enumerate((asked, masked)):
+                num_masks[way] += sum(one.stats.num_masks for one in found)
+    assert num_masks[0] < 0.9 * num_masks[1]
+
+
+def test_what_a_leader_relies_on_has_to_come_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """a is the likeliest, and nothing below 0.3 times a need be looked at; but after a four tokens would be missing."""
+
+    def law(prefix: Sequence[int]) -> Tensor:
+        return torch.tensor([4.0, 3.3, 2.5, *[-9.0] * (V - 3)])
+
+    def texts(masks: str) -> list[tuple[int, ...]]:
+        strategy, grammar = Sample(min_p=0.3), compile(Regex("ab{4}|[bc]{2}"), WIDE_VOCABULARY)
+        given = settings_of(strategy, 2, must_close=True, masks=masks)
+        requests = [Request((3 * SPACE,), grammar.matcher(), seed=seed) for seed in range(40)]
+        model = ToyLM(spread_law(law=law), wide.WIDE)
+        updates = samples.decode(model, replace(given, vocabulary=WIDE_VOCABULARY), 4, requests)
+        found = {update.index: update.result for update in updates if update.result is not None}
+        return [found[index].token_ids for index in range(40)]
+
+    assert texts("asked") == texts("always")
+    monkeypatch.setattr(asking, "_may_be_given", lambda *given: True)
+    assert texts("asked") != texts("always")
+
+
+BEAMS = [
+    Beam(2),
+    Beam(4, num_return_sequences=4),
+    Beam(3, 0.0, "never"),
+    Beam(4, num_beam_groups=2, diversity_penalty=0.7),
+    Beam(4, do_sample=True, temperature=1.3, seed=5),
+    Beam(3, processors=LogitBias({1: -math.inf, 2: 1.5}) | RepetitionPenalty(1.3)),
+]
+
+
+def beams_of(beam: Beam, constraint: Constraint, masks: str, salt: int, law: Law | None = None) -> list[Result]:
+    """The texts of the beams of one prompt, best first."""
+    request = Request((salt % V, 3), compile(constraint, VOCABULARY).matcher(), seed=salt)
+    model = ToyLM(law or hashed_law(V, salt=salt), V)
+    [update] = beam.decode(model, settings_of(beam, masks=masks), 1, [request])
+    assert update.result is not None
+    return [update.result, *(other.result for other in update.result.others if other.result is not None)]
+
+
+def scored(found: Sequence[Result]) -> list[Any]:
+    return [(one.token_ids, one.score, one.finish_reason, str(one.error)) for one in found]
+
+
+@pytest.mark.parametrize("beam", BEAMS, ids=repr)
+def test_beams_that_ask_are_those_with_masks(beam: Beam, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The constraints refuse most of the sixteen tokens, so that more refusals are borne than there are else."""
+    monkeypatch.setattr("decodekit.generation.best_allowed.MAX_REFUSED", 8)
+    num_masks = [0, 0]
+    for salt, constraint in enumerate(CONSTRAINTS * 4):
+        asked, masked = (beams_of(beam, constraint, masks, salt) for masks in ("asked", "always"))
+        assert scored(asked) == scored(masked)
+        assert masked[0].stats.num_questions == 0
+        for way, found in enumerate((asked, masked)):
+            num_masks[way] += sum(one.stats.num_masks for one in found)
+    assert num_masks[0] < 0.9 * num_masks[1]
+
+
+def test_beams_behind_a_truncation_ask_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A top-k looks at what a mask leaves. The control asks all the same, and finds other beams."""
+    beam = Beam(3, processors=TopK(3))
+    assert all(one.stats.num_questions == 0 for one in beams_of(beam, CONSTRAINTS[0], "asked", 3))
+    masked = [scored(beams_of(beam, CONSTRAINTS[0], "always", salt)) for salt in range(12)]
+    monkeypatch.setattr("decodekit.sampling.base.Pipeline.is_tokenwise", True)
+    assert masked != [scored(beams_of(beam, CONSTRAINTS[0], "asked", salt)) for salt in range(12)]
+
+
+@given(st.integers(0, 2**32), st.integers(1, 4), st.integers(1, 9), st.sampled_from([0.0, 0.3]), st.booleans())
+def test_the_best_allowed_are_those_of_masked_rows(
+    seed: int, num_rows: int, num_wanted: int, gap: float, is_coarse: bool
+) -> None:
+    """Beside sorted lists; nothing is said of allowed keys that are too near for an order, or after many refusals."""
+    rng = random.Random(seed)
+    grammar = compile(rng.choice(CONSTRAINTS[:4]), VOCABULARY)
+    rows = [Row(0, Request((3,), grammar.matcher()), 9, StopStrings()) for _ in range(num_rows)]
+    keys = torch.tensor([[rng.gauss(0, 3) for _ in range(V)] for _ in range(num_rows)])
+    keys = keys.round() if is_coarse else keys
+    for _ in range(rng.randint(0, V)):
+        keys[rng.randrange(num_rows), rng.randrange(V)] = -math.inf
+    found = best_allowed(keys, rows, num_wanted, gap)
+    matcher = grammar.matcher()
+    allowed = [
+        (float(keys[row, token]), row * V + token)
+        for row in range(num_rows)
+        for token in range(V)
+        if keys[row, token] > -math.inf and matcher.validate([token])
+    ]
+    allowed.sort(key=lambda one: -one[0])
+    if found is not None:
+        assert found == [place for _, place in allowed[:num_wanted]]
+        values = [key for key, _ in allowed[: num_wanted + 1]]
+        assert all(one - other > gap for one, other in itertools.pairwise(values))
+
+
+def test_equal_sums_of_beams_are_left_to_masks() -> None:
+    """All letters are equally likely: which of them are best has no answer, whoever asks."""
+    law = torch.zeros(V)
+    asked, masked = (beams_of(Beam(2), CONSTRAINTS[0], masks, 0, lambda prefix: law) for masks in ("asked", "always"))
+    assert scored(asked) == scored(masked)
+    assert [one.stats.num_masks for one in asked] == [one.stats.num_masks for one in masked]

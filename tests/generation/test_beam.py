@@ -442,7 +442,7 @@ def test_generate_gives_values_of_a_constraint_and_of_a_guard() -> None:
     schema |= {"required": ["total"], "additionalProperties": False}
     beam = dk.Beam(3, num_return_sequences=3)
     wide = dk.JsonSchema(schema, whitespace="any", escapes="any")
-    free = llm.generate("Total 40", constraint=wide, strategy=beam, max_new_tokens=40)
+    free = llm.generate("Total 40", constraint=wide, strategy=beam, max_new_tokens=40, masks="always")
     every = [free, *free.others]
     assert len(every) > 1 and all(7 <= one.value["total"] <= 99 for one in every)
     assert all(

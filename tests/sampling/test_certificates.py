@@ -34,6 +34,7 @@ from decodekit.sampling import (
 )
 from decodekit.sampling.certificates import Flags, Standing
 from decodekit.sampling.leaders import Leaders, lead_greedy, lead_noisy
+from decodekit.sampling.scores import Scores
 
 INF = math.inf
 LOGITS = (-INF, -2.0, 0.0, 0.5, 1.0, 4.0)
@@ -164,11 +165,11 @@ def test_leaders_are_drawn_tokens_in_rows_of_any_width(seed: int, width: int, sp
     rows = torch.randn(3, width, generator=generator) * spread
     rows[1].clamp_(max=float(rows[1].topk(4).values[3]))  # four equal ones at the top
     keys = [seed] * 3, [0, 1, 2], [0, 5, 9]
-    found = lead_noisy(rows, *keys)
+    found = lead_noisy(Scores(rows), *keys)
     drawn = sample(rows, *keys)
     assert (drawn[torch.from_numpy(found.are_clear)] == found.tokens[torch.from_numpy(found.are_clear)]).all()
     assert found.are_clear.any()
-    assert lead_greedy(rows).tokens.tolist() == greedy(rows).tolist() == rows.argmax(dim=-1).tolist()
+    assert lead_greedy(Scores(rows)).tokens.tolist() == greedy(rows).tolist() == rows.argmax(dim=-1).tolist()
 
 
 @pytest.mark.parametrize("width", [4096, 6000])
@@ -209,15 +210,15 @@ def test_faulty_rows_have_no_clear_leader(value: float | None, width: int) -> No
         rows[1] = -INF
     else:
         rows[1, 2] = value
-    for found in (lead_greedy(rows), lead_noisy(rows, [1, 1], [0, 0], [0, 0])):
+    for found in (lead_greedy(Scores(rows)), lead_noisy(Scores(rows), [1, 1], [0, 0], [0, 0])):
         assert not found.are_clear[1]
-    assert lead_greedy(rows).are_clear[0]
+    assert lead_greedy(Scores(rows)).are_clear[0]
 
 
 def test_sums_that_rounding_could_decide_are_not_clear() -> None:
     keys = [1], [0], [0]
     rows = torch.zeros(1, 64)
-    winner = lead_noisy(rows, *keys)
+    winner = lead_noisy(Scores(rows), *keys)
     assert winner.are_clear[0]
     best = int(winner.tokens[0])
     gap = 0.0
@@ -234,7 +235,7 @@ def test_sums_that_rounding_could_decide_are_not_clear() -> None:
         rows[0, (best + 1) % 64] = middle
         low, high = (low, middle) if int(sample(rows, *keys)[0]) != best else (middle, high)
     rows[0, (best + 1) % 64] = high
-    assert not lead_noisy(rows, *keys).are_clear[0]
+    assert not lead_noisy(Scores(rows), *keys).are_clear[0]
 
 
 def test_what_is_searched_of_a_row_on_an_accelerator_bounds_what_is_certified(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -258,5 +259,70 @@ def test_what_is_searched_of_a_row_on_an_accelerator_bounds_what_is_certified(mo
 
 
 def test_no_rows_have_no_leaders() -> None:
-    found = (TopK(2) | TopP(0.5)).leaders(torch.zeros(0, 7), None, lambda rows, floor: lead_greedy(rows))
+    found = (TopK(2) | TopP(0.5)).leaders(torch.zeros(0, 7), None, lambda scores, floor: lead_greedy(scores))
     assert isinstance(found, Leaders) and len(found.tokens) == len(found.are_clear) == 0
+
+
+def wide_rows(seed: int, width: int = 4500) -> Tensor:
+    """Rows of four kinds: smooth, with many ties, with most tokens forbidden, with a peak."""
+    generator = torch.Generator().manual_seed(seed)
+    rows = torch.randn(4, width, generator=generator) * 3
+    rows[1] = rows[1].round()
+    rows[2, torch.rand(width, generator=generator) < 0.95] = -INF
+    rows[3, seed % width] = 25.0
+    return rows
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7, 3.0])
+def test_scores_are_looked_at_as_divided_rows_are(temperature: float) -> None:
+    num_clear = 0
+    for seed in range(20):
+        rows = wide_rows(seed)
+        scores, divided = Scores(rows).divided_by(temperature), Scores(Temperature(temperature)(rows))
+        keys = [seed] * 4, [0] * 4, [1, 2, 3, 4]
+        found, expected = lead_noisy(scores, *keys), lead_noisy(divided, *keys)
+        assert (found.are_clear == expected.are_clear).all()
+        assert (found.tokens == expected.tokens)[torch.from_numpy(found.are_clear)].all()
+        num_clear += int(found.are_clear.sum())
+        for rank in (0, 1, 5, 100, 400):  # among the 256 likeliest, and not
+            tokens = rows.topk(rank + 1, dim=-1).indices[:, -1]
+            assert (rows.gather(1, tokens[:, None]) > -INF).all() or rank == 400
+            quick, slow = Standing(scores, tokens), Standing(divided.rows, tokens)
+            is_there = rows.gather(1, tokens[:, None])[:, 0].numpy() > -INF
+            for one, other in zip(quick.distances[is_there], slow.distances[is_there], strict=True):
+                assert sorted(one[one > -INF]) == sorted(other[other > -INF])
+            for processor in (TopK(3), TopK(101, exact=True), TopP(0.9), MinP(0.05), Epsilon(0.01)):
+                assert (processor.keeps(quick)[is_there] == processor.keeps(slow)[is_there]).all()
+    assert num_clear > 40
+
+
+def test_a_forbidden_token_is_certified_by_nothing() -> None:
+    rows = wide_rows(3)
+    tokens = (rows == -INF).float().argmax(dim=-1)[2].expand(4)
+    for processor in (TopK(3), TopP(0.9), MinP(0.05)):
+        assert not processor.keeps(Standing(Scores(rows), tokens))[2]
+
+
+def test_a_leader_and_its_certificates_divide_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[float] = []
+
+    def counted(logits: Tensor, temperature: float) -> Tensor:
+        calls.append(temperature)
+        return logits if temperature == 1.0 else logits / temperature
+
+    monkeypatch.setattr("decodekit.sampling.scores.apply_temperature", counted)
+    keys = keys_of(4)
+    pipeline = Temperature(0.8) | TopK(50) | TopP(0.95) | MinP(0.05)
+    found = pipeline.leaders(wide_rows(1), None, lambda scores, floor: lead_noisy(scores, *keys, floor))
+    assert found.are_clear.any() and set(calls) <= {1.0}
+    twice = Temperature(0.8) | Temperature(0.5) | TopK(50)  # the control: 0.4 at once would be rounded otherwise
+    twice.leaders(wide_rows(1), None, lambda scores, floor: lead_noisy(scores, *keys, floor))
+    assert [one for one in calls if one != 1.0] == [0.8]
+
+
+def test_scores_that_overflow_have_no_leader() -> None:
+    rows = torch.zeros(2, 4097)
+    rows[:, 4096] = 1e4  # alone in its block
+    rows[1, 4096] = 1.0
+    found = lead_noisy(Scores(rows, 1e-35), *keys_of(2))
+    assert found.are_clear.tolist() == [False, True]

@@ -220,7 +220,7 @@ def test_the_lazy_draw_opens_few_tokens() -> None:
     found = wide.block_peaks(logits)
     assert found is not None
     ids, counts = np.zeros((64, draws.MAX_CONTENDERS), np.int64), np.empty(64, np.int64)
-    draws.find_contenders(*found, keys, ids, counts)
+    draws.find_contenders(*found, np.float32(1), np.full(64, -INF, np.float32), keys, ids, counts)
     assert (counts == 1).all()
 
 
