@@ -103,7 +103,7 @@ class Recogniser:
     @property
     def num_states(self) -> int:
         """Number of states reached."""
-        return len(self.states)
+        return len(self.states) - 1  # without the one after the end
 
     @property
     def num_answer_bytes(self) -> int:
