@@ -109,8 +109,7 @@ def test_a_search_goes_on_where_a_slice_left_it() -> None:
     rule = JsonSchema({"allOf": [{"pattern": letter} for letter in "abcdef"], "type": "string", "maxLength": 6})
     network = rule.network()
     body = network.semantics.shape(network.root_goal).strings
-    for known in (character_search._text_lengths, character_search._barren, character_search._begun):
-        known.clear()
+    character_search.forget()
     answers: list[bool | None] = []
     num_slices = 0
     while not finished(lambda: answers.append(character_search.is_empty(body)), 1):
