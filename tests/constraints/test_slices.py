@@ -10,7 +10,7 @@ from decodekit.constraints.engine.automaton import begin_epoch
 from decodekit.constraints.json_schema import schema as schemas
 from decodekit.constraints.json_schema.strings import character_search
 from decodekit.constraints.matching.matcher import Matcher
-from decodekit.constraints.slices import PATIENCE, SLICE, finished, next_slice, spend
+from decodekit.constraints.slices import PATIENCE, SLICE, STEPS, charge, finished, next_slice, spend
 from decodekit.errors import ResourceLimitError
 from tests.reference.vocabularies import ACROSS_BOUNDARIES, byte_vocabulary
 
@@ -86,6 +86,37 @@ def test_a_slice_makes_no_more_than_it_may() -> None:
     with pytest.raises(ZeroDivisionError):
         finished(lambda: 1 // 0, 1)
     spend()
+
+
+def test_a_thing_of_many_steps_counts_as_several() -> None:
+    made: list[int] = []
+
+    def work() -> None:
+        charge(10 * STEPS)  # of what is made again in each slice: one new thing is made all the same
+        while len(made) < 4:
+            spend()
+            made.append(len(made))
+            charge(STEPS)
+
+    assert not finished(work, 14) and made == [0, 1]
+    assert not finished(work, 4) and made == [0, 1, 2]
+    assert not finished(work, 0) and made == [0, 1, 2]
+    assert finished(work, 14) and len(made) == 4
+    charge(STEPS)  # outside of a slice nothing is counted
+
+
+def test_wide_intersections_make_shorter_slices() -> None:
+    """The same text in the same number of states, with one pattern and with eight: more slices."""
+
+    def num_slices(num_patterns: int) -> int:
+        patterns = [f"[a-h{number}]{{4}}$" for number in range(num_patterns)]
+        matcher = fresh_matcher(JsonSchema({"type": "string", "allOf": [{"pattern": one} for one in patterns]}))
+        found = 0
+        while not matcher.prepare(SLICE):
+            found += 1
+        return found
+
+    assert num_slices(8) > 3 * (num_slices(1) + 1)
 
 
 def test_slices_grow_when_they_are_many() -> None:

@@ -18,6 +18,7 @@ from decodekit.constraints.json_schema.strings import text
 from decodekit.constraints.language import ir
 from decodekit.constraints.language.node import ByteMask, Node, forgetters
 from decodekit.constraints.regex.regex import Loop
+from decodekit.constraints.slices import charge
 
 _Way: TypeAlias = tuple[int, int, Node]
 """First and last code point, with what follows them."""
@@ -186,6 +187,7 @@ def aligned(asked: Iterable[Node], excluded: Iterable[Node]) -> list[_Piece]:
         pieces = [piece for piece in _marked(pieces, row(node)) if piece[2][-1] is not None]
     for node in excluded:
         pieces = _marked(pieces, row(node))
+    charge(sum(len(targets) for _, _, targets in pieces))
     return pieces
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Generator
+from collections.abc import Generator, Hashable
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import count, product
@@ -54,15 +54,18 @@ MAX_REMEMBERED: Final = 20_000
 
 _State: TypeAlias = tuple[frozenset[Node], frozenset[Node]]
 """What the rest of a text belongs to, and what it does not belong to."""
-_Search: TypeAlias = Generator[None, None, bool]
-"""A search for a text, which stops before each state that it looks at; in the end, whether there is one."""
+_Search: TypeAlias = Generator[None, None, int]
+"""A search for texts, which stops before each state that it looks at; in the end their number, or whether there is one.
+
+Between two stops it asks for nothing that a slice of work may stop.
+"""
 
 _text_lengths: dict[_State, int] = {}  # of some text that leads from a state to an end
 _all_from: dict[_State, int] = {}  # from so many characters on, texts of all lengths do
 _barren: set[_State] = set()  # no text does
 _lengths: dict[_State, PathLengths[_State]] = {}  # of all texts
 _inhabited: tuple[_State, ...] = ()  # the last states that were asked for and have a text
-_begun: dict[tuple[_State, int, int | None], _Search] = {}  # those that a slice of work has left
+_begun: dict[Hashable, _Search] = {}  # by question, those that a slice of work has left
 _NONE: Final[frozenset[Node]] = frozenset()  # one for all: CPython makes another for every empty set
 _ANY_TEXT: Final[_State] = (frozenset({text.BODY}), _NONE)
 
@@ -255,6 +258,14 @@ def _num_parts(node: Node) -> int:
 
 def _has_word(start: _State, least: int, most: int | None, work: _Work) -> bool:
     """Whether a text of some length between the bounds leads from a state to an end."""
+    known = _known_answer(start, least, most)
+    if known is None:
+        return bool(_resumed((start, least, most), _looking(start, least, most, work)))
+    return known
+
+
+def _known_answer(start: _State, least: int, most: int | None) -> bool | None:
+    """The answer of `_has_word` where no search is needed, else None."""
     if start == _ANY_TEXT:
         return True
     if start in _barren:
@@ -269,19 +280,18 @@ def _has_word(start: _State, least: int, most: int | None, work: _Work) -> bool:
     # With fewer conditions than a state that has a text: every successor of an intersection that lost an operand.
     if not is_bounded and len(start[0]) > 1 and any(start[0] <= one[0] and start[1] <= one[1] for one in _inhabited):
         return True
-    return _searched(start, least, most, work)
+    return None
 
 
-def _searched(start: _State, least: int, most: int | None, work: _Work) -> bool:
+def _resumed(question: Hashable, search: _Search) -> int:
     """The answer of a search, which goes on where a slice of work left it."""
-    question = start, least, most
-    search = _begun.pop(question, None) or _looking(start, least, most, work)
+    search = _begun.pop(question, search)
     try:
         while True:
             spend()
             next(search)
     except StopIteration as end:
-        return bool(end.value)
+        return int(end.value)
     except Unfinished:
         if len(_begun) >= MAX_BEGUN:
             _begun.clear()
@@ -291,6 +301,9 @@ def _searched(start: _State, least: int, most: int | None, work: _Work) -> bool:
 
 def _looking(start: _State, least: int, most: int | None, work: _Work) -> _Search:
     """Best first; then, where the length is bounded, all lengths of few states at once, or breadth first."""
+    known = _known_answer(start, least, most)
+    if known is not None:
+        return known
     if not least and most is None:
         return (yield from _dive(start, 0, None, work, math.inf))
     if (yield from _dive(start, least, most, work, FEW_DIVES + work.num_lengthy)):
@@ -495,17 +508,18 @@ _MAX_LENGTH: Final = 2_000  # a language with longer texts only is taken to be l
 def num_texts(body: Node, limit: int) -> int:
     """The number of texts in a body language, or `limit` if there are at least so many.
 
-    Counts level by level: the number of ways into each state after k characters.
-
     Raises:
         ResourceLimitError: as `is_empty`.
     """
     start, least, most = _start([trust(body)])
-    if start is None:
-        return 0
+    return 0 if start is None else _resumed((body, limit), _counting(start, least, most, limit))
+
+
+def _counting(start: _State, least: int, most: int | None, limit: int) -> _Search:
+    """Level by level: the number of ways into each state after k characters."""
     total = length = 0
     work = _Work(least)
-    frontier = {start: 1} if _has_word(start, least, most, work) else {}
+    frontier = {start: 1} if (yield from _looking(start, least, most, work)) else {}
     while frontier and total + sum(frontier.values()) < limit:  # each of these ways goes on to a text of its own
         if length >= _MAX_LENGTH:
             return limit
@@ -522,7 +536,9 @@ def num_texts(body: Node, limit: int) -> int:
                 after = _after(state, targets)
                 if after == state and most is None:  # round and round, before a text: without end
                     return limit
-                if after is not None and (after in following or _has_word(after, least_left, most_left, work)):
+                if after is None:
+                    continue
+                if after in following or (yield from _looking(after, least_left, most_left, work)):
                     following[after] = following.get(after, 0) + num_ways * num_characters
         frontier = following
     return min(limit, total + sum(frontier.values()))
