@@ -31,7 +31,8 @@ LEVELS: list[set[str]] = [
 # The same inside of `constraints`, and inside of its largest room. `__init__` is the face of its folder.
 INSIDE: dict[str, list[set[str]]] = {
     "constraints": [
-        {"language", "memory", "slices", "special"},
+        {"memory", "slices", "special"},
+        {"language"},
         {"network"},
         {"constraint", "engine"},
         {"completion", "explain", "regex"},

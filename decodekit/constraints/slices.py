@@ -7,8 +7,13 @@ are kept as soon as they are made, so nothing is lost when the work stops betwee
     finished(make_the_mask, 16)   False   the first 16 are found, 16 more are made
     finished(make_the_mask, 16)   True    the mask is there, the same as if it had been made at once
 
-Whoever makes something that is kept calls `spend` right before. A part may need parts of its own that are kept only
-with it, so the numbers have to grow in the end for all work to end: see `next_slice`.
+Whoever makes something that is kept calls `spend` right before. Things differ: the derivative of an intersection of
+forty patterns takes as long as those of a thousand literals. So who does the work also counts its steps by `charge`,
+which never stops it, and the next `spend` sees what is left. Steps are counts of what is worked on, the same in every
+run; no clock is asked.
+
+A part may need parts of its own that are kept only with it, so the numbers have to grow in the end for all work to
+end: see `next_slice`.
 """
 
 from __future__ import annotations
@@ -19,7 +24,9 @@ from typing import Final
 
 SLICE: Final = 16
 """New things in a slice: 1 to 3 ms, where a thing takes 50 to 200 microseconds."""
-PATIENCE: Final = 16
+STEPS: Final = 100
+"""So many steps are one thing. A step is some microsecond."""
+PATIENCE: Final = 64
 """After so many slices they become larger."""
 
 
@@ -28,9 +35,10 @@ class Unfinished(Exception):  # noqa: N818  (no error: the work goes on in the n
 
 
 class _Allowance(threading.local):
-    """How many new things the thread may still make; None for any number."""
+    """How many steps the thread may still make; None for any number."""
 
     left: int | None = None
+    has_spent: bool = False  # a slice makes one thing at least, whatever was charged before it, so that work goes on
 
 
 _allowance = _Allowance()
@@ -45,14 +53,24 @@ def spend() -> None:
     left = _allowance.left
     if left is None:
         return
-    if left <= 0:
+    if left <= 0 and _allowance.has_spent:
         raise Unfinished
-    _allowance.left = left - 1
+    _allowance.left, _allowance.has_spent = left - STEPS, True
+
+
+def charge(num_steps: int) -> None:
+    """So many steps were made, of something that is kept; the rest of the slice is shorter by them."""
+    left = _allowance.left
+    if left is not None:
+        _allowance.left = left - num_steps
 
 
 def finished(work: Callable[[], object], num_things: int) -> bool:
-    """Do some work in which at most so many new things are made; whether it came to its end. Slices do not nest."""
-    _allowance.left = num_things
+    """Do some work in which at most so many new things are made; whether it came to its end. Slices do not nest.
+
+    A thing of more than `STEPS` steps counts as several, so that fewer are made.
+    """
+    _allowance.left, _allowance.has_spent = num_things * STEPS, num_things <= 0
     try:
         work()
     except Unfinished:

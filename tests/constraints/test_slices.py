@@ -10,7 +10,7 @@ from decodekit.constraints.engine.automaton import begin_epoch
 from decodekit.constraints.json_schema import schema as schemas
 from decodekit.constraints.json_schema.strings import character_search
 from decodekit.constraints.matching.matcher import Matcher
-from decodekit.constraints.slices import PATIENCE, SLICE, finished, next_slice, spend
+from decodekit.constraints.slices import PATIENCE, SLICE, STEPS, charge, finished, next_slice, spend
 from decodekit.errors import ResourceLimitError
 from tests.reference.vocabularies import ACROSS_BOUNDARIES, byte_vocabulary
 
@@ -88,6 +88,37 @@ def test_a_slice_makes_no_more_than_it_may() -> None:
     spend()
 
 
+def test_a_thing_of_many_steps_counts_as_several() -> None:
+    made: list[int] = []
+
+    def work() -> None:
+        charge(10 * STEPS)  # of what is made again in each slice: one new thing is made all the same
+        while len(made) < 4:
+            spend()
+            made.append(len(made))
+            charge(STEPS)
+
+    assert not finished(work, 14) and made == [0, 1]
+    assert not finished(work, 4) and made == [0, 1, 2]
+    assert not finished(work, 0) and made == [0, 1, 2]
+    assert finished(work, 14) and len(made) == 4
+    charge(STEPS)  # outside of a slice nothing is counted
+
+
+def test_wide_intersections_make_shorter_slices() -> None:
+    """The same text in the same number of states, with one pattern and with eight: more slices."""
+
+    def num_slices(num_patterns: int) -> int:
+        patterns = [f"[a-h{number}]{{4}}$" for number in range(num_patterns)]
+        matcher = fresh_matcher(JsonSchema({"type": "string", "allOf": [{"pattern": one} for one in patterns]}))
+        found = 0
+        while not matcher.prepare(SLICE):
+            found += 1
+        return found
+
+    assert num_slices(8) > 3 * (num_slices(1) + 1)
+
+
 def test_slices_grow_when_they_are_many() -> None:
     assert [next_slice(number) for number in (0, PATIENCE - 1)] == [SLICE, SLICE]
     assert next_slice(PATIENCE) == 2 * SLICE and next_slice(10 * PATIENCE) == 11 * SLICE
@@ -109,8 +140,7 @@ def test_a_search_goes_on_where_a_slice_left_it() -> None:
     rule = JsonSchema({"allOf": [{"pattern": letter} for letter in "abcdef"], "type": "string", "maxLength": 6})
     network = rule.network()
     body = network.semantics.shape(network.root_goal).strings
-    for known in (character_search._text_lengths, character_search._barren, character_search._begun):
-        known.clear()
+    character_search.forget()
     answers: list[bool | None] = []
     num_slices = 0
     while not finished(lambda: answers.append(character_search.is_empty(body)), 1):

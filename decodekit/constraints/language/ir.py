@@ -23,6 +23,7 @@ from typing import Final
 
 from decodekit.constraints.language.node import EMPTY as EMPTY
 from decodekit.constraints.language.node import ByteMask, Node, Transitions, forgetters
+from decodekit.constraints.slices import charge
 
 ALL_BYTES: Final[ByteMask] = (1 << 256) - 1
 
@@ -366,15 +367,27 @@ class Both(_Interned):
         return False
 
     def _derive(self) -> Transitions:
-        rows: list[tuple[ByteMask, tuple[Node, ...]]] = [(ALL_BYTES, ())]
-        for operand in self.operands:
-            rows = [
-                (common, (*targets, target))
-                for mask, targets in rows
-                for other, target in operand.transitions()
-                if (common := mask & other)
-            ]
-        return merge([(mask, both(*targets)) for mask, targets in rows])
+        first, *others = self.operands
+        rows: list[tuple[ByteMask, tuple[Node, ...]]] = [(mask, (target,)) for mask, target in first.transitions()]
+        for operand in others:
+            transitions = operand.transitions()
+            finer: list[tuple[ByteMask, tuple[Node, ...]]] = []
+            for left, targets in rows:
+                for mask, target in transitions:
+                    common = left & mask
+                    if common:
+                        finer.append((common, (*targets, target)))
+                        if common == left:
+                            break  # most have few bytes: no other transition has one of them
+                        left ^= common
+            rows = finer
+        charge(len(rows) * len(self.operands))
+        by_target: dict[Node, ByteMask] = {}  # disjoint, so that nothing is to be merged but equal targets
+        for mask, targets in rows:
+            common_target = both(*targets)
+            if common_target is not EMPTY:
+                by_target[common_target] = by_target.get(common_target, 0) | mask
+        return tuple([(mask, target) for target, mask in by_target.items()])
 
     def _after(self, byte: int) -> Node:
         targets: list[Node] = []
@@ -382,6 +395,7 @@ class Both(_Interned):
             targets.append(operand.derivative(byte))
             if targets[-1] is EMPTY:
                 return EMPTY
+        charge(len(targets))
         return both(*targets)
 
     def possible_bytes(self) -> ByteMask:
@@ -833,6 +847,7 @@ ANYTHING: Final[Node] = complement(EMPTY)
 
 def merge(rows: list[tuple[ByteMask, Node]]) -> Transitions:
     """Disjoint rows from overlapping ones (targets united), one row per target, no row to `EMPTY`."""
+    charge(len(rows))
     pieces: list[tuple[ByteMask, tuple[Node, ...]]] = []
     covered = 0
     for mask, target in rows:

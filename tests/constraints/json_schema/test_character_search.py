@@ -65,6 +65,60 @@ def test_against_the_search_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert answers.count(True) > 20 and answers.count(False) > 20
 
 
+def with_bounds(monkeypatch: pytest.MonkeyPatch, node: Node, **bounds: int) -> bool | None:
+    """The answer of a search that remembers nothing, with other bounds."""
+    character_search.forget()
+    with monkeypatch.context() as patch:
+        for name, bound in bounds.items():
+            patch.setattr(character_search, name, bound)
+        return character_search.is_empty(node)
+
+
+def test_all_lengths_at_once_are_those_found_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = random.Random(6)
+    answers: list[bool | None] = []
+    for _ in range(150):
+        least = rng.choice([0, 1, 3, 7, 30])
+        node = text.meet(random_language(rng), text.length(least, rng.choice([None, least, least + 2])))
+        slow = with_bounds(monkeypatch, node, FEW_DIVES=0, MAX_PARTS_AT_ONCE=0)
+        assert with_bounds(monkeypatch, node) is slow, node
+        assert with_bounds(monkeypatch, node, FEW_DIVES=0) is slow, node
+        if character_search._lengths:
+            answers.append(slow)
+    assert answers.count(True) > 20 and answers.count(False) > 5
+
+
+def test_options_that_are_intersections(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = random.Random(8)
+    answers: list[bool] = []
+    for _ in range(150):
+        options = [random_language(rng) for _ in range(rng.randint(2, 3))]
+        node = ir.both(ir.choice(*options), *(random_language(rng) for _ in range(rng.randint(1, 2))))
+        slow = with_bounds(monkeypatch, node, MAX_ALTERNATIVES=1)
+        assert with_bounds(monkeypatch, node) is slow, node
+        if len(character_search._alternatives(node)) > 1 and slow is not None:
+            answers.append(slow)
+    assert answers.count(True) > 10 and answers.count(False) > 10
+
+
+def test_a_text_that_may_be_longer_answers_for_all_lengths(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The length of `.{60}` is no condition of a state, and some character leads back to where it was read."""
+    many = [patterns.search_language(pattern, at="#") for pattern in ("ab1", "1.*2", r"^\w+$")]
+    of_length = {n: text.meet(patterns.search_language(f"^.{{{n}}}$", at="#"), *many) for n in (3, 60, 2000)}
+    character_search.forget()
+    assert not character_search.is_empty(of_length[60])
+
+    def search(*asked: object) -> bool:
+        raise RecursionError("a search")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(character_search, "_dive", search)
+        assert not character_search.is_empty(of_length[2000])
+        with pytest.raises(RecursionError, match="a search"):
+            character_search.is_empty(of_length[3])
+    assert character_search.is_empty(of_length[3])  # ab12 is the shortest
+
+
 def test_what_begins_inside_a_character_is_left_to_bytes() -> None:
     node = text.meet(patterns.search_language("^[a-cé]", at="#"), patterns.search_language("[^b]$", at="#"))
     assert character_search.is_empty(node) is False
@@ -205,7 +259,7 @@ def test_patterns_against_each_other() -> None:
     """Sets of 2**n remainders, but a text is near: the first letter that all patterns can use is taken at once."""
     asked = [patterns.search_language(f"^(a|b)*a(a|b){{{n}}}$", at="#") for n in range(5, 18)]
     work = character_search._Work(0)
-    state, least, most = character_search._start(text.meet(*asked))
+    state, least, most = character_search._start([text.meet(*asked)])
     for letter in "abbabaaabbbbabababba":  # and from wherever one stands
         assert state is not None and character_search._has_word(state, least, most, work)
         state = after_letter(state, letter)

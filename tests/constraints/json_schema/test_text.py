@@ -84,3 +84,10 @@ def test_intersections_of_lengths_are_lengths() -> None:
     others = text.meet(text.without(BODY, text.words(["a"])), BODY)
     assert not text.matches(others, "a")
     assert not holds(others, b'"')  # the complement alone would hold any bytes
+
+
+def test_equal_lists_of_few_words_are_one_node() -> None:
+    """A question about the one is known for the other, also after a slice of work."""
+    assert text.words(["b", "a", "b"]) is text.words(("a", "b")) and text.words(["a"]) is not text.words(["b"])
+    many = [f"{number:03}" for number in range(100)]
+    assert text.words(many) is not text.words(many)  # longer ones are not kept

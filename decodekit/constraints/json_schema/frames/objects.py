@@ -162,17 +162,21 @@ class ObjectPlan:
                 goals += [member.additional] if is_additional else asked
             by_goal.setdefault(conjunction(*goals), []).append(region)
         by_goal.pop(FALSE, None)
-        declared = WordTable(self.sorted_names).node()
         classes = []
         for goal, parts in by_goal.items():
             keys = self._key_language if len(parts) == len(regions) else ir.choice(*parts)
             is_open = keys is text.BODY
-            if declared is not ir.EMPTY:
-                keys = text.without(keys, declared)
+            if self._declared is not ir.EMPTY:
+                keys = text.without(keys, self._declared)
             num_keys = _MANY if is_open else self._num_texts(keys, _MANY)
             if num_keys:
                 classes.append(KeyClass(keys, goal, num_keys, is_open))
         return tuple(classes)
+
+    @cached_property
+    def _declared(self) -> Node:
+        """The declared keys. Kept, because two tables are never equal, and a question about another one begins anew."""
+        return WordTable(self.sorted_names).node()
 
     def _regions(self) -> tuple[list[tuple[Node, frozenset[Node]]], list[Node]]:
         """The keys by the patterns that they match, each region with these patterns; and the patterns that tell them.

@@ -18,11 +18,16 @@ from decodekit.constraints.json_schema.strings import text
 from decodekit.constraints.language import ir
 from decodekit.constraints.language.node import ByteMask, Node, forgetters
 from decodekit.constraints.regex.regex import Loop
+from decodekit.constraints.slices import charge
 
 _Way: TypeAlias = tuple[int, int, Node]
 """First and last code point, with what follows them."""
 Row: TypeAlias = tuple[_Way, ...]
 """Ways that are ascending and disjoint. What is left out leads nowhere."""
+
+Targets: TypeAlias = tuple["Node | None", ...]
+"""What follows a character in each of several languages; None for nothing."""
+_Piece: TypeAlias = tuple[int, int, Targets]
 
 _HEX: Final = b"0123456789abcdef"
 
@@ -145,6 +150,8 @@ def _ways(node: Node) -> Iterable[_Way]:
     if isinstance(node, ir.Repeat) and is_spelled(node.body):
         rest = ir.repeat(node.body, max(node.min - 1, 0), None if node.max is None else node.max - 1)
         return [(low, high, ir.concat(target, rest)) for low, high, target in row(node.body)]
+    if isinstance(node, ir.Both) and not all(isinstance(operand, ir.Complement) for operand in node.operands):
+        return _common_ways(node.operands)
     ways: list[_Way] = []
     while isinstance(node, ir.Product) and not _begins_with_byte(node) and is_spelled(node.head):
         tail = node.tail
@@ -158,6 +165,50 @@ def _ways(node: Node) -> Iterable[_Way]:
     if words is not None:
         return [(ord(character), ord(character), rest) for character, rest in words]
     return _spelled_ways(node)
+
+
+def _common_ways(operands: tuple[Node, ...]) -> Iterator[_Way]:
+    """What follows each character in an intersection, of which not all operands are complements."""
+    asked = [operand for operand in operands if not isinstance(operand, ir.Complement)]
+    excluded = [operand.operand for operand in operands if isinstance(operand, ir.Complement)]
+    for low, high, targets in aligned(asked, excluded):
+        held = [target for target in targets[: len(asked)] if target is not None]
+        denied = [ir.complement(target) for target in targets[len(asked) :] if target is not None]
+        common = ir.both(*held, *denied)
+        if common is not ir.EMPTY:
+            yield low, high, common
+
+
+def aligned(asked: Iterable[Node], excluded: Iterable[Node]) -> list[_Piece]:
+    """The characters that all languages asked for go on with, and what follows them in each, then in each excluded."""
+    first, *others = asked
+    pieces: list[_Piece] = [(low, high, (target,)) for low, high, target in row(first)]
+    for node in others:
+        pieces = [piece for piece in _marked(pieces, row(node)) if piece[2][-1] is not None]
+    for node in excluded:
+        pieces = _marked(pieces, row(node))
+    charge(sum(len(targets) for _, _, targets in pieces))
+    return pieces
+
+
+def _marked(pieces: list[_Piece], ways: Row) -> list[_Piece]:
+    """All characters of the first, with what follows them in the second where something does."""
+    found: list[_Piece] = []
+    index = 0
+    for low, high, targets in pieces:
+        while index < len(ways) and ways[index][1] < low:
+            index += 1
+        at = index
+        while at < len(ways) and ways[at][0] <= high:
+            first, last, target = ways[at]
+            if low < first:
+                found.append((low, first - 1, (*targets, None)))
+            found.append((max(low, first), min(high, last), (*targets, target)))
+            low = last + 1
+            at += 1
+        if low <= high:
+            found.append((low, high, (*targets, None)))
+    return found
 
 
 def _spelled_ways(node: Node) -> Iterator[_Way]:

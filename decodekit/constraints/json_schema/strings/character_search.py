@@ -18,23 +18,30 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Generator
+from collections.abc import Generator, Hashable
 from dataclasses import dataclass
 from heapq import heappop, heappush
-from itertools import count
+from itertools import count, product
 from typing import Final, TypeAlias
 
 from decodekit.constraints.json_schema.strings import text
-from decodekit.constraints.json_schema.strings.character_derivatives import Row, is_spelled, row, trust
+from decodekit.constraints.json_schema.strings.character_derivatives import Targets, aligned, is_spelled, row, trust
+from decodekit.constraints.json_schema.strings.path_lengths import PathLengths
 from decodekit.constraints.language import ir
-from decodekit.constraints.language.node import Node
+from decodekit.constraints.language.node import Node, forgetters
 from decodekit.constraints.slices import Unfinished, spend
 from decodekit.errors import ResourceLimitError
 
+MAX_ALTERNATIVES: Final = 16
+"""Bound on the intersections that one question is taken apart into."""
 MAX_STATES: Final = 20_000
 """Bound on the states of the product that one question may look at."""
 MAX_PARTS: Final = 100_000
 """Bound on the conditions of these states, each counted with its alternatives: the time that they take."""
+FEW_DIVES: Final = 150
+"""States that are looked at best first before all states of a text with a bounded length are made, if they are few."""
+MAX_PARTS_AT_ONCE: Final = 9_000
+"""Bound on the conditions of all these states; beyond it they are not few."""
 MAX_DIVES: Final = 500
 """States that are looked at best first before the breadth-first search of texts with a bounded length begins."""
 MAX_LENGTHY: Final = 50_000
@@ -47,16 +54,31 @@ MAX_REMEMBERED: Final = 20_000
 
 _State: TypeAlias = tuple[frozenset[Node], frozenset[Node]]
 """What the rest of a text belongs to, and what it does not belong to."""
-_Targets: TypeAlias = tuple["Node | None", ...]
-_Piece: TypeAlias = tuple[int, int, _Targets]
-_Search: TypeAlias = Generator[None, None, bool]
-"""A search for a text, which stops before each state that it looks at; in the end, whether there is one."""
+_Search: TypeAlias = Generator[None, None, int]
+"""A search for texts, which stops before each state that it looks at; in the end their number, or whether there is one.
+
+Between two stops it asks for nothing that a slice of work may stop.
+"""
 
 _text_lengths: dict[_State, int] = {}  # of some text that leads from a state to an end
+_all_from: dict[_State, int] = {}  # from so many characters on, texts of all lengths do
 _barren: set[_State] = set()  # no text does
+_lengths: dict[_State, PathLengths[_State]] = {}  # of all texts
 _inhabited: tuple[_State, ...] = ()  # the last states that were asked for and have a text
-_begun: dict[tuple[_State, int, int | None], _Search] = {}  # those that a slice of work has left
-_ANY_TEXT: Final[_State] = (frozenset({text.BODY}), frozenset())
+_begun: dict[Hashable, _Search] = {}  # by question, those that a slice of work has left
+_NONE: Final[frozenset[Node]] = frozenset()  # one for all: CPython makes another for every empty set
+_ANY_TEXT: Final[_State] = (frozenset({text.BODY}), _NONE)
+
+
+def forget() -> None:
+    """Let go of all answers, and of the searches that wait."""
+    global _inhabited
+    _inhabited = ()
+    for known in (_text_lengths, _all_from, _barren, _lengths, _begun):
+        known.clear()
+
+
+forgetters.append(forget)
 
 
 def is_empty(node: Node, share: int = 1) -> bool | None:
@@ -71,30 +93,76 @@ def is_empty(node: Node, share: int = 1) -> bool | None:
     """
     if not is_spelled(node):
         return None
-    state, least, most = _start(node)
-    if state is None:
-        return True
-    if not state[0]:
-        return None  # only complements: the language has words that are no texts
-    return not _has_word(state, least, most, _Work(least, share))
+    questions = []
+    for operands in _alternatives(node):
+        state, least, most = _start(operands)
+        if state is not None:
+            if not state[0]:
+                return None  # only complements: the language has words that are no texts
+            questions.append((state, least, most))
+    return not any(_has_word(*question, _Work(question[1], share)) for question in questions)
 
 
-def _start(node: Node) -> tuple[_State | None, int, int | None]:
+def _alternatives(node: Node) -> list[list[Node]]:
+    """Intersections whose union a node is. Options that are intersections themselves are asked for one by one.
+
+    Together they would be a state of their own for everything that each of them may have met.
+    """
+    operands = node.operands if isinstance(node, ir.Both) else (node,)
+    options = [
+        operand.options
+        if isinstance(operand, ir.Choice) and any(isinstance(option, ir.Both) for option in operand.options)
+        else (operand,)
+        for operand in operands
+    ]
+    if math.prod(map(len, options)) > MAX_ALTERNATIVES:
+        return [list(operands)]
+    return [list(chosen) for chosen in product(*options)]
+
+
+def _start(operands: list[Node]) -> tuple[_State | None, int, int | None]:
     """The state before a text, with the least and the greatest length; no state if it is plainly empty."""
     least, most = 0, None
     conditions: list[tuple[Node, bool]] = []
-    for operand in node.operands if isinstance(node, ir.Both) else (node,):
-        if isinstance(operand, ir.Repeat) and operand.body is text.CHARACTER:
+    agenda = list(operands)
+    while agenda:
+        operand = agenda.pop()
+        if isinstance(operand, ir.Both):
+            agenda += operand.operands
+        elif isinstance(operand, ir.Repeat) and operand.body is text.CHARACTER:
             least = max(least, operand.min)
             if operand.max is not None:
                 most = operand.max if most is None else min(most, operand.max)
             conditions.append((text.BODY, True))
         elif isinstance(operand, ir.Complement):
             conditions.append((operand.operand, False))
+        elif (counted := _counted(operand)) is not None:
+            body, low, high = counted
+            least, most = max(least, low), high if most is None else min(most, high)
+            conditions.append((ir.repeat(body), True))
         else:
             conditions.append((operand, True))
     state = _state(conditions)
     return (None if most is not None and least > most else state), least, most
+
+
+def _counted(node: Node) -> tuple[Node, int, int] | None:
+    """X{m,n} or XX…X as X, m and n, where X is a class of characters; None for other nodes.
+
+    It is X* and a bound of the length. Taken apart, all lengths share the states of a text.
+    """
+    least = most = 0
+    body: Node | None = None
+    while node is not ir.EPSILON:
+        part, node = (node.head, node.tail) if isinstance(node, ir.Product) else (node, ir.EPSILON)
+        one, low, high = (part.body, part.min, part.max) if isinstance(part, ir.Repeat) else (part, 1, 1)
+        if high is None or one is not (body or one):
+            return None
+        body, least, most = one, least + low, most + high
+    if body is None or body.is_nullable:
+        return None
+    ways = row(body)
+    return (body, least, most) if ways and all(target is ir.EPSILON for _, _, target in ways) else None
 
 
 def _state(conditions: list[tuple[Node, bool]]) -> _State | None:
@@ -121,7 +189,8 @@ def _state(conditions: list[tuple[Node, bool]]) -> _State | None:
         belongs.discard(text.BODY)
     if ir.EMPTY in belongs or not belongs.isdisjoint(excluded):
         return None
-    return frozenset(belongs), frozenset(excluded - {ir.EMPTY})
+    excluded.discard(ir.EMPTY)
+    return frozenset(belongs), frozenset(excluded) if excluded else _NONE
 
 
 def _is_universal(node: Node) -> bool:
@@ -141,46 +210,20 @@ def _following(state: _State) -> set[_State]:
     return {after for after in found if after is not None}
 
 
-def _followed(state: _State) -> dict[_Targets, int]:
+def _followed(state: _State) -> dict[Targets, int]:
     """What follows each condition of a state, in its order, with the number of the characters that lead there."""
-    first, *others = state[0]  # some language is always asked for
-    pieces: list[_Piece] = [(low, high, (target,)) for low, high, target in row(first)]
-    for node in others:
-        pieces = [piece for piece in _marked(pieces, row(node)) if piece[2][-1] is not None]
-    for node in state[1]:
-        pieces = _marked(pieces, row(node))
-    found: dict[_Targets, int] = {}
-    for low, high, targets in pieces:
+    found: dict[Targets, int] = {}
+    for low, high, targets in aligned(state[0], state[1]):  # some language is always asked for
         found[targets] = found.get(targets, 0) + high - low + 1
     for target in {target for targets in found for target in targets if target is not None}:
         trust(target)  # what follows a whole character
     return found
 
 
-def _after(state: _State, targets: _Targets) -> _State | None:
+def _after(state: _State, targets: Targets) -> _State | None:
     """The state where each condition is what follows it."""
     num_asked = len(state[0])
     return _state([(node, index < num_asked) for index, node in enumerate(targets) if node is not None])
-
-
-def _marked(pieces: list[_Piece], ways: Row) -> list[_Piece]:
-    """All characters of the first, with what follows them in the second where something does."""
-    found: list[_Piece] = []
-    index = 0
-    for low, high, targets in pieces:
-        while index < len(ways) and ways[index][1] < low:
-            index += 1
-        at = index
-        while at < len(ways) and ways[at][0] <= high:
-            first, last, target = ways[at]
-            if low < first:
-                found.append((low, first - 1, (*targets, None)))
-            found.append((max(low, first), min(high, last), (*targets, target)))
-            low = last + 1
-            at += 1
-        if low <= high:
-            found.append((low, high, (*targets, None)))
-    return found
 
 
 class _Work:
@@ -198,13 +241,18 @@ class _Work:
             ResourceLimitError: it is one too many.
         """
         self.num_states -= 1
-        self.num_parts -= sum(map(_num_parts, state[0])) + sum(map(_num_parts, state[1]))
+        self.num_parts -= _num_conditions(state)
         if self.num_states < 0 or self.num_parts < 0:
             raise ResourceLimitError(
                 f"more than {self.max_states - self.num_states - 1:,} states are needed to tell whether an "
                 "intersection is empty",
                 hint="use fewer or simpler patterns together",
             )
+
+
+def _num_conditions(state: _State) -> int:
+    """The conditions of a state, each counted with its alternatives."""
+    return sum(map(_num_parts, state[0])) + sum(map(_num_parts, state[1]))
 
 
 def _num_parts(node: Node) -> int:
@@ -214,30 +262,40 @@ def _num_parts(node: Node) -> int:
 
 def _has_word(start: _State, least: int, most: int | None, work: _Work) -> bool:
     """Whether a text of some length between the bounds leads from a state to an end."""
+    known = _known_answer(start, least, most)
+    if known is None:
+        return bool(_resumed((start, least, most), _looking(start, least, most, work)))
+    return known
+
+
+def _known_answer(start: _State, least: int, most: int | None) -> bool | None:
+    """The answer of `_has_word` where no search is needed, else None."""
     if start == _ANY_TEXT:
         return True
     if start in _barren:
         return False
-    known = _text_lengths.get(start)
-    if known is not None and _is_between(known, least, most):
+    if _known_length(start, 0, least, most) is not None:
         return True
+    lengths = _lengths.get(start)
+    answer = None if lengths is None else lengths.has_path(start, least, most)
+    if answer is not None:
+        return answer
     is_bounded = least > 0 or most is not None
     # With fewer conditions than a state that has a text: every successor of an intersection that lost an operand.
     if not is_bounded and len(start[0]) > 1 and any(start[0] <= one[0] and start[1] <= one[1] for one in _inhabited):
         return True
-    return _searched(start, least, most, work)
+    return None
 
 
-def _searched(start: _State, least: int, most: int | None, work: _Work) -> bool:
+def _resumed(question: Hashable, search: _Search) -> int:
     """The answer of a search, which goes on where a slice of work left it."""
-    question = start, least, most
-    search = _begun.pop(question, None) or _looking(start, least, most, work)
+    search = _begun.pop(question, search)
     try:
         while True:
             spend()
             next(search)
     except StopIteration as end:
-        return bool(end.value)
+        return int(end.value)
     except Unfinished:
         if len(_begun) >= MAX_BEGUN:
             _begun.clear()
@@ -246,15 +304,51 @@ def _searched(start: _State, least: int, most: int | None, work: _Work) -> bool:
 
 
 def _looking(start: _State, least: int, most: int | None, work: _Work) -> _Search:
-    """Best first; then, where the length is bounded, breadth first."""
+    """Best first; then, where the length is bounded, all lengths of few states at once, or breadth first."""
+    known = _known_answer(start, least, most)
+    if known is not None:
+        return known
     if not least and most is None:
         return (yield from _dive(start, 0, None, work, math.inf))
+    if (yield from _dive(start, least, most, work, FEW_DIVES + work.num_lengthy)):
+        return True
+    lengths = yield from _all_lengths(start)
+    answer = None if lengths is None else lengths.has_path(start, least, most)
+    if answer is not None:
+        return answer
     found = yield from _dive(start, least, most, work, MAX_DIVES + work.num_lengthy)
     return found or (yield from _search(start, least, most, work))
 
 
-def _is_between(length: int, least: int, most: int | None) -> bool:
-    return length >= least and (most is None or length <= most)
+def _all_lengths(start: _State) -> Generator[None, None, PathLengths[_State] | None]:
+    """The lengths of the texts of all states that a text from `start` meets, kept for them; None if they are many."""
+    following: dict[_State, set[_State]] = {}
+    agenda = [start]
+    num_parts = 0
+    while agenda:
+        state = agenda.pop()
+        if state in following:
+            continue
+        num_parts += _num_conditions(state)
+        if num_parts > MAX_PARTS_AT_ONCE:
+            return None
+        yield
+        following[state] = set() if state in _barren else _following(state)
+        agenda += following[state]
+    if len(_lengths) > MAX_REMEMBERED:
+        _lengths.clear()
+    lengths = PathLengths(following, [state for state in following if _is_end(state)])
+    _lengths.update(dict.fromkeys(following, lengths))
+    return lengths
+
+
+def _known_length(state: _State, length: int, least: int, most: int | None) -> int | None:
+    """Characters of a text behind so many others that is known to make a length between the bounds; None if none is."""
+    known = _text_lengths.get(state)
+    if known is not None and length + known >= least and (most is None or length + known <= most):
+        return known
+    known = _all_from.get(state)
+    return known if known is not None and (most is None or length + known <= most) else None
 
 
 @dataclass(slots=True)
@@ -265,6 +359,8 @@ class _Step:
     length: int  # characters read
     before: _Step | None
     mark: _Step | None  # an earlier step, or itself: Brent's cycle detection compares with it alone
+    is_loop: bool = False  # some character leads back to the state
+    is_elastic: bool = False  # so it is here or before: a text on this way may be longer by any number of characters
 
 
 def _dive(start: _State, least: int, most: int | None, work: _Work, max_states: float) -> _Search:
@@ -277,20 +373,25 @@ def _dive(start: _State, least: int, most: int | None, work: _Work, max_states: 
         step = heappop(queue)[-1]
         state, length = step.state, step.length
         num_states += 1
-        left = 0 if _is_end(state) and length >= least else _text_lengths.get(state)
-        if left is not None and _is_between(length + left, least, most):
+        left = 0 if _is_end(state) and length >= least else _known_length(state, length, least, most)
+        if left is None and state not in _barren and length != most:
+            yield
+            work.look(state)
+            followers = _following(state)
+            step.is_loop = state in followers
+            step.is_elastic |= step.is_loop
+            for after in followers:
+                following = _next_step(after, step, least)
+                key = (after, min(following.length, least))
+                if key not in seen:
+                    seen.add(key)
+                    heappush(queue, (*_rank(after, following.length, least), next(order), following))
+        if left is None and step.is_elastic:
+            left = 0 if _is_end(state) else _text_lengths.get(state)
+            left = None if left is None or (most is not None and length + left > most) else left
+        if left is not None:
             _learn_way(step, length + left)
             return True
-        if length == most or state in _barren:
-            continue
-        yield
-        work.look(state)
-        for after in _following(state):
-            following = _next_step(after, step, least)
-            key = (after, min(following.length, least))
-            if key not in seen:
-                seen.add(key)
-                heappush(queue, (*_rank(after, following.length, least), next(order), following))
     if not queue and not least and most is None:
         if len(_barren) > MAX_REMEMBERED:
             _barren.clear()
@@ -301,7 +402,7 @@ def _dive(start: _State, least: int, most: int | None, work: _Work, max_states: 
 def _next_step(state: _State, before: _Step, least: int) -> _Step:
     """The step to a state; if it was marked before, all rounds at once up to the least length."""
     length = before.length + 1
-    step = _Step(state, length, before, before.mark)
+    step = _Step(state, length, before, before.mark, is_elastic=before.is_elastic)
     mark = before.mark
     if length < least:
         if mark is not None and mark.state == state:
@@ -318,11 +419,19 @@ def _learn_way(end: _Step, length: int) -> None:
     global _inhabited
     if len(_text_lengths) > MAX_REMEMBERED:
         _text_lengths.clear()
-    steps = [end]
-    while (before := steps[-1].before) is not None:
-        steps.append(before)
-    _text_lengths.update((step.state, length - step.length) for step in steps)
-    _inhabited = (steps[-1].state, *_inhabited)[:_MAX_COMPARED]
+        _all_from.clear()
+    step = end
+    is_elastic = length - end.length >= _all_from.get(end.state, math.inf)
+    while True:
+        left = length - step.length
+        _text_lengths[step.state] = left
+        is_elastic |= step.is_loop
+        if is_elastic:
+            _all_from[step.state] = min(left, _all_from.get(step.state, left))
+        if step.before is None:
+            break
+        step = step.before
+    _inhabited = (step.state, *_inhabited)[:_MAX_COMPARED]
 
 
 def _search(start: _State, least: int, most: int | None, work: _Work) -> _Search:
@@ -357,13 +466,33 @@ def _search(start: _State, least: int, most: int | None, work: _Work) -> _Search
 
 
 def _rank(state: _State, length: int, least: int) -> tuple[int, int, int]:
-    """What seems best comes first: few conditions left, then few bytes over all of them, then many open ways."""
-    num_bytes = num_ways = 0
+    """What seems best comes first: few conditions not met, then few bytes over all of them, then many open ways."""
+    num_bytes = num_ways = num_open = 0
     for node in state[0]:
-        bounds = node.bounds()
-        num_bytes += 0 if bounds is None else bounds[0]
+        num_open += not node.is_nullable
+        num_bytes += _least_bytes(node)
         num_ways += _num_ways(node)
-    return len(state[0]), max(num_bytes, least - length), len(state[1]) - num_ways
+    return num_open, max(num_bytes, least - length), len(state[1]) - num_ways
+
+
+def _least_bytes(node: Node) -> int:
+    """No word has fewer bytes."""
+    bounds = node.bounds()
+    if bounds is not None:
+        return bounds[0]
+    if isinstance(node, ir.Both):
+        return max(map(_least_bytes, node.operands))
+    if isinstance(node, ir.Choice):
+        return min(map(_least_bytes, node.options))
+    if isinstance(node, ir.Repeat):
+        return node.min * _least_bytes(node.body)
+    num_bytes = 0
+    while isinstance(node, ir.Product):
+        num_bytes += _least_bytes(node.head)
+        node = node.tail
+        if node.bounds() is not None or not isinstance(node, ir.Product):
+            return num_bytes + _least_bytes(node)
+    return num_bytes
 
 
 def _num_ways(node: Node) -> int:
@@ -383,17 +512,18 @@ _MAX_LENGTH: Final = 2_000  # a language with longer texts only is taken to be l
 def num_texts(body: Node, limit: int) -> int:
     """The number of texts in a body language, or `limit` if there are at least so many.
 
-    Counts level by level: the number of ways into each state after k characters.
-
     Raises:
         ResourceLimitError: as `is_empty`.
     """
-    start, least, most = _start(trust(body))
-    if start is None:
-        return 0
+    start, least, most = _start([trust(body)])
+    return 0 if start is None else _resumed((body, limit), _counting(start, least, most, limit))
+
+
+def _counting(start: _State, least: int, most: int | None, limit: int) -> _Search:
+    """Level by level: the number of ways into each state after k characters."""
     total = length = 0
     work = _Work(least)
-    frontier = {start: 1} if _has_word(start, least, most, work) else {}
+    frontier = {start: 1} if (yield from _looking(start, least, most, work)) else {}
     while frontier and total + sum(frontier.values()) < limit:  # each of these ways goes on to a text of its own
         if length >= _MAX_LENGTH:
             return limit
@@ -410,7 +540,9 @@ def num_texts(body: Node, limit: int) -> int:
                 after = _after(state, targets)
                 if after == state and most is None:  # round and round, before a text: without end
                     return limit
-                if after is not None and (after in following or _has_word(after, least_left, most_left, work)):
+                if after is None:
+                    continue
+                if after in following or (yield from _looking(after, least_left, most_left, work)):
                     following[after] = following.get(after, 0) + num_ways * num_characters
         frontier = following
     return min(limit, total + sum(frontier.values()))

@@ -412,7 +412,17 @@ def _escapes(character: str) -> Iterator[str]:
 
 def words(values: Sequence[str]) -> Node:
     """The body language of finitely many texts; those with lone surrogates are left out."""
-    return WordTable(sorted({value for value in values if is_text(value)})).node()
+    spelled = tuple(sorted({value for value in values if is_text(value)}))
+    return _few_words(spelled) if len(spelled) <= _FEW_WORDS else WordTable(spelled).node()
+
+
+_FEW_WORDS: Final = 64
+
+
+@lru_cache(maxsize=1024)
+def _few_words(spelled: tuple[str, ...]) -> Node:
+    """Kept, because two tables are never equal: what is known about the one would be asked anew about the other."""
+    return WordTable(spelled).node()
 
 
 def first_characters(node: Node) -> Sequence[tuple[str, Node]] | None:
