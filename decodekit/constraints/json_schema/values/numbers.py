@@ -45,6 +45,7 @@ from operator import itemgetter
 from typing import Final
 
 from decodekit.constraints.json_schema.strings.text import WordTable
+from decodekit.constraints.json_schema.values.kept import united
 from decodekit.constraints.language import ir
 from decodekit.constraints.language.node import Node, Transitions
 from decodekit.errors import ResourceLimitError
@@ -411,9 +412,9 @@ class NumberSpec:
             self.is_integer or other.is_integer,
             self.is_plain or other.is_plain,
             values,
-            self.no_multiples | other.no_multiples,
-            self.no_values | other.no_values,
-            self.languages | other.languages,
+            united(self.no_multiples, other.no_multiples),
+            united(self.no_values, other.no_values),
+            united(self.languages, other.languages),
         )
 
     def admits(self, value: Fraction) -> bool:

@@ -15,6 +15,7 @@ from functools import cached_property, lru_cache
 from typing import Final, TypeAlias, TypeVar
 
 from decodekit.constraints.json_schema.strings import text
+from decodekit.constraints.json_schema.values.kept import united
 from decodekit.constraints.json_schema.values.numbers import NO_CONDITION, NumberSpec
 from decodekit.constraints.language import ir
 from decodekit.constraints.language.node import Node
@@ -61,10 +62,11 @@ MAX_PAIRS: Final = 1 << 14
 
 def conjunction(*goals: Goal) -> Goal:
     """All literals together, FALSE if two of them contradict each other outright."""
-    literals = frozenset().union(*goals)
+    literals = reduce(united, goals, TRUE)
     if len(literals) < 2:  # as mostly
         return TRUE if 0 in literals else literals
-    literals -= {0}
+    if 0 in literals:
+        literals -= {0}
     return FALSE if 1 in literals or any(literal ^ 1 in literals for literal in literals) else literals
 
 
@@ -167,7 +169,7 @@ class EvaluatedItems:
             return self
         if other.is_all or not self:
             return other
-        return EvaluatedItems(max(self.num_items, other.num_items), False, self.goals | other.goals)
+        return EvaluatedItems(max(self.num_items, other.num_items), False, united(self.goals, other.goals))
 
     def __bool__(self) -> bool:
         return self.is_all or bool(self.num_items or self.goals)
@@ -209,7 +211,7 @@ class ObjectSpec:
             conjunction(self.names, other.names),
             tuple(dict.fromkeys(self.witnesses + other.witnesses)),
             self.evaluated.meet(other.evaluated),
-            self.excluding | other.excluding,
+            united(self.excluding, other.excluding),
         )
 
     def goal(self, key: str) -> Goal:
@@ -337,7 +339,7 @@ class ArraySpec:
             self.is_unique or other.is_unique,
             self.is_repeating or other.is_repeating,
             self.evaluated.meet(other.evaluated),
-            self.excluding | other.excluding,
+            united(self.excluding, other.excluding),
         )
 
 
@@ -395,7 +397,7 @@ class Shape:
         """The values of either."""
         strings = text.BODY if text.BODY in (self.strings, other.strings) else ir.choice(self.strings, other.strings)
         return Shape(
-            self.words | other.words,
+            united(self.words, other.words),
             strings,
             _unique([*self.numbers, *other.numbers], NO_CONDITION),
             _unique(_present_or_absent([*self.objects, *other.objects]), ANY_OBJECT),
