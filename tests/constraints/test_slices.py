@@ -10,7 +10,7 @@ from decodekit.constraints.engine.automaton import begin_epoch
 from decodekit.constraints.json_schema import schema as schemas
 from decodekit.constraints.json_schema.strings import character_search
 from decodekit.constraints.matching.matcher import Matcher
-from decodekit.constraints.slices import PATIENCE, SLICE, STEPS, charge, finished, next_slice, spend
+from decodekit.constraints.slices import PATIENCE, SLICE, STEPS, Unfinished, charge, finished, next_slice, spend
 from decodekit.errors import ResourceLimitError
 from tests.reference.vocabularies import ACROSS_BOUNDARIES, byte_vocabulary
 
@@ -134,6 +134,23 @@ def test_work_that_fails_is_prepared(monkeypatch: pytest.MonkeyPatch) -> None:
     assert matcher.prepare(1)
     with pytest.raises(ResourceLimitError):
         matcher.fill_bitmask(np.zeros((1, 20), np.int32))
+
+
+def test_an_answer_that_a_slice_left_open_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    semantics = JsonSchema({"type": "integer"}).network().semantics
+    goal = frozenset({2, 4})
+    answers = iter([Unfinished(), True])
+
+    def find(*_: object) -> bool:
+        answer = next(answers)
+        if isinstance(answer, Unfinished):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(semantics, "_find_plainly_empty", find)
+    with pytest.raises(Unfinished):
+        semantics._is_plainly_empty(goal, 1)
+    assert semantics._is_plainly_empty(goal, 1) is True  # not what whoever asks on the way is told
 
 
 def test_a_search_goes_on_where_a_slice_left_it() -> None:

@@ -57,7 +57,7 @@ from decodekit.constraints.json_schema.values.shape import (
 )
 from decodekit.constraints.language import ir
 from decodekit.constraints.language.node import Node
-from decodekit.constraints.slices import spend
+from decodekit.constraints.slices import Unfinished, spend
 from decodekit.errors import ResourceLimitError, UnsupportedSchemaError
 
 MAX_COMPARED: Final = 128
@@ -590,7 +590,11 @@ class Semantics:
         known = self._plainly_empty.get((goal, depth))
         if known is None:
             self._plainly_empty[goal, depth] = False  # who asks again on the way here is not told more than that
-            known = self._plainly_empty[goal, depth] = self._find_plainly_empty(goal, depth)
+            try:
+                known = self._plainly_empty[goal, depth] = self._find_plainly_empty(goal, depth)
+            except Unfinished:
+                del self._plainly_empty[goal, depth]  # the next slice is told the answer
+                raise
         return known
 
     def _find_plainly_empty(self, goal: Goal, depth: int) -> bool:
