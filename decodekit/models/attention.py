@@ -13,7 +13,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from decodekit.models.kv_cache import Step
+from decodekit.kernels.paged_attention import paged_attention
+from decodekit.models.kv_cache import LayerShape, PlaneShape, Step
+from decodekit.models.paged_rows import PagedLayer
+from decodekit.models.paged_step import LayerProbe, PagedStep
 
 ATTENTION_NAME = "decodekit"
 STEP_ARGUMENT = "decodekit_step"
@@ -48,7 +51,7 @@ def ragged_attention(
     sliding_window: int | None = None,
     softcap: float | None = None,
     s_aux: Tensor | None = None,
-    decodekit_step: Step | None = None,
+    decodekit_step: Step | PagedStep | LayerProbe | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """Attention of the new tokens to the slots of their own row, in the form that transformers' modules call.
@@ -80,6 +83,8 @@ def ragged_attention(
         _refuse_unknown(attention_mask, dropout, kwargs)
 
     window = sliding_window or None
+    if not isinstance(step, Step):
+        return _over_pages(query, key, value, step, scaling, window, softcap, s_aux), None
     if step.windows is not None and window is not None:
         step.windows.add(window)
     is_plain = softcap is None and s_aux is None
@@ -109,6 +114,44 @@ def ragged_attention(
         part = key[:, :, first:last], value[:, :, first:last]
         blocks.append(_attend(query[:, :, begin:stop], *part, mask, False, scaling, softcap, s_aux))
     return torch.cat(blocks, dim=1), None
+
+
+def _over_pages(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    step: PagedStep | LayerProbe,
+    scaling: float | None,
+    window: int | None,
+    softcap: float | None,
+    s_aux: Tensor | None,
+) -> Tensor:
+    """[R, T, Hq, Dv]; keys and values are those of the new tokens, which go into the pages of their layer."""
+    layer, step.layer = step.layer, None
+    if layer is None or key.shape[2] != query.shape[2]:
+        raise UnsupportedAttentionError("a layer attends to keys that it has not shown to the cache")
+    if isinstance(step, LayerProbe):
+        shapes = [PlaneShape(one.shape[1], one.shape[3], one.dtype, one.device) for one in (key, value)]
+        step.layers[layer] = PagedLayer(LayerShape(*shapes), window)
+        return query.new_zeros(query.shape[0], query.shape[2], query.shape[1], value.shape[3])
+    number, offsets = step.rows.places[layer]
+    group = step.rows.groups[number]
+    out: Tensor = paged_attention(
+        query.transpose(1, 2),
+        key.transpose(1, 2),
+        value.transpose(1, 2),
+        step.pages[number],
+        *step.starts_and_counts,
+        group.store.table,
+        list(group.store.geometry),
+        offsets,
+        int(step.rows.stored),
+        query.shape[3] ** -0.5 if scaling is None else scaling,
+        window or 0,
+        softcap or 0.0,
+        s_aux,
+    )
+    return out
 
 
 def _attend(

@@ -70,7 +70,7 @@ class PagedCache:
         self._has_windows = any(group.window is not None for group in rows.groups)
         self._tokens: list[list[int]] = [[] for _ in range(num_rows)]  # of rows with windows
         self._lost = [False] * num_rows
-        weakref.finalize(self, rows.give_rows, self.places)
+        weakref.finalize(self, rows.returned.append, self.places)
 
     @property
     def num_rows(self) -> int:
@@ -101,6 +101,11 @@ class PagedCache:
         )
         return sum(pages)
 
+    def ends(self, num_tokens: Sequence[int], rows: Sequence[int] | None) -> list[int]:
+        """Lengths of the rows after `num_tokens` more."""
+        starts = self._lengths if rows is None else [self._lengths[row] for row in rows]
+        return [start + count for start, count in zip(starts, num_tokens, strict=True)]
+
     def tokens_to_read(self, rows: Sequence[int]) -> dict[int, list[int]]:
         """The lost ones of these rows, with the tokens that the model has to read again; they are empty now."""
         lost = {row: self._tokens[row][: self._lengths[row]] for row in rows if self._lost[row]}
@@ -114,6 +119,7 @@ class PagedCache:
             ValueError: a row would not fit the tables.
             MemoryError, RuntimeError: there is no memory for them; nothing is lost.
         """
+        self.rows.collect()
         for row, count in zip(range(self.num_rows) if rows is None else rows, num_tokens, strict=True):
             start = self._lengths[row]
             if start + count > self.capacity:
@@ -140,8 +146,8 @@ class PagedCache:
         new = shortened(self._lengths, row_lengths)
         for row, (old, length) in enumerate(zip(self._lengths, new, strict=True)):
             if length < old:
-                is_whole = all([group.cut(self.places[row], length) for group in self.rows.groups])
-                self._lost[row] |= not is_whole and length > 0
+                are_whole = [group.cut(self.places[row], length) for group in self.rows.groups]  # every one is cut
+                self._lost[row] |= not all(are_whole) and length > 0
         self._lengths = new
 
     def reset(self, rows: Sequence[int]) -> None:

@@ -20,6 +20,7 @@ Source: paged attention, Kwon et al. 2023, arXiv 2309.06180.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -203,6 +204,8 @@ class PagedRows:
                 self.places[index] = Place(len(self.groups), list(offsets))
             self.groups.append(group)
         self._free_rows = list(range(num_rows))[::-1]
+        self.returned: deque[list[int]] = deque()
+        """Rows of caches that are gone: a collector may run at any moment, and only notes them here."""
 
     @property
     def scratch_row(self) -> int:
@@ -235,9 +238,15 @@ class PagedRows:
         Raises:
             MemoryError: so many are not free.
         """
+        self.collect()
         if count > len(self._free_rows):
             raise MemoryError(f"out of memory: {count} rows of a cache are wanted, {len(self._free_rows)} are free")
         return [self._free_rows.pop() for _ in range(count)]
+
+    def collect(self) -> None:
+        """Take back the rows of caches that are gone."""
+        while self.returned:
+            self.give_rows(self.returned.popleft())
 
     def give_rows(self, rows: Iterable[int]) -> None:
         """Take rows back from a cache, with their pages."""
@@ -253,4 +262,3 @@ class PagedRows:
             if entries:
                 rows, slots, pages = torch.from_numpy(np.array(entries, dtype=np.int64).T.copy()).to(self.device)
                 group.table.index_put_((rows, slots), pages.to(torch.int32))
-

@@ -16,8 +16,11 @@ import torch
 from torch import Tensor, nn
 
 from decodekit.models import attention
+from decodekit.models.captured import Capture
 from decodekit.models.causal_lm import LogitsKind, Rows, assembled, wanted_counts
 from decodekit.models.kv_cache import LayerShape, PlaneShape, RaggedCache, Step
+from decodekit.models.paged import PagedModel
+from decodekit.models.paged_cache import PagedCache
 from decodekit.models.replay import MAX_WIDTH, Replays, Run
 from decodekit.models.shared_copy import rope_types, shared_copy
 
@@ -27,6 +30,9 @@ class RaggedModel:
 
     Args:
         model: a transformers model; it is not changed.
+        context_length: the most tokens of a row, if there is a limit.
+        use_pages: keep what rows have read in pages, as on a GPU; otherwise in a rectangle.
+        capture: makes captured steps of steps over pages; None runs them as they are.
 
     Raises:
         Exception: whatever the model raises when it is run this way; then it needs a slower tier.
@@ -34,7 +40,14 @@ class RaggedModel:
 
     can_rollback = True
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        context_length: int | None = None,
+        *,
+        use_pages: bool = False,
+        capture: Capture | None = None,
+    ) -> None:
         attention.register()
         self._module = shared_copy(model, attention.ATTENTION_NAME)
         self._device = model.get_input_embeddings().weight.device  # type: ignore[operator]
@@ -51,6 +64,9 @@ class RaggedModel:
         rewrites = any("dynamic" in kind or kind == "longrope" for kind in kinds)
         self._guard: AbstractContextManager[Any] = threading.RLock() if rewrites else nullcontext()
         self._layers = self._find_layers()
+        self.paged: PagedModel | None = None
+        if use_pages:
+            self.paged = PagedModel(self, context_length, capture)
         self._replays: Replays | None = None
         if self._device.type == "cpu" and not rewrites:
             runs: dict[str, Run] = {"last": self._run_last, "every": self._run_every}
@@ -109,8 +125,30 @@ class RaggedModel:
         logits: Tensor = out.logits
         return logits
 
-    def new_cache(self, num_rows: int, capacity: int) -> RaggedCache:
+    @property
+    def device(self) -> torch.device:
+        """Where the embeddings are."""
+        device: torch.device = self._device
+        return device
+
+    def run(self, tokens: Tensor, step: Any, store: Any, keep: int | Tensor | None, module: Any = None) -> Tensor:
+        """Logits [R, T, V] of a pass over tokens [R, T], or of those that are kept; `store` gets keys and values."""
+        return self._run(tokens, step, _transformers_cache(store, step), keep, module)
+
+    def run_at(self, tokens: Tensor, step: Any, store: Any, columns: Tensor) -> Tensor:
+        """Logits [R, W, V] at columns [R, W] of a pass, with as little of the output projection as the model allows."""
+        past = _transformers_cache(store, step)
+        if self._keeps_per_row:
+            return self._run(tokens, step, past, columns)
+        if len(tokens) == 1:  # its own tokens fill the pass
+            return self._run(tokens, step, past, columns.shape[1])[:, -columns.shape[1] :]
+        out = self._run(tokens, step, past, None)
+        return out.take_along_dim(columns[:, :, None].to(out.device), dim=1)
+
+    def new_cache(self, num_rows: int, capacity: int) -> RaggedCache | PagedCache:
         """An empty cache; see `causal_lm.CausalLM.new_cache`."""
+        if self.paged is not None:
+            return self.paged.new_cache(num_rows, capacity)
         return RaggedCache(self._layers, num_rows, capacity, self._device)
 
     @torch.inference_mode()
@@ -118,7 +156,7 @@ class RaggedModel:
         self,
         tokens: Tensor,
         num_tokens: Sequence[int],
-        cache: RaggedCache,
+        cache: RaggedCache | PagedCache,
         rows: Rows,
         logits: LogitsKind,
         hidden: list[Tensor] | None = None,
@@ -133,6 +171,10 @@ class RaggedModel:
             if min(ends) <= limit < max(ends):
                 is_long = [end > limit for end in ends]
                 return self._forward_in_two(tokens, num_tokens, cache, rows, logits, is_long, hidden)
+        if isinstance(cache, PagedCache):
+            assert self.paged is not None
+            return self.paged.forward(tokens, num_tokens, cache, rows, logits, hidden, self.is_strict)
+        tokens = tokens.to(self._device)
         width = max(num_tokens)
         if tokens.shape[1] != width:
             tokens = tokens[:, :width]
@@ -200,7 +242,7 @@ class RaggedModel:
         self,
         tokens: Tensor,
         num_tokens: Sequence[int],
-        cache: RaggedCache,
+        cache: RaggedCache | PagedCache,
         rows: Rows,
         logits: LogitsKind,
         is_long: Sequence[bool],
