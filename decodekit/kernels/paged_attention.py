@@ -1,0 +1,225 @@
+"""Attention over pages: one operation writes the new keys and values of rows into their pages and attends to them.
+
+A row of 37 tokens, pages of 32, and two new tokens, of three that the batch is wide, of which the last is padding:
+
+    pages  = [[4, 9, -1]]      positions 0..31 are in page 4, 32..63 in page 9
+    starts = [37]              the new tokens stand at positions 37 and 38,
+    counts = [2]               slots 5 and 6 of page 9; the third is not written
+    torch.ops.decodekit.paged_attention(query, key, value, pages, starts, counts, store.table,
+                                        store.geometry, planes.offsets[layer], 0, scale, 0, 0.0, None)
+
+Token 37 sees positions 0..37, token 38 sees 0..38. Nothing of it reads a value on the host, so the same call serves
+other lengths, pages and rows when a captured graph or a compiled layer is run again.
+
+    scores[t, s] = softcap * tanh(scale * q_t k_s / softcap)       # with a softcap; else scale * q_t k_s
+    visible      = s <= p, s > p - window                          # p = starts + t
+    out[t]       = sum_s exp(scores[t, s]) v_s / (sum_s exp(scores[t, s]) + exp(sink))
+
+On a CPU it is the twin in torch (`attended`), on CUDA the kernel of `attention_kernel`; where Triton is missing or
+does not know the shape (`supports`) the twin runs there, too, slower.
+
+Quantised planes: a token's key of one head is kept as round(x / scale), scale = amax / 127, and read as that times
+scale; new tokens are read as they are kept, so that a token does not depend on when it was written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from decodekit.kernels.pages import Geometry, Offsets, PageError, Stored, store_of
+
+_MOST_SCORES: Final = 1 << 24
+"""Scores that the twin computes at once."""
+
+_SMALLEST: Final = 2.0**-126
+"""The least scale: a vector of zeros is kept as zeros."""
+
+
+def quantised(values: Tensor, stored: Stored) -> tuple[Tensor, Tensor]:
+    """Vectors [..., D] as they are kept, and their scales, float32 [...]."""
+    exact = values.float()
+    scales = (exact.abs().amax(dim=-1) / stored.largest).clamp(min=_SMALLEST)
+    ratios = (exact / scales[..., None]).clamp(-stored.largest, stored.largest)
+    return (ratios.round() if stored is Stored.INT8 else ratios).to(stored.dtype(values.dtype)), scales
+
+
+def attended(
+    query: Tensor, key: Tensor, value: Tensor, pages: Tensor, starts: Tensor, counts: Tensor,
+    arenas: Sequence[Tensor], geometry: Geometry, offsets: Offsets, stored: Stored,
+    scale: float, window: int, softcap: float, sinks: Tensor | None,
+) -> Tensor:  # fmt: skip
+    """The operation in torch, with the arenas themselves instead of their addresses; see the module."""
+    dtype = torch.promote_types(query.dtype, torch.float32)
+    planes: list[Tensor] = []
+    for given, begin, scale_begin in ((key, *offsets[::2]), (value, *offsets[1::2])):
+        if stored is Stored.AS_GIVEN:
+            kept, scales = given, None
+        else:
+            kept, scales = quantised(given, stored)
+        plane = _written_and_read(kept, pages, starts, counts, arenas, geometry, begin).to(dtype)
+        if scales is not None:
+            plane *= _written_and_read(scales, pages, starts, counts, arenas, geometry, scale_begin)[..., None]
+        planes.append(plane)
+    num_rows, width = query.shape[:2]
+    ends = starts + counts
+    positions = starts[:, None] + torch.arange(width, device=query.device)
+    is_real = positions < ends[:, None]  # [B, T]
+    slots = torch.arange(planes[0].shape[1], device=query.device)
+    is_needed = slots < ends[:, None]  # [B, S]
+    if window:
+        is_needed &= slots > starts[:, None] - window
+    # What nobody wrote, and what a window left and somebody else may have now, may be NaN.
+    keys, values = (torch.where(is_needed[:, :, None, None], plane, 0.0) for plane in planes)
+    queries = torch.where(is_real[:, :, None, None], query.to(dtype), 0.0)
+    parts = []
+    step = max(1, _MOST_SCORES // max(1, num_rows * query.shape[2] * slots.shape[0]))
+    for part in range(0, width, step):
+        at = positions[:, part : part + step, None]
+        is_visible = (slots <= at) & (slots < ends[:, None, None])  # [B, T, S]
+        if window:
+            is_visible &= slots > at - window
+        parts.append(_attend(queries[:, part : part + step], keys, values, is_visible, scale, softcap, sinks))
+    out = torch.cat(parts, dim=1)
+    return torch.where(is_real[:, :, None, None], out, 0.0).to(query.dtype)
+
+
+def _attend(
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    is_visible: Tensor,
+    scale: float,
+    softcap: float,
+    sinks: Tensor | None,
+) -> Tensor:
+    """[B, T, Hq, Dv] from queries [B, T, Hq, D], keys [B, S, Hkv, D], values [B, S, Hkv, Dv], bool [B, T, S]."""
+    num_rows, width, num_heads, dim = queries.shape
+    num_pairs = keys.shape[2]
+    grouped = queries.view(num_rows, width, num_pairs, num_heads // num_pairs, dim)
+    scores = torch.einsum("bthgd,bshd->bhgts", grouped, keys) * scale
+    if softcap:
+        scores = softcap * (scores / softcap).tanh()
+    scores = scores.masked_fill(~is_visible[:, None, None], -torch.inf)
+    peaks = scores.amax(dim=-1, keepdim=True)
+    if sinks is not None:
+        sinks = sinks.to(scores.dtype).view(num_pairs, -1, 1, 1)
+        peaks = torch.maximum(peaks, sinks)
+    peaks = torch.where(peaks == -torch.inf, 0.0, peaks)  # nothing is visible: the output is 0
+    weights = (scores - peaks).exp()
+    totals = weights.sum(dim=-1, keepdim=True)
+    if sinks is not None:
+        totals = totals + (sinks - peaks).exp()
+    weights = weights / torch.where(totals == 0, 1.0, totals)
+    return torch.einsum("bhgts,bshd->bthgd", weights, values).reshape(num_rows, width, num_heads, -1)
+
+
+def _written_and_read(
+    new: Tensor, pages: Tensor, starts: Tensor, counts: Tensor, arenas: Sequence[Tensor], geometry: Geometry, begin: int
+) -> Tensor:
+    """Write the new tokens of one plane, [B, T, ...], and read all slots of the tables: [B, P * page_size, ...]."""
+    page_size, pages_per_arena, _ = geometry
+    num_rows, width = new.shape[:2]
+    steps = torch.arange(width, device=new.device)
+    positions = starts[:, None] + steps
+    is_real = (steps < counts[:, None]).reshape(-1)
+    columns = (positions // page_size).clamp(0, pages.shape[1] - 1).long()
+    where = pages.gather(1, columns).reshape(-1)
+    slots = (positions % page_size).reshape(-1)
+    read = pages.reshape(-1)
+    found: Tensor | None = None
+    for number, arena in enumerate(arenas):
+        plane = _plane(arena, new.shape[2:], new.dtype, geometry, begin)
+        own = (where - number * pages_per_arena).long()
+        _write(plane, new.flatten(0, 1), own, slots, is_real & (own >= 0) & (own < pages_per_arena))
+        inside = (read - number * pages_per_arena).long()
+        here = plane.index_select(0, inside.clamp(0, pages_per_arena - 1))  # [B * P, page_size, ...]
+        if found is None:
+            found = here
+        else:
+            is_here = (inside >= 0) & (inside < pages_per_arena)
+            found = torch.where(is_here.view(-1, *[1] * (here.dim() - 1)), here, found)
+    if found is None:
+        raise PageError("there is no arena yet", at="`paged_attention`", hint="take the pages of a row first")
+    return found.view(num_rows, -1, *new.shape[2:])
+
+
+def _write(plane: Tensor, new: Tensor, pages: Tensor, slots: Tensor, is_real: Tensor) -> None:
+    """plane[pages, slots] = new for the real ones among N tokens, without asking how many these are.
+
+    The others write what the first real one writes, to its place; where none is, all write again what is in one place.
+    """
+    first = is_real.to(torch.int8).argmax()
+    source = torch.where(is_real, torch.arange(is_real.shape[0], device=is_real.device), first)
+    is_any = is_real.any()
+    pages = torch.where(is_any, pages[source], 0)
+    slots = torch.where(is_any, slots[source], 0).long()
+    numbers = new[source]
+    plane[pages, slots] = torch.where(is_any, _as_bits(numbers), _as_bits(plane)[:1, 0]).view(new.dtype)
+
+
+def _as_bits(values: Tensor) -> Tensor:
+    """float8 as bytes: few operations of torch know it."""
+    return values.view(torch.uint8) if values.dtype == torch.float8_e4m3fn else values
+
+
+def _plane(arena: Tensor, shape: torch.Size, dtype: torch.dtype, geometry: Geometry, begin: int) -> Tensor:
+    """A plane of all pages of an arena, [pages_per_arena, page_size, ...]."""
+    page_size, pages_per_arena, page_bytes = geometry
+    numbers = arena.view(dtype)
+    strides = torch.empty((page_size, *shape), device="meta").stride()
+    return numbers.as_strided(
+        (pages_per_arena, page_size, *shape), (page_bytes // dtype.itemsize, *strides), begin // dtype.itemsize
+    )
+
+
+@torch.library.custom_op(
+    "decodekit::paged_attention",
+    mutates_args=(),
+    schema=(
+        "(Tensor query, Tensor key, Tensor value, Tensor pages, Tensor starts, Tensor counts, Tensor arenas, "
+        "int[] geometry, int[] offsets, int stored, float scale, int window, float softcap, Tensor? sinks) -> Tensor"
+    ),
+)
+def paged_attention(
+    query: Tensor, key: Tensor, value: Tensor, pages: Tensor, starts: Tensor, counts: Tensor, arenas: Tensor,
+    geometry: Sequence[int], offsets: Sequence[int], stored: int,
+    scale: float, window: int, softcap: float, sinks: Tensor | None,
+) -> Tensor:  # fmt: skip
+    """Write new keys and values into their pages, then attend to all that the rows hold; see the module.
+
+    Args:
+        query: [B, T, Hq, D].
+        key: [B, T, Hkv, D].
+        value: [B, T, Hkv, Dv].
+        pages: int32 [B, P], the pages of the rows' positions 0.., anything where no visible position needs one.
+        starts: int32 [B], tokens that a row holds before; new token t stands at position starts + t.
+        counts: int32 [B], real new tokens, 0..T; the others are not written, and their output is 0.
+        arenas: int64 [1 + A], `PageStore.table`.
+        geometry: `Geometry`.
+        offsets: `Offsets` of the layer.
+        stored: `Stored`.
+        scale: of the scores.
+        window: a query at p sees s with p - window < s <= p; 0 for no window.
+        softcap: 0 for none.
+        sinks: [Hq], or None.
+
+    Returns:
+        [B, T, Hq, Dv], of the dtype of the query.
+    """
+    return attended(
+        query, key, value, pages, starts, counts, store_of(arenas).arenas,
+        Geometry(*geometry), Offsets(*offsets), Stored(stored), scale, window, softcap, sinks,
+    )  # fmt: skip
+
+
+@paged_attention.register_fake
+def _shape_of(
+    query: Tensor, key: Tensor, value: Tensor, pages: Tensor, starts: Tensor, counts: Tensor, arenas: Tensor,
+    geometry: Sequence[int], offsets: Sequence[int], stored: int,
+    scale: float, window: int, softcap: float, sinks: Tensor | None,
+) -> Tensor:  # fmt: skip
+    return query.new_empty((*query.shape[:3], value.shape[3]))
