@@ -164,8 +164,9 @@ def _shrink_layers(config: Any) -> None:
     for layer in range(count):
         if len(kept) < min(count, 2):
             kept = sorted({*kept, layer})
-    if hasattr(config, "attn_layer_period"):
-        kept = list(range(min(count, 4)))
+    blocks = getattr(config, "block_types", None)
+    if hasattr(config, "attn_layer_period") or isinstance(blocks, list | tuple):
+        kept = list(range(min(count, len(blocks or "1234"))))
     for name, value in per_layer.items():
         setattr(config, name, type(value)(value[layer] for layer in kept))
     for name in _LAYER_NUMBERS:
