@@ -7,6 +7,7 @@ cases that need no mask at all are taken first: queries that see the same slots,
 
 from __future__ import annotations
 
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -31,6 +32,10 @@ _KNOWN_ARGUMENTS = frozenset({"position_ids", "use_cache", "cache_position", "is
 
 class UnsupportedAttentionError(Exception):
     """The model asks its attention for something that `ragged_attention` does not compute; never leaves this room."""
+
+
+current_step: ContextVar[Step | None] = ContextVar("current_step", default=None)
+"""The step of the pass that this thread is in, for models that do not hand keyword arguments on to their attention."""
 
 
 def register() -> None:
@@ -67,7 +72,7 @@ def ragged_attention(
         sliding_window: a query at position p sees the slots p - window + 1 .. p.
         softcap: scores become `softcap * tanh(score / softcap)` (Gemma 2).
         s_aux: [Hq] logits of attention sinks, in the softmax but without a value (gpt-oss).
-        decodekit_step: the step of the forward pass.
+        decodekit_step: the step of the forward pass; by default that of `current_step`.
         **kwargs: what else the models hand on.
 
     Returns:
@@ -76,9 +81,9 @@ def ragged_attention(
     Raises:
         UnsupportedAttentionError: the model asks for something else.
     """
-    step = decodekit_step
+    step = decodekit_step or current_step.get()
     if step is None:
-        raise UnsupportedAttentionError("the model does not hand keyword arguments on to its attention")
+        raise UnsupportedAttentionError("the model calls its attention outside of a forward pass of decodekit")
     if step.is_strict:
         _refuse_unknown(attention_mask, dropout, kwargs)
 

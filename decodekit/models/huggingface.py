@@ -22,11 +22,12 @@ from decodekit.models.causal_lm import Cache, LogitsKind, Rows
 from decodekit.models.known import Notes, notes_of, state_of
 from decodekit.models.layers import Exit
 from decodekit.models.ragged import RaggedModel
+from decodekit.models.recurrent import RecurrentModel
 from decodekit.models.rowwise import RowwiseModel
 from decodekit.models.self_check import TOLERANCES, largest_error, small_windows
 from decodekit.models.shared_copy import rope_types, shared_copy
 
-TierName = Literal["ragged", "rowwise", "recompute"]
+TierName = Literal["ragged", "recurrent", "rowwise", "recompute"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,6 +269,12 @@ def _runners(model: nn.Module, refused: list[str]) -> Iterator[tuple[TierName, R
         yield "ragged", RaggedModel(model)
     except Exception as problem:
         refused.append(f"ragged: {_one_line(problem)}")
+    for in_chunks in (True, False):
+        try:
+            yield "recurrent", RecurrentModel(model, in_chunks)
+        except Exception as problem:
+            refused.append(f"recurrent: {_one_line(problem)}")
+            break
     yield "rowwise", RowwiseModel(model, "full")
     yield "rowwise", RowwiseModel(model, "own")
     yield "recompute", RowwiseModel(model, None)

@@ -39,6 +39,9 @@ class RaggedModel:
     """
 
     can_rollback = True
+    can_restore = True
+    """Whether taking back a draft costs at most another reading of its accepted part."""
+    _argument = "past_key_values"
 
     def __init__(
         self,
@@ -75,7 +78,7 @@ class RaggedModel:
     @torch.inference_mode()
     def _find_layers(self) -> dict[int, LayerShape]:
         """The shapes of the keys and values, seen in a pass over two rows of one and two tokens."""
-        recorder = _transformers_cache(_Recorder())
+        recorder = _transformers_cache(Recorder())
         tokens = torch.zeros(2, 2, dtype=torch.int64, device=self._device)
         positions = torch.arange(2, device=self._device).unsqueeze(0)
         step = Step([0, 0], [1, 2], 2, None, None, None, None, positions)
@@ -87,7 +90,7 @@ class RaggedModel:
             # Since transformers 5.23 the positions whose logits are wanted may differ by row.
             last = torch.tensor([[0], [1]], device=self._device)
             try:
-                kept = self._run(tokens, step, _transformers_cache(_Recorder()), last)
+                kept = self._run(tokens, step, _transformers_cache(Recorder()), last)
             except (IndexError, RuntimeError, TypeError, ValueError):
                 kept = logits
             self._keeps_per_row = kept.shape == (2, 1, logits.shape[-1])
@@ -106,9 +109,16 @@ class RaggedModel:
     def _run(
         self, tokens: Tensor, step: Step, past: Any, keep: int | Tensor | None, module: nn.Module | None = None
     ) -> Tensor:
+        logits: Tensor = self._call(tokens, step, past, keep, module).logits
+        return logits
+
+    def _call(
+        self, tokens: Tensor, step: Step, past: Any, keep: int | Tensor | None, module: nn.Module | None = None
+    ) -> Any:
+        """The output of the model for one pass."""
         arguments: dict[str, Any] = {
             "input_ids": tokens,
-            "past_key_values": past,
+            self._argument: past,
             "use_cache": True,
             attention.STEP_ARGUMENT: step,
         }
@@ -118,12 +128,15 @@ class RaggedModel:
             arguments["logits_to_keep"] = keep
         if step.hidden is not None:
             arguments["output_hidden_states"] = True
-        with self._guard:
-            out = (module or self._module)(**arguments)
+        token = attention.current_step.set(step)
+        try:
+            with self._guard:
+                out = (module or self._module)(**arguments)
+        finally:
+            attention.current_step.reset(token)
         if step.hidden is not None:
             step.hidden += out.hidden_states or ()
-        logits: Tensor = out.logits
-        return logits
+        return out
 
     @property
     def device(self) -> torch.device:
@@ -269,7 +282,7 @@ class RaggedModel:
         return assembled([parts[i] for i in range(len(is_long))], logits, width)
 
 
-class _Recorder:
+class Recorder:
     """Stands in for the cache to learn what the layers store."""
 
     def __init__(self) -> None:
@@ -282,14 +295,14 @@ class _Recorder:
 
 
 @functools.cache
-def _past_key_values_class() -> type[Any]:
+def past_key_values_class() -> type[Any]:
     from transformers import Cache
 
     class PastKeyValues(Cache):  # type: ignore[misc]
         """What the modules of transformers see of a cache during one forward pass; a new one for each pass."""
 
         # Without a call of super().__init__: the base class wants layers of its own.
-        def __init__(self, store: RaggedCache | _Recorder, step: Step | None) -> None:
+        def __init__(self, store: RaggedCache | Recorder, step: Step | None) -> None:
             self.layers: list[Any] = []
             self.layer_class_to_replicate = None
             self.offloading = False
@@ -306,5 +319,5 @@ def _past_key_values_class() -> type[Any]:
     return PastKeyValues
 
 
-def _transformers_cache(store: RaggedCache | _Recorder, step: Step | None = None) -> Any:
-    return _past_key_values_class()(store, step)
+def _transformers_cache(store: RaggedCache | Recorder, step: Step | None = None) -> Any:
+    return past_key_values_class()(store, step)

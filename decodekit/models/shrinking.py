@@ -1,0 +1,269 @@
+"""A small twin of a model: the same classes and settings, a few thousand weights, float32.
+
+    Qwen3ForCausalLM    36 layers, 4096 wide, 32 heads of 128, vocabulary 151,936, bfloat16
+    its twin             2 layers,  128 wide,  4 heads of 32,  vocabulary 128,     float32
+
+What decides how tokens see one another stays: kinds of layers, rotary embeddings, scaling, groups of heads, sinks,
+routing. What hides a fault is made small: windows are a few tokens wide, scores are capped where they are, and biases,
+gates and norms are random, so that leaving one out shows. Numbers that belong together are made smaller together; a
+configuration whose numbers do not fit afterwards has no twin, and its model raises when it is built.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any, Final
+
+import torch
+from torch import nn
+
+VOCAB_SIZE: Final = 128
+WINDOW: Final = 4
+"""Tokens that a query sees under a sliding window, where the model has one."""
+SOFTCAP: Final = 2.0
+"""Bound of the scores, where the model has one: random scores are about 1, and a bound of 50 would change nothing."""
+MAX_LAYERS: Final = 8
+
+WINDOWS: Final = (
+    "sliding_window",
+    "attention_chunk_size",
+    "sliding_window_size",
+    "window_size",
+    "local_attention",
+    "attention_window_size",
+)
+"""Attributes of configurations and modules that limit how far back a token sees."""
+
+_HEAD_DIM = 16
+_INNER = 32
+# Sizes that no other number depends on, with the largest value that they keep.
+_FREE_SIZES: Final = {
+    **dict.fromkeys(
+        (
+            "intermediate_size intermediate_size_mlp dense_intermediate_size moe_intermediate_size ffn_dim dim_ff dff "
+            "shared_expert_intermediate_size shared_experts_intermediate_size shared_intermediate_size n_inner d_inner "
+            "moe_shared_expert_intermediate_size ffn_hidden_size expert_ffn_hidden_size encoder_ffn_dim decoder_ffn_dim"
+        ).split(),
+        _INNER,
+    ),
+    **dict.fromkeys("kv_lora_rank q_lora_rank o_lora_rank adapter_rank laurel_rank router_hidden_size".split(), 16),
+    **dict.fromkeys("mamba_d_state state_size ssm_state_size linear_key_head_dim linear_value_head_dim".split(), 16),
+    **dict.fromkeys("hidden_size_per_layer_input linear_head_dim index_head_dim".split(), 16),
+    **dict.fromkeys("time_step_rank mamba_dt_rank mamba_chunk_size chunk_size gated_norm_rank".split(), 8),
+    **dict.fromkeys("linear_num_heads index_n_heads n_mamba_heads".split(), 2),
+    **dict.fromkeys("num_experts_per_tok num_experts_per_token moe_k moe_topk".split(), 2),
+    **dict.fromkeys("n_shared_experts num_shared_experts moe_num_shared_experts num_nextn_predict_layers".split(), 1),
+    **dict.fromkeys("first_k_dense_replace num_dense_layers topk_group moe_layer_start_index".split(), 1),
+    **dict.fromkeys("n_group num_expert_group".split(), 2),
+    **dict.fromkeys("num_experts num_local_experts n_routed_experts moe_num_experts zero_expert_num".split(), 8),
+    "vocab_size_per_layer_input": VOCAB_SIZE,
+    "unpadded_vocab_size": VOCAB_SIZE,
+}
+# Dimensions within a head, which are divided together with it.
+_PARTS_OF_HEADS = (
+    "head_dim global_head_dim swa_head_dim qk_rope_head_dim qk_nope_head_dim qk_head_dim v_head_dim rotary_dim "
+    "kv_channels attention_head_dim d_head attention_head_size"
+).split()
+# Lists of numbers of layers.
+_LAYER_NUMBERS = (
+    "mlp_only_layers moe_layers full_attn_idxs hybrid_layer_ids ple_layer_ids cross_attention_layers".split()
+)
+_PERIODS = {"attn_layer_period": 2, "attn_layer_offset": 1, "expert_layer_period": 2, "expert_layer_offset": 1}
+
+
+def twin_of(model: nn.Module) -> nn.Module:
+    """The small float32 twin of a model of transformers, on its device, in evaluation mode, the same at every call.
+
+    Raises:
+        Exception: whatever its class raises for a configuration that cannot be made smaller.
+    """
+    config = shrunken(model.config)
+    device: torch.device = model.get_input_embeddings().weight.device  # type: ignore[operator]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        twin: nn.Module = type(model)(config)
+    randomise(twin)
+    return twin.to(device=device, dtype=torch.float32).eval()
+
+
+def randomise(model: nn.Module) -> None:
+    """Random weights with which every part of the model shows in its logits, the same at every call."""
+    generator = torch.Generator().manual_seed(0)
+    tables = {id(part.weight) for part in model.modules() if isinstance(part, nn.Embedding)}
+    with torch.no_grad():
+        for weight in model.parameters():
+            if not weight.is_floating_point():
+                continue
+            noise = torch.randn(weight.shape, generator=generator)
+            if id(weight) in tables:
+                weight.copy_(noise)
+            elif weight.ndim < 2:  # biases, norms and sinks begin at 0 or 1, where a fault in their use is not seen
+                weight.add_((0.2 * noise).to(weight.dtype))
+            else:
+                # Variance 2 / fan-in: the scores of the attention are then about 2, and who sees whom matters.
+                weight.copy_(noise * (2 / weight.shape[-1]) ** 0.5)
+
+
+def shrunken(config: Any) -> Any:
+    """A small copy of a configuration of transformers and of those in it; the given one is not changed."""
+    small = copy.deepcopy(config)
+    for part in _parts(small):
+        _shrink(part)
+    if getattr(small, "dtype", None) is not None:
+        small.dtype = torch.float32
+    return small
+
+
+def _parts(config: Any) -> Iterator[Any]:
+    """A configuration, and the configurations of parts of the model in it."""
+    yield config
+    for value in list(vars(config).values()):
+        if hasattr(value, "to_dict") and hasattr(value, "model_type"):
+            yield from _parts(value)
+
+
+def _shrink(config: Any) -> None:
+    _shrink_layers(config)
+    _shrink_heads(config)
+    for name, most in _FREE_SIZES.items():
+        _lower(config, name, most)
+    _shrink_states(config)
+    _shrink_vocabulary(config)
+    for name in WINDOWS:
+        _lower(config, name, WINDOW)
+    for name in ("attn_logit_softcapping", "attn_logit_softcap"):
+        if isinstance(getattr(config, name, None), int | float):
+            setattr(config, name, SOFTCAP)
+
+
+def _lower(config: Any, name: str, most: int) -> None:
+    value = getattr(config, name, None)
+    if isinstance(value, int) and not isinstance(value, bool) and value > most:
+        setattr(config, name, most)
+    elif isinstance(value, list) and value and all(type(one) is int for one in value):
+        setattr(config, name, [min(one, most) for one in value])
+
+
+def _shrink_layers(config: Any) -> None:
+    """Keep one layer of every kind, at least two of them, in their order."""
+    count = getattr(config, "num_hidden_layers", None)
+    if not isinstance(count, int):
+        return
+    if isinstance(getattr(config, "attn_layer_period", None), int):
+        for name, value in _PERIODS.items():
+            _lower(config, name, value)
+    per_layer = {
+        name: value for name, value in vars(config).items() if isinstance(value, list | tuple) and len(value) == count
+    }
+    num_shared = getattr(config, "num_kv_shared_layers", None) or 0  # the last layers, with keys of earlier ones
+    kinds: dict[str, int] = {}
+    for layer in range(count):
+        kinds.setdefault(repr([layer >= count - num_shared, *(value[layer] for value in per_layer.values())]), layer)
+    kept = sorted(kinds.values())[:MAX_LAYERS]
+    for layer in range(count):
+        if len(kept) < min(count, 2):
+            kept = sorted({*kept, layer})
+    blocks = getattr(config, "block_types", None)
+    if hasattr(config, "attn_layer_period") or isinstance(blocks, list | tuple):
+        kept = list(range(min(count, len(blocks or "1234"))))
+    for name, value in per_layer.items():
+        setattr(config, name, type(value)(value[layer] for layer in kept))
+    for name in _LAYER_NUMBERS:
+        numbers = getattr(config, name, None)
+        if isinstance(numbers, list):
+            setattr(config, name, [kept.index(layer) for layer in numbers if layer in kept])
+    if num_shared:
+        config.num_kv_shared_layers = sum(layer >= count - num_shared for layer in kept)
+    config.num_hidden_layers = len(kept)
+
+
+def _shrink_heads(config: Any) -> None:
+    """Few heads of few dimensions; the width of the model follows."""
+    heads, hidden = getattr(config, "num_attention_heads", None), getattr(config, "hidden_size", None)
+    if not isinstance(hidden, int):
+        return
+    if not isinstance(heads, int) or heads < 1:
+        config.hidden_size = min(hidden, 4 * _HEAD_DIM)
+        return
+    given = getattr(config, "head_dim", None)
+    head_dim = given if isinstance(given, int) and given > 0 else hidden // heads
+    divisor = next((d for d in (16, 8, 4, 2) if head_dim // d >= _HEAD_DIM and _divides(config, head_dim, d)), 1)
+    key_heads = getattr(config, "num_key_value_heads", None)
+    kept = min(heads, 4 if isinstance(key_heads, int) and 1 < key_heads < heads else 2)
+    for name in vars(config):
+        value = getattr(config, name)
+        if not isinstance(value, int) or isinstance(value, bool):
+            continue
+        if name in _PARTS_OF_HEADS and value > 0:
+            setattr(config, name, value // divisor)
+        elif name.endswith(("num_key_value_heads", "num_kv_heads", "num_query_groups")):
+            setattr(config, name, kept if value == heads else min(value, 2))
+        elif name.endswith("num_attention_heads") and name != "num_attention_heads":
+            setattr(config, name, kept)
+    config.num_attention_heads = kept
+    config.hidden_size = kept * (head_dim // divisor)
+    _shrink_rotations(config, divisor)
+
+
+def _rotations(config: Any) -> Iterator[dict[str, Any]]:
+    parameters = getattr(config, "rope_parameters", None) or {}
+    yield parameters
+    yield from (value for value in parameters.values() if isinstance(value, dict))
+
+
+def _divides(config: Any, head_dim: int, divisor: int) -> bool:
+    """Whether all dimensions of a head, rotated ones too, are even after a division."""
+    sizes = [head_dim, *(getattr(config, name, None) or 0 for name in _PARTS_OF_HEADS)]
+    for rotation in _rotations(config):
+        sizes.append(int(head_dim * rotation.get("partial_rotary_factor", 1.0)))
+        sizes += [2 * size for size in rotation.get("mrope_section") or ()]
+    return all(size % (2 * divisor) == 0 for size in sizes if isinstance(size, int))
+
+
+def _shrink_rotations(config: Any, divisor: int) -> None:
+    for rotation in _rotations(config):
+        for name in ("short_factor", "long_factor"):
+            if isinstance(rotation.get(name), list):
+                rotation[name] = rotation[name][::divisor]
+        if isinstance(rotation.get("mrope_section"), list):
+            rotation["mrope_section"] = [size // divisor for size in rotation["mrope_section"]]
+
+
+def _shrink_states(config: Any) -> None:
+    """Heads of recurrent layers; together they are as wide as the model says."""
+    hidden = getattr(config, "hidden_size", 0)
+    if isinstance(getattr(config, "linear_num_key_heads", None), int):
+        is_grouped = config.linear_num_value_heads > config.linear_num_key_heads
+        config.linear_num_key_heads, config.linear_num_value_heads = 2, 4 if is_grouped else 2
+    for count, size, expand in (
+        ("mamba_n_heads", "mamba_d_head", "mamba_expand"),
+        ("mamba_num_heads", "mamba_head_dim", "expand"),
+        ("num_heads", "head_dim", "expand"),
+        ("n_mamba_heads", "mamba_headdim", "mamba_expand"),
+    ):
+        if all(isinstance(getattr(config, name, None), int) for name in (count, size, expand)):
+            setattr(config, size, _HEAD_DIM)
+            setattr(config, count, getattr(config, expand) * hidden // _HEAD_DIM)
+    if isinstance(getattr(config, "mamba_d_ssm", None), int):
+        config.mamba_d_ssm = config.mamba_expand * hidden
+    for name in ("lru_width", "attention_hidden_size", "word_embed_proj_dim"):
+        if isinstance(getattr(config, name, None), int):
+            setattr(config, name, hidden)
+    for name in ("n_groups", "mamba_n_groups", "mamba_ngroups"):
+        _lower(config, name, 2)
+
+
+def _shrink_vocabulary(config: Any) -> None:
+    size = getattr(config, "vocab_size", None)
+    if not isinstance(size, int) or size <= VOCAB_SIZE:
+        return
+    config.vocab_size = VOCAB_SIZE
+    for name in list(vars(config)):
+        if not name.endswith(("_token_id", "_token_index")):
+            continue
+        value = getattr(config, name)
+        if isinstance(value, int) and value >= VOCAB_SIZE:
+            setattr(config, name, value % VOCAB_SIZE)
+        elif isinstance(value, list):
+            setattr(config, name, [one % VOCAB_SIZE for one in value])
