@@ -1,7 +1,8 @@
 """The adapter that makes any causal language model of transformers a `causal_lm.CausalLM`.
 
-Three tiers, fastest first, give the same logits; the first that passes the self-check runs:
+Four tiers, fastest first, give the same logits; the first that passes the self-check runs:
 
+- paged: the model's modules over pages of keys and values, decoding steps captured; on CUDA;
 - ragged: the model's modules over the ragged KV cache, all rows of a batch in one pass;
 - rowwise: the model as it is, one row at a time, with its own cache;
 - recompute: the model as it is, one row at a time, without a cache.
@@ -18,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from decodekit.errors import ContextLengthError, ModelError
+from decodekit.models.captured import CudaCapture
 from decodekit.models.causal_lm import Cache, LogitsKind, Rows
 from decodekit.models.known import Notes, notes_of, state_of
 from decodekit.models.layers import Exit
@@ -35,7 +37,7 @@ class Tier:
     """Which way of running a model was chosen, and why not a faster one.
 
     Args:
-        name: "ragged", "rowwise" or "recompute".
+        name: "paged", "ragged", "rowwise" or "recompute".
         error: largest relative error of the self-check.
         refused: why each faster tier was not taken.
         place: its number among the ways that are tried; there are two of "rowwise".
@@ -241,7 +243,7 @@ def _choose(
     reference: nn.Module | None = None
     tolerance = TOLERANCES.get(model.dtype, TOLERANCES[torch.bfloat16])  # type: ignore[call-overload]
     refused: list[str] = []
-    for place, (name, runner) in enumerate(_runners(model, refused)):
+    for place, (name, runner) in enumerate(_runners(model, refused, context_length, wanted)):
         if wanted is not None and name != wanted:
             continue
         if known is not None:
@@ -264,7 +266,16 @@ def _choose(
     )
 
 
-def _runners(model: nn.Module, refused: list[str]) -> Iterator[tuple[TierName, RaggedModel | RowwiseModel]]:
+def _runners(
+    model: nn.Module, refused: list[str], context_length: int | None, wanted: TierName | None
+) -> Iterator[tuple[TierName, RaggedModel | RowwiseModel]]:
+    device: torch.device = model.get_input_embeddings().weight.device  # type: ignore[operator]
+    if device.type == "cuda" or wanted == "paged":  # on a CPU attention reads a rectangle faster than pages
+        try:
+            capture = CudaCapture(device) if device.type == "cuda" else None
+            yield "paged", RaggedModel(model, context_length, use_pages=True, capture=capture)
+        except Exception as problem:
+            refused.append(f"paged: {_one_line(problem)}")
     try:
         yield "ragged", RaggedModel(model)
     except Exception as problem:
@@ -292,7 +303,8 @@ def _checked(
         runner.is_strict = False
         windowed = small_windows(model)
         if windowed is not None:
-            errors.append(largest_error(RaggedModel(windowed), windowed, context_length))
+            twin = RaggedModel(windowed, context_length, use_pages=runner.paged is not None)
+            errors.append(largest_error(twin, windowed, context_length))
     return max(errors) if all(map(math.isfinite, errors)) else math.inf
 
 
