@@ -203,6 +203,8 @@ class PagedRows:
             for index, offsets in zip(members, layout.offsets, strict=True):
                 self.places[index] = Place(len(self.groups), list(offsets))
             self.groups.append(group)
+        self.taken = torch.zeros(num_rows + 1, dtype=torch.int64, device=device)
+        """The token that was taken last on the device, by row."""
         self._free_rows = list(range(num_rows))[::-1]
         self.returned: deque[list[int]] = deque()
         """Rows of caches that are gone: a collector may run at any moment, and only notes them here."""

@@ -36,19 +36,21 @@ class StepState:
         rows: the tables that it reads.
         num_rows: B, rows of the pass.
         width: T, columns of tokens.
+        num_values: further numbers of each row that the step hands on, for whoever takes tokens.
 
     Attributes:
         rows, starts, counts: int32 [B] on the device.
-        tokens: int64 [B, T]; -1 stands for the token that the device has taken itself (see `taken`).
+        tokens: int64 [B, T]; where the host gave -1, the token that the device has taken for the row.
         wanted: int64 [B * T], the places of the pass [B * T] whose logits are wanted, in order.
+        values: int32 [num_values, B].
     """
 
-    def __init__(self, rows: PagedRows, num_rows: int, width: int) -> None:
+    def __init__(self, rows: PagedRows, num_rows: int, width: int, num_values: int = 0) -> None:
         self.table_rows, self.num_rows, self.width = rows, num_rows, width
         num_groups, places = len(rows.groups), num_rows * width
         # A row enters a new page every 32 tokens; where more rows do so at once, `PagedRows.upload` is asked.
         self.max_entries = num_rows + width
-        sizes = [num_rows] * 3 + [places] * 2 + [3 * self.max_entries] * num_groups
+        sizes = [num_rows] * 3 + [places] * 2 + [num_values * num_rows] + [3 * self.max_entries] * num_groups
         ends = np.cumsum(sizes).tolist()
         self._spans = list(zip([0, *ends[:-1]], ends, strict=True))
         device = rows.device
@@ -59,9 +61,10 @@ class StepState:
             for _ in range(NUM_BUFFERS if is_pinned else 1)
         ]
         self._next = 0
-        self.rows, self.starts, self.counts, self._tokens, self._wanted, *self._entries = (
+        self.rows, self.starts, self.counts, self._tokens, self._wanted, values, *self._entries = (
             self._packed[first:end] for first, end in self._spans
         )
+        self.values = values.view(num_values, num_rows)
 
     def fill(
         self,
@@ -70,6 +73,7 @@ class StepState:
         counts: Sequence[int],
         tokens: NDArray[np.int32],
         wanted: NDArray[np.int32] | None = None,
+        values: NDArray[np.int32] | None = None,
     ) -> None:
         """Bring the inputs of a pass to the device, with what the tables there lack; the host does not wait.
 
@@ -78,6 +82,7 @@ class StepState:
             starts, counts: of each.
             tokens: [R, T'], T' at most T.
             wanted: places r * T + t of the logits that are wanted; None: of all tokens.
+            values: [num_values, R]; those of rows that hold nothing are 0.
         """
         store, (num_rows, width) = self.table_rows, (self.num_rows, self.width)
         if any(len(group.entries) > self.max_entries for group in store.groups):
@@ -95,7 +100,10 @@ class StepState:
             parts[4][:] = np.arange(num_rows * width, dtype=np.int32)
         else:
             parts[4][: len(wanted)], parts[4][len(wanted) :] = wanted, 0
-        for group, part in zip(store.groups, parts[5:], strict=True):
+        if values is not None:
+            columns = parts[5].reshape(self.values.shape)
+            columns[:, : len(rows)], columns[:, len(rows) :] = values, 0
+        for group, part in zip(store.groups, parts[6:], strict=True):
             entries = group.take_entries()
             columns = part.reshape(3, self.max_entries)
             columns[0], columns[1:] = store.scratch_row, 0
@@ -116,7 +124,13 @@ class StepState:
     @property
     def tokens(self) -> Tensor:
         """int64 [B, T]."""
-        return self._tokens.view(self.num_rows, self.width).long()
+        given = self._tokens.view(self.num_rows, self.width).long()
+        return torch.where(given >= 0, given, self.table_rows.taken.index_select(0, self.rows.long())[:, None])
+
+    def advance(self) -> None:
+        """Go on with the tokens that the device takes: the next pass of the same rows needs nothing of the host."""
+        self.starts.add_(self.counts)
+        self._tokens.fill_(-1)
 
     @property
     def wanted(self) -> Tensor:
