@@ -89,7 +89,7 @@ def ragged_attention(
 
     window = sliding_window or None
     if not isinstance(step, Step):
-        return _over_pages(query, key, value, step, scaling, window, softcap, s_aux), None
+        return _over_pages(module, query, key, value, step, scaling, window, softcap, s_aux), None
     if step.windows is not None and window is not None:
         step.windows.add(window)
     is_plain = softcap is None and s_aux is None
@@ -122,6 +122,7 @@ def ragged_attention(
 
 
 def _over_pages(
+    module: torch.nn.Module,
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -132,24 +133,19 @@ def _over_pages(
     s_aux: Tensor | None,
 ) -> Tensor:
     """[R, T, Hq, Dv]; keys and values are those of the new tokens, which go into the pages of their layer."""
-    layer, step.layer = step.layer, None
-    if layer is None or key.shape[2] != query.shape[2]:
-        raise UnsupportedAttentionError("a layer attends to keys that it has not shown to the cache")
     if isinstance(step, LayerProbe):
-        shapes = [PlaneShape(one.shape[1], one.shape[3], one.dtype, one.device) for one in (key, value)]
-        step.layers[layer] = PagedLayer(LayerShape(*shapes), window)
-        return query.new_zeros(query.shape[0], query.shape[2], query.shape[1], value.shape[3])
-    number, offsets = step.rows.places[layer]
-    group = step.rows.groups[number]
+        return _noted(module, query, key, value, step, window)
+    place: Any = module
+    group = step.rows.groups[place.paged_group]
     out: Tensor = paged_attention(
         query.transpose(1, 2),
         key.transpose(1, 2),
         value.transpose(1, 2),
-        step.pages[number],
+        step.pages[place.paged_group],
         *step.starts_and_counts,
         group.store.table,
         list(group.store.geometry),
-        offsets,
+        [place.paged_keys, place.paged_values, place.paged_key_scales, place.paged_value_scales],
         int(step.rows.stored),
         query.shape[3] ** -0.5 if scaling is None else scaling,
         window or 0,
@@ -157,6 +153,19 @@ def _over_pages(
         s_aux,
     )
     return out
+
+
+def _noted(
+    module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, probe: LayerProbe, window: int | None
+) -> Tensor:
+    """Note what a layer stores; zeros [R, T, Hq, Dv]."""
+    layer, probe.layer = probe.layer, None
+    if layer is None or key.shape[2] != query.shape[2]:
+        raise UnsupportedAttentionError("a layer attends to keys that it has not shown to the cache")
+    shapes = [PlaneShape(one.shape[1], one.shape[3], one.dtype, one.device) for one in (key, value)]
+    probe.layers[layer] = PagedLayer(LayerShape(*shapes), window)
+    probe.readers.setdefault(layer, []).append(module)
+    return query.new_zeros(query.shape[0], query.shape[2], query.shape[1], value.shape[3])
 
 
 def _attend(

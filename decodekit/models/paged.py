@@ -15,18 +15,18 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from decodekit.kernels.pages import Stored
+from decodekit.kernels.pages import PAGE_SIZE, Stored
 from decodekit.models.captured import Capture, Run, bucket
 from decodekit.models.causal_lm import LogitsKind, wanted_counts
 from decodekit.models.paged_cache import PagedCache
-from decodekit.models.paged_rows import PagedLayer, PagedRows
+from decodekit.models.paged_rows import PagedRows, PagePlan
 from decodekit.models.paged_step import LayerProbe, PagedStep
 from decodekit.models.step_state import StepState
 
@@ -88,16 +88,24 @@ class PagedModel:
         self.capture = capture
         self._rows: PagedRows | None = None
         self._steps: WeakKeyDictionary[PagedRows, _Steps] = WeakKeyDictionary()
-        self.layers = self._find_layers()
+        self._plan = self._find_layers()
         self.num_replays = 0
 
     @torch.inference_mode()
-    def _find_layers(self) -> dict[int, PagedLayer]:
-        """What each layer stores, seen in a pass over two tokens."""
+    def _find_layers(self) -> PagePlan:
+        """How the layers share pages, by what a pass over two tokens shows; every attention module learns its place."""
         device = self._model.device
         probe = LayerProbe(torch.arange(2, device=device)[None])
         self._model.run(torch.zeros(1, 2, dtype=torch.int64, device=device), probe, probe, None)
-        return probe.layers
+        plan = PagePlan.of(probe.layers, PAGE_SIZE, self._stored)
+        for layer, readers in probe.readers.items():
+            place: Any = None
+            for place in readers:
+                # Plain integers, which a compiled layer takes as inputs: it is compiled once for all layers.
+                place.paged_group = plan.places[layer].group
+                offsets = plan.places[layer].offsets
+                place.paged_keys, place.paged_values, place.paged_key_scales, place.paged_value_scales = offsets
+        return plan
 
     def new_cache(self, num_rows: int, capacity: int) -> PagedCache:
         """An empty cache whose pages are of the model's common ones; see `causal_lm.CausalLM.new_cache`."""
@@ -107,12 +115,12 @@ class PagedModel:
         if rows is None or rows.num_free_rows < num_rows or rows.num_slots * rows.page_size < capacity:
             num_tokens = min(self._context_length, LONGEST)
             rows = self._rows = PagedRows(
-                self.layers,
+                self._plan,
                 max(MAX_ROWS, num_rows),
                 max(num_tokens, capacity),
                 max(1024, num_rows * min(capacity, num_tokens)),
                 self._model.device,
-                stored=self._stored,
+                self._stored,
             )
         return PagedCache(rows, num_rows)
 
@@ -207,10 +215,9 @@ class PagedModel:
             if steps.seen[key] <= CAPTURE_AFTER:
                 return None
             state = StepState(rows, *key)
-            nobody = np.zeros((0, key[1]), dtype=np.int32)
-            state.fill([], [], [], nobody)
             try:
-                steps.captured[key] = _Captured(state, self.capture(lambda: self.read(state)))
+                with state.emptied():
+                    steps.captured[key] = _Captured(state, self.capture(lambda: self.read(state)))
             except Exception:  # whatever a model does that cannot be captured: its modules go on running it
                 steps.captured[key] = None
         return steps.captured[key]

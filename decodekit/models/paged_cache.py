@@ -136,6 +136,10 @@ class PagedCache:
                 self._tokens[row][self._lengths[row] :] = tokens[i][: num_tokens[i]]
             self._lengths[row] += num_tokens[i]
 
+    def note(self, row: int, position: int, tokens: Sequence[int]) -> None:
+        """Remember the tokens of a row from a position on, where `commit` was not told of them."""
+        self._tokens[row][position:] = tokens
+
     @property
     def remembers(self) -> bool:
         """Whether `commit` wants the tokens."""

@@ -29,7 +29,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from decodekit.kernels.pages import PAGE_SIZE, PageLayout, PageStore, PlaneOf, Stored, layout_of
+from decodekit.kernels.pages import Offsets, PageLayout, PageStore, PlaneOf, Stored, layout_of
 from decodekit.models.kv_cache import LayerShape
 
 ARENA_BYTES: Final = 1 << 28
@@ -47,10 +47,38 @@ class PagedLayer:
 
 
 class Place(NamedTuple):
-    """Where a layer's keys and values are: the number of its group, and byte offsets in a page."""
+    """Where a layer's keys and values are: the number of its group, and where its planes are in a page."""
 
     group: int
-    offsets: list[int]
+    offsets: Offsets
+
+
+class PagePlan(NamedTuple):
+    """How the layers of a model share pages.
+
+    Args:
+        groups: sliding window and page layout of each group.
+        places: of each layer.
+    """
+
+    groups: list[tuple[int | None, PageLayout]]
+    places: dict[int, Place]
+
+    @classmethod
+    def of(cls, layers: Mapping[int, PagedLayer], page_size: int, stored: Stored) -> PagePlan:
+        """One group for each sliding window."""
+        plan = cls([], {})
+        for window in dict.fromkeys(layer.window for layer in layers.values()):
+            members = {index: layer.shape for index, layer in layers.items() if layer.window == window}
+            planes = [
+                PlaneOf(one.key.num_heads, one.key.head_dim, one.value.head_dim, one.key.dtype, stored)
+                for one in members.values()
+            ]
+            layout = layout_of(planes, page_size)
+            for index, offsets in zip(members, layout.offsets, strict=True):
+                plan.places[index] = Place(len(plan.groups), offsets)
+            plan.groups.append((window, layout))
+        return plan
 
 
 class Entry(NamedTuple):
@@ -167,7 +195,7 @@ class PagedRows:
     """The rows of all caches of one model on one device, and their pages.
 
     Args:
-        layers: what each layer stores, by its index.
+        plan: how the layers share pages.
         num_rows: rows of all caches together; there is one more, of which nothing is ever read.
         max_tokens: the most tokens of a row.
         num_tokens: about how many tokens the first arenas hold.
@@ -176,33 +204,20 @@ class PagedRows:
 
     def __init__(
         self,
-        layers: Mapping[int, PagedLayer],
+        plan: PagePlan,
         num_rows: int,
         max_tokens: int,
         num_tokens: int,
         device: torch.device,
-        *,
-        page_size: int = PAGE_SIZE,
         stored: Stored = Stored.AS_GIVEN,
     ) -> None:
-        self.num_rows, self.page_size, self.stored, self.device = num_rows, page_size, stored, device
+        self.num_rows, self.stored, self.device = num_rows, stored, device
+        self.page_size = page_size = plan.groups[0][1].page_size
         self.num_slots = -(-max_tokens // page_size)
         self.groups: list[PageGroup] = []
-        self.places: dict[int, Place] = {}
-        for window in dict.fromkeys(layer.window for layer in layers.values()):
-            members = {index: layer.shape for index, layer in layers.items() if layer.window == window}
-            layout = layout_of(
-                [
-                    PlaneOf(one.key.num_heads, one.key.head_dim, one.value.head_dim, one.key.dtype, stored)
-                    for one in members.values()
-                ],
-                page_size,
-            )
+        for window, layout in plan.groups:
             per_arena = max(8, min(-(-num_tokens // page_size), ARENA_BYTES // layout.page_bytes))
-            group = PageGroup(window, layout, per_arena, num_rows + 1, self.num_slots, device)
-            for index, offsets in zip(members, layout.offsets, strict=True):
-                self.places[index] = Place(len(self.groups), list(offsets))
-            self.groups.append(group)
+            self.groups.append(PageGroup(window, layout, per_arena, num_rows + 1, self.num_slots, device))
         self.taken = torch.zeros(num_rows + 1, dtype=torch.int64, device=device)
         """The token that was taken last on the device, by row."""
         self._free_rows = list(range(num_rows))[::-1]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from decodekit.models.paged_rows import PagedLayer, PagedRows
 
@@ -28,12 +28,9 @@ class PagedStep:
     num_seen: int
     is_strict: bool = False
     hidden: list[Tensor] | None = None
-    layer: int | None = field(default=None, init=False)
-    """The layer that has shown its keys and values last, and whose attention follows."""
 
     def append(self, layer: int, keys: Tensor, values: Tensor, step: object) -> tuple[Tensor, Tensor]:
-        """Note whose keys and values these are; the attention writes them."""
-        self.layer = layer
+        """The new keys and values themselves: the attention writes them into their pages."""
         return keys, values
 
     @property
@@ -50,7 +47,10 @@ class LayerProbe:
     is_strict: bool = False
     hidden: list[Tensor] | None = None
     layers: dict[int, PagedLayer] = field(default_factory=dict)
+    readers: dict[int, list[nn.Module]] = field(default_factory=dict)
+    """The attention modules of each layer."""
     layer: int | None = None
+    """The layer that has shown its keys and values last, and whose attention follows."""
     starts: tuple[int, ...] = (0,)
 
     def append(self, layer: int, keys: Tensor, values: Tensor, step: object) -> tuple[Tensor, Tensor]:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import copy
 import inspect
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import torch
@@ -385,7 +385,7 @@ def _empty_cache(own: Any, config: Any, argument: str) -> Any:
     """
     from transformers import Cache, DynamicCache
 
-    if own is not None and not isinstance(own, Cache) or own is None and argument == "state":
+    if (own is not None and not isinstance(own, Cache)) or (own is None and argument == "state"):
         return None
     is_plain = own is None or type(own) is DynamicCache
     empty: Any = DynamicCache(config=config) if is_plain else type(own)()
@@ -435,5 +435,3 @@ def _with_tensors(value: Any, leaves: Iterator[Tensor]) -> Any:
         vars(twin).update(changed)
         return twin
     return value
-
-

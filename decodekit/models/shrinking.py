@@ -40,35 +40,70 @@ _INNER = 32
 # Sizes that no other number depends on, with the largest value that they keep.
 _FREE_SIZES: Final = {
     **dict.fromkeys(
-        (
-            "intermediate_size intermediate_size_mlp dense_intermediate_size moe_intermediate_size ffn_dim dim_ff dff "
-            "shared_expert_intermediate_size shared_experts_intermediate_size shared_intermediate_size n_inner d_inner "
-            "moe_shared_expert_intermediate_size ffn_hidden_size expert_ffn_hidden_size encoder_ffn_dim decoder_ffn_dim"
-        ).split(),
+        [
+            "intermediate_size",
+            "intermediate_size_mlp",
+            "dense_intermediate_size",
+            "moe_intermediate_size",
+            "ffn_dim",
+            "dim_ff",
+            "dff",
+            "shared_expert_intermediate_size",
+            "shared_experts_intermediate_size",
+            "shared_intermediate_size",
+            "n_inner",
+            "d_inner",
+            "moe_shared_expert_intermediate_size",
+            "ffn_hidden_size",
+            "expert_ffn_hidden_size",
+            "encoder_ffn_dim",
+            "decoder_ffn_dim",
+        ],
         _INNER,
     ),
-    **dict.fromkeys("kv_lora_rank q_lora_rank o_lora_rank adapter_rank laurel_rank router_hidden_size".split(), 16),
-    **dict.fromkeys("mamba_d_state state_size ssm_state_size linear_key_head_dim linear_value_head_dim".split(), 16),
-    **dict.fromkeys("hidden_size_per_layer_input linear_head_dim index_head_dim".split(), 16),
-    **dict.fromkeys("time_step_rank mamba_dt_rank mamba_chunk_size chunk_size gated_norm_rank".split(), 8),
-    **dict.fromkeys("linear_num_heads index_n_heads n_mamba_heads".split(), 2),
-    **dict.fromkeys("num_experts_per_tok num_experts_per_token moe_k moe_topk".split(), 2),
-    **dict.fromkeys("n_shared_experts num_shared_experts moe_num_shared_experts num_nextn_predict_layers".split(), 1),
-    **dict.fromkeys("first_k_dense_replace num_dense_layers topk_group moe_layer_start_index".split(), 1),
-    **dict.fromkeys("n_group num_expert_group".split(), 2),
-    **dict.fromkeys("num_experts num_local_experts n_routed_experts moe_num_experts zero_expert_num".split(), 8),
+    **dict.fromkeys(
+        ["kv_lora_rank", "q_lora_rank", "o_lora_rank", "adapter_rank", "laurel_rank", "router_hidden_size"], 16
+    ),
+    **dict.fromkeys(
+        ["mamba_d_state", "state_size", "ssm_state_size", "linear_key_head_dim", "linear_value_head_dim"], 16
+    ),
+    **dict.fromkeys(["hidden_size_per_layer_input", "linear_head_dim", "index_head_dim"], 16),
+    **dict.fromkeys(["time_step_rank", "mamba_dt_rank", "mamba_chunk_size", "chunk_size", "gated_norm_rank"], 8),
+    **dict.fromkeys(["linear_num_heads", "index_n_heads", "n_mamba_heads"], 2),
+    **dict.fromkeys(["num_experts_per_tok", "num_experts_per_token", "moe_k", "moe_topk"], 2),
+    **dict.fromkeys(
+        ["n_shared_experts", "num_shared_experts", "moe_num_shared_experts", "num_nextn_predict_layers"], 1
+    ),
+    **dict.fromkeys(["first_k_dense_replace", "num_dense_layers", "topk_group", "moe_layer_start_index"], 1),
+    **dict.fromkeys(["n_group", "num_expert_group"], 2),
+    **dict.fromkeys(["num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts", "zero_expert_num"], 8),
     "vocab_size_per_layer_input": VOCAB_SIZE,
     "unpadded_vocab_size": VOCAB_SIZE,
 }
 # Dimensions within a head, which are divided together with it.
-_PARTS_OF_HEADS = (
-    "head_dim global_head_dim swa_head_dim qk_rope_head_dim qk_nope_head_dim qk_head_dim v_head_dim rotary_dim "
-    "kv_channels attention_head_dim d_head attention_head_size"
-).split()
+_PARTS_OF_HEADS = [
+    "head_dim",
+    "global_head_dim",
+    "swa_head_dim",
+    "qk_rope_head_dim",
+    "qk_nope_head_dim",
+    "qk_head_dim",
+    "v_head_dim",
+    "rotary_dim",
+    "kv_channels",
+    "attention_head_dim",
+    "d_head",
+    "attention_head_size",
+]
 # Lists of numbers of layers.
-_LAYER_NUMBERS = (
-    "mlp_only_layers moe_layers full_attn_idxs hybrid_layer_ids ple_layer_ids cross_attention_layers".split()
-)
+_LAYER_NUMBERS = [
+    "mlp_only_layers",
+    "moe_layers",
+    "full_attn_idxs",
+    "hybrid_layer_ids",
+    "ple_layer_ids",
+    "cross_attention_layers",
+]
 _PERIODS = {"attn_layer_period": 2, "attn_layer_offset": 1, "expert_layer_period": 2, "expert_layer_offset": 1}
 
 

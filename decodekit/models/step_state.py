@@ -15,7 +15,8 @@ lengths and pages. A CPU calls the same function, with exactly as many rows and 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 import numpy as np
@@ -91,8 +92,8 @@ class StepState:
         self._next = (self._next + 1) % len(self._buffers)
         given: NDArray[np.int32] = buffer.numpy()
         parts = [given[first:end] for first, end in self._spans]
-        for part, values, rest in zip(parts, (rows, starts, counts), (store.scratch_row, 0, 0), strict=False):
-            part[: len(rows)], part[len(rows) :] = values, rest
+        for part, column, rest in zip(parts, (rows, starts, counts), (store.scratch_row, 0, 0), strict=False):
+            part[: len(rows)], part[len(rows) :] = column, rest
         grid = parts[3].reshape(num_rows, width)
         grid[...] = 0
         grid[: tokens.shape[0], : tokens.shape[1]] = tokens
@@ -126,6 +127,19 @@ class StepState:
         """int64 [B, T]."""
         given = self._tokens.view(self.num_rows, self.width).long()
         return torch.where(given >= 0, given, self.table_rows.taken.index_select(0, self.rows.long())[:, None])
+
+    @contextmanager
+    def emptied(self) -> Iterator[None]:
+        """Hold nothing for a while: passes that are run to be captured read and write no row."""
+        kept = self._packed.clone()
+        self._packed.zero_()
+        self.rows.fill_(self.table_rows.scratch_row)
+        for part in self._entries:
+            part[: self.max_entries] = self.table_rows.scratch_row
+        try:
+            yield
+        finally:
+            self._packed.copy_(kept)
 
     def advance(self) -> None:
         """Go on with the tokens that the device takes: the next pass of the same rows needs nothing of the host."""
