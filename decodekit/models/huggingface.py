@@ -29,7 +29,7 @@ from decodekit.models.rowwise import RowwiseModel
 from decodekit.models.self_check import TOLERANCES, largest_error, small_windows
 from decodekit.models.shared_copy import rope_types, shared_copy
 
-TierName = Literal["ragged", "recurrent", "rowwise", "recompute"]
+TierName = Literal["paged", "ragged", "recurrent", "rowwise", "recompute"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,18 +13,20 @@ Nothing here knows an architecture. Whether a model computes the right thing thi
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from decodekit.kernels.pages import PAGE_SIZE, Stored
 from decodekit.models.captured import Capture, Run, bucket
 from decodekit.models.causal_lm import LogitsKind, wanted_counts
+from decodekit.models.decoder_layers import compiled_copy, while_compiling
 from decodekit.models.paged_cache import PagedCache
 from decodekit.models.paged_rows import PagedRows, PagePlan
 from decodekit.models.paged_step import LayerProbe, PagedStep
@@ -41,6 +43,8 @@ NUM_PROOFS: Final = 2
 """Replays that are compared with the modules."""
 REPLAY_TOLERANCE: Final = 1e-3
 """Largest root mean square of their difference, in deviations of the logits: the same kernels run in the same order."""
+COMPILED_TOLERANCE: Final = 3e-2
+"""The same for compiled layers of 16 bits."""
 MAX_ROWS: Final = 256
 """Rows that the tables have at first."""
 LONGEST: Final = 1 << 17
@@ -73,6 +77,7 @@ class PagedModel:
         layers: what each layer stores.
         context_length: the most tokens of a row, if there is a limit.
         capture: makes captured steps of steps; None runs every step as it is.
+        compiler: compiles the layers of captured steps, as `torch.compile` knows it; None leaves them as they are.
         stored: how keys and values are kept.
     """
 
@@ -81,6 +86,7 @@ class PagedModel:
         model: RaggedModel,
         context_length: int | None,
         capture: Capture | None = None,
+        compiler: str | Callable[..., Any] | None = None,
         stored: Stored = Stored.AS_GIVEN,
     ) -> None:
         self._model, self._stored = model, stored
@@ -89,6 +95,7 @@ class PagedModel:
         self._rows: PagedRows | None = None
         self._steps: WeakKeyDictionary[PagedRows, _Steps] = WeakKeyDictionary()
         self._plan = self._find_layers()
+        self._compiled = None if compiler is None else compiled_copy(model.module, compiler)
         self.num_replays = 0
 
     @torch.inference_mode()
@@ -183,7 +190,9 @@ class PagedModel:
         if captured.num_proven < NUM_PROOFS and num_seen > 0:
             expected = self.read(captured.state, num_seen)[:num_wanted]  # writes the same keys and values again
             error = (out - expected).square().mean().sqrt() / expected.std().clamp_min(1e-12)
-            if not bool(error < REPLAY_TOLERANCE):
+            # Compiled layers round where the modules do not, and the other way round.
+            is_exact = self._compiled is None or self._model.dtype == torch.float32
+            if not bool(error < (REPLAY_TOLERANCE if is_exact else COMPILED_TOLERANCE)):
                 return None
             captured.num_proven += 1
         self.num_replays += 1
@@ -191,18 +200,35 @@ class PagedModel:
 
     def _step_of(self, state: StepState, num_seen: int) -> PagedStep:
         pages = state.write_tables()
-        return PagedStep(state.table_rows, (state.starts, state.counts), pages, state.positions(), num_seen)
+        # Copies: a compiled layer is compiled for the place of a tensor in its memory.
+        return PagedStep(
+            state.table_rows, (state.starts.clone(), state.counts.clone()), pages, state.positions(), num_seen
+        )
 
-    def read(self, state: StepState, num_seen: int = 0) -> Tensor:
+    def read(self, state: StepState, num_seen: int = 0, module: nn.Module | None = None) -> Tensor:
         """Logits float32 [B * T, V] at the wanted places of a pass; a function of the state alone.
 
         `num_seen` is what the modules are told if they ask their cache for its length. Most do so to make a mask that
         nobody uses; a captured step that depends on it is found out, and not used.
         """
         step = self._step_of(state, num_seen)
-        out = self._model.run(state.tokens, step, step, None)
+        out = self._model.run(state.tokens, step, step, None, module)
         flat = out.flatten(0, 1)
         return (flat if state.width == 1 else flat.index_select(0, state.wanted)).float()
+
+    def read_compiled(self, state: StepState) -> Tensor:
+        """`read` with compiled layers, if there are any; for passes that are captured."""
+        return self.read(state, 0, self._compiled)
+
+    def captured(self, state: StepState, run: Run) -> Run:
+        """A pass over a state, captured; meanwhile it reads and writes no row.
+
+        Raises:
+            Exception: it cannot be captured.
+        """
+        assert self.capture is not None
+        with state.emptied(), while_compiling() if self._compiled is not None else nullcontext():
+            return self.capture(run)
 
     def _captured(self, steps: _Steps, rows: PagedRows, num_rows: int, width: int) -> _Captured | None:
         """The captured step for so many rows and columns; None if there is none (yet)."""
@@ -216,8 +242,7 @@ class PagedModel:
                 return None
             state = StepState(rows, *key)
             try:
-                with state.emptied():
-                    steps.captured[key] = _Captured(state, self.capture(lambda: self.read(state)))
+                steps.captured[key] = _Captured(state, self.captured(state, lambda: self.read_compiled(state)))
             except Exception:  # whatever a model does that cannot be captured: its modules go on running it
                 steps.captured[key] = None
         return steps.captured[key]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import inspect
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -33,6 +33,7 @@ class RaggedModel:
         context_length: the most tokens of a row, if there is a limit.
         use_pages: keep what rows have read in pages, as on a GPU; otherwise in a rectangle.
         capture: makes captured steps of steps over pages; None runs them as they are.
+        compiler: compiles their layers, see `paged.PagedModel`.
 
     Raises:
         Exception: whatever the model raises when it is run this way; then it needs a slower tier.
@@ -50,6 +51,7 @@ class RaggedModel:
         *,
         use_pages: bool = False,
         capture: Capture | None = None,
+        compiler: str | Callable[..., Any] | None = None,
     ) -> None:
         attention.register()
         self._module = shared_copy(model, attention.ATTENTION_NAME)
@@ -69,7 +71,7 @@ class RaggedModel:
         self._layers = self._find_layers()
         self.paged: PagedModel | None = None
         if use_pages:
-            self.paged = PagedModel(self, context_length, capture)
+            self.paged = PagedModel(self, context_length, capture, compiler)
         self._replays: Replays | None = None
         if self._device.type == "cpu" and not rewrites:
             runs: dict[str, Run] = {"last": self._run_last, "every": self._run_every}
@@ -137,6 +139,17 @@ class RaggedModel:
         if step.hidden is not None:
             step.hidden += out.hidden_states or ()
         return out
+
+    @property
+    def module(self) -> nn.Module:
+        """The model with decodekit's attention function."""
+        return self._module
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of the weights."""
+        dtype: Any = self._module.dtype
+        return dtype  # type: ignore[no-any-return]
 
     @property
     def device(self) -> torch.device:

@@ -184,9 +184,7 @@ def test_a_window_gives_pages_back_and_a_lost_row_is_read_again() -> None:
     for cache in (ours, theirs):
         cache.truncate([70])
     new = torch.tensor([[9]])
-    assert (
-        difference(model.forward(new, [1], ours, None, "last"), plain.forward(new, [1], theirs, None, "last")) < 1e-4
-    )
+    assert difference(model.forward(new, [1], ours, None, "last"), plain.forward(new, [1], theirs, None, "last")) < 1e-4
     assert ours.row_lengths == (71,)
 
 
@@ -230,3 +228,29 @@ def test_a_cache_that_is_gone_gives_its_rows_back() -> None:
 def test_the_tier_can_be_asked_for() -> None:
     lm = HuggingFaceLM(architectures.build("llama"), tier="paged")
     assert lm.tier.name == "paged" and isinstance(lm.new_cache(1, 4), PagedCache)
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma3"])
+def test_a_layer_is_compiled_once_for_its_kind(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not once for each layer, and not again for other rows, lengths or pages; replays are those of the modules."""
+    compiled: list[int] = []
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        compiled.append(len(graph.graph.nodes))
+        return graph.forward
+
+    monkeypatch.setattr(paged, "CAPTURE_AFTER", 0)
+    torch._dynamo.reset()
+    model = RaggedModel(build(name), CONTEXT_LENGTH, use_pages=True, capture=RecordedCapture(), compiler=backend)
+    plain = RaggedModel(build(name))
+    ours, theirs = model.new_cache(ROWS, 8), plain.new_cache(ROWS, 8)
+    for num_rows in (1, 2, 3, 5, 5):
+        rows = list(range(num_rows))
+        new, counts = torch.tensor([tokens(num_rows + row, 3) for row in rows]), [3] * num_rows
+        first = model.forward(new, counts, ours, rows, "last")
+        assert difference(first, plain.forward(new, counts, theirs, rows, "last")) < 1e-4
+        again = model.forward(new[:, :1], [1] * num_rows, ours, rows, "last")
+        assert difference(again, plain.forward(new[:, :1], [1] * num_rows, theirs, rows, "last")) < 1e-4
+    assert model.paged is not None and model.paged.num_replays == 10
+    kinds_of_layers = {"llama": 1, "gemma3": 2}[name]
+    assert len(compiled) <= 4 * kinds_of_layers  # one row or several, one column or several
