@@ -179,6 +179,9 @@ class PagedModel:
     ) -> Tensor:
         """Logits [num_wanted, V] at places among the last `most` tokens of each row."""
         step = self._step_of(state, num_seen)
+        # A twin in torch looks at every slot of a table, so it is given those that are in use.
+        num_slots = -(-(num_seen + state.width) // state.table_rows.page_size)
+        step.pages = [pages[:, :num_slots] for pages in step.pages]
         step.hidden, step.is_strict = hidden, is_strict
         last = state.counts.long()[:, None] - most + torch.arange(most, device=state.counts.device)
         out = self._model.run_at(state.tokens, step, step, last.clamp_min(0))  # [B, most, V]

@@ -1,0 +1,498 @@
+"""Decoding on a device that does not wait for the host: a step starts before the host has seen the tokens of the last.
+
+Two rows, the second under a constraint that refuses its token x3:
+
+    device   step 3: takes a3 x3     step 4: reads a3 x3, takes a4 x4     step 5: reads a4, b2; takes a5 b3 (masked)
+    host                             step 3 is there: a3 fits. May x3     step 4 is there: a4 fits; x4 came after x3
+                                     come after b2? No: its row goes      and is dropped
+                                     back to b2 and needs a mask
+
+A token is taken on the device, which keeps it for the next step (`PagedRows.taken`), and nothing of the text has to come
+from the host: a step is one replay of a captured graph, and its inputs move on by themselves (`StepState.advance`).
+Ends, stop strings and budgets are seen one step late, and what was taken behind an end is dropped.
+
+A constraint costs no wait either: the token of the unmasked distribution is certified on the device (`asking`), and the
+host asks the matcher about it while the next pass runs. Only a row whose token is refused, or is not certified, goes
+back one step; it reads its last token again and is decided with its mask.
+
+Rows whose strategy is somebody's Python, with drafts, guards, log-probabilities, are decoded by `generation.step`, over
+the same pages. The text of a row is the same on either way.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Sequence as Rows
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from decodekit.errors import DecodekitError
+from decodekit.generation.append import append_forced, append_token
+from decodekit.generation.asking import is_due, pause_after
+from decodekit.generation.sequence import Sequence
+from decodekit.generation.settings import Settings
+from decodekit.kernels.sampler import draw
+from decodekit.models.captured import Run, bucket
+from decodekit.models.paged import CAPTURE_AFTER, ROW_BUCKETS, WIDTH_BUCKETS, PagedModel
+from decodekit.models.paged_cache import PagedCache
+from decodekit.models.step_state import StepState
+from decodekit.sampling import MinP, Pipeline, Temperature, TopK, TopP
+from decodekit.sampling.leaders import lead_greedy, lead_noisy
+
+NUM_VALUES: Final = 11
+"""32-bit numbers of a row: seed and number of the sample (two each), index of the token, and `Parameters`."""
+_INDEX: Final = 4
+_MASK: Final = 10
+NO_MASK: Final = -1
+TAKEN: Final = -1
+"""Stands for the token that the device has taken."""
+
+
+class Parameters(NamedTuple):
+    """What a strategy is to the device."""
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    is_greedy: bool = False
+
+    @classmethod
+    def of(cls, settings: Settings) -> Parameters | None:
+        """Those of a batch's settings; None if the device has no program for them."""
+        if settings.mirostat is not None or settings.verify != "coupled":
+            return None
+        if settings.lead is lead_greedy:
+            return cls(is_greedy=True) if len(settings.pipeline) == 0 else None
+        return _parameters(settings.pipeline) if settings.lead is lead_noisy else None
+
+
+def _parameters(pipeline: Pipeline) -> Parameters | None:
+    """A pipeline of a temperature, top-k, top-p and min-p, in this order and each at most once."""
+    found: dict[str, float] = {}
+    order = [Temperature, TopK, TopP, MinP]
+    for processor in pipeline:
+        kind = type(processor)
+        if kind not in order:
+            return None
+        order = order[order.index(kind) + 1 :]
+        match processor:
+            case Temperature(temperature=value):
+                found["temperature"] = value
+            case TopK(k=value):
+                found["top_k"] = value
+            case TopP(p=value):
+                found["top_p"] = value
+            case MinP(min_p=value):
+                found["min_p"] = value
+    return Parameters(**found)  # type: ignore[arg-type]  # by name
+
+
+@dataclass(slots=True, eq=False)
+class _Entry:
+    """A row of a step that runs: it takes token `number` of a text."""
+
+    sequence: Sequence
+    row: int
+    number: int
+    has_mask: bool
+    is_dropped: bool = False
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether the text is where it was expected to be."""
+        sequence = self.sequence
+        is_here = sequence.row == self.row and len(sequence.token_ids) == self.number
+        return not self.is_dropped and is_here and sequence.finish_reason is None
+
+
+@dataclass(slots=True, eq=False)
+class _Text:
+    """What is known of a row beside its sequence.
+
+    Attributes:
+        values: its numbers for the device, int32 [NUM_VALUES]; None if the device has no program for its settings.
+        latest: the last step that was started with it, until its token is seen.
+        parked: a token whose question is not answered yet.
+        wants_mask: whether its next token is decided with a mask.
+        is_failed: whether the device could not take a token; the host tells why.
+    """
+
+    sequence: Sequence
+    values: NDArray[np.int32] | None
+    latest: _Entry | None = None
+    parked: tuple[_Entry, _Taken] | None = None
+    wants_mask: bool = False
+    is_failed: bool = False
+
+
+class _Taken(NamedTuple):
+    """What the device says of a row: see `kernels.sampler`."""
+
+    token: int
+    given: int
+    is_clear: int
+    status: int
+
+
+@dataclass(slots=True, eq=False)
+class _Flight:
+    """A step that runs; `out` [B, 4] is on the host once the event has come."""
+
+    entries: list[_Entry]
+    out: Tensor
+    event: torch.cuda.Event | None
+
+
+class DecodeStep:
+    """Reads rows, takes a token of each and moves on: one pass, captured where that is worth it.
+
+    Args:
+        model: the model over pages.
+        state: its inputs.
+        num_words: of a mask.
+    """
+
+    def __init__(self, model: PagedModel, state: StepState, num_words: int) -> None:
+        self._model, self.state = model, state
+        device = state.starts.device
+        self.masks = torch.zeros(state.num_rows, num_words, dtype=torch.int32, device=device)
+        self.out = torch.zeros(state.num_rows, 4, dtype=torch.int64, device=device)
+        # A step is taken in before the second one after it starts.
+        is_cuda = device.type == "cuda"
+        self._there = [torch.zeros(state.num_rows, 4, dtype=torch.int64, pin_memory=is_cuda) for _ in range(2 + is_cuda)]
+        self.num_runs = 0
+        self._run: Run | None = None
+
+    def run(self) -> Tensor:
+        """int64 [B, 4]: the token of each row, which one must be allowed besides, whether it is certified, its status."""
+        state = self.state
+        logits = self._model.read_compiled(state)[: state.num_rows]
+        values = state.values
+        floats = values.view(torch.float32)
+        wide = values[:4].t().contiguous().view(torch.int64)  # [B, 2]
+        taken = draw(
+            logits,
+            floats[5],
+            values[6],
+            floats[7],
+            floats[8],
+            values[9].bool(),
+            wide[:, 0].contiguous(),
+            wide[:, 1].contiguous(),
+            values[_INDEX].long(),
+            self.masks,
+            values[_MASK],
+        )
+        state.table_rows.taken.index_put_((state.rows.long(),), taken.tokens)
+        self.out.copy_(torch.stack([taken.tokens, taken.given, taken.are_clear.long(), taken.status.long()], dim=1))
+        state.advance()
+        values[_INDEX].add_(1)
+        return self.out
+
+    def __call__(self) -> None:
+        """`run`, captured after a few times."""
+        self.num_runs += 1
+        capture = self._model.capture
+        if self._run is None and capture is not None and self.num_runs > CAPTURE_AFTER:
+            try:
+                self._run = self._model.captured(self.state, self.run)
+            except Exception:  # what a model does that cannot be captured: its modules go on running it
+                self._run = self.run
+        (self._run or self.run)()
+
+    def upload_masks(self, masks: Rows[NDArray[np.int32]]) -> None:
+        """Bring the masks of a step to the device, in the order in which its rows have them."""
+        if masks:
+            words = torch.from_numpy(np.stack(masks))
+            words = words.pin_memory() if self.masks.is_cuda else words
+            self.masks[: len(masks)].copy_(words, non_blocking=True)
+
+    def download(self) -> tuple[Tensor, torch.cuda.Event | None]:
+        """`out` on its way to the host, and when it is there."""
+        if not self.out.is_cuda:
+            return self.out.clone(), None
+        there = self._there[self.num_runs % len(self._there)]
+        there.copy_(self.out, non_blocking=True)
+        event = torch.cuda.Event()
+        event.record()
+        return there, event
+
+
+class RunAhead:
+    """Decodes rows of a paged cache a step ahead of the host.
+
+    Args:
+        model: the model over pages.
+        cache: its rows.
+        num_words: of a mask.
+
+    Attributes:
+        num_steps, num_uploads: steps that were started, and those that needed something of the host.
+        num_dropped: tokens that were taken and not used: behind an end, or behind a refusal.
+    """
+
+    def __init__(self, model: PagedModel, cache: PagedCache, num_words: int) -> None:
+        self._model, self._cache, self._num_words = model, cache, num_words
+        self.num_steps = self.num_uploads = self.num_dropped = 0
+        self._flight: _Flight | None = None
+        self._texts: dict[int, _Text] = {}
+        self._steps: dict[tuple[int, int], DecodeStep] = {}
+        self._last: tuple[DecodeStep, list[_Text]] | None = None  # if the next step may go on from the last one
+
+    def split(self, sequences: Rows[Sequence]) -> tuple[list[Sequence], list[Sequence]]:
+        """The rows that are decoded here at this step, and the others."""
+        ours, others = list[Sequence](), list[Sequence]()
+        for sequence in sequences:
+            text = self._text_of(sequence)
+            is_ours = text.latest is not None or text.parked is not None or _is_plain(sequence, text)
+            (ours if is_ours else others).append(sequence)
+        return ours, others
+
+    @torch.inference_mode()
+    def step(self, sequences: Rows[Sequence]) -> None:
+        """Start the next step of rows, and take in the tokens of the one before; some rows finish by that.
+
+        Args:
+            sequences: unfinished ones that are decoded here (`split`); none takes in what still runs.
+        """
+        texts = [self._text_of(sequence) for sequence in sequences]
+        for text in texts:
+            if text.parked is not None:
+                entry, taken = text.parked
+                text.parked = None
+                self._decide(text, entry, taken, None)
+        before, self._flight = self._flight, self._launch(texts)
+        if before is not None:
+            self._take_in(before)
+
+    def _text_of(self, sequence: Sequence) -> _Text:
+        text = self._texts.get(id(sequence))
+        if text is None or text.sequence is not sequence:
+            if len(self._texts) > 4 * self._cache.num_rows:
+                self._texts = {key: one for key, one in self._texts.items() if one.sequence.finish_reason is None}
+            text = self._texts[id(sequence)] = _Text(sequence, _values_of(sequence))
+        return text
+
+    # Starting a step.
+
+    def _launch(self, texts: list[_Text]) -> _Flight | None:
+        going: list[tuple[_Text, _Entry, list[int]]] = []
+        masks: list[NDArray[np.int32]] = []
+        for text in texts:
+            begun = self._begin(text, masks)
+            if begun is not None:
+                going.append((text, *begun))
+        if not going:
+            self._last = None
+            return None
+        entries = [entry for _, entry, _ in going]
+        step = self._fill([text for text, _, _ in going], entries, [given for _, _, given in going], masks)
+        self.num_steps += 1
+        for text, entry, _ in going:
+            text.latest = entry
+            text.sequence.num_forwards += 1
+        return _Flight(entries, *step.download())
+
+    def _begin(self, text: _Text, masks: list[NDArray[np.int32]]) -> tuple[_Entry, list[int]] | None:
+        """What a row does in the next step, and the tokens that it reads; None if it has to wait for its last token."""
+        sequence, latest = text.sequence, text.latest
+        if sequence.finish_reason is not None or text.parked is not None:
+            return None
+        if latest is not None:
+            must_see = latest.has_mask or (sequence.matcher is not None and sequence.pause_left > 0)
+            if must_see or latest.number + 1 >= sequence.max_tokens:
+                return None
+            return _Entry(sequence, sequence.row, latest.number + 1, False), [TAKEN]
+        if text.is_failed:
+            return None
+        has_mask = sequence.matcher is not None and (text.wants_mask or not is_due(sequence))
+        if has_mask and not self._add_mask(text, masks):
+            return None
+        assert sequence.pending, (sequence.token_ids, sequence.finish_reason, text, len(sequence.request.prompt), self._cache.row_lengths)
+        given, sequence.pending = sequence.pending, []
+        return _Entry(sequence, sequence.row, len(sequence.token_ids), has_mask), given
+
+    def _add_mask(self, text: _Text, masks: list[NDArray[np.int32]]) -> bool:
+        """Make the mask of a row; whether it is there."""
+        sequence = text.sequence
+        assert sequence.matcher is not None
+        text.wants_mask = True
+        begin = time.perf_counter()
+        try:
+            if self._cache.num_rows > 1 and not sequence.is_prepared():
+                return False
+            words = np.zeros((1, self._num_words), dtype=np.int32)
+            sequence.matcher.fill_bitmask(words)
+        except DecodekitError:
+            text.is_failed = True
+            return False
+        sequence.mask_s += time.perf_counter() - begin
+        sequence.num_masks += 1
+        masks.append(words[0])
+        return True
+
+    def _fill(
+        self, texts: list[_Text], entries: list[_Entry], given: list[list[int]], masks: list[NDArray[np.int32]]
+    ) -> DecodeStep:
+        """Bring the inputs of a step to the device, unless it can go on from the last one; start it."""
+        rows, counts = [entry.row for entry in entries], [len(tokens) for tokens in given]
+        cache, width = self._cache, max(counts)
+        cache.reach(counts, rows)
+        starts = [cache.row_lengths[row] for row in rows]
+        cache.commit(counts, rows)
+        if cache.remembers:
+            for row, start, tokens in zip(rows, starts, given, strict=True):
+                cache.note(row, start, [token for token in tokens if token != TAKEN])
+        step = self._step_for(len(rows), width)
+        is_next = self._last is not None and self._last[0] is step and self._last[1] == texts
+        is_taken = all(tokens == [TAKEN] for tokens in given)
+        if not (is_next and is_taken and not any(group.entries for group in cache.rows.groups)):
+            self.num_uploads += 1
+            grid = np.zeros((len(rows), width), dtype=np.int32)
+            for row, tokens in zip(grid, given, strict=True):
+                row[: len(tokens)] = tokens
+            places = np.arange(len(rows), dtype=np.int32) * step.state.width + np.array(counts, dtype=np.int32) - 1
+            values = np.stack([text.values for text in texts if text.values is not None], axis=1)
+            values[_INDEX] = [entry.number for entry in entries]
+            numbers = iter(range(len(masks)))
+            values[_MASK] = [next(numbers) if entry.has_mask else NO_MASK for entry in entries]
+            step.state.fill([cache.places[row] for row in rows], starts, counts, grid, places, values)
+            step.upload_masks(masks)
+        step()
+        can_go_on = width == 1 and not masks
+        self._last = (step, texts) if can_go_on else None
+        return step
+
+    def _step_for(self, num_rows: int, width: int) -> DecodeStep:
+        key = (num_rows, width)
+        if self._model.capture is not None:
+            key = (bucket(num_rows, ROW_BUCKETS) or num_rows, bucket(width, WIDTH_BUCKETS) or width)
+        if key not in self._steps:
+            self._steps[key] = DecodeStep(self._model, StepState(self._cache.rows, *key, NUM_VALUES), self._num_words)
+        return self._steps[key]
+
+    # Taking in what a step has taken.
+
+    def _take_in(self, flight: _Flight) -> None:
+        if flight.event is not None:
+            flight.event.synchronize()
+        for entry, row in zip(flight.entries, flight.out.tolist(), strict=False):
+            text = self._texts.get(id(entry.sequence))
+            later = None
+            if text is not None and text.sequence is entry.sequence:
+                later = text.latest if text.latest is not entry else None
+                if later is None:
+                    text.latest = None
+            if text is None or not entry.is_wanted:
+                self.num_dropped += 1
+            else:
+                self._decide(text, entry, _Taken(*row), later)
+
+    def _decide(self, text: _Text, entry: _Entry, taken: _Taken, later: _Entry | None) -> None:
+        """Go on with a token, or go back to decide the position anew; `later` is the step that runs behind it."""
+        sequence = entry.sequence
+        allowed = self._allows(text, entry, taken)
+        if allowed is None:  # the answer is not there yet
+            text.parked = entry, taken
+            self._drop(text, later)
+            self._cut(sequence, sequence.length)
+            return
+        if not allowed:
+            self.num_dropped += 1
+            self._drop(text, later)
+            sequence.pending = [(sequence.token_ids or sequence.request.prompt)[-1]]
+            self._cut(sequence, sequence.length - 1)
+            return
+        text.wants_mask = False
+        if self._cache.remembers and later is not None:
+            self._cache.note(sequence.row, sequence.length, [taken.token])
+        append_token(sequence, taken.token, sequence.settings, None)
+        if later is not None:
+            sequence.pending.clear()  # the step behind it reads the token
+        if sequence.finish_reason is None:
+            append_forced(sequence, sequence.settings, None)
+        if sequence.finish_reason is not None or sequence.pending:
+            self._drop(text, later)  # what it takes is not wanted; what it reads is
+        if sequence.first_token_at is None:
+            sequence.first_token_at = time.perf_counter()
+
+    def _allows(self, text: _Text, entry: _Entry, taken: _Taken) -> bool | None:
+        """Whether a token is the one that the row takes; None if its constraint needs more time to say so."""
+        sequence, matcher = entry.sequence, entry.sequence.matcher
+        if taken.status:
+            text.is_failed = True
+            return False
+        if matcher is None or entry.has_mask:
+            return True
+        begin, is_allowed = time.perf_counter(), bool(taken.is_clear)
+        try:
+            for token in dict.fromkeys((taken.token, taken.given)) if is_allowed else ():
+                if self._cache.num_rows > 1 and not sequence.is_prepared(token):
+                    return None
+                sequence.num_questions += 1
+                if not matcher.validate([token]):
+                    is_allowed = False
+                    break
+        except DecodekitError:
+            text.is_failed, is_allowed = True, False
+        pause_after(sequence, is_settled=is_allowed)
+        text.wants_mask = not is_allowed
+        sequence.ask_s += time.perf_counter() - begin
+        return is_allowed
+
+    def _drop(self, text: _Text, later: _Entry | None) -> None:
+        if later is not None:
+            later.is_dropped = True
+            text.latest = None
+
+    def _cut(self, sequence: Sequence, length: int) -> None:
+        """Let the cache hold so many tokens of a row."""
+        lengths = list(self._cache.row_lengths)
+        lengths[sequence.row] = min(length, lengths[sequence.row])
+        self._cache.truncate(lengths)
+
+
+def _is_plain(sequence: Sequence, text: _Text) -> bool:
+    """Whether a row is decoded in a way that the device knows, and is where one token or a few are to be read."""
+    settings = sequence.settings
+    return (
+        text.values is not None
+        and not text.is_failed
+        and len(sequence.pending) <= WIDTH_BUCKETS[-1]
+        and not sequence.has_guard
+        and sequence.held is None
+        and settings.proposer is None
+        and settings.num_alternatives is None
+        and not settings.must_close
+        and not settings.is_canonical
+        and settings.is_forced_unseen
+        and settings.masks == "asked"
+    )
+
+
+def _values_of(sequence: Sequence) -> NDArray[np.int32] | None:
+    """The numbers of a row for the device, int32 [NUM_VALUES]; None if it has no program for the settings."""
+    parameters = Parameters.of(sequence.settings)
+    if parameters is None:
+        return None
+    request = sequence.request
+    packed = struct.pack(
+        "=QQififfii",
+        request.seed % (1 << 64),
+        request.sequence,
+        0,
+        parameters.temperature,
+        parameters.top_k,
+        parameters.top_p,
+        parameters.min_p,
+        parameters.is_greedy,
+        NO_MASK,
+    )
+    return np.frombuffer(packed, dtype=np.int32).copy()
