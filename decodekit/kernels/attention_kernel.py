@@ -115,19 +115,22 @@ def attend(
         if last_one:
             peak, total, sums = _merged(parts, totals, place * SPLITS, used, SPLITS_PAD, M, VALUE_PAD)
     if last_one:
-        if HAS_SINKS:
-            total, sums = _with_sinks(peak, total, sums, tl.load(sinks + heads))
-        sums = tl.where(is_real[:, None], sums / tl.where(total == 0.0, 1.0, total)[:, None], 0.0)
-        tl.store(outs, sums.to(out.dtype.element_ty), mask=is_out)
+        means = _means(peak, total, sums, sinks + heads, HAS_SINKS)
+        tl.store(outs, tl.where(is_real[:, None], means, 0.0).to(out.dtype.element_ty), mask=is_out)
 
 
 @program
-def _with_sinks(peak: tl.tensor, total: tl.tensor, sums: tl.tensor, sinks: tl.tensor) -> tl.tensor:
-    """Total and sums with the sinks' shares."""
-    sink = sinks.to(tl.float32) * _LOG2E
-    top = tl.maximum(peak, sink)
-    shrink = tl.exp2(peak - top)
-    return total * shrink + tl.exp2(sink - top), sums * shrink[:, None]
+def _means(
+    peak: tl.tensor, total: tl.tensor, sums: tl.tensor, sinks: tl.tensor, HAS_SINKS: tl.constexpr,
+) -> tl.tensor:  # fmt: skip
+    """The sums by the totals, to which the sinks add; 0 where nothing is seen."""
+    if HAS_SINKS:
+        sink = tl.load(sinks).to(tl.float32) * _LOG2E
+        top = tl.maximum(peak, sink)
+        shrink = tl.exp2(peak - top)
+        total = total * shrink + tl.exp2(sink - top)
+        sums *= shrink[:, None]
+    return sums / tl.where(total == 0.0, 1.0, total)[:, None]
 
 
 @program
