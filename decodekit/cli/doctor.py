@@ -36,6 +36,7 @@ def doctor(
         "platform": platform.platform(),
         **_versions(),
         **_device(),
+        "kernels": _kernels(),
         "numba cache": _numba_cache(),
         "decodekit cache": str(store.root() or f"off ({store.VARIABLE})"),  # of what depends on a tokenizer alone
     }
@@ -92,6 +93,14 @@ def _device() -> dict[str, str]:
         "device": f"cuda: {', '.join(names)}; {threads}",
         "cuda": f"{torch.version.cuda}, bfloat16 {'supported' if is_bf16 else 'not supported'}",
     }
+
+
+def _kernels() -> str:
+    """Whether programs for a GPU can be made, or why not."""
+    from decodekit.kernels.programs import missing
+
+    reason = missing()
+    return f"triton {_version('triton')}" if reason is None else f"none, CUDA runs slower twins: {reason}"
 
 
 def _numba_cache() -> str:

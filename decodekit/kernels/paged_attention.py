@@ -25,12 +25,13 @@ scale; new tokens are read as they are kept, so that a token does not depend on 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import torch
 from torch import Tensor
 
 from decodekit.kernels.pages import Geometry, Offsets, PageError, Stored, store_of
+from decodekit.kernels.programs import missing
 
 _MOST_SCORES: Final = 1 << 24
 """Scores that the twin computes at once."""
@@ -210,10 +211,29 @@ def paged_attention(
     Returns:
         [B, T, Hq, Dv], of the dtype of the query.
     """
+    return _twin(
+        query, key, value, pages, starts, counts, arenas, geometry, offsets, stored, scale, window, softcap, sinks
+    )
+
+
+def _twin(
+    query: Tensor, key: Tensor, value: Tensor, pages: Tensor, starts: Tensor, counts: Tensor, arenas: Tensor,
+    geometry: Sequence[int], offsets: Sequence[int], stored: int, *others: Any,
+) -> Tensor:  # fmt: skip
     return attended(
         query, key, value, pages, starts, counts, store_of(arenas).arenas,
-        Geometry(*geometry), Offsets(*offsets), Stored(stored), scale, window, softcap, sinks,
+        Geometry(*geometry), Offsets(*offsets), Stored(stored), *others,
     )  # fmt: skip
+
+
+@paged_attention.register_kernel("cuda")
+def _on_cuda(query: Tensor, key: Tensor, value: Tensor, *others: Any) -> Tensor:
+    if missing() is None:
+        from decodekit.kernels import attention_kernel
+
+        if attention_kernel.supports(query, key, value):
+            return attention_kernel.launched(query, key, value, *others)
+    return _twin(query, key, value, *others)
 
 
 @paged_attention.register_fake
