@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from decodekit.constraints.constraint import Refusal
     from decodekit.generation.sequence import Sequence
 
-MAX_ROLLBACKS: Final = 64
-"""How often the text of a row is taken back before the row fails, unless the caller says otherwise."""
 MAX_REDRAWS: Final = 1024
 """How many tokens are refused at one position before the row fails."""
 

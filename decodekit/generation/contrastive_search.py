@@ -33,9 +33,9 @@ from torch.nn.functional import normalize
 from decodekit.errors import DeadEndError, DecodekitError
 from decodekit.generation.append import append_forced, append_token
 from decodekit.generation.drawing import Outputs, record
-from decodekit.generation.driver import CacheRows, Group, Policy
 from decodekit.generation.masks import StepMasks
 from decodekit.generation.padding import right_padded
+from decodekit.generation.policy import CacheRows, Group, Policy
 from decodekit.generation.positions import Position
 from decodekit.generation.samples import begin_text
 from decodekit.generation.sequence import Sequence as Text
@@ -114,11 +114,13 @@ class ContrastiveRows(Policy[ContrastiveGroup]):
     """A row for each candidate of a prompt."""
 
     model: HiddenStates
+    can_begin_late = False  # the hidden states of all tokens are needed
 
     def __init__(
         self, model: HiddenStates, settings: Settings, num_candidates: int, penalty_alpha: float, option: str
     ) -> None:
-        super().__init__(model, settings)
+        super().__init__(model)
+        self.settings = settings
         self.num_rows = num_candidates
         self.option = option
         self._penalty_alpha = penalty_alpha
@@ -128,6 +130,11 @@ class ContrastiveRows(Policy[ContrastiveGroup]):
         """The text, with what is forced at its beginning."""
         begin_text(sequence, self.settings)
         return ContrastiveGroup([sequence], [0] * self.num_rows)
+
+    def again(self, group: ContrastiveGroup) -> ContrastiveGroup:
+        """The text goes on where it was."""
+        group.sequence.read_again()
+        return ContrastiveGroup(group.sequences, [0] * self.num_rows)
 
     def read(self, groups: Sequence[ContrastiveGroup], num_tokens: int, rows: CacheRows) -> None:
         """Read the next tokens of prompts, and keep their hidden states."""

@@ -8,7 +8,7 @@ left padding nor a padding mask. Taking tokens back is setting a length (`Cache.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -78,6 +78,50 @@ class Cache(Protocol):
 
     def grow(self, capacity: int) -> None:
         """Make room for `capacity` tokens per row, keeping what is stored; a smaller capacity changes nothing."""
+
+
+class Prefix(Protocol):
+    """What rows of a cache can begin with: the keys and values of some first tokens."""
+
+    @property
+    def num_tokens(self) -> int:
+        """How many tokens it holds; a cache of pages may keep fewer than it was asked for."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory that it takes by itself, beside that of prefixes that it stands on."""
+
+    def release(self) -> None:
+        """Give the memory back, as far as no row and no other prefix needs it; no row may begin with it any more."""
+
+
+@runtime_checkable
+class SharesPrefixes(Protocol):
+    """A cache whose rows can begin with what other rows have read.
+
+    Laws: a row that began with the first n tokens of a prefix behaves as if it had read them itself; neither `keep` nor
+    `begin_with` changes what another row sees, and a prefix does not change when its row goes on, is cut or is reset.
+    """
+
+    def keep(self, row: int, num_tokens: int) -> Prefix:
+        """The first `num_tokens` tokens of a row.
+
+        Raises:
+            ValueError: the row holds fewer.
+        """
+
+    def begin_with(self, row: int, prefix: Any, num_tokens: int) -> None:
+        """Make a row, whatever it was, one that has read the first `num_tokens` tokens of a prefix of this cache.
+
+        Raises:
+            ValueError: the prefix holds fewer, or was released.
+        """
+
+
+def host_lengths(cache: Cache) -> list[int]:
+    """Tokens stored per row, without a wait for the device where the cache knows them on the host."""
+    known: Any = getattr(cache, "row_lengths", None)
+    return [*known] if isinstance(known, tuple | list) else [*cache.lengths.tolist()]
 
 
 class CausalLM(Protocol):

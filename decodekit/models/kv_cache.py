@@ -116,6 +116,46 @@ class Step:
         return first, last, mask
 
 
+class CopiedPrefix:
+    """Keys and values of the first tokens of a row, copied; a `causal_lm.Prefix`.
+
+    A row that began with a prefix keeps only what comes after it: say 400 tokens of instructions are kept, and a row
+    that began with them is kept with 550. The second prefix holds 150 tokens and stands on the first.
+
+    Args:
+        planes: by layer, keys and values [heads, num_tokens - first, head_dim].
+        base: what stands before them, of which the first `first` tokens count; None if `first` is 0.
+    """
+
+    def __init__(self, planes: dict[int, list[Tensor]], num_tokens: int, base: CopiedPrefix | None, first: int) -> None:
+        self._planes, self._base, self._first = planes, base, first
+        self._num_above = 0  # prefixes that stand on this one
+        self.num_tokens = num_tokens
+        self.num_bytes = sum(plane.numel() * plane.element_size() for pair in planes.values() for plane in pair)
+        self.is_released = False
+        if base is not None:
+            base._num_above += 1
+
+    def release(self) -> None:
+        """Give the memory back, once no prefix stands on this one; no row may begin with it any more."""
+        self.is_released = True
+        self._free()
+
+    def _free(self) -> None:
+        if not self.is_released or self._num_above:
+            return
+        self._planes, base, self._base = {}, self._base, None
+        if base is not None:
+            base._num_above -= 1
+            base._free()
+
+    def parts(self, num_tokens: int) -> list[tuple[int, int, dict[int, list[Tensor]]]]:
+        """The slots from the first up to, not including, the second, with the planes that begin with them."""
+        before = [] if self._base is None else self._base.parts(min(num_tokens, self._first))
+        own = [(self._first, num_tokens, self._planes)] if num_tokens > self._first else []
+        return [*before, *own]
+
+
 class RaggedCache:
     """Keys and values of `num_rows` rows, each with its own length. Implements `causal_lm.Cache`.
 
@@ -135,6 +175,7 @@ class RaggedCache:
         self._written = [0] * num_rows  # slots that may hold something, padding and forgotten tokens included
         self._lengths_on_device: Tensor | None = None
         self._common: dict[tuple[int, int], int] = {}  # (row, row) -> first slots that both hold, of rows once copied
+        self._begun: dict[int, tuple[CopiedPrefix, int]] = {}  # row -> the prefix whose first slots it still holds
         self._allocate()
 
     def _allocate(self) -> None:
@@ -257,6 +298,8 @@ class RaggedCache:
         self._lengths = shortened(self._lengths, row_lengths)
         for (row, other), num_slots in self._common.items():
             self._common[row, other] = min(num_slots, self._lengths[row], self._lengths[other])
+        for row, (prefix, num_slots) in self._begun.items():
+            self._begun[row] = prefix, min(num_slots, self._lengths[row])
         self._lengths_on_device = None
 
     @torch.inference_mode()
@@ -271,7 +314,44 @@ class RaggedCache:
                 for plane in planes:
                     plane[row, :, : self._written[row]].zero_()
             self._lengths[row] = self._written[row] = 0
+        self._forget_origins(rows)
+        self._lengths_on_device = None
+
+    def _forget_origins(self, rows: Sequence[int]) -> None:
         self._common = {pair: num_slots for pair, num_slots in self._common.items() if not {*pair} & {*rows}}
+        for row in rows:
+            self._begun.pop(row, None)
+
+    @torch.inference_mode()
+    def keep(self, row: int, num_tokens: int) -> CopiedPrefix:
+        """A copy of the first tokens of a row; see `causal_lm.SharesPrefixes.keep`."""
+        if not 0 < num_tokens <= self._lengths[row]:
+            raise ValueError(f"row {row} holds {self._lengths[row]} tokens, of which {num_tokens} cannot be kept")
+        base, first = self._begun.get(row, (None, 0))
+        if base is None or base.is_released or not base.num_tokens == first < num_tokens:
+            base, first = None, 0
+        planes = {
+            layer: [plane[row, :, first:num_tokens].clone() for plane in pair] for layer, pair in self._planes.items()
+        }
+        return CopiedPrefix(planes, num_tokens, base, first)
+
+    @torch.inference_mode()
+    def begin_with(self, row: int, prefix: CopiedPrefix, num_tokens: int) -> None:
+        """Begin a row with the first tokens of a prefix; see `causal_lm.SharesPrefixes.begin_with`."""
+        if prefix.is_released or not 0 < num_tokens <= prefix.num_tokens:
+            raise ValueError(f"a row cannot begin with {num_tokens} of the {prefix.num_tokens} tokens of a prefix")
+        if num_tokens > self.capacity:
+            self.grow(max(num_tokens, 2 * self.capacity))
+        for first, end, planes in prefix.parts(num_tokens):
+            for layer, pair in self._planes.items():
+                for plane, kept in zip(pair, planes[layer], strict=True):
+                    plane[row, :, first:end].copy_(kept[:, : end - first])
+        for pair in self._planes.values():
+            for plane in pair:
+                plane[row, :, num_tokens : self._written[row]].zero_()  # as in `reset`: nothing of the old row
+        self._lengths[row] = self._written[row] = num_tokens
+        self._forget_origins([row])
+        self._begun[row] = prefix, num_tokens
         self._lengths_on_device = None
 
     @torch.inference_mode()
@@ -285,6 +365,7 @@ class RaggedCache:
         self._lengths = [self._lengths[row] for row in order]
         self._written = [self._written[row] for row in order]
         self._common = {}
+        self._begun = {row: self._begun[source] for row, source in enumerate(order) if source in self._begun}
         self._lengths_on_device = None
         self._copy_from(old, index)
 
@@ -319,7 +400,11 @@ class RaggedCache:
                     plane[target, :, used : self._written[target]].zero_()  # as in `reset`: nothing of the old row
         origin = {row: row for row in range(self.num_rows)} | dict(pairs)
         known, lengths, written = dict(self._common), list(self._lengths), list(self._written)
+        begun = dict(self._begun)
         for target, source in pairs:
+            self._begun.pop(target, None)
+            if source in begun:
+                self._begun[target] = begun[source]
             self._lengths[target], self._written[target] = lengths[source], written[source]
             for row, was in origin.items():
                 if row != target:

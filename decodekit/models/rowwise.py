@@ -20,6 +20,23 @@ from decodekit.models.kv_cache import checked_order, shortened
 from decodekit.models.shared_copy import shared_copy
 
 
+class RowPrefix:
+    """A row as it was, of which the first `num_tokens` tokens count; a `causal_lm.Prefix`."""
+
+    def __init__(self, tokens: list[int], state: Any) -> None:
+        self.tokens, self.state = tokens, state
+        self.num_tokens = len(tokens)
+        layers = getattr(state, "layers", None) or ()
+        pairs = [(getattr(layer, "keys", None), getattr(layer, "values", None)) for layer in layers]
+        self.num_bytes = sum(
+            one.numel() * one.element_size() for pair in pairs for one in pair if isinstance(one, Tensor)
+        )
+
+    def release(self) -> None:
+        """Drop the state."""
+        self.tokens, self.state = [], None
+
+
 class RowCache:
     """The tokens of each row, and what the model keeps of them. Implements `causal_lm.Cache`.
 
@@ -68,6 +85,37 @@ class RowCache:
         """Empty these rows; see `causal_lm.Cache.reset`."""
         for row in rows:
             self.tokens[row], self.states[row] = [], None
+
+    @torch.inference_mode()
+    def keep(self, row: int, num_tokens: int) -> RowPrefix:
+        """A copy of a row; see `causal_lm.SharesPrefixes.keep`. A state that cannot be cropped is kept as a whole only.
+
+        Raises:
+            ValueError: the row holds fewer tokens; or more, and cannot be cropped.
+        """
+        length = len(self.tokens[row])
+        if not 0 < num_tokens <= length or (
+            num_tokens < length and not self._can_crop and self.states[row] is not None
+        ):
+            raise ValueError(f"row {row} holds {length} tokens, of which {num_tokens} cannot be kept")
+        return RowPrefix(self.tokens[row][:num_tokens], self._state_at(self.states[row], length, num_tokens))
+
+    @torch.inference_mode()
+    def begin_with(self, row: int, prefix: RowPrefix, num_tokens: int) -> None:
+        """Begin a row with a copy of a kept one; see `causal_lm.SharesPrefixes.begin_with`."""
+        if not 0 < num_tokens <= len(prefix.tokens):
+            raise ValueError(f"a row cannot begin with {num_tokens} of the {len(prefix.tokens)} tokens of a prefix")
+        self.tokens[row] = prefix.tokens[:num_tokens]
+        self.states[row] = self._state_at(prefix.state, prefix.num_tokens, num_tokens)
+
+    def _state_at(self, state: Any, length: int, num_tokens: int) -> Any:
+        """A copy of a state that has read `length` tokens, as it was after `num_tokens`; None to compute it again."""
+        if state is None or (num_tokens < length and not self._can_crop):
+            return None
+        twin = copy.deepcopy(state)
+        if num_tokens < length:
+            twin.crop(num_tokens - length)
+        return twin
 
     @torch.inference_mode()
     def reorder(self, rows: Tensor) -> None:

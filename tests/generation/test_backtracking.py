@@ -21,7 +21,7 @@ from decodekit.generation.sequence import Request
 from decodekit.generation.settings import Settings
 from decodekit.strategy import Greedy, Sample, Strategy, can_redraw, lead_of
 from decodekit.vocabulary import Vocabulary
-from tests.generation.test_driver import choose_by
+from tests.generation.test_scheduler import choose_by
 from tests.reference.generation import ToyLM, hashed_law
 from tests.reference.guards import guarded_decode
 
