@@ -7,8 +7,8 @@ Two rows, the second under a constraint that refuses its token x3:
                                      come after b2? No: its row goes      and is dropped
                                      back to b2 and needs a mask
 
-A token is taken on the device, which keeps it for the next step (`PagedRows.taken`), and nothing of the text has to come
-from the host: a step is one replay of a captured graph, and its inputs move on by themselves (`StepState.advance`).
+A token is taken on the device, which keeps it for the next step (`PagedRows.taken`), and nothing of the text comes from
+the host: a step is one replay of a captured graph, and its inputs move on by themselves (`StepState.advance`).
 Ends, stop strings and budgets are seen one step late, and what was taken behind an end is dropped.
 
 A constraint costs no wait either: the token of the unmasked distribution is certified on the device (`asking`), and the
@@ -23,8 +23,9 @@ from __future__ import annotations
 
 import struct
 import time
+from collections.abc import Hashable
 from collections.abc import Sequence as Rows
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -37,7 +38,7 @@ from decodekit.generation.append import append_forced, append_token
 from decodekit.generation.asking import is_due, pause_after
 from decodekit.generation.sequence import Sequence
 from decodekit.generation.settings import Settings
-from decodekit.kernels.sampler import draw
+from decodekit.kernels.sampler import distance_of, sample_rows
 from decodekit.models.captured import Run, bucket
 from decodekit.models.paged import CAPTURE_AFTER, ROW_BUCKETS, WIDTH_BUCKETS, PagedModel
 from decodekit.models.paged_cache import PagedCache
@@ -45,11 +46,14 @@ from decodekit.models.step_state import StepState
 from decodekit.sampling import MinP, Pipeline, Temperature, TopK, TopP
 from decodekit.sampling.leaders import lead_greedy, lead_noisy
 
-NUM_VALUES: Final = 11
-"""32-bit numbers of a row: seed and number of the sample (two each), index of the token, and `Parameters`."""
-_INDEX: Final = 4
-_MASK: Final = 10
+VALUES: Final = "=QQddifiii"
+"""What a row is to the device, see `_values_of`: four numbers of 64 bits, five of 32."""
+NUM_VALUES: Final = 13
+_INDEX: Final = 8
+_MASK: Final = 12
 NO_MASK: Final = -1
+MAX_STATES: Final = 4096
+"""States of constraints of which it is remembered what a step behind them was good for."""
 TAKEN: Final = -1
 """Stands for the token that the device has taken."""
 
@@ -58,7 +62,7 @@ class Parameters(NamedTuple):
     """What a strategy is to the device."""
 
     temperature: float = 1.0
-    top_k: int = 0
+    top_k: int = 0  # none
     top_p: float = 1.0
     min_p: float = 0.0
     is_greedy: bool = False
@@ -157,50 +161,54 @@ class DecodeStep:
         model: the model over pages.
         state: its inputs.
         num_words: of a mask.
+        uses_top_k, uses_top_p: whether a row may have one.
     """
 
-    def __init__(self, model: PagedModel, state: StepState, num_words: int) -> None:
+    def __init__(
+        self, model: PagedModel, state: StepState, num_words: int, *, uses_top_k: bool, uses_top_p: bool
+    ) -> None:
         self._model, self.state = model, state
+        self._uses = uses_top_k, uses_top_p
         device = state.starts.device
         self.masks = torch.zeros(state.num_rows, num_words, dtype=torch.int32, device=device)
         self.out = torch.zeros(state.num_rows, 4, dtype=torch.int64, device=device)
-        # A step is taken in before the second one after it starts.
-        is_cuda = device.type == "cuda"
-        self._there = [torch.zeros(state.num_rows, 4, dtype=torch.int64, pin_memory=is_cuda) for _ in range(2 + is_cuda)]
-        self.num_runs = 0
+        self.last: object = None
+        """Who has started it last, and with which rows."""
+        self._num_runs = 0
         self._run: Run | None = None
 
     def run(self) -> Tensor:
-        """int64 [B, 4]: the token of each row, which one must be allowed besides, whether it is certified, its status."""
-        state = self.state
+        """Token, what must be allowed besides, whether it is certified, and status of each row: int64 [B, 4]."""
+        state, values = self.state, self.state.values
         logits = self._model.read_compiled(state)[: state.num_rows]
-        values = state.values
-        floats = values.view(torch.float32)
-        wide = values[:4].t().contiguous().view(torch.int64)  # [B, 2]
-        taken = draw(
+        wide = values[:8].t().clone(memory_format=torch.contiguous_format)  # [B, 4] of 64 bits
+        whole, real = wide.view(torch.int64), wide.view(torch.float64)
+        index, temperatures, top_ks, are_greedy, mask_ids = values[_INDEX:]
+        tokens, are_clear, given, status = sample_rows(
             logits,
-            floats[5],
-            values[6],
-            floats[7],
-            floats[8],
-            values[9].bool(),
-            wide[:, 0].contiguous(),
-            wide[:, 1].contiguous(),
-            values[_INDEX].long(),
+            temperatures.view(torch.float32),
+            top_ks.contiguous(),
+            real[:, 2].contiguous(),
+            real[:, 3].contiguous(),
+            are_greedy.bool(),
+            whole[:, 0].contiguous(),
+            whole[:, 1].contiguous(),
+            index.long(),
             self.masks,
-            values[_MASK],
+            mask_ids.contiguous(),
+            *self._uses,
+            True,
         )
-        state.table_rows.taken.index_put_((state.rows.long(),), taken.tokens)
-        self.out.copy_(torch.stack([taken.tokens, taken.given, taken.are_clear.long(), taken.status.long()], dim=1))
+        state.table_rows.taken.index_put_((state.rows.long(),), tokens)
+        self.out.copy_(torch.stack([tokens, given, are_clear.long(), status.long()], dim=1))
         state.advance()
-        values[_INDEX].add_(1)
+        index.add_(1)
         return self.out
 
     def __call__(self) -> None:
         """`run`, captured after a few times."""
-        self.num_runs += 1
-        capture = self._model.capture
-        if self._run is None and capture is not None and self.num_runs > CAPTURE_AFTER:
+        self._num_runs += 1
+        if self._run is None and self._model.capture is not None and self._num_runs > CAPTURE_AFTER:
             try:
                 self._run = self._model.captured(self.state, self.run)
             except Exception:  # what a model does that cannot be captured: its modules go on running it
@@ -214,16 +222,6 @@ class DecodeStep:
             words = words.pin_memory() if self.masks.is_cuda else words
             self.masks[: len(masks)].copy_(words, non_blocking=True)
 
-    def download(self) -> tuple[Tensor, torch.cuda.Event | None]:
-        """`out` on its way to the host, and when it is there."""
-        if not self.out.is_cuda:
-            return self.out.clone(), None
-        there = self._there[self.num_runs % len(self._there)]
-        there.copy_(self.out, non_blocking=True)
-        event = torch.cuda.Event()
-        event.record()
-        return there, event
-
 
 class RunAhead:
     """Decodes rows of a paged cache a step ahead of the host.
@@ -234,17 +232,19 @@ class RunAhead:
         num_words: of a mask.
 
     Attributes:
+        cache: its rows.
         num_steps, num_uploads: steps that were started, and those that needed something of the host.
         num_dropped: tokens that were taken and not used: behind an end, or behind a refusal.
     """
 
     def __init__(self, model: PagedModel, cache: PagedCache, num_words: int) -> None:
-        self._model, self._cache, self._num_words = model, cache, num_words
+        self._model, self.cache, self._num_words = model, cache, num_words
         self.num_steps = self.num_uploads = self.num_dropped = 0
         self._flight: _Flight | None = None
         self._texts: dict[int, _Text] = {}
-        self._steps: dict[tuple[int, int], DecodeStep] = {}
-        self._last: tuple[DecodeStep, list[_Text]] | None = None  # if the next step may go on from the last one
+        self._last: list[_Text] | None = None  # the rows of the last step, if the next one may go on from it
+        self._turns: dict[Hashable, bool] = {}  # by state of a constraint: whether a step behind it was of no use
+        self._there: list[Tensor] = []  # buffers for what comes back, used in turn
 
     def split(self, sequences: Rows[Sequence]) -> tuple[list[Sequence], list[Sequence]]:
         """The rows that are decoded here at this step, and the others."""
@@ -271,11 +271,17 @@ class RunAhead:
         before, self._flight = self._flight, self._launch(texts)
         if before is not None:
             self._take_in(before)
+        if self._flight is None:  # every row had to be seen first
+            self._flight = self._launch(texts)
+
+    def forget(self) -> None:
+        """Drop what runs: after a failure, texts go on from what the host knows of them."""
+        self._flight, self._last, self._texts = None, None, {}
 
     def _text_of(self, sequence: Sequence) -> _Text:
         text = self._texts.get(id(sequence))
         if text is None or text.sequence is not sequence:
-            if len(self._texts) > 4 * self._cache.num_rows:
+            if len(self._texts) > 4 * self.cache.num_rows:
                 self._texts = {key: one for key, one in self._texts.items() if one.sequence.finish_reason is None}
             text = self._texts[id(sequence)] = _Text(sequence, _values_of(sequence))
         return text
@@ -293,12 +299,29 @@ class RunAhead:
             self._last = None
             return None
         entries = [entry for _, entry, _ in going]
-        step = self._fill([text for text, _, _ in going], entries, [given for _, _, given in going], masks)
+        with self._model.steps_over(self.cache.rows).lock:
+            step = self._fill([text for text, _, _ in going], entries, [given for _, _, given in going], masks)
+            step()
+            flight = _Flight(entries, *self._download(step.out))
         self.num_steps += 1
         for text, entry, _ in going:
             text.latest = entry
             text.sequence.num_forwards += 1
-        return _Flight(entries, *step.download())
+        return flight
+
+    def _download(self, out: Tensor) -> tuple[Tensor, torch.cuda.Event | None]:
+        """What a step gives, on its way to the host, and when it is there."""
+        if not out.is_cuda:
+            return out.clone(), None
+        if not self._there or len(self._there[0]) < len(out):
+            # A step is taken in before the second one after it starts.
+            self._there = [torch.zeros_like(out, device="cpu").pin_memory() for _ in range(3)]
+        self._there.append(self._there.pop(0))
+        there = self._there[-1][: len(out)]
+        there.copy_(out, non_blocking=True)
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        event.record()
+        return there, event
 
     def _begin(self, text: _Text, masks: list[NDArray[np.int32]]) -> tuple[_Entry, list[int]] | None:
         """What a row does in the next step, and the tokens that it reads; None if it has to wait for its last token."""
@@ -306,18 +329,26 @@ class RunAhead:
         if sequence.finish_reason is not None or text.parked is not None:
             return None
         if latest is not None:
-            must_see = latest.has_mask or (sequence.matcher is not None and sequence.pause_left > 0)
-            if must_see or latest.number + 1 >= sequence.max_tokens:
+            if self._must_see(sequence, latest) or latest.number + 1 >= sequence.max_tokens:
                 return None
             return _Entry(sequence, sequence.row, latest.number + 1, False), [TAKEN]
-        if text.is_failed:
+        if not _is_plain(sequence, text):
             return None
         has_mask = sequence.matcher is not None and (text.wants_mask or not is_due(sequence))
         if has_mask and not self._add_mask(text, masks):
             return None
-        assert sequence.pending, (sequence.token_ids, sequence.finish_reason, text, len(sequence.request.prompt), self._cache.row_lengths)
         given, sequence.pending = sequence.pending, []
         return _Entry(sequence, sequence.row, len(sequence.token_ids), has_mask), given
+
+    def _must_see(self, sequence: Sequence, latest: _Entry) -> bool:
+        """Whether a step behind one that runs would hardly be of use: then its token is seen first.
+
+        It would not be where a mask is needed next, or where the constraint has gone back or on by itself (forced
+        tokens) when it was in the same state before.
+        """
+        if sequence.matcher is None:
+            return False
+        return latest.has_mask or sequence.pause_left > 0 or self._turns.get(_state_of(sequence), False)
 
     def _add_mask(self, text: _Text, masks: list[NDArray[np.int32]]) -> bool:
         """Make the mask of a row; whether it is there."""
@@ -326,7 +357,7 @@ class RunAhead:
         text.wants_mask = True
         begin = time.perf_counter()
         try:
-            if self._cache.num_rows > 1 and not sequence.is_prepared():
+            if self.cache.num_rows > 1 and not sequence.is_prepared():
                 return False
             words = np.zeros((1, self._num_words), dtype=np.int32)
             sequence.matcher.fill_bitmask(words)
@@ -343,21 +374,21 @@ class RunAhead:
     ) -> DecodeStep:
         """Bring the inputs of a step to the device, unless it can go on from the last one; start it."""
         rows, counts = [entry.row for entry in entries], [len(tokens) for tokens in given]
-        cache, width = self._cache, max(counts)
+        cache, width = self.cache, max(counts)
         cache.reach(counts, rows)
         starts = [cache.row_lengths[row] for row in rows]
         cache.commit(counts, rows)
         if cache.remembers:
             for row, start, tokens in zip(rows, starts, given, strict=True):
                 cache.note(row, start, [token for token in tokens if token != TAKEN])
-        step = self._step_for(len(rows), width)
-        is_next = self._last is not None and self._last[0] is step and self._last[1] == texts
+        step = self._step_for(texts, width)
+        is_next = self._last == texts and step.last is self._last
         is_taken = all(tokens == [TAKEN] for tokens in given)
         if not (is_next and is_taken and not any(group.entries for group in cache.rows.groups)):
             self.num_uploads += 1
             grid = np.zeros((len(rows), width), dtype=np.int32)
-            for row, tokens in zip(grid, given, strict=True):
-                row[: len(tokens)] = tokens
+            for columns, tokens in zip(grid, given, strict=True):
+                columns[: len(tokens)] = tokens
             places = np.arange(len(rows), dtype=np.int32) * step.state.width + np.array(counts, dtype=np.int32) - 1
             values = np.stack([text.values for text in texts if text.values is not None], axis=1)
             values[_INDEX] = [entry.number for entry in entries]
@@ -365,18 +396,27 @@ class RunAhead:
             values[_MASK] = [next(numbers) if entry.has_mask else NO_MASK for entry in entries]
             step.state.fill([cache.places[row] for row in rows], starts, counts, grid, places, values)
             step.upload_masks(masks)
-        step()
-        can_go_on = width == 1 and not masks
-        self._last = (step, texts) if can_go_on else None
+        self._last = step.last = texts if width == 1 and not masks else None
         return step
 
-    def _step_for(self, num_rows: int, width: int) -> DecodeStep:
-        key = (num_rows, width)
+    def _step_for(self, texts: list[_Text], width: int) -> DecodeStep:
+        """The program for so many rows and columns, of which there is one for all caches of the model."""
+        num_rows, uses_top_k, uses_top_p = len(texts), False, False
+        for text in texts:
+            parameters = Parameters.of(text.sequence.settings)
+            if parameters is not None:
+                uses_top_k, uses_top_p = uses_top_k or parameters.top_k > 0, uses_top_p or parameters.top_p < 1
         if self._model.capture is not None:
-            key = (bucket(num_rows, ROW_BUCKETS) or num_rows, bucket(width, WIDTH_BUCKETS) or width)
-        if key not in self._steps:
-            self._steps[key] = DecodeStep(self._model, StepState(self._cache.rows, *key, NUM_VALUES), self._num_words)
-        return self._steps[key]
+            num_rows, width = bucket(num_rows, ROW_BUCKETS) or num_rows, bucket(width, WIDTH_BUCKETS) or width
+        programs = self._model.steps_over(self.cache.rows).programs
+        key = DecodeStep, num_rows, width, uses_top_k, uses_top_p
+        if key not in programs:
+            state = StepState(self.cache.rows, num_rows, width, NUM_VALUES)
+            programs[key] = DecodeStep(
+                self._model, state, self._num_words, uses_top_k=uses_top_k, uses_top_p=uses_top_p
+            )
+        step: DecodeStep = programs[key]
+        return step
 
     # Taking in what a step has taken.
 
@@ -398,6 +438,7 @@ class RunAhead:
     def _decide(self, text: _Text, entry: _Entry, taken: _Taken, later: _Entry | None) -> None:
         """Go on with a token, or go back to decide the position anew; `later` is the step that runs behind it."""
         sequence = entry.sequence
+        state = _state_of(sequence)
         allowed = self._allows(text, entry, taken)
         if allowed is None:  # the answer is not there yet
             text.parked = entry, taken
@@ -405,20 +446,24 @@ class RunAhead:
             self._cut(sequence, sequence.length)
             return
         if not allowed:
+            self._note_turn(state, True)
             self.num_dropped += 1
             self._drop(text, later)
             sequence.pending = [(sequence.token_ids or sequence.request.prompt)[-1]]
             self._cut(sequence, sequence.length - 1)
             return
         text.wants_mask = False
-        if self._cache.remembers and later is not None:
-            self._cache.note(sequence.row, sequence.length, [taken.token])
+        if self.cache.remembers and later is not None:
+            self.cache.note(sequence.row, sequence.length, [taken.token])
         append_token(sequence, taken.token, sequence.settings, None)
         if later is not None:
             sequence.pending.clear()  # the step behind it reads the token
         if sequence.finish_reason is None:
             append_forced(sequence, sequence.settings, None)
-        if sequence.finish_reason is not None or sequence.pending:
+        is_seen = bool(sequence.pending) and later is None  # the token itself, which no step reads yet
+        is_turned = sequence.finish_reason is not None or len(sequence.pending) > is_seen
+        self._note_turn(state, is_turned)
+        if is_turned:
             self._drop(text, later)  # what it takes is not wanted; what it reads is
         if sequence.first_token_at is None:
             sequence.first_token_at = time.perf_counter()
@@ -434,7 +479,7 @@ class RunAhead:
         begin, is_allowed = time.perf_counter(), bool(taken.is_clear)
         try:
             for token in dict.fromkeys((taken.token, taken.given)) if is_allowed else ():
-                if self._cache.num_rows > 1 and not sequence.is_prepared(token):
+                if self.cache.num_rows > 1 and not sequence.is_prepared(token):
                     return None
                 sequence.num_questions += 1
                 if not matcher.validate([token]):
@@ -447,6 +492,12 @@ class RunAhead:
         sequence.ask_s += time.perf_counter() - begin
         return is_allowed
 
+    def _note_turn(self, state: Hashable, is_turned: bool) -> None:
+        if state is not None:
+            if len(self._turns) >= MAX_STATES:
+                self._turns.clear()
+            self._turns[state] = is_turned
+
     def _drop(self, text: _Text, later: _Entry | None) -> None:
         if later is not None:
             later.is_dropped = True
@@ -454,9 +505,15 @@ class RunAhead:
 
     def _cut(self, sequence: Sequence, length: int) -> None:
         """Let the cache hold so many tokens of a row."""
-        lengths = list(self._cache.row_lengths)
+        lengths = list(self.cache.row_lengths)
         lengths[sequence.row] = min(length, lengths[sequence.row])
-        self._cache.truncate(lengths)
+        self.cache.truncate(lengths)
+
+
+def _state_of(sequence: Sequence) -> Hashable:
+    """Where a constraint is, if it can say so; None without one."""
+    state = getattr(sequence.matcher, "state", None)
+    return None if state is None else (id(getattr(sequence.matcher, "recogniser", None)), state)
 
 
 def _is_plain(sequence: Sequence, text: _Text) -> bool:
@@ -484,14 +541,14 @@ def _values_of(sequence: Sequence) -> NDArray[np.int32] | None:
         return None
     request = sequence.request
     packed = struct.pack(
-        "=QQififfii",
+        VALUES,
         request.seed % (1 << 64),
         request.sequence,
-        0,
+        parameters.top_p,
+        distance_of(parameters.min_p),
+        0,  # index of the token
         parameters.temperature,
         parameters.top_k,
-        parameters.top_p,
-        parameters.min_p,
         parameters.is_greedy,
         NO_MASK,
     )

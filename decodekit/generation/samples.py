@@ -17,11 +17,14 @@ from decodekit.generation.append import append_forced
 from decodekit.generation.masks import StepMasks
 from decodekit.generation.policy import CacheRows, Group, Policy
 from decodekit.generation.results import Update
+from decodekit.generation.run_ahead import RunAhead
 from decodekit.generation.scheduler import run
 from decodekit.generation.sequence import Request, Sequence
 from decodekit.generation.settings import Settings
 from decodekit.generation.step import crop, step
-from decodekit.models.causal_lm import CausalLM
+from decodekit.models.causal_lm import Cache, CausalLM
+from decodekit.models.paged import HasPages
+from decodekit.models.paged_cache import PagedCache
 
 MAX_ROWS: Final = 64
 """Most rows of a cache for samples, unless there are more prompts than that: further samples wait for their turn."""
@@ -40,6 +43,7 @@ class Texts(Policy[Group]):
         super().__init__(model)
         self._isolates = isolates
         self._masks: dict[int, tuple[Settings, StepMasks]] = {}  # by the identity of settings
+        self._ahead: RunAhead | None = None
 
     def begin(self, sequence: Sequence) -> Group:
         """The text, with what is forced at its beginning."""
@@ -49,7 +53,22 @@ class Texts(Policy[Group]):
     def step(self, groups: Rows[Group], rows: CacheRows) -> None:
         """One token or more for each text."""
         sequences = [group.sequence for group in groups]
-        step(sequences, self.model, rows.cache, self._masks_for, rows.table, isolates=self._isolates)
+        ahead = self._ahead_over(rows.cache)
+        if ahead is not None:
+            ours, sequences = ahead.split(sequences)
+            if ours:
+                ahead.step(ours)
+        if sequences:
+            step(sequences, self.model, rows.cache, self._masks_for, rows.table, isolates=self._isolates)
+
+    def _ahead_over(self, cache: Cache) -> RunAhead | None:
+        """What decodes rows of a cache a step ahead; None if its model has no pages."""
+        if not isinstance(cache, PagedCache) or not isinstance(self.model, HasPages) or self.model.paged is None:
+            return None
+        if self._ahead is None or self._ahead.cache is not cache:
+            num_words = -(-self.model.vocab_size // 32)
+            self._ahead = RunAhead(self.model.paged, cache, num_words)
+        return self._ahead
 
     def _masks_for(self, settings: Settings) -> StepMasks:
         """The buffers for the masks of some settings."""
@@ -64,6 +83,8 @@ class Texts(Policy[Group]):
 
     def settle(self, groups: Rows[Group], rows: CacheRows) -> bool:
         """Read the last token again where no token was taken after it."""
+        if self._ahead is not None:
+            self._ahead.forget()
         surplus = []
         for group in groups:
             sequence = group.sequence

@@ -23,6 +23,7 @@ from decodekit.models.captured import CudaCapture
 from decodekit.models.causal_lm import Cache, LogitsKind, Rows
 from decodekit.models.known import Notes, notes_of, state_of
 from decodekit.models.layers import Exit
+from decodekit.models.paged import PagedModel
 from decodekit.models.ragged import RaggedModel
 from decodekit.models.recurrent import RecurrentModel
 from decodekit.models.rowwise import RowwiseModel
@@ -123,6 +124,11 @@ class HuggingFaceLM:
     def can_rollback(self) -> bool:
         """Whether taking tokens back is free; not with recurrent state."""
         return self._runner.can_rollback
+
+    @property
+    def paged(self) -> PagedModel | None:
+        """How it runs over pages of keys and values; None if it does not."""
+        return getattr(self._runner, "paged", None)
 
     @property
     def num_layers(self) -> int:

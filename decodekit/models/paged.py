@@ -12,11 +12,12 @@ Nothing here knows an architecture. Whether a model computes the right thing thi
 
 from __future__ import annotations
 
+import gc
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -61,12 +62,27 @@ class _Captured:
 
 
 @dataclass(slots=True, eq=False)
-class _Steps:
-    """The captured steps over the rows of one set of tables."""
+class Steps:
+    """The captured steps over the rows of one set of tables; they live as long as these.
+
+    Attributes:
+        lock: to be held from filling a state to the end of its pass: threads may share a model.
+        programs: what others than this module run over the same rows, by their keys.
+    """
 
     lock: threading.RLock = field(default_factory=threading.RLock)
+    programs: dict[Hashable, Any] = field(default_factory=dict)
     seen: dict[tuple[int, int], int] = field(default_factory=dict)
     captured: dict[tuple[int, int], _Captured | None] = field(default_factory=dict)
+
+
+@runtime_checkable
+class HasPages(Protocol):
+    """A model that may run over pages: then `paged` is how."""
+
+    @property
+    def paged(self) -> PagedModel | None:
+        """How it runs over pages; None if it does not."""
 
 
 class PagedModel:
@@ -93,7 +109,7 @@ class PagedModel:
         self._context_length = context_length or LONGEST
         self.capture = capture
         self._rows: PagedRows | None = None
-        self._steps: WeakKeyDictionary[PagedRows, _Steps] = WeakKeyDictionary()
+        self._steps: WeakKeyDictionary[PagedRows, Steps] = WeakKeyDictionary()
         self._plan = self._find_layers()
         self._compiled = None if compiler is None else compiled_copy(model.module, compiler)
         self.num_replays = 0
@@ -119,6 +135,9 @@ class PagedModel:
         rows = self._rows
         if rows is not None:
             rows.collect()
+            if rows.num_free_rows < num_rows:  # of caches that are gone, but were not collected yet
+                gc.collect()
+                rows.collect()
         if rows is None or rows.num_free_rows < num_rows or rows.num_slots * rows.page_size < capacity:
             num_tokens = min(self._context_length, LONGEST)
             rows = self._rows = PagedRows(
@@ -130,6 +149,10 @@ class PagedModel:
                 self._stored,
             )
         return PagedCache(rows, num_rows)
+
+    def steps_over(self, rows: PagedRows) -> Steps:
+        """What is captured over some rows."""
+        return self._steps.setdefault(rows, Steps())
 
     @torch.inference_mode()
     def forward(
@@ -148,7 +171,7 @@ class PagedModel:
             self.forward(torch.tensor([again]), [len(again)], cache, [row], "last")
         width = max(num_tokens)
         given = tokens[:, :width].to("cpu", torch.int32).numpy()
-        steps = self._steps.setdefault(cache.rows, _Steps())
+        steps = self.steps_over(cache.rows)
         with steps.lock:
             cache.reach(num_tokens, rows)
             places = [cache.places[row] for row in chosen]
@@ -233,7 +256,7 @@ class PagedModel:
         with state.emptied(), while_compiling() if self._compiled is not None else nullcontext():
             return self.capture(run)
 
-    def _captured(self, steps: _Steps, rows: PagedRows, num_rows: int, width: int) -> _Captured | None:
+    def _captured(self, steps: Steps, rows: PagedRows, num_rows: int, width: int) -> _Captured | None:
         """The captured step for so many rows and columns; None if there is none (yet)."""
         size = bucket(num_rows, ROW_BUCKETS), bucket(width, WIDTH_BUCKETS)
         if self.capture is None or size[0] is None or size[1] is None:

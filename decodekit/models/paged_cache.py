@@ -16,6 +16,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -26,10 +27,10 @@ from decodekit.models.paged_rows import PagedRows
 
 @dataclass(eq=False)
 class PagedPrefix:
-    """The first tokens of a row, kept beyond it: references to whole pages.
+    """The first tokens of a row, kept beyond it: its pages, of which the last may be filled in part.
 
     Args:
-        num_tokens: how many; a multiple of the page size.
+        num_tokens: how many.
         pages: of each group.
         token_ids: what they are, where a window asks for it; else empty.
     """
@@ -38,17 +39,20 @@ class PagedPrefix:
     num_tokens: int
     pages: list[list[int]]
     token_ids: list[int] = field(default_factory=list)
-    _is_released: bool = field(default=False, init=False)
+    is_released: bool = field(default=False, init=False)
 
     @property
     def num_bytes(self) -> int:
         """Memory that the prefix keeps from being free, if nobody else has its pages."""
-        return self.num_tokens * self.rows.bytes_per_token
+        return sum(
+            len(pages) * group.store.layout.page_bytes
+            for group, pages in zip(self.rows.groups, self.pages, strict=True)
+        )
 
     def release(self) -> None:
         """Give the pages back; a second time does nothing."""
-        if not self._is_released:
-            self._is_released = True
+        if not self.is_released:
+            self.is_released = True
             for group, pages in zip(self.rows.groups, self.pages, strict=True):
                 group.store.release(pages)
 
@@ -60,6 +64,9 @@ class PagedCache:
         rows: the rows and pages of all caches of the model.
         num_rows: how many of them are of this cache; they are given back when it is collected.
     """
+
+    copies_scattered_rows: Final = False
+    """Any rows are read where they are."""
 
     def __init__(self, rows: PagedRows, num_rows: int) -> None:
         if num_rows < 1:
@@ -183,27 +190,32 @@ class PagedCache:
         """Pages come when they are needed; see `causal_lm.Cache.grow`."""
 
     def keep(self, row: int, num_tokens: int) -> PagedPrefix:
-        """The first tokens of a row beyond its end, as many of the `num_tokens` as fill pages.
+        """The first tokens of a row; its pages belong to both from now on, and nothing is copied.
 
-        None, a prefix of no tokens, where a sliding window has passed the first of them.
+        A prefix of no tokens where a sliding window has passed the first of them.
+
+        Raises:
+            ValueError: the row holds fewer.
         """
-        size = self.rows.page_size
-        count = min(num_tokens, self._lengths[row]) // size
-        pages = [group.rows[self.places[row]][:count] for group in self.rows.groups]
+        if num_tokens > self._lengths[row]:
+            raise ValueError(f"{num_tokens} tokens of row {row}, which holds {self._lengths[row]}")
+        num_pages = -(-num_tokens // self.rows.page_size)
+        pages = [group.rows[self.places[row]][:num_pages] for group in self.rows.groups]
         if self._lost[row] or any(-1 in own for own in pages):
-            count, pages = 0, [[] for _ in pages]
+            num_tokens, pages = 0, [[] for _ in pages]
         for group, own in zip(self.rows.groups, pages, strict=True):
             group.store.share(own)
-        return PagedPrefix(self.rows, count * size, pages, self._tokens[row][: count * size])
+        return PagedPrefix(self.rows, num_tokens, pages, self._tokens[row][:num_tokens])
 
     def begin_with(self, row: int, prefix: PagedPrefix, num_tokens: int) -> None:
         """Let a row begin with the first tokens of a prefix; nothing is copied until it writes into a shared page.
 
         Raises:
-            ValueError: the prefix has not so many tokens, or is of another model.
+            ValueError: the prefix holds fewer, was released, or is of another cache.
         """
-        if num_tokens > prefix.num_tokens or prefix.rows is not self.rows:
-            raise ValueError(f"{num_tokens} tokens of a prefix of {prefix.num_tokens}")
+        if num_tokens > prefix.num_tokens or prefix.is_released or prefix.rows is not self.rows:
+            what = "that was released" if prefix.is_released else f"of {prefix.num_tokens}"
+            raise ValueError(f"{num_tokens} tokens of a prefix {what}")
         count = -(-num_tokens // self.rows.page_size)
         for group, pages in zip(self.rows.groups, prefix.pages, strict=True):
             group.become(self.places[row], pages[:count])
