@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
@@ -165,14 +165,13 @@ def _kept(rows: Tensor, peaks: Tensor, rule: Rule) -> Tensor:
     """bool [N, V]: what top-k, then top-p, then min-p leaves."""
     vocab_size = rows.shape[1]
     ordered, ids = rows.sort(dim=-1, descending=True, stable=True)
-    places = torch.arange(vocab_size, device=rows.device)
     k = torch.where((rule.top_ks <= 0) | rule.are_greedy, vocab_size, rule.top_ks.clamp(max=vocab_size)).to(torch.int64)
     is_in_order = ordered >= ordered.gather(1, k[:, None] - 1)
     units = torch.where(is_in_order, weights_of(ordered - peaks), 0)
     before = units.cumsum(dim=-1) - units
     p = torch.where(rule.are_greedy, 1.0, rule.top_ps)[:, None]
-    wanted = (p - MARGIN * torch.minimum(p, 1 - p)) * units.sum(dim=-1, keepdim=True).double()
-    is_in_order &= (p == 1.0) | (before.double() < wanted) | (places == 0)
+    wanted = ((p - MARGIN * torch.minimum(p, 1 - p)) * units.sum(dim=-1, keepdim=True).double()).ceil().to(torch.int64)
+    is_in_order &= (p == 1.0) | (before < wanted)
     is_kept = torch.empty_like(is_in_order).scatter_(1, ids, is_in_order)
     return is_kept & (rows >= _floors(peaks, rule)) & (rows > -torch.inf)
 
@@ -181,7 +180,7 @@ def _is_certain(rows: Tensor, noisy: Tensor, tokens: Tensor, rule: Rule) -> Tens
     """Whether a token is the clear leader of its row, and kept by every truncation under every mask: bool [N]."""
     best = noisy.topk(min(2, noisy.shape[1]), dim=-1)
     values = best.values.double()
-    is_alone = (values[:, 0] - values[:, -1] > NEAR) if rows.shape[1] > 1 else torch.zeros_like(rule.are_greedy)
+    is_alone = (values[:, 0] - values[:, -1] > NEAR) if rows.shape[1] > 1 else torch.ones_like(rule.are_greedy)
     is_leader = is_alone & (best.indices[:, 0] == tokens)
     own = rows.gather(1, tokens[:, None])
     distances = torch.where(rows >= own, rows.double() - own.double(), -torch.inf)
@@ -224,6 +223,15 @@ def sample_rows(
     """
     rule = Rule(temperatures, top_ks, top_ps, distances, are_greedy)
     return tuple(sampled(logits, rule, seeds, sequences, positions, masks, mask_ids, certifies))  # type: ignore[return-value]
+
+
+@sample_rows.register_kernel("cuda")
+def _on_cuda(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    if missing() is not None:
+        return sample_rows._init_fn(*arguments)  # type: ignore[no-any-return]
+    from decodekit.kernels.sampler_kernel import launched
+
+    return launched(*arguments)
 
 
 @sample_rows.register_fake

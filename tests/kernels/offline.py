@@ -31,7 +31,9 @@ class Compiled(NamedTuple):
     spilled: int
 
 
-def compiled(function: Any, arguments: tuple[Any, ...], constants: dict[str, Any], num_warps: int = 4) -> Compiled:
+def compiled(
+    function: Any, arguments: tuple[Any, ...], constants: dict[str, Any], num_warps: int = 4, **options: Any
+) -> Compiled:
     """Compile a program as a call with these arguments would, for sm_90."""
     names = [name for name in function.arg_names if name not in constants]
     assert len(names) == len(arguments)
@@ -54,7 +56,7 @@ def compiled(function: Any, arguments: tuple[Any, ...], constants: dict[str, Any
                 attrs[place] = [["tt.divisibility", 16]]
     signature = {name: signature[name] for name in function.arg_names}
     source = ASTSource(function, signature, {(function.arg_names.index(k),): v for k, v in values.items()}, attrs)
-    made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": num_warps})
+    made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": num_warps} | options)
     return Compiled(made.asm["ptx"], made.metadata.shared, *_usage(made.asm["ptx"]))
 
 
