@@ -23,7 +23,7 @@ import torch
 
 from decodekit.errors import CacheFullError, DecodekitError, OptionError
 from decodekit.generation.faults import fault_of, is_out_of_memory
-from decodekit.generation.memory import new_cache
+from decodekit.generation.memory import free_memory, new_cache
 from decodekit.generation.padding import similar_lengths
 from decodekit.generation.policy import CacheRows, G, Policy
 from decodekit.generation.prefixes import PrefixStore
@@ -231,7 +231,9 @@ class Lane(Generic[G]):
         return updates
 
     def _read(self, groups: Rows[G], num_tokens: int, rows: CacheRows) -> None:
-        self.policy.read([group for group in groups if group.rows], num_tokens, rows)
+        some = [group for group in groups if group.rows]
+        self._check_growth(some, rows)
+        self.policy.read(some, num_tokens, rows)
 
     def _due(self) -> list[list[G]]:
         """The groups that read now: similar lengths together, shorter ones first, but those first that had to wait."""
@@ -279,8 +281,31 @@ class Lane(Generic[G]):
         self.num_alone -= bool(self.num_alone)
         for first in range(0, len(groups), size):
             some = groups[first : first + size]
-            self._guarded(lambda some=some: self.policy.step([one for one in some if one.rows], rows), some)  # type: ignore[misc]
+            self._guarded(lambda some=some: self._bring_on(some, rows), some)  # type: ignore[misc]
         return self._ended(groups)
+
+    def _bring_on(self, groups: Rows[G], rows: CacheRows) -> None:
+        some = [group for group in groups if group.rows and not group.is_done]
+        self._check_growth(some, rows)
+        self.policy.step(some, rows)
+
+    def _check_growth(self, groups: Rows[G], rows: CacheRows) -> None:
+        """Refuse to let a rectangle grow beyond the memory that is free: the old and the new one live at a time.
+
+        Raises:
+            CacheFullError: before anything has changed.
+        """
+        longest = max(group.num_cached + len(group.sequence.pending) for group in groups)
+        num_bytes: object = getattr(rows.cache, "num_bytes", None)
+        if longest <= rows.cache.capacity or not isinstance(num_bytes, int):
+            return
+        needed = num_bytes * max(2, longest / rows.cache.capacity)
+        free = free_memory(self.policy.model.device)
+        if free is not None and needed > free:
+            cause = (
+                f"the cache would need {needed / 1e9:,.2f} GB for rows of {longest:,} tokens, and {free / 1e9:,.2f} GB"
+            )
+            raise CacheFullError(f"{cause} are free", hint="a smaller batch_size, or shorter prompts")
 
     def _ended(self, groups: Rows[G]) -> list[tuple[G, Update]]:
         """What is new of groups; those that are done leave their rows."""

@@ -88,7 +88,7 @@ class Ticket:
 
 
 Waiting: TypeAlias = tuple[float, int, int, Ticket, Group | None]
-"""What waits, the smallest first: negative priority, number of the ticket, and of the entry; a group, if it had rows."""
+"""What waits, the smallest first: negative priority, numbers of ticket and entry; a group, if it had rows."""
 
 
 @dataclass(frozen=True, slots=True)

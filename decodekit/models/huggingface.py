@@ -121,6 +121,11 @@ class HuggingFaceLM:
         return self.model.dtype  # type: ignore[return-value]
 
     @property
+    def state(self) -> object:
+        """Equal as long as the model is as it was: what was read of prompts holds for it; see `known`."""
+        return notes_of(self.model)
+
+    @property
     def can_rollback(self) -> bool:
         """Whether taking tokens back is free; not with recurrent state."""
         return self._runner.can_rollback

@@ -27,7 +27,6 @@ from decodekit.generation.results import Result
 from decodekit.generation.sequence import Request
 from decodekit.generation.sequence import Sequence as Row
 from decodekit.generation.settings import Settings
-from decodekit.generation.stopping import StopStrings
 from decodekit.sampling import (
     Epsilon,
     Eta,

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from decodekit.constraints import Guarded, Regex, compile
 from decodekit.errors import OptionError
 from decodekit.generation import lane as lane_module
-from decodekit.generation import samples
+from decodekit.generation import samples, sharing
 from decodekit.generation import samples as samples_module
-from decodekit.generation import sharing
 from decodekit.generation.results import Gathered, Result, Update
 from decodekit.generation.samples import decode
 from decodekit.generation.sequence import Request

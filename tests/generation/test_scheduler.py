@@ -206,7 +206,7 @@ def test_a_long_prompt_does_not_hold_up_the_others(monkeypatch: pytest.MonkeyPat
     model = ToyLM(partial(ends_after, 8), V)
     done = run(model, [Request([1]), Request([1] * 7), Request([1] * 15)], settings_of(), 2)
     # the second ends, and the third is read in its row
-    assert model.calls == [[1], [4], [1], [3], [1, 1], [4], [1], [4], [1], [4], [1], [3], [1], [1]]
+    assert model.calls == [[1], [1], [4], [1], [3], [1, 1], [4], [1], [4], [1], [4], [1], [3], [1]]
     assert [text for text, _ in done.values()] == ["aaaaaaa", "a", ""]
 
 
