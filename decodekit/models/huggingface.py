@@ -1,8 +1,9 @@
 """The adapter that makes any causal language model of transformers a `causal_lm.CausalLM`.
 
-Three tiers, fastest first, give the same logits; the first that passes the self-check runs:
+Four tiers, fastest first, give the same logits; the first that passes the self-check runs:
 
 - ragged: the model's modules over the ragged KV cache, all rows of a batch in one pass;
+- recurrent: the same, with the recurrent state of each row beside its keys and values;
 - rowwise: the model as it is, one row at a time, with its own cache;
 - recompute: the model as it is, one row at a time, without a cache.
 """
@@ -10,8 +11,9 @@ Three tiers, fastest first, give the same logits; the first that passes the self
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -24,8 +26,8 @@ from decodekit.models.layers import Exit
 from decodekit.models.ragged import RaggedModel
 from decodekit.models.recurrent import RecurrentModel
 from decodekit.models.rowwise import RowwiseModel
-from decodekit.models.self_check import TOLERANCES, largest_error, small_windows
-from decodekit.models.shared_copy import rope_types, shared_copy
+from decodekit.models.self_check import Runner, SelfCheck
+from decodekit.models.shared_copy import rope_types
 
 TierName = Literal["ragged", "recurrent", "rowwise", "recompute"]
 
@@ -35,16 +37,18 @@ class Tier:
     """Which way of running a model was chosen, and why not a faster one.
 
     Args:
-        name: "ragged", "rowwise" or "recompute".
+        name: "ragged", "recurrent", "rowwise" or "recompute".
         error: largest relative error of the self-check.
         refused: why each faster tier was not taken.
-        place: its number among the ways that are tried; there are two of "rowwise".
+        place: its number among the ways that are tried; there are two of "recurrent" and of "rowwise".
+        twin_error: the same of the small float32 twin of the model; None if it has none.
     """
 
     name: TierName
     error: float
     refused: tuple[str, ...] = ()
     place: int = 0
+    twin_error: float | None = None
 
     def __str__(self) -> str:
         reasons = "".join(f"; {reason}" for reason in self.refused)
@@ -216,7 +220,7 @@ class HuggingFaceLM:
 class _Learned(NamedTuple):
     """What is known of a model in one state: how it is run, why so, and the width of a row of its logits."""
 
-    runner: RaggedModel | RowwiseModel
+    runner: Runner
     tier: Tier
     vocab_size: int
 
@@ -234,66 +238,42 @@ def _learned(model: nn.Module, notes: Notes, context_length: int | None, wanted:
         return learned
 
 
+_WAYS: tuple[tuple[TierName, Callable[[nn.Module], Runner]], ...] = (
+    ("ragged", RaggedModel),
+    ("recurrent", partial(RecurrentModel, in_chunks=True)),
+    ("recurrent", partial(RecurrentModel, in_chunks=False)),
+    ("rowwise", partial(RowwiseModel, state="full")),
+    ("rowwise", partial(RowwiseModel, state="own")),
+    ("recompute", partial(RowwiseModel, state=None)),
+)
+
+
 def _choose(
     model: nn.Module, context_length: int | None, wanted: TierName | None, known: Tier | None
-) -> tuple[RaggedModel | RowwiseModel, Tier]:
+) -> tuple[Runner, Tier]:
     """The first tier that gives the model's own logits, or the known one."""
-    reference: nn.Module | None = None
-    tolerance = TOLERANCES.get(model.dtype, TOLERANCES[torch.bfloat16])  # type: ignore[call-overload]
+    if known is not None:
+        return _WAYS[known.place][1](model), known
+    check: SelfCheck | None = None
     refused: list[str] = []
-    for place, (name, runner) in enumerate(_runners(model, refused)):
+    for place, (name, make) in enumerate(_WAYS):
         if wanted is not None and name != wanted:
             continue
-        if known is not None:
-            if place == known.place:
-                return runner, known
-            continue
-        reference = reference or shared_copy(model)
         try:
-            error = _checked(runner, model, reference, context_length)
+            runner = make(model)
+            check = check or SelfCheck(model, context_length)
+            verdict = check.verdict(make, runner)
         except Exception as problem:
             refused.append(f"{name}: {_one_line(problem)}")
             continue
-        if error <= tolerance:
-            return runner, Tier(name, error, tuple(refused), place)
-        refused.append(f"{name}: logits differ from the model's own by {error:.2g} of their spread")
+        if verdict.is_right:
+            return runner, Tier(name, verdict.error, tuple(refused), place, verdict.twin_error)
+        refused.append(f"{name}: {verdict}")
     raise ModelError(
         f"{type(model).__name__} cannot be run" + (f" in tier {wanted!r}" if wanted else ""),
-        at="; ".join(refused) or None,
+        at="; ".join(dict.fromkeys(refused)) or None,
         hint="check that model(input_ids=...) itself returns finite logits",
     )
-
-
-def _runners(model: nn.Module, refused: list[str]) -> Iterator[tuple[TierName, RaggedModel | RowwiseModel]]:
-    try:
-        yield "ragged", RaggedModel(model)
-    except Exception as problem:
-        refused.append(f"ragged: {_one_line(problem)}")
-    for in_chunks in (True, False):
-        try:
-            yield "recurrent", RecurrentModel(model, in_chunks)
-        except Exception as problem:
-            refused.append(f"recurrent: {_one_line(problem)}")
-            break
-    yield "rowwise", RowwiseModel(model, "full")
-    yield "rowwise", RowwiseModel(model, "own")
-    yield "recompute", RowwiseModel(model, None)
-
-
-def _checked(
-    runner: RaggedModel | RowwiseModel, model: nn.Module, reference: nn.Module, context_length: int | None
-) -> float:
-    """The error of the self-check, with the model's own windows and, for masks that we make, with small ones."""
-    if not isinstance(runner, RaggedModel):
-        errors = [largest_error(runner, reference, context_length)]
-    else:
-        runner.is_strict = True
-        errors = [largest_error(runner, reference, context_length)]
-        runner.is_strict = False
-        windowed = small_windows(model)
-        if windowed is not None:
-            errors.append(largest_error(RaggedModel(windowed), windowed, context_length))
-    return max(errors) if all(map(math.isfinite, errors)) else math.inf
 
 
 def _one_line(problem: Exception) -> str:
@@ -301,7 +281,7 @@ def _one_line(problem: Exception) -> str:
     return f"{type(problem).__name__}: {text}" if text else type(problem).__name__
 
 
-def _vocab_size(runner: RaggedModel | RowwiseModel, model: nn.Module) -> int:
+def _vocab_size(runner: Runner, model: nn.Module) -> int:
     if isinstance(runner, RaggedModel):
         return runner.vocab_size
     token = torch.zeros(1, 1, dtype=torch.int64, device=model.get_input_embeddings().weight.device)  # type: ignore[operator]

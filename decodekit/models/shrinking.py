@@ -34,9 +34,6 @@ WINDOWS: Final = (
     "local_attention",
     "attention_window_size",
     "keep_window_size",
-    "index_topk",
-    "index_topk_blocks",
-    "index_block_size",
 )
 """Attributes of configurations and modules that limit how far back, or how many tokens, a token sees."""
 
@@ -64,6 +61,8 @@ _FREE_SIZES: Final = {
     **dict.fromkeys("num_experts num_local_experts n_routed_experts moe_num_experts zero_expert_num".split(), 8),
     # Positions from which on scores are scaled, and tokens of a block of linear attention.
     **dict.fromkeys("floor_scale log_scaling_n_floor block_size".split(), WINDOW),
+    # Blocks of keys that a query chooses, and tokens of a block.
+    **dict.fromkeys("index_topk_blocks index_block_size".split(), 2),
     "vocab_size_per_layer_input": VOCAB_SIZE,
     "unpadded_vocab_size": VOCAB_SIZE,
 }
@@ -121,6 +120,9 @@ def shrunken(config: Any) -> Any:
         _shrink(part)
     if getattr(small, "dtype", None) is not None:
         small.dtype = torch.float32
+    if getattr(small, "_attn_implementation", None) not in (None, "eager", "sdpa"):
+        small._attn_implementation = "eager"  # what else there is wants half precision, or large tensors
+    vars(small).pop("quantization_config", None)
     return small
 
 
@@ -224,15 +226,14 @@ class _Heads:
 
     def __init__(self, config: Any) -> None:
         self.heads, self.hidden = getattr(config, "num_attention_heads", None), getattr(config, "hidden_size", None)
-        self.divisor, self.kept = 1, 2
+        self.divisor, self.kept = 1, 4
         if not _is_count(self.hidden) or not _is_count(self.heads) or self.heads < 1:
             return
         given = getattr(config, "head_dim", None)
         self.head_dim = given if _is_count(given) and given > 0 else self.hidden // self.heads
         choices = (d for d in (16, 8, 4, 2) if self.head_dim // d >= _HEAD_DIM and _divides(config, self.head_dim, d))
         self.divisor = next(choices, 1)
-        key_heads = getattr(config, "num_key_value_heads", None)
-        self.kept = min(self.heads, 4 if _is_count(key_heads) and 1 < key_heads < self.heads else 2)
+        self.kept = min(self.heads, 4)
 
     def shrink(self, config: Any) -> None:
         """Few heads of few dimensions; the width of the model follows."""
@@ -313,6 +314,8 @@ def _shrink_states(config: Any) -> None:
         config.mamba_headdim = config.mamba_expand * hidden // config.n_mamba_heads
     if isinstance(getattr(config, "mamba_d_ssm", None), int):
         config.mamba_d_ssm = config.mamba_expand * hidden
+    if isinstance(getattr(config, "time_step_min", None), float):
+        config.time_step_min = 1e-6  # the bound holds in prompts, but not in steps
     for name in ("n_groups", "mamba_n_groups", "mamba_ngroups"):
         _lower(config, name, 2)
 

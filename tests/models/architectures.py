@@ -66,6 +66,9 @@ RAGGED: dict[str, Callable[[], Any]] = {
     "mixtral": _config("MixtralConfig", num_local_experts=4),
     "olmo2": _config("Olmo2Config"),
     "smollm3": _config("SmolLM3Config"),
+    "granite": _config("GraniteConfig", attention_multiplier=0.3),
+    # It hands no keyword arguments on to its attention.
+    "stablelm": _config("StableLmConfig"),
     "gpt_oss": _config(
         "GptOssConfig",
         head_dim=8,
@@ -110,7 +113,6 @@ ROWWISE: dict[str, Callable[[], Any]] = {
     "llama4": _config(
         "Llama4TextConfig", head_dim=8, attention_chunk_size=WINDOW, num_local_experts=4, intermediate_size_mlp=64
     ),
-    "stablelm": _config("StableLmConfig"),
 }
 
 # Architectures with recurrent state.

@@ -73,7 +73,7 @@ def test_greedy_tokens_equal_generate(name: str, num_new: int) -> None:
 @pytest.mark.parametrize("name", [*RAGGED, *ROWWISE, *RECURRENT])
 def test_tier(name: str) -> None:
     lm = load(name)
-    expected = "ragged" if name in RAGGED else "rowwise"
+    expected = "ragged" if name in RAGGED else "recurrent" if name in RECURRENT else "rowwise"
     assert lm.tier.name == expected, str(lm.tier)
     assert lm.tier.error < 1e-4
     assert bool(lm.tier.refused) == (expected != "ragged")
