@@ -24,7 +24,9 @@ STEP_ARGUMENT = "decodekit_step"
 _MAX_SCORES = 1 << 26
 
 # Keyword arguments that models hand to their attention function and that do not change what it computes here.
-_KNOWN_ARGUMENTS = frozenset({"position_ids", "use_cache", "cache_position", "is_causal", "layer_idx"})
+_KNOWN_ARGUMENTS = frozenset(
+    {"position_ids", "use_cache", "cache_position", "is_causal", "layer_idx", "logits_to_keep"}
+)
 
 
 class UnsupportedAttentionError(Exception):

@@ -1,9 +1,10 @@
 """The adapter that makes any causal language model of transformers a `causal_lm.CausalLM`.
 
-Four tiers, fastest first, give the same logits; the first that passes the self-check runs:
+Five tiers, fastest first, give the same logits; the first that passes the self-check runs:
 
 - ragged: the model's modules over the ragged KV cache, all rows of a batch in one pass;
-- recurrent: the same, with the recurrent state of each row beside its keys and values;
+- masked: the same with the model's own attention, which is given a mask;
+- recurrent: as ragged, with the recurrent state of each row beside its keys and values;
 - rowwise: the model as it is, one row at a time, with its own cache;
 - recompute: the model as it is, one row at a time, without a cache.
 """
@@ -24,12 +25,12 @@ from decodekit.models.causal_lm import Cache, LogitsKind, Rows
 from decodekit.models.known import Notes, notes_of, state_of
 from decodekit.models.layers import Exit
 from decodekit.models.ragged import RaggedModel
-from decodekit.models.recurrent import RecurrentModel
+from decodekit.models.recurrent import NoStateError, RecurrentModel
 from decodekit.models.rowwise import RowwiseModel
 from decodekit.models.self_check import Runner, SelfCheck
 from decodekit.models.shared_copy import rope_types
 
-TierName = Literal["ragged", "recurrent", "rowwise", "recompute"]
+TierName = Literal["ragged", "masked", "recurrent", "rowwise", "recompute"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ class Tier:
     """Which way of running a model was chosen, and why not a faster one.
 
     Args:
-        name: "ragged", "recurrent", "rowwise" or "recompute".
+        name: "ragged", "masked", "recurrent", "rowwise" or "recompute".
         error: largest relative error of the self-check.
         refused: why each faster tier was not taken.
         place: its number among the ways that are tried; there are two of "recurrent" and of "rowwise".
@@ -125,6 +126,11 @@ class HuggingFaceLM:
     def can_rollback(self) -> bool:
         """Whether taking tokens back is free; not with recurrent state."""
         return self._runner.can_rollback
+
+    @property
+    def can_restore(self) -> bool:
+        """Whether taking back a draft costs at most another reading of its accepted part; see `causal_lm.can_verify`."""
+        return self._runner.can_restore
 
     @property
     def num_layers(self) -> int:
@@ -240,6 +246,7 @@ def _learned(model: nn.Module, notes: Notes, context_length: int | None, wanted:
 
 _WAYS: tuple[tuple[TierName, Callable[[nn.Module], Runner]], ...] = (
     ("ragged", RaggedModel),
+    ("masked", partial(RaggedModel, own_attention=True)),
     ("recurrent", partial(RecurrentModel, in_chunks=True)),
     ("recurrent", partial(RecurrentModel, in_chunks=False)),
     ("rowwise", partial(RowwiseModel, state="full")),
@@ -263,11 +270,13 @@ def _choose(
             runner = make(model)
             check = check or SelfCheck(model, context_length)
             verdict = check.verdict(make, runner)
+        except NoStateError:
+            continue
         except Exception as problem:
             refused.append(f"{name}: {_one_line(problem)}")
             continue
         if verdict.is_right:
-            return runner, Tier(name, verdict.error, tuple(refused), place, verdict.twin_error)
+            return runner, Tier(name, verdict.error, tuple(dict.fromkeys(refused)), place, verdict.twin_error)
         refused.append(f"{name}: {verdict}")
     raise ModelError(
         f"{type(model).__name__} cannot be run" + (f" in tier {wanted!r}" if wanted else ""),

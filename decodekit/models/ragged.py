@@ -27,6 +27,8 @@ class RaggedModel:
 
     Args:
         model: a transformers model; it is not changed.
+        own_attention: leave the model its own attention and hand it a mask, for those that ignore the attention
+            interface.
 
     Raises:
         Exception: whatever the model raises when it is run this way; then it needs a slower tier.
@@ -37,9 +39,11 @@ class RaggedModel:
     """Whether taking back a draft costs at most another reading of its accepted part."""
     _argument = "past_key_values"
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, own_attention: bool = False) -> None:
         attention.register()
-        self._module = shared_copy(model, attention.ATTENTION_NAME)
+        self._module = shared_copy(model, None if own_attention else attention.ATTENTION_NAME)
+        self._own_attention = own_attention
+        self._dtype: torch.dtype = model.dtype  # type: ignore[assignment]
         self._device = model.get_input_embeddings().weight.device  # type: ignore[operator]
         config = model.config.get_text_config()  # type: ignore[operator, union-attr]
         parameters = inspect.signature(type(model).forward).parameters
@@ -55,7 +59,7 @@ class RaggedModel:
         self._guard: AbstractContextManager[Any] = threading.RLock() if rewrites else nullcontext()
         self._layers = self._find_layers()
         self._replays: Replays | None = None
-        if self._device.type == "cpu" and not rewrites:
+        if self._device.type == "cpu" and not rewrites and not own_attention:
             runs: dict[str, Run] = {"last": self._run_last, "every": self._run_every}
             self._replays = Replays(self._module, runs, self._layers, self._windows)
 
@@ -104,8 +108,11 @@ class RaggedModel:
             "input_ids": tokens,
             self._argument: past,
             "use_cache": True,
-            attention.STEP_ARGUMENT: step,
         }
+        if self._own_attention:
+            arguments["attention_mask"] = step.mask(None, 1, self._dtype, self._device)[2]
+        else:
+            arguments[attention.STEP_ARGUMENT] = step
         if self._takes_positions:
             arguments["position_ids"] = step.positions
         if keep is not None and self._takes_keep:
@@ -277,5 +284,14 @@ def past_key_values_class() -> type[Any]:
     return PastKeyValues
 
 
+@functools.cache
+def _stateless_class() -> type[Any]:
+    def refuse(self: object, *args: object, **kwargs: object) -> None:
+        raise attention.UnsupportedAttentionError("the model keeps recurrent state")
+
+    names = "has_previous_state get_conv_state get_recurrent_state update_conv_state update_recurrent_state".split()
+    return type("KeyValuesAlone", (past_key_values_class(),), dict.fromkeys(names, refuse))
+
+
 def _transformers_cache(store: RaggedCache | Recorder, step: Step | None = None) -> Any:
-    return past_key_values_class()(store, step)
+    return _stateless_class()(store, step)

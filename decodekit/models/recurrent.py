@@ -35,6 +35,10 @@ MAX_SINGLE: Final = 4
 _ARGUMENTS = ("past_key_values", "cache_params", "state")
 
 
+class NoStateError(Exception):
+    """The model is none of those that this tier is for; never leaves this room."""
+
+
 class RecurrentCache:
     """The tokens of each row, their state, and the keys and values of the layers with attention.
 
@@ -222,7 +226,10 @@ class RecurrentModel(RaggedModel):
 
     def __init__(self, model: nn.Module, in_chunks: bool = True) -> None:
         parameters = inspect.signature(type(model).forward).parameters
-        self._argument = next(name for name in reversed(_ARGUMENTS) if name in parameters)
+        arguments = [name for name in _ARGUMENTS if name in parameters]
+        if not arguments:
+            raise NoStateError("the model takes no cache")
+        self._argument = arguments[-1]
         self.in_chunks = in_chunks
         self.num_passes = 0
         """Forward calls of the model so far."""
@@ -261,7 +268,7 @@ class RecurrentModel(RaggedModel):
         self._shapes = [leaf[:1].clone() for leaf in self._leaves(left) if leaf.shape[:1] == (2,)]
         self._is_state = [leaf.shape[:1] == (2,) for leaf in self._leaves(left)]
         if not self._shapes:
-            raise RuntimeError("the model keeps no recurrent state")
+            raise NoStateError("the model keeps no recurrent state")
         self.vocab_size: int = logits.shape[-1]
         self._windows = frozenset(step.windows)
         return recorder.layers
@@ -435,5 +442,3 @@ def _with_tensors(value: Any, leaves: Iterator[Tensor]) -> Any:
         vars(twin).update(changed)
         return twin
     return value
-
-

@@ -208,12 +208,12 @@ def _tokens(row: int, count: int, vocab_size: int) -> list[int]:
 
 
 def _error(self, runner: Runner, plain: Plain) -> float:
-        if isinstance(runner, RaggedModel):
-            runner.is_strict = True
-        error = largest_error(runner, plain, self._context_length, is_coarse)
-        if isinstance(runner, RaggedModel):
-            runner.is_strict = False
-        return error if math.isfinite(error) else math.inf
+    if isinstance(runner, RaggedModel):
+        runner.is_strict = True
+    error = largest_error(runner, plain, self._context_length, is_coarse)
+    if isinstance(runner, RaggedModel):
+        runner.is_strict = False
+    return error if math.isfinite(error) else math.inf
 
 
 class Plain:

@@ -50,9 +50,10 @@ CHANGES: dict[str, dict[str, Any]] = {
 _AFTER: dict[str, dict[str, Any]] = {
     "reformer": {"axial_pos_embds_dim": [32, 32], "axial_pos_shape": [8, 16], "hidden_size": 64},
 }
-_TIERS = ("ragged", "recurrent", "rowwise", "recompute")
+TIERS = ("ragged", "masked", "recurrent", "rowwise", "recompute")
 NOTES = {
     "ragged": "all rows in one pass",
+    "masked": "all rows in one pass, by the model's own attention with a mask",
     "recurrent": "all rows in one pass, with the state of each",
     "rowwise": "one row at a time",
     "recompute": "one row at a time, without a cache",
@@ -129,7 +130,7 @@ def names() -> list[str]:
 def page(entries: list[Entry]) -> str:
     """The table as a page."""
     counts = Counter(entry.tier for entry in entries)
-    num_run = sum(counts[tier] for tier in _TIERS)
+    num_run = sum(counts[tier] for tier in TIERS)
     lines = [
         "# Architectures",
         "",
@@ -144,14 +145,14 @@ def page(entries: list[Entry]) -> str:
         "through a small float32 twin of it and through the model itself, and takes the fastest way of running it that",
         "gives the model's own logits:",
         "",
-        *(f"- **{tier}**: {NOTES[tier]}" for tier in _TIERS),
+        *(f"- **{tier}**: {NOTES[tier]}" for tier in TIERS),
         "",
         "The table is what the self-check says of every causal language model of transformers, made small from its",
         f"default configuration (`make architectures`; transformers {transformers.__version__}, on a CPU in float32).",
         "A model with other settings or weights is checked anew, and may run in another tier.",
         "",
-        f"Of {len(entries)} architectures {num_run} run: {counts['ragged']} ragged, {counts['recurrent']} recurrent, "
-        f"{counts['rowwise']} rowwise, {counts['recompute']} recompute. {counts['refused']} are refused, and",
+        f"Of {len(entries)} architectures {num_run} run: {counts['ragged']} ragged, {counts['masked']} masked, "
+        f"{counts['recurrent']} recurrent, {counts['rowwise']} rowwise, {counts['recompute']} recompute. {counts['refused']} are refused, and",
         f"{counts['not built']} cannot be built from their default configuration made small.",
         "",
         "| architecture | tier | twin | why not faster |",
