@@ -129,7 +129,7 @@ class HuggingFaceLM:
 
     @property
     def can_restore(self) -> bool:
-        """Whether taking back a draft costs at most another reading of its accepted part; see `causal_lm.can_verify`."""
+        """Whether taking back a draft costs at most another reading of its accepted part; see `can_verify`."""
         return self._runner.can_restore
 
     @property

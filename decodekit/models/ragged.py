@@ -19,7 +19,7 @@ from decodekit.models import attention
 from decodekit.models.causal_lm import LogitsKind, Rows, assembled, wanted_counts
 from decodekit.models.kv_cache import LayerShape, PlaneShape, RaggedCache, Step
 from decodekit.models.replay import MAX_WIDTH, Replays, Run
-from decodekit.models.shared_copy import rope_types, shared_copy
+from decodekit.models.shared_copy import is_spread, rope_types, shared_copy
 
 
 class RaggedModel:
@@ -43,6 +43,8 @@ class RaggedModel:
         attention.register()
         self._module = shared_copy(model, None if own_attention else attention.ATTENTION_NAME)
         self._own_attention = own_attention
+        self.is_spread = is_spread(model)
+        """Whether the model lies on several devices; then every pass is run by its modules."""
         self._dtype: torch.dtype = model.dtype  # type: ignore[assignment]
         self._device = model.get_input_embeddings().weight.device  # type: ignore[operator]
         config = model.config.get_text_config()  # type: ignore[operator, union-attr]
@@ -59,7 +61,7 @@ class RaggedModel:
         self._guard: AbstractContextManager[Any] = threading.RLock() if rewrites else nullcontext()
         self._layers = self._find_layers()
         self._replays: Replays | None = None
-        if self._device.type == "cpu" and not rewrites and not own_attention:
+        if self._device.type == "cpu" and not rewrites and not own_attention and not self.is_spread:
             runs: dict[str, Run] = {"last": self._run_last, "every": self._run_every}
             self._replays = Replays(self._module, runs, self._layers, self._windows)
 
@@ -254,6 +256,7 @@ class Recorder:
         self.layers: dict[int, LayerShape] = {}
 
     def append(self, layer: int, keys: Tensor, values: Tensor, step: Step | None) -> tuple[Tensor, Tensor]:
+        """Note the shapes of a layer; see `RaggedCache.append`."""
         shapes = [PlaneShape(one.shape[1], one.shape[3], one.dtype, one.device) for one in (keys, values)]
         self.layers[layer] = LayerShape(*shapes)
         return keys, values
@@ -261,6 +264,7 @@ class Recorder:
 
 @functools.cache
 def past_key_values_class() -> type[Any]:
+    """The cache that the modules of transformers see; made when first wanted, for transformers takes long to load."""
     from transformers import Cache
 
     class PastKeyValues(Cache):  # type: ignore[misc]
@@ -289,7 +293,8 @@ def _stateless_class() -> type[Any]:
     def refuse(self: object, *args: object, **kwargs: object) -> None:
         raise attention.UnsupportedAttentionError("the model keeps recurrent state")
 
-    names = "has_previous_state get_conv_state get_recurrent_state update_conv_state update_recurrent_state".split()
+    verbs = ("get_conv_state", "get_recurrent_state", "update_conv_state", "update_recurrent_state")
+    names = ("has_previous_state", *verbs)
     return type("KeyValuesAlone", (past_key_values_class(),), dict.fromkeys(names, refuse))
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 import copy
 import inspect
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import torch
@@ -230,17 +230,12 @@ class RecurrentModel(RaggedModel):
         if not arguments:
             raise NoStateError("the model takes no cache")
         self._argument = arguments[-1]
-        self.in_chunks = in_chunks
+        self.in_chunks = self.can_restore = in_chunks
         self.num_passes = 0
         """Forward calls of the model so far."""
         self._one_pass = threading.RLock()  # states in modules belong to one pass at a time
         super().__init__(model)
         self._replays = None
-
-    @property
-    def can_restore(self) -> bool:
-        """Whether taking back a draft costs no more than reading its accepted part again with what follows."""
-        return self.in_chunks
 
     def _find_layers(self) -> dict[int, LayerShape]:
         with torch.inference_mode():
@@ -392,10 +387,11 @@ def _empty_cache(own: Any, config: Any, argument: str) -> Any:
     """
     from transformers import Cache, DynamicCache
 
-    if own is not None and not isinstance(own, Cache) or own is None and argument == "state":
+    is_cache = isinstance(own, Cache) if own is not None else argument != "state"
+    if not is_cache:
         return None
-    is_plain = own is None or type(own) is DynamicCache
-    empty: Any = DynamicCache(config=config) if is_plain else type(own)()
+    kind: Any = DynamicCache if own is None else type(own)
+    empty: Any = kind(config=config) if kind is DynamicCache else kind()
     ours = past_key_values_class()
     empty.__class__ = type(ours.__name__, (ours, type(empty)), {})
     empty.store = empty.step = None

@@ -38,42 +38,34 @@ WINDOWS: Final = (
 """Attributes of configurations and modules that limit how far back, or how many tokens, a token sees."""
 
 _HEAD_DIM = 16
-_INNER = 32
-# Sizes that no other number depends on, with the largest value that they keep.
+# Sizes that no other number depends on, behind the largest value that they keep.
+_FREE_SIZES_TABLE = """
+32   intermediate_size intermediate_size_mlp dense_intermediate_size moe_intermediate_size shared_intermediate_size
+32   shared_expert_intermediate_size shared_experts_intermediate_size moe_shared_expert_intermediate_size
+32   ffn_dim encoder_ffn_dim decoder_ffn_dim dim_ff dff n_inner d_inner ffn_hidden_size expert_ffn_hidden_size
+16   kv_lora_rank q_lora_rank o_lora_rank adapter_rank laurel_rank router_hidden_size hidden_size_per_layer_input
+16   mamba_d_state state_size ssm_state_size linear_key_head_dim linear_value_head_dim linear_head_dim index_head_dim
+8    time_step_rank mamba_dt_rank mamba_chunk_size chunk_size gated_norm_rank
+8    num_experts num_local_experts n_routed_experts moe_num_experts zero_expert_num
+4    floor_scale log_scaling_n_floor block_size
+2    linear_num_heads index_n_heads n_mamba_heads n_group num_expert_group index_topk_blocks index_block_size
+2    num_experts_per_tok num_experts_per_token moe_k moe_topk
+1    n_shared_experts num_shared_experts moe_num_shared_experts num_nextn_predict_layers topk_group
+1    first_k_dense_replace num_dense_layers moe_layer_start_index
+128  vocab_size_per_layer_input unpadded_vocab_size
+"""
 _FREE_SIZES: Final = {
-    **dict.fromkeys(
-        (
-            "intermediate_size intermediate_size_mlp dense_intermediate_size moe_intermediate_size ffn_dim dim_ff dff "
-            "shared_expert_intermediate_size shared_experts_intermediate_size shared_intermediate_size n_inner d_inner "
-            "moe_shared_expert_intermediate_size ffn_hidden_size expert_ffn_hidden_size encoder_ffn_dim decoder_ffn_dim"
-        ).split(),
-        _INNER,
-    ),
-    **dict.fromkeys("kv_lora_rank q_lora_rank o_lora_rank adapter_rank laurel_rank router_hidden_size".split(), 16),
-    **dict.fromkeys("mamba_d_state state_size ssm_state_size linear_key_head_dim linear_value_head_dim".split(), 16),
-    **dict.fromkeys("hidden_size_per_layer_input linear_head_dim index_head_dim".split(), 16),
-    **dict.fromkeys("time_step_rank mamba_dt_rank mamba_chunk_size chunk_size gated_norm_rank".split(), 8),
-    **dict.fromkeys("linear_num_heads index_n_heads n_mamba_heads".split(), 2),
-    **dict.fromkeys("num_experts_per_tok num_experts_per_token moe_k moe_topk".split(), 2),
-    **dict.fromkeys("n_shared_experts num_shared_experts moe_num_shared_experts num_nextn_predict_layers".split(), 1),
-    **dict.fromkeys("first_k_dense_replace num_dense_layers topk_group moe_layer_start_index".split(), 1),
-    **dict.fromkeys("n_group num_expert_group".split(), 2),
-    **dict.fromkeys("num_experts num_local_experts n_routed_experts moe_num_experts zero_expert_num".split(), 8),
-    # Positions from which on scores are scaled, and tokens of a block of linear attention.
-    **dict.fromkeys("floor_scale log_scaling_n_floor block_size".split(), WINDOW),
-    # Blocks of keys that a query chooses, and tokens of a block.
-    **dict.fromkeys("index_topk_blocks index_block_size".split(), 2),
-    "vocab_size_per_layer_input": VOCAB_SIZE,
-    "unpadded_vocab_size": VOCAB_SIZE,
+    name: int(most) for most, *names in map(str.split, _FREE_SIZES_TABLE.strip().splitlines()) for name in names
 }
 # Dimensions within a head, which are divided together with it.
 _PARTS_OF_HEADS = (
-    "head_dim global_head_dim swa_head_dim qk_rope_head_dim qk_nope_head_dim qk_head_dim v_head_dim rotary_dim "
-    "kv_channels attention_head_dim d_head attention_head_size"
-).split()
+    *("head_dim", "global_head_dim", "swa_head_dim", "qk_rope_head_dim", "qk_nope_head_dim", "qk_head_dim"),
+    *("v_head_dim", "rotary_dim", "kv_channels", "attention_head_dim", "d_head", "attention_head_size"),
+)
 # Lists of numbers of layers.
 _LAYER_NUMBERS = (
-    "mlp_only_layers moe_layers full_attn_idxs hybrid_layer_ids ple_layer_ids cross_attention_layers".split()
+    *("mlp_only_layers", "moe_layers", "full_attn_idxs", "hybrid_layer_ids", "ple_layer_ids"),
+    "cross_attention_layers",
 )
 # Lists of the kinds of some layers, which are repeated.
 _REPEATED = ("block_types",)
@@ -188,8 +180,8 @@ def _shrink_layers(config: Any, overrides: dict[int, dict[str, Any]]) -> list[in
     count = getattr(config, "num_hidden_layers", None)
     if not isinstance(count, int):
         return []
-    for name, value in _PERIODS.items() if hasattr(config, "attn_layer_period") else ():
-        _lower(config, name, value)
+    for name, period in _PERIODS.items() if hasattr(config, "attn_layer_period") else ():
+        _lower(config, name, period)
     per_layer = {
         name: value for name, value in vars(config).items() if isinstance(value, list | tuple) and len(value) == count
     }
@@ -225,12 +217,13 @@ class _Heads:
     """The numbers and sizes of heads before and after."""
 
     def __init__(self, config: Any) -> None:
-        self.heads, self.hidden = getattr(config, "num_attention_heads", None), getattr(config, "hidden_size", None)
+        self.heads: Any = getattr(config, "num_attention_heads", None)
+        self.hidden: Any = getattr(config, "hidden_size", None)
         self.divisor, self.kept = 1, 4
         if not _is_count(self.hidden) or not _is_count(self.heads) or self.heads < 1:
             return
-        given = getattr(config, "head_dim", None)
-        self.head_dim = given if _is_count(given) and given > 0 else self.hidden // self.heads
+        given: Any = getattr(config, "head_dim", None)
+        self.head_dim = given if _is_count(given) and given > 0 else int(self.hidden // self.heads)
         choices = (d for d in (16, 8, 4, 2) if self.head_dim // d >= _HEAD_DIM and _divides(config, self.head_dim, d))
         self.divisor = next(choices, 1)
         self.kept = min(self.heads, 4)
@@ -248,9 +241,9 @@ class _Heads:
             hidden = self.kept * (self.head_dim // self.divisor)
             _shrink_rotations(config, self.divisor)
         for name in ("lru_width", "attention_hidden_size", "word_embed_proj_dim", "embedding_dim"):
-            value = getattr(config, name, None)
-            if _is_count(value):
-                setattr(config, name, hidden * max(1, value // self.hidden))
+            width: Any = getattr(config, name, None)
+            if _is_count(width):
+                setattr(config, name, hidden * max(1, width // self.hidden))
         config.hidden_size = hidden
 
     def smaller(self, values: dict[str, Any]) -> dict[str, int]:

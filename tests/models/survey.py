@@ -152,8 +152,9 @@ def page(entries: list[Entry]) -> str:
         "A model with other settings or weights is checked anew, and may run in another tier.",
         "",
         f"Of {len(entries)} architectures {num_run} run: {counts['ragged']} ragged, {counts['masked']} masked, "
-        f"{counts['recurrent']} recurrent, {counts['rowwise']} rowwise, {counts['recompute']} recompute. {counts['refused']} are refused, and",
-        f"{counts['not built']} cannot be built from their default configuration made small.",
+        f"{counts['recurrent']} recurrent, {counts['rowwise']} rowwise, {counts['recompute']} recompute.",
+        f"{counts['refused']} are refused, and {counts['not built']} cannot be built from their default configuration",
+        "made small.",
         "",
         "| architecture | tier | twin | why not faster |",
         "|---|---|---|---|",
