@@ -84,7 +84,7 @@ def is_spread(model: nn.Module) -> bool:
 
 
 def _share_tensors(value: object, memo: dict[int, Any], depth: int = 0) -> None:
-    """Tensors that a module keeps as plain attributes, or in objects there (quantisation states), are shared as well."""
+    """Tensors that a module keeps as plain attributes, or in objects there (quantisation states), are shared too."""
     if isinstance(value, Tensor):
         memo[id(value)] = value
     elif depth > _MAX_DEPTH or isinstance(value, (nn.Module, type, str, int, float)):
