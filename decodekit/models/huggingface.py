@@ -90,6 +90,7 @@ class HuggingFaceLM:
                 f"{type(model).__name__} is not a model of transformers",
                 hint="AutoModelForCausalLM.from_pretrained(...), or implement the CausalLM protocol for it",
             )
+        _refuse_by_kind(model)
         self.model = model
         self._wanted = tier
         self._learn(notes_of(model))
@@ -99,7 +100,7 @@ class HuggingFaceLM:
         model = self.model
         config: Any = model.config
         embeddings: Any = model.get_input_embeddings()  # type: ignore[operator]
-        self.name = str(getattr(config, "_name_or_path", "") or type(model).__name__)
+        self.name = _name_of(model)
         self.device = embeddings.weight.device
         self.context_length = _context_length(config.get_text_config())
         self.eos_token_ids = _eos_token_ids(model)
@@ -278,11 +279,42 @@ def _choose(
         if verdict.is_right:
             return runner, Tier(name, verdict.error, tuple(dict.fromkeys(refused)), place, verdict.twin_error)
         refused.append(f"{name}: {verdict}")
+    if check is not None and check.is_causal() is False:
+        raise ModelError(
+            f"{type(model).__name__} is not causal: its logits at a token depend on the tokens behind it",
+            at=_name_of(model),
+            hint="a decoder; for an encoder that can be one, config.is_decoder = True before it is built",
+        )
+    hint = "check that model(input_ids=...) itself returns finite logits"
+    if any("pixel_values" in reason for reason in refused):
+        hint = "its language model alone, for example AutoModelForCausalLM of its text_config: it wants images"
     raise ModelError(
         f"{type(model).__name__} cannot be run" + (f" in tier {wanted!r}" if wanted else ""),
         at="; ".join(dict.fromkeys(refused)) or None,
-        hint="check that model(input_ids=...) itself returns finite logits",
+        hint=hint,
     )
+
+
+def _refuse_by_kind(model: nn.Module) -> None:
+    """`ModelError` for models that continue no text: encoder-decoders, masked language models, models without a head."""
+    kind, config = type(model).__name__, model.config
+    cause = None
+    if getattr(config, "is_encoder_decoder", False):
+        cause = f"{kind} is an encoder-decoder model: its decoder continues what its encoder has read, not a prompt"
+        hint = "a decoder-only model, which AutoModelForCausalLM loads"
+    elif kind.endswith("ForMaskedLM"):
+        cause = f"{kind} is a masked language model: it fills gaps, and sees the tokens behind them"
+        hint = "a causal language model; of some encoders AutoModelForCausalLM makes one, with is_decoder=True"
+    elif kind.endswith("Model") and getattr(model, "get_output_embeddings", lambda: None)() is None:
+        cause = f"{kind} has no language modelling head"
+        hint = "AutoModelForCausalLM in place of AutoModel"
+    if cause is not None:
+        raise ModelError(cause, at=_name_of(model), hint=hint)
+
+
+def _name_of(model: nn.Module) -> str:
+    """The folder or hub id of a model, or its class."""
+    return str(getattr(model.config, "_name_or_path", "") or type(model).__name__)
 
 
 def _one_line(problem: Exception) -> str:

@@ -127,6 +127,15 @@ class SelfCheck:
                 error = max(error, self._error(make(windowed), Plain(windowed)))
         return Verdict(error, twin_error, self._tolerance)
 
+    def is_causal(self) -> bool | None:
+        """Whether the logits of the model at a token are the same without the tokens behind it; None if it fails."""
+        plain = self._twin or self._reference or Plain(shared_copy(self._model))
+        try:
+            row = _tokens(0, 8, plain.logits([1]).shape[-1])
+            return _error(plain.logits(row[:4])[-1], plain.logits(row)[3]) < 10 * TWIN_TOLERANCE
+        except Exception:  # what it raises is among the reasons that are given anyway
+            return None
+
     def _error(self, runner: Runner, plain: Plain, is_coarse: bool = False) -> float:
         if isinstance(runner, RaggedModel):
             runner.is_strict = True
