@@ -7,6 +7,8 @@ cases that need no mask at all are taken first: queries that see the same slots,
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
@@ -33,8 +35,22 @@ class UnsupportedAttentionError(Exception):
     """The model asks its attention for something that `ragged_attention` does not compute; never leaves this room."""
 
 
+class StepNotHandedOnError(UnsupportedAttentionError):
+    """The model does not hand keyword arguments on to its attention."""
+
+
 current_step: ContextVar[Step | None] = ContextVar("current_step", default=None)
 """The step of the pass that this thread is in, for models that do not hand keyword arguments on to their attention."""
+
+
+@contextmanager
+def in_pass(step: Step) -> Iterator[None]:
+    """The time of a forward pass of a model that does not hand its step on."""
+    token = current_step.set(step)
+    try:
+        yield
+    finally:
+        current_step.reset(token)
 
 
 def register() -> None:
@@ -82,7 +98,7 @@ def ragged_attention(
     """
     step = decodekit_step or current_step.get()
     if step is None:
-        raise UnsupportedAttentionError("the model calls its attention outside of a forward pass of decodekit")
+        raise StepNotHandedOnError("the model calls its attention outside of a forward pass of decodekit")
     if step.is_strict:
         _refuse_unknown(attention_mask, dropout, kwargs)
 

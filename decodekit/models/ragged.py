@@ -59,7 +59,12 @@ class RaggedModel:
         # Models that rewrite their rotary frequencies during the pass cannot run in two threads at once.
         rewrites = any("dynamic" in kind or kind == "longrope" for kind in kinds)
         self._guard: AbstractContextManager[Any] = threading.RLock() if rewrites else nullcontext()
-        self._layers = self._find_layers()
+        self._sets_step = False  # for the attention function to find it, where it is not handed on
+        try:
+            self._layers = self._find_layers()
+        except attention.StepNotHandedOnError:
+            self._sets_step = True
+            self._layers = self._find_layers()
         self._replays: Replays | None = None
         if self._device.type == "cpu" and not rewrites and not own_attention and not self.is_spread:
             runs: dict[str, Run] = {"last": self._run_last, "every": self._run_every}
@@ -121,12 +126,12 @@ class RaggedModel:
             arguments["logits_to_keep"] = keep
         if step.hidden is not None:
             arguments["output_hidden_states"] = True
-        token = attention.current_step.set(step)
-        try:
-            with self._guard:
+        with self._guard:
+            if self._sets_step:
+                with attention.in_pass(step):
+                    out = (module or self._module)(**arguments)
+            else:
                 out = (module or self._module)(**arguments)
-        finally:
-            attention.current_step.reset(token)
         if step.hidden is not None:
             step.hidden += out.hidden_states or ()
         return out
@@ -288,7 +293,6 @@ def past_key_values_class() -> type[Any]:
     return PastKeyValues
 
 
-@functools.cache
 def _stateless_class() -> type[Any]:
     def refuse(self: object, *args: object, **kwargs: object) -> None:
         raise attention.UnsupportedAttentionError("the model keeps recurrent state")
@@ -298,5 +302,11 @@ def _stateless_class() -> type[Any]:
     return type("KeyValuesAlone", (past_key_values_class(),), dict.fromkeys(names, refuse))
 
 
+_class: type[Any] | None = None
+
+
 def _transformers_cache(store: RaggedCache | Recorder, step: Step | None = None) -> Any:
-    return _stateless_class()(store, step)
+    global _class
+    if _class is None:  # not a cached function, for a compiler reads what is behind the cache
+        _class = _stateless_class()
+    return _class(store, step)
