@@ -8,7 +8,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint types compiled pytest test-slow test-gpu fuzz fuzz-tests fuzz-schemas bench bench-masks bench-grammars bench-forced bench-forwards bench-closing bench-constrained bench-defaults bench-first-use bench-speculation bench-beams bench-attention bench-sampler notebooks train clean
+.PHONY: help install demo test lint types compiled pytest test-slow test-gpu fuzz fuzz-tests fuzz-schemas bench bench-masks bench-grammars bench-forced bench-forwards bench-closing bench-constrained bench-defaults bench-first-use bench-speculation bench-beams bench-attention bench-sampler notebooks architectures train clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -108,6 +108,9 @@ notebooks: $(STAMP)  ## notebooks/*.py as .ipynb with their outputs, in notebook
 	for notebook in notebooks/*.py; do \
 		$(BIN)/jupytext --to ipynb --set-kernel python3 --execute --output notebooks/executed/$$(basename $$notebook .py).ipynb $$notebook || exit 1; \
 	done
+
+architectures: $(STAMP)  ## which architectures run in which tier: docs/architectures.md
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.models.survey
 
 train: $(STAMP)  ## go on training the bundled model, or train it anew (hours on two cores)
 	$(BIN)/python -m training.train tiny

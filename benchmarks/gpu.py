@@ -1,7 +1,7 @@
 """The loop on a GPU beside transformers' `generate`, part by part, each in less than nine minutes.
 
     python -m benchmarks.gpu decode --shape 8b --rows 1 8 64 256
-    python -m benchmarks.gpu rivals --shape 8b              # generate: dynamic cache; static cache and compile; a bare loop
+    python -m benchmarks.gpu rivals --shape 8b              # generate with both caches, and a bare loop
     python -m benchmarks.gpu constrained --shape 1b --rows 1 64
     python -m benchmarks.gpu sampler                        # beside transformers' processors
     python -m benchmarks.gpu verify --shape 8b              # what a step of 4 and of 8 tokens costs
@@ -90,8 +90,7 @@ class Part:
     def load(self) -> HuggingFaceLM:
         """The model over pages, checked."""
         self.model = build(self.args.shape, self.device, self.dtype)
-        tier = "paged" if self.device.type == "cuda" else None
-        lm = HuggingFaceLM(self.model, tier=tier)
+        lm = HuggingFaceLM(self.model, tier="paged" if self.device.type == "cuda" else None)
         self.rows.append({"what": f"gate: {lm.tier}", "value": gate(lm, self.model)})
         return lm
 
@@ -127,7 +126,7 @@ def decode(part: Part) -> None:
     runners: dict[str, Any] = {"captured": lm._runner}
     if part.device.type == "cuda":
         runners["captured, compiled"] = RaggedModel(
-            part.model, lm.context_length, use_pages=True, capture=CudaCapture(part.device), compiler="inductor"
+            part.model, use_pages=True, capture=CudaCapture(part.device), compiler="inductor"
         )
     strategies: dict[str, dict[str, Any]] = {
         "greedy": {},
@@ -145,8 +144,8 @@ def decode(part: Part) -> None:
                     return llm.generate(given, max_new_tokens=num, batch_size=count, **options)
 
                 rate = tokens_per_second(generate, part.device, count, length)
-                part.rows.append({"what": f"{name}, {spelled}", "rows": count, "tokens/s": rate,
-                                  "ms per step": 1e3 * count / rate, "share of floor": floor * rate / count / 1e3})  # fmt: skip
+                row = {"what": f"{name}, {spelled}", "rows": count, "tokens/s": rate, "ms per step": 1e3 * count / rate}
+                part.rows.append({**row, "share of floor": floor * rate / count / 1e3})
 
 
 def rivals(part: Part) -> None:
@@ -199,7 +198,7 @@ def _bare_loop(model: Any, ids: Tensor, length: int) -> float:
     def run() -> None:
         current = token
         for position in positions[:length]:
-            torch.compiler.cudagraph_mark_step_begin()
+            torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
             current = compiled(current.clone(), position)
 
     with torch.inference_mode():
@@ -217,7 +216,8 @@ def constrained(part: Part) -> None:
         for name, extra in (("free", {}), ("constrained", {"constraint": constraint})):
 
             def generate(extra: Any = extra, given: Any = given, count: int = count) -> list[Any]:
-                return llm.generate(given, max_new_tokens=length, batch_size=count, **options, **extra)
+                done: Any = llm.generate(given, max_new_tokens=length, batch_size=count, **options, **extra)
+                return [*done]
 
             first = time.perf_counter()
             done = generate()
@@ -226,17 +226,22 @@ def constrained(part: Part) -> None:
             took = wall_seconds(generate, part.device)
             num_tokens = sum(len(one.token_ids) for one in done)
             num_forwards = max(one.stats.num_forwards for one in done)
-            part.rows.append({"what": name, "rows": count, "ms per pass": 1e3 * took / num_forwards,
-                              "tokens/s": num_tokens / took, "cold_s": first, "masks": sum(one.stats.num_masks for one in done),
-                              "questions": sum(one.stats.num_questions for one in done)})  # fmt: skip
+            counts = {kind: sum(getattr(one.stats, f"num_{kind}") for one in done) for kind in ("masks", "questions")}
+            row = {"what": name, "rows": count, "ms per pass": 1e3 * took / num_forwards, "tokens/s": num_tokens / took}
+            part.rows.append({**row, "cold_s": first, **counts})
 
 
 def sampler(part: Part) -> None:
     """One draw of 152k logits with four processors, beside transformers'."""
-    from transformers import LogitsProcessorList, MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWarper
-    from transformers import TopPLogitsWarper
+    from transformers import (
+        LogitsProcessorList,
+        MinPLogitsWarper,
+        TemperatureLogitsWarper,
+        TopKLogitsWarper,
+        TopPLogitsWarper,
+    )
 
-    from benchmarks.sampler_on_device import draw_of
+    from decodekit.kernels.sampler import rule_of, sample_rows
 
     warpers = LogitsProcessorList(
         [TemperatureLogitsWarper(0.8), TopKLogitsWarper(50), TopPLogitsWarper(0.95), MinPLogitsWarper(0.05)]
@@ -249,7 +254,12 @@ def sampler(part: Part) -> None:
         def theirs(ids: Tensor = ids, logits: Tensor = logits) -> object:
             return torch.multinomial(warpers(ids, logits).softmax(dim=-1), 1)
 
-        ours = draw_of(logits, temperature=0.8, top_k=50, top_p=0.95, min_p=0.05)
+        rule = rule_of([(0.8, 50, 0.95, 0.05, False)] * count, part.device)
+        numbers = torch.arange(count, device=part.device)
+
+        def ours(logits: Tensor = logits, rule: Any = rule, numbers: Tensor = numbers) -> object:
+            return sample_rows(logits, *rule, numbers, numbers, numbers, None, None, True, True, False)
+
         mine, other = (seconds_of(run, part.device) for run in (ours, theirs))
         part.rows.append(
             {"what": "draw", "rows": count, "us": 1e6 * mine, "theirs_us": 1e6 * other, "ratio": other / mine}

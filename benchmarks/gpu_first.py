@@ -79,7 +79,7 @@ def kernels(lm: Any, device: torch.device, num_rows: int, context: int) -> Row:
     with profile(activities=activities) as seen:
         lm.forward(ids[:, :1], [1] * num_rows, cache)
         synchronise(device)
-    names = [event.name for event in seen.events() if event.device_type != torch.autograd.DeviceType.CPU]
+    names = [event.name for event in seen.events() if event.device_type != torch._C._autograd.DeviceType.CPU]
     copies = {kind: sum(kind in name for name in names) for kind in ("HtoD", "DtoH")}
     launches = sum(event.name.startswith(("cudaLaunch", "cuLaunch", "cudaGraphLaunch")) for event in seen.events())
     return {"what": "kernels of a step", "rows": num_rows, "kernels": len(names), "launches": launches, **copies}
@@ -117,12 +117,12 @@ def main(argv: list[str] | None = None) -> None:
     capture = CudaCapture(device) if device.type == "cuda" else None
     variants = {
         "rectangle": RaggedModel(model),
-        "pages": RaggedModel(model, 16_384, use_pages=True),
-        "pages, captured": RaggedModel(model, 16_384, use_pages=True, capture=capture),
+        "pages": RaggedModel(model, use_pages=True),
+        "pages, captured": RaggedModel(model, use_pages=True, capture=capture),
     }
     if device.type == "cuda":
         variants["pages, captured, compiled"] = RaggedModel(
-            model, 16_384, use_pages=True, capture=CudaCapture(device), compiler="inductor"
+            model, use_pages=True, capture=CudaCapture(device), compiler="inductor"
         )
     for name, runner in variants.items():
         for count in args.rows:

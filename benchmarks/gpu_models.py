@@ -94,7 +94,7 @@ def copy_bandwidth(device: torch.device, num_bytes: int = 1 << 31) -> float:
     num_bytes = num_bytes if device.type == "cuda" else 1 << 26
     source = torch.empty(num_bytes, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
-    return 2 * num_bytes / seconds_of(lambda: target.copy_(source), device, repeats=20)
+    return float(2 * num_bytes / seconds_of(lambda: target.copy_(source), device, repeats=20))
 
 
 def seconds_of(run: Callable[[], object], device: torch.device, repeats: int = 30, warmups: int = 3) -> float:
@@ -135,7 +135,8 @@ def prompts(count: int, length: int, vocab_size: int) -> list[list[int]]:
     """Random token ids, none of them special."""
     generator = torch.Generator().manual_seed(count)
     rows = torch.randint(100, vocab_size - 1, (count, length), generator=generator)
-    return rows.tolist()  # type: ignore[no-any-return]
+    found: list[list[int]] = rows.tolist()
+    return found
 
 
 def gate(lm: HuggingFaceLM, model: nn.Module, num_rows: int = 2, length: int = 40, num_steps: int = 8) -> float:

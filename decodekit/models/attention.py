@@ -7,6 +7,8 @@ cases that need no mask at all are taken first: queries that see the same slots,
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
@@ -27,15 +29,31 @@ STEP_ARGUMENT = "decodekit_step"
 _MAX_SCORES = 1 << 26
 
 # Keyword arguments that models hand to their attention function and that do not change what it computes here.
-_KNOWN_ARGUMENTS = frozenset({"position_ids", "use_cache", "cache_position", "is_causal", "layer_idx"})
+_KNOWN_ARGUMENTS = frozenset(
+    {"position_ids", "use_cache", "cache_position", "is_causal", "layer_idx", "logits_to_keep"}
+)
 
 
 class UnsupportedAttentionError(Exception):
     """The model asks its attention for something that `ragged_attention` does not compute; never leaves this room."""
 
 
+class StepNotHandedOnError(UnsupportedAttentionError):
+    """The model does not hand keyword arguments on to its attention."""
+
+
 current_step: ContextVar[Step | None] = ContextVar("current_step", default=None)
 """The step of the pass that this thread is in, for models that do not hand keyword arguments on to their attention."""
+
+
+@contextmanager
+def in_pass(step: Step) -> Iterator[None]:
+    """The time of a forward pass of a model that does not hand its step on."""
+    token = current_step.set(step)
+    try:
+        yield
+    finally:
+        current_step.reset(token)
 
 
 def register() -> None:
@@ -83,7 +101,7 @@ def ragged_attention(
     """
     step = decodekit_step or current_step.get()
     if step is None:
-        raise UnsupportedAttentionError("the model calls its attention outside of a forward pass of decodekit")
+        raise StepNotHandedOnError("the model calls its attention outside of a forward pass of decodekit")
     if step.is_strict:
         _refuse_unknown(attention_mask, dropout, kwargs)
 

@@ -124,6 +124,14 @@ def host_lengths(cache: Cache) -> list[int]:
     return [*known] if isinstance(known, tuple | list) else [*cache.lengths.tolist()]
 
 
+def can_verify(model: CausalLM) -> bool:
+    """Whether a draft can be verified in one pass, and taken back for the price of reading its accepted part again.
+
+    A model with recurrent state says so by an attribute `can_restore`, since its `can_rollback` is False.
+    """
+    return model.can_rollback or bool(getattr(model, "can_restore", False))
+
+
 class CausalLM(Protocol):
     """A causal language model as the generation loop sees it."""
 
@@ -153,7 +161,7 @@ class CausalLM(Protocol):
 
     @property
     def can_rollback(self) -> bool:
-        """Whether `Cache.truncate` is free. With recurrent state (False) the row is computed again, which is slow."""
+        """Whether `Cache.truncate` is free. With recurrent state (False) tokens are read again; see `can_verify`."""
 
     def new_cache(self, num_rows: int, capacity: int) -> Cache:
         """An empty cache for `num_rows` sequences of up to `capacity` tokens each."""

@@ -1,9 +1,11 @@
 """The adapter that makes any causal language model of transformers a `causal_lm.CausalLM`.
 
-Four tiers, fastest first, give the same logits; the first that passes the self-check runs:
+Six tiers, fastest first, give the same logits; the first that passes the self-check runs:
 
 - paged: the model's modules over pages of keys and values, decoding steps captured; on CUDA;
 - ragged: the model's modules over the ragged KV cache, all rows of a batch in one pass;
+- masked: the same with the model's own attention, which is given a mask;
+- recurrent: as ragged, with the recurrent state of each row beside its keys and values;
 - rowwise: the model as it is, one row at a time, with its own cache;
 - recompute: the model as it is, one row at a time, without a cache.
 """
@@ -11,8 +13,9 @@ Four tiers, fastest first, give the same logits; the first that passes the self-
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -21,16 +24,16 @@ from torch import Tensor, nn
 from decodekit.errors import ContextLengthError, ModelError
 from decodekit.models.captured import CudaCapture
 from decodekit.models.causal_lm import Cache, LogitsKind, Rows
+from decodekit.models.context_length import context_length_of
 from decodekit.models.known import Notes, notes_of, state_of
 from decodekit.models.layers import Exit
 from decodekit.models.paged import PagedModel
 from decodekit.models.ragged import RaggedModel
-from decodekit.models.recurrent import RecurrentModel
+from decodekit.models.recurrent import NoStateError, RecurrentModel
 from decodekit.models.rowwise import RowwiseModel
-from decodekit.models.self_check import TOLERANCES, largest_error, small_windows
-from decodekit.models.shared_copy import rope_types, shared_copy
+from decodekit.models.self_check import Runner, SelfCheck
 
-TierName = Literal["paged", "ragged", "recurrent", "rowwise", "recompute"]
+TierName = Literal["paged", "ragged", "masked", "recurrent", "rowwise", "recompute"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,16 +41,18 @@ class Tier:
     """Which way of running a model was chosen, and why not a faster one.
 
     Args:
-        name: "paged", "ragged", "rowwise" or "recompute".
+        name: "paged", "ragged", "masked", "recurrent", "rowwise" or "recompute".
         error: largest relative error of the self-check.
         refused: why each faster tier was not taken.
-        place: its number among the ways that are tried; there are two of "rowwise".
+        place: its number among the ways that are tried; there are two of "recurrent" and of "rowwise".
+        twin_error: the same of the small float32 twin of the model; None if it has none.
     """
 
     name: TierName
     error: float
     refused: tuple[str, ...] = ()
     place: int = 0
+    twin_error: float | None = None
 
     def __str__(self) -> str:
         reasons = "".join(f"; {reason}" for reason in self.refused)
@@ -88,6 +93,7 @@ class HuggingFaceLM:
                 f"{type(model).__name__} is not a model of transformers",
                 hint="AutoModelForCausalLM.from_pretrained(...), or implement the CausalLM protocol for it",
             )
+        _refuse_by_kind(model)
         self.model = model
         self._wanted = tier
         self._learn(notes_of(model))
@@ -97,9 +103,9 @@ class HuggingFaceLM:
         model = self.model
         config: Any = model.config
         embeddings: Any = model.get_input_embeddings()  # type: ignore[operator]
-        self.name = str(getattr(config, "_name_or_path", "") or type(model).__name__)
+        self.name = _name_of(model)
         self.device = embeddings.weight.device
-        self.context_length = _context_length(config.get_text_config())
+        self.context_length = context_length_of(config.get_text_config())
         self.eos_token_ids = _eos_token_ids(model)
         self._runner, self.tier, self.vocab_size = _learned(model, notes, self.context_length, self._wanted)
         self._notes = notes
@@ -134,6 +140,10 @@ class HuggingFaceLM:
     def paged(self) -> PagedModel | None:
         """How it runs over pages of keys and values; None if it does not."""
         return getattr(self._runner, "paged", None)
+
+    def can_restore(self) -> bool:
+        """Whether taking back a draft costs at most another reading of its accepted part; see `can_verify`."""
+        return self._runner.can_restore
 
     @property
     def num_layers(self) -> int:
@@ -229,7 +239,7 @@ class HuggingFaceLM:
 class _Learned(NamedTuple):
     """What is known of a model in one state: how it is run, why so, and the width of a row of its logits."""
 
-    runner: RaggedModel | RowwiseModel
+    runner: Runner
     tier: Tier
     vocab_size: int
 
@@ -247,76 +257,91 @@ def _learned(model: nn.Module, notes: Notes, context_length: int | None, wanted:
         return learned
 
 
+def _over_pages(model: nn.Module) -> RaggedModel:
+    """The model over pages; its steps are captured on CUDA."""
+    device = _device_of(model)
+    return RaggedModel(model, use_pages=True, capture=CudaCapture(device) if device.type == "cuda" else None)
+
+
+def _device_of(model: nn.Module) -> torch.device:
+    """Where the embeddings are."""
+    device: torch.device = model.get_input_embeddings().weight.device  # type: ignore[operator]
+    return device
+
+
+_WAYS: tuple[tuple[TierName, Callable[[nn.Module], Runner]], ...] = (
+    ("paged", _over_pages),
+    ("ragged", RaggedModel),
+    ("masked", partial(RaggedModel, own_attention=True)),
+    ("recurrent", partial(RecurrentModel, in_chunks=True)),
+    ("recurrent", partial(RecurrentModel, in_chunks=False)),
+    ("rowwise", partial(RowwiseModel, state="full")),
+    ("rowwise", partial(RowwiseModel, state="own")),
+    ("recompute", partial(RowwiseModel, state=None)),
+)
+
+
 def _choose(
     model: nn.Module, context_length: int | None, wanted: TierName | None, known: Tier | None
-) -> tuple[RaggedModel | RowwiseModel, Tier]:
+) -> tuple[Runner, Tier]:
     """The first tier that gives the model's own logits, or the known one."""
-    reference: nn.Module | None = None
-    tolerance = TOLERANCES.get(model.dtype, TOLERANCES[torch.bfloat16])  # type: ignore[call-overload]
+    if known is not None:
+        return _WAYS[known.place][1](model), known
+    check: SelfCheck | None = None
     refused: list[str] = []
-    for place, (name, runner) in enumerate(_runners(model, refused, context_length, wanted)):
+    for place, (name, make) in enumerate(_WAYS):
         if wanted is not None and name != wanted:
             continue
-        if known is not None:
-            if place == known.place:
-                return runner, known
-            continue
-        reference = reference or shared_copy(model)
+        if name == "paged" and wanted is None and _device_of(model).type != "cuda":
+            continue  # on a CPU attention reads a rectangle faster than pages
         try:
-            error = _checked(runner, model, reference, context_length)
+            runner = make(model)
+            check = check or SelfCheck(model, context_length)
+            verdict = check.verdict(make, runner)
+        except NoStateError:
+            continue
         except Exception as problem:
             refused.append(f"{name}: {_one_line(problem)}")
             continue
-        if error <= tolerance:
-            return runner, Tier(name, error, tuple(refused), place)
-        refused.append(f"{name}: logits differ from the model's own by {error:.2g} of their spread")
+        if verdict.is_right:
+            return runner, Tier(name, verdict.error, tuple(dict.fromkeys(refused)), place, verdict.twin_error)
+        refused.append(f"{name}: {verdict}")
+    if check is not None and check.is_causal() is False:
+        raise ModelError(
+            f"{type(model).__name__} is not causal: its logits at a token depend on the tokens behind it",
+            at=_name_of(model),
+            hint="a decoder; for an encoder that can be one, config.is_decoder = True before it is built",
+        )
+    hint = "check that model(input_ids=...) itself returns finite logits"
+    if any("pixel_values" in reason for reason in refused):
+        hint = "its language model alone, for example AutoModelForCausalLM of its text_config: it wants images"
     raise ModelError(
         f"{type(model).__name__} cannot be run" + (f" in tier {wanted!r}" if wanted else ""),
-        at="; ".join(refused) or None,
-        hint="check that model(input_ids=...) itself returns finite logits",
+        at="; ".join(dict.fromkeys(refused)) or None,
+        hint=hint,
     )
 
 
-def _runners(
-    model: nn.Module, refused: list[str], context_length: int | None, wanted: TierName | None
-) -> Iterator[tuple[TierName, RaggedModel | RowwiseModel]]:
-    device: torch.device = model.get_input_embeddings().weight.device  # type: ignore[operator]
-    if device.type == "cuda" or wanted == "paged":  # on a CPU attention reads a rectangle faster than pages
-        try:
-            capture = CudaCapture(device) if device.type == "cuda" else None
-            yield "paged", RaggedModel(model, context_length, use_pages=True, capture=capture)
-        except Exception as problem:
-            refused.append(f"paged: {_one_line(problem)}")
-    try:
-        yield "ragged", RaggedModel(model)
-    except Exception as problem:
-        refused.append(f"ragged: {_one_line(problem)}")
-    for in_chunks in (True, False):
-        try:
-            yield "recurrent", RecurrentModel(model, in_chunks)
-        except Exception as problem:
-            refused.append(f"recurrent: {_one_line(problem)}")
-            break
-    yield "rowwise", RowwiseModel(model, "full")
-    yield "rowwise", RowwiseModel(model, "own")
-    yield "recompute", RowwiseModel(model, None)
+def _refuse_by_kind(model: nn.Module) -> None:
+    """`ModelError` for models that continue no text: encoder-decoders, masked models, models without a head."""
+    kind, config = type(model).__name__, model.config
+    cause = None
+    if getattr(config, "is_encoder_decoder", False):
+        cause = f"{kind} is an encoder-decoder model: its decoder continues what its encoder has read, not a prompt"
+        hint = "a decoder-only model, which AutoModelForCausalLM loads"
+    elif kind.endswith("ForMaskedLM"):
+        cause = f"{kind} is a masked language model: it fills gaps, and sees the tokens behind them"
+        hint = "a causal language model; of some encoders AutoModelForCausalLM makes one, with is_decoder=True"
+    elif kind.endswith("Model") and getattr(model, "get_output_embeddings", lambda: None)() is None:
+        cause = f"{kind} has no language modelling head"
+        hint = "AutoModelForCausalLM in place of AutoModel"
+    if cause is not None:
+        raise ModelError(cause, at=_name_of(model), hint=hint)
 
 
-def _checked(
-    runner: RaggedModel | RowwiseModel, model: nn.Module, reference: nn.Module, context_length: int | None
-) -> float:
-    """The error of the self-check, with the model's own windows and, for masks that we make, with small ones."""
-    if not isinstance(runner, RaggedModel):
-        errors = [largest_error(runner, reference, context_length)]
-    else:
-        runner.is_strict = True
-        errors = [largest_error(runner, reference, context_length)]
-        runner.is_strict = False
-        windowed = small_windows(model)
-        if windowed is not None:
-            twin = RaggedModel(windowed, context_length, use_pages=runner.paged is not None)
-            errors.append(largest_error(twin, windowed, context_length))
-    return max(errors) if all(map(math.isfinite, errors)) else math.inf
+def _name_of(model: nn.Module) -> str:
+    """The folder or hub id of a model, or its class."""
+    return str(getattr(model.config, "_name_or_path", "") or type(model).__name__)
 
 
 def _one_line(problem: Exception) -> str:
@@ -324,7 +349,7 @@ def _one_line(problem: Exception) -> str:
     return f"{type(problem).__name__}: {text}" if text else type(problem).__name__
 
 
-def _vocab_size(runner: RaggedModel | RowwiseModel, model: nn.Module) -> int:
+def _vocab_size(runner: Runner, model: nn.Module) -> int:
     if isinstance(runner, RaggedModel):
         return runner.vocab_size
     token = torch.zeros(1, 1, dtype=torch.int64, device=model.get_input_embeddings().weight.device)  # type: ignore[operator]
@@ -337,14 +362,3 @@ def _eos_token_ids(model: nn.Module) -> frozenset[int]:
         given = getattr(config, "eos_token_id", None)
         ids.update([given] if isinstance(given, int) else given or [])
     return frozenset(ids)
-
-
-def _context_length(config: Any) -> int | None:
-    names = ("max_position_embeddings", "n_positions", "max_seq_len", "n_ctx", "seq_length")
-    given = (getattr(config, name, None) for name in names)
-    limit = next((value for value in given if isinstance(value, int) and value > 0), None)
-    dynamic = next((p for kind, p in rope_types(config).items() if "dynamic" in kind), None)
-    if dynamic is not None and limit is not None:
-        # Beyond the trained length, dynamic NTK scaling makes every row depend on the longest one seen before.
-        limit = min(limit, dynamic.get("original_max_position_embeddings") or limit)
-    return limit

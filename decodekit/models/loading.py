@@ -77,15 +77,48 @@ def load(
 
 
 def _load_model(source: str, arguments: dict[str, Any]) -> Any:
-    """The model of transformers in a folder or repository; `ModelError` says why there is none."""
+    """The model of transformers in a folder or repository; `ModelError` says why there is none.
+
+    Of a model that reads images, too, the part for text is used; see `HuggingFaceLM`.
+    """
     from transformers import AutoModelForCausalLM
 
     try:
-        return AutoModelForCausalLM.from_pretrained(source, **arguments)
+        return (_image_text_class(source, arguments) or AutoModelForCausalLM).from_pretrained(source, **arguments)
+    except ModelError:
+        raise
     except (OSError, ValueError, ImportError, KeyError, RuntimeError) as problem:
         raise ModelError(
             f"the model cannot be loaded: {_first_line(problem)}", at=source, hint=_load_hint(problem)
         ) from problem
+
+
+def _image_text_class(source: str, arguments: dict[str, Any]) -> Any:
+    """The class that loads a model of images and text that `AutoModelForCausalLM` does not know; None for all others.
+
+    Raises:
+        ModelError: the model is of a kind that continues no text.
+    """
+    from transformers import AutoConfig, AutoModelForImageTextToText
+    from transformers.models.auto.modeling_auto import (
+        MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+        MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
+    )
+
+    names = ("trust_remote_code", "token", "revision", "cache_dir", "local_files_only", "subfolder")
+    config: Any = AutoConfig.from_pretrained(
+        source, **{name: value for name, value in arguments.items() if name in names}
+    )
+    kind = getattr(config, "model_type", "")
+    if kind in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES or hasattr(config, "auto_map"):
+        return None
+    if getattr(config, "is_encoder_decoder", False):
+        raise ModelError(
+            f"{kind} is an encoder-decoder model: its decoder continues what its encoder has read, not a prompt",
+            at=source,
+            hint="a decoder-only model",
+        )
+    return AutoModelForImageTextToText if kind in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES else None
 
 
 def _load_tokenizer(source: str, arguments: dict[str, Any]) -> Any:

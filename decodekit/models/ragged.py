@@ -18,11 +18,12 @@ from torch import Tensor, nn
 from decodekit.models import attention
 from decodekit.models.captured import Capture
 from decodekit.models.causal_lm import LogitsKind, Rows, assembled, wanted_counts
+from decodekit.models.context_length import context_length_of
 from decodekit.models.kv_cache import LayerShape, PlaneShape, RaggedCache, Step
 from decodekit.models.paged import PagedModel
 from decodekit.models.paged_cache import PagedCache
 from decodekit.models.replay import MAX_WIDTH, Replays, Run
-from decodekit.models.shared_copy import rope_types, shared_copy
+from decodekit.models.shared_copy import is_spread, rope_types, shared_copy
 
 
 class RaggedModel:
@@ -30,7 +31,8 @@ class RaggedModel:
 
     Args:
         model: a transformers model; it is not changed.
-        context_length: the most tokens of a row, if there is a limit.
+        own_attention: leave the model its own attention and hand it a mask, for those that ignore the attention
+            interface.
         use_pages: keep what rows have read in pages, as on a GPU; otherwise in a rectangle.
         capture: makes captured steps of steps over pages; None runs them as they are.
         compiler: compiles their layers, see `paged.PagedModel`.
@@ -47,14 +49,18 @@ class RaggedModel:
     def __init__(
         self,
         model: nn.Module,
-        context_length: int | None = None,
+        own_attention: bool = False,
         *,
         use_pages: bool = False,
         capture: Capture | None = None,
         compiler: str | Callable[..., Any] | None = None,
     ) -> None:
         attention.register()
-        self._module = shared_copy(model, attention.ATTENTION_NAME)
+        self._module = shared_copy(model, None if own_attention else attention.ATTENTION_NAME)
+        self._own_attention = own_attention
+        self.is_spread = is_spread(model)
+        """Whether the model lies on several devices; then every pass is run by its modules."""
+        self._dtype: torch.dtype = model.dtype  # type: ignore[assignment]
         self._device = model.get_input_embeddings().weight.device  # type: ignore[operator]
         config = model.config.get_text_config()  # type: ignore[operator, union-attr]
         parameters = inspect.signature(type(model).forward).parameters
@@ -68,12 +74,19 @@ class RaggedModel:
         # Models that rewrite their rotary frequencies during the pass cannot run in two threads at once.
         rewrites = any("dynamic" in kind or kind == "longrope" for kind in kinds)
         self._guard: AbstractContextManager[Any] = threading.RLock() if rewrites else nullcontext()
-        self._layers = self._find_layers()
+        self._sets_step = False  # for the attention function to find it, where it is not handed on
+        try:
+            self._layers = self._find_layers()
+        except attention.StepNotHandedOnError:
+            self._sets_step = True
+            self._layers = self._find_layers()
         self.paged: PagedModel | None = None
         if use_pages:
-            self.paged = PagedModel(self, context_length, capture, compiler)
+            if self.is_spread:
+                raise attention.UnsupportedAttentionError("the model lies on several devices, its pages on one")
+            self.paged = PagedModel(self, context_length_of(config), None if rewrites else capture, compiler)
         self._replays: Replays | None = None
-        if self._device.type == "cpu" and not rewrites:
+        if self._device.type == "cpu" and not rewrites and not own_attention and not self.is_spread:
             runs: dict[str, Run] = {"last": self._run_last, "every": self._run_every}
             self._replays = Replays(self._module, runs, self._layers, self._windows)
 
@@ -122,20 +135,23 @@ class RaggedModel:
             "input_ids": tokens,
             self._argument: past,
             "use_cache": True,
-            attention.STEP_ARGUMENT: step,
         }
+        if self._own_attention:
+            arguments["attention_mask"] = step.mask(None, 1, self._dtype, self._device)[2]
+        else:
+            arguments[attention.STEP_ARGUMENT] = step
         if self._takes_positions:
             arguments["position_ids"] = step.positions
         if keep is not None and self._takes_keep:
             arguments["logits_to_keep"] = keep
         if step.hidden is not None:
             arguments["output_hidden_states"] = True
-        token = attention.current_step.set(step)
-        try:
-            with self._guard:
+        with self._guard:
+            if self._sets_step:
+                with attention.in_pass(step):
+                    out = (module or self._module)(**arguments)
+            else:
                 out = (module or self._module)(**arguments)
-        finally:
-            attention.current_step.reset(token)
         if step.hidden is not None:
             step.hidden += out.hidden_states or ()
         return out
@@ -148,8 +164,7 @@ class RaggedModel:
     @property
     def dtype(self) -> torch.dtype:
         """The type of the weights."""
-        dtype: Any = self._module.dtype
-        return dtype  # type: ignore[no-any-return]
+        return self._dtype
 
     @property
     def device(self) -> torch.device:
@@ -302,6 +317,7 @@ class Recorder:
         self.layers: dict[int, LayerShape] = {}
 
     def append(self, layer: int, keys: Tensor, values: Tensor, step: Step | None) -> tuple[Tensor, Tensor]:
+        """Note the shapes of a layer; see `RaggedCache.append`."""
         shapes = [PlaneShape(one.shape[1], one.shape[3], one.dtype, one.device) for one in (keys, values)]
         self.layers[layer] = LayerShape(*shapes)
         return keys, values
@@ -309,6 +325,7 @@ class Recorder:
 
 @functools.cache
 def past_key_values_class() -> type[Any]:
+    """The cache that the modules of transformers see; made when first wanted, for transformers takes long to load."""
     from transformers import Cache
 
     class PastKeyValues(Cache):  # type: ignore[misc]
@@ -332,5 +349,20 @@ def past_key_values_class() -> type[Any]:
     return PastKeyValues
 
 
+def _stateless_class() -> type[Any]:
+    def refuse(self: object, *args: object, **kwargs: object) -> None:
+        raise attention.UnsupportedAttentionError("the model keeps recurrent state")
+
+    verbs = ("get_conv_state", "get_recurrent_state", "update_conv_state", "update_recurrent_state")
+    names = ("has_previous_state", *verbs)
+    return type("KeyValuesAlone", (past_key_values_class(),), dict.fromkeys(names, refuse))
+
+
+_class: type[Any] | None = None
+
+
 def _transformers_cache(store: RaggedCache | Recorder, step: Step | None = None) -> Any:
-    return past_key_values_class()(store, step)
+    global _class
+    if _class is None:  # not a cached function, for a compiler reads what is behind the cache
+        _class = _stateless_class()
+    return _class(store, step)

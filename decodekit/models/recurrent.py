@@ -35,6 +35,10 @@ MAX_SINGLE: Final = 4
 _ARGUMENTS = ("past_key_values", "cache_params", "state")
 
 
+class NoStateError(Exception):
+    """The model is none of those that this tier is for; never leaves this room."""
+
+
 class RecurrentCache:
     """The tokens of each row, their state, and the keys and values of the layers with attention.
 
@@ -222,18 +226,16 @@ class RecurrentModel(RaggedModel):
 
     def __init__(self, model: nn.Module, in_chunks: bool = True) -> None:
         parameters = inspect.signature(type(model).forward).parameters
-        self._argument = next(name for name in reversed(_ARGUMENTS) if name in parameters)
-        self.in_chunks = in_chunks
+        arguments = [name for name in _ARGUMENTS if name in parameters]
+        if not arguments:
+            raise NoStateError("the model takes no cache")
+        self._argument = arguments[-1]
+        self.in_chunks = self.can_restore = in_chunks
         self.num_passes = 0
         """Forward calls of the model so far."""
         self._one_pass = threading.RLock()  # states in modules belong to one pass at a time
         super().__init__(model)
         self._replays = None
-
-    @property
-    def can_restore(self) -> bool:
-        """Whether taking back a draft costs no more than reading its accepted part again with what follows."""
-        return self.in_chunks
 
     def _find_layers(self) -> dict[int, LayerShape]:
         with torch.inference_mode():
@@ -261,7 +263,7 @@ class RecurrentModel(RaggedModel):
         self._shapes = [leaf[:1].clone() for leaf in self._leaves(left) if leaf.shape[:1] == (2,)]
         self._is_state = [leaf.shape[:1] == (2,) for leaf in self._leaves(left)]
         if not self._shapes:
-            raise RuntimeError("the model keeps no recurrent state")
+            raise NoStateError("the model keeps no recurrent state")
         self.vocab_size: int = logits.shape[-1]
         self._windows = frozenset(step.windows)
         return recorder.layers
@@ -385,10 +387,11 @@ def _empty_cache(own: Any, config: Any, argument: str) -> Any:
     """
     from transformers import Cache, DynamicCache
 
-    if (own is not None and not isinstance(own, Cache)) or (own is None and argument == "state"):
+    is_cache = isinstance(own, Cache) if own is not None else argument != "state"
+    if not is_cache:
         return None
-    is_plain = own is None or type(own) is DynamicCache
-    empty: Any = DynamicCache(config=config) if is_plain else type(own)()
+    kind: Any = DynamicCache if own is None else type(own)
+    empty: Any = kind(config=config) if kind is DynamicCache else kind()
     ours = past_key_values_class()
     empty.__class__ = type(ours.__name__, (ours, type(empty)), {})
     empty.store = empty.step = None

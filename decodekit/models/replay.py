@@ -23,7 +23,7 @@ from torch.jit._trace import TracerWarning
 
 from decodekit.models import attention
 from decodekit.models.kv_cache import LayerShape, RaggedCache, Step
-from decodekit.models.shared_copy import shared_copy
+from decodekit.models.shared_copy import addresses_of, shared_copy
 
 RECORD_AFTER: Final = 48
 """Steps of one kind before it is recorded: recording costs about as much as 100 steps save."""
@@ -197,5 +197,5 @@ def _weights(module: nn.Module) -> Weights:
     return [(holder, name) for holder in holders for name, tensor in holder.items() if tensor is not None]
 
 
-def _addresses(weights: Weights) -> list[int]:
-    return [tensor.data_ptr() for holder, name in weights if (tensor := holder[name]) is not None]
+def _addresses(weights: Weights) -> list[tuple[int, ...]]:
+    return [addresses_of(tensor) for holder, name in weights if (tensor := holder[name]) is not None]

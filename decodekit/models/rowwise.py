@@ -150,7 +150,7 @@ class RowwiseModel:
         parameters = inspect.signature(type(model).forward).parameters
         self._cache_argument = "cache_params" if "cache_params" in parameters else "past_key_values"
         self._takes_keep = "logits_to_keep" in parameters
-        self.can_rollback = state != "own"
+        self.can_rollback = self.can_restore = state != "own"
 
     def new_cache(self, num_rows: int, capacity: int) -> RowCache:
         """An empty cache; see `causal_lm.CausalLM.new_cache`."""

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from decodekit.errors import ContextLengthError, ModelError
 from decodekit.models.huggingface import HuggingFaceLM
 from tests.models import architectures
-from tests.models.architectures import CONTEXT_LENGTH, GREEDY, RAGGED, RECURRENT, ROWWISE, VOCAB_SIZE, tokens
+from tests.models.architectures import ALL, CONTEXT_LENGTH, GREEDY, MASKED, RAGGED, RECURRENT, VOCAB_SIZE, tokens
 from tests.reference.models import plain_logits
 from tests.sizes import sized
 
@@ -70,10 +70,11 @@ def test_greedy_tokens_equal_generate(name: str, num_new: int) -> None:
     assert len({token for row in expected for token in row}) > 7 + num_new // 5  # no model that only repeats itself
 
 
-@pytest.mark.parametrize("name", [*RAGGED, *ROWWISE, *RECURRENT])
+@pytest.mark.parametrize("name", ALL)
 def test_tier(name: str) -> None:
     lm = load(name)
-    expected = "ragged" if name in RAGGED else "rowwise"
+    tiers = {"ragged": RAGGED, "masked": MASKED, "recurrent": RECURRENT}
+    expected = next((tier for tier, names in tiers.items() if name in names), "rowwise")
     assert lm.tier.name == expected, str(lm.tier)
     assert lm.tier.error < 1e-4
     assert bool(lm.tier.refused) == (expected != "ragged")
@@ -121,7 +122,7 @@ class Checked:
             self.rows[row] = []
 
 
-@pytest.mark.parametrize("name", [*RAGGED, *ROWWISE, *RECURRENT])
+@pytest.mark.parametrize("name", ALL)
 def test_one_of_each_operation(name: str) -> None:
     """Unequal prompts, drafts, rollback, reordering, rows used again, growth beyond window and capacity."""
     run = Checked(load(name), 4)

@@ -27,7 +27,7 @@ def runner(name: str = "llama", capture: Any = None, **changes: Any) -> RaggedMo
     model: Any = build(name)
     for key, value in changes.items():
         setattr(model.config, key, value)
-    return RaggedModel(model, CONTEXT_LENGTH, use_pages=True, capture=capture)
+    return RaggedModel(model, use_pages=True, capture=capture)
 
 
 def rows_of(model: RaggedModel) -> PagedRows:
@@ -188,21 +188,19 @@ def test_a_window_gives_pages_back_and_a_lost_row_is_read_again() -> None:
     assert ours.row_lengths == (71,)
 
 
-@pytest.mark.parametrize("num_tokens", [1, 31, 32, 33, 64, 70])
+@pytest.mark.parametrize("num_tokens", [1, 31, 32, 33, 64, 69])
 def test_a_row_may_begin_with_a_kept_prefix(num_tokens: int) -> None:
     model = runner("gemma3")
     cache: Any = model.new_cache(2, 64)
     text = tokens(0, 70)
     model.forward(torch.tensor([text]), [70], cache, [0], "last")
     prefix = cache.keep(0, 70)
-    assert prefix.num_tokens == 64 and prefix.num_bytes == 64 * rows_of(model).bytes_per_token
+    assert prefix.num_tokens == 70 and prefix.num_bytes == 96 * rows_of(model).bytes_per_token
     cache.reset([0])
-    usable = min(num_tokens, 64)
-    if num_tokens > 64:
-        with pytest.raises(ValueError, match="70 tokens of a prefix of 64"):
-            cache.begin_with(1, prefix, num_tokens)
-    cache.begin_with(1, prefix, usable)
-    rest = text[usable:]
+    with pytest.raises(ValueError, match="71 tokens of a prefix of 70"):
+        cache.begin_with(1, prefix, 71)
+    cache.begin_with(1, prefix, num_tokens)
+    rest = text[num_tokens:]
     out = model.forward(torch.tensor([rest]), [len(rest)], cache, [1], "last")
     alone = model.new_cache(1, 64)
     assert difference(out, model.forward(torch.tensor([text]), [70], alone, None, "last")) < 1e-4
@@ -241,7 +239,7 @@ def test_a_layer_is_compiled_once_for_its_kind(name: str, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(paged, "CAPTURE_AFTER", 0)
     torch._dynamo.reset()
-    model = RaggedModel(build(name), CONTEXT_LENGTH, use_pages=True, capture=RecordedCapture(), compiler=backend)
+    model = RaggedModel(build(name), use_pages=True, capture=RecordedCapture(), compiler=backend)
     plain = RaggedModel(build(name))
     ours, theirs = model.new_cache(ROWS, 8), plain.new_cache(ROWS, 8)
     for num_rows in (1, 2, 3, 5, 5):

@@ -24,7 +24,7 @@ from tests.reference.models import exit_logits, plain_logits
 TEXT = tokens(1, 20)  # longer than the sliding windows
 
 
-@pytest.mark.parametrize("name", [*architectures.RAGGED, *architectures.ROWWISE])
+@pytest.mark.parametrize("name", [*architectures.RAGGED, *architectures.MASKED, *architectures.ROWWISE])
 def test_logits_are_those_of_the_hidden_states(name: str) -> None:
     whole = HuggingFaceLM(architectures.build(name))
     own, own_logits = whole.model, plain_logits(whole.model, TEXT)
