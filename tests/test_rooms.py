@@ -24,7 +24,7 @@ LEVELS: list[set[str]] = [
     {"generation"},
     {"strategy"},
     {"llm"},
-    {"testing"},
+    {"costs", "testing"},
     {"jobs", "evaluation", "integrations"},
     {"cli"},
 ]

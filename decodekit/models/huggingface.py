@@ -95,7 +95,7 @@ class HuggingFaceLM:
         embeddings: Any = model.get_input_embeddings()  # type: ignore[operator]
         self.name = str(getattr(config, "_name_or_path", "") or type(model).__name__)
         self.device = embeddings.weight.device
-        self.context_length = _context_length(config.get_text_config())
+        self.context_length = context_length_of(config.get_text_config())
         self.eos_token_ids = _eos_token_ids(model)
         self._runner, self.tier, self.vocab_size = _learned(model, notes, self.context_length, self._wanted)
         self._notes = notes
@@ -115,6 +115,11 @@ class HuggingFaceLM:
     def dtype(self) -> torch.dtype:
         """The type of the weights."""
         return self.model.dtype  # type: ignore[return-value]
+
+    @property
+    def runner(self) -> RaggedModel | RowwiseModel:
+        """What runs the model, in its tier."""
+        return self._runner
 
     @property
     def can_rollback(self) -> bool:
@@ -309,7 +314,8 @@ def _eos_token_ids(model: nn.Module) -> frozenset[int]:
     return frozenset(ids)
 
 
-def _context_length(config: Any) -> int | None:
+def context_length_of(config: Any) -> int | None:
+    """The most tokens that a row may hold by a configuration; None without a limit."""
     names = ("max_position_embeddings", "n_positions", "max_seq_len", "n_ctx", "seq_length")
     given = (getattr(config, name, None) for name in names)
     limit = next((value for value in given if isinstance(value, int) and value > 0), None)

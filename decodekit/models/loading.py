@@ -76,6 +76,34 @@ def load(
     return lm, tokenizer
 
 
+def load_config(name_or_path: str | os.PathLike[str], revision: str | None = None, **from_pretrained: Any) -> Any:
+    """The configuration of a model, without its weights.
+
+    Args:
+        name_or_path: as `load` takes it, or a ``config.json``.
+        revision: branch, tag or commit of a model on the hub.
+        **from_pretrained: handed on to `AutoConfig.from_pretrained`.
+
+    Raises:
+        ModelError: it is not found, or is none.
+    """
+    from transformers import AutoConfig
+
+    is_file = isinstance(name_or_path, str | os.PathLike) and os.fspath(name_or_path).endswith(".json")
+    if is_file and os.path.isfile(name_or_path):
+        source = os.fspath(name_or_path)
+    else:
+        source, is_local = _resolve(name_or_path, revision, from_pretrained)
+        if not is_local and revision is not None:
+            from_pretrained["revision"] = revision
+    try:
+        return AutoConfig.from_pretrained(source, **from_pretrained)
+    except (OSError, ValueError, KeyError, ImportError) as problem:
+        raise ModelError(
+            f"the configuration cannot be read: {_first_line(problem)}", at=source, hint=_load_hint(problem)
+        ) from problem
+
+
 def _load_model(source: str, arguments: dict[str, Any]) -> Any:
     """The model of transformers in a folder or repository; `ModelError` says why there is none."""
     from transformers import AutoModelForCausalLM

@@ -109,6 +109,11 @@ class RaggedModel:
         logits: Tensor = out.logits
         return logits
 
+    @property
+    def layers(self) -> dict[int, LayerShape]:
+        """What each layer stores per token, by layer index."""
+        return self._layers
+
     def new_cache(self, num_rows: int, capacity: int) -> RaggedCache:
         """An empty cache; see `causal_lm.CausalLM.new_cache`."""
         return RaggedCache(self._layers, num_rows, capacity, self._device)
