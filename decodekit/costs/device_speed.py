@@ -59,16 +59,19 @@ def device_speed(device: torch.device, dtype: torch.dtype, num_bytes: int) -> De
 def _measured(kind: str, index: int | None, dtype: torch.dtype, size: int, num_threads: int) -> DeviceSpeed:
     device = torch.device(kind) if index is None else torch.device(kind, index)
     with torch.inference_mode():
-        # A product with a vector, as of decoding: it only reads.
-        matrix = torch.ones(max(1, size // (4 * _WIDTH)), _WIDTH, device=device)
-        vector, target = torch.ones(_WIDTH, device=device), torch.empty_like(matrix)
-        read = matrix.nbytes / _best(lambda: torch.mv(matrix, vector), device)
-        copied = 2 * matrix.nbytes / _best(lambda: target.copy_(matrix), device)
-        del matrix, target
+        bandwidth = _bandwidth(device, size)
         side = _SIDE.get(kind, _SIDE["cpu"])
         left = torch.ones(side, side, device=device, dtype=dtype)
         products = 2 * side**3 / _best(lambda: torch.mm(left, left), device)
-    return DeviceSpeed(max(read, copied), products)
+    return DeviceSpeed(bandwidth, products)
+
+
+def _bandwidth(device: torch.device, size: int) -> float:
+    """Bytes a second: of a product with a vector, which only reads, as decoding does, or of a copy."""
+    matrix = torch.ones(max(1, size // (4 * _WIDTH)), _WIDTH, device=device)
+    vector, target = torch.ones(_WIDTH, device=device), torch.empty_like(matrix)
+    read = matrix.nbytes / _best(lambda: torch.mv(matrix, vector), device)
+    return max(read, 2 * matrix.nbytes / _best(lambda: target.copy_(matrix), device))
 
 
 def _best(run: Callable[[], object], device: torch.device) -> float:

@@ -94,7 +94,7 @@ def estimate(
         context = min(_CONTEXT, limit or _CONTEXT)
     if limit is not None and context > limit:
         raise OptionError(f"context={context:,} is more than the model's {limit:,}", at="context", hint=f"{limit}")
-    speed = _speed(subject, bandwidth, flops)
+    speed = _speed(subject, batch, context, bandwidth, flops)
     found = _put_together(subject, batch, context, speed, memory)
     if measure and subject.lm is not None:
         measured = measured_step(subject.lm, batch, context)
@@ -140,10 +140,11 @@ def _put_together(subject: _Subject, batch: int, context: int, speed: DeviceSpee
     )
 
 
-def _speed(subject: _Subject, bandwidth: float | None, flops: float | None) -> DeviceSpeed:
+def _speed(subject: _Subject, batch: int, context: int, bandwidth: float | None, flops: float | None) -> DeviceSpeed:
     if bandwidth is not None and flops is not None:
         return DeviceSpeed(bandwidth, flops)
-    seen = device_speed(subject.device, subject.dtype, subject.weights.num_bytes)
+    num_bytes = round(subject.weights.read_by(batch)) + subject.cache.bytes_seen(batch, context)
+    seen = device_speed(subject.device, subject.dtype, num_bytes)
     return DeviceSpeed(bandwidth or seen.bandwidth, flops or seen.flops)
 
 
@@ -171,11 +172,18 @@ def _subject(model: Any, dtype: Any, device: Any) -> _Subject:
 def _loaded(lm: HuggingFaceLM) -> _Subject:
     cache = sizes.cache_sizes(lm)
     model = sizes.on_meta(lm.model.config, type(lm.model), lm.dtype)
-    notes = _notes(lm.model.config, cache)
-    weights = sizes.weight_sizes(lm.model)
     return _Subject(
-        lm.name, lm.dtype, lm.device, weights, cache, sizes.operations(model), lm.vocab_size, lm.context_length, lm, notes
-    )  # fmt: skip
+        lm.name,
+        lm.dtype,
+        lm.device,
+        sizes.weight_sizes(lm.model),
+        cache,
+        sizes.operations(model),
+        lm.vocab_size,
+        lm.context_length,
+        lm,
+        _notes(lm.model.config, cache),
+    )
 
 
 def _planned(config: Any, name: str, dtype: Any, device: Any) -> _Subject:

@@ -95,7 +95,7 @@ class Estimate:
             ("cache", cache),
             ("activations", f"about {told_bytes(self.activation_bytes)}"),
             ("largest batch", "not known" if self.max_batch is None else f"{self.max_batch:,} rows"),
-            ("prompt", f"{prompt} over {self.context:,}"),
+            ("prompt", f"{prompt} over {self.context:,} tokens"),
             ("device", f"{self.device}: {speed}"),
             ("first token", f"at least {told_seconds(self.seconds_to_first_token)}"),
             ("each token", f"at least {told_seconds(self.seconds_per_token)}"),
@@ -128,8 +128,8 @@ def told_flops(number: float) -> str:
 
 
 def told_seconds(number: float) -> str:
-    """Seconds in the unit that leaves one to three digits."""
-    for unit, size in (("s", 1.0), ("ms", 1e-3)):
+    """Seconds in the unit that leaves one to three digits, or whole seconds."""
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
         if number >= size:
-            return f"{number / size:,.3g} {unit}"
-    return f"{number * 1e6:,.3g} µs"
+            return f"{number / size:,.3g} {unit}" if number < 1000 * size else f"{number / size:,.0f} {unit}"
+    return f"{number * 1e9:,.3g} ns"

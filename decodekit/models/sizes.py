@@ -215,7 +215,7 @@ def on_meta(config: Any, kind: type[Any] | None = None, dtype: torch.dtype | Non
         ) from problem
     # Other ways of running experts look at their choice, which has no numbers here.
     if hasattr(model, "set_experts_implementation"):
-        model.set_experts_implementation("batched_mm")
+        model.set_experts_implementation("batched_mm")  # type: ignore[operator]
     return model
 
 
@@ -344,16 +344,16 @@ def weight_sizes(model: nn.Module, bytes_of: Callable[[str, Tensor], float] | No
     measure = bytes_of or (lambda _, tensor: num_bytes(tensor))
     head: Any = model.get_output_embeddings()  # type: ignore[operator]
     output = getattr(head, "weight", None)
-    tables = {
-        id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding) and module.weight is not output
-    }  # fmt: skip
+    embeddings = (module.weight for module in model.modules() if isinstance(module, nn.Embedding))
+    tables = {id(weight) for weight in embeddings if weight is not output}
     chosen = _num_chosen(model)
     total = looked_up = count = 0.0
     widest = 1
     experts: dict[str, tuple[float, set[str] | int]] = {}
     for name, tensor in _weights(model):
         size = measure(name, tensor)
-        total, count = total + size, count + _num_elements(tensor)
+        total += size
+        count += _num_elements(tensor) if isinstance(tensor, nn.Parameter) else 0
         if id(tensor) in tables:
             looked_up += size
         elif tensor.ndim >= 2 and tensor is not output:
