@@ -17,10 +17,11 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from decodekit.errors import ContextLengthError, ModelError
+from decodekit.errors import ContextLengthError, ModelError, OptionError
 from decodekit.models.causal_lm import Cache, LogitsKind, Rows
 from decodekit.models.known import Notes, notes_of, state_of
 from decodekit.models.layers import Exit
+from decodekit.models.quantised_planes import QuantisedCache
 from decodekit.models.ragged import RaggedModel
 from decodekit.models.rowwise import RowwiseModel
 from decodekit.models.self_check import TOLERANCES, largest_error, small_windows
@@ -60,9 +61,13 @@ class HuggingFaceLM:
     Args:
         model: a model with a language modelling head, loaded by transformers; on its device, in its type.
         tier: run this way and no other; by default the fastest that passes the self-check.
+        cache_dtype: "int8" stores keys and values in eight bits with a scale for every token and head, which takes
+            about a quarter of the memory and changes the logits; see `quantised_planes`. On a CPU, in the tier ragged.
+            By default they are stored as they are.
 
     Raises:
         ModelError: the model cannot be run, or the wanted tier gives other logits than the model itself.
+        OptionError: another `cache_dtype`, or one that the model's device or tier does not have.
     """
 
     name: str
@@ -78,13 +83,20 @@ class HuggingFaceLM:
     device: torch.device
     """Where the embeddings are."""
 
-    def __init__(self, model: nn.Module, *, tier: TierName | None = None) -> None:
+    def __init__(
+        self, model: nn.Module, *, tier: TierName | None = None, cache_dtype: Literal["int8"] | None = None
+    ) -> None:
         if not hasattr(model, "config") or not hasattr(model, "get_input_embeddings"):
             raise ModelError(
                 f"{type(model).__name__} is not a model of transformers",
                 hint="AutoModelForCausalLM.from_pretrained(...), or implement the CausalLM protocol for it",
             )
+        if cache_dtype not in (None, "int8"):
+            raise OptionError(
+                f"keys and values cannot be stored as {cache_dtype!r:.60}", at="cache_dtype", hint='"int8", or None'
+            )
         self.model = model
+        self.cache_dtype = cache_dtype
         self._wanted = tier
         self._learn(notes_of(model))
 
@@ -99,6 +111,12 @@ class HuggingFaceLM:
         self.eos_token_ids = _eos_token_ids(model)
         self._runner, self.tier, self.vocab_size = _learned(model, notes, self.context_length, self._wanted)
         self._notes = notes
+        if self.cache_dtype is not None and (self.tier.name != "ragged" or self.device.type != "cpu"):
+            raise OptionError(
+                f"an int8 cache is for models in the tier ragged on a CPU, not {self.tier.name} on {self.device.type}",
+                at="cache_dtype",
+                hint="leave it out",
+            )
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_notes": None}  # they are of this process
@@ -146,6 +164,8 @@ class HuggingFaceLM:
         notes = notes_of(self.model)
         if notes is not self._notes:
             self._learn(notes)
+        if self.cache_dtype is not None and isinstance(self._runner, RaggedModel):
+            return self._runner.new_cache(num_rows, capacity, QuantisedCache)
         return self._runner.new_cache(num_rows, capacity)
 
     def forward(

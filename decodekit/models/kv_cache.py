@@ -125,6 +125,9 @@ class RaggedCache:
         device: where positions are made (the device of the embeddings).
     """
 
+    can_replay = True
+    """Whether recorded steps may write and read the planes; see `replay`."""
+
     def __init__(self, layers: dict[int, LayerShape], num_rows: int, capacity: int, device: torch.device) -> None:
         if num_rows < 1 or capacity < 1:
             raise ValueError(f"a cache needs at least one row and one slot, not {num_rows} x {capacity}")
@@ -137,13 +140,20 @@ class RaggedCache:
         self._common: dict[tuple[int, int], int] = {}  # (row, row) -> first slots that both hold, of rows once copied
         self._allocate()
 
+    @staticmethod
+    def planes_of(layer: LayerShape) -> tuple[PlaneShape, ...]:
+        """What is stored of the tokens of a layer: keys and values."""
+        return layer.key, layer.value
+
     def _allocate(self) -> None:
-        planes: dict[PlaneShape, list[int]] = {}
+        planes: dict[PlaneShape, list[tuple[int, int]]] = {}  # shape -> (layer, place) of its planes
+        self._planes: dict[int, list[Tensor]] = {}  # layer -> planes, as `planes_of` says
         for index, layer in self._layers.items():
-            planes.setdefault(layer.key, []).append(index)
-            planes.setdefault(layer.value, []).append(index)
+            shapes = self.planes_of(layer)
+            self._planes[index] = [torch.empty(0)] * len(shapes)
+            for place, shape in enumerate(shapes):
+                planes.setdefault(shape, []).append((index, place))
         num_rows, capacity = self.num_rows, self.capacity
-        self._planes: dict[int, list[Tensor]] = {index: [] for index in self._layers}  # layer -> [keys, values]
         for shape, members in planes.items():
             # Zeros, not empty: a masked slot has weight 0, and 0 * NaN would be NaN.
             if shape.device.type == "cpu":
@@ -152,8 +162,8 @@ class RaggedCache:
             else:
                 size = (len(members), num_rows, capacity + 1, shape.num_heads, shape.head_dim)
                 storage = torch.zeros(size, dtype=shape.dtype, device=shape.device).transpose(2, 3)
-            for plane, index in zip(storage, members, strict=True):
-                self._planes[index].append(plane)  # [num_rows, heads, capacity + 1, head_dim]
+            for plane, (index, place) in zip(storage, members, strict=True):
+                self._planes[index][place] = plane  # [num_rows, heads, capacity + 1, head_dim]
         self._positions = torch.arange(capacity, device=self._device)
         self._row_numbers = torch.arange(num_rows, device=self._device)[:, None]
 
@@ -231,7 +241,7 @@ class RaggedCache:
         where nothing was stored before.
         """
         plane_of_keys, plane_of_values = self._planes[layer]
-        return _append(plane_of_keys, keys, step), _append(plane_of_values, values, step)
+        return append_to(plane_of_keys, keys, step), append_to(plane_of_values, values, step)
 
     def slots_of(self, step: Step) -> tuple[Tensor, Tensor, list[Tensor], list[Tensor]]:
         """What `append` writes to and reads, for steps whose rows are consecutive.
@@ -335,8 +345,8 @@ class RaggedCache:
                 plane[:, :, :used].copy_(source[:, :, :used].index_select(0, index.to(source.device)))
 
 
-def _append(plane: Tensor, new: Tensor, step: Step) -> Tensor:
-    # plane [num_rows, H, capacity + 1, D], new [R, H, T, D]
+def append_to(plane: Tensor, new: Tensor, step: Step) -> Tensor:
+    """Write `new` [R, H, T, D] to a plane [num_rows, H, capacity + 1, D]; what is read [R, H, S, D]."""
     mine = plane if step.row_slice is None else plane.narrow(0, *step.row_slice)
     if step.write_rows is None or step.write_slots is None:
         mine.narrow(2, step.starts[0], step.num_new).copy_(new)

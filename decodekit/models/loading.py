@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -26,6 +26,7 @@ def load(
     device: str | torch.device | None = None,
     device_map: str | dict[str, Any] | None = None,
     revision: str | None = None,
+    cache_dtype: Literal["int8"] | None = None,
     **from_pretrained: Any,
 ) -> tuple[HuggingFaceLM, Any]:
     """Load a causal language model of transformers with its tokenizer.
@@ -36,6 +37,7 @@ def load(
         device: where the model goes; by default CUDA where there is a GPU, else the CPU.
         device_map: how `accelerate` spreads the model, instead of `device`.
         revision: branch, tag or commit of a model on the hub.
+        cache_dtype: see `HuggingFaceLM`.
         **from_pretrained: handed on to `AutoModelForCausalLM.from_pretrained`; `trust_remote_code` and `token` to the
             tokenizer too.
 
@@ -71,7 +73,7 @@ def load(
     tokenizer = _load_tokenizer(source, shared)
     if target is not None:
         model = model.to(target)
-    lm = HuggingFaceLM(model)
+    lm = HuggingFaceLM(model, cache_dtype=cache_dtype)
     check_tokenizer(lm, tokenizer)
     return lm, tokenizer
 

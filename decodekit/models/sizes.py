@@ -21,7 +21,8 @@ from torch import Tensor, nn
 
 from decodekit.errors import ModelError
 from decodekit.models.huggingface import HuggingFaceLM
-from decodekit.models.kv_cache import LayerShape, PlaneShape
+from decodekit.models.kv_cache import LayerShape, PlaneShape, RaggedCache
+from decodekit.models.quantised_planes import QuantisedCache
 from decodekit.models.ragged import RaggedModel
 
 _PROBE_TOKENS: Final = 2
@@ -89,17 +90,20 @@ def plane_bytes(shape: PlaneShape) -> int:
 
 
 def layer_stores(
-    layers: Mapping[int, LayerShape], windows: Mapping[int, int | None] | None = None
+    layers: Mapping[int, LayerShape],
+    windows: Mapping[int, int | None] | None = None,
+    kind: type[RaggedCache] = RaggedCache,
 ) -> tuple[LayerStore, ...]:
     """What layers of these shapes keep; with `windows`, only the tokens that a later query sees.
 
     Args:
         layers: shapes by layer index, as `kv_cache.RaggedCache` takes them.
         windows: by layer index, the tokens that a query sees including itself. The rectangular cache keeps all tokens.
+        kind: the cache that keeps them, which says what it stores of a layer.
     """
     widths = windows or {}
     return tuple(
-        LayerStore(plane_bytes(layer.key) + plane_bytes(layer.value), 0, widths.get(index))
+        LayerStore(sum(map(plane_bytes, kind.planes_of(layer))), 0, widths.get(index))
         for index, layer in layers.items()
     )
 
@@ -234,7 +238,8 @@ def cache_sizes(lm: HuggingFaceLM) -> CacheSizes:
     """
     runner = lm.runner
     if isinstance(runner, RaggedModel):
-        return _rectangle(runner.layers, lm.model.config)
+        kind = RaggedCache if lm.cache_dtype is None else QuantisedCache
+        return _rectangle(runner.layers, lm.model.config, kind)
     if runner.state is None:
         return CacheSizes((), lm.tier.name, 0, ())
     return _rows(on_meta(lm.model.config, type(lm.model), lm.dtype), runner.state)
@@ -264,9 +269,10 @@ def cache_sizes_on_meta(model: nn.Module) -> CacheSizes:
     )
 
 
-def _rectangle(layers: Mapping[int, LayerShape], config: Any) -> CacheSizes:
+def _rectangle(layers: Mapping[int, LayerShape], config: Any, kind: type[RaggedCache] = RaggedCache) -> CacheSizes:
     """Of the rectangular cache, which keeps all tokens of every layer and has a slot for padding in each row."""
-    return CacheSizes(layer_stores(layers), "ragged", 1, layer_stores(layers, windows_of(config)))
+    widths = windows_of(config)
+    return CacheSizes(layer_stores(layers, None, kind), "ragged", 1, layer_stores(layers, widths, kind))
 
 
 def _rows(model: nn.Module, state: str) -> CacheSizes:
