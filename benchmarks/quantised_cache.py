@@ -1,12 +1,12 @@
 """What keys and values in eight bits change: logits, likeliest tokens, perplexity, texts, memory and time.
 
-    python -m benchmarks.quantised_cache [--model tiny] [--documents 48] [--repeats 5]
+    python -m benchmarks.quantised_cache [--model tiny] [--documents 24] [--repeats 3]
 
-The texts are sample documents with the model's own greedy continuation. Every token of them is read with the plain
-cache and with the int8 cache, and the logits are compared place by place: root mean square of the difference over the
+The texts are sample documents with the JSON that is expected of them. They are read with the plain cache and with the
+int8 cache, and the logits in the JSON are compared place by place: root mean square of the difference over the
 deviation of the plain logits, how often the likeliest token is the same, and the perplexity. Greedy texts are compared
-as they come out, where one different token makes another text. The last figures say how far a batch moves the logits
-with either cache: the same places read one, four and sixteen tokens at a time.
+as they come out, where one different token makes another text. The last figures say how far the logits of either cache
+move when the same places are read one, four and sixteen tokens at a time, as batches and drafts do.
 """
 
 from __future__ import annotations
@@ -26,43 +26,47 @@ import decodekit as dk
 from benchmarks import record
 from decodekit.models.huggingface import HuggingFaceLM
 
-DOCUMENTS = Path(__file__).parent.parent / "examples" / "documents.jsonl"
+EXAMPLES = Path(__file__).parent.parent / "examples"
 MAX_NEW_TOKENS = 96
 
 
-def prompts_of(num_documents: int) -> list[str]:
-    """Texts of documents of every kind, each as the model's prompt."""
-    with DOCUMENTS.open(encoding="utf-8") as lines:
-        texts = [json.loads(line)["text"] for line in lines]
-    return [text.strip() + "\n" for text in texts[:: max(1, len(texts) // num_documents)][:num_documents]]
+def examples_of(num_documents: int) -> list[tuple[str, str]]:
+    """Documents of every kind, each as the model's prompt, and the JSON that is expected of it."""
+    documents = [json.loads(line) for line in (EXAMPLES / "documents.jsonl").read_text(encoding="utf-8").splitlines()]
+    expected = {
+        row["id"]: json.dumps(row["value"], ensure_ascii=False)
+        for path in EXAMPLES.glob("*/expected.jsonl")
+        for row in map(json.loads, path.read_text(encoding="utf-8").splitlines())
+    }
+    known = [(one["text"].strip() + "\n", expected[one["id"]]) for one in documents if one["id"] in expected]
+    return known[:: max(1, len(known) // num_documents)][:num_documents]
 
 
 def read(lm: HuggingFaceLM, token_ids: Sequence[int], width: int | None = None) -> Tensor:
     """Logits [T, V] of a text that is read `width` tokens at a time; all at once if None."""
     cache = lm.new_cache(1, len(token_ids))
     row = torch.tensor([token_ids])
-    parts = [
-        lm.forward(part, [part.shape[1]], cache, logits="all")[0] for part in row.split(width or len(token_ids), dim=1)
-    ]
+    pieces = torch.split(row, width or len(token_ids), dim=1)
+    parts = [lm.forward(piece, [piece.shape[1]], cache, logits="all")[0] for piece in pieces]
     return torch.cat(parts)
 
 
-def compared(plain: HuggingFaceLM, small: HuggingFaceLM, texts: Sequence[Sequence[int]]) -> dict[str, float]:
-    """Errors over all places of all texts."""
+def compared(
+    plain: HuggingFaceLM, small: HuggingFaceLM, texts: Sequence[tuple[list[int], list[int]]]
+) -> dict[str, float]:
+    """Errors over all places of prompts' answers."""
     squares = same = places = 0.0
     surprise = {"plain": 0.0, "int8": 0.0}
     largest = 0.0
-    for token_ids in texts:
-        exact, near = read(plain, token_ids), read(small, token_ids)
+    for prompt, answer in texts:
+        exact, near = (read(lm, [*prompt, *answer])[len(prompt) - 1 : -1] for lm in (plain, small))  # [T, V] each
         error = (near - exact).square().mean(dim=-1) / exact.var(dim=-1)
         squares, places = squares + float(error.sum()), places + len(error)
         largest = max(largest, float(error.max().sqrt()))
         same += float((near.argmax(dim=-1) == exact.argmax(dim=-1)).sum())
-        following = torch.tensor(token_ids[1:])[:, None]
         for name, logits in (("plain", exact), ("int8", near)):
-            surprise[name] -= float(logits[:-1].log_softmax(dim=-1).gather(1, following).sum())
-    num_predicted = places - len(texts)
-    perplexities = {name: math.exp(total / num_predicted) for name, total in surprise.items()}
+            surprise[name] -= float(logits.log_softmax(dim=-1).gather(1, torch.tensor(answer)[:, None]).sum())
+    perplexities = {name: math.exp(total / places) for name, total in surprise.items()}
     return {
         "num_places": places,
         "logit_rms_relative_error": math.sqrt(squares / places),
@@ -87,27 +91,26 @@ def main() -> None:
     """Measure, print, write ``results/quantised_cache.json``."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="tiny")
-    parser.add_argument("--documents", type=int, default=48)
-    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--documents", type=int, default=24)
+    parser.add_argument("--repeats", type=int, default=3)
     arguments = parser.parse_args()
 
     plain = dk.LLM.load(arguments.model)
     small = dk.LLM.load(arguments.model, cache_dtype="int8")
-    prompts = prompts_of(arguments.documents)
+    examples = examples_of(arguments.documents)
+    prompts = [prompt for prompt, _ in examples]
     outputs = {
         name: llm.generate(prompts, max_new_tokens=MAX_NEW_TOKENS, batch_size=8)
         for name, llm in (("plain", plain), ("int8", small))
     }
-    texts = [
-        [*llm_ids, *done.token_ids]
-        for llm_ids, done in zip((plain.tokenizer.encode(text) for text in prompts), outputs["plain"], strict=True)
-    ]
+    encode = plain.tokenizer.encode
+    texts = [(encode(prompt), encode(answer)) for prompt, answer in examples]
     assert isinstance(plain.model, HuggingFaceLM) and isinstance(small.model, HuggingFaceLM)
     row: dict[str, object] = {**compared(plain.model, small.model, texts)}
     row["greedy_texts_that_are_the_same"] = statistics.mean(
         one.token_ids == other.token_ids for one, other in zip(outputs["plain"], outputs["int8"], strict=True)
     )
-    few = texts[:: max(1, len(texts) // 12)]
+    few = [prompt + answer for prompt, answer in texts[:: max(1, len(texts) // 4)]]
     row["largest_difference_by_width_plain"] = moved_by_width(plain.model, few)
     row["largest_difference_by_width_int8"] = moved_by_width(small.model, few)
     sizes = [dk.estimate(llm, 1, 512, bandwidth=1e9, flops=1e9).kv_bytes_per_token for llm in (plain, small)]

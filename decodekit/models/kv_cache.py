@@ -125,9 +125,6 @@ class RaggedCache:
         device: where positions are made (the device of the embeddings).
     """
 
-    can_replay = True
-    """Whether recorded steps may write and read the planes; see `replay`."""
-
     def __init__(self, layers: dict[int, LayerShape], num_rows: int, capacity: int, device: torch.device) -> None:
         if num_rows < 1 or capacity < 1:
             raise ValueError(f"a cache needs at least one row and one slot, not {num_rows} x {capacity}")
@@ -142,8 +139,19 @@ class RaggedCache:
 
     @staticmethod
     def planes_of(layer: LayerShape) -> tuple[PlaneShape, ...]:
-        """What is stored of the tokens of a layer: keys and values."""
+        """The planes of a layer: keys and values."""
         return layer.key, layer.value
+
+    @staticmethod
+    def encoded(keys: Tensor, values: Tensor) -> tuple[Tensor, ...]:
+        """What is written of keys and values [R, H, T, D], for each plane."""
+        return keys, values
+
+    @staticmethod
+    def decoded(planes: Sequence[Tensor], dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """The keys and values of what was written, in the type that they had."""
+        keys, values = planes
+        return keys, values
 
     def _allocate(self) -> None:
         planes: dict[PlaneShape, list[tuple[int, int]]] = {}  # shape -> (layer, place) of its planes
@@ -240,15 +248,15 @@ class RaggedCache:
         That is the slots [0, step.end) of the rows (views of the cache where they are consecutive), or the given ones
         where nothing was stored before.
         """
-        plane_of_keys, plane_of_values = self._planes[layer]
-        return append_to(plane_of_keys, keys, step), append_to(plane_of_values, values, step)
+        parts = zip(self._planes[layer], self.encoded(keys, values), strict=True)
+        return self.decoded([_append(plane, new, step) for plane, new in parts], keys.dtype)
 
     def slots_of(self, step: Step) -> tuple[Tensor, Tensor, list[Tensor], list[Tensor]]:
         """What `append` writes to and reads, for steps whose rows are consecutive.
 
         Returns:
             rows int64 [R, 1] and slots int64 [R or 1, T] of the new tokens, relative to the planes; the planes
-            [R, H, capacity + 1, D] of the keys and values of each layer; views [R, H, S, D] of them that are read.
+            [R, H, capacity + 1, D] of each layer, as `planes_of` says; views [R, H, S, D] of them that are read.
         """
         planes = [plane for pair in self._planes.values() for plane in pair]
         if step.row_slice is not None:
@@ -345,8 +353,8 @@ class RaggedCache:
                 plane[:, :, :used].copy_(source[:, :, :used].index_select(0, index.to(source.device)))
 
 
-def append_to(plane: Tensor, new: Tensor, step: Step) -> Tensor:
-    """Write `new` [R, H, T, D] to a plane [num_rows, H, capacity + 1, D]; what is read [R, H, S, D]."""
+def _append(plane: Tensor, new: Tensor, step: Step) -> Tensor:
+    # plane [num_rows, H, capacity + 1, D], new [R, H, T, D]
     mine = plane if step.row_slice is None else plane.narrow(0, *step.row_slice)
     if step.write_rows is None or step.write_slots is None:
         mine.narrow(2, step.starts[0], step.num_new).copy_(new)

@@ -19,24 +19,20 @@ symmetric and without outliers.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
 import torch
 from torch import Tensor
 
-from decodekit.models.kv_cache import LayerShape, PlaneShape, RaggedCache, Step, append_to
+from decodekit.models.kv_cache import LayerShape, PlaneShape, RaggedCache
 
 _LARGEST: Final = 127
 
 
 class QuantisedCache(RaggedCache):
-    """A `RaggedCache` whose planes are int8 codes, with float32 scales in planes of one number a head.
-
-    Its steps are not replayed: the recorded ones write and read plain planes.
-    """
-
-    can_replay = False
+    """A `RaggedCache` whose planes are int8 codes, with float32 scales in planes of one number a head."""
 
     @staticmethod
     def planes_of(layer: LayerShape) -> tuple[PlaneShape, ...]:
@@ -45,19 +41,18 @@ class QuantisedCache(RaggedCache):
         scales = [replace(shape, head_dim=1, dtype=torch.float32) for shape in (layer.key, layer.value)]
         return (*codes, *scales)
 
-    def append(self, layer: int, keys: Tensor, values: Tensor, step: Step) -> tuple[Tensor, Tensor]:
-        """Store the new keys and values as codes; all that the queries may read, as numbers again."""
-        key_codes, value_codes, key_scales, value_scales = self._planes[layer]
-        return (
-            _append(key_codes, key_scales, keys, step),
-            _append(value_codes, value_scales, values, step),
-        )
+    @staticmethod
+    def encoded(keys: Tensor, values: Tensor) -> tuple[Tensor, ...]:
+        """Codes and scales of keys and values [R, H, T, D]."""
+        key_codes, key_scales = quantised(keys)
+        value_codes, value_scales = quantised(values)
+        return key_codes, value_codes, key_scales, value_scales
 
-
-def _append(codes: Tensor, scales: Tensor, new: Tensor, step: Step) -> Tensor:
-    fresh = quantised(new)
-    read = [append_to(plane, one, step) for plane, one in zip((codes, scales), fresh, strict=True)]
-    return restored(read[0], read[1], new.dtype)
+    @staticmethod
+    def decoded(planes: Sequence[Tensor], dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """The keys and values of their codes and scales: also those of the pass that wrote them, if it reads them."""
+        key_codes, value_codes, key_scales, value_scales = planes
+        return restored(key_codes, key_scales, dtype), restored(value_codes, value_scales, dtype)
 
 
 def quantised(numbers: Tensor) -> tuple[Tensor, Tensor]:

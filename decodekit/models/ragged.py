@@ -147,7 +147,7 @@ class RaggedModel:
             out = self._run(tokens, step, _transformers_cache(cache, step), None)
         elif logits != "last":
             out = self._run_counts(tokens, num_tokens, logits, step, cache)
-        elif self._can_replay(step, cache) and min(num_tokens) == width:
+        elif self._can_replay(step) and min(num_tokens) == width:
             out = self._replayed("last", tokens, step, cache)
         elif min(num_tokens) == width:
             out = self._run_last(self._module, tokens, step, cache)
@@ -156,9 +156,8 @@ class RaggedModel:
         cache.commit(step, rows)
         return out.float()
 
-    def _can_replay(self, step: Step, cache: RaggedCache) -> bool:
-        is_known = self._replays is not None and cache.can_replay
-        return is_known and step.num_new <= MAX_WIDTH and not step.is_fresh and step.hidden is None
+    def _can_replay(self, step: Step) -> bool:
+        return self._replays is not None and step.num_new <= MAX_WIDTH and not step.is_fresh and step.hidden is None
 
     def _replayed(self, wanted: str, tokens: Tensor, step: Step, cache: RaggedCache) -> Tensor:
         assert self._replays is not None
@@ -184,7 +183,7 @@ class RaggedModel:
         """[sum of counts, V] logits at the last `counts[i]` real tokens of row i."""
         width, most = max(num_tokens), max(counts)
         past = _transformers_cache(cache, step)
-        is_replayed = self._can_replay(step, cache) and len(counts) * width <= 2 * sum(counts)
+        is_replayed = self._can_replay(step) and len(counts) * width <= 2 * sum(counts)
         if len(counts) == 1 and not is_replayed:
             return self._run(tokens, step, past, most)[0, -most:]
         first = min(count - wanted for count, wanted in zip(num_tokens, counts, strict=True))
