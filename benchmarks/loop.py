@@ -12,8 +12,10 @@ The sides, over one model with the same prompts and limits:
 Models are Llamas with random weights of about 2, 9 and 52 million parameters, without an end of text, so that every run
 has the same length; ``tiny`` is the bundled model on sample documents. Strategies are greedy, and sampling behind four
 processors (temperature, top-k, top-p, min-p). Runs take turns, so that whatever else the machine does falls on all
-sides: a figure is the median over the repeats, a ratio the median of the ratios of neighbouring runs. Greedy runs must
-give the same tokens on all sides, or the script fails: a speed of wrong text is not reported.
+sides: a figure is the median over the repeats, a ratio the median of the ratios of neighbouring runs. On a machine that
+others use, ratios of processor time tell more than those of seconds; with one thread (``OMP_NUM_THREADS=1``) they are
+what a quiet machine would show. Greedy runs must give the same tokens on all sides, or the script fails: a speed of
+wrong text is not reported.
 """
 
 from __future__ import annotations
@@ -214,12 +216,13 @@ def _until(row: Sequence[int], eos: frozenset[int]) -> list[int]:
     return list(itertools.takewhile(lambda token: token not in eos, row))
 
 
-def timed(run: Run) -> tuple[float, list[list[int]]]:
-    """Generated tokens per second (one for the end of each text), and the tokens."""
-    begin = time.perf_counter()
+def timed(run: Run) -> tuple[float, float]:
+    """Generated tokens (one more for the end of each text) per second, and per second of processor time."""
+    wall, processor = time.perf_counter(), time.process_time()
     tokens = run()
-    seconds = time.perf_counter() - begin
-    return sum(len(row) + 1 for row in tokens) / seconds, tokens
+    wall, processor = time.perf_counter() - wall, time.process_time() - processor
+    num_tokens = sum(len(row) + 1 for row in tokens)
+    return num_tokens / wall, num_tokens / processor
 
 
 def compare(sides: dict[str, Run], num_repeats: int, *, is_exact: bool) -> dict[str, object]:
@@ -229,16 +232,20 @@ def compare(sides: dict[str, Run], num_repeats: int, *, is_exact: bool) -> dict[
     for name in others if is_exact else ():
         if warm[name] != warm[first]:
             raise SystemExit(f"greedy tokens of {first} differ from those of {name}")
-    speeds: dict[str, list[float]] = {name: [] for name in sides}
+    speeds: dict[str, list[tuple[float, float]]] = {name: [] for name in sides}
     order = list(sides)
     for turn in range(num_repeats):
         for name in order if turn % 2 == 0 else reversed(order):
-            speeds[name].append(timed(sides[name])[0])
-    row: dict[str, object] = {name: round(statistics.median(found), 1) for name, found in speeds.items()}
-    for name in others:
-        ratios = sorted(ours / theirs for ours, theirs in zip(speeds[first], speeds[name], strict=True))
-        row[f"ratio_{name}"] = round(statistics.median(ratios), 3)
-        row[f"ratio_{name}_p10_p90"] = [round(ratios[len(ratios) // 10], 3), round(ratios[-1 - len(ratios) // 10], 3)]
+            speeds[name].append(timed(sides[name]))
+    row: dict[str, object] = {
+        name: round(statistics.median(wall for wall, _ in found), 1) for name, found in speeds.items()
+    }
+    for name, (place, suffix) in itertools.product(others, enumerate(("", "_processor_time"))):
+        pairs = zip(speeds[first], speeds[name], strict=True)
+        ratios = sorted(ours[place] / theirs[place] for ours, theirs in pairs)
+        row[f"ratio_{name}{suffix}"] = round(statistics.median(ratios), 3)
+        ends = ratios[len(ratios) // 10], ratios[-1 - len(ratios) // 10]
+        row[f"ratio_{name}{suffix}_p10_p90"] = [round(end, 3) for end in ends]
     return row
 
 
@@ -293,10 +300,15 @@ def main() -> None:
             log.print(json.dumps(row), highlight=False, soft_wrap=True)
     table = Table(title="tokens per second, median")
     columns = ["model", "strategy", "batch_size", "decodekit", "generate", "generate_batch", "bare"]
-    for heading in [*columns, "ratio_generate", "ratio_bare"]:
+    for heading in [*columns, "ratio_generate", "ratio_generate_processor_time", "ratio_bare"]:
         table.add_column(heading.replace("_", " "), justify="right")
     for row in rows:
-        table.add_row(*(str(row.get(name, "")) for name in [*columns, "ratio_generate", "ratio_bare"]))
+        table.add_row(
+            *(
+                str(row.get(name, ""))
+                for name in [*columns, "ratio_generate", "ratio_generate_processor_time", "ratio_bare"]
+            )
+        )
     Console().print(table)
     if arguments.no_record:
         return
