@@ -63,8 +63,8 @@ fuzz-tests: $(STAMP)  ## the tests that draw, with FUZZ_ROUNDS=20 other seeds; C
 fuzz-schemas: $(STAMP)  ## random JSON Schemas against the specification, FUZZ_MINUTES=30; FUZZ_ARGS="--seed 1 --draft 7"
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.constraints.json_schema.fuzzing --minutes $(FUZZ_MINUTES) $(FUZZ_ARGS)
 
-bench: $(STAMP)  ## tokens per second beside transformers' generate, on the bundled model
-	$(BIN)/python -m benchmarks.generation
+bench: $(STAMP)  ## tokens per second beside transformers, models of 2, 9 and 52 million weights and the bundled one
+	$(BIN)/python -m benchmarks.loop $(LOOP_ARGS)
 
 bench-masks: $(STAMP)  ## token masks beside llguidance and XGrammar (pip install them); MASKS_ARGS="--all" or "--suite"
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.masks $(MASKS_ARGS)

@@ -31,6 +31,7 @@ _PUBLIC: dict[str, str] = {
         TagValue Tagged Text ToolCall ToolResponse check compile complete sample_text tools
     """,
     "decodekit.evaluation": "compare",
+    "decodekit.costs": "Estimate estimate",
     "decodekit.errors": "DecodekitError",
     "decodekit.vocabulary": "Vocabulary",
 }
@@ -63,6 +64,8 @@ if TYPE_CHECKING:
     from decodekit.constraints import complete as complete
     from decodekit.constraints import sample_text as sample_text
     from decodekit.constraints import tools as tools
+    from decodekit.costs import Estimate as Estimate
+    from decodekit.costs import estimate as estimate
     from decodekit.errors import DecodekitError as DecodekitError
     from decodekit.evaluation import compare as compare
     from decodekit.llm import LLM as LLM

@@ -26,7 +26,7 @@ LEVELS: list[set[str]] = [
     {"generation"},
     {"strategy"},
     {"llm"},
-    {"testing"},
+    {"costs", "testing"},
     {"jobs", "evaluation", "integrations"},
     {"cli"},
 ]

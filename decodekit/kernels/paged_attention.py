@@ -182,7 +182,8 @@ def _plane(arena: Tensor, shape: torch.Size, dtype: torch.dtype, geometry: Geome
     mutates_args=(),
     schema=(
         "(Tensor query, Tensor key, Tensor value, Tensor pages, Tensor starts, Tensor counts, Tensor arenas, "
-        "SymInt[] geometry, SymInt[] offsets, int stored, float scale, int window, float softcap, Tensor? sinks) -> Tensor"
+        "SymInt[] geometry, SymInt[] offsets, int stored, float scale, int window, float softcap, Tensor? sinks) "
+        "-> Tensor"
     ),
 )
 def paged_attention(

@@ -7,7 +7,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias, Unpack, overload
+from typing import Any, Literal, TypeAlias, Unpack, overload
 
 from torch import Tensor
 
@@ -64,6 +64,7 @@ class LLM:
         device: Any = None,
         device_map: Any = None,
         revision: str | None = None,
+        cache_dtype: Literal["int8"] | None = None,
         **from_pretrained: Any,
     ) -> LLM:
         """Load a model: ``"tiny"`` and ``"tiny-draft"`` are bundled, else a folder or a Hugging Face id.
@@ -74,6 +75,8 @@ class LLM:
             device: where it runs; None takes the GPU if there is one.
             device_map: spread over devices by transformers.
             revision: branch, tag or commit on the hub.
+            cache_dtype: "int8" stores keys and values in eight bits, on a CPU: about a quarter of the memory, and
+                other texts. By default they are stored as the model makes them.
             from_pretrained: passed on to transformers.
 
         Raises:
@@ -82,7 +85,13 @@ class LLM:
         from decodekit.models.loading import load
 
         model, tokenizer = load(
-            name_or_path, dtype=dtype, device=device, device_map=device_map, revision=revision, **from_pretrained
+            name_or_path,
+            dtype=dtype,
+            device=device,
+            device_map=device_map,
+            revision=revision,
+            cache_dtype=cache_dtype,
+            **from_pretrained,
         )
         return cls(model, tokenizer)
 

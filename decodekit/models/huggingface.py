@@ -21,13 +21,15 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from decodekit.errors import ContextLengthError, ModelError
+from decodekit.errors import ContextLengthError, ModelError, OptionError
+from decodekit.kernels.pages import Stored
 from decodekit.models.captured import CudaCapture
 from decodekit.models.causal_lm import Cache, LogitsKind, Rows
 from decodekit.models.context_length import context_length_of
 from decodekit.models.known import Notes, notes_of, state_of
 from decodekit.models.layers import Exit
 from decodekit.models.paged import PagedModel
+from decodekit.models.quantised_planes import QuantisedCache
 from decodekit.models.ragged import RaggedModel
 from decodekit.models.recurrent import NoStateError, RecurrentModel
 from decodekit.models.rowwise import RowwiseModel
@@ -69,9 +71,13 @@ class HuggingFaceLM:
     Args:
         model: a model with a language modelling head, loaded by transformers; on its device, in its type.
         tier: run this way and no other; by default the fastest that passes the self-check.
+        cache_dtype: "int8" stores keys and values in eight bits with a scale for every token and head, which takes
+            about a quarter of the memory and changes the logits; see `quantised_planes`. On a CPU, in the tier ragged.
+            By default they are stored as they are.
 
     Raises:
         ModelError: the model cannot be run, or the wanted tier gives other logits than the model itself.
+        OptionError: another `cache_dtype`, or one that the model's device or tier does not have.
     """
 
     name: str
@@ -87,14 +93,21 @@ class HuggingFaceLM:
     device: torch.device
     """Where the embeddings are."""
 
-    def __init__(self, model: nn.Module, *, tier: TierName | None = None) -> None:
+    def __init__(
+        self, model: nn.Module, *, tier: TierName | None = None, cache_dtype: Literal["int8"] | None = None
+    ) -> None:
         if not hasattr(model, "config") or not hasattr(model, "get_input_embeddings"):
             raise ModelError(
                 f"{type(model).__name__} is not a model of transformers",
                 hint="AutoModelForCausalLM.from_pretrained(...), or implement the CausalLM protocol for it",
             )
         _refuse_by_kind(model)
+        if cache_dtype not in (None, "int8"):
+            raise OptionError(
+                f"keys and values cannot be stored as {cache_dtype!r:.60}", at="cache_dtype", hint='"int8", or None'
+            )
         self.model = model
+        self.cache_dtype = cache_dtype
         self._wanted = tier
         self._learn(notes_of(model))
 
@@ -107,8 +120,18 @@ class HuggingFaceLM:
         self.device = embeddings.weight.device
         self.context_length = context_length_of(config.get_text_config())
         self.eos_token_ids = _eos_token_ids(model)
-        self._runner, self.tier, self.vocab_size = _learned(model, notes, self.context_length, self._wanted)
+        self._runner, self.tier, self.vocab_size = _learned(
+            model, notes, self.context_length, self._wanted, self.cache_dtype
+        )
         self._notes = notes
+        if self.cache_dtype is not None and not (
+            self.tier.name == "paged" or (self.tier.name == "ragged" and self.device.type == "cpu")
+        ):
+            raise OptionError(
+                f"an int8 cache is for models in the tier ragged on a CPU, not {self.tier.name} on {self.device.type}",
+                at="cache_dtype",
+                hint="leave it out",
+            )
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_notes": None}  # they are of this process
@@ -116,7 +139,7 @@ class HuggingFaceLM:
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
         self._notes = notes_of(self.model)
-        self._notes.keep(("runner", self._wanted), _Learned(self._runner, self.tier, self.vocab_size))
+        self._notes.keep(("runner", self._wanted, self.cache_dtype), _Learned(self._runner, self.tier, self.vocab_size))
 
     def __repr__(self) -> str:
         return f"HuggingFaceLM({self.name!r}, tier={self.tier.name!r}, device={self.device}, dtype={self.dtype})"
@@ -130,6 +153,11 @@ class HuggingFaceLM:
     def state(self) -> object:
         """Equal as long as the model is as it was: what was read of prompts holds for it; see `known`."""
         return notes_of(self.model)
+
+    @property
+    def runner(self) -> Runner:
+        """What runs the model, in its tier."""
+        return self._runner
 
     @property
     def can_rollback(self) -> bool:
@@ -165,6 +193,8 @@ class HuggingFaceLM:
         notes = notes_of(self.model)
         if notes is not self._notes:
             self._learn(notes)
+        if self.cache_dtype is not None and isinstance(self._runner, RaggedModel) and self.paged is None:
+            return self._runner.new_cache(num_rows, capacity, QuantisedCache)
         return self._runner.new_cache(num_rows, capacity)
 
     def forward(
@@ -244,23 +274,30 @@ class _Learned(NamedTuple):
     vocab_size: int
 
 
-def _learned(model: nn.Module, notes: Notes, context_length: int | None, wanted: TierName | None) -> _Learned:
+def _learned(
+    model: nn.Module, notes: Notes, context_length: int | None, wanted: TierName | None, cache_dtype: str | None
+) -> _Learned:
     """What the notes say, or what is found out now, by one thread for all."""
     with notes.lock:
-        known: _Learned | None = notes.get(("runner", wanted))
+        known: _Learned | None = notes.get(("runner", wanted, cache_dtype))
         if known is not None:
             return known
         runner, tier = _choose(model, context_length, wanted, notes.get(("tier", wanted)))
+        if (
+            cache_dtype is not None and tier.name == "paged"
+        ):  # checked as it is stored else: eight bits give other logits
+            runner = _over_pages(model, Stored.INT8)
         notes.keep(("tier", wanted), tier)
-        learned = notes.keep(("runner", wanted), _Learned(runner, tier, _vocab_size(runner, model)))
+        learned = notes.keep(("runner", wanted, cache_dtype), _Learned(runner, tier, _vocab_size(runner, model)))
         notes.state = state_of(model)  # a model may make buffers when it is run first
         return learned
 
 
-def _over_pages(model: nn.Module) -> RaggedModel:
+def _over_pages(model: nn.Module, stored: Stored = Stored.AS_GIVEN) -> RaggedModel:
     """The model over pages; its steps are captured on CUDA."""
     device = _device_of(model)
-    return RaggedModel(model, use_pages=True, capture=CudaCapture(device) if device.type == "cuda" else None)
+    capture = CudaCapture(device) if device.type == "cuda" else None
+    return RaggedModel(model, use_pages=True, capture=capture, stored=stored)
 
 
 def _device_of(model: nn.Module) -> torch.device:

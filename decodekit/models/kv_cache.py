@@ -178,13 +178,31 @@ class RaggedCache:
         self._begun: dict[int, tuple[CopiedPrefix, int]] = {}  # row -> the prefix whose first slots it still holds
         self._allocate()
 
+    @staticmethod
+    def planes_of(layer: LayerShape) -> tuple[PlaneShape, ...]:
+        """The planes of a layer: keys and values."""
+        return layer.key, layer.value
+
+    @staticmethod
+    def encoded(keys: Tensor, values: Tensor) -> tuple[Tensor, ...]:
+        """What is written of keys and values [R, H, T, D], for each plane."""
+        return keys, values
+
+    @staticmethod
+    def decoded(planes: Sequence[Tensor], dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """The keys and values of what was written, in the type that they had."""
+        keys, values = planes
+        return keys, values
+
     def _allocate(self) -> None:
-        planes: dict[PlaneShape, list[int]] = {}
+        planes: dict[PlaneShape, list[tuple[int, int]]] = {}  # shape -> (layer, place) of its planes
+        self._planes: dict[int, list[Tensor]] = {}  # layer -> planes, as `planes_of` says
         for index, layer in self._layers.items():
-            planes.setdefault(layer.key, []).append(index)
-            planes.setdefault(layer.value, []).append(index)
+            shapes = self.planes_of(layer)
+            self._planes[index] = [torch.empty(0)] * len(shapes)
+            for place, shape in enumerate(shapes):
+                planes.setdefault(shape, []).append((index, place))
         num_rows, capacity = self.num_rows, self.capacity
-        self._planes: dict[int, list[Tensor]] = {index: [] for index in self._layers}  # layer -> [keys, values]
         for shape, members in planes.items():
             # Zeros, not empty: a masked slot has weight 0, and 0 * NaN would be NaN.
             if shape.device.type == "cpu":
@@ -193,8 +211,8 @@ class RaggedCache:
             else:
                 size = (len(members), num_rows, capacity + 1, shape.num_heads, shape.head_dim)
                 storage = torch.zeros(size, dtype=shape.dtype, device=shape.device).transpose(2, 3)
-            for plane, index in zip(storage, members, strict=True):
-                self._planes[index].append(plane)  # [num_rows, heads, capacity + 1, head_dim]
+            for plane, (index, place) in zip(storage, members, strict=True):
+                self._planes[index][place] = plane  # [num_rows, heads, capacity + 1, head_dim]
         self._positions = torch.arange(capacity, device=self._device)
         self._row_numbers = torch.arange(num_rows, device=self._device)[:, None]
 
@@ -271,15 +289,15 @@ class RaggedCache:
         That is the slots [0, step.end) of the rows (views of the cache where they are consecutive), or the given ones
         where nothing was stored before.
         """
-        plane_of_keys, plane_of_values = self._planes[layer]
-        return _append(plane_of_keys, keys, step), _append(plane_of_values, values, step)
+        parts = zip(self._planes[layer], self.encoded(keys, values), strict=True)
+        return self.decoded([_append(plane, new, step) for plane, new in parts], keys.dtype)
 
     def slots_of(self, step: Step) -> tuple[Tensor, Tensor, list[Tensor], list[Tensor]]:
         """What `append` writes to and reads, for steps whose rows are consecutive.
 
         Returns:
             rows int64 [R, 1] and slots int64 [R or 1, T] of the new tokens, relative to the planes; the planes
-            [R, H, capacity + 1, D] of the keys and values of each layer; views [R, H, S, D] of them that are read.
+            [R, H, capacity + 1, D] of each layer, as `planes_of` says; views [R, H, S, D] of them that are read.
         """
         planes = [plane for pair in self._planes.values() for plane in pair]
         if step.row_slice is not None:

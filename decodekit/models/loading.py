@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -26,6 +26,7 @@ def load(
     device: str | torch.device | None = None,
     device_map: str | dict[str, Any] | None = None,
     revision: str | None = None,
+    cache_dtype: Literal["int8"] | None = None,
     **from_pretrained: Any,
 ) -> tuple[HuggingFaceLM, Any]:
     """Load a causal language model of transformers with its tokenizer.
@@ -36,6 +37,7 @@ def load(
         device: where the model goes; by default CUDA where there is a GPU, else the CPU.
         device_map: how `accelerate` spreads the model, instead of `device`.
         revision: branch, tag or commit of a model on the hub.
+        cache_dtype: see `HuggingFaceLM`.
         **from_pretrained: handed on to `AutoModelForCausalLM.from_pretrained`; `trust_remote_code` and `token` to the
             tokenizer too.
 
@@ -71,9 +73,37 @@ def load(
     tokenizer = _load_tokenizer(source, shared)
     if target is not None:
         model = model.to(target)
-    lm = HuggingFaceLM(model)
+    lm = HuggingFaceLM(model, cache_dtype=cache_dtype)
     check_tokenizer(lm, tokenizer)
     return lm, tokenizer
+
+
+def load_config(name_or_path: str | os.PathLike[str], revision: str | None = None, **from_pretrained: Any) -> Any:
+    """The configuration of a model, without its weights.
+
+    Args:
+        name_or_path: as `load` takes it, or a ``config.json``.
+        revision: branch, tag or commit of a model on the hub.
+        **from_pretrained: handed on to `AutoConfig.from_pretrained`.
+
+    Raises:
+        ModelError: it is not found, or is none.
+    """
+    from transformers import AutoConfig
+
+    is_file = isinstance(name_or_path, str | os.PathLike) and os.fspath(name_or_path).endswith(".json")
+    if is_file and os.path.isfile(name_or_path):
+        source = os.fspath(name_or_path)
+    else:
+        source, is_local = _resolve(name_or_path, revision, from_pretrained)
+        if not is_local and revision is not None:
+            from_pretrained["revision"] = revision
+    try:
+        return AutoConfig.from_pretrained(source, **from_pretrained)
+    except (OSError, ValueError, KeyError, ImportError) as problem:
+        raise ModelError(
+            f"the configuration cannot be read: {_first_line(problem)}", at=source, hint=_load_hint(problem)
+        ) from problem
 
 
 def _load_model(source: str, arguments: dict[str, Any]) -> Any:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from decodekit.kernels.pages import Stored
 from decodekit.models import attention
 from decodekit.models.captured import Capture
 from decodekit.models.causal_lm import LogitsKind, Rows, assembled, wanted_counts
@@ -35,7 +36,7 @@ class RaggedModel:
             interface.
         use_pages: keep what rows have read in pages, as on a GPU; otherwise in a rectangle.
         capture: makes captured steps of steps over pages; None runs them as they are.
-        compiler: compiles their layers, see `paged.PagedModel`.
+        compiler, stored: see `paged.PagedModel`.
 
     Raises:
         Exception: whatever the model raises when it is run this way; then it needs a slower tier.
@@ -54,6 +55,7 @@ class RaggedModel:
         use_pages: bool = False,
         capture: Capture | None = None,
         compiler: str | Callable[..., Any] | None = None,
+        stored: Stored = Stored.AS_GIVEN,
     ) -> None:
         attention.register()
         self._module = shared_copy(model, None if own_attention else attention.ATTENTION_NAME)
@@ -84,7 +86,7 @@ class RaggedModel:
         if use_pages:
             if self.is_spread:
                 raise attention.UnsupportedAttentionError("the model lies on several devices, its pages on one")
-            self.paged = PagedModel(self, context_length_of(config), None if rewrites else capture, compiler)
+            self.paged = PagedModel(self, context_length_of(config), None if rewrites else capture, compiler, stored)
         self._replays: Replays | None = None
         if self._device.type == "cpu" and not rewrites and not own_attention and not self.is_spread:
             runs: dict[str, Run] = {"last": self._run_last, "every": self._run_every}
@@ -186,11 +188,18 @@ class RaggedModel:
         out = self._run(tokens, step, past, None)
         return out.take_along_dim(columns[:, :, None].to(out.device), dim=1)
 
-    def new_cache(self, num_rows: int, capacity: int) -> RaggedCache | PagedCache:
-        """An empty cache; see `causal_lm.CausalLM.new_cache`."""
+    @property
+    def layers(self) -> dict[int, LayerShape]:
+        """What each layer stores per token, by layer index."""
+        return self._layers
+
+    def new_cache(
+        self, num_rows: int, capacity: int, kind: type[RaggedCache] = RaggedCache
+    ) -> RaggedCache | PagedCache:
+        """An empty cache; see `causal_lm.CausalLM.new_cache`. A rectangle may be of another kind."""
         if self.paged is not None:
             return self.paged.new_cache(num_rows, capacity)
-        return RaggedCache(self._layers, num_rows, capacity, self._device)
+        return kind(self._layers, num_rows, capacity, self._device)
 
     @torch.inference_mode()
     def forward(

@@ -145,7 +145,7 @@ class RowwiseModel:
 
     def __init__(self, model: nn.Module, state: str | None) -> None:
         self._module = shared_copy(model)
-        self._state = state
+        self.state = state
         self._device = model.get_input_embeddings().weight.device  # type: ignore[operator]
         parameters = inspect.signature(type(model).forward).parameters
         self._cache_argument = "cache_params" if "cache_params" in parameters else "past_key_values"
@@ -154,7 +154,7 @@ class RowwiseModel:
 
     def new_cache(self, num_rows: int, capacity: int) -> RowCache:
         """An empty cache; see `causal_lm.CausalLM.new_cache`."""
-        return RowCache(num_rows, capacity, self._device, self._state == "full")
+        return RowCache(num_rows, capacity, self._device, self.state == "full")
 
     @torch.inference_mode()
     def forward(
@@ -195,10 +195,10 @@ class RowwiseModel:
     ) -> Tensor:
         """float32 [num_wanted, V]: logits of the last new tokens of one row; `hidden` collects [T, D] each."""
         added: list[int] = new.tolist()
-        if self._state is None or (cache.states[row] is None and cache.tokens[row]):
+        if self.state is None or (cache.states[row] is None and cache.tokens[row]):
             new = torch.tensor(cache.tokens[row] + added, device=self._device)
-        arguments: dict[str, Any] = {"use_cache": self._state is not None}
-        if self._state is not None:
+        arguments: dict[str, Any] = {"use_cache": self.state is not None}
+        if self.state is not None:
             if cache.states[row] is None:
                 cache.states[row] = self._new_state()
             arguments[self._cache_argument] = cache.states[row]
@@ -206,7 +206,7 @@ class RowwiseModel:
             arguments["logits_to_keep"] = num_wanted
         if hidden is not None:
             arguments["output_hidden_states"] = True
-        is_continued = self._state == "own" and bool(cache.tokens[row]) and len(new) == len(added)
+        is_continued = self.state == "own" and bool(cache.tokens[row]) and len(new) == len(added)
         cache.tokens[row].extend(added)
         # Several tokens after a recurrent state: some architectures would start from an empty state, so one by one.
         outs, states = [], []
@@ -224,4 +224,4 @@ class RowwiseModel:
         from transformers import DynamicCache
 
         # Without a configuration every layer keeps all tokens, also one with a sliding window, so it can be cropped.
-        return DynamicCache() if self._state == "full" else DynamicCache(config=self._module.config)
+        return DynamicCache() if self.state == "full" else DynamicCache(config=self._module.config)
