@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
+from typing import Any, Final, Protocol, runtime_checkable
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -32,9 +32,6 @@ from decodekit.models.paged_cache import PagedCache
 from decodekit.models.paged_rows import PagedRows, PagePlan
 from decodekit.models.paged_step import LayerProbe, PagedStep
 from decodekit.models.step_state import StepState
-
-if TYPE_CHECKING:
-    from decodekit.models.ragged import RaggedModel
 
 ROW_BUCKETS: Final = (1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256)
 WIDTH_BUCKETS: Final = (1, 4, 8, 16)
@@ -76,6 +73,30 @@ class Steps:
     captured: dict[tuple[int, int], _Captured | None] = field(default_factory=dict)
 
 
+class Passes(Protocol):
+    """How the modules of a model are called: see `ragged.RaggedModel`."""
+
+    @property
+    def module(self) -> nn.Module:
+        """The model with decodekit's attention function."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where the embeddings are."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of the weights."""
+
+    def run(
+        self, tokens: Tensor, step: Any, store: Any, keep: int | Tensor | None, module: nn.Module | None = None
+    ) -> Tensor:
+        """Logits [R, T, V] of a pass over tokens [R, T], or of those that are kept; `store` gets keys and values."""
+
+    def run_at(self, tokens: Tensor, step: Any, store: Any, columns: Tensor) -> Tensor:
+        """Logits [R, W, V] at columns [R, W] of a pass."""
+
+
 @runtime_checkable
 class HasPages(Protocol):
     """A model that may run over pages: then `paged` is how."""
@@ -89,7 +110,7 @@ class PagedModel:
     """Runs a model of transformers over pages.
 
     Args:
-        model: how its modules are called; see `ragged.RaggedModel`.
+        model: how its modules are called.
         layers: what each layer stores.
         context_length: the most tokens of a row, if there is a limit.
         capture: makes captured steps of steps; None runs every step as it is.
@@ -99,7 +120,7 @@ class PagedModel:
 
     def __init__(
         self,
-        model: RaggedModel,
+        model: Passes,
         context_length: int | None,
         capture: Capture | None = None,
         compiler: str | Callable[..., Any] | None = None,
