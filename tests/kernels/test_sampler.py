@@ -14,7 +14,7 @@ from torch import Tensor
 import decodekit as dk
 from decodekit.errors import DeadEndError, NonFiniteLogitsError
 from decodekit.kernels import sampler
-from decodekit.kernels.sampler import Drawn, rule_of, sampled, weights_of
+from decodekit.kernels.sampler import Chosen, rule_of, sampled, weights_of
 from decodekit.sampling import selectors
 from decodekit.sampling.base import Pipeline
 from decodekit.sampling.cuts import weight
@@ -48,7 +48,7 @@ def on_host(row: Tensor, setting: Setting, key: tuple[int, int, int], mask: Tens
 
 
 def assert_as_on_the_host(
-    found: Drawn, logits: Tensor, settings: list[Setting], keys: Tensor, masks: Tensor | None, ids: Tensor | None
+    found: Chosen, logits: Tensor, settings: list[Setting], keys: Tensor, masks: Tensor | None, ids: Tensor | None
 ) -> None:
     for row, setting in enumerate(settings):
         mask = None if masks is None or ids is None or ids[row] < 0 else masks[int(ids[row])][None]
@@ -56,7 +56,7 @@ def assert_as_on_the_host(
         assert (int(found.tokens[row]), int(found.status[row])) == expected, (row, setting, logits[row])
 
 
-@sized("num_batches", 80, slow=5000)
+@sized("num_batches", 50, slow=5000)
 def test_the_twin_takes_the_tokens_of_the_host(num_batches: int) -> None:
     """Random and adversarial rows of small and of wide vocabularies, each row with other settings."""
     draw = random.Random(5)
