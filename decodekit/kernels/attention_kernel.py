@@ -49,12 +49,11 @@ def attend(
     key_head: tl.tensor, value_row: tl.tensor, value_token: tl.tensor, value_head: tl.tensor, width: tl.tensor,
     pages_width: tl.tensor, pages_per_arena: tl.tensor, page_bytes: tl.tensor, key_offset: tl.tensor,
     value_offset: tl.tensor, key_scale_offset: tl.tensor, value_scale_offset: tl.tensor, scale: tl.tensor,
-    softcap: tl.tensor, window: tl.tensor, num_splits: tl.tensor,
-    HEADS: tl.constexpr, GROUP: tl.constexpr, KEY_DIM: tl.constexpr, VALUE_DIM: tl.constexpr, PAGE_SIZE: tl.constexpr,
-    STORED: tl.constexpr, HAS_WINDOW: tl.constexpr, HAS_SOFTCAP: tl.constexpr, HAS_SINKS: tl.constexpr,
-    LEAST: tl.constexpr, M: tl.constexpr, N: tl.constexpr, KEY_PAD: tl.constexpr,
-    VALUE_PAD: tl.constexpr, STAGES: tl.constexpr, KIND: tl.constexpr, DOT: tl.constexpr, KEY_ALIGN: tl.constexpr,
-    VALUE_ALIGN: tl.constexpr, MANY: tl.constexpr, SPLITS_PAD: tl.constexpr,
+    softcap: tl.tensor, window: tl.tensor, num_splits: tl.tensor, HEADS: tl.constexpr, GROUP: tl.constexpr,
+    KEY_DIM: tl.constexpr, VALUE_DIM: tl.constexpr, PAGE_SIZE: tl.constexpr, STORED: tl.constexpr,
+    HAS_WINDOW: tl.constexpr, HAS_SOFTCAP: tl.constexpr, HAS_SINKS: tl.constexpr, LEAST: tl.constexpr, M: tl.constexpr,
+    N: tl.constexpr, KEY_PAD: tl.constexpr, VALUE_PAD: tl.constexpr, STAGES: tl.constexpr, KIND: tl.constexpr,
+    DOT: tl.constexpr, KEY_ALIGN: tl.constexpr, VALUE_ALIGN: tl.constexpr, MANY: tl.constexpr, SPLITS_PAD: tl.constexpr,
 ) -> None:  # fmt: skip
     """One row, one head of keys, M rows of packed queries, one split; grid (heads * blocks of queries, splits, B).
 
@@ -65,8 +64,7 @@ def attend(
     start, count = tl.load(starts + row), tl.load(counts + row)
     # Packed queries: number r is of new token r // GROUP and head r % GROUP of those that share this head of keys.
     packed = block * M + tl.arange(0, M)
-    tokens = packed // GROUP
-    heads = head * GROUP + packed % GROUP
+    tokens, heads = packed // GROUP, head * GROUP + packed % GROUP
     is_real = tokens < count
     first = (block * M) // GROUP
     last = tl.minimum((block * M + M - 1) // GROUP, count - 1)
@@ -84,8 +82,7 @@ def attend(
     if split >= used:
         return
     low, high = split * each, tl.minimum(split * each + each, num_old + num_new)
-    key_at = key + row64 * key_row + head * key_head
-    value_at = value + row64 * value_row + head * value_head
+    key_at, value_at = key + row64 * key_row + head * key_head, value + row64 * value_row + head * value_head
     if split == 0:
         _append(
             key_at, value_at, pages + row64 * pages_width, arenas, out, start, count, block, key_token, value_token,
@@ -412,7 +409,6 @@ def _mask(rows: tl.tensor, lanes: tl.tensor, DIM: tl.constexpr) -> tl.tensor:
 
 
 _IS_INTERPRETED: Final = is_interpreted()  # what is decorated above knows it from then on
-MOST_DIMS: Final = 256
 _TYPES: Final = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
 _MOST_QUERIES: Final = 64  # of a program
 _MOST_TOKENS: Final = 64  # of a block
@@ -420,18 +416,6 @@ _BLOCK_BYTES: Final = 32 << 10  # of the keys and values of a block
 _SHARED: Final = 64 << 10  # bytes of keys and values on their way: three programs fit on a multiprocessor
 _LEAST: Final = 2  # blocks of a split
 _MOST_SPLITS: Final = 64
-
-
-def supports(query: Tensor, key: Tensor, value: Tensor) -> bool:
-    """Whether there is a kernel for these shapes and types; otherwise the twin runs.
-
-    Vectors have up to 256 numbers: with more, the sums of one program leave the registers.
-    """
-    return (
-        max(key.shape[-1], value.shape[-1]) <= MOST_DIMS
-        and query.dtype == key.dtype == value.dtype
-        and query.dtype in _TYPES
-    )
 
 
 class Launch(NamedTuple):
@@ -460,7 +444,8 @@ def launch_of(
     What `attend` is given beside the arguments of `paged_attention`:
 
     - out: [B, T, Hq, Dv], contiguous; parts: float32 [B, heads * blocks, num_splits, M, VALUE_PAD] and totals:
-      float32 [B, heads * blocks, num_splits, 2, M], the peaks and totals of parts; counters: int32 [B * heads * blocks], zeros;
+      float32 [B, heads * blocks, num_splits, 2, M], their peaks and totals;
+    - counters: int32 [B * heads * blocks], zeros, and zeros again afterwards;
     - the strides of query, key and value in numbers, width: T, num_splits: at most `SPLITS_PAD`;
     - LEAST: blocks that are worth a split; M, N: packed queries of a program, tokens of a block;
     - STAGES: blocks on their way to the multiprocessor;
@@ -524,5 +509,7 @@ def launched(query: Tensor, key: Tensor, value: Tensor, *others: Any) -> Tensor:
         arguments: tuple[Any, ...] = (query, key, value, *others, out)
         launch = launch_of(*arguments)
         with on(query.device):
-            attend[launch.grid](*launch.arguments, **launch.constants, num_warps=launch.num_warps)
+            attend[launch.grid](
+                *launch.arguments, **launch.constants, num_warps=launch.num_warps, enable_fp_fusion=True
+            )
     return out
