@@ -467,7 +467,7 @@ def launch_of(
     stages = max(1, min(3, _SHARED // (n * token_bytes)))
     blocks = heads * -(-width * group // m)
     held = -(-pages.shape[1] * page_size // n)
-    splits = min(2 * num_processors(query.device) // (num_rows * blocks), held // _LEAST, _MOST_SPLITS)
+    splits = min(_splits(num_rows * blocks, 2 * num_processors(query.device), width), held // _LEAST, _MOST_SPLITS)
     splits = max(1, splits if num_rows * blocks <= NUM_COUNTERS else 1)
     parts = query.new_empty((num_rows, blocks, splits, m, value_pad) if splits > 1 else 1, dtype=torch.float32)
     totals = query.new_empty((num_rows, blocks, splits, 2, m) if splits > 1 else 1, dtype=torch.float32)
@@ -495,6 +495,22 @@ def launch_of(
         constants,
         8 if m * (key_pad + value_pad) * (1 + (stored > 0)) > 1 << 14 else 4,
     )
+
+
+def _splits(num_programs: int, num_places: int, width: int) -> int:
+    """In how many parts the tokens of a row are split, so that programs fill the places on the multiprocessors.
+
+    Say 192 programs for 264 places: two splits are 384, in two rounds of which the second is half empty; of three, 576,
+    it is the third, and with four 768 programs leave only 24 of three rounds' 792 places empty.
+    """
+    least = max(1, num_places // num_programs)
+    if width > 16 or num_programs >= 4 * num_places:  # the rounds of a prompt are long and unequal anyway
+        return least
+    for splits in range(least, least + 4):
+        rounds = -(-num_programs * splits // num_places)
+        if num_programs * splits >= 0.85 * rounds * num_places:
+            return splits
+    return least
 
 
 def _aligned(num_bytes: int) -> int:

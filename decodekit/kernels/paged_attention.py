@@ -49,7 +49,7 @@ _TYPES: Final = (torch.float32, torch.float16, torch.bfloat16)
 def supports(dtype: torch.dtype, key_dim: int, value_dim: int) -> bool:
     """Whether CUDA runs a kernel for keys and values of these dims, and not the slow twin.
 
-    So 192 and 128 (multi-head latent attention while it reads a prompt), and not 576 and 512 (the same over its latent).
+    So 192 and 128 (multi-head latent attention, expanded), and not 576 and 512 (the same over its latent).
     """
     return missing() is None and max(key_dim, value_dim) <= MOST_DIMS and dtype in _TYPES
 

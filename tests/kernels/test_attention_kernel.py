@@ -50,7 +50,7 @@ def assert_same(kernel: Any, world: World) -> int:
     return splits
 
 
-@sized("num_worlds", 10, slow=400)
+@sized("num_worlds", 6, slow=400)
 def test_the_kernel_is_its_twin(kernel: Any, num_worlds: int) -> None:
     draw = random.Random(4)
     most = 0
@@ -90,6 +90,12 @@ def test_a_part_that_is_left_out_would_be_seen(kernel: Any, monkeypatch: pytest.
     monkeypatch.setattr(kernel, "launch_of", off)
     with pytest.raises(AssertionError):
         assert_same(kernel, World([70], [1], num_heads=1, page_size=16))
+
+
+def test_splits_fill_the_places_of_the_multiprocessors() -> None:
+    splits = attention_kernel._splits
+    assert [splits(programs, 264, 1) for programs in (8, 64, 128, 192, 264, 300, 2048)] == [33, 4, 2, 4, 1, 3, 1]
+    assert splits(192, 264, 512) == 1
 
 
 def test_shapes_that_leave_the_registers_go_to_the_twin(monkeypatch: pytest.MonkeyPatch) -> None:
