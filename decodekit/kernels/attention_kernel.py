@@ -24,7 +24,16 @@ import torch
 import triton.language as tl
 from torch import Tensor
 
-from decodekit.kernels.programs import NUM_COUNTERS, counters, is_interpreted, next_power_of_2, num_processors, program
+from decodekit.kernels.programs import (
+    NUM_COUNTERS,
+    counters,
+    is_interpreted,
+    next_power_of_2,
+    num_processors,
+    on,
+    program,
+    program_for_any,
+)
 
 _LOG2E = tl.constexpr(1.4426950408889634)
 _SMALLEST = tl.constexpr(2.0**-126)
@@ -32,7 +41,7 @@ _ROUNDER = tl.constexpr(12582912.0)  # 1.5 * 2^23: added and subtracted, it roun
 _STEP_ROUNDER = tl.constexpr(24576.0)  # 1.5 * 2^14: to the nearest even multiple of 2^-9
 
 
-@program
+@program_for_any("width", "pages_width", "pages_per_arena", "num_splits", "window")
 def attend(
     query: tl.tensor, key: tl.tensor, value: tl.tensor, pages: tl.tensor, starts: tl.tensor, counts: tl.tensor,
     arenas: tl.tensor, sinks: tl.tensor, out: tl.tensor, parts: tl.tensor, totals: tl.tensor, counters: tl.tensor,
@@ -40,27 +49,22 @@ def attend(
     key_head: tl.tensor, value_row: tl.tensor, value_token: tl.tensor, value_head: tl.tensor, width: tl.tensor,
     pages_width: tl.tensor, pages_per_arena: tl.tensor, page_bytes: tl.tensor, key_offset: tl.tensor,
     value_offset: tl.tensor, key_scale_offset: tl.tensor, value_scale_offset: tl.tensor, scale: tl.tensor,
-    softcap: tl.tensor, window: tl.tensor,
-    HEADS: tl.constexpr, GROUP: tl.constexpr, KEY_DIM: tl.constexpr, VALUE_DIM: tl.constexpr, PAGE_SIZE: tl.constexpr,
-    STORED: tl.constexpr, HAS_WINDOW: tl.constexpr, HAS_SOFTCAP: tl.constexpr, HAS_SINKS: tl.constexpr,
-    SPLITS: tl.constexpr, LEAST: tl.constexpr, M: tl.constexpr, N: tl.constexpr, KEY_PAD: tl.constexpr,
-    VALUE_PAD: tl.constexpr, STAGES: tl.constexpr, KIND: tl.constexpr, DOT: tl.constexpr, KEY_ALIGN: tl.constexpr,
-    VALUE_ALIGN: tl.constexpr, MANY: tl.constexpr, SPLITS_PAD: tl.constexpr,
+    softcap: tl.tensor, window: tl.tensor, num_splits: tl.tensor, HEADS: tl.constexpr, GROUP: tl.constexpr,
+    KEY_DIM: tl.constexpr, VALUE_DIM: tl.constexpr, PAGE_SIZE: tl.constexpr, STORED: tl.constexpr,
+    HAS_WINDOW: tl.constexpr, HAS_SOFTCAP: tl.constexpr, HAS_SINKS: tl.constexpr, LEAST: tl.constexpr, M: tl.constexpr,
+    N: tl.constexpr, KEY_PAD: tl.constexpr, VALUE_PAD: tl.constexpr, STAGES: tl.constexpr, KIND: tl.constexpr,
+    DOT: tl.constexpr, KEY_ALIGN: tl.constexpr, VALUE_ALIGN: tl.constexpr, MANY: tl.constexpr, SPLITS_PAD: tl.constexpr,
 ) -> None:  # fmt: skip
     """One row, one head of keys, M rows of packed queries, one split; grid (heads * blocks of queries, splits, B).
 
     The arguments are those of `paged_attention`; see `launch_of` for the others.
     """
-    row = tl.program_id(2)
-    split = tl.program_id(1)
-    head = tl.program_id(0) % HEADS
-    block = tl.program_id(0) // HEADS
-    start = tl.load(starts + row)
-    count = tl.load(counts + row)
+    row, split = tl.program_id(2), tl.program_id(1)
+    head, block = tl.program_id(0) % HEADS, tl.program_id(0) // HEADS
+    start, count = tl.load(starts + row), tl.load(counts + row)
     # Packed queries: number r is of new token r // GROUP and head r % GROUP of those that share this head of keys.
     packed = block * M + tl.arange(0, M)
-    tokens = packed // GROUP
-    heads = head * GROUP + packed % GROUP
+    tokens, heads = packed // GROUP, head * GROUP + packed % GROUP
     is_real = tokens < count
     first = (block * M) // GROUP
     last = tl.minimum((block * M + M - 1) // GROUP, count - 1)
@@ -73,13 +77,12 @@ def attend(
             tl.store(outs, tl.zeros([M, VALUE_PAD], tl.float32).to(out.dtype.element_ty), mask=is_out)
         return
     begin, old_begin, num_old, new_begin, num_new = _seen(start, first, last, window, HAS_WINDOW, N)
-    each = tl.maximum(tl.cdiv(num_old + num_new, SPLITS), LEAST)
+    each = tl.maximum(tl.cdiv(num_old + num_new, num_splits), LEAST)
     used = tl.cdiv(num_old + num_new, each)
     if split >= used:
         return
     low, high = split * each, tl.minimum(split * each + each, num_old + num_new)
-    key_at = key + row64 * key_row + head * key_head
-    value_at = value + row64 * value_row + head * value_head
+    key_at, value_at = key + row64 * key_row + head * key_head, value + row64 * value_row + head * value_head
     if split == 0:
         _append(
             key_at, value_at, pages + row64 * pages_width, arenas, out, start, count, block, key_token, value_token,
@@ -111,9 +114,11 @@ def attend(
     last_one = True
     if used > 1:
         place = row64 * tl.num_programs(0) + tl.program_id(0)
-        last_one = _left(parts, totals, counters, place, split, used, peak, total, sums, SPLITS, M, VALUE_PAD)
+        last_one = _left(
+            parts, totals, counters, place * num_splits + split, place, used, peak, total, sums, M, VALUE_PAD
+        )
         if last_one:
-            peak, total, sums = _merged(parts, totals, place * SPLITS, used, SPLITS_PAD, M, VALUE_PAD)
+            peak, total, sums = _merged(parts, totals, place * num_splits, used, SPLITS_PAD, M, VALUE_PAD)
     if last_one:
         means = _means(peak, total, sums, sinks + heads, HAS_SINKS)
         tl.store(outs, tl.where(is_real[:, None], means, 0.0).to(out.dtype.element_ty), mask=is_out)
@@ -150,13 +155,11 @@ def _seen(
 
 @program
 def _left(
-    parts: tl.tensor, totals: tl.tensor, counters: tl.tensor, place: tl.tensor, split: tl.tensor, used: tl.tensor,
-    peak: tl.tensor, total: tl.tensor, sums: tl.tensor,
-    SPLITS: tl.constexpr, M: tl.constexpr, VALUE_PAD: tl.constexpr,
+    parts: tl.tensor, totals: tl.tensor, counters: tl.tensor, own: tl.tensor, place: tl.tensor, used: tl.tensor,
+    peak: tl.tensor, total: tl.tensor, sums: tl.tensor, M: tl.constexpr, VALUE_PAD: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
     """Leave a part in the workspace; whether it is the last one of `used`."""
     rows = tl.arange(0, M)
-    own = place * SPLITS + split
     tl.store(parts + own * (M * VALUE_PAD) + rows[:, None] * VALUE_PAD + tl.arange(0, VALUE_PAD), sums)
     tl.store(totals + own * (2 * M) + rows, peak)
     tl.store(totals + own * (2 * M) + M + rows, total)
@@ -406,7 +409,6 @@ def _mask(rows: tl.tensor, lanes: tl.tensor, DIM: tl.constexpr) -> tl.tensor:
 
 
 _IS_INTERPRETED: Final = is_interpreted()  # what is decorated above knows it from then on
-MOST_DIMS: Final = 256
 _TYPES: Final = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
 _MOST_QUERIES: Final = 64  # of a program
 _MOST_TOKENS: Final = 64  # of a block
@@ -414,18 +416,6 @@ _BLOCK_BYTES: Final = 32 << 10  # of the keys and values of a block
 _SHARED: Final = 64 << 10  # bytes of keys and values on their way: three programs fit on a multiprocessor
 _LEAST: Final = 2  # blocks of a split
 _MOST_SPLITS: Final = 64
-
-
-def supports(query: Tensor, key: Tensor, value: Tensor) -> bool:
-    """Whether there is a kernel for these shapes and types; otherwise the twin runs.
-
-    Vectors have up to 256 numbers: with more, the sums of one program leave the registers.
-    """
-    return (
-        max(key.shape[-1], value.shape[-1]) <= MOST_DIMS
-        and query.dtype == key.dtype == value.dtype
-        and query.dtype in _TYPES
-    )
 
 
 class Launch(NamedTuple):
@@ -453,12 +443,13 @@ def launch_of(
 
     What `attend` is given beside the arguments of `paged_attention`:
 
-    - out: [B, T, Hq, Dv], contiguous; parts: float32 [B, heads * blocks, SPLITS, M, VALUE_PAD] and totals: float32 [B,
-      heads * blocks, SPLITS, 2, M], the peaks and totals of parts; counters: int32 [B * heads * blocks], zeros;
-    - the strides of query, key and value in numbers, and width: T;
+    - out: [B, T, Hq, Dv], contiguous; parts: float32 [B, heads * blocks, num_splits, M, VALUE_PAD] and totals:
+      float32 [B, heads * blocks, num_splits, 2, M], their peaks and totals;
+    - counters: int32 [B * heads * blocks], zeros, and zeros again afterwards;
+    - the strides of query, key and value in numbers, width: T, num_splits: at most `SPLITS_PAD`;
     - LEAST: blocks that are worth a split; M, N: packed queries of a program, tokens of a block;
     - STAGES: blocks on their way to the multiprocessor;
-    - KEY_PAD, VALUE_PAD, SPLITS_PAD: powers of two that the numbers without `_PAD` fit in;
+    - KEY_PAD, VALUE_PAD: powers of two that the dims fit in;
     - KIND, DOT: the types of the numbers in the pages, and of those that are multiplied;
     - KEY_ALIGN, VALUE_ALIGN: powers of two that divide a vector's bytes;
     - MANY: a power of two, new tokens that M packed queries may stand for.
@@ -476,7 +467,7 @@ def launch_of(
     stages = max(1, min(3, _SHARED // (n * token_bytes)))
     blocks = heads * -(-width * group // m)
     held = -(-pages.shape[1] * page_size // n)
-    splits = min(2 * num_processors(query.device) // (num_rows * blocks), held // _LEAST, _MOST_SPLITS)
+    splits = min(_splits(num_rows * blocks, 2 * num_processors(query.device), width), held // _LEAST, _MOST_SPLITS)
     splits = max(1, splits if num_rows * blocks <= NUM_COUNTERS else 1)
     parts = query.new_empty((num_rows, blocks, splits, m, value_pad) if splits > 1 else 1, dtype=torch.float32)
     totals = query.new_empty((num_rows, blocks, splits, 2, m) if splits > 1 else 1, dtype=torch.float32)
@@ -485,18 +476,18 @@ def launch_of(
         out if sinks is None else sinks.contiguous(), out,
         parts, totals, counters(query.device),
         *query.stride()[:3], *key.stride()[:3], *value.stride()[:3],
-        width, pages.shape[1], pages_per_arena, page_bytes, *offsets, scale, softcap, window,
+        width, pages.shape[1], pages_per_arena, page_bytes, *offsets, scale, softcap, window, splits,
     )  # fmt: skip
     constants = {
         "HEADS": heads, "GROUP": group, "KEY_DIM": key_dim, "VALUE_DIM": value_dim,
         "PAGE_SIZE": page_size, "STORED": int(stored), "HAS_WINDOW": window > 0, "HAS_SOFTCAP": softcap != 0,
-        "HAS_SINKS": sinks is not None, "SPLITS": splits, "LEAST": _LEAST,
+        "HAS_SINKS": sinks is not None, "LEAST": _LEAST,
         "M": m, "N": n, "KEY_PAD": key_pad, "VALUE_PAD": value_pad, "STAGES": stages,
         "KIND": (_TYPES[query.dtype], tl.int8, tl.float8e4nv)[stored],
         # Triton's interpreter multiplies bfloat16 as if the bits were integers.
         "DOT": tl.float32 if _IS_INTERPRETED else _TYPES[query.dtype],
         "KEY_ALIGN": _aligned(key_dim * kind.itemsize), "VALUE_ALIGN": _aligned(value_dim * kind.itemsize),
-        "MANY": next_power_of_2(-(-m // group)), "SPLITS_PAD": next_power_of_2(splits),
+        "MANY": next_power_of_2(-(-m // group)), "SPLITS_PAD": _MOST_SPLITS,
     }  # fmt: skip
     return Launch(
         (blocks, splits, num_rows),
@@ -504,6 +495,22 @@ def launch_of(
         constants,
         8 if m * (key_pad + value_pad) * (1 + (stored > 0)) > 1 << 14 else 4,
     )
+
+
+def _splits(num_programs: int, num_places: int, width: int) -> int:
+    """In how many parts the tokens of a row are split, so that programs fill the places on the multiprocessors.
+
+    Say 192 programs for 264 places: two splits are 384, in two rounds of which the second is half empty; of three, 576,
+    it is the third, and with four 768 programs leave only 24 of three rounds' 792 places empty.
+    """
+    least = max(1, num_places // num_programs)
+    if width > 16 or num_programs >= 4 * num_places:  # the rounds of a prompt are long and unequal anyway
+        return least
+    for splits in range(least, least + 4):
+        rounds = -(-num_programs * splits // num_places)
+        if num_programs * splits >= 0.85 * rounds * num_places:
+            return splits
+    return least
 
 
 def _aligned(num_bytes: int) -> int:
@@ -517,5 +524,8 @@ def launched(query: Tensor, key: Tensor, value: Tensor, *others: Any) -> Tensor:
     if out.numel():
         arguments: tuple[Any, ...] = (query, key, value, *others, out)
         launch = launch_of(*arguments)
-        attend[launch.grid](*launch.arguments, **launch.constants, num_warps=launch.num_warps)
+        with on(query.device):
+            attend[launch.grid](
+                *launch.arguments, **launch.constants, num_warps=launch.num_warps, enable_fp_fusion=True
+            )
     return out

@@ -40,6 +40,20 @@ _SMALLEST: Final = 2.0**-126
 """The least scale: a vector of zeros is kept as zeros."""
 
 
+MOST_DIMS: Final = 256
+"""Numbers of a key or value that a kernel takes: with more, the sums of one program leave the registers."""
+
+_TYPES: Final = (torch.float32, torch.float16, torch.bfloat16)
+
+
+def supports(dtype: torch.dtype, key_dim: int, value_dim: int) -> bool:
+    """Whether CUDA runs a kernel for keys and values of these dims, and not the slow twin.
+
+    So 192 and 128 (multi-head latent attention, expanded), and not 576 and 512 (the same over its latent).
+    """
+    return missing() is None and max(key_dim, value_dim) <= MOST_DIMS and dtype in _TYPES
+
+
 def quantised(values: Tensor, stored: Stored) -> tuple[Tensor, Tensor]:
     """Vectors [..., D] as they are kept, and their scales, float32 [...]."""
     exact = values.float()
@@ -229,11 +243,10 @@ def _twin(
 
 @paged_attention.register_kernel("cuda")
 def _on_cuda(query: Tensor, key: Tensor, value: Tensor, *others: Any) -> Tensor:
-    if missing() is None:
+    if supports(query.dtype, query.shape[-1], value.shape[-1]) and query.dtype == key.dtype == value.dtype:
         from decodekit.kernels import attention_kernel
 
-        if attention_kernel.supports(query, key, value):
-            return attention_kernel.launched(query, key, value, *others)
+        return attention_kernel.launched(query, key, value, *others)
     return _twin(query, key, value, *others)
 
 

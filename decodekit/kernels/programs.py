@@ -10,6 +10,7 @@ import functools
 import importlib.util
 import os
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -43,6 +44,18 @@ def program(function: Callable[..., Any]) -> Any:
     import triton
 
     return triton.jit(function)
+
+
+def program_for_any(*names: str) -> Callable[[Callable[..., Any]], Any]:
+    """`program` that is not compiled again where arguments of these names are 1, or multiples of 16."""
+    import triton
+
+    return triton.jit(do_not_specialize=list(names))  # type: ignore[no-any-return]
+
+
+def on(device: torch.device) -> AbstractContextManager[Any]:
+    """In here programs are started on this device."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 @functools.cache

@@ -61,7 +61,7 @@ class Rule(NamedTuple):
     are_greedy: Tensor
 
 
-class Drawn(NamedTuple):
+class Chosen(NamedTuple):
     """What comes of N rows.
 
     Args:
@@ -110,7 +110,7 @@ def weights_of(distances: Tensor) -> Tensor:
 def sampled(
     logits: Tensor, rule: Rule, seeds: Tensor, sequences: Tensor, positions: Tensor,
     masks: Tensor | None = None, mask_ids: Tensor | None = None, certifies: bool = False,
-) -> Drawn:  # fmt: skip
+) -> Chosen:  # fmt: skip
     """The operation in torch; arguments as of `sample_rows`."""
     rows = logits.to(torch.float32)
     if masks is not None and mask_ids is not None:
@@ -134,7 +134,7 @@ def sampled(
         is_given_another = (rule.distances < torch.inf) & ~rule.are_greedy & (own < peaks)[:, 0]
         given = torch.where(is_given_another, likeliest, tokens)
     has_token = status == 0
-    return Drawn(torch.where(has_token, tokens, 0), are_clear, torch.where(has_token, given, 0), status)
+    return Chosen(torch.where(has_token, tokens, 0), are_clear, torch.where(has_token, given, 0), status)
 
 
 def _is_allowed(masks: Tensor, mask_ids: Tensor, vocab_size: int) -> Tensor:
@@ -219,7 +219,7 @@ def sample_rows(
         certifies: whether `are_clear` is wanted; otherwise it is False.
 
     Returns:
-        As of `Drawn`.
+        As of `Chosen`.
     """
     rule = Rule(temperatures, top_ks, top_ps, distances, are_greedy)
     return tuple(sampled(logits, rule, seeds, sequences, positions, masks, mask_ids, certifies))  # type: ignore[return-value]

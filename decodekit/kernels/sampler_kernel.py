@@ -31,7 +31,7 @@ import torch
 import triton.language as tl
 from torch import Tensor
 
-from decodekit.kernels.programs import next_power_of_2, program
+from decodekit.kernels.programs import next_power_of_2, on, program, program_for_any
 from decodekit.sampling.margins import MARGIN, NEAR
 from decodekit.sampling.noise import FACTOR1, FACTOR2, GOLDEN
 
@@ -189,15 +189,15 @@ def _cut(bins: tl.tensor, states: tl.tensor, cut: tl.tensor, uses: tl.tensor) ->
     return tl.where(is_cut, (prefix << 10) | place, 0), wanted, held
 
 
-@program
+@program_for_any("num_blocks", "each")
 def bins_of(
     logits: tl.tensor, masks: tl.tensor, mask_ids: tl.tensor, peaks: tl.tensor, bins: tl.tensor, states: tl.tensor,
     temperatures: tl.tensor, top_ks: tl.tensor, top_ps: tl.tensor, are_greedy: tl.tensor,
-    vocab_size: tl.tensor, num_words: tl.tensor, num_blocks: tl.tensor,
-    HAS_MASKS: tl.constexpr, BLOCK: tl.constexpr, BLOCKS_PAD: tl.constexpr, EACH: tl.constexpr,
+    vocab_size: tl.tensor, num_words: tl.tensor, num_blocks: tl.tensor, each: tl.tensor,
+    HAS_MASKS: tl.constexpr, BLOCK: tl.constexpr, BLOCKS_PAD: tl.constexpr,
     BY_MASS: tl.constexpr, AFTER_TOP_K: tl.constexpr, LEVEL: tl.constexpr,
 ) -> None:  # fmt: skip
-    """A pass for one cut: tokens, or with BY_MASS their units, by the next bits; grid (blocks / EACH, N)."""
+    """A pass for one cut: tokens, or with BY_MASS their units, by the next bits; grid (blocks / each, N)."""
     row = tl.program_id(1)
     row64 = row.to(tl.int64)
     top_k, top_p = tl.load(top_ks + row), tl.load(top_ps + row)
@@ -234,7 +234,7 @@ def bins_of(
     shift: tl.constexpr = 21 if LEVEL == 1 else (10 if LEVEL == 2 else 0)
     width: tl.constexpr = 10 if LEVEL == 3 else 11
     least = tl.maximum(least, prefix << (shift + width))
-    for block in tl.range(tl.program_id(0) * EACH, tl.minimum(tl.program_id(0) * EACH + EACH, num_blocks)):
+    for block in tl.range(tl.program_id(0) * each, tl.minimum(tl.program_id(0) * each + each, num_blocks)):
         highest = _divided(tl.load(peaks + row64 * num_blocks + block + tl.arange(0, 1)), temperatures, are_greedy, row)
         if tl.max(_key(highest), axis=0) >= least:
             tokens = block * BLOCK + tl.arange(0, BLOCK)
@@ -296,17 +296,17 @@ def _floor(peak: tl.tensor, distance: tl.tensor) -> tl.tensor:
     return tl.where((rounded.to(tl.float64) < limit) & (rounded > float("-inf")), up, rounded)
 
 
-@program
+@program_for_any("num_blocks", "each")
 def screen(
     logits: tl.tensor, masks: tl.tensor, mask_ids: tl.tensor, peaks: tl.tensor, bins: tl.tensor, states: tl.tensor,
     bests: tl.tensor, num_tied: tl.tensor,
     temperatures: tl.tensor, top_ks: tl.tensor, top_ps: tl.tensor, distances: tl.tensor, are_greedy: tl.tensor,
     seeds: tl.tensor, sequences: tl.tensor, positions: tl.tensor,
-    vocab_size: tl.tensor, num_words: tl.tensor, num_blocks: tl.tensor,
-    HAS_MASKS: tl.constexpr, BLOCK: tl.constexpr, BLOCKS_PAD: tl.constexpr, EACH: tl.constexpr,
+    vocab_size: tl.tensor, num_words: tl.tensor, num_blocks: tl.tensor, each: tl.tensor,
+    HAS_MASKS: tl.constexpr, BLOCK: tl.constexpr, BLOCKS_PAD: tl.constexpr,
     USES_TOP_K: tl.constexpr, USES_TOP_P: tl.constexpr, CERTIFIES: tl.constexpr,
 ) -> None:  # fmt: skip
-    """The best rough noisy logit of each block; grid (blocks / EACH, N).
+    """The best rough noisy logit of each block; grid (blocks / each, N).
 
     bests: float32 [3, N, blocks]: of what is kept, of what ties with the last that is kept if not all ties are, and of
     what a leader may be; num_tied: int32 [N, blocks].
@@ -320,7 +320,7 @@ def screen(
     least, tied, _needed, floor = _limits(
         bins, states, top_ks, top_ps, distances, are_greedy, row, peak, USES_TOP_K, USES_TOP_P
     )
-    for block in tl.range(tl.program_id(0) * EACH, tl.minimum(tl.program_id(0) * EACH + EACH, num_blocks)):
+    for block in tl.range(tl.program_id(0) * each, tl.minimum(tl.program_id(0) * each + each, num_blocks)):
         place = row64 * num_blocks + block
         highest = _divided(tl.load(peaks + place + tl.arange(0, 1)), temperatures, are_greedy, row)
         kept, ties, leader, count = float("-inf"), float("-inf"), float("-inf"), 0
@@ -503,7 +503,8 @@ def launched(
             logits, temperatures, top_ks, top_ps, distances, are_greedy, seeds, sequences, positions, masks, mask_ids,
             uses_top_k, uses_top_p, certifies, out,
         ):  # fmt: skip
-            kernel[grid](*arguments, **constants, **_OPTIONS)
+            with on(logits.device):
+                kernel[grid](*arguments, **constants, **_OPTIONS)
     return out  # type: ignore[return-value]
 
 
@@ -543,10 +544,10 @@ def launches(
     chain: list[Any] = [(peaks_of, (blocks, num_rows), (*source, peaks, *sizes), constants)]
     for by_mass in (False, True):
         for level in (1, 2, 3) if (uses_top_p if by_mass else uses_top_k) else ():
-            how = {"EACH": each, "BY_MASS": by_mass, "AFTER_TOP_K": by_mass and uses_top_k, "LEVEL": level}
-            given = (*source, peaks, bins, states, *rule[:3], rule[4], *sizes)
+            how = {"BY_MASS": by_mass, "AFTER_TOP_K": by_mass and uses_top_k, "LEVEL": level}
+            given = (*source, peaks, bins, states, *rule[:3], rule[4], *sizes, each)
             chain.append((bins_of, grid, given, constants | row | how))
     work = (*source, peaks, bins, states, bests, num_tied, *rule)
-    chain.append((screen, grid, (*work, *sizes), constants | row | uses | {"EACH": each}))
+    chain.append((screen, grid, (*work, *sizes, each), constants | row | uses))
     chain.append((choose, (num_rows,), (*work, *out, *sizes), constants | row | uses))
     return chain

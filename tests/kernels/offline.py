@@ -47,12 +47,12 @@ def compiled(
             attrs[place] = [["tt.divisibility", 16]]
         elif isinstance(argument, float):
             signature[name] = "fp32"
-        elif argument == 1:
+        elif argument == 1 and not function.params[place[0]].do_not_specialize:
             signature[name] = "constexpr"
             values[name] = 1
         else:
             signature[name] = "i32" if -(2**31) <= argument < 2**31 else "i64"
-            if argument % 16 == 0:
+            if argument % 16 == 0 and not function.params[place[0]].do_not_specialize:
                 attrs[place] = [["tt.divisibility", 16]]
     signature = {name: signature[name] for name in function.arg_names}
     source = ASTSource(function, signature, {(function.arg_names.index(k),): v for k, v in values.items()}, attrs)

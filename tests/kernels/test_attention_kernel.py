@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from decodekit.kernels import paged_attention
 from decodekit.kernels.pages import Stored
 from tests.kernels.worlds import World, drawn_world
 from tests.sizes import sized
@@ -49,7 +50,7 @@ def assert_same(kernel: Any, world: World) -> int:
     return splits
 
 
-@sized("num_worlds", 10, slow=400)
+@sized("num_worlds", 6, slow=400)
 def test_the_kernel_is_its_twin(kernel: Any, num_worlds: int) -> None:
     draw = random.Random(4)
     most = 0
@@ -91,15 +92,19 @@ def test_a_part_that_is_left_out_would_be_seen(kernel: Any, monkeypatch: pytest.
         assert_same(kernel, World([70], [1], num_heads=1, page_size=16))
 
 
-def test_shapes_that_leave_the_registers_go_to_the_twin() -> None:
-    def is_supported(key_dim: int, value_dim: int, dtype: torch.dtype = torch.bfloat16) -> bool:
-        key, value = (torch.empty(1, 1, 1, dim, dtype=dtype, device="meta") for dim in (key_dim, value_dim))
-        return attention_kernel.supports(key, key, value)
+def test_splits_fill_the_places_of_the_multiprocessors() -> None:
+    splits = attention_kernel._splits
+    assert [splits(programs, 264, 1) for programs in (8, 64, 128, 192, 264, 300, 2048)] == [33, 4, 2, 4, 1, 3, 1]
+    assert splits(192, 264, 512) == 1
 
-    assert is_supported(192, 128)
-    assert is_supported(256, 256)
-    assert not is_supported(576, 512)
-    assert not is_supported(64, 64, torch.float64)
+
+def test_shapes_that_leave_the_registers_go_to_the_twin(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert paged_attention.supports(torch.bfloat16, 192, 128)
+    assert paged_attention.supports(torch.float32, 256, 256)
+    assert not paged_attention.supports(torch.bfloat16, 576, 512)
+    assert not paged_attention.supports(torch.float64, 64, 64)
+    monkeypatch.setattr(paged_attention, "missing", lambda: "no triton")
+    assert not paged_attention.supports(torch.bfloat16, 64, 64)
 
 
 def launch(
@@ -143,7 +148,7 @@ CASES = [
 )
 def test_it_compiles_for_an_h100(case: dict[str, Any]) -> None:
     made = launch(**case)
-    found = compiled(attention_kernel.attend, made.arguments, made.constants, made.num_warps)
+    found = compiled(attention_kernel.attend, made.arguments, made.constants, made.num_warps, enable_fp_fusion=True)
     assert found.spilled == 0
     assert found.shared <= MOST_SHARED
     # Keys and values come in chunks of 16 bytes, on their way while others are multiplied.
