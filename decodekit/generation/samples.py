@@ -42,7 +42,7 @@ class Texts(Policy[Group]):
     def __init__(self, model: CausalLM, *, isolates: bool = False) -> None:
         super().__init__(model)
         self._isolates = isolates
-        self._masks: dict[int, tuple[Settings, StepMasks]] = {}  # by the identity of settings
+        self._masks: dict[int, tuple[Settings, StepMasks]] = {}  # by the identity of their kin
         self._ahead: RunAhead | None = None
 
     def begin(self, sequence: Sequence) -> Group:
@@ -72,13 +72,13 @@ class Texts(Policy[Group]):
 
     def _masks_for(self, settings: Settings) -> StepMasks:
         """The buffers for the masks of some settings."""
-        known = self._masks.get(id(settings))
+        known = self._masks.get(id(settings.kin))
         if known is None:
             if len(self._masks) >= _MANY_SETTINGS:
                 self._masks.clear()
             left_out = settings.left_out if settings.masks_ending else None
             masks = StepMasks(settings.vocabulary.num_mask_words, settings.can_redraw, left_out)
-            known = self._masks[id(settings)] = settings, masks  # held, so that the identity stays theirs
+            known = self._masks[id(settings.kin)] = settings, masks  # held, so that the identity stays theirs
         return known[1]
 
     def settle(self, groups: Rows[Group], rows: CacheRows) -> bool:

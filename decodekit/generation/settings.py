@@ -141,6 +141,8 @@ class Settings:
     distribution_of: str = "the model"
     lead: Lead | None = None
     masks: Masking = "asked"
+    kin: object = field(default_factory=object, compare=False, repr=False)
+    """The same for settings that differ in `max_new_tokens` and `stop` alone: their rows are decoded together."""
     can_ban: bool = field(init=False)
     """Whether a bias of the pipeline may be -inf, so that the only token that a constraint allows can be forbidden.
 

@@ -116,10 +116,10 @@ def step(
 
 
 def by_settings(sequences: Rows[Sequence]) -> list[list[Sequence]]:
-    """The rows of equal settings together, in order."""
+    """The rows of settings that tokens are taken by in one way together, in order; see `Settings.kin`."""
     parts: dict[int, list[Sequence]] = {}
     for sequence in sequences:
-        parts.setdefault(id(sequence.settings), []).append(sequence)
+        parts.setdefault(id(sequence.settings.kin), []).append(sequence)
     return [*parts.values()]
 
 

@@ -230,6 +230,7 @@ class Engine:
         self._pid = os.getpid()
         self._indices = count()
         self._prepared: OrderedDict[Hashable, Prepared] = OrderedDict()
+        self._kin: OrderedDict[Hashable, tuple[object, object]] = OrderedDict()
         self._models: list[tuple[object, CausalLM]] = []
         self._texts: list[Texts] = []
         self._preparing, self._reading = threading.Lock(), threading.Lock()
@@ -354,6 +355,12 @@ class Engine:
         if isinstance(plan.contrast, Guidance) and plan.contrast.num_prompts not in (None, 1):
             cause = f"{plan.contrast.num_prompts} negative prompts for one prompt"
             raise OptionError(cause, at="negative_prompt")
+        kin_key = _key({**asked.keywords(), "seed": None, "max_new_tokens": None, "stop": None}, held)
+        with self._preparing:
+            kin = self._kin.setdefault(kin_key, (plan.settings.kin, held))[0]
+            while len(self._kin) > _MANY_PLANS:
+                self._kin.popitem(last=False)
+        plan = replace(plan, settings=replace(plan.settings, kin=kin))
         made = Prepared(*self._with_policy(plan), held)
         with self._preparing:
             made = self._prepared.setdefault(key, made)
