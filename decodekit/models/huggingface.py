@@ -296,7 +296,7 @@ def _choose(
 
 
 def _refuse_by_kind(model: nn.Module) -> None:
-    """`ModelError` for models that continue no text: encoder-decoders, masked language models, models without a head."""
+    """`ModelError` for models that continue no text: encoder-decoders, masked models, models without a head."""
     kind, config = type(model).__name__, model.config
     cause = None
     if getattr(config, "is_encoder_decoder", False):
