@@ -47,6 +47,10 @@ def shared_copy(model: nn.Module, attention: str | None = None) -> nn.Module:
         config: Any = getattr(module, "config", None)
         if hasattr(config, "_attn_implementation"):
             config._attn_implementation = attention
+    for module in twin.modules():
+        # RWKV divides weights, which are shared, when it first runs in evaluation mode, and multiplies what comes out.
+        if getattr(module, "layers_are_rescaled", None) is False:
+            module.config.rescale_every = 0  # type: ignore[union-attr]
     return twin.eval()
 
 

@@ -1,4 +1,4 @@
-"""Models that are more than a causal language model, or less: with images they run for text alone, others are refused."""
+"""Models that are more than a causal language model, or less: some run for text alone, others are refused by name."""
 
 from __future__ import annotations
 
