@@ -23,7 +23,7 @@ from rich.table import Table
 
 import decodekit as dk
 from benchmarks import record
-from benchmarks.generation import load_prompts
+from benchmarks.loop import load_prompts
 from decodekit.generation import sharing
 from decodekit.generation.prompt import encode
 

@@ -207,7 +207,7 @@ class ContrastiveRows(Policy[ContrastiveGroup]):
         every = indices == list(range(rows.cache.num_rows))
         counts = [len(part) for part in tokens]
         logits, [hidden] = self.model.forward_hidden(
-            right_padded(tokens, self.model.device), counts, rows.cache, None if every else indices
+            right_padded(tokens), counts, rows.cache, None if every else indices
         )
         index_of = {row: index for index, row in enumerate(indices)}
         compared = [group for group, _ in readings if group.choices is not None]

@@ -21,12 +21,11 @@ the same pages. The text of a row is the same on either way.
 
 from __future__ import annotations
 
-import struct
 import time
 from collections.abc import Hashable
 from collections.abc import Sequence as Rows
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 import torch
@@ -36,66 +35,26 @@ from torch import Tensor
 from decodekit.errors import DecodekitError
 from decodekit.generation.append import append_forced, append_token
 from decodekit.generation.asking import is_due, pause_after
+from decodekit.generation.device_draws import (
+    INDEX,
+    MASK,
+    NO_MASK,
+    NUM_VALUES,
+    DeviceDraw,
+    Parameters,
+    draw_rows,
+    packed,
+)
 from decodekit.generation.sequence import Sequence
-from decodekit.generation.settings import Settings
-from decodekit.kernels.sampler import distance_of, sample_rows
 from decodekit.models.captured import Run, bucket
 from decodekit.models.paged import CAPTURE_AFTER, ROW_BUCKETS, WIDTH_BUCKETS, PagedModel
 from decodekit.models.paged_cache import PagedCache
 from decodekit.models.step_state import StepState
-from decodekit.sampling import MinP, Pipeline, Temperature, TopK, TopP
-from decodekit.sampling.leaders import lead_greedy, lead_noisy
 
-VALUES: Final = "=QQddifiii"
-"""What a row is to the device, see `_values_of`: four numbers of 64 bits, five of 32."""
-NUM_VALUES: Final = 13
-_INDEX: Final = 8
-_MASK: Final = 12
-NO_MASK: Final = -1
 MAX_STATES: Final = 4096
 """States of constraints of which it is remembered what a step behind them was good for."""
 TAKEN: Final = -1
 """Stands for the token that the device has taken."""
-
-
-class Parameters(NamedTuple):
-    """What a strategy is to the device."""
-
-    temperature: float = 1.0
-    top_k: int = 0  # none
-    top_p: float = 1.0
-    min_p: float = 0.0
-    is_greedy: bool = False
-
-    @classmethod
-    def of(cls, settings: Settings) -> Parameters | None:
-        """Those of a batch's settings; None if the device has no program for them."""
-        if settings.mirostat is not None or settings.verify != "coupled":
-            return None
-        if settings.lead is lead_greedy:
-            return cls(is_greedy=True) if len(settings.pipeline) == 0 else None
-        return _parameters(settings.pipeline) if settings.lead is lead_noisy else None
-
-
-def _parameters(pipeline: Pipeline) -> Parameters | None:
-    """A pipeline of a temperature, top-k, top-p and min-p, in this order and each at most once."""
-    found: dict[str, float] = {}
-    order = [Temperature, TopK, TopP, MinP]
-    for processor in pipeline:
-        kind = type(processor)
-        if kind not in order:
-            return None
-        order = order[order.index(kind) + 1 :]
-        match processor:
-            case Temperature(temperature=value):
-                found["temperature"] = value
-            case TopK(k=value):
-                found["top_k"] = value
-            case TopP(p=value):
-                found["top_p"] = value
-            case MinP(min_p=value):
-                found["min_p"] = value
-    return Parameters(**found)  # type: ignore[arg-type]  # by name
 
 
 @dataclass(slots=True, eq=False)
@@ -131,18 +90,9 @@ class _Text:
     sequence: Sequence
     values: NDArray[np.int32] | None
     latest: _Entry | None = None
-    parked: tuple[_Entry, _Taken] | None = None
+    parked: tuple[_Entry, DeviceDraw] | None = None
     wants_mask: bool = False
     is_failed: bool = False
-
-
-class _Taken(NamedTuple):
-    """What the device says of a row: see `kernels.sampler`."""
-
-    token: int
-    given: int
-    is_clear: int
-    status: int
 
 
 @dataclass(slots=True, eq=False)
@@ -181,28 +131,11 @@ class DecodeStep:
         """Token, what must be allowed besides, whether it is certified, and status of each row: int64 [B, 4]."""
         state, values = self.state, self.state.values
         logits = self._model.read_compiled(state)[: state.num_rows]
-        wide = values[:8].t().clone(memory_format=torch.contiguous_format)  # [B, 4] of 64 bits
-        whole, real = wide.view(torch.int64), wide.view(torch.float64)
-        index, temperatures, top_ks, are_greedy, mask_ids = values[_INDEX:]
-        tokens, are_clear, given, status = sample_rows(
-            logits,
-            temperatures.view(torch.float32),
-            top_ks.contiguous(),
-            real[:, 2].contiguous(),
-            real[:, 3].contiguous(),
-            are_greedy.bool(),
-            whole[:, 0].contiguous(),
-            whole[:, 1].contiguous(),
-            index.long(),
-            self.masks,
-            mask_ids.contiguous(),
-            *self._uses,
-            True,
-        )
+        tokens, given, are_clear, status = draw_rows(logits, values, self.masks, *self._uses)
         state.table_rows.taken.index_put_((state.rows.long(),), tokens)
-        self.out.copy_(torch.stack([tokens, given, are_clear.long(), status.long()], dim=1))
+        self.out.copy_(torch.stack([tokens, given, are_clear, status], dim=1))
         state.advance()
-        index.add_(1)
+        values[INDEX].add_(1)
         return self.out
 
     def __call__(self) -> None:
@@ -391,9 +324,9 @@ class RunAhead:
                 columns[: len(tokens)] = tokens
             places = np.arange(len(rows), dtype=np.int32) * step.state.width + np.array(counts, dtype=np.int32) - 1
             values = np.stack([text.values for text in texts if text.values is not None], axis=1)
-            values[_INDEX] = [entry.number for entry in entries]
+            values[INDEX] = [entry.number for entry in entries]
             numbers = iter(range(len(masks)))
-            values[_MASK] = [next(numbers) if entry.has_mask else NO_MASK for entry in entries]
+            values[MASK] = [next(numbers) if entry.has_mask else NO_MASK for entry in entries]
             step.state.fill([cache.places[row] for row in rows], starts, counts, grid, places, values)
             step.upload_masks(masks)
         self._last = step.last = texts if width == 1 and not masks else None
@@ -433,9 +366,9 @@ class RunAhead:
             if text is None or not entry.is_wanted:
                 self.num_dropped += 1
             else:
-                self._decide(text, entry, _Taken(*row), later)
+                self._decide(text, entry, DeviceDraw(*row), later)
 
-    def _decide(self, text: _Text, entry: _Entry, taken: _Taken, later: _Entry | None) -> None:
+    def _decide(self, text: _Text, entry: _Entry, taken: DeviceDraw, later: _Entry | None) -> None:
         """Go on with a token, or go back to decide the position anew; `later` is the step that runs behind it."""
         sequence = entry.sequence
         state = _state_of(sequence)
@@ -468,7 +401,7 @@ class RunAhead:
         if sequence.first_token_at is None:
             sequence.first_token_at = time.perf_counter()
 
-    def _allows(self, text: _Text, entry: _Entry, taken: _Taken) -> bool | None:
+    def _allows(self, text: _Text, entry: _Entry, taken: DeviceDraw) -> bool | None:
         """Whether a token is the one that the row takes; None if its constraint needs more time to say so."""
         sequence, matcher = entry.sequence, entry.sequence.matcher
         if taken.status:
@@ -539,17 +472,4 @@ def _values_of(sequence: Sequence) -> NDArray[np.int32] | None:
     parameters = Parameters.of(sequence.settings)
     if parameters is None:
         return None
-    request = sequence.request
-    packed = struct.pack(
-        VALUES,
-        request.seed % (1 << 64),
-        request.sequence,
-        parameters.top_p,
-        distance_of(parameters.min_p),
-        0,  # index of the token
-        parameters.temperature,
-        parameters.top_k,
-        parameters.is_greedy,
-        NO_MASK,
-    )
-    return np.frombuffer(packed, dtype=np.int32).copy()
+    return packed([parameters], [sequence.request.seed], [sequence.request.sequence], [0])[:, 0]

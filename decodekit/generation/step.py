@@ -325,7 +325,7 @@ def forward(
         lengths, wanted = [len(pending) for pending in reading], [len(draft) + 1 for draft in drafts]
     rows = [sequence.row for sequence in sequences]
     in_order = rows == list(range(cache.num_rows))
-    tokens = right_padded(reading, model.device)
+    tokens = right_padded(reading)
     logits = model.forward(tokens, lengths, cache, None if in_order else rows, logits=wanted)
     for sequence, count in zip(sequences, counts, strict=True):
         sequence.pending = sequence.pending[count:]

@@ -175,7 +175,8 @@ class CausalLM(Protocol):
         exception leaves this method, no length has changed.
 
         Args:
-            tokens: int64 [R, T], right-padded; what stands in the padding does not matter, as long as it is a token.
+            tokens: int64 [R, T] on the host or the device, right-padded; what stands in the padding does not matter, as
+                long as it is a token.
             num_tokens: [R] host integers, 1..T: the real tokens of each row.
             cache: a cache of this model; it grows by itself when a row runs out of capacity.
             rows: [R] distinct cache rows; None means all rows 0..num_rows-1.

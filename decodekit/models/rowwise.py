@@ -170,6 +170,7 @@ class RowwiseModel:
 
         `hidden` collects what embeddings and layers say of the new tokens, [R, T, D] each.
         """
+        tokens = tokens.to(self._device)
         chosen, counts = range(cache.num_rows) if rows is None else rows, wanted_counts(logits, num_tokens)
         before = {row: len(cache.tokens[row]) for row in chosen}
         results: list[Tensor] = []

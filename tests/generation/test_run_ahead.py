@@ -10,10 +10,9 @@ import torch
 
 from decodekit import LLM
 from decodekit.generation import run_ahead
-from decodekit.generation.run_ahead import Parameters, RunAhead
+from decodekit.generation.run_ahead import RunAhead
 from decodekit.models import paged
 from decodekit.models.huggingface import HuggingFaceLM
-from decodekit.sampling import MinP, RepetitionPenalty, Temperature, TopK, TopP
 from tests.models.recording import RecordedCapture
 
 SCHEMA = {
@@ -157,20 +156,3 @@ def _poisoned_eagerly(model: Any) -> Any:
         return logits
 
     return poisoned
-
-
-@pytest.mark.parametrize(
-    ("processors", "expected"),
-    [
-        ([], Parameters()),
-        ([Temperature(0.5), TopP(0.9)], Parameters(0.5, top_p=0.9)),
-        ([TopK(3), MinP(0.1)], Parameters(top_k=3, min_p=0.1)),
-        ([TopP(0.9), TopK(3)], None),
-        ([Temperature(0.5), Temperature(0.5)], None),
-        ([RepetitionPenalty(1.2)], None),
-    ],
-)
-def test_which_pipelines_the_device_knows(processors: list[Any], expected: Parameters | None) -> None:
-    from decodekit.sampling import Pipeline
-
-    assert run_ahead._parameters(Pipeline(processors)) == expected

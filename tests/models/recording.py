@@ -1,8 +1,8 @@
 """A CUDA graph's capture, simulated on a CPU: operations are recorded once and run again on the same tensors.
 
-As with a graph, nothing of Python runs when it is replayed, every tensor stays where it was, and a number that came from
-the host is what it was when the pass was recorded. What a capture forbids is refused: waiting for the device, and making
-a tensor of numbers of the host, which would be an upload.
+As with a graph, nothing of Python runs when it is replayed, every tensor stays where it was, and a number that came
+from the host is what it was when the pass was recorded. What a capture forbids is refused: waiting for the device, and
+making a tensor of numbers of the host, which would be an upload.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -66,22 +65,3 @@ class RecordedCapture:
             return result
 
         return replay
-
-
-class CountingCapture:
-    """Runs every pass as it is, and counts: what `RecordedCapture` is compared with."""
-
-    def __init__(self) -> None:
-        self.num_passes = 0
-
-    def __call__(self, run: Run) -> Run:
-        self.num_passes += 1
-        return run
-
-
-def same_memory(first: Tensor, second: Tensor) -> bool:
-    """Whether two tensors begin at one address."""
-    return first.untyped_storage().data_ptr() == second.untyped_storage().data_ptr()
-
-
-__all__ = ["CaptureError", "CountingCapture", "RecordedCapture", "Recorder", "same_memory", "torch"]

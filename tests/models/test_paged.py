@@ -101,7 +101,7 @@ def test_pages_give_what_the_rectangle_gives(name: str, monkeypatch: pytest.Monk
 
 
 def test_a_baked_length_shows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Negative control: a step that takes its positions from the host is found out by the first replay, and not used."""
+    """Negative control: a step that takes its positions from the host is found out by its first replay."""
     monkeypatch.setattr(paged, "CAPTURE_AFTER", 0)
     model = runner(capture=RecordedCapture())
     assert model.paged is not None
