@@ -8,7 +8,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint types compiled pytest test-slow test-gpu fuzz fuzz-tests fuzz-schemas bench bench-masks bench-grammars bench-forced bench-forwards bench-closing bench-constrained bench-defaults bench-first-use bench-speculation bench-beams bench-attention bench-sampler notebooks architectures train clean
+.PHONY: help install demo test lint types compiled pytest test-slow test-gpu fuzz fuzz-tests fuzz-schemas bench bench-gpu wheels bench-masks bench-grammars bench-forced bench-forwards bench-closing bench-constrained bench-defaults bench-first-use bench-speculation bench-beams bench-attention bench-sampler notebooks architectures train clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -65,6 +65,19 @@ fuzz-schemas: $(STAMP)  ## random JSON Schemas against the specification, FUZZ_M
 
 bench: $(STAMP)  ## tokens per second beside transformers, models of 2, 9 and 52 million weights and the bundled one
 	$(BIN)/python -m benchmarks.loop $(LOOP_ARGS)
+
+bench-gpu: $(STAMP)  ## the loop on a GPU beside transformers'; GPU_ARGS="decode --shape 8b --rows 1 64"
+	$(BIN)/python -m benchmarks.gpu $(GPU_ARGS)
+
+# Whatever torch and transformers do not bring along by themselves.
+WHEELS_PYTHON ?= 3.12
+WHEELS := interegular idna jsonschema jsonschema-specifications referencing rpds-py attrs lark llvmlite numba \
+          pydantic pydantic-core annotated-types typing-inspection typing-extensions rich markdown-it-py mdurl pygments \
+          typer shellingham click
+wheels: $(STAMP)  ## packages for a machine without a network that has torch and transformers; WHEELS_PYTHON=3.12
+	$(BIN)/python -m pip download --quiet --disable-pip-version-check --no-deps -c constraints.txt -d wheels \
+		--only-binary=:all: --python-version $(WHEELS_PYTHON) --platform manylinux_2_28_x86_64 \
+		--platform manylinux2014_x86_64 --platform manylinux_2_17_x86_64 $(WHEELS)
 
 bench-masks: $(STAMP)  ## token masks beside llguidance and XGrammar (pip install them); MASKS_ARGS="--all" or "--suite"
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.masks $(MASKS_ARGS)
