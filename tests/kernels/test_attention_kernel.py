@@ -140,6 +140,8 @@ CASES = [
     {"key_dim": 192, "group": 1, "width": 512}, {"key_dim": 256, "value_dim": 256},
     {"key_dim": 256, "value_dim": 256, "width": 512}, {"key_dim": 80, "value_dim": 80}, {"dtype": torch.float16},
     {"dtype": torch.float32}, {"dtype": torch.float32, "width": 512}, {"group": 7, "width": 4},
+    {"dtype": torch.float32, "key_dim": 256, "value_dim": 256, "width": 512},
+    {"dtype": torch.float32, "stored": 1, "width": 512},
 ]  # fmt: skip
 
 
