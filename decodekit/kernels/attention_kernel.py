@@ -460,7 +460,8 @@ def launch_of(
     group = num_heads // heads
     page_size, pages_per_arena, page_bytes = geometry
     key_pad, value_pad = (max(16, next_power_of_2(dim)) for dim in (key_dim, value_dim))
-    m = min(_MOST_QUERIES, max(16, next_power_of_2(width * group)))
+    is_wide = query.dtype == torch.float32  # multiplied without tensor cores, from registers
+    m = min(_MOST_QUERIES // 2 if is_wide else _MOST_QUERIES, max(16, next_power_of_2(width * group)))
     kind = (query.dtype, torch.int8, torch.float8_e4m3fn)[stored]
     token_bytes = (key_pad + value_pad) * kind.itemsize
     n = max(16, min(_MOST_TOKENS, next_power_of_2(_BLOCK_BYTES // token_bytes + 1) // 2))
@@ -489,12 +490,8 @@ def launch_of(
         "KEY_ALIGN": _aligned(key_dim * kind.itemsize), "VALUE_ALIGN": _aligned(value_dim * kind.itemsize),
         "MANY": next_power_of_2(-(-m // group)), "SPLITS_PAD": _MOST_SPLITS,
     }  # fmt: skip
-    return Launch(
-        (blocks, splits, num_rows),
-        arguments,
-        constants,
-        8 if m * (key_pad + value_pad) * (1 + (stored > 0)) > 1 << 14 else 4,
-    )
+    held_in_registers = m * (key_pad + value_pad) * (4 if is_wide else 2 if stored else 1)
+    return Launch((blocks, splits, num_rows), arguments, constants, 8 if held_in_registers > 1 << 14 else 4)
 
 
 def _splits(num_programs: int, num_places: int, width: int) -> int:

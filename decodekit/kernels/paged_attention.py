@@ -46,12 +46,15 @@ MOST_DIMS: Final = 256
 _TYPES: Final = (torch.float32, torch.float16, torch.bfloat16)
 
 
-def supports(dtype: torch.dtype, key_dim: int, value_dim: int) -> bool:
+def supports(dtype: torch.dtype, key_dim: int, value_dim: int, stored: int = Stored.AS_GIVEN) -> bool:
     """Whether CUDA runs a kernel for keys and values of these dims, and not the slow twin.
 
-    So 192 and 128 (multi-head latent attention, expanded), and not 576 and 512 (the same over its latent).
+    So 192 and 128 (multi-head latent attention, expanded), and not 576 and 512 (the same over its latent). Float32 out
+    of quantised pages spills its registers, and has no kernel.
     """
-    return missing() is None and max(key_dim, value_dim) <= MOST_DIMS and dtype in _TYPES
+    if missing() is not None or max(key_dim, value_dim) > MOST_DIMS:
+        return False
+    return dtype in _TYPES and not (stored and dtype == torch.float32)
 
 
 def quantised(values: Tensor, stored: Stored) -> tuple[Tensor, Tensor]:
@@ -243,7 +246,8 @@ def _twin(
 
 @paged_attention.register_kernel("cuda")
 def _on_cuda(query: Tensor, key: Tensor, value: Tensor, *others: Any) -> Tensor:
-    if supports(query.dtype, query.shape[-1], value.shape[-1]) and query.dtype == key.dtype == value.dtype:
+    stored = others[6]
+    if supports(query.dtype, query.shape[-1], value.shape[-1], stored) and query.dtype == key.dtype == value.dtype:
         from decodekit.kernels import attention_kernel
 
         return attention_kernel.launched(query, key, value, *others)

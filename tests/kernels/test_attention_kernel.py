@@ -103,6 +103,7 @@ def test_shapes_that_leave_the_registers_go_to_the_twin(monkeypatch: pytest.Monk
     assert paged_attention.supports(torch.float32, 256, 256)
     assert not paged_attention.supports(torch.bfloat16, 576, 512)
     assert not paged_attention.supports(torch.float64, 64, 64)
+    assert not paged_attention.supports(torch.float32, 64, 64, Stored.INT8)
     monkeypatch.setattr(paged_attention, "missing", lambda: "no triton")
     assert not paged_attention.supports(torch.bfloat16, 64, 64)
 
@@ -140,6 +141,7 @@ CASES = [
     {"key_dim": 192, "group": 1, "width": 512}, {"key_dim": 256, "value_dim": 256},
     {"key_dim": 256, "value_dim": 256, "width": 512}, {"key_dim": 80, "value_dim": 80}, {"dtype": torch.float16},
     {"dtype": torch.float32}, {"dtype": torch.float32, "width": 512}, {"group": 7, "width": 4},
+    {"dtype": torch.float32, "key_dim": 256, "value_dim": 256, "width": 512},
 ]  # fmt: skip
 
 

@@ -23,7 +23,7 @@ TOLERANCE = {torch.float32: 3e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 
 def assert_near(made: World) -> None:
     """The kernel ran, its output is attention over lists, and it wrote what the twin writes."""
-    assert paged_attention.supports(made.dtype, made.key_dim, made.value_dim), programs.missing()
+    assert programs.missing() is None
     arguments = made.arguments()
     before = [arena.clone() for arena in made.store.arenas]
     out = torch.ops.decodekit.paged_attention(*arguments)
