@@ -184,7 +184,9 @@ def main() -> None:
             "ratio_max": round(max(ratios), 2),
         }
         rows.append(row)
-        table.add_row(name, f"{row['tokens_per_second']:,}", f"{row['ratio']} ({row['ratio_min']} to {row['ratio_max']})")
+        table.add_row(
+            name, f"{row['tokens_per_second']:,}", f"{row['ratio']} ({row['ratio_min']} to {row['ratio_max']})"
+        )
     Console().print(table)
     record.write(
         "batching",
