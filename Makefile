@@ -8,7 +8,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint types compiled pytest test-slow test-gpu fuzz fuzz-tests fuzz-schemas bench bench-gpu wheels bench-masks bench-grammars bench-forced bench-forwards bench-closing bench-constrained bench-defaults bench-first-use bench-speculation bench-beams bench-attention bench-sampler notebooks architectures train clean
+.PHONY: help install demo test lint types compiled pytest test-slow test-gpu fuzz fuzz-tests fuzz-schemas bench bench-gpu wheels bench-masks bench-grammars bench-forced bench-forwards bench-closing bench-constrained bench-defaults bench-first-use bench-speculation bench-beams bench-attention bench-sampler notebooks architectures train clean bench-prefixes bench-batching
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -111,6 +111,12 @@ bench-attention: $(STAMP)  ## attention of a verify block with packed queries, b
 
 bench-sampler: $(STAMP)  ## one draw from logits, beside transformers' processors
 	$(BIN)/python -m benchmarks.sampler
+
+bench-prefixes: $(STAMP)  ## documents that share their instructions, read once and read each time
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.prefixes
+
+bench-batching: $(STAMP)  ## continuous batching beside static batches and transformers' generate_batch
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.batching
 
 bench-first-use: $(STAMP)  ## CPU time of a new process up to its first masks, beside llguidance (pip install it)
 	$(BIN)/python -m benchmarks.first_use

@@ -2,12 +2,12 @@
 
     OMP_NUM_THREADS=1 python -m benchmarks.batching [--requests 256] [--num-rows 32] [--repeats 3]
 
-The requests have prompts of 8 to 64 random tokens and fixed output lengths from 8 to 256, shuffled. The model has random
-weights, 4 million of them unless told otherwise, and no end of text, so that every text has its full length.
+The requests have prompts of 8 to 64 random tokens and fixed output lengths from 8 to 256, shuffled. The model has
+random weights, 4 million of them unless told otherwise, and no end of text, so that every text has its full length.
 
     continuous    `llm.engine`: all requests at once; a row that is done goes to the next request
-    static        the same engine; a batch of `--num-rows` requests is submitted when the one before is done, and every row
-                  goes on until the longest has ended, as in a batch of fixed shape; what is too much is cut off
+    static        the same engine; a batch of `--num-rows` requests is submitted when the one before is done, and every
+                  row goes on until the longest has ended, as in a batch of fixed shape; what is too much is cut off
     leaving       as static, but rows that are done leave the forward passes, as they do in `LLM.generate`
     transformers  the manager under `model.generate_batch`, with the same rows and an output length for each request
 

@@ -291,13 +291,14 @@ class Scheduler:
                 break
             (_, _, _, ticket, group), key = min(heads, key=lambda one: one[0][:3])
             if num_used is not None:
-                needed = self._needed(ticket, group)
-                if self._cache_tokens is not None and num_used + needed > self._cache_tokens:
-                    if needed <= self._cache_tokens:
-                        break  # who waits for room is not overtaken
+                assert self._cache_tokens is not None
+                least, needed = self._needed(ticket, group)
+                if least > self._cache_tokens:
                     heapq.heappop(self._waiting[key])
-                    updates += self._interrupt(ticket, self._never_fits(ticket, needed))
+                    updates += self._interrupt(ticket, self._never_fits(ticket, least))
                     continue
+                if num_used and num_used + needed > self._cache_tokens:
+                    break  # who waits for room is not overtaken
                 num_used += needed
             heapq.heappop(self._waiting[key])
             if group is None:
@@ -313,12 +314,14 @@ class Scheduler:
             updates += self._place(self._lanes[key], groups, expects_more)
         return updates
 
-    def _needed(self, ticket: Ticket, group: Group | None) -> int:
-        """Tokens that there must be room for, to admit a request."""
+    def _needed(self, ticket: Ticket, group: Group | None) -> tuple[int, int]:
+        """Tokens that a request needs to go on at all, and those that there must be room for, to admit it."""
         if isinstance(ticket.request, DecodekitError):
-            return 0
+            return 0, 0
         length = len(ticket.request.prompt) if group is None else group.sequence.length
-        return ticket.policy.num_rows * (length + min(ticket.settings.max_new_tokens, FIRST_TOKENS))
+        num_left = ticket.settings.max_new_tokens - (0 if group is None else len(group.sequence.token_ids))
+        num_rows = ticket.policy.num_rows
+        return num_rows * (length + 1), num_rows * (length + min(num_left, FIRST_TOKENS))
 
     def _never_fits(self, ticket: Ticket, needed: int) -> CacheFullError:
         return CacheFullError(

@@ -203,7 +203,9 @@ class Part:
         positions = positions_along(sequences, guesses)  # P = N + all draft tokens
         can_wait = self.cache.num_rows > 1
         outputs = Outputs(positions, logits, None, settings, self.table)
-        choices = ask(outputs, guesses, can_wait) if settings.asks else [UNDECIDED] * len(positions)
+        choices: list[int | None] = [UNDECIDED] * len(positions)
+        if settings.asks:
+            choices = ask(outputs, guesses, can_wait)
         # [P, words] or None, on the CPU while a GPU computes
         bitmask = self.masks(settings).fill(sequences, drafts, choices, can_wait)
         outputs = replace(outputs, bitmask=bitmask)
@@ -340,7 +342,7 @@ def forward_sorted(sequences: Rows[Sequence], model: CausalLM, cache: Cache, dra
     if order == list(range(len(rows))):
         return forward(sequences, model, cache, drafts=drafts)
     logits = forward([sequences[i] for i in order], model, cache, drafts=[drafts[i] for i in order])
-    places = iter(torch.arange(len(logits)).split([len(drafts[i]) + 1 for i in order]))
+    places = iter(torch.split(torch.arange(len(logits)), [len(drafts[i]) + 1 for i in order]))
     place_of = {i: next(places) for i in order}
     return logits[torch.cat([place_of[i] for i in range(len(rows))]).to(logits.device)]
 

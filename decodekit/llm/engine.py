@@ -69,6 +69,9 @@ _MANY_CONTRASTS: Final = 16
 EngineStats: TypeAlias = SchedulerStats
 
 
+State: TypeAlias = Literal["open", "draining", "closed"]
+
+
 class PlansRequests(Protocol):
     """What an engine needs of an `LLM`."""
 
@@ -97,7 +100,7 @@ class Loop:
         self.wake = threading.Condition()
         self.inbox: deque[Callable[[], list[Update]]] = deque()
         self.handles: dict[int, Handle] = {}
-        self.state: Literal["open", "draining", "closed"] = "open"
+        self.state: State = "open"
         self.error: BaseException | None = None
         self.thread = threading.Thread(target=self._run, name=name, daemon=True)
 
@@ -114,7 +117,7 @@ class Loop:
         """Take nothing more, and end when all requests have, or at once."""
         with self.wake:
             if self.state != "closed":
-                self.state = "draining" if drain and self.state != "closed" else "closed"
+                self.state = "draining" if drain else "closed"
             self.wake.notify()
 
     def _run(self) -> None:
@@ -144,11 +147,9 @@ class Loop:
     def _step(self) -> bool:
         """Do what there is to do; whether there is more to come."""
         with self.wake:
-            while not self.inbox and self.scheduler.is_idle:
-                if self.state != "open":
-                    return False
+            while not self.inbox and self.scheduler.is_idle and self.state == "open":
                 self.wake.wait()
-            if self.state == "closed":
+            if self.state == "closed" or (self.state == "draining" and not self.inbox and self.scheduler.is_idle):
                 return False
             acts, self.inbox = self.inbox, deque()
         updates = [update for act in acts for update in act()]
