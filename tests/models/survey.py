@@ -137,7 +137,7 @@ def page(entries: list[Entry]) -> str:
         "```python",
         "from decodekit import LLM",
         "",
-        'tier = LLM("tiny").model.tier',
+        'tier = LLM.from_pretrained("tiny").model.tier',
         "print(tier.name)  # ragged",
         "print(tier.error < 1e-4, tier.twin_error < 1e-4)  # True True",
         "print(tier.refused)  # ()",
