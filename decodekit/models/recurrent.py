@@ -9,8 +9,9 @@
 
 A state is whatever tensors a model keeps between passes that do not grow with the text: those in the layers of its
 cache (`LinearAttentionLayer` of transformers), in its output (RWKV), or in its modules (RecurrentGemma). Nothing here
-knows an architecture. Padding would enter a state, so rows go together where they read equally many tokens. Whether a
-model goes on rightly from a state, with several tokens at a time or only with one, is decided by the self-check.
+knows an architecture. Padding would enter a state, so rows go together where they read equally many tokens, or are put
+back afterwards. Whether a model goes on rightly from a state, with several tokens at a time or only with one, is
+decided by the self-check.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import copy
 import inspect
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from typing import Any, Final
 
 import torch
@@ -31,6 +33,9 @@ from decodekit.models.ragged import RaggedModel, Recorder, past_key_values_class
 
 MAX_SINGLE: Final = 4
 """Most tokens that are read again one by one; beyond, the row is computed from its first token."""
+
+MAX_UNREAD: Final = 8
+"""Most tokens that a row leaves unread while others have drafts; with more it has a pass of its own."""
 
 _ARGUMENTS = ("past_key_values", "cache_params", "state")
 
@@ -109,7 +114,9 @@ class RecurrentCache:
             self._tokens[row, start:end] = tokens[i, : end - start]
 
     def span(self, rows: Sequence[int], begins: Sequence[int], width: int) -> Tensor:
-        """int64 [R, width]: the tokens of rows from their beginnings on."""
+        """int64 [R, width]: the tokens of rows from their beginnings on; behind their ends stands whatever there is."""
+        if max(begins) + width > self.capacity:
+            self.grow(max(begins) + width)
         if min(begins) == max(begins):
             part = self._tokens[:, begins[0] : begins[0] + width]
             return part if list(rows) == list(range(self.num_rows)) else part[list(rows)]
@@ -146,6 +153,12 @@ class RecurrentCache:
             kept[list(rows)] = state[list(rows)]
         for row in rows:
             self._kept_read[row] = self.read[row]
+
+    def put_back(self, rows: Sequence[int]) -> None:
+        """Take the states that were kept of rows last, before what they have read since."""
+        for state, kept in zip(self.states, self._kept, strict=True):
+            state[list(rows)] = kept[list(rows)]
+        self._set_read({row: self._kept_read[row] or 0 for row in rows})
 
     def is_kept(self, row: int) -> bool:
         """Whether an earlier state of a row is kept."""
@@ -297,8 +310,6 @@ class RecurrentModel(RaggedModel):
 
     def new_cache(self, num_rows: int, capacity: int) -> RecurrentCache:  # type: ignore[override]
         """An empty cache; see `causal_lm.CausalLM.new_cache`."""
-        if num_rows < 1 or capacity < 1:
-            raise ValueError(f"a cache needs at least one row and one slot, not {num_rows} x {capacity}")
         return RecurrentCache(self._layers, self._shapes, num_rows, capacity, self._device, self.in_chunks)
 
     @torch.inference_mode()
@@ -322,13 +333,12 @@ class RecurrentModel(RaggedModel):
         guard = self._one_pass if self._holders else self._guard
         try:
             with guard:
-                for group, width in self._groups(cache, ends):
+                for group, widths in self._groups(cache, ends, max(num_tokens) > 1):
                     layers: list[Tensor] | None = None if hidden is None else []
-                    out = self._read(cache, group, width, max(most[row] for row in group), layers)
-                    for i, row in enumerate(group):
-                        parts[row].append(out[i])
-                        if layers is not None:
-                            seen[row].append([layer[i] for layer in layers])
+                    for row, out in zip(group, self._read(cache, group, widths, most, layers), strict=True):
+                        parts[row].append(out)
+                    for i, (row, width) in enumerate(zip(group, widths, strict=True)):
+                        seen[row].append([layer[i, :width] for layer in layers or ()])
         except BaseException:
             cache.forget(chosen)
             raise
@@ -339,40 +349,80 @@ class RecurrentModel(RaggedModel):
         rows_out = [torch.cat(parts[row])[-count:] for row, count in zip(chosen, wanted, strict=True)]
         return assembled(rows_out, logits, max(num_tokens))
 
-    def _groups(self, cache: RecurrentCache, ends: dict[int, int]) -> Iterator[tuple[list[int], int]]:
-        """Rows that read equally many tokens in one pass, with their number; begins are read as the passes go on."""
-        together: dict[tuple[bool, int], list[int]] = {}
+    def _groups(
+        self, cache: RecurrentCache, ends: dict[int, int], has_drafts: bool
+    ) -> Iterator[tuple[list[int], list[int]]]:
+        """Rows that are read in one pass, with their numbers of tokens; begins are looked at as the passes go on.
+
+        Padding enters a state, so rows go together where they read equally many tokens. Where there are drafts, of
+        which some is taken back anyway, rows with few tokens to read are padded and put back afterwards: their tokens
+        are read again with those of the next pass.
+        """
+        fresh: dict[int, list[int]] = {}
+        going: dict[int, list[int]] = {}
         for row, end in ends.items():
-            together.setdefault((cache.read[row] == 0, end - cache.read[row]), []).append(row)
-        single = [row for row in ends if cache.read[row] > 0 and not self.in_chunks]
-        for (is_fresh, width), group in together.items():
-            if is_fresh or self.in_chunks:
-                yield group, width
-        while single := [row for row in single if cache.read[row] < ends[row]]:
-            yield single, 1
+            of_kind = going if cache.read[row] > 0 else fresh
+            of_kind.setdefault(end - cache.read[row], []).append(row)
+        for width, group in fresh.items():
+            yield group, [width] * len(group)
+        if not self.in_chunks:
+            rows = [row for group in going.values() for row in group]
+            while rows := [row for row in sorted(rows) if cache.read[row] < ends[row]]:
+                yield rows, [1] * len(rows)
+            return
+        if has_drafts and len(going) > 1:
+            padded = sorted(row for group in going.values() for row in group if cache.num_unread(row) <= MAX_UNREAD)
+            if padded:
+                yield padded, [ends[row] - cache.read[row] for row in padded]
+            going = {width: [row for row in group if row not in padded] for width, group in going.items()}
+        for width, group in going.items():
+            if group:
+                yield group, [width] * len(group)
 
     def _read(
-        self, cache: RecurrentCache, rows: list[int], width: int, num_wanted: int, hidden: list[Tensor] | None
-    ) -> Tensor:
-        """float32 [R, n, V]: logits of the last `num_wanted` tokens, or as many as there are, of one pass."""
-        begins = [cache.read[row] for row in rows]
-        is_fresh = begins[0] == 0
+        self,
+        cache: RecurrentCache,
+        rows: list[int],
+        widths: list[int],
+        most: dict[int, int],
+        hidden: list[Tensor] | None,
+    ) -> list[Tensor]:
+        """float32 [n, V] of each row: logits of its last `most[row]` tokens, or as many as there are, of one pass."""
+        begins, width = [cache.read[row] for row in rows], max(widths)
+        is_fresh, is_padded = begins[0] == 0, min(widths) < width
         if not is_fresh:
-            new = [row for row in rows if not cache.is_kept(row) or (width > 1 and self.in_chunks)]
+            new = [row for row in rows if not cache.is_kept(row) or is_padded or (width > 1 and self.in_chunks)]
             if new:
                 cache.keep(new)
         is_all = rows == list(range(cache.num_rows))
-        step = cache.kv.begin([width] * len(rows), None if is_all else rows)
+        tokens = cache.span(rows, begins, width)
+        step = cache.kv.begin(widths, None if is_all else rows)
         step.is_strict, step.hidden = self.is_strict, hidden
         given = [] if is_fresh else cache.states_of(rows)
-        tokens = cache.span(rows, begins, width)
-        out, left = self._pass(tokens, step, cache.kv, None if is_fresh else given, min(width, num_wanted))
+        num_kept = width - min(max(0, own - most[row]) for row, own in zip(rows, widths, strict=True))
+        out, left = self._pass(tokens, step, cache.kv, None if is_fresh else given, num_kept)
         found = [leaf for leaf, is_state in zip(self._leaves(left), self._is_state, strict=True) if is_state]
         cache.put(rows, given, found)
         cache.kv.commit(step, None if is_all else rows)
-        for row in rows:
-            cache.read[row] += width
-        return out[:, -min(width, num_wanted) :].float()
+        for row, own in zip(rows, widths, strict=True):
+            cache.read[row] += own
+        if is_padded:
+            cache.put_back([row for row, own in zip(rows, widths, strict=True) if own < width])
+        skipped = width - out.shape[1]  # positions without logits
+        return [
+            logits[max(0, own - most[row] - skipped) : own - skipped].float()
+            for row, own, logits in zip(rows, widths, out, strict=True)
+        ]
+
+    def __getstate__(self) -> dict[str, Any]:
+        left_out = ("_one_pass", "_guard", "_empty", "_template")  # locks, and classes made at run time
+        return {name: value for name, value in vars(self).items() if name not in left_out}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._one_pass = threading.RLock()
+        self._guard = nullcontext()
+        self._layers = self._find_layers()
 
 
 def _joined(pieces: Sequence[Sequence[Tensor]], count: int) -> list[Tensor]:
