@@ -91,7 +91,7 @@ class HuggingFaceLM:
                 f"{type(model).__name__} is not a model of transformers",
                 hint="AutoModelForCausalLM.from_pretrained(...), or implement the CausalLM protocol for it",
             )
-        if cache_dtype not in (None, "int8"):
+        if cache_dtype is not None and not (isinstance(cache_dtype, str) and cache_dtype == "int8"):
             raise OptionError(
                 f"keys and values cannot be stored as {cache_dtype!r:.60}", at="cache_dtype", hint='"int8", or None'
             )
