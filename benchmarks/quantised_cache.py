@@ -34,7 +34,7 @@ def examples_of(num_documents: int) -> list[tuple[str, str]]:
     """Documents of every kind, each as the model's prompt, and the JSON that is expected of it."""
     documents = [json.loads(line) for line in (EXAMPLES / "documents.jsonl").read_text(encoding="utf-8").splitlines()]
     expected = {
-        row["id"]: json.dumps(row["value"], ensure_ascii=False)
+        row["id"]: json.dumps(row["value"], ensure_ascii=False, separators=(",", ":"))
         for path in EXAMPLES.glob("*/expected.jsonl")
         for row in map(json.loads, path.read_text(encoding="utf-8").splitlines())
     }

@@ -102,7 +102,7 @@ class HuggingFaceLM:
                 hint="AutoModelForCausalLM.from_pretrained(...), or implement the CausalLM protocol for it",
             )
         _refuse_by_kind(model)
-        if cache_dtype not in (None, "int8"):
+        if cache_dtype is not None and not (isinstance(cache_dtype, str) and cache_dtype == "int8"):
             raise OptionError(
                 f"keys and values cannot be stored as {cache_dtype!r:.60}", at="cache_dtype", hint='"int8", or None'
             )
