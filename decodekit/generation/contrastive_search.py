@@ -124,7 +124,7 @@ class ContrastiveRows(Policy[ContrastiveGroup]):
         self.num_rows = num_candidates
         self.option = option
         self._penalty_alpha = penalty_alpha
-        self._masks = StepMasks(settings.vocabulary.num_mask_words, can_redraw=False)
+        self._masks = StepMasks(settings.vocabulary.num_mask_words, can_redraw=False, can_go_back=False)
 
     def begin(self, sequence: Text) -> ContrastiveGroup:
         """The text, with what is forced at its beginning."""

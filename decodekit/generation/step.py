@@ -39,6 +39,7 @@ from typing import NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
+from decodekit.constraints.constraint import Refusal
 from decodekit.constraints.engine.bitmask import forbid
 from decodekit.errors import DeadEndError, DecodekitError
 from decodekit.generation.append import append_forced, append_token, forced_run
@@ -447,9 +448,22 @@ def judge(sequence: Sequence, choice: int | DecodekitError, settings: Settings) 
         return error
     sequence.refusal = refusal
     sequence.num_guard_refusals += 1
+    return refused(sequence, choice, refusal, settings)
+
+
+def refused(sequence: Sequence, choice: int, refusal: Refusal, settings: Settings) -> Outcome:
+    """Where a row goes on whose token a guard refuses."""
+    assert sequence.matcher is not None
+    last = len(sequence.token_ids)
     here = checkpoint(sequence.token_ids, refusal.keep, sequence.matcher.token_texts)
-    if here < len(sequence.token_ids):
-        return failure(sequence, settings.max_rollbacks) or Backtrack(destination(sequence, here))
+    if here < last or (refusal.is_early and last):
+        error = failure(sequence, settings.max_rollbacks)
+        if error is not None:
+            return error
+        here = destination(sequence, here)
+        if here < last:
+            return Backtrack(here)
+        sequence.num_rollbacks += 1  # by no token
     banned = sequence.bans.setdefault(here, set())
     banned.add(choice)
     return give_up(sequence, refusal) if len(banned) > MAX_REDRAWS else NoToken.REFUSED

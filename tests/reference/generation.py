@@ -304,7 +304,7 @@ class TextsMatcher:
     def refusal(self, token: int) -> None:
         return None
 
-    def refusals(self) -> dict[int, Any]:
+    def refusals(self, is_early: bool = True) -> dict[int, Any]:
         return {}
 
     def completion(self) -> tuple[int, ...]:
