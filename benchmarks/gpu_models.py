@@ -110,7 +110,7 @@ def seconds_of(run: Callable[[], object], device: torch.device, repeats: int = 3
             run()
             end.record()
             end.synchronize()
-            times.append(begin.elapsed_time(end) / 1e3)
+            times.append(float(begin.elapsed_time(end)) / 1e3)
         else:
             start = time.perf_counter()
             run()

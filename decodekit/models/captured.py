@@ -25,7 +25,7 @@ NUM_WARMUPS: Final = 3
 """Runs before the capture: libraries choose kernels, compilers compile, workspaces are allocated."""
 
 
-class Capture(Protocol):
+class StepCapture(Protocol):
     """Makes a pass that is replayed of one that is run."""
 
     def __call__(self, run: Run) -> Run:
@@ -44,7 +44,7 @@ class CudaCapture:
         self._pool: Any = None
 
     def __call__(self, run: Run) -> Run:
-        """See `Capture`."""
+        """See `StepCapture`."""
         with torch.cuda.device(self._device):
             side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
             side.wait_stream(torch.cuda.current_stream())

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from decodekit.kernels.pages import PAGE_SIZE, Stored
-from decodekit.models.captured import Capture, Run, bucket
+from decodekit.models.captured import Run, StepCapture, bucket
 from decodekit.models.causal_lm import LogitsKind, wanted_counts
 from decodekit.models.decoder_layers import compiled_copy, while_compiling
 from decodekit.models.paged_cache import PagedCache
@@ -122,7 +122,7 @@ class PagedModel:
         self,
         model: Passes,
         context_length: int | None,
-        capture: Capture | None = None,
+        capture: StepCapture | None = None,
         compiler: str | Callable[..., Any] | None = None,
         stored: Stored = Stored.AS_GIVEN,
     ) -> None:

@@ -46,7 +46,7 @@ class PagedLayer:
     window: int | None
 
 
-class Place(NamedTuple):
+class LayerPlace(NamedTuple):
     """Where a layer's keys and values are: the number of its group, and where its planes are in a page."""
 
     group: int
@@ -62,7 +62,7 @@ class PagePlan(NamedTuple):
     """
 
     groups: list[tuple[int | None, PageLayout]]
-    places: dict[int, Place]
+    places: dict[int, LayerPlace]
 
     @classmethod
     def of(cls, layers: Mapping[int, PagedLayer], page_size: int, stored: Stored) -> PagePlan:
@@ -76,7 +76,7 @@ class PagePlan(NamedTuple):
             ]
             layout = layout_of(planes, page_size)
             for index, offsets in zip(members, layout.offsets, strict=True):
-                plan.places[index] = Place(len(plan.groups), offsets)
+                plan.places[index] = LayerPlace(len(plan.groups), offsets)
             plan.groups.append((window, layout))
         return plan
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from decodekit.kernels.pages import Stored
 from decodekit.models import attention
-from decodekit.models.captured import Capture
+from decodekit.models.captured import StepCapture
 from decodekit.models.causal_lm import LogitsKind, Rows, assembled, wanted_counts
 from decodekit.models.context_length import context_length_of
 from decodekit.models.kv_cache import LayerShape, PlaneShape, RaggedCache, Step
@@ -53,7 +53,7 @@ class RaggedModel:
         own_attention: bool = False,
         *,
         use_pages: bool = False,
-        capture: Capture | None = None,
+        capture: StepCapture | None = None,
         compiler: str | Callable[..., Any] | None = None,
         stored: Stored = Stored.AS_GIVEN,
     ) -> None:

@@ -41,7 +41,7 @@ class Recorder(TorchDispatchMode):
 
 
 class RecordedCapture:
-    """Implements `captured.Capture`.
+    """Implements `captured.StepCapture`.
 
     Attributes:
         passes: how many were recorded.
