@@ -173,19 +173,18 @@ def _kernels() -> dict[str, str]:
     """What runs the parts of a step on this machine."""
     import torch
 
-    attention = "torch scaled_dot_product_attention"
+    from decodekit.kernels.programs import missing
+
+    attention, reason = "torch scaled_dot_product_attention", missing()
     if not torch.cuda.is_available():
         return {
             "kernels": f"attention: {attention}; steps: recorded by torch.jit (CPU); masks: numba",
-            "triton": _version("triton") or "not installed; only a GPU needs it",
+            "triton": _version("triton") if reason is None else f"{reason}; only a GPU needs it",
         }
-    from decodekit.kernels.programs import missing
-
-    reason = missing()
     programs = "attention over pages, sampler" if reason is None else f"twins in torch, slower: {reason}"
     return {
         "kernels": f"{programs}; steps: CUDA graphs; masks: numba on the CPU",
-        "triton": _version("triton") or "missing: kernels of decodekit and torch.compile for the GPU need it",
+        "triton": _version("triton") if reason is None else f"{reason}; torch.compile needs it, too",
     }
 
 
