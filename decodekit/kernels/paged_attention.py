@@ -99,7 +99,7 @@ def attended(
             is_visible &= slots > at - window
         parts.append(_attend(queries[:, part : part + step], keys, values, is_visible, scale, softcap, sinks))
     out = torch.cat(parts, dim=1)
-    return torch.where(is_real[:, :, None, None], out, 0.0).to(query.dtype)
+    return torch.where(is_real[:, :, None, None], out, 0.0).to(query.dtype).contiguous()
 
 
 def _attend(
