@@ -72,16 +72,13 @@ def attended(
 ) -> Tensor:  # fmt: skip
     """The operation in torch, with the arenas themselves instead of their addresses; see the module."""
     dtype = torch.promote_types(query.dtype, torch.float32)
-    planes: list[Tensor] = []
-    for given, begin, scale_begin in ((key, *offsets[::2]), (value, *offsets[1::2])):
-        if stored is Stored.AS_GIVEN:
-            kept, scales = given, None
-        else:
-            kept, scales = quantised(given, stored)
-        plane = _written_and_read(kept, pages, starts, counts, arenas, geometry, begin).to(dtype)
-        if scales is not None:
-            plane *= _written_and_read(scales, pages, starts, counts, arenas, geometry, scale_begin)[..., None]
-        planes.append(plane)
+    new = [key, value]
+    if stored is not Stored.AS_GIVEN:
+        (key, key_scales), (value, value_scales) = quantised(key, stored), quantised(value, stored)
+        new = [key, value, key_scales, value_scales]
+    planes = [plane.to(dtype) for plane in _written_and_read(new, offsets, pages, starts, counts, arenas, geometry)]
+    if stored is not Stored.AS_GIVEN:
+        planes = [planes[0] * planes[2][..., None], planes[1] * planes[3][..., None]]
     num_rows, width = query.shape[:2]
     ends = starts + counts
     positions = starts[:, None] + torch.arange(width, device=query.device)
@@ -102,7 +99,7 @@ def attended(
             is_visible &= slots > at - window
         parts.append(_attend(queries[:, part : part + step], keys, values, is_visible, scale, softcap, sinks))
     out = torch.cat(parts, dim=1)
-    return torch.where(is_real[:, :, None, None], out, 0.0).to(query.dtype)
+    return torch.where(is_real[:, :, None, None], out, 0.0).to(query.dtype).contiguous()
 
 
 def _attend(
@@ -117,8 +114,9 @@ def _attend(
     """[B, T, Hq, Dv] from queries [B, T, Hq, D], keys [B, S, Hkv, D], values [B, S, Hkv, Dv], bool [B, T, S]."""
     num_rows, width, num_heads, dim = queries.shape
     num_pairs = keys.shape[2]
-    grouped = queries.view(num_rows, width, num_pairs, num_heads // num_pairs, dim)
-    scores = torch.einsum("bthgd,bshd->bhgts", grouped, keys) * scale
+    grouped = queries.view(num_rows, width, num_pairs, num_heads // num_pairs, dim).permute(0, 2, 3, 1, 4)
+    scores = grouped.flatten(2, 3) @ keys.permute(0, 2, 3, 1) * scale  # [B, Hkv, group * T, S]
+    scores = scores.view(num_rows, num_pairs, -1, width, keys.shape[1])
     if softcap:
         scores = softcap * (scores / softcap).tanh()
     scores = scores.masked_fill(~is_visible[:, None, None], -torch.inf)
@@ -132,51 +130,56 @@ def _attend(
     if sinks is not None:
         totals = totals + (sinks - peaks).exp()
     weights = weights / torch.where(totals == 0, 1.0, totals)
-    return torch.einsum("bhgts,bshd->bthgd", weights, values).reshape(num_rows, width, num_heads, -1)
+    out = weights.flatten(2, 3) @ values.transpose(1, 2)
+    return out.view(num_rows, num_heads, width, -1).transpose(1, 2)
 
 
 def _written_and_read(
-    new: Tensor, pages: Tensor, starts: Tensor, counts: Tensor, arenas: Sequence[Tensor], geometry: Geometry, begin: int
-) -> Tensor:
-    """Write the new tokens of one plane, [B, T, ...], and read all slots of the tables: [B, P * page_size, ...]."""
+    new: Sequence[Tensor], offsets: Sequence[int], pages: Tensor, starts: Tensor, counts: Tensor,
+    arenas: Sequence[Tensor], geometry: Geometry,
+) -> list[Tensor]:  # fmt: skip
+    """Write the new tokens of planes, [B, T, ...] each, and read all slots of the tables: [B, P * page_size, ...]."""
     page_size, pages_per_arena, _ = geometry
-    num_rows, width = new.shape[:2]
-    steps = torch.arange(width, device=new.device)
+    num_rows, width = new[0].shape[:2]
+    steps = torch.arange(width, device=pages.device)
     positions = starts[:, None] + steps
     is_real = (steps < counts[:, None]).reshape(-1)
-    columns = (positions // page_size).clamp(0, pages.shape[1] - 1).long()
-    where = pages.gather(1, columns).reshape(-1)
+    where = pages.gather(1, (positions // page_size).clamp(0, pages.shape[1] - 1).long()).reshape(-1)
     slots = (positions % page_size).reshape(-1)
-    read = pages.reshape(-1)
-    found: Tensor | None = None
+    found: list[Tensor] = []
     for number, arena in enumerate(arenas):
-        plane = _plane(arena, new.shape[2:], new.dtype, geometry, begin)
-        own = (where - number * pages_per_arena).long()
-        _write(plane, new.flatten(0, 1), own, slots, is_real & (own >= 0) & (own < pages_per_arena))
-        inside = (read - number * pages_per_arena).long()
-        here = plane.index_select(0, inside.clamp(0, pages_per_arena - 1))  # [B * P, page_size, ...]
-        if found is None:
-            found = here
-        else:
-            is_here = (inside >= 0) & (inside < pages_per_arena)
-            found = torch.where(is_here.view(-1, *[1] * (here.dim() - 1)), here, found)
-    if found is None:
+        own, inside = (ids.reshape(-1) - number * pages_per_arena for ids in (where, pages))
+        place = _places(own, slots, is_real & (own >= 0) & (own < pages_per_arena))
+        is_here = (inside >= 0) & (inside < pages_per_arena)
+        inside = inside.clamp(0, pages_per_arena - 1)
+        for index, (tokens, begin) in enumerate(zip(new, offsets, strict=False)):
+            plane = _plane(arena, tokens.shape[2:], tokens.dtype, geometry, begin)
+            _write(plane, tokens.flatten(0, 1), *place)
+            here = plane.index_select(0, inside)  # [B * P, page_size, ...]
+            if number == 0:
+                found.append(here)
+            else:
+                found[index] = torch.where(is_here.view(-1, *[1] * (here.dim() - 1)), here, found[index])
+    if not found:
         raise PageError("there is no arena yet", at="`paged_attention`", hint="take the pages of a row first")
-    return found.view(num_rows, -1, *new.shape[2:])
+    return [one.view(num_rows, -1, *one.shape[2:]) for one in found]
 
 
-def _write(plane: Tensor, new: Tensor, pages: Tensor, slots: Tensor, is_real: Tensor) -> None:
-    """plane[pages, slots] = new for the real ones among N tokens, without asking how many these are.
+def _places(pages: Tensor, slots: Tensor, is_real: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Where N tokens are written, of which some are not, without asking how many: source, page, slot, if any is.
 
     The others write what the first real one writes, to its place; where none is, all write again what is in one place.
     """
+    is_any = is_real.any()
     first = is_real.to(torch.int8).argmax()
     source = torch.where(is_real, torch.arange(is_real.shape[0], device=is_real.device), first)
-    is_any = is_real.any()
-    pages = torch.where(is_any, pages[source], 0)
-    slots = torch.where(is_any, slots[source], 0).long()
-    numbers = new[source]
-    plane[pages, slots] = torch.where(is_any, _as_bits(numbers), _as_bits(plane)[:1, 0]).view(new.dtype)
+    return source, torch.where(is_any, pages[source], 0).long(), torch.where(is_any, slots[source], 0).long(), is_any
+
+
+def _write(plane: Tensor, new: Tensor, source: Tensor, pages: Tensor, slots: Tensor, is_any: Tensor) -> None:
+    """plane[pages, slots] = new[source], of `_places`."""
+    bits = _as_bits(plane)
+    bits[pages, slots] = torch.where(is_any, _as_bits(new)[source], bits[0, 0])
 
 
 def _as_bits(values: Tensor) -> Tensor:

@@ -135,7 +135,8 @@ def test_a_clear_token_is_taken_under_every_mask_that_allows_it(num_batches: int
         rule, vocab_size = rule_of(settings), logits.shape[1]
         found = sampled(logits, rule, *keys, certifies=True)
         for _ in range(4):
-            is_allowed = torch.rand(logits.shape) < draw.choice((0.1, 0.5, 0.9))
+            generator = torch.Generator().manual_seed(draw.randrange(2**31))
+            is_allowed = torch.rand(logits.shape, generator=generator) < draw.choice((0.1, 0.5, 0.9))
             is_allowed.scatter_(1, found.tokens[:, None], True)
             is_allowed.scatter_(1, found.given[:, None], True)
             masked = sampled(torch.where(is_allowed, logits, -math.inf), rule, *keys)
