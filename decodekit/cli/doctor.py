@@ -179,12 +179,12 @@ def _kernels() -> dict[str, str]:
     if not torch.cuda.is_available():
         return {
             "kernels": f"attention: {attention}; steps: recorded by torch.jit (CPU); masks: numba",
-            "triton": _version("triton") if reason is None else f"{reason}; only a GPU needs it",
+            "triton": str(_version("triton")) if reason is None else f"{reason}; only a GPU needs it",
         }
     programs = "attention over pages, sampler" if reason is None else f"twins in torch, slower: {reason}"
     return {
         "kernels": f"{programs}; steps: CUDA graphs; masks: numba on the CPU",
-        "triton": _version("triton") if reason is None else f"{reason}; torch.compile needs it, too",
+        "triton": str(_version("triton")) if reason is None else f"{reason}; torch.compile needs it, too",
     }
 
 
