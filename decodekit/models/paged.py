@@ -24,6 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from decodekit.kernels.paged_attention import supports
 from decodekit.kernels.pages import PAGE_SIZE, Stored
 from decodekit.models.captured import Run, StepCapture, bucket
 from decodekit.models.causal_lm import LogitsKind, wanted_counts
@@ -131,7 +132,8 @@ class PagedModel:
         self.capture = capture
         self._rows: PagedRows | None = None
         self._steps: WeakKeyDictionary[PagedRows, Steps] = WeakKeyDictionary()
-        self._plan = self._find_layers()
+        self.plan = self._find_layers()
+        """How the layers share pages."""
         self._compiled = None if compiler is None else compiled_copy(model.module, compiler)
         self.num_replays = 0
 
@@ -141,6 +143,12 @@ class PagedModel:
         device = self._model.device
         probe = LayerProbe(torch.arange(2, device=device)[None])
         self._model.run(torch.zeros(1, 2, dtype=torch.int64, device=device), probe, probe, None)
+        for layer, one in probe.layers.items() if device.type == "cuda" else ():
+            key, value = one.shape.key, one.shape.value
+            if not supports(key.dtype, key.head_dim, value.head_dim, self._stored):
+                raise RuntimeError(
+                    f"no kernel for keys of {key.head_dim} and values of {value.head_dim} (layer {layer})"
+                )
         plan = PagePlan.of(probe.layers, PAGE_SIZE, self._stored)
         for layer, readers in probe.readers.items():
             place: Any = None
@@ -162,7 +170,7 @@ class PagedModel:
         if rows is None or rows.num_free_rows < num_rows or rows.num_slots * rows.page_size < capacity:
             num_tokens = min(self._context_length, LONGEST)
             rows = self._rows = PagedRows(
-                self._plan,
+                self.plan,
                 max(MAX_ROWS, num_rows),
                 max(num_tokens, capacity),
                 max(1024, num_rows * min(capacity, num_tokens)),

@@ -22,8 +22,10 @@ from torch import Tensor, nn
 from decodekit.errors import ModelError
 from decodekit.models.huggingface import HuggingFaceLM
 from decodekit.models.kv_cache import LayerShape, PlaneShape, RaggedCache
+from decodekit.models.paged_rows import WINDOW_SLACK, PagePlan
 from decodekit.models.quantised_planes import QuantisedCache
 from decodekit.models.ragged import RaggedModel
+from decodekit.models.recurrent import RecurrentModel
 
 _PROBE_TOKENS: Final = 2
 _CHOSEN: Final = ("num_experts_per_tok", "num_experts_per_token", "top_k_experts", "moe_topk", "moe_top_k", "moe_k")
@@ -58,12 +60,14 @@ class CacheSizes:
         tier: the way of running the model that keeps them; see `huggingface.Tier`.
         spare_slots: tokens that a row has room for beyond its capacity.
         seen: the layers as they would be if no token was kept that lies outside of the layer's window.
+        page_size: tokens that are allocated at a time.
     """
 
     layers: tuple[LayerStore, ...]
     tier: str
     spare_slots: int
     seen: tuple[LayerStore, ...]
+    page_size: int = 1
 
     @property
     def bytes_per_token(self) -> int:
@@ -77,7 +81,8 @@ class CacheSizes:
 
     def num_bytes(self, num_rows: int, num_tokens: int) -> int:
         """Bytes of a cache of so many rows with so many tokens each."""
-        return num_rows * sum(layer.num_bytes(num_tokens + self.spare_slots) for layer in self.layers)
+        num_slots = -(-num_tokens // self.page_size) * self.page_size + self.spare_slots
+        return num_rows * sum(layer.num_bytes(num_slots) for layer in self.layers)
 
     def bytes_seen(self, num_rows: int, num_tokens: int) -> int:
         """Bytes that a step reads behind so many tokens: those that its queries see."""
@@ -237,6 +242,10 @@ def cache_sizes(lm: HuggingFaceLM) -> CacheSizes:
         ModelError: what the model keeps between passes cannot be seen.
     """
     runner = lm.runner
+    if isinstance(runner, RaggedModel) and runner.paged is not None:
+        return _pages(runner.paged.plan)
+    if isinstance(runner, RecurrentModel):
+        return _with_states(runner, lm.model.config)
     if isinstance(runner, RaggedModel):
         kind = RaggedCache if lm.cache_dtype is None else QuantisedCache
         return _rectangle(runner.layers, lm.model.config, kind)
@@ -273,6 +282,25 @@ def _rectangle(layers: Mapping[int, LayerShape], config: Any, kind: type[RaggedC
     """Of the rectangular cache, which keeps all tokens of every layer and has a slot for padding in each row."""
     widths = windows_of(config)
     return CacheSizes(layer_stores(layers, None, kind), "ragged", 1, layer_stores(layers, widths, kind))
+
+
+def _with_states(runner: RecurrentModel, config: Any) -> CacheSizes:
+    """Of the rectangular cache with the recurrent state of each row beside it."""
+    cache = runner.new_cache(1, 1)
+    plain = _rectangle(runner.layers, config)
+    states = LayerStore(0, cache.num_bytes - cache.kv.num_bytes)
+    return replace(plain, layers=(*plain.layers, states), tier="recurrent", seen=(*plain.seen, states))
+
+
+def _pages(plan: PagePlan) -> CacheSizes:
+    """Of the paged cache: whole pages, of which a window gives back those that it has passed, but for a few."""
+    groups = [(window, layout.page_bytes // layout.page_size, layout.page_size) for window, layout in plan.groups]
+    kept = [
+        LayerStore(size, 0, None if window is None else window + (WINDOW_SLACK + 2) * tokens)
+        for window, size, tokens in groups
+    ]
+    seen = [LayerStore(size, 0, window) for window, size, _ in groups]
+    return CacheSizes(tuple(kept), "paged", 0, tuple(seen), groups[0][2])
 
 
 def _rows(model: nn.Module, state: str) -> CacheSizes:

@@ -266,3 +266,12 @@ def test_what_is_no_model() -> None:
         dk.estimate(transformers.ViTConfig())
     with pytest.raises(OptionError, match="dtype= has no effect"):
         dk.estimate(dk.LLM.load("tiny"), dtype="float32")
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma3", "deepseek_v3"])
+@pytest.mark.parametrize("num_tokens", [1, 31, 33, 64])
+def test_pages_take_what_is_predicted(name: str, num_tokens: int) -> None:
+    lm = HuggingFaceLM(build(name), tier="paged")
+    cache: Any = lm.new_cache(2, 64)
+    lm.forward(torch.tensor([tokens(row, num_tokens) for row in range(2)]), [num_tokens] * 2, cache)
+    assert cache.num_bytes == sizes.cache_sizes(lm).num_bytes(2, num_tokens)
