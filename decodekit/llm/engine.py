@@ -86,7 +86,7 @@ class PlansRequests(Protocol):
         """A prompt in tokens, with its constraint; a `DecodekitError` if it cannot be read."""
 
 
-class Loop:
+class EngineLoop:
     """What the thread of an engine runs: an inbox of what is to be done, and the scheduler.
 
     Args:
@@ -173,7 +173,7 @@ class Loop:
                 del self.handles[update.index]
 
 
-def _stop_at_exit(loop: Loop) -> None:
+def _stop_at_exit(loop: EngineLoop) -> None:
     loop.stop(drain=False)
     if loop.thread.is_alive() and loop.thread is not threading.current_thread():
         loop.thread.join(EXIT_SECONDS)
@@ -244,7 +244,7 @@ class Engine:
             keeps_texts=prefix_bytes != 0,
             isolates=True,
         )
-        self._loop = Loop(scheduler, f"decodekit-engine-{id(self):x}")
+        self._loop = EngineLoop(scheduler, f"decodekit-engine-{id(self):x}")
         self._finalizer = weakref.finalize(self, _stop_at_exit, self._loop)
         self._loop.start()
 
