@@ -43,7 +43,7 @@ class LeftRow(NamedTuple):
 
 
 @dataclass(slots=True)
-class PrefixSource:
+class SharedSource:
     """Where a row gets its first tokens from: one of a row, a prefix, or a group that will have read them."""
 
     num_tokens: int = 0
@@ -104,7 +104,7 @@ class SharedRows:
             live: the groups that have rows.
         """
         tokens = group.sequence.pending
-        own = self._left_row(group, tokens, free) if num_rows == 1 else PrefixSource()
+        own = self._left_row(group, tokens, free) if num_rows == 1 else SharedSource()
         source = self._best(group, tokens, own, live)
         if source is own and own.row is not None:
             free.remove(own.row)
@@ -191,23 +191,23 @@ class SharedRows:
         self._store.clear()
         return had_any
 
-    def _left_row(self, group: Group, tokens: list[int], free: Rows[int]) -> PrefixSource:
+    def _left_row(self, group: Group, tokens: list[int], free: Rows[int]) -> SharedSource:
         """The row without a group that has most of some tokens."""
-        best = PrefixSource()
+        best = SharedSource()
         for row, left in self._left.items():
             num_tokens = self._num_shared(group, tokens, left.tokens, left.num_prompt, left.negative_prompt)
             if num_tokens > best.num_tokens and row in free:
-                best = PrefixSource(min(num_tokens, len(left.tokens)), row)
+                best = SharedSource(min(num_tokens, len(left.tokens)), row)
         return best
 
-    def _best(self, group: Group, tokens: list[int], best: PrefixSource, live: Rows[Group]) -> PrefixSource:
+    def _best(self, group: Group, tokens: list[int], best: SharedSource, live: Rows[Group]) -> SharedSource:
         """Where most of some tokens comes from; of equals what is at hand first."""
         if not self._can_begin_late or len(tokens) <= MIN_SHARED:
-            return PrefixSource()
+            return SharedSource()
         if self._is_any:
             prefix, num_tokens = self._store.match(tokens[:-1])
             if num_tokens > max(best.num_tokens, MIN_SHARED - 1):
-                best = PrefixSource(num_tokens, prefix=prefix)
+                best = SharedSource(num_tokens, prefix=prefix)
         for other in live:
             if other is group or other.number >= group.number or not other.rows:
                 continue
@@ -216,8 +216,8 @@ class SharedRows:
             negative = tuple(sequence.request.negative_prompt)
             num_tokens = self._num_shared(group, tokens, prompt, len(prompt), negative, sequence.token_ids)
             if num_tokens > best.num_tokens and self._can_lead(other, num_tokens):
-                best = PrefixSource(num_tokens, leader=other)
-        return best if best.num_tokens >= MIN_SHARED else PrefixSource()
+                best = SharedSource(num_tokens, leader=other)
+        return best if best.num_tokens >= MIN_SHARED else SharedSource()
 
     def _can_lead(self, other: Group, num_tokens: int) -> bool:
         """Whether a group has read, or is going to read, some first tokens so that others can begin with them."""
@@ -249,7 +249,7 @@ class SharedRows:
             num_tokens += num_common(tokens[num_tokens:], [*text])
         return min(num_tokens, len(tokens) - 1)
 
-    def _follow(self, group: Group, source: PrefixSource) -> None:
+    def _follow(self, group: Group, source: SharedSource) -> None:
         """Wait for what a leader reads. Where it cannot be cut back to that, it stops there until it was copied."""
         leader = source.leader
         assert leader is not None

@@ -101,7 +101,7 @@ def step(
         isolates: whether an exception that the code of a row raises (a processor, a proposer, a constraint) ends that
             row alone, with an error; otherwise it leaves this function.
     """
-    parts = [AlikeRows(rows, model, cache, masks, table, isolates) for rows in by_settings(sequences)]
+    parts = [StepPart(rows, model, cache, masks, table, isolates) for rows in by_settings(sequences)]
     reading = [part.reading() for part in parts]
     read = [sequence for some, _ in reading for sequence in some]
     drafts = [list(guess.tokens) for _, guesses in reading for guess in guesses]
@@ -125,7 +125,7 @@ def by_settings(sequences: Rows[Sequence]) -> list[list[Sequence]]:
 
 
 @dataclass(frozen=True, slots=True)
-class AlikeRows:
+class StepPart:
     """The rows of a step that have the same settings; see `step` for the arguments."""
 
     sequences: list[Sequence]

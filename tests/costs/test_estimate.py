@@ -16,10 +16,10 @@ from decodekit.costs.device_speed import DeviceSpeed, device_speed
 from decodekit.errors import ModelError, OptionError
 from decodekit.models import sizes
 from decodekit.models.huggingface import HuggingFaceLM
-from tests.models.architectures import RAGGED, RECURRENT, ROWWISE, build, tokens
+from tests.models.architectures import ALL, build, tokens
 from tests.sizes import thinned
 
-EVERY = {**RAGGED, **ROWWISE, **RECURRENT}
+EVERY = ALL
 KEPT = ("llama", "gemma3", "mixtral", "deepseek_v3", "falcon", "llama4", "jamba")
 GIVEN: dict[str, Any] = {"bandwidth": 1e10, "flops": 1e12}
 BATCH, CONTEXT = 2, 24
