@@ -263,6 +263,8 @@ def cache_sizes_on_meta(model: nn.Module) -> CacheSizes:
     refused: list[str] = []
     tries: list[tuple[str, Callable[[], CacheSizes]]] = [
         ("ragged", lambda: _rectangle(RaggedModel(model).layers, model.config)),
+        ("masked", lambda: _rectangle(RaggedModel(model, own_attention=True).layers, model.config)),
+        ("recurrent", lambda: _with_states(RecurrentModel(model, in_chunks=False), model.config)),
         ("rowwise", lambda: _rows(model, "full")),
         ("rowwise", lambda: _rows(model, "own")),
     ]
@@ -288,8 +290,10 @@ def _with_states(runner: RecurrentModel, config: Any) -> CacheSizes:
     """Of the rectangular cache with the recurrent state of each row beside it."""
     cache = runner.new_cache(1, 1)
     plain = _rectangle(runner.layers, config)
-    states = LayerStore(0, cache.num_bytes - cache.kv.num_bytes)
-    return replace(plain, layers=(*plain.layers, states), tier="recurrent", seen=(*plain.seen, states))
+    num_bytes = cache.num_bytes - cache.kv.num_bytes
+    # The first draft makes a second state of each row, to which it can go back.
+    layers = *plain.layers, LayerStore(0, 2 * num_bytes)
+    return replace(plain, layers=layers, tier="recurrent", seen=(*plain.seen, LayerStore(0, num_bytes)))
 
 
 def _pages(plan: PagePlan) -> CacheSizes:

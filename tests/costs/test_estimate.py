@@ -114,7 +114,7 @@ def test_heads_that_share_keys(num_heads: int, num_bytes: int) -> None:
 
 
 def test_latent_attention_is_told() -> None:
-    found = dk.estimate(RAGGED["deepseek_v3"](), 1, 8, **GIVEN)
+    found = dk.estimate(ALL["deepseek_v3"](), 1, 8, **GIVEN)
     assert any("multi-head latent attention" in note for note in found.notes)
     # 3 layers: the latent of 16 and the rotary part of 8 numbers, or 4 heads of 16 and 12.
     assert found.kv_bytes_per_token in (3 * (16 + 8) * 4, 3 * 4 * (16 + 12) * 4)
@@ -129,7 +129,7 @@ def test_tied_embeddings_count_once() -> None:
 
 
 def test_windows_bound_what_a_step_reads() -> None:
-    config = RAGGED["gemma3"]()  # two layers of three have windows of 8 tokens
+    config = ALL["gemma3"]()  # two layers of three have windows of 8 tokens
     found = dk.estimate(config, 1, 24, **GIVEN)
     each = found.kv_bytes_per_token // 3
     assert found.window_bytes == (24 + 8 + 8) * each
@@ -153,7 +153,7 @@ def test_expected_experts_against_every_choice() -> None:
 
 
 def test_experts_are_read_by_batch() -> None:
-    found = {batch: dk.estimate(RAGGED["mixtral"](), batch, 8, **GIVEN) for batch in (1, 2, 1000)}
+    found = {batch: dk.estimate(ALL["mixtral"](), batch, 8, **GIVEN) for batch in (1, 2, 1000)}
     assert [round(one.num_experts_per_step, 3) for one in found.values()] == [2, 3, 4]
     experts = 3 * 4 * 3 * 32 * 64 * 4  # layers, experts, matrices
     read = [one.bytes_read_per_step for one in found.values()]
@@ -162,7 +162,7 @@ def test_experts_are_read_by_batch() -> None:
 
 
 def test_experts_of_deepseek_beside_shared_ones() -> None:
-    config = RAGGED["deepseek_v3"]()
+    config = ALL["deepseek_v3"]()
     config.first_k_dense_replace = 1
     found = dk.estimate(config, 1, 8, **GIVEN)
     assert found.num_experts_per_step == 2
