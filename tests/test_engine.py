@@ -26,6 +26,7 @@ import decodekit as dk
 from decodekit.errors import (
     CacheFullError,
     DecodekitError,
+    DecodingError,
     EngineClosedError,
     NonFiniteLogitsError,
     OptionError,
@@ -500,6 +501,8 @@ def test_whatever_happens_nothing_is_left_behind(num_events: int, monkeypatch: p
         completion = handle.result(1)
         if isinstance(completion.error, EngineClosedError | RequestCancelledError | RequestTimeoutError):
             continue
+        if number >= len(OPTIONS) and isinstance(completion.error, DecodingError):
+            continue  # a fault of a pass over several rows can be its own, for it has several
         key = prompt, number, length
         if key not in known:
             options = (*OPTIONS, *SEARCHES)[number]
