@@ -207,6 +207,12 @@ class RunAhead:
         if self._flight is None:  # every row had to be seen first
             self._flight = self._launch(texts)
 
+    def leave(self, sequence: Sequence) -> None:
+        """Drop what runs for a text that leaves its row."""
+        text = self._texts.pop(id(sequence), None)
+        if text is not None and text.sequence is sequence:
+            self._drop(text, text.latest)
+
     def forget(self) -> None:
         """Drop what runs: after a failure, texts go on from what the host knows of them."""
         self._flight, self._last, self._texts = None, None, {}

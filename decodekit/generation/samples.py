@@ -99,6 +99,8 @@ class Texts(Policy[Group]):
 
     def again(self, group: Group) -> Group:
         """The text goes on where it was."""
+        if self._ahead is not None:
+            self._ahead.leave(group.sequence)
         group.sequence.read_again()
         return Group(group.sequences)
 

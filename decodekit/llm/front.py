@@ -65,6 +65,7 @@ class LLM:
         device_map: Any = None,
         revision: str | None = None,
         cache_dtype: Literal["int8"] | None = None,
+        compile_layers: bool = False,
         **from_pretrained: Any,
     ) -> LLM:
         """Load a model: ``"tiny"`` and ``"tiny-draft"`` are bundled, else a folder or a Hugging Face id.
@@ -75,8 +76,9 @@ class LLM:
             device: where it runs; None takes the GPU if there is one.
             device_map: spread over devices by transformers.
             revision: branch, tag or commit on the hub.
-            cache_dtype: "int8" stores keys and values in eight bits, on a CPU: about a quarter of the memory, and
-                other texts. By default they are stored as the model makes them.
+            cache_dtype: "int8" stores keys and values in eight bits: about a quarter of the memory of float32, half of
+                that of bfloat16, and other texts. By default they are stored as the model makes them.
+            compile_layers: compile the layers of captured steps, on CUDA; see `HuggingFaceLM`.
             from_pretrained: passed on to transformers.
 
         Raises:
@@ -91,6 +93,7 @@ class LLM:
             device_map=device_map,
             revision=revision,
             cache_dtype=cache_dtype,
+            compile_layers=compile_layers,
             **from_pretrained,
         )
         return cls(model, tokenizer)

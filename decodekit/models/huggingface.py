@@ -72,12 +72,14 @@ class HuggingFaceLM:
         model: a model with a language modelling head, loaded by transformers; on its device, in its type.
         tier: run this way and no other; by default the fastest that passes the self-check.
         cache_dtype: "int8" stores keys and values in eight bits with a scale for every token and head, which takes
-            about a quarter of the memory and changes the logits; see `quantised_planes`. On a CPU, in the tier ragged.
-            By default they are stored as they are.
+            about a quarter of the memory and changes the logits; see `quantised_planes`. On a CPU in the tier ragged, on
+            CUDA in the tier paged. By default they are stored as they are.
+        compile_layers: compile the decoder layers of captured steps, which takes about a minute at the first of them
+            and then saves the time of what stands around matrix products. For the tier paged.
 
     Raises:
         ModelError: the model cannot be run, or the wanted tier gives other logits than the model itself.
-        OptionError: another `cache_dtype`, or one that the model's device or tier does not have.
+        OptionError: a `cache_dtype` or `compile_layers` that the model's device or tier does not have.
     """
 
     name: str
@@ -94,7 +96,12 @@ class HuggingFaceLM:
     """Where the embeddings are."""
 
     def __init__(
-        self, model: nn.Module, *, tier: TierName | None = None, cache_dtype: Literal["int8"] | None = None
+        self,
+        model: nn.Module,
+        *,
+        tier: TierName | None = None,
+        cache_dtype: Literal["int8"] | None = None,
+        compile_layers: bool = False,
     ) -> None:
         if not hasattr(model, "config") or not hasattr(model, "get_input_embeddings"):
             raise ModelError(
@@ -107,7 +114,7 @@ class HuggingFaceLM:
                 f"keys and values cannot be stored as {cache_dtype!r:.60}", at="cache_dtype", hint='"int8", or None'
             )
         self.model = model
-        self.cache_dtype = cache_dtype
+        self.cache_dtype, self.compile_layers = cache_dtype, compile_layers
         self._wanted = tier
         self._learn(notes_of(model))
 
@@ -121,15 +128,21 @@ class HuggingFaceLM:
         self.context_length = context_length_of(config.get_text_config())
         self.eos_token_ids = _eos_token_ids(model)
         self._runner, self.tier, self.vocab_size = _learned(
-            model, notes, self.context_length, self._wanted, self.cache_dtype
+            model, notes, self.context_length, (self._wanted, self.cache_dtype, self.compile_layers)
         )
         self._notes = notes
-        if self.cache_dtype is not None and not (
-            self.tier.name == "paged" or (self.tier.name == "ragged" and self.device.type == "cpu")
-        ):
+        is_paged = self.tier.name == "paged"
+        if self.cache_dtype is not None and not is_paged and (self.tier.name, self.device.type) != ("ragged", "cpu"):
             raise OptionError(
-                f"an int8 cache is for models in the tier ragged on a CPU, not {self.tier.name} on {self.device.type}",
+                "an int8 cache is for models in the tier paged, or ragged on a CPU, "
+                f"not {self.tier.name} on {self.device.type}",
                 at="cache_dtype",
+                hint="leave it out",
+            )
+        if self.compile_layers and not is_paged:
+            raise OptionError(
+                f"layers are compiled for captured steps in the tier paged, not {self.tier.name} on {self.device.type}",
+                at="compile_layers",
                 hint="leave it out",
             )
 
@@ -139,7 +152,10 @@ class HuggingFaceLM:
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
         self._notes = notes_of(self.model)
-        self._notes.keep(("runner", self._wanted, self.cache_dtype), _Learned(self._runner, self.tier, self.vocab_size))
+        self._notes.keep(
+            ("runner", self._wanted, self.cache_dtype, self.compile_layers),
+            _Learned(self._runner, self.tier, self.vocab_size),
+        )
 
     def __repr__(self) -> str:
         return f"HuggingFaceLM({self.name!r}, tier={self.tier.name!r}, device={self.device}, dtype={self.dtype})"
@@ -275,29 +291,37 @@ class _Learned(NamedTuple):
 
 
 def _learned(
-    model: nn.Module, notes: Notes, context_length: int | None, wanted: TierName | None, cache_dtype: str | None
+    model: nn.Module,
+    notes: Notes,
+    context_length: int | None,
+    asked: tuple[TierName | None, str | None, bool],
 ) -> _Learned:
-    """What the notes say, or what is found out now, by one thread for all."""
+    """What the notes say, or what is found out now, by one thread for all.
+
+    Args:
+        asked: the tier, the type of keys and values, and whether layers are compiled.
+    """
+    wanted, cache_dtype, compiles = asked
     with notes.lock:
-        known: _Learned | None = notes.get(("runner", wanted, cache_dtype))
+        known: _Learned | None = notes.get(("runner", *asked))
         if known is not None:
             return known
         runner, tier = _choose(model, context_length, wanted, notes.get(("tier", wanted)))
-        if (
-            cache_dtype is not None and tier.name == "paged"
-        ):  # checked as it is stored else: eight bits give other logits
-            runner = _over_pages(model, Stored.INT8)
+        if tier.name == "paged" and (cache_dtype is not None or compiles):
+            # Checked as it is without: eight bits give other logits, and a replay is compared with the modules.
+            stored = Stored.AS_GIVEN if cache_dtype is None else Stored.INT8
+            runner = _over_pages(model, stored, "inductor" if compiles else None)
         notes.keep(("tier", wanted), tier)
-        learned = notes.keep(("runner", wanted, cache_dtype), _Learned(runner, tier, _vocab_size(runner, model)))
+        learned = notes.keep(("runner", *asked), _Learned(runner, tier, _vocab_size(runner, model)))
         notes.state = state_of(model)  # a model may make buffers when it is run first
         return learned
 
 
-def _over_pages(model: nn.Module, stored: Stored = Stored.AS_GIVEN) -> RaggedModel:
+def _over_pages(model: nn.Module, stored: Stored = Stored.AS_GIVEN, compiler: str | None = None) -> RaggedModel:
     """The model over pages; its steps are captured on CUDA."""
     device = _device_of(model)
     capture = CudaCapture(device) if device.type == "cuda" else None
-    return RaggedModel(model, use_pages=True, capture=capture, stored=stored)
+    return RaggedModel(model, use_pages=True, capture=capture, compiler=compiler, stored=stored)
 
 
 def _device_of(model: nn.Module) -> torch.device:

@@ -27,6 +27,7 @@ def load(
     device_map: str | dict[str, Any] | None = None,
     revision: str | None = None,
     cache_dtype: Literal["int8"] | None = None,
+    compile_layers: bool = False,
     **from_pretrained: Any,
 ) -> tuple[HuggingFaceLM, Any]:
     """Load a causal language model of transformers with its tokenizer.
@@ -37,7 +38,7 @@ def load(
         device: where the model goes; by default CUDA where there is a GPU, else the CPU.
         device_map: how `accelerate` spreads the model, instead of `device`.
         revision: branch, tag or commit of a model on the hub.
-        cache_dtype: see `HuggingFaceLM`.
+        cache_dtype, compile_layers: see `HuggingFaceLM`.
         **from_pretrained: handed on to `AutoModelForCausalLM.from_pretrained`; `trust_remote_code` and `token` to the
             tokenizer too.
 
@@ -73,7 +74,7 @@ def load(
     tokenizer = _load_tokenizer(source, shared)
     if target is not None:
         model = model.to(target)
-    lm = HuggingFaceLM(model, cache_dtype=cache_dtype)
+    lm = HuggingFaceLM(model, cache_dtype=cache_dtype, compile_layers=compile_layers)
     check_tokenizer(lm, tokenizer)
     return lm, tokenizer
 

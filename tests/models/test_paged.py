@@ -252,3 +252,29 @@ def test_a_layer_is_compiled_once_for_its_kind(name: str, monkeypatch: pytest.Mo
     assert model.paged is not None and model.paged.num_replays == 10
     kinds_of_layers = {"llama": 1, "gemma3": 2}[name]
     assert len(compiled) <= 4 * kinds_of_layers  # one row or several, one column or several
+
+
+def test_what_only_captured_steps_have_is_refused_elsewhere() -> None:
+    from decodekit.errors import OptionError
+
+    with pytest.raises(
+        OptionError, match="layers are compiled for captured steps in the tier paged, not ragged on cpu"
+    ):
+        HuggingFaceLM(build("llama"), compile_layers=True)
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma3"])
+def test_eight_bits_in_pages_are_near(name: str) -> None:
+    """And the same whatever is read together: a token is stored by itself."""
+    lm, plain = (HuggingFaceLM(build(name), tier="paged", cache_dtype=kind) for kind in ("int8", None))
+    new = torch.tensor([tokens(row, 30) for row in range(2)])
+    found = []
+    for one in (lm, plain):
+        cache: Any = one.new_cache(2, 64)
+        one.forward(new, [30, 25], cache)
+        found.append(one.forward(new[:, :1], [1, 1], cache))
+    error = (found[0] - found[1]).square().mean().sqrt() / found[1].std()
+    assert 0 < error < 0.1
+    alone = lm.new_cache(1, 64)
+    lm.forward(new[:1], [30], alone)
+    assert difference(lm.forward(new[:1, :1], [1], alone), found[0][:1]) < 1e-4
