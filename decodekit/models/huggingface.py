@@ -72,8 +72,8 @@ class HuggingFaceLM:
         model: a model with a language modelling head, loaded by transformers; on its device, in its type.
         tier: run this way and no other; by default the fastest that passes the self-check.
         cache_dtype: "int8" stores keys and values in eight bits with a scale for every token and head, which takes
-            about a quarter of the memory and changes the logits; see `quantised_planes`. On a CPU in the tier ragged, on
-            CUDA in the tier paged. By default they are stored as they are.
+            about a quarter of the memory and changes the logits; see `quantised_planes`. In the tier paged, and on a
+            CPU in the tier ragged. By default they are stored as they are.
         compile_layers: compile the decoder layers of captured steps, which takes about a minute at the first of them
             and then saves the time of what stands around matrix products. For the tier paged.
 

@@ -258,7 +258,7 @@ def test_what_only_captured_steps_have_is_refused_elsewhere() -> None:
     from decodekit.errors import OptionError
 
     with pytest.raises(
-        OptionError, match="layers are compiled for captured steps in the tier paged, not ragged on cpu"
+        OptionError, match="in the tier paged, not ragged on cpu"
     ):
         HuggingFaceLM(build("llama"), compile_layers=True)
 
