@@ -98,7 +98,9 @@ def _told(num_bytes: int) -> str:
 
 def bytes_per_token(model: CausalLM) -> int:
     """Bytes of keys and values of one token in a row of the model's cache; 0 if its caches do not say."""
-    return _num_bytes(model.new_cache(1, _PROBE_TOKENS)) // (_PROBE_TOKENS + 1)
+    cache = model.new_cache(1, _PROBE_TOKENS)
+    known = getattr(cache, "bytes_per_token", None)  # a cache of pages is empty at first
+    return known if isinstance(known, int) else _num_bytes(cache) // (_PROBE_TOKENS + 1)
 
 
 def _num_bytes(cache: Any) -> int:

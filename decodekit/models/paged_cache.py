@@ -100,6 +100,11 @@ class PagedCache:
         return torch.tensor(self._lengths, dtype=torch.int64, device=self.rows.device)
 
     @property
+    def bytes_per_token(self) -> int:
+        """Memory of one token of a row that no window has passed."""
+        return self.rows.bytes_per_token
+
+    @property
     def num_bytes(self) -> int:
         """Memory of the pages of these rows; shared pages count for each."""
         pages = (
