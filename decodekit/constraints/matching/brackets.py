@@ -172,7 +172,7 @@ class CompletingTokens:
             if data and (b'"' in data or not data.translate(None, _OUTSIDE_STRINGS))  # the others complete nothing
         ]
         self._by_mode = {mode: _completing(asked, mode) for mode in _PIECES}
-        self._watched: dict[Watch, _Completers] = {}
+        self._watched: dict[Watch, _Asked] = {}
 
     def at(self, watch: Watch, allowed: Int32Array) -> dict[bytes, list[int]]:
         """The allowed tokens that may complete something that is judged, by their bytes up to the end of it.
@@ -193,7 +193,7 @@ class CompletingTokens:
             found.setdefault(some.beginnings[number], []).append(some.tokens[number])
         return found
 
-    def _of(self, watch: Watch) -> _Completers:
+    def _of(self, watch: Watch) -> _Asked:
         tokens = [
             (token, beginning)
             for token, beginning, what in self._by_mode[watch.mode]
@@ -204,10 +204,10 @@ class CompletingTokens:
         ]
         numbers = np.array([token for token, _ in tokens], dtype=np.int64)
         bits = (1 << (numbers & 31)).astype(np.uint32).view(np.int32)
-        return _Completers([token for token, _ in tokens], numbers >> 5, bits, [beginning for _, beginning in tokens])
+        return _Asked([token for token, _ in tokens], numbers >> 5, bits, [beginning for _, beginning in tokens])
 
 
-class _Completers(NamedTuple):
+class _Asked(NamedTuple):
     """The tokens that complete something that is judged: their numbers, their bits in a mask, and their bytes."""
 
     tokens: list[int]

@@ -13,7 +13,7 @@ anyOf, a not and the like in which something was left.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Final
+from typing import Any, Final, cast
 
 from decodekit.constraints.json_schema.document import support
 from decodekit.constraints.json_schema.document.loader import Location
@@ -21,13 +21,14 @@ from decodekit.constraints.json_schema.guard.judging import way_of_item, ways_of
 from decodekit.constraints.json_schema.meaning.keywords import is_unique_anyway
 from decodekit.constraints.json_schema.meaning.semantics import Semantics
 from decodekit.constraints.json_schema.strings.formats import GUARDED
+from decodekit.constraints.json_schema.strings.patterns import MAX_PATTERNS
 from decodekit.errors import ResourceLimitError
 
 MAX_KEYS: Final = 1024
 """A place remembers so many members' places; beyond, it begins anew."""
-MAX_VERDICTS: Final = 256
+MAX_VERDICTS: Final = 128
 """A place remembers so many verdicts, of texts of at most `MAX_TEXT` bytes."""
-MAX_TEXT: Final = 4096
+MAX_TEXT: Final = 1024
 _ALONE: Final = frozenset({
     "pattern", "format", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "contains", "enum",
     "const", "uniqueItems", "dependentRequired", "minLength", "maxLength", "propertyNames",
@@ -96,19 +97,24 @@ class Place:
             self.verdicts[text] = verdict
 
     def member(self, key: str) -> Place:
-        """The place of the member with a key; where nothing is known to hold if its patterns take too many steps."""
+        """The place of the member with a key."""
         found = self._members.get(key)
         if found is None:
             if len(self._members) >= MAX_KEYS:
                 self._members.clear()
-            semantics = self._places.semantics
-            try:
-                ways = [(place, way) for place in self.in_place for way in ways_of_member(semantics, place, key)]
-            except ResourceLimitError:
-                ways = []
-            below = [semantics.library.child(place, *way) for place, way in ways]
+            child = self._places.semantics.library.child
+            below = [child(place, *way) for place in self.in_place for way in self._ways(place, key)]
             found = self._members[key] = self._places.at(below, self.is_weak)
         return found
+
+    def _ways(self, place: Location, key: str) -> list[tuple[str, ...]]:
+        """What a schema asks of a member; nothing where it takes too long to try the key on its patterns."""
+        if len(cast("dict[str, Any]", place.keywords().get("patternProperties", {}))) > MAX_PATTERNS:
+            return []
+        try:
+            return ways_of_member(self._places.semantics, place, key)
+        except ResourceLimitError:
+            return []
 
     def item(self, index: int) -> Place:
         """The place of an item."""

@@ -19,6 +19,7 @@ import re
 from bisect import bisect_left, insort
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, Final, cast
 
 from decodekit.constraints.constraint import Refusal, Watch
@@ -47,7 +48,7 @@ class RememberingJudge(SchemaJudge):
 
 
 @dataclass(eq=False, slots=True)
-class _OpenValue:
+class _Bracket:
     """An object or array that is open.
 
     Attributes:
@@ -71,9 +72,9 @@ class _OpenValue:
     met: dict[int, int] = field(default_factory=dict)
     strings: list[str] = field(default_factory=list)
 
-    def copy(self) -> _OpenValue:
+    def copy(self) -> _Bracket:
         """Another one that is as open."""
-        return _OpenValue(
+        return _Bracket(
             self.is_object,
             self.start,
             self.place,
@@ -118,7 +119,7 @@ class SchemaReader:
 
     def _reset(self) -> None:
         self._mode, self._start, self._before = _OUTSIDE, -1, -1  # of the scalar; the last comma, colon or bracket
-        self._open: list[_OpenValue] = []
+        self._open: list[_Bracket] = []
         self._log: list[_Undo] = []
         self._identities: dict[Hashable, int] = {}
 
@@ -138,12 +139,12 @@ class SchemaReader:
         is_scalar = self._start >= 0 and top.place is not None and self._is_scalar_judged(top, top.place)
         return Watch(self._mode, is_scalar, top.num_closed, top.num_before, top.num_around)
 
-    def _is_scalar_judged(self, top: _OpenValue, place: Place) -> bool:
+    def _is_scalar_judged(self, top: _Bracket, place: Place) -> bool:
         if self._is_key(top):
             return place.is_weak or place.names.is_judged
         return self._below(top, place).is_judged or (bool(top.met) and self._may_repeat(top))
 
-    def _may_repeat(self, top: _OpenValue) -> bool:
+    def _may_repeat(self, top: _Bracket) -> bool:
         """Whether the scalar that the text ends in may become equal to an item before; False for most strings."""
         if self._text[self._start] != _QUOTE or _BACKSLASH in self._text[self._start :]:
             return True
@@ -222,7 +223,7 @@ class SchemaReader:
         text, starts = bytes(self._text), [mark[0] for mark in self._marks]
         self._reset()
         self._text, self._marks, self._num_before, self._refusal = bytearray(), [], 0, None
-        for start, end in zip(starts, [*starts[1:], len(text)], strict=True):
+        for start, end in pairwise([*starts, len(text)]):
             mark = self._mark()
             self._marks.append(mark)
             self._text += text[start:end]
@@ -273,16 +274,16 @@ class SchemaReader:
             self._mode = _STRING if byte == _QUOTE else _OUTSIDE
         return None
 
-    def _is_key(self, top: _OpenValue) -> bool:
+    def _is_key(self, top: _Bracket) -> bool:
         return top.is_object and self._before != _COLON
 
     @staticmethod
-    def _below(top: _OpenValue, place: Place) -> Place:
+    def _below(top: _Bracket, place: Place) -> Place:
         """The place of the value that comes next in what is open."""
         return place.member(top.keys[-1]) if top.is_object else place.item(len(top.values))
 
     def _open_one(self, *, is_object: bool, start: int) -> None:
-        one = _OpenValue(is_object, start, self._places.root, False, num_around=0)
+        one = _Bracket(is_object, start, self._places.root, False, num_around=0)
         if self._open:  # else it is the whole text, which is judged at its end
             top = self._open[-1]
             one.place = None if top.place is None else self._below(top, top.place)
@@ -332,13 +333,13 @@ class SchemaReader:
         self._skip(top)
         return None
 
-    def _skip(self, top: _OpenValue) -> None:
+    def _skip(self, top: _Bracket) -> None:
         """A value that is not needed."""
         if top.place is not None:
             top.values.append(None)
             self._log.append(("pop", top.values))
 
-    def _complete(self, top: _OpenValue, instance: Instance) -> Refusal | None:
+    def _complete(self, top: _Bracket, instance: Instance) -> Refusal | None:
         """A value that is needed is complete: why it is refused."""
         place = top.place
         below = None if place is None else self._below(top, place)
@@ -355,7 +356,7 @@ class SchemaReader:
         self._log.append(("pop", top.values))
         return refusal
 
-    def _repeated(self, top: _OpenValue, place: Place, item: Instance) -> Refusal | None:
+    def _repeated(self, top: _Bracket, place: Place, item: Instance) -> Refusal | None:
         index = len(top.values)
         first = top.met.get(item.identity)
         if first is None:
@@ -375,7 +376,7 @@ class SchemaReader:
         """The keys and indices that lead to the value that is complete."""
         return [one.keys[-1] if one.is_object else len(one.values) for one in self._open]
 
-    def _judge_key(self, top: _OpenValue, place: Place, raw: bytes, end: int) -> Refusal | None:
+    def _judge_key(self, top: _Bracket, place: Place, raw: bytes, end: int) -> Refusal | None:
         if place.is_weak and place.member(top.keys[-1]).is_empty:
             pointer = pointer_of(self._path())
             return Refusal(end - 1, pointer, f"no value may stand at {pointer}")
