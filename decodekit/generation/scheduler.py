@@ -492,12 +492,14 @@ def run(
     source, is_exhausted = enumerate(requests), False
     try:
         while True:
-            while not is_exhausted and scheduler.num_free(policy) > 0:
+            num_free = 0 if is_exhausted else scheduler.num_free(policy)
+            while num_free > 0:
                 entry = next(source, None)
                 if entry is None:
                     is_exhausted = True
                     break
                 scheduler.add(Ticket(*entry, policy, settings, num_samples))
+                num_free -= num_samples
             yield from scheduler.step(expects_more=not is_exhausted)
             if is_exhausted and scheduler.is_idle:
                 return

@@ -95,6 +95,9 @@ class SharedRows:
         self._can_rollback, self._can_begin_late = model.can_rollback, can_begin_late
         self._is_any = isinstance(cache, SharesPrefixes) and model.can_rollback and not isinstance(cache, KnowsPrompts)
         self._left: dict[int, LeftRow] = {}  # the one that was left first comes first
+        self._left_by_head: dict[tuple[int, ...], set[int]] = defaultdict(
+            set
+        )  # rows by their first `MIN_SHARED` tokens
 
     def begin(self, group: Group, num_rows: int, free: list[int], live: Rows[Group]) -> None:
         """Give a new group its rows, empty or with what is known already; or a leader, and then it has to wait.
@@ -109,7 +112,7 @@ class SharedRows:
         if source is own and own.row is not None:
             free.remove(own.row)
             group.rows = [own.row]
-            del self._left[own.row]
+            self._take_left(own.row)
             self._cut(own.row, own.num_tokens)
             self._skip(group, own.num_tokens)
             return
@@ -152,7 +155,7 @@ class SharedRows:
 
     def _keep_left(self, row: int) -> None:
         """Forget what a row has read, or keep it for later requests: for the next turn of a conversation."""
-        left = self._left.pop(row)
+        left = self._take_left(row)
         if not self._keeps_texts or not self._is_any or len(left.tokens) < MIN_SHARED:
             return
         known, num_tokens = self._store.match(left.tokens)
@@ -160,6 +163,14 @@ class SharedRows:
             prefix = self._kept(row, len(left.tokens))
             if prefix is not None:
                 self._add(left.tokens, prefix)
+
+    def _take_left(self, row: int) -> LeftRow:
+        left = self._left.pop(row)
+        head = tuple(left.tokens[:MIN_SHARED])
+        self._left_by_head[head].discard(row)
+        if not self._left_by_head[head]:
+            del self._left_by_head[head]
+        return left
 
     def _add(self, tokens: Rows[int], prefix: Prefix) -> None:
         if not self._store.add(tokens, prefix):
@@ -176,7 +187,9 @@ class SharedRows:
         if is_sound and self._can_begin_late and self._can_rollback and len(group.rows) == 1:
             read = [*sequence.request.prompt, *sequence.token_ids][: group.num_cached]
             negative = tuple(sequence.request.negative_prompt)
-            self._left[group.rows[0]] = LeftRow(read, len(sequence.request.prompt), negative)
+            if len(read) >= MIN_SHARED:  # fewer are of no use to anybody
+                self._left[group.rows[0]] = LeftRow(read, len(sequence.request.prompt), negative)
+                self._left_by_head[tuple(read[:MIN_SHARED])].add(group.rows[0])
 
     def make_room(self, row: int) -> None:
         """A row without a group is about to be used."""
@@ -188,13 +201,15 @@ class SharedRows:
         had_any = bool(self._left) or len(self._store) > 0
         self._cache.reset([*self._left])
         self._left.clear()
+        self._left_by_head.clear()
         self._store.clear()
         return had_any
 
     def _left_row(self, group: Group, tokens: list[int], free: Rows[int]) -> SharedSource:
         """The row without a group that has most of some tokens."""
         best = SharedSource()
-        for row, left in self._left.items():
+        for row in sorted(self._left_by_head.get(tuple(tokens[:MIN_SHARED]), ())):
+            left = self._left[row]
             num_tokens = self._num_shared(group, tokens, left.tokens, left.num_prompt, left.negative_prompt)
             if num_tokens > best.num_tokens and row in free:
                 best = SharedSource(min(num_tokens, len(left.tokens)), row)

@@ -185,6 +185,7 @@ class HuggingFaceLM:
         """How it runs over pages of keys and values; None if it does not."""
         return getattr(self._runner, "paged", None)
 
+    @property
     def can_restore(self) -> bool:
         """Whether taking back a draft costs at most another reading of its accepted part; see `can_verify`."""
         return self._runner.can_restore
@@ -304,10 +305,15 @@ def _learned(
     wanted, cache_dtype, compiles = asked
     with notes.lock:
         known: _Learned | None = notes.get(("runner", *asked))
+        plain: _Learned | None = notes.get(("runner", wanted, None, False))
+        if known is None and plain is not None and plain.tier.name != "paged":
+            known = plain  # what was asked for is not a matter of the runner there
         if known is not None:
             return known
         runner, tier = _choose(model, context_length, wanted, notes.get(("tier", wanted)))
-        if tier.name == "paged" and (cache_dtype is not None or compiles):
+        if tier.name != "paged":
+            asked = wanted, None, False
+        elif cache_dtype is not None or compiles:
             # Checked as it is without: eight bits give other logits, and a replay is compared with the modules.
             stored = Stored.AS_GIVEN if cache_dtype is None else Stored.INT8
             runner = _over_pages(model, stored, "inductor" if compiles else None)

@@ -257,9 +257,7 @@ def test_a_layer_is_compiled_once_for_its_kind(name: str, monkeypatch: pytest.Mo
 def test_what_only_captured_steps_have_is_refused_elsewhere() -> None:
     from decodekit.errors import OptionError
 
-    with pytest.raises(
-        OptionError, match="in the tier paged, not ragged on cpu"
-    ):
+    with pytest.raises(OptionError, match="in the tier paged, not ragged on cpu"):
         HuggingFaceLM(build("llama"), compile_layers=True)
 
 

@@ -112,5 +112,5 @@ def test_the_same_text_alone_in_a_batch_and_with_drafts() -> None:
 def test_the_setting_is_refused_where_it_is_not_there() -> None:
     with pytest.raises(OptionError, match="cannot be stored as 'int3'"):
         HuggingFaceLM(build("llama"), cache_dtype="int3")  # type: ignore[arg-type]
-    with pytest.raises(OptionError, match="not rowwise on cpu"):
+    with pytest.raises(OptionError, match="not masked on cpu"):
         HuggingFaceLM(build("falcon"), cache_dtype="int8")
