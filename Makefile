@@ -8,7 +8,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint types compiled pytest test-slow test-gpu fuzz fuzz-tests fuzz-schemas bench bench-masks bench-grammars bench-forced bench-forwards bench-closing bench-constrained bench-defaults bench-first-use bench-speculation bench-beams bench-attention bench-sampler notebooks train clean
+.PHONY: help install demo test lint types compiled pytest test-slow test-gpu fuzz fuzz-tests fuzz-schemas bench bench-gpu wheels bench-masks bench-grammars bench-forced bench-forwards bench-closing bench-constrained bench-defaults bench-first-use bench-speculation bench-beams bench-attention bench-sampler notebooks architectures train clean bench-prefixes bench-batching bench-cache
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -63,8 +63,21 @@ fuzz-tests: $(STAMP)  ## the tests that draw, with FUZZ_ROUNDS=20 other seeds; C
 fuzz-schemas: $(STAMP)  ## random JSON Schemas against the specification, FUZZ_MINUTES=30; FUZZ_ARGS="--seed 1 --draft 7"
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.constraints.json_schema.fuzzing --minutes $(FUZZ_MINUTES) $(FUZZ_ARGS)
 
-bench: $(STAMP)  ## tokens per second beside transformers' generate, on the bundled model
-	$(BIN)/python -m benchmarks.generation
+bench: $(STAMP)  ## tokens per second beside transformers, models of 2, 9 and 52 million weights and the bundled one
+	$(BIN)/python -m benchmarks.loop $(LOOP_ARGS)
+
+bench-gpu: $(STAMP)  ## the loop on a GPU beside transformers'; GPU_ARGS="decode --shape 8b --rows 1 64"
+	$(BIN)/python -m benchmarks.gpu $(GPU_ARGS)
+
+# Whatever torch and transformers do not bring along by themselves.
+WHEELS_PYTHON ?= 3.12
+WHEELS := interegular idna jsonschema jsonschema-specifications referencing rpds-py attrs lark llvmlite numba \
+          pydantic pydantic-core annotated-types typing-inspection typing-extensions rich markdown-it-py mdurl pygments \
+          typer shellingham click
+wheels: $(STAMP)  ## packages for a machine without a network that has torch and transformers; WHEELS_PYTHON=3.12
+	$(BIN)/python -m pip download --quiet --disable-pip-version-check --no-deps -c constraints.txt -d wheels \
+		--only-binary=:all: --python-version $(WHEELS_PYTHON) --platform manylinux_2_28_x86_64 \
+		--platform manylinux2014_x86_64 --platform manylinux_2_17_x86_64 $(WHEELS)
 
 bench-masks: $(STAMP)  ## token masks beside llguidance and XGrammar (pip install them); MASKS_ARGS="--all" or "--suite"
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.masks $(MASKS_ARGS)
@@ -93,11 +106,20 @@ bench-speculation: $(STAMP)  ## tokens per second with guesses ahead, beside tra
 bench-beams: $(STAMP)  ## beam search after a long prompt, beside transformers'
 	$(BIN)/python -m benchmarks.beams
 
+bench-cache: $(STAMP)  ## what keys and values in eight bits change, and what they cost
+	$(BIN)/python -m benchmarks.quantised_cache
+
 bench-attention: $(STAMP)  ## attention of a verify block with packed queries, beside the masked call
 	$(BIN)/python -m benchmarks.attention
 
 bench-sampler: $(STAMP)  ## one draw from logits, beside transformers' processors
 	$(BIN)/python -m benchmarks.sampler
+
+bench-prefixes: $(STAMP)  ## documents that share their instructions, read once and read each time
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.prefixes
+
+bench-batching: $(STAMP)  ## continuous batching beside static batches and transformers' generate_batch
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.batching
 
 bench-first-use: $(STAMP)  ## CPU time of a new process up to its first masks, beside llguidance (pip install it)
 	$(BIN)/python -m benchmarks.first_use
@@ -108,6 +130,9 @@ notebooks: $(STAMP)  ## notebooks/*.py as .ipynb with their outputs, in notebook
 	for notebook in notebooks/*.py; do \
 		$(BIN)/jupytext --to ipynb --set-kernel python3 --execute --output notebooks/executed/$$(basename $$notebook .py).ipynb $$notebook || exit 1; \
 	done
+
+architectures: $(STAMP)  ## which architectures run in which tier: docs/architectures.md
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.models.survey
 
 train: $(STAMP)  ## go on training the bundled model, or train it anew (hours on two cores)
 	$(BIN)/python -m training.train tiny

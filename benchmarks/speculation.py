@@ -34,7 +34,7 @@ from rich.table import Table
 
 import decodekit as dk
 from benchmarks import record
-from benchmarks.generation import SAMPLING, load_prompts
+from benchmarks.loop import SAMPLING, load_prompts
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 MAX_NEW_TOKENS = 160

@@ -13,7 +13,7 @@ __version__ = "0.1.0"
 
 # module -> the public names that it defines
 _PUBLIC: dict[str, str] = {
-    "decodekit.llm": "LLM Chunk Completion GenerateOptions Score generate",
+    "decodekit.llm": "LLM Chunk Completion Engine EngineStats GenerateOptions Handle Score generate",
     "decodekit.strategy": """
         Amateur Beam BestOf ContrastiveSearch DoLa Greedy Guidance Mirostat Particles Sample SelfConsistency
         Strategy
@@ -31,6 +31,7 @@ _PUBLIC: dict[str, str] = {
         TagValue Tagged Text ToolCall ToolResponse check compile complete sample_text tools
     """,
     "decodekit.evaluation": "compare",
+    "decodekit.costs": "Estimate estimate",
     "decodekit.errors": "DecodekitError",
     "decodekit.vocabulary": "Vocabulary",
 }
@@ -63,12 +64,17 @@ if TYPE_CHECKING:
     from decodekit.constraints import complete as complete
     from decodekit.constraints import sample_text as sample_text
     from decodekit.constraints import tools as tools
+    from decodekit.costs import Estimate as Estimate
+    from decodekit.costs import estimate as estimate
     from decodekit.errors import DecodekitError as DecodekitError
     from decodekit.evaluation import compare as compare
     from decodekit.llm import LLM as LLM
     from decodekit.llm import Chunk as Chunk
     from decodekit.llm import Completion as Completion
+    from decodekit.llm import Engine as Engine
+    from decodekit.llm import EngineStats as EngineStats
     from decodekit.llm import GenerateOptions as GenerateOptions
+    from decodekit.llm import Handle as Handle
     from decodekit.llm import Score as Score
     from decodekit.llm import generate as generate
     from decodekit.sampling import DRY as DRY

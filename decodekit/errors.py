@@ -1,7 +1,7 @@
 """Every error of decodekit: a class for `except`, a stable code for logs, a message with place, cause and next step.
 
 Codes are grouped by hundred: 1xx output cut short, 2xx constraint, 3xx model, tokenizer and options, 4xx plug-ins,
-5xx jobs, 6xx decoding. A code is never reused for another meaning.
+5xx jobs, 6xx decoding, 7xx the engine. A code is never reused for another meaning.
 """
 
 from __future__ import annotations
@@ -240,3 +240,57 @@ class GuardError(DecodingError):
     """The guard of the constraint refused every text that was tried, as often as was allowed."""
 
     code = "DK604"
+
+
+class CacheFullError(DecodingError):
+    """The key-value cache has no room for what a request has to read; raised before anything has changed."""
+
+    code = "DK607"
+
+
+class EngineError(DecodekitError):
+    """An engine cannot take or finish a request; base of the errors below."""
+
+    code = "DK700"
+
+
+class QueueFullError(EngineError):
+    """As many requests wait as `max_waiting` allows."""
+
+    code = "DK701"
+
+
+class EngineClosedError(EngineError):
+    """The engine was closed, belongs to another process, or ended by a failure of its own."""
+
+    code = "DK702"
+
+
+class RequestInterruptedError(EngineError):
+    """A request ended before its text did; base of the errors below. `text` is the text so far."""
+
+    code = "DK710"
+    text: str = ""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild_interrupted, (type(self), self.cause, self.at, self.hint, self.code, self.text)
+
+
+def _rebuild_interrupted(
+    cls: type[RequestInterruptedError], cause: str, at: str | None, hint: str | None, code: str, text: str
+) -> RequestInterruptedError:
+    error = cls(cause, at=at, hint=hint, code=code)
+    error.text = text
+    return error
+
+
+class RequestCancelledError(RequestInterruptedError):
+    """The request was cancelled."""
+
+    code = "DK711"
+
+
+class RequestTimeoutError(RequestInterruptedError):
+    """The request took longer than its `timeout`."""
+
+    code = "DK712"

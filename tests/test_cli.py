@@ -440,9 +440,29 @@ def test_doctor() -> None:
     assert (done.code, facts["problems"]) == (0, []), facts
     assert facts["torch"].startswith(__import__("torch").__version__.partition("+")[0])
     assert "float32" in facts["model"] and "ragged" in facts["model"]
+    assert {"device", "kernels", "triton", "cuda", "free memory"} <= facts.keys()
+    assert "estimate" not in facts
     broken = Result("doctor", "--model", "/nowhere")
     assert broken.code == console.CRASH
     assert "problem: DK300" in broken.out
+
+
+def test_doctor_estimates_a_configuration(tmp_path: Path) -> None:
+    """A folder without weights: what a model of it would take."""
+    from decodekit.models import loading
+
+    config = json.loads((Path(loading.__file__).parent / "tiny" / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 2}))
+    done = Result("doctor", "--model", str(tmp_path), "--batch", "3", "--context", "7", "--json")
+    facts = json.loads(done.out)
+    assert (done.code, facts["problems"]) == (0, []), facts
+    heads, width = config["num_key_value_heads"], config["head_dim"]
+    assert facts["estimate"]["kv_bytes_per_token"] == 2 * 2 * heads * width * 4
+    assert facts["estimate"]["cache_bytes"] == 3 * 8 * facts["estimate"]["kv_bytes_per_token"]
+    table = Result("doctor", "--model", str(tmp_path / "config.json"), "--batch", "3")
+    assert "a configuration without weights" in table.out and "3 x 1,024 tokens" in table.out, table.out
+    refused = Result("doctor", "--model", str(tmp_path), "--measure")
+    assert refused.code == console.CRASH and "only a model that is loaded" in refused.out
 
 
 # --- demo -------------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import re
 import sys
 import tempfile
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -19,15 +19,33 @@ from decodekit.cli.command import command
 from decodekit.cli.console import CRASH, DONE, print_json, print_table
 from decodekit.errors import DecodekitError
 
+if TYPE_CHECKING:
+    from decodekit.costs import Estimate
+    from decodekit.llm import LLM
+
 
 @command
 def doctor(
+    *,
     model: Annotated[
-        str, typer.Option(help="A model to load: shows its number type and how it is run; empty for none.")
-    ] = "tiny",
+        str | None,
+        typer.Option(
+            help="What to look at: tiny, a folder, a Hugging Face id, or a config.json. A model is loaded, which shows "
+            "how it is run; of a configuration, or a folder without weights, the sizes are estimated. Empty for none.",
+            show_default="tiny",
+        ),
+    ] = None,
+    batch: Annotated[int | None, typer.Option(min=1, help="Rows of the estimate.", show_default="1")] = None,
+    context: Annotated[int | None, typer.Option(min=1, help="Tokens of each of its rows.", show_default="1024")] = None,
+    measure: Annotated[
+        bool, typer.Option("--measure", help="Run some steps too, and say what share of the limit they reach.")
+    ] = False,
     as_json: o.Json = False,
 ) -> int:
-    """Print versions, devices, caches and conflicts. Exit code 1 if something is wrong."""
+    """Print versions, devices, kernels, caches and conflicts; with --model, memory and least times of the model too.
+
+    Exit code 1 if something is wrong.
+    """
     from decodekit.constraints.engine import store
 
     facts: dict[str, Any] = {
@@ -36,22 +54,30 @@ def doctor(
         "platform": platform.platform(),
         **_versions(),
         **_device(),
+        **_kernels(),
         "numba cache": _numba_cache(),
         "decodekit cache": str(store.root() or f"off ({store.VARIABLE})"),  # of what depends on a tokenizer alone
     }
     problems = _conflicts()
     if not facts["numba cache"].startswith("writable"):
         problems.append(f"numba cannot keep compiled code ({facts['numba cache']}): set NUMBA_CACHE_DIR")
-    if model:
+    lines: list[str] = []
+    is_estimated = model is not None or batch is not None or context is not None or measure
+    name = "tiny" if model is None else model
+    if name:
         try:
-            facts["model"] = _describe_model(model)
+            facts["model"], found = _examined(name, batch or 1, context, measure) if is_estimated else _looked_at(name)
+            if found is not None:
+                facts["estimate"], lines = found.to_dict(), str(found).splitlines()
         except DecodekitError as error:
-            facts["model"] = f"{model}: cannot be used"
+            facts["model"] = f"{name}: cannot be used"
             problems.append(str(error))
     if as_json:
         print_json({**facts, "problems": problems})
     else:
-        print_table([(name, str(value)) for name, value in facts.items()])
+        print_table([(name, str(value)) for name, value in facts.items() if name != "estimate"])
+        for line in lines:
+            print(line)
         for problem in problems:
             print(f"problem: {problem}")
         if not problems:
@@ -83,13 +109,19 @@ def _versions() -> dict[str, str]:
 def _device() -> dict[str, str]:
     import torch
 
+    from decodekit.generation.memory import free_memory
+
+    free = free_memory(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+    memory = {} if free is None else {"free memory": f"{free / 1e9:,.1f} GB"}
     threads = f"{torch.get_num_threads()} threads on {os.cpu_count()} cores"
     if not torch.cuda.is_available():
-        return {"device": f"cpu, {threads}", "cuda": "none"}
+        kind = torch.backends.cpu.get_cpu_capability()
+        return {"device": f"cpu ({kind}), {threads}", **memory, "cuda": "none"}
     names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
     is_bf16 = torch.cuda.is_bf16_supported()
     return {
         "device": f"cuda: {', '.join(names)}; {threads}",
+        **memory,
         "cuda": f"{torch.version.cuda}, bfloat16 {'supported' if is_bf16 else 'not supported'}",
     }
 
@@ -137,10 +169,50 @@ def _pinned_by(package: str, names: tuple[str, ...]) -> list[str]:
     return problems
 
 
-def _describe_model(name: str) -> str:
+def _kernels() -> dict[str, str]:
+    """What runs the parts of a step on this machine."""
+    import torch
+
+    from decodekit.kernels.programs import missing
+
+    attention, reason = "torch scaled_dot_product_attention", missing()
+    if not torch.cuda.is_available():
+        return {
+            "kernels": f"attention: {attention}; steps: recorded by torch.jit (CPU); masks: numba",
+            "triton": str(_version("triton")) if reason is None else f"{reason}; only a GPU needs it",
+        }
+    programs = "attention over pages, sampler" if reason is None else f"twins in torch, slower: {reason}"
+    return {
+        "kernels": f"{programs}; steps: CUDA graphs; masks: numba on the CPU",
+        "triton": str(_version("triton")) if reason is None else f"{reason}; torch.compile needs it, too",
+    }
+
+
+def _looked_at(name: str) -> tuple[str, Estimate | None]:
+    """How a model is run; no estimate."""
     from decodekit.llm import LLM
 
+    return _told(name, LLM.load(name)), None
+
+
+def _examined(name: str, batch: int, context: int | None, measure: bool) -> tuple[str, Estimate | None]:
+    """How a model is run if it has weights, and its estimate."""
+    from decodekit.costs import estimate
+    from decodekit.llm import LLM
+
+    path = Path(name).expanduser()
+    if path.suffix == ".json" or (path.is_dir() and not _has_weights(path)):
+        told = f"{name}: a configuration without weights"
+        return told, estimate(str(path), batch, context, measure=measure)
     llm = LLM.load(name)
+    return _told(name, llm), estimate(llm, batch, context, measure=measure)
+
+
+def _has_weights(folder: Path) -> bool:
+    return any(next(folder.glob(pattern), None) for pattern in ("*.safetensors", "*.bin", "*.safetensors.index.json"))
+
+
+def _told(name: str, llm: LLM) -> str:
     tier = getattr(llm.model, "tier", None)
     dtype = str(llm.model.dtype).removeprefix("torch.")
     return f"{name}: {dtype} on {llm.model.device}, runs {tier}"

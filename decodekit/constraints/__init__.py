@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from decodekit.constraints.author.members import complete, explain, sample_text, sample_texts
 from decodekit.constraints.composition.choices import Choices
 from decodekit.constraints.composition.guarded import Guarded
-from decodekit.constraints.constraint import Constraint, Guard, Refusal
+from decodekit.constraints.constraint import Constraint, EarlyGuard, Guard, GuardReader, Refusal, TextReader
 from decodekit.constraints.engine.bitmask import allocate_bitmask, bitmask_from_ids, ids_from_bitmask
 from decodekit.constraints.explain.explanation import Explanation
 from decodekit.constraints.matching.batches import fill_bitmasks
@@ -51,9 +51,11 @@ __all__ = [
     "CompiledGrammar",
     "Concat",
     "Constraint",
+    "EarlyGuard",
     "Explanation",
     "Grammar",
     "Guard",
+    "GuardReader",
     "Guarded",
     "JsonSchema",
     "Many",
@@ -68,6 +70,7 @@ __all__ = [
     "TagValue",
     "Tagged",
     "Text",
+    "TextReader",
     "ToolCall",
     "ToolResponse",
     "Tools",

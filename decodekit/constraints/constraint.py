@@ -2,14 +2,19 @@
 
 A mask decides byte by byte. A few requirements are decided on a whole value only: that the objects of an array are
 distinct, that a function of the user says yes. A constraint names them as its guard; the matcher asks the guard where
-the language accepts the text, and no text that it refuses is ever finished.
+the language accepts the text, and no text that it refuses is ever finished. A guard that can tell earlier has a reader:
+
+    text so far         [{"a":1},{"a":1     the items of the array have to be distinct
+    tokens              }   2   ,
+    the reader refuses  }                   after it no text is accepted, whatever follows
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from decodekit.constraints.network import Frame
 
@@ -23,11 +28,13 @@ class Refusal:
             that only the end is wrong: the text before its last token stays, and goes on with another one.
         at: where: a JSON Pointer into the value, or a description.
         message: what is wrong, in one sentence.
+        is_early: whether the text is the beginning of others, all of which are refused; see `GuardReader`.
     """
 
     keep: int
     at: str
     message: str
+    is_early: bool = False
 
 
 class Guard(Protocol):
@@ -53,6 +60,106 @@ class CompoundGuard(Guard, Protocol):
     @property
     def is_of_compounds(self) -> bool:
         """Whether it is one: True."""
+
+
+class Watch(NamedTuple):
+    """Which tokens may make a JSON text one that a reader refuses, told by what they complete.
+
+    Attributes:
+        mode: where the text has got to: 0 outside of strings, 1 inside of one, 2 behind its backslash.
+        is_scalar: whether the scalar or key that the text ends in is judged where it ends.
+        num_closed: how many brackets a token has to close to complete an array or object that is judged; -1: none is.
+        num_before: how many brackets it has to close before keys and values that come then are judged; -1: none are.
+        num_around: the same for what is inside of arrays and objects that come then.
+    """
+
+    mode: int
+    is_scalar: bool = False
+    num_closed: int = -1
+    num_before: int = -1
+    num_around: int = -1
+
+
+class GuardReader(Protocol):
+    """Reads one text of a guard and refuses it where no whole text that goes on from there is accepted.
+
+    Laws: if it refuses a text, then the guard refuses every whole text of the language that begins so, and the reader
+    every longer one. How the text was divided into reads makes no difference. It may refuse less than it could: what
+    it cannot tell yet is judged at the end. Not shared between threads.
+    """
+
+    @property
+    def watch(self) -> Watch | bool:
+        """Which tokens it may refuse now: those that close something of a JSON text; True if any, False if none."""
+
+    def read(self, data: bytes) -> Refusal | None:
+        """Go on with the bytes of a token; or why no text goes on so, and then nothing changes."""
+
+    def rollback(self, num_reads: int) -> None:
+        """Forget the last reads that were not refused."""
+
+    def fork(self) -> GuardReader:
+        """An independent reader of the same text."""
+
+
+@runtime_checkable
+class EarlyGuard(Guard, Protocol):
+    """A guard that can refuse a text before it is whole. `TextReader` makes a reader of a function.
+
+    class Increasing:
+        def refuses(self, text): ...             # the whole text
+        def refuses_prefix(self, text): ...      # the beginning of one
+
+        def reader(self):
+            return TextReader(self.refuses_prefix)
+    """
+
+    def reader(self) -> GuardReader | None:
+        """A reader at the beginning of a text; None if this guard is asked at the end alone."""
+
+
+class TextReader:
+    """The reader of a function that judges beginnings of texts.
+
+    The function is asked about the text with each token that is drawn, and where an exact mask is wanted, as for beam
+    search, with each token that may come.
+
+    Args:
+        refuses_prefix: given the beginning of a text, why every text that begins so is refused; None if some is not, or
+            if that cannot be told. What it refuses it has to refuse with more bytes as well.
+    """
+
+    def __init__(self, refuses_prefix: Callable[[bytes], Refusal | None]) -> None:
+        self._refuses_prefix = refuses_prefix
+        self._texts = [b""]  # after each read
+
+    @property
+    def watch(self) -> bool:
+        """Any token may be refused."""
+        return True
+
+    def read(self, data: bytes) -> Refusal | None:
+        """Go on with the bytes of a token; or why no text goes on so, and then nothing changes."""
+        text = self._texts[-1] + data
+        refusal = self._refuses_prefix(text)
+        if refusal is None:
+            self._texts.append(text)
+        return refusal
+
+    def rollback(self, num_reads: int) -> None:
+        """Forget the last reads that were not refused."""
+        del self._texts[len(self._texts) - num_reads :]
+
+    def fork(self) -> TextReader:
+        """An independent reader of the same text."""
+        twin = TextReader(self._refuses_prefix)
+        twin._texts = self._texts.copy()
+        return twin
+
+
+def reader_of(guard: Guard) -> GuardReader | None:
+    """A reader at the beginning of a text; None if a guard is asked at the end alone."""
+    return guard.reader() if isinstance(guard, EarlyGuard) else None
 
 
 class Constraint(ABC):

@@ -6,7 +6,7 @@
 
 from decodekit.evaluation.comparing import compare
 from decodekit.evaluation.comparison import Comparison
-from decodekit.evaluation.intervals import Estimate
+from decodekit.evaluation.intervals import IntervalEstimate
 from decodekit.evaluation.metrics import METRICS
 from decodekit.evaluation.results import Outcome, Row
 from decodekit.evaluation.summary import Summary
@@ -15,8 +15,8 @@ from decodekit.evaluation.task import Example, Task, load_task, shipped_tasks
 __all__ = [
     "METRICS",
     "Comparison",
-    "Estimate",
     "Example",
+    "IntervalEstimate",
     "Outcome",
     "Row",
     "Summary",

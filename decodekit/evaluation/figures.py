@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from html import escape
 
-from decodekit.evaluation.intervals import Estimate
+from decodekit.evaluation.intervals import IntervalEstimate
 from decodekit.pages import BAR, FAULT, INK, LABEL_SIZE, LINE, SOFT, label_width, round_step, shortened
 
 _WIDTH, _HEIGHT = 560, 320
@@ -29,8 +29,8 @@ class Point:
     """
 
     name: str
-    cost: Estimate
-    quality: Estimate
+    cost: IntervalEstimate
+    quality: IntervalEstimate
 
 
 def front(points: Sequence[Point], is_higher_better: bool) -> list[Point]:
@@ -242,7 +242,7 @@ def _lifts(places: Sequence[tuple[float, float]]) -> list[int]:
     return lifts
 
 
-def _ends(estimate: Estimate) -> tuple[float, ...]:
+def _ends(estimate: IntervalEstimate) -> tuple[float, ...]:
     """The figure and the ends of its interval."""
     known = (estimate.low, estimate.high)
     return (estimate.value, *(end for end in known if end is not None))

@@ -21,7 +21,7 @@ NUM_RESAMPLES = 2000
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class IntervalEstimate:
     """A figure with its 95 % interval.
 
     Args:
@@ -46,7 +46,7 @@ class Estimate:
         return f"{shown} [{self.low * scale:,.{digits}f}, {self.high * scale:,.{digits}f}]"
 
 
-def mean_interval(values: Sequence[float]) -> Estimate | None:
+def mean_interval(values: Sequence[float]) -> IntervalEstimate | None:
     """The mean of independent values, and mean ± t s / √n.
 
     s is the sample standard deviation (n - 1 below), t the 97.5 % quantile of Student's distribution with n - 1 degrees
@@ -57,15 +57,15 @@ def mean_interval(values: Sequence[float]) -> Estimate | None:
         return None
     mean = math.fsum(values) / n
     if n < MIN_SAMPLES:
-        return Estimate(mean, None, None, n)
+        return IntervalEstimate(mean, None, None, n)
     deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (n - 1))
     half = student_t(n - 1) * deviation / math.sqrt(n)
-    return Estimate(mean, mean - half, mean + half, n)
+    return IntervalEstimate(mean, mean - half, mean + half, n)
 
 
 def paired_difference(
     ours: Mapping[tuple[str, int], float], baseline: Mapping[tuple[str, int], float]
-) -> Estimate | None:
+) -> IntervalEstimate | None:
     """The mean of ours - baseline over the pairs that both have, with its interval over examples.
 
     Differences of pairs take out what examples have in common, such as being hard. Those of one example at several
@@ -83,7 +83,7 @@ def paired_difference(
 
 def median_ratio(
     numerators: Mapping[str, Sequence[float]], denominators: Mapping[str, Sequence[float]]
-) -> Estimate | None:
+) -> IntervalEstimate | None:
     """The ratio of two medians of paired measurements, with a bootstrap interval over examples.
 
     Pairs stay together when resampling, and so do the measurements of one example: examples are drawn with replacement,
@@ -110,13 +110,13 @@ def median_ratio(
     )
     ratio = float(np.nanmedian(tops) / np.nanmedian(bottoms))
     if len(names) < MIN_SAMPLES:
-        return Estimate(ratio, None, None, len(names))
+        return IntervalEstimate(ratio, None, None, len(names))
     draws = np.random.default_rng(0).integers(len(names), size=(NUM_RESAMPLES, len(names)))
     flat = (NUM_RESAMPLES, -1)
     ratios = np.nanmedian(tops[draws].reshape(flat), axis=1) / np.nanmedian(bottoms[draws].reshape(flat), axis=1)
     tail = (1 - CONFIDENCE) / 2
     low, high = np.quantile(ratios, [tail, 1 - tail])
-    return Estimate(ratio, float(low), float(high), len(names))
+    return IntervalEstimate(ratio, float(low), float(high), len(names))
 
 
 @lru_cache(maxsize=256)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from html import escape
 
 from decodekit.evaluation.figures import Point, pareto, saved, shares
-from decodekit.evaluation.intervals import Estimate
+from decodekit.evaluation.intervals import IntervalEstimate
 from decodekit.evaluation.metrics import METRICS
 from decodekit.evaluation.summary import Results, Summary
 from decodekit.evaluation.tables import failures, grids, shown
@@ -111,6 +111,6 @@ def _plain(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _scaled(estimate: Estimate, scale: float) -> Estimate:
+def _scaled(estimate: IntervalEstimate, scale: float) -> IntervalEstimate:
     low, high = (None if end is None else end * scale for end in (estimate.low, estimate.high))
-    return Estimate(estimate.value * scale, low, high, estimate.num_samples)
+    return IntervalEstimate(estimate.value * scale, low, high, estimate.num_samples)

@@ -14,7 +14,7 @@ from itertools import zip_longest
 from typing import Any
 
 from decodekit.errors import OptionError
-from decodekit.evaluation.intervals import Estimate, mean_interval, median_ratio, paired_difference
+from decodekit.evaluation.intervals import IntervalEstimate, mean_interval, median_ratio, paired_difference
 from decodekit.evaluation.results import Row, pooled, record_of
 from decodekit.evaluation.speed import Speed
 from decodekit.evaluation.task import Task
@@ -62,11 +62,11 @@ class Summary:
     num_texts: int
     num_failed: int
     errors: Mapping[str, int]
-    quality: Mapping[str, Estimate]
-    over_examples: Mapping[str, Estimate]
-    difference: Mapping[str, Estimate]
-    speed: Mapping[str, Estimate]
-    times_faster: Estimate | None
+    quality: Mapping[str, IntervalEstimate]
+    over_examples: Mapping[str, IntervalEstimate]
+    difference: Mapping[str, IntervalEstimate]
+    speed: Mapping[str, IntervalEstimate]
+    times_faster: IntervalEstimate | None
     acceptance: tuple[float, ...]
     forwards_saved: float | None
     same_text: SameText | None
@@ -197,7 +197,7 @@ def _of_examples(rows: Sequence[Row], metric: str) -> list[float]:
     return [sum(one) / len(one) for one in values.values()]
 
 
-def _difference(rows: Sequence[Row], base: Sequence[Row], metric: str) -> Estimate | None:
+def _difference(rows: Sequence[Row], base: Sequence[Row], metric: str) -> IntervalEstimate | None:
     ours, theirs = _by_pair(rows, metric), _by_pair(base, metric)
     if ours or theirs:
         return paired_difference(ours, theirs)
@@ -214,7 +214,7 @@ def _by_pair(rows: Sequence[Row], metric: str) -> dict[tuple[str, int], float]:
     }
 
 
-def _times_faster(rows: Sequence[Row], base: Sequence[Row]) -> Estimate | None:
+def _times_faster(rows: Sequence[Row], base: Sequence[Row]) -> IntervalEstimate | None:
     """Pairs are an example at a seed and repeat, measured by both."""
     ours: dict[str, list[float]] = {}
     theirs: dict[str, list[float]] = {}
@@ -244,5 +244,5 @@ def _acceptance(speeds: Sequence[Speed]) -> tuple[float, ...]:
     return tuple(sum(shares) / len(histograms) for shares in zip_longest(*histograms, fillvalue=0.0))
 
 
-def _known(pairs: Iterator[tuple[str, Estimate | None]]) -> dict[str, Estimate]:
+def _known(pairs: Iterator[tuple[str, IntervalEstimate | None]]) -> dict[str, IntervalEstimate]:
     return {name: estimate for name, estimate in pairs if estimate is not None}

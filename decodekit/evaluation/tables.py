@@ -6,7 +6,7 @@ import io
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from decodekit.evaluation.intervals import Estimate
+from decodekit.evaluation.intervals import IntervalEstimate
 from decodekit.evaluation.summary import Results, Summary
 
 _WIDTH = 240
@@ -83,7 +83,7 @@ def grids(comparison: Results, task: str) -> Iterator[Grid]:
     )
 
 
-def shown(estimate: Estimate | None, scale: float = 1.0, digits: int = 3) -> str:
+def shown(estimate: IntervalEstimate | None, scale: float = 1.0, digits: int = 3) -> str:
     """A figure with its interval; nothing where there is none."""
     return "" if estimate is None else estimate.text(scale, digits)
 
@@ -134,7 +134,7 @@ def _value(summary: Summary, name: str, scale: float, digits: int) -> str:
     return "" if estimate is None else f"{estimate.value * scale:,.{digits}f}"
 
 
-def _signed(estimate: Estimate | None) -> str:
+def _signed(estimate: IntervalEstimate | None) -> str:
     if estimate is None:
         return ""
     return estimate.text() if estimate.value < 0 else f"+{estimate.text()}"

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Final
 import torch
 
 from decodekit.errors import DecodekitError
+from decodekit.generation.device_draws import device_draws
 from decodekit.generation.positions import Guess, noise_keys
 
 if TYPE_CHECKING:
@@ -173,6 +174,9 @@ def _may_be_given(sequence: Sequence, place: int, given: int, outputs: Outputs) 
 def leaders_of(outputs: Outputs) -> list[tuple[int, int] | None]:
     """The certified leaders of positions, each with the token that is given; None where there is none."""
     settings, keys = outputs.settings, noise_keys(outputs.positions)
+    taken = device_draws(outputs.logits, settings, keys)
+    if taken is not None:
+        return [(one.token, one.given) if one.is_clear else None for one in taken]
     lead = settings.lead
     assert lead is not None
     try:

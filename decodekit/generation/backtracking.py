@@ -1,10 +1,14 @@
 """Guards in the loop: a token that a guard refuses is drawn again, a text that a guard refuses is taken back.
 
-A guard judges whole texts, so it is asked about a drawn token with which the text would end. If all of the text so far
+A guard judges whole texts, so it is asked about a drawn token with which the text would end; its reader, if it has one,
+about every drawn token. If all of the text so far
 can stay (`Refusal.keep`), the bit of the token is cleared and the row drawn again: with noise that is keyed by the
 token, the argmax over the rest is the token that the exact mask would have given. If less can stay, or if no token is
 left, the text goes back to a checkpoint, with the token that followed it banned there. Bans belong to the prefix: they
 add up as long as the text comes back to it, and are forgotten when it goes back further.
+
+A token that the reader refuses is taken back at once, and this counts as a rollback even if nothing before it is wrong:
+else a string whose end is refused could go on to the end of the budget.
 
 Going back by one token at a time could wander among the ways to write one value for ever (whitespace, escapes). So the
 r-th rollback goes back ``luby(r) - 1`` tokens further than it must: 0, 0, 1, 0, 0, 1, 3, ... (M. Luby, A. Sinclair,
@@ -27,8 +31,6 @@ if TYPE_CHECKING:
     from decodekit.constraints.constraint import Refusal
     from decodekit.generation.sequence import Sequence
 
-MAX_ROLLBACKS: Final = 64
-"""How often the text of a row is taken back before the row fails, unless the caller says otherwise."""
 MAX_REDRAWS: Final = 1024
 """How many tokens are refused at one position before the row fails."""
 

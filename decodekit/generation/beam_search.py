@@ -35,7 +35,7 @@ from decodekit.generation.append import append_token
 from decodekit.generation.asking import is_due, pause_after
 from decodekit.generation.best_allowed import best_allowed
 from decodekit.generation.drawing import non_finite, record
-from decodekit.generation.driver import CacheRows, Group, Policy
+from decodekit.generation.policy import CacheRows, Group, Policy
 from decodekit.generation.positions import Position
 from decodekit.generation.results import Update, update_of, with_others
 from decodekit.generation.sequence import Sequence as Text
@@ -240,7 +240,8 @@ class BeamSearch(Policy[BeamGroup]):
     """
 
     def __init__(self, model: CausalLM, settings: Settings, options: BeamOptions) -> None:
-        super().__init__(model, settings)
+        super().__init__(model)
+        self.settings = settings
         self.num_rows = options.num_beams
         self.option = f"num_beams={options.num_beams}"
         self._options = options
@@ -367,6 +368,15 @@ class BeamSearch(Policy[BeamGroup]):
         if sequence.error is not None:
             raise sequence.error
         return Hypothesis(sequence, candidate.log_prob)
+
+    def sequences(self, group: BeamGroup) -> list[Text]:
+        """The empty text and the hypotheses, each once."""
+        every = [group.sequence, group.best.sequence, *(one.sequence for one in group.live)]
+        return [*{id(one): one for one in every}.values()]
+
+    def fail(self, group: BeamGroup, error: DecodekitError) -> None:
+        """End a search with an error, and with its best text so far."""
+        group.error = error
 
     def update(self, group: BeamGroup) -> Update | None:
         """The end of a search: its texts, best first."""

@@ -33,9 +33,9 @@ from torch.nn.functional import normalize
 from decodekit.errors import DeadEndError, DecodekitError
 from decodekit.generation.append import append_forced, append_token
 from decodekit.generation.drawing import Outputs, record
-from decodekit.generation.driver import CacheRows, Group, Policy
 from decodekit.generation.masks import StepMasks
 from decodekit.generation.padding import right_padded
+from decodekit.generation.policy import CacheRows, Group, Policy
 from decodekit.generation.positions import Position
 from decodekit.generation.samples import begin_text
 from decodekit.generation.sequence import Sequence as Text
@@ -114,20 +114,27 @@ class ContrastiveRows(Policy[ContrastiveGroup]):
     """A row for each candidate of a prompt."""
 
     model: HiddenStates
+    can_begin_late = False  # the hidden states of all tokens are needed
 
     def __init__(
         self, model: HiddenStates, settings: Settings, num_candidates: int, penalty_alpha: float, option: str
     ) -> None:
-        super().__init__(model, settings)
+        super().__init__(model)
+        self.settings = settings
         self.num_rows = num_candidates
         self.option = option
         self._penalty_alpha = penalty_alpha
-        self._masks = StepMasks(settings.vocabulary.num_mask_words, can_redraw=False)
+        self._masks = StepMasks(settings.vocabulary.num_mask_words, can_redraw=False, can_go_back=False)
 
     def begin(self, sequence: Text) -> ContrastiveGroup:
         """The text, with what is forced at its beginning."""
         begin_text(sequence, self.settings)
         return ContrastiveGroup([sequence], [0] * self.num_rows)
+
+    def again(self, group: ContrastiveGroup) -> ContrastiveGroup:
+        """The text goes on where it was."""
+        group.sequence.read_again()
+        return ContrastiveGroup(group.sequences, [0] * self.num_rows)
 
     def read(self, groups: Sequence[ContrastiveGroup], num_tokens: int, rows: CacheRows) -> None:
         """Read the next tokens of prompts, and keep their hidden states."""
@@ -200,7 +207,7 @@ class ContrastiveRows(Policy[ContrastiveGroup]):
         every = indices == list(range(rows.cache.num_rows))
         counts = [len(part) for part in tokens]
         logits, [hidden] = self.model.forward_hidden(
-            right_padded(tokens, self.model.device), counts, rows.cache, None if every else indices
+            right_padded(tokens), counts, rows.cache, None if every else indices
         )
         index_of = {row: index for index, row in enumerate(indices)}
         compared = [group for group, _ in readings if group.choices is not None]

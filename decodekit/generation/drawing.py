@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from decodekit.errors import DeadEndError, DecodekitError, DecodingError, NonFiniteLogitsError, ProcessorError
+from decodekit.generation.device_draws import device_draws
 from decodekit.generation.masks import ALL_ALLOWED, NONE_ALLOWED, sole_tokens
 from decodekit.generation.mirostat_states import take_along
 from decodekit.generation.positions import Position, noise_keys
@@ -92,6 +93,20 @@ class Outputs:
         positions, settings = self.positions, self.settings
         if settings.mirostat is not None:
             return self._draw_along(settings.mirostat)
+        found = device_draws(self.logits, settings, noise_keys(positions), self.bitmask)
+        if found is not None:
+            # Of a row that failed the host's way tells what was wrong.
+            return [one.token if one.status == 0 else self.at([i])._draw_here() for i, one in enumerate(found)]
+        return self._draw_rows()
+
+    def _draw_here(self) -> int | DecodekitError:
+        """The choice of the only position, by the pipeline and the selector."""
+        [choice] = self._draw_rows()
+        return choice
+
+    def _draw_rows(self) -> list[int | DecodekitError]:
+        """`draw` by the pipeline and the selector."""
+        positions, settings = self.positions, self.settings
         try:
             rows, keys = self.narrowed(), noise_keys(positions)
             return verified([*settings.select(rows, keys).tolist()], positions, rows, keys)
@@ -99,7 +114,7 @@ class Outputs:
             if len(positions) == 1:
                 return [self._fault(error)]
         # One position must not stop the others. Everything is a function of the position, so that each is drawn alone.
-        return [choice for row in range(len(positions)) for choice in self.at([row]).draw()]
+        return [self.at([row])._draw_here() for row in range(len(positions))]
 
     def _draw_along(self, mirostat: MirostatTruncation) -> list[int | DecodekitError]:
         """`draw` with a truncation that adapts to the text; see `generation.mirostat_states`."""

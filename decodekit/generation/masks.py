@@ -33,11 +33,19 @@ class StepMasks:
         can_redraw: whether a token that a guard refuses keeps its bit, because it can be drawn and refused.
         left_out: where tokens lose their bits after which a text cannot end within its budget, the tokens that it must
             not depend on; else None.
+        can_go_back: whether a text can be taken back. Otherwise no token keeps its bit that a guard refuses.
     """
 
-    def __init__(self, num_words: int, can_redraw: bool = True, left_out: frozenset[int] | None = None) -> None:
+    def __init__(
+        self,
+        num_words: int,
+        can_redraw: bool = True,
+        left_out: frozenset[int] | None = None,
+        can_go_back: bool = True,
+    ) -> None:
         self._words = np.zeros((0, num_words), dtype=np.int32)
         self._can_redraw = can_redraw
+        self._can_go_back = can_go_back
         self._left_out = left_out
 
     def fill(
@@ -138,7 +146,8 @@ class StepMasks:
         matcher = sequence.matcher
         assert matcher is not None
         sequence.num_masks += 1
-        matcher.fill_bitmask(words[None], exact=not sequence.has_guard)  # `step` asks the guard what is drawn
+        is_exact = not (sequence.has_guard and self._can_go_back)  # else `step` asks the guard what is drawn
+        matcher.fill_bitmask(words[None], exact=is_exact)
         if self._left_out is not None and plan is not None:
             num_left = sequence.max_tokens - len(sequence.token_ids) - len(draft) - 1
             keep_ending(matcher, plan, num_left, self._left_out, words)
@@ -147,12 +156,12 @@ class StepMasks:
         if not draft:
             for token in sequence.banned:
                 forbid(words, token)
-        if self._can_redraw:
+        if self._can_redraw or is_exact:
             return
-        # A token whose refusal takes more back keeps its bit: when it is drawn the text goes back, whatever the
-        # strategy.
+        # A token whose refusal takes more back keeps its bit, and one that is refused early: when it is drawn the text
+        # goes back, whatever the strategy.
         text = [*sequence.token_ids, *draft]
-        for token, refusal in matcher.refusals().items():
+        for token, refusal in matcher.refusals(is_early=False).items():
             if checkpoint(text, refusal.keep, matcher.token_texts) == len(text):
                 sequence.position_refusals[len(text)] = refusal
                 forbid(words, token)

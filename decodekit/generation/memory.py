@@ -19,7 +19,7 @@ from decodekit.errors import OptionError
 if TYPE_CHECKING:
     from decodekit.models.causal_lm import Cache, CausalLM
 
-_LOGITS_COPIES: Final = 3
+LOGITS_COPIES: Final = 3
 """So many float32 rows of logits live at a time for each row of a batch: raw, as log-probabilities, and processed."""
 
 _SMALL: Final = 1 << 27
@@ -63,7 +63,7 @@ def check_rows(model: CausalLM, num_rows: int, capacity: int, option: str, num_l
     Raises:
         OptionError: with the most rows that there is memory for.
     """
-    of_logits = 4 * model.vocab_size * _LOGITS_COPIES * num_logits
+    of_logits = 4 * model.vocab_size * LOGITS_COPIES * num_logits
     if num_rows * of_logits < _SMALL and num_rows * capacity < _FEW_TOKENS:
         return
     _check(num_rows, of_logits + capacity * bytes_per_token(model), model.device, option, "rows of the cache")
@@ -98,7 +98,9 @@ def _told(num_bytes: int) -> str:
 
 def bytes_per_token(model: CausalLM) -> int:
     """Bytes of keys and values of one token in a row of the model's cache; 0 if its caches do not say."""
-    return _num_bytes(model.new_cache(1, _PROBE_TOKENS)) // (_PROBE_TOKENS + 1)
+    cache = model.new_cache(1, _PROBE_TOKENS)
+    known = getattr(cache, "bytes_per_token", None)  # a cache of pages is empty at first
+    return known if isinstance(known, int) else _num_bytes(cache) // (_PROBE_TOKENS + 1)
 
 
 def _num_bytes(cache: Any) -> int:

@@ -32,7 +32,7 @@ def similar_lengths(lengths: Sequence[int], max_tokens: int) -> Iterator[list[in
         yield group
 
 
-def right_padded(rows: Sequence[Sequence[int]], device: torch.device) -> Tensor:
-    """Token ids of unequal rows as int64 [N, T], padded on the right with 0."""
+def right_padded(rows: Sequence[Sequence[int]]) -> Tensor:
+    """Token ids of unequal rows on the host, int64 [N, T], padded on the right with 0."""
     width = max(map(len, rows))
-    return torch.tensor([[*row, *[0] * (width - len(row))] for row in rows], dtype=torch.int64, device=device)
+    return torch.tensor([[*row, *[0] * (width - len(row))] for row in rows], dtype=torch.int64)

@@ -45,8 +45,8 @@ from torch import Tensor
 from decodekit.errors import ConstraintError, DeadEndError, DecodekitError, DecodingError
 from decodekit.generation.append import append_token
 from decodekit.generation.drawing import Outputs, non_finite, record
-from decodekit.generation.driver import CacheRows, Group, Policy
 from decodekit.generation.masks import StepMasks
+from decodekit.generation.policy import CacheRows, Group, Policy
 from decodekit.generation.positions import Position, noise_keys
 from decodekit.generation.results import Update, is_satisfied, update_of, with_others
 from decodekit.generation.sequence import Sequence
@@ -131,7 +131,8 @@ class ParticleFilter(Policy[Population]):
     is_prompt_shared = True
 
     def __init__(self, model: CausalLM, settings: Settings, options: ParticleOptions) -> None:
-        super().__init__(model, settings)
+        super().__init__(model)
+        self.settings = settings
         self.num_rows = options.num_particles
         self.option = f"num_particles={options.num_particles}"
         self._options = options
@@ -288,6 +289,16 @@ class ParticleFilter(Policy[Population]):
         population.log_weights = [0.0] * options.num_particles
         population.num_resamplings += 1
         return copies
+
+    def again(self, group: Population) -> Population:
+        """The particles begin anew."""
+        first = group.sequence
+        request = replace(first.request, sequence=first.request.sequence // self._options.num_particles)
+        return self.begin(Sequence(first.index, request, first.max_tokens, first.settings))
+
+    def fail(self, group: Population, error: DecodekitError) -> None:
+        """End the particles with an error, and with the longest text."""
+        group.error = error
 
     def update(self, population: Population) -> Update | None:
         """The end of a population: the text that is handed out, and all others."""

@@ -1,9 +1,8 @@
 """Single texts, and several samples of a prompt: a row for each text.
 
 Sample i has the text that it has when it is decoded alone with the number i: its noise is keyed by that number, and
-nothing else of it knows of the others. The samples of a prompt share the reading of it (`generation.sharing`), also
-where there are fewer rows than samples: a sample that comes later finds the prompt in the row of one that came before,
-as long as no other request has taken it.
+nothing else of it knows of the others. The samples of a prompt share the reading of it, as all requests do that begin
+with the same tokens (`generation.sharing`).
 """
 
 from __future__ import annotations
@@ -11,42 +10,99 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as Rows
-from dataclasses import replace
 from typing import Final
 
 from decodekit.errors import DecodekitError, LengthError
 from decodekit.generation.append import append_forced
-from decodekit.generation.driver import CacheRows, Driver, Group, Policy
 from decodekit.generation.masks import StepMasks
-from decodekit.generation.results import Result, Update, with_others
+from decodekit.generation.policy import CacheRows, Group, Policy
+from decodekit.generation.results import Update
+from decodekit.generation.run_ahead import RunAhead
+from decodekit.generation.scheduler import run
 from decodekit.generation.sequence import Request, Sequence
 from decodekit.generation.settings import Settings
-from decodekit.generation.step import step
-from decodekit.models.causal_lm import CausalLM
+from decodekit.generation.step import crop, step
+from decodekit.models.causal_lm import Cache, CausalLM
+from decodekit.models.paged import HasPages
+from decodekit.models.paged_cache import PagedCache
 
 MAX_ROWS: Final = 64
 """Most rows of a cache for samples, unless there are more prompts than that: further samples wait for their turn."""
 
+_MANY_SETTINGS: Final = 64
+
 
 class Texts(Policy[Group]):
-    """Every text by itself, as `generation.step` has it."""
+    """Every text by itself, as `generation.step` has it; each with settings of its own.
 
-    def __init__(self, model: CausalLM, settings: Settings, num_samples: int = 1) -> None:
-        super().__init__(model, settings)
-        self.num_samples = num_samples
-        self.is_prompt_shared = num_samples > 1
-        left_out = settings.left_out if settings.masks_ending else None
-        self._masks = StepMasks(settings.vocabulary.num_mask_words, settings.can_redraw, left_out)
+    Args:
+        isolates: whether an exception that the code of a request raises ends that request alone.
+    """
+
+    def __init__(self, model: CausalLM, *, isolates: bool = False) -> None:
+        super().__init__(model)
+        self._isolates = isolates
+        self._masks: dict[int, tuple[Settings, StepMasks]] = {}  # by the identity of their kin
+        self._ahead: RunAhead | None = None
 
     def begin(self, sequence: Sequence) -> Group:
         """The text, with what is forced at its beginning."""
-        begin_text(sequence, self.settings)
+        begin_text(sequence, sequence.settings)
         return Group([sequence])
 
     def step(self, groups: Rows[Group], rows: CacheRows) -> None:
         """One token or more for each text."""
         sequences = [group.sequence for group in groups]
-        step(sequences, self.model, rows.cache, self.settings, self._masks, rows.table)
+        ahead = self._ahead_over(rows.cache)
+        if ahead is not None:
+            ours, sequences = ahead.split(sequences)
+            if ours:
+                ahead.step(ours)
+        if sequences:
+            step(sequences, self.model, rows.cache, self._masks_for, rows.table, isolates=self._isolates)
+
+    def _ahead_over(self, cache: Cache) -> RunAhead | None:
+        """What decodes rows of a cache a step ahead; None if its model has no pages."""
+        if not isinstance(cache, PagedCache) or not isinstance(self.model, HasPages) or self.model.paged is None:
+            return None
+        if self._ahead is None or self._ahead.cache is not cache:
+            num_words = -(-self.model.vocab_size // 32)
+            self._ahead = RunAhead(self.model.paged, cache, num_words)
+        return self._ahead
+
+    def _masks_for(self, settings: Settings) -> StepMasks:
+        """The buffers for the masks of some settings."""
+        known = self._masks.get(id(settings.kin))
+        if known is None:
+            if len(self._masks) >= _MANY_SETTINGS:
+                self._masks.clear()
+            left_out = settings.left_out if settings.masks_ending else None
+            masks = StepMasks(settings.vocabulary.num_mask_words, settings.can_redraw, left_out)
+            known = self._masks[id(settings.kin)] = settings, masks  # held, so that the identity stays theirs
+        return known[1]
+
+    def settle(self, groups: Rows[Group], rows: CacheRows) -> bool:
+        """Read the last token again where no token was taken after it."""
+        if self._ahead is not None:
+            self._ahead.forget()
+        surplus = []
+        for group in groups:
+            sequence = group.sequence
+            if sequence.held is not None or sequence.finish_reason is not None:
+                continue
+            if not sequence.pending and not group.held_back:
+                sequence.pending = [(sequence.token_ids or sequence.request.prompt)[-1]]
+            sequence.is_waiting = False
+            surplus.append(sequence)
+        crop(surplus, rows.cache)
+        return True
+
+    def again(self, group: Group) -> Group:
+        """The text goes on where it was."""
+        if self._ahead is not None:
+            self._ahead.leave(group.sequence)
+        group.sequence.read_again()
+        return Group(group.sequences)
 
 
 def begin_text(sequence: Sequence, settings: Settings) -> None:
@@ -81,28 +137,8 @@ def decode(
 
     Args:
         num_prompts: most prompts at a time.
-        requests: what to continue, as for `Driver`.
+        requests: what to continue, as for `scheduler.run`.
         num_samples: texts of each request, at least 1.
     """
     num_rows = max(num_prompts, min(num_prompts * num_samples, MAX_ROWS))
-    updates = Driver(Texts(model, settings, num_samples), num_rows, requests).run()
-    return updates if num_samples == 1 else gathered(updates, num_samples)
-
-
-def gathered(updates: Iterable[Update], num_samples: int) -> Iterator[Update]:
-    """Updates by sample as updates by request; see `decode`."""
-    requests: dict[int, tuple[list[list[str]], dict[int, Result]]] = {}
-    for update in updates:
-        texts, results = requests.setdefault(update.index, ([[] for _ in range(num_samples)], {}))
-        number = update.sequence % num_samples
-        texts[number].append(update.text)
-        if number == 0 and (update.text or update.token_ids):
-            yield replace(update, result=None)
-        if update.result is not None:
-            results[number] = update.result
-        if len(results) == num_samples:
-            del requests[update.index]
-            whole = with_others(
-                Update(update.index, "".join(text), results[i].token_ids, results[i], i) for i, text in enumerate(texts)
-            )
-            yield Update(update.index, "", (), whole.result)
+    return run(Texts(model), settings, num_rows, requests, num_samples)

@@ -34,10 +34,10 @@ def token_logprobs(model: CausalLM, texts: Sequence[Sequence[int]]) -> list[list
             reading = [inputs[group[row]][start : start + chunk] for row in rows]
             following = [texts[group[row]][start + 1 : start + 1 + chunk] for row in rows]
             logits = model.forward(
-                right_padded(reading, model.device), [len(tokens) for tokens in reading], cache, rows, logits="all"
+                right_padded(reading), [len(tokens) for tokens in reading], cache, rows, logits="all"
             )  # [R, T, V]
             log_probs = torch.log_softmax(logits, dim=-1)
-            taken = log_probs.gather(2, right_padded(following, model.device)[:, :, None])[:, :, 0].tolist()
+            taken = log_probs.gather(2, right_padded(following).to(model.device)[:, :, None])[:, :, 0].tolist()
             for row, tokens, logprobs in zip(rows, reading, taken, strict=True):
                 scores[group[row]] += logprobs[: len(tokens)]
     return scores

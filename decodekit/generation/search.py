@@ -72,7 +72,7 @@ class Search(Protocol):
             model: the model.
             settings: the checked options of the call.
             num_prompts: most prompts at a time; a prompt may have several rows of the cache.
-            requests: what to continue, as for `Driver`.
+            requests: what to continue, as for `scheduler.run`.
         """
 
     def refusals(self, call: SearchCall) -> Iterator[DecodekitError]:

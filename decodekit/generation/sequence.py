@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 from decodekit.constraints.slices import next_slice
 from decodekit.errors import DecodekitError
 from decodekit.generation.stats import ProposerStats, Stats
-from decodekit.generation.stopping import FinishReason, StopStrings, TextStream
+from decodekit.generation.stopping import FinishReason, TextStream
 
 if TYPE_CHECKING:
     from decodekit.constraints.constraint import Refusal
     from decodekit.constraints.matching.matcher import Matcher
+    from decodekit.generation.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,17 +91,25 @@ class Sequence:
     masks of the present step do not have. `plan` holds the tokens that end the text in time, once the budget leaves no
     other choice.
 
+    `fault` is what code of the request did wrong before the model read the row, which then ends with it.
+
+    `num_reused` counts the tokens of the prompt that another row had read (see `generation.sharing`).
+
     `is_waiting` says that its constraint needs more than this step gives it, `num_slices` how many steps gave it some,
     and `held` is what the row goes on with then (see `generation.waiting`).
 
     Args:
+        index: number of the request.
+        request: what is continued.
+        max_tokens: the most tokens that it may have.
+        settings: how it is decoded; its neighbours may have others.
         row: its row of the cache; -1 before it has one.
     """
 
     index: int
     request: Request
     max_tokens: int
-    stop: StopStrings
+    settings: Settings
     row: int = -1
     matcher: Matcher | None = field(init=False)
     pending: list[int] = field(init=False)
@@ -111,7 +120,9 @@ class Sequence:
     num_reported: int = field(init=False, default=0)
     finish_reason: FinishReason | None = field(init=False, default=None)
     error: DecodekitError | None = field(init=False, default=None)
+    fault: DecodekitError | None = field(init=False, default=None)
     num_forwards: int = field(init=False, default=0)
+    num_reused: int = field(init=False, default=0)
     mask_s: float = field(init=False, default=0.0)
     num_masks: int = field(init=False, default=0)
     ask_s: float = field(init=False, default=0.0)
@@ -141,7 +152,7 @@ class Sequence:
         self.matcher = None if self.request.matcher is None else self.request.matcher.fork()
         self.has_guard = self.matcher is not None and self.matcher.has_guard
         self.pending = list(self.request.prompt)
-        self.stream = TextStream(self.stop)
+        self.stream = TextStream(self.settings.stop)
         self.started_at = time.perf_counter()
 
     @property
@@ -166,6 +177,17 @@ class Sequence:
         self.num_slices += self.is_waiting
         return not self.is_waiting
 
+    @property
+    def num_read(self) -> int:
+        """Tokens of prompt and text that the model has read."""
+        return self.length - len(self.pending)
+
+    def read_again(self) -> None:
+        """Leave the row: all that the model has read is pending, to be read in another row. The text stays as it is."""
+        self.row = -1
+        self.pending = [*self.request.prompt, *self.token_ids]
+        self.held, self.is_waiting = None, False
+
     def take_back(self, num_tokens: int) -> None:
         """Keep the first `num_tokens` tokens; the token that came next is banned there, later bans are forgotten.
 
@@ -179,7 +201,7 @@ class Sequence:
         self.forget_states()
         self.plan = ()
         self.pending = [(self.token_ids or self.request.prompt)[-1]]
-        self.stream = TextStream(self.stop)
+        self.stream = TextStream(self.settings.stop)
         texts = self.matcher.token_texts
         self.new_text = "".join(self.stream.push(texts[token] or b"") for token in self.token_ids)
         self.num_rollbacks += 1
@@ -225,6 +247,7 @@ class Sequence:
             num_prompt_tokens=len(self.request.prompt),
             num_generated_tokens=len(self.token_ids),
             num_forwards=self.num_forwards,
+            num_reused_tokens=self.num_reused,
             ttft_s=None if self.first_token_at is None else self.first_token_at - self.started_at,
             duration_s=now - self.started_at,
             num_guard_refusals=self.num_guard_refusals,

@@ -1,14 +1,13 @@
-"""How a batch decodes, and what selects its tokens."""
+"""How a request is decoded, and what selects its tokens. The rows of one batch may have different settings."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, Protocol, TypeAlias
+from typing import Final, Literal, NamedTuple, Protocol, TypeAlias
 
 from torch import Tensor
 
-from decodekit.generation.backtracking import MAX_ROLLBACKS
 from decodekit.generation.stopping import StopStrings
 from decodekit.sampling import Candidates, LogitsProcessor, MirostatTruncation, Pipeline, Stage
 from decodekit.sampling.leaders import Lead
@@ -17,6 +16,9 @@ from decodekit.speculation.canonical import Canonical
 from decodekit.speculation.proposer import Proposer
 from decodekit.speculation.verification import Verify
 from decodekit.vocabulary import Vocabulary
+
+MAX_ROLLBACKS: Final = 64
+"""How often the text of a row is taken back before the row fails, unless the caller says otherwise."""
 
 FastForward: TypeAlias = Literal["off", "exact", "canonical"]
 """What is taken without asking the model, where a constraint leaves no choice.
@@ -96,7 +98,7 @@ class Selector(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How a batch decodes.
+    """How a request is decoded.
 
     Args:
         vocabulary: bytes of the tokens, and which of them end a text.
@@ -139,6 +141,8 @@ class Settings:
     distribution_of: str = "the model"
     lead: Lead | None = None
     masks: Masking = "asked"
+    kin: object = field(default_factory=object, compare=False, repr=False)
+    """The same for settings that differ in `max_new_tokens` and `stop` alone: their rows are decoded together."""
     can_ban: bool = field(init=False)
     """Whether a bias of the pipeline may be -inf, so that the only token that a constraint allows can be forbidden.
 

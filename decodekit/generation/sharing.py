@@ -1,67 +1,347 @@
-"""Prompts that several rows of a cache begin with: each is read once, and its keys and values are copied.
+"""Rows of a cache that begin with the same tokens: these are read once.
 
-Shared is all of a prompt but its last token, which every sample reads for itself: so it has logits of its own, and from
-there on is a row like any other. A copy holds what the row would have read, so that no text depends on it.
+    request           its tokens     what is found                              what it reads
+    A  "rules + a"    400 + 150      nothing                                    550
+    B  "rules + b"    400 + 120      A is about to read 400 of them: B waits    120, once A has read its own
+    C  "rules + c"    400 + 130      the 400 that were kept for B               130
+    D  "A's text, d"  700 + 20       the row that A has left: 700 tokens        20, in the row of A
+
+A copy holds what the row would have read, so no text depends on it (but for the last bits of logits, see
+`generation.step`). Shared is at most all but the last token of what a row has to read: the last one gives its logits.
+
+Caches that have no `keep` and `begin_with`, or treat a prompt in a way of their own (guidance), and models that cannot
+go back share whole prompts only, as several samples of one have them: their rows are copied.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Rows
+from dataclasses import dataclass
+from typing import Final, NamedTuple, cast
 
 import torch
 
-from decodekit.generation.sequence import Request, Sequence
-from decodekit.models.causal_lm import Cache
+from decodekit.generation.faults import is_out_of_memory
+from decodekit.generation.policy import Group
+from decodekit.generation.prefixes import PrefixStore, num_common
+from decodekit.generation.sequence import Request
+from decodekit.models.causal_lm import Cache, CausalLM, Prefix, SharesPrefixes, host_lengths
 from decodekit.models.contrast import KnowsPrompts
 
+MIN_SHARED: Final = 32
+"""Fewer tokens are not worth a wait or a copy: about so many are read in the time of a further pass."""
 
-class SharedPrompts:
-    """What the rows of one cache begin with.
 
-    Samples of one request hold one and the same prompt object; that is how they know each other.
+class LeftRow(NamedTuple):
+    """A row without a group: what it has read, of which the prompt was the first part."""
 
-    Args:
-        can_rollback: whether a row can be cut to its prompt. With recurrent state it cannot: then samples share what
-            is read for those that begin together, and later ones read the prompt again.
+    tokens: list[int]
+    num_prompt: int
+    negative_prompt: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class SharedSource:
+    """Where a row gets its first tokens from: one of a row, a prefix, or a group that will have read them."""
+
+    num_tokens: int = 0
+    row: int | None = None
+    prefix: Prefix | None = None
+    leader: Group | None = None
+
+
+@dataclass(slots=True)
+class ReadingCounts:
+    """What the rows of a lane have read, and what not.
+
+    Attributes:
+        num_read: tokens of prompts that the model has read, those that were read again included.
+        num_reused: tokens of prompts that were not read, because another row had read them.
+        num_hits: how often a row began with such tokens.
+        num_preempted: how often a group left its rows because there was no memory.
     """
 
-    def __init__(self, can_rollback: bool) -> None:
-        self._can_rollback = can_rollback
-        self._prompts: dict[int, Rows[int]] = {}  # by row; of a row that is free, too
+    num_read: int = 0
+    num_reused: int = 0
+    num_hits: int = 0
+    num_preempted: int = 0
 
-    def take_row(self, free: list[int], prompt: Rows[int]) -> int:
-        """Take a row off the free ones; if there is one that begins with the prompt, that one."""
-        known = (place for place, row in enumerate(free) if self._prompts.get(row) is prompt)
-        return free.pop(next(known, -1))
 
-    def begin(self, sequences: Rows[Sequence], cache: Cache) -> list[Sequence]:
-        """Give new sequences what the cache has of their prompts; empty the rows of the others.
+class SharedRows:
+    """What the rows of one cache begin with.
 
-        Those that must read their prompt come back: the first of each prompt that no row has.
+    Args:
+        model: of the cache.
+        cache: its rows.
+        store: prefixes for later requests.
+        keeps_texts: whether what a request has read is kept when its row is used again.
+        can_begin_late: whether rows may begin with what others have read; see `Policy`.
+        counts: is told what is reused.
+    """
+
+    def __init__(
+        self,
+        model: CausalLM,
+        cache: Cache,
+        store: PrefixStore,
+        counts: ReadingCounts,
+        *,
+        keeps_texts: bool,
+        can_begin_late: bool,
+    ) -> None:
+        self._cache, self._store, self._counts, self._keeps_texts = cache, store, counts, keeps_texts
+        self._can_rollback, self._can_begin_late = model.can_rollback, can_begin_late
+        self._is_any = isinstance(cache, SharesPrefixes) and model.can_rollback and not isinstance(cache, KnowsPrompts)
+        self._left: dict[int, LeftRow] = {}  # the one that was left first comes first
+        self._left_by_head: dict[tuple[int, ...], set[int]] = defaultdict(
+            set
+        )  # rows by their first `MIN_SHARED` tokens
+
+    def begin(self, group: Group, num_rows: int, free: list[int], live: Rows[Group]) -> None:
+        """Give a new group its rows, empty or with what is known already; or a leader, and then it has to wait.
+
+        Args:
+            free: rows without a group; those that are taken leave the list.
+            live: the groups that have rows.
         """
-        sources = {id(prompt): row for row, prompt in self._prompts.items()} if self._can_rollback else {}
-        known = [sequence for sequence in sequences if id(sequence.request.prompt) in sources]
-        unknown = [sequence for sequence in sequences if id(sequence.request.prompt) not in sources]
-        # Copies first, for a row that is about to be emptied may be the source of one.
-        elsewhere = [one for one in known if self._prompts.get(one.row) is not one.request.prompt]
-        copy_rows(cache, [(sources[id(one.request.prompt)], one.row) for one in elsewhere])
-        begin_rows(cache, {sequence.row: sequence.request for sequence in unknown})
-        if known:
-            lengths: list[int] = cache.lengths.tolist()
-            for sequence in known:
-                lengths[sequence.row] = len(sequence.request.prompt) - 1
-            cache.truncate(lengths)
-        for sequence in sequences:
-            self._prompts[sequence.row] = sequence.request.prompt
-        first = {id(sequence.request.prompt): sequence for sequence in reversed(unknown)}
-        return [one for one in reversed(first.values()) if len(one.request.prompt) > 1]
+        tokens = group.sequence.pending
+        own = self._left_row(group, tokens, free) if num_rows == 1 else SharedSource()
+        source = self._best(group, tokens, own, live)
+        if source is own and own.row is not None:
+            free.remove(own.row)
+            group.rows = [own.row]
+            self._take_left(own.row)
+            self._cut(own.row, own.num_tokens)
+            self._skip(group, own.num_tokens)
+            return
+        group.rows = sorted(self._take_row(free) for _ in range(num_rows))
+        begin_rows(self._cache, dict.fromkeys(group.rows, group.sequence.request))
+        if source.prefix is not None:
+            self._begin_with(group, source.prefix, source.num_tokens)
+        elif source.leader is not None:
+            self._follow(group, source)
 
-    def spread(self, readers: Iterable[Sequence], sequences: Rows[Sequence], cache: Cache) -> None:
-        """Copy what was read of prompts to the other sequences that begin with them."""
-        rows = {id(sequence.request.prompt): sequence.row for sequence in readers}
-        pairs = [(rows.get(id(one.request.prompt), one.row), one.row) for one in sequences]
-        copy_rows(cache, pairs)
+    def _begin_with(self, group: Group, prefix: Prefix, num_tokens: int) -> None:
+        """Let a row begin with a prefix; without memory for it, it reads by itself."""
+        num_tokens = min(num_tokens, prefix.num_tokens)
+        try:
+            if num_tokens:
+                cast("SharesPrefixes", self._cache).begin_with(group.rows[0], prefix, num_tokens)
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            num_tokens = 0
+        self._skip(group, num_tokens)
+
+    def _kept(self, row: int, num_tokens: int) -> Prefix | None:
+        """The first tokens of a row; None without memory for them."""
+        try:
+            return cast("SharesPrefixes", self._cache).keep(row, num_tokens)
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+        return None
+
+    def _take_row(self, free: list[int]) -> int:
+        """A row off the free ones: one that nobody has used, or the one that was left first."""
+        row = next((row for row in reversed(free) if row not in self._left), None)
+        if row is None:
+            row = next(one for one in self._left if one in free)
+            self._keep_left(row)
+        free.remove(row)
+        return row
+
+    def _keep_left(self, row: int) -> None:
+        """Forget what a row has read, or keep it for later requests: for the next turn of a conversation."""
+        left = self._take_left(row)
+        if not self._keeps_texts or not self._is_any or len(left.tokens) < MIN_SHARED:
+            return
+        known, num_tokens = self._store.match(left.tokens)
+        if known is None or num_tokens < len(left.tokens):
+            prefix = self._kept(row, len(left.tokens))
+            if prefix is not None:
+                self._add(left.tokens, prefix)
+
+    def _take_left(self, row: int) -> LeftRow:
+        left = self._left.pop(row)
+        head = tuple(left.tokens[:MIN_SHARED])
+        self._left_by_head[head].discard(row)
+        if not self._left_by_head[head]:
+            del self._left_by_head[head]
+        return left
+
+    def _add(self, tokens: Rows[int], prefix: Prefix) -> None:
+        if not self._store.add(tokens, prefix):
+            prefix.release()
+
+    def keep_all(self) -> None:
+        """Keep what all rows without a group have read, before the cache goes."""
+        for row in list(self._left):
+            self._keep_left(row)
+
+    def leave(self, group: Group, *, is_sound: bool) -> None:
+        """A group leaves its rows; what the first has read may be read by others, if nothing went wrong there."""
+        sequence = group.sequence
+        if is_sound and self._can_begin_late and self._can_rollback and len(group.rows) == 1:
+            read = [*sequence.request.prompt, *sequence.token_ids][: group.num_cached]
+            negative = tuple(sequence.request.negative_prompt)
+            if len(read) >= MIN_SHARED:  # fewer are of no use to anybody
+                self._left[group.rows[0]] = LeftRow(read, len(sequence.request.prompt), negative)
+                self._left_by_head[tuple(read[:MIN_SHARED])].add(group.rows[0])
+
+    def make_room(self, row: int) -> None:
+        """A row without a group is about to be used."""
+        if row in self._left:
+            self._keep_left(row)
+
+    def drop_all(self) -> bool:
+        """Forget all that no group needs, because memory is short; whether there was anything."""
+        had_any = bool(self._left) or len(self._store) > 0
+        self._cache.reset([*self._left])
+        self._left.clear()
+        self._left_by_head.clear()
+        self._store.clear()
+        return had_any
+
+    def _left_row(self, group: Group, tokens: list[int], free: Rows[int]) -> SharedSource:
+        """The row without a group that has most of some tokens."""
+        best = SharedSource()
+        for row in sorted(self._left_by_head.get(tuple(tokens[:MIN_SHARED]), ())):
+            left = self._left[row]
+            num_tokens = self._num_shared(group, tokens, left.tokens, left.num_prompt, left.negative_prompt)
+            if num_tokens > best.num_tokens and row in free:
+                best = SharedSource(min(num_tokens, len(left.tokens)), row)
+        return best
+
+    def _best(self, group: Group, tokens: list[int], best: SharedSource, live: Rows[Group]) -> SharedSource:
+        """Where most of some tokens comes from; of equals what is at hand first."""
+        if not self._can_begin_late or len(tokens) <= MIN_SHARED:
+            return SharedSource()
+        if self._is_any:
+            prefix, num_tokens = self._store.match(tokens[:-1])
+            if num_tokens > max(best.num_tokens, MIN_SHARED - 1):
+                best = SharedSource(num_tokens, prefix=prefix)
+        for other in live:
+            if other is group or other.number >= group.number or not other.rows:
+                continue
+            sequence = other.sequence
+            prompt = cast("list[int]", sequence.request.prompt)
+            negative = tuple(sequence.request.negative_prompt)
+            num_tokens = self._num_shared(group, tokens, prompt, len(prompt), negative, sequence.token_ids)
+            if num_tokens > best.num_tokens and self._can_lead(other, num_tokens):
+                best = SharedSource(num_tokens, leader=other)
+        return best if best.num_tokens >= MIN_SHARED else SharedSource()
+
+    def _can_lead(self, other: Group, num_tokens: int) -> bool:
+        """Whether a group has read, or is going to read, some first tokens so that others can begin with them."""
+        if self._can_rollback:
+            return True
+        return other.num_cached < num_tokens or bool(other.held_back)  # it stops there, see `_follow`
+
+    def _num_shared(
+        self,
+        group: Group,
+        tokens: list[int],
+        other: Rows[int],
+        num_prompt: int,
+        negative_prompt: tuple[int, ...],
+        text: Rows[int] = (),
+    ) -> int:
+        """How many first tokens a group can take over from what another one reads, all but its last at most."""
+        if not self._is_any:
+            prompt = group.sequence.request.prompt
+            is_same = len(prompt) == num_prompt and [*prompt] == [*other[:num_prompt]]
+            return (
+                len(prompt) - 1 if is_same and tuple(group.sequence.request.negative_prompt) == negative_prompt else 0
+            )
+        other = other if isinstance(other, list) else [*other]
+        if tokens[:MIN_SHARED] != other[:MIN_SHARED] and len(other) >= MIN_SHARED:
+            return 0
+        num_tokens = num_common(tokens, other)
+        if num_tokens == len(other) and text:
+            num_tokens += num_common(tokens[num_tokens:], [*text])
+        return min(num_tokens, len(tokens) - 1)
+
+    def _follow(self, group: Group, source: SharedSource) -> None:
+        """Wait for what a leader reads. Where it cannot be cut back to that, it stops there until it was copied."""
+        leader = source.leader
+        assert leader is not None
+        group.leader, group.num_shared = leader, source.num_tokens
+        if not self._can_rollback and not leader.held_back:
+            hold_back(leader)
+
+    def start(self, reading: Rows[Group], live: Rows[Group]) -> None:
+        """Let groups begin with what their leaders have read by now; those whose leader is gone look for another."""
+        due: dict[int, list[Group]] = defaultdict(list)
+        for group in reading:
+            if group.leader is None:
+                continue
+            if group.leader.is_done or not group.leader.rows:
+                group.leader = None
+                self._look_again(group, live)
+            if group.leader is not None and group.leader.num_cached >= group.num_shared:
+                due[group.leader.rows[0]].append(group)
+        for row, groups in due.items():
+            leader = groups[0].leader
+            assert leader is not None
+            known = [*leader.sequence.request.prompt, *leader.sequence.token_ids]
+            self._hand_over(row, known, groups)
+
+    def _look_again(self, group: Group, live: Rows[Group]) -> None:
+        left = self._left_row(group, group.sequence.pending, [*self._left])
+        source = self._best(group, group.sequence.pending, left, live)
+        if source.row is not None:
+            group.num_shared = source.num_tokens
+            self._hand_over(source.row, self._left[source.row].tokens, [group])
+        elif source.prefix is not None:
+            self._begin_with(group, source.prefix, source.num_tokens)
+        elif source.leader is not None:
+            self._follow(group, source)
+
+    def _hand_over(self, row: int, known: list[int], groups: list[Group]) -> None:
+        """Let the rows of groups begin with the first tokens of a row, which has read the known ones."""
+        if not self._is_any:
+            copy_rows(self._cache, [(row, group.rows[0]) for group in groups])
+            for group in groups:
+                if self._can_rollback:
+                    self._cut(group.rows[0], group.num_shared)
+                self._skip(group, group.num_shared)
+            return
+        num_tokens = max(group.num_shared for group in groups)
+        prefix = self._kept(row, num_tokens)
+        for group in groups:
+            if prefix is None:
+                self._skip(group, 0)
+            else:
+                self._begin_with(group, prefix, group.num_shared)
+        if prefix is not None:
+            self._add(known[:num_tokens], prefix)
+
+    def _skip(self, group: Group, num_tokens: int) -> None:
+        """Note that the first row of a group has its first tokens."""
+        group.leader, group.num_shared = None, 0
+        if not num_tokens:
+            return
+        sequence = group.sequence
+        sequence.pending = sequence.pending[num_tokens:]
+        num_reused = min(num_tokens, len(sequence.request.prompt))
+        sequence.num_reused = max(sequence.num_reused, num_reused)
+        self._counts.num_reused += num_reused
+        self._counts.num_hits += 1
+
+    def _cut(self, row: int, num_tokens: int) -> None:
+        lengths = host_lengths(self._cache)
+        lengths[row] = num_tokens
+        self._cache.truncate(lengths)
+
+
+def hold_back(group: Group) -> None:
+    """Let a group read all of its prompt but the last token first."""
+    sequence = group.sequence
+    num_first = max(0, len(sequence.request.prompt) - 1 - group.num_cached)
+    group.held_back, sequence.pending = sequence.pending[num_first:], sequence.pending[:num_first]
 
 
 def copy_rows(cache: Cache, pairs: Iterable[tuple[int, int]]) -> None:

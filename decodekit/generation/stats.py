@@ -63,6 +63,7 @@ class Stats:
         num_prompt_tokens: tokens of the prompt.
         num_generated_tokens: tokens taken, an end-of-sequence token included.
         num_forwards: forward passes of the model that this row took part in, prefill included.
+        num_reused_tokens: tokens of the prompt that were not read for this row, because another one had read them.
         ttft_s: time to first token: from admission to the first token being known; None without a token, and for a
             beam search, which knows all at the end.
         duration_s: from admission to the end.
@@ -108,6 +109,7 @@ class Stats:
     particles: ParticleStats | None = None
     log_z: float | None = None
     by_proposer: tuple[ProposerStats, ...] = ()
+    num_reused_tokens: int = 0
 
     @property
     def tpot_s(self) -> float | None:

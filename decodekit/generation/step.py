@@ -29,8 +29,9 @@ would end it, at the price of the speed that this is for.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from collections.abc import Sequence as Rows
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import accumulate, compress
 from typing import NamedTuple, TypeAlias
@@ -38,6 +39,7 @@ from typing import NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
+from decodekit.constraints.constraint import Refusal
 from decodekit.constraints.engine.bitmask import forbid
 from decodekit.errors import DeadEndError, DecodekitError
 from decodekit.generation.append import append_forced, append_token, forced_run
@@ -45,6 +47,7 @@ from decodekit.generation.asking import UNDECIDED, ask
 from decodekit.generation.backtracking import MAX_REDRAWS, checkpoint, destination, failure, give_up
 from decodekit.generation.budget import can_stop_here, ends_in_time, keep_ending, must_close
 from decodekit.generation.drawing import LikeTarget, Outputs, record
+from decodekit.generation.faults import fault_of, is_out_of_memory
 from decodekit.generation.masks import StepMasks
 from decodekit.generation.padding import right_padded
 from decodekit.generation.positions import Drawn, Guess, Position, positions_along
@@ -53,7 +56,7 @@ from decodekit.generation.sequence import Sequence
 from decodekit.generation.settings import Settings
 from decodekit.generation.token_table import TokenTable
 from decodekit.generation.waiting import put_off, reading, with_held
-from decodekit.models.causal_lm import Cache, CausalLM, LogitsKind
+from decodekit.models.causal_lm import Cache, CausalLM, LogitsKind, host_lengths
 from decodekit.models.contrast import uncontrasted
 from decodekit.speculation.proposer import Context, asked
 from decodekit.speculation.verification import coupled_match, num_equal
@@ -82,63 +85,189 @@ def step(
     sequences: Rows[Sequence],
     model: CausalLM,
     cache: Cache,
-    settings: Settings,
-    masks: StepMasks,
+    masks: Callable[[Settings], StepMasks],
     table: TokenTable | None,
+    *,
+    isolates: bool = False,
 ) -> None:
     """Let the model read what is pending and take tokens of every sequence; some finish by that.
 
+    All rows are read in one pass. What follows is done for the rows of equal settings together.
+
     Args:
         sequences: N unfinished sequences with their rows in `cache`, which holds what the model has read of them.
-        masks: buffers for the constraints' bitmasks.
-        table: the prefixes, kept if a processor of the pipeline looks back.
+        masks: gives the buffers for the constraints' bitmasks, by settings.
+        table: the prefixes, kept if a processor of some pipeline looks back.
+        isolates: whether an exception that the code of a row raises (a processor, a proposer, a constraint) ends that
+            row alone, with an error; otherwise it leaves this function.
     """
-    guesses, logits = read(sequences, model, cache, settings, table)  # [P, V], as the model gives them
-    drafts = [list(guess.tokens) for guess in guesses]
-    is_guessed = any(drafts)
-    positions = positions_along(sequences, guesses)  # P = N + all draft tokens
-    can_wait = cache.num_rows > 1
-    outputs = Outputs(positions, logits, None, settings, table)
-    choices = ask(outputs, guesses, can_wait) if settings.asks else [UNDECIDED] * len(positions)
-    bitmask = masks.fill(sequences, drafts, choices, can_wait)  # [P, words] or None, on the CPU while a GPU computes
-    outputs = replace(outputs, bitmask=bitmask)
-    if any(sequence.is_waiting for sequence in sequences):
-        is_going_on = [not sequence.is_waiting for sequence in sequences]
-        drafts = list(compress(drafts, is_going_on))
-        sequences, guesses, outputs, choices = put_off(sequences, guesses, outputs, choices)
-        if not sequences:
-            return
-    target = outputs.choose_rest(choices)  # the target's own token at every position, or an error
-    firsts = accumulate([len(guess.tokens) + 1 for guess in guesses], initial=0)  # the first position of every row
-    taken, backtracks = [], []
-    for sequence, guess, draft, first in zip(sequences, guesses, drafts, firsts, strict=False):
-        tokens, backtrack = verify(sequence, guess, draft, first, target, outputs, masks, choices)
-        taken.append((sequence, tokens, first))
-        backtracks.append(backtrack)
-    record(taken, outputs.logits, None if settings.asks else outputs.bitmask, settings)
-    for sequence, backtrack in zip(sequences, backtracks, strict=True):
-        if backtrack is not None:
-            sequence.take_back(backtrack.num_tokens)
-            if table is not None:
-                table.truncate(sequence)
-        elif sequence.finish_reason is None:
-            append_forced(sequence, settings, table)
-    if is_guessed or any(backtracks):
-        crop(sequences, cache)
+    parts = [StepPart(rows, model, cache, masks, table, isolates) for rows in by_settings(sequences)]
+    reading = [part.reading() for part in parts]
+    read = [sequence for some, _ in reading for sequence in some]
+    drafts = [list(guess.tokens) for _, guesses in reading for guess in guesses]
+    logits = forward_sorted(read, model, cache, drafts) if read else None  # [P, V], as the model gives them
+    first, surplus = 0, list[Sequence]()
+    for part, (_, guesses) in zip(parts, reading, strict=True):
+        num_positions = sum(len(guess.tokens) + 1 for guess in guesses)
+        own = None if logits is None else logits[first : first + num_positions]
+        first += num_positions
+        surplus += part.take(*with_held(part.sequences, guesses, own))
+    if surplus:
+        crop(surplus, cache)
 
 
-def read(
-    sequences: Rows[Sequence], model: CausalLM, cache: Cache, settings: Settings, table: TokenTable | None
-) -> tuple[list[Guess], Tensor]:
-    """What is guessed behind each text, and the logits after each text and its guess [P, V].
+def by_settings(sequences: Rows[Sequence]) -> list[list[Sequence]]:
+    """The rows of settings that tokens are taken by in one way together, in order; see `Settings.kin`."""
+    parts: dict[int, list[Sequence]] = {}
+    for sequence in sequences:
+        parts.setdefault(id(sequence.settings.kin), []).append(sequence)
+    return [*parts.values()]
 
-    Rows that waited for their constraint have been read before, and give what they hold.
+
+@dataclass(frozen=True, slots=True)
+class StepPart:
+    """The rows of a step that have the same settings; see `step` for the arguments."""
+
+    sequences: list[Sequence]
+    model: CausalLM
+    cache: Cache
+    masks: Callable[[Settings], StepMasks]
+    every_table: TokenTable | None
+    isolates: bool
+
+    @property
+    def settings(self) -> Settings:
+        """Those of all rows."""
+        return self.sequences[0].settings
+
+    @property
+    def table(self) -> TokenTable | None:
+        """The prefixes, if a processor looks back."""
+        return self.every_table if self.settings.pipeline.needs_history else None
+
+    def reading(self) -> tuple[list[Sequence], list[Guess]]:
+        """The rows that the model is to read, and what is guessed behind each.
+
+        Rows that waited for their constraint have been read before, and give what they hold.
+        """
+        some = reading(self.sequences)
+        if not some:
+            return some, []
+        try:
+            return some, propose(some, self.model, self.settings, self.table)
+        except Exception as error:  # of a proposer: the texts are the same without it
+            if not self.isolates or is_out_of_memory(error):
+                raise
+        alone = [replace(self, sequences=[one]) for one in some]
+        guesses = [part._guess_alone() for part in alone]
+        return some, guesses
+
+    def _guess_alone(self) -> Guess:
+        [sequence] = self.sequences
+        try:
+            [guess] = propose([sequence], self.model, self.settings, self.table)
+        except Exception as error:
+            sequence.fault = fault_of(error, "proposer", at=str(Position(sequence)))
+            return Guess()
+        return guess
+
+    def take(self, guesses: list[Guess], logits: Tensor) -> list[Sequence]:
+        """Take tokens of every row by the logits [P, V]; the rows of which the cache holds more than their texts."""
+        try:
+            decided = self._decide(guesses, logits)
+        except Exception as error:
+            if not self.isolates or is_out_of_memory(error):
+                raise
+            if len(self.sequences) == 1:
+                [sequence] = self.sequences
+                sequence.finish("error", fault_of(error, "decoding", at=str(Position(sequence))))
+                return []
+            return self._take_alone(guesses, logits)
+        return self._follow(decided)
+
+    def _take_alone(self, guesses: list[Guess], logits: Tensor) -> list[Sequence]:
+        """Row by row, so that a fault of one is not the others'. Nothing of a text has changed yet."""
+        surplus, first = list[Sequence](), 0
+        for sequence, guess in zip(self.sequences, guesses, strict=True):
+            sequence.is_waiting = False
+            num_positions = len(guess.tokens) + 1
+            own = logits[first : first + num_positions]
+            surplus += replace(self, sequences=[sequence]).take([guess], own)
+            first += num_positions
+        return surplus
+
+    def _decide(self, guesses: list[Guess], logits: Tensor) -> Decided:
+        """The target's own token at every position; the texts do not change."""
+        sequences, settings = self.sequences, self.settings
+        drafts = [list(guess.tokens) for guess in guesses]
+        is_guessed = any(drafts)
+        positions = positions_along(sequences, guesses)  # P = N + all draft tokens
+        can_wait = self.cache.num_rows > 1
+        outputs = Outputs(positions, logits, None, settings, self.table)
+        choices: list[int | None] = [UNDECIDED] * len(positions)
+        if settings.asks:
+            choices = ask(outputs, guesses, can_wait)
+        # [P, words] or None, on the CPU while a GPU computes
+        bitmask = self.masks(settings).fill(sequences, drafts, choices, can_wait)
+        outputs = replace(outputs, bitmask=bitmask)
+        if any(sequence.is_waiting for sequence in sequences):
+            is_going_on = [not sequence.is_waiting for sequence in sequences]
+            drafts = list(compress(drafts, is_going_on))
+            sequences, guesses, outputs, choices = put_off(sequences, guesses, outputs, choices)
+        # the target's own token at every position, or an error
+        target = outputs.choose_rest(choices) if sequences else []
+        return Decided(sequences, guesses, drafts, outputs, choices, target, is_guessed)
+
+    def _follow(self, decided: Decided) -> list[Sequence]:
+        """Let the texts go on as decided; the rows of which the cache holds more than their texts."""
+        sequences, outputs, settings, table = decided.sequences, decided.outputs, self.settings, self.table
+        firsts = accumulate([len(guess.tokens) + 1 for guess in decided.guesses], initial=0)  # first position of a row
+        taken, backtracks = [], []
+        for i, (sequence, first) in enumerate(zip(sequences, firsts, strict=False)):
+            tokens, backtrack = list[int](), None
+            try:
+                tokens, backtrack = verify(
+                    sequence, decided.guesses[i], decided.drafts[i], first, decided.target, outputs,
+                    self.masks(settings), decided.choices,
+                )  # fmt: skip
+            except Exception as error:
+                if not self.isolates or is_out_of_memory(error):
+                    raise
+                sequence.finish("error", fault_of(error, "decoding", at=str(Position(sequence))))
+            if sequence.fault is not None and sequence.finish_reason is None:
+                sequence.finish("error", sequence.fault)
+            taken.append((sequence, tokens, first))
+            backtracks.append(backtrack)
+        record(taken, outputs.logits, None if settings.asks else outputs.bitmask, settings)
+        for sequence, backtrack in zip(sequences, backtracks, strict=True):
+            if backtrack is not None:
+                sequence.take_back(backtrack.num_tokens)
+                if table is not None:
+                    table.truncate(sequence)
+            elif sequence.finish_reason is None:
+                append_forced(sequence, settings, table)
+        return sequences if decided.is_guessed or any(backtracks) else []
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """What a step comes to for the rows of equal settings that go on, before a text changes.
+
+    Attributes:
+        sequences, guesses: of the rows.
+        drafts: what is followed of the guesses; shorter where the constraint failed on the way.
+        outputs, choices, target: by position: what is known of it, what was known without a mask, and the target's own
+            token.
+        is_guessed: whether the model has read drafts.
     """
-    some = reading(sequences)
-    guesses = propose(some, model, settings, table) if some else []
-    drafts = [list(guess.tokens) for guess in guesses]
-    logits = forward(some, model, cache, drafts=drafts) if some else None
-    return with_held(sequences, guesses, logits)
+
+    sequences: list[Sequence]
+    guesses: list[Guess]
+    drafts: list[list[int]]
+    outputs: Outputs
+    choices: list[int | None]
+    target: list[int | DecodekitError]
+    is_guessed: bool
 
 
 def propose(sequences: Rows[Sequence], model: CausalLM, settings: Settings, table: TokenTable | None) -> list[Guess]:
@@ -199,12 +328,24 @@ def forward(
         lengths, wanted = [len(pending) for pending in reading], [len(draft) + 1 for draft in drafts]
     rows = [sequence.row for sequence in sequences]
     in_order = rows == list(range(cache.num_rows))
-    tokens = right_padded(reading, model.device)
+    tokens = right_padded(reading)
     logits = model.forward(tokens, lengths, cache, None if in_order else rows, logits=wanted)
     for sequence, count in zip(sequences, counts, strict=True):
         sequence.pending = sequence.pending[count:]
         sequence.num_forwards += 1
     return logits
+
+
+def forward_sorted(sequences: Rows[Sequence], model: CausalLM, cache: Cache, drafts: Rows[list[int]]) -> Tensor:
+    """`forward` with the rows in the order of the cache, since neighbouring rows are read in place; [P, V] as given."""
+    rows = [sequence.row for sequence in sequences]
+    order = sorted(range(len(rows)), key=rows.__getitem__)
+    if order == list(range(len(rows))):
+        return forward(sequences, model, cache, drafts=drafts)
+    logits = forward([sequences[i] for i in order], model, cache, drafts=[drafts[i] for i in order])
+    places = iter(torch.split(torch.arange(len(logits)), [len(drafts[i]) + 1 for i in order]))
+    place_of = {i: next(places) for i in order}
+    return logits[torch.cat([place_of[i] for i in range(len(rows))]).to(logits.device)]
 
 
 def verify(
@@ -307,9 +448,22 @@ def judge(sequence: Sequence, choice: int | DecodekitError, settings: Settings) 
         return error
     sequence.refusal = refusal
     sequence.num_guard_refusals += 1
+    return refused(sequence, choice, refusal, settings)
+
+
+def refused(sequence: Sequence, choice: int, refusal: Refusal, settings: Settings) -> Outcome:
+    """Where a row goes on whose token a guard refuses."""
+    assert sequence.matcher is not None
+    last = len(sequence.token_ids)
     here = checkpoint(sequence.token_ids, refusal.keep, sequence.matcher.token_texts)
-    if here < len(sequence.token_ids):
-        return failure(sequence, settings.max_rollbacks) or Backtrack(destination(sequence, here))
+    if here < last or (refusal.is_early and last):
+        error = failure(sequence, settings.max_rollbacks)
+        if error is not None:
+            return error
+        here = destination(sequence, here)
+        if here < last:
+            return Backtrack(here)
+        sequence.num_rollbacks += 1  # by no token
     banned = sequence.bans.setdefault(here, set())
     banned.add(choice)
     return give_up(sequence, refusal) if len(banned) > MAX_REDRAWS else NoToken.REFUSED
@@ -317,7 +471,7 @@ def judge(sequence: Sequence, choice: int | DecodekitError, settings: Settings) 
 
 def crop(sequences: Rows[Sequence], cache: Cache) -> None:
     """Forget what the model has read beyond the texts: rejected drafts, and what was taken back."""
-    lengths: list[int] = cache.lengths.tolist()
+    lengths = host_lengths(cache)
     for sequence in sequences:
-        lengths[sequence.row] = sequence.length - len(sequence.pending)
+        lengths[sequence.row] = sequence.num_read
     cache.truncate(lengths)

@@ -6,11 +6,26 @@
 
 `front` has the class `LLM` and the function `generate`, whose options are `strategy.generate_options`. `option_rules`
 says what is wrong with options, `plan` turns them into the settings of the loops, `completions` turns results of the
-loops into completions, and `tokenizers` keeps what was read of a tokenizer.
+loops into completions, and `tokenizers` keeps what was read of a tokenizer. `engine` takes requests at any time, and
+`handle` is what it gives for one.
 """
 
 from decodekit.generation.completion import Chunk, Completion, Score
+from decodekit.llm.engine import Engine, EngineStats
 from decodekit.llm.front import LLM, generate
+from decodekit.llm.handle import Handle
 from decodekit.strategy.generate_options import GenerateKeywords, GenerateOptions, StrategyLike
 
-__all__ = ["LLM", "Chunk", "Completion", "GenerateKeywords", "GenerateOptions", "Score", "StrategyLike", "generate"]
+__all__ = [
+    "LLM",
+    "Chunk",
+    "Completion",
+    "Engine",
+    "EngineStats",
+    "GenerateKeywords",
+    "GenerateOptions",
+    "Handle",
+    "Score",
+    "StrategyLike",
+    "generate",
+]

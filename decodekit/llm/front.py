@@ -7,7 +7,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias, Unpack, overload
+from typing import Any, Literal, TypeAlias, Unpack, overload
 
 from torch import Tensor
 
@@ -18,6 +18,7 @@ from decodekit.generation.prompt import Messages, Prompt, TokenIds, check_prompt
 from decodekit.generation.scoring import token_logprobs
 from decodekit.generation.sequence import Request
 from decodekit.llm.completions import completed
+from decodekit.llm.engine import ENGINE_OPTIONS, Engine
 from decodekit.llm.option_rules import seeds_fit
 from decodekit.llm.plan import Plan
 from decodekit.llm.tokenizers import facts_of
@@ -63,6 +64,8 @@ class LLM:
         device: Any = None,
         device_map: Any = None,
         revision: str | None = None,
+        cache_dtype: Literal["int8"] | None = None,
+        compile_layers: bool = False,
         **from_pretrained: Any,
     ) -> LLM:
         """Load a model: ``"tiny"`` and ``"tiny-draft"`` are bundled, else a folder or a Hugging Face id.
@@ -73,6 +76,9 @@ class LLM:
             device: where it runs; None takes the GPU if there is one.
             device_map: spread over devices by transformers.
             revision: branch, tag or commit on the hub.
+            cache_dtype: "int8" stores keys and values in eight bits: about a quarter of the memory of float32, half of
+                that of bfloat16, and other texts. By default they are stored as the model makes them.
+            compile_layers: compile the layers of captured steps, on CUDA; see `HuggingFaceLM`.
             from_pretrained: passed on to transformers.
 
         Raises:
@@ -81,7 +87,14 @@ class LLM:
         from decodekit.models.loading import load
 
         model, tokenizer = load(
-            name_or_path, dtype=dtype, device=device, device_map=device_map, revision=revision, **from_pretrained
+            name_or_path,
+            dtype=dtype,
+            device=device,
+            device_map=device_map,
+            revision=revision,
+            cache_dtype=cache_dtype,
+            compile_layers=compile_layers,
+            **from_pretrained,
         )
         return cls(model, tokenizer)
 
@@ -130,7 +143,7 @@ class LLM:
         listed = self._listed(prompts, faults)
         asked = GenerateOptions.of(**options)
         faults += seeds_fit(asked.seed, len(listed))
-        plan = self._plan(asked, faults)
+        plan = self.plan(asked, faults)
         if isinstance(plan.contrast, Guidance) and plan.contrast.num_prompts not in (None, len(listed)):
             cause = f"{plan.contrast.num_prompts} negative prompts for {len(listed)} prompts"
             raise OptionError(cause, at="negative_prompt")
@@ -153,7 +166,7 @@ class LLM:
             prompts = each_prompt(prompts)
         if not isinstance(prompts, Iterable):
             raise OptionError(f"prompts={prompts!r:.60} are no prompts to go through", at="prompts", hint="a list")
-        plan = self._plan(GenerateOptions.of(**options), [])
+        plan = self.plan(GenerateOptions.of(**options), [])
         plan.check_memory(plan.options.batch_size, 1)
         chunks = self._decode(prompts, plan, plan.options.batch_size)
         return ((chunk.index, chunk.completion) for chunk in chunks if chunk.completion is not None)
@@ -203,8 +216,42 @@ class LLM:
                 check_prompt(prompt, f"prompt {index}", self.vocabulary.size)
         return listed
 
-    def _plan(self, options: GenerateOptions, faults: list[DecodekitError]) -> Plan:
+    def engine(self, **options: Any) -> Engine:
+        """An engine that takes requests of any options, at any time and from any thread; see `Engine` for the options.
+
+        with llm.engine(batch_size=32) as engine:
+            completion = engine.submit("Invoice A-17", max_new_tokens=64).result()
+
+        Raises:
+            OptionError: an option is unknown or out of range.
+        """
+        unknown = [name for name in options if name not in ENGINE_OPTIONS]
+        if unknown:
+            cause = f"{', '.join(unknown)}: no option of an engine"
+            raise OptionError(
+                cause, at="engine", hint=f"{', '.join(ENGINE_OPTIONS)}; the options of texts go to submit"
+            )
+        return Engine(self, **options)
+
+    def plan(self, options: GenerateOptions, faults: list[DecodekitError]) -> Plan:
+        """Check options and compile their constraint; `faults`, and what else is wrong with them, are raised together.
+
+        Raises:
+            OptionError: as `generate` raises it.
+            ConstraintError: the constraint cannot be used.
+        """
         return Plan.of(self.model, self.vocabulary, self._canonical, options, faults)
+
+    def request(self, prompt: Prompt, plan: Plan, seed: int | None = None) -> Request:
+        """A prompt as the loops take it.
+
+        Raises:
+            OptionError, ChatTemplateError: it cannot be read.
+        """
+        token_ids = encode(self.tokenizer, prompt, "prompt", self.vocabulary.size)
+        matcher = None if plan.grammar is None else plan.grammar.matcher()
+        seed = plan.strategy.seed or 0 if seed is None else seed
+        return Request(token_ids, matcher, seed, negative_prompt=self._negative_prompt(plan, 0))
 
     def _canonical(self) -> Canonical:
         """How the tokenizer divides texts; one for all calls, since it remembers divisions."""

@@ -17,7 +17,7 @@ from decodekit.errors import DecodekitError, OptionError, UselessOptionError, co
 from decodekit.generation import memory
 from decodekit.generation.search import Search, SearchCall
 from decodekit.generation.settings import FastForward, Masking, left_out_of
-from decodekit.models.causal_lm import CausalLM
+from decodekit.models.causal_lm import CausalLM, can_verify
 from decodekit.models.contrast import Contrast
 from decodekit.sampling import LogitsProcessor, Stage
 from decodekit.sampling.checks import is_count
@@ -172,8 +172,8 @@ def _masks(call: GenerateCall) -> Faults:
 
 
 def _proposers(call: GenerateCall) -> Faults:
-    if call.proposers and not call.model.can_rollback:
-        cause = f"{call.model.name} keeps recurrent state, which cannot be cropped to the accepted part of a draft"
+    if call.proposers and not can_verify(call.model):
+        cause = f"{call.model.name} keeps recurrent state and reads drafts one token at a time, which saves nothing"
         hint = "no speculate=; forced tokens of a constraint are taken all the same"
         yield OptionError(cause, at="speculate", hint=hint)
     is_greedy = call.strategy is not None and type(call.strategy).select is Greedy.select

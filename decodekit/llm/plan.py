@@ -11,9 +11,8 @@ from decodekit.constraints import as_constraint, compile
 from decodekit.constraints.matching.compiler import CompiledGrammar
 from decodekit.errors import DecodekitError, OptionError, ResourceLimitError, UselessOptionError, raise_faults
 from decodekit.generation import memory
-from decodekit.generation.backtracking import MAX_ROLLBACKS
 from decodekit.generation.search import Aggregation, Search
-from decodekit.generation.settings import Settings, left_out_of
+from decodekit.generation.settings import MAX_ROLLBACKS, Settings, left_out_of
 from decodekit.generation.stopping import StopStrings
 from decodekit.llm.option_rules import GenerateCall
 from decodekit.models.causal_lm import CausalLM

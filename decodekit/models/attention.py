@@ -7,13 +7,19 @@ cases that need no mask at all are taken first: queries that see the same slots,
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from decodekit.models.kv_cache import Step
+from decodekit.kernels.paged_attention import paged_attention
+from decodekit.models.kv_cache import LayerShape, PlaneShape, Step
+from decodekit.models.paged_rows import PagedLayer
+from decodekit.models.paged_step import LayerProbe, PagedStep
 
 ATTENTION_NAME = "decodekit"
 STEP_ARGUMENT = "decodekit_step"
@@ -23,11 +29,31 @@ STEP_ARGUMENT = "decodekit_step"
 _MAX_SCORES = 1 << 26
 
 # Keyword arguments that models hand to their attention function and that do not change what it computes here.
-_KNOWN_ARGUMENTS = frozenset({"position_ids", "use_cache", "cache_position", "is_causal", "layer_idx"})
+_KNOWN_ARGUMENTS = frozenset(
+    {"position_ids", "use_cache", "cache_position", "is_causal", "layer_idx", "logits_to_keep"}
+)
 
 
 class UnsupportedAttentionError(Exception):
     """The model asks its attention for something that `ragged_attention` does not compute; never leaves this room."""
+
+
+class StepNotHandedOnError(UnsupportedAttentionError):
+    """The model does not hand keyword arguments on to its attention."""
+
+
+current_step: ContextVar[Step | None] = ContextVar("current_step", default=None)
+"""The step of the pass that this thread is in, for models that do not hand keyword arguments on to their attention."""
+
+
+@contextmanager
+def in_pass(step: Step) -> Iterator[None]:
+    """The time of a forward pass of a model that does not hand its step on."""
+    token = current_step.set(step)
+    try:
+        yield
+    finally:
+        current_step.reset(token)
 
 
 def register() -> None:
@@ -48,7 +74,7 @@ def ragged_attention(
     sliding_window: int | None = None,
     softcap: float | None = None,
     s_aux: Tensor | None = None,
-    decodekit_step: Step | None = None,
+    decodekit_step: Step | PagedStep | LayerProbe | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """Attention of the new tokens to the slots of their own row, in the form that transformers' modules call.
@@ -64,7 +90,7 @@ def ragged_attention(
         sliding_window: a query at position p sees the slots p - window + 1 .. p.
         softcap: scores become `softcap * tanh(score / softcap)` (Gemma 2).
         s_aux: [Hq] logits of attention sinks, in the softmax but without a value (gpt-oss).
-        decodekit_step: the step of the forward pass.
+        decodekit_step: the step of the forward pass; by default that of `current_step`.
         **kwargs: what else the models hand on.
 
     Returns:
@@ -73,13 +99,15 @@ def ragged_attention(
     Raises:
         UnsupportedAttentionError: the model asks for something else.
     """
-    step = decodekit_step
+    step = decodekit_step or current_step.get()
     if step is None:
-        raise UnsupportedAttentionError("the model does not hand keyword arguments on to its attention")
+        raise StepNotHandedOnError("the model calls its attention outside of a forward pass of decodekit")
     if step.is_strict:
         _refuse_unknown(attention_mask, dropout, kwargs)
 
     window = sliding_window or None
+    if not isinstance(step, Step):
+        return _over_pages(module, query, key, value, step, scaling, window, softcap, s_aux), None
     if step.windows is not None and window is not None:
         step.windows.add(window)
     is_plain = softcap is None and s_aux is None
@@ -109,6 +137,53 @@ def ragged_attention(
         part = key[:, :, first:last], value[:, :, first:last]
         blocks.append(_attend(query[:, :, begin:stop], *part, mask, False, scaling, softcap, s_aux))
     return torch.cat(blocks, dim=1), None
+
+
+def _over_pages(
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    step: PagedStep | LayerProbe,
+    scaling: float | None,
+    window: int | None,
+    softcap: float | None,
+    s_aux: Tensor | None,
+) -> Tensor:
+    """[R, T, Hq, Dv]; keys and values are those of the new tokens, which go into the pages of their layer."""
+    if isinstance(step, LayerProbe):
+        return _noted(module, query, key, value, step, window)
+    place: Any = module
+    group = step.rows.groups[place.paged_group]
+    out: Tensor = paged_attention(
+        query.transpose(1, 2),
+        key.transpose(1, 2),
+        value.transpose(1, 2),
+        step.pages[place.paged_group],
+        *step.starts_and_counts,
+        group.store.table,
+        list(group.store.geometry),
+        [place.paged_keys, place.paged_values, place.paged_key_scales, place.paged_value_scales],
+        int(step.rows.stored),
+        query.shape[3] ** -0.5 if scaling is None else scaling,
+        window or 0,
+        softcap or 0.0,
+        s_aux,
+    )
+    return out
+
+
+def _noted(
+    module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, probe: LayerProbe, window: int | None
+) -> Tensor:
+    """Note what a layer stores; zeros [R, T, Hq, Dv]."""
+    layer, probe.layer = probe.layer, None
+    if layer is None or key.shape[2] != query.shape[2]:
+        raise UnsupportedAttentionError("a layer attends to keys that it has not shown to the cache")
+    shapes = [PlaneShape(one.shape[1], one.shape[3], one.dtype, one.device) for one in (key, value)]
+    probe.layers[layer] = PagedLayer(LayerShape(*shapes), window)
+    probe.readers.setdefault(layer, []).append(module)
+    return query.new_zeros(query.shape[0], query.shape[2], query.shape[1], value.shape[3])
 
 
 def _attend(

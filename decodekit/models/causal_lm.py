@@ -8,7 +8,7 @@ left padding nor a padding mask. Taking tokens back is setting a length (`Cache.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -80,6 +80,58 @@ class Cache(Protocol):
         """Make room for `capacity` tokens per row, keeping what is stored; a smaller capacity changes nothing."""
 
 
+class Prefix(Protocol):
+    """What rows of a cache can begin with: the keys and values of some first tokens."""
+
+    @property
+    def num_tokens(self) -> int:
+        """How many tokens it holds; a cache of pages may keep fewer than it was asked for."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory that it takes by itself, beside that of prefixes that it stands on."""
+
+    def release(self) -> None:
+        """Give the memory back, as far as no row and no other prefix needs it; no row may begin with it any more."""
+
+
+@runtime_checkable
+class SharesPrefixes(Protocol):
+    """A cache whose rows can begin with what other rows have read.
+
+    Laws: a row that began with the first n tokens of a prefix behaves as if it had read them itself; neither `keep` nor
+    `begin_with` changes what another row sees, and a prefix does not change when its row goes on, is cut or is reset.
+    """
+
+    def keep(self, row: int, num_tokens: int) -> Prefix:
+        """The first `num_tokens` tokens of a row.
+
+        Raises:
+            ValueError: the row holds fewer.
+        """
+
+    def begin_with(self, row: int, prefix: Any, num_tokens: int) -> None:
+        """Make a row, whatever it was, one that has read the first `num_tokens` tokens of a prefix of this cache.
+
+        Raises:
+            ValueError: the prefix holds fewer, or was released.
+        """
+
+
+def host_lengths(cache: Cache) -> list[int]:
+    """Tokens stored per row, without a wait for the device where the cache knows them on the host."""
+    known: Any = getattr(cache, "row_lengths", None)
+    return [*known] if isinstance(known, tuple | list) else [*cache.lengths.tolist()]
+
+
+def can_verify(model: CausalLM) -> bool:
+    """Whether a draft can be verified in one pass, and taken back for the price of reading its accepted part again.
+
+    A model with recurrent state says so by an attribute `can_restore`, since its `can_rollback` is False.
+    """
+    return model.can_rollback or bool(getattr(model, "can_restore", False))
+
+
 class CausalLM(Protocol):
     """A causal language model as the generation loop sees it."""
 
@@ -109,7 +161,7 @@ class CausalLM(Protocol):
 
     @property
     def can_rollback(self) -> bool:
-        """Whether `Cache.truncate` is free. With recurrent state (False) the row is computed again, which is slow."""
+        """Whether `Cache.truncate` is free. With recurrent state (False) tokens are read again; see `can_verify`."""
 
     def new_cache(self, num_rows: int, capacity: int) -> Cache:
         """An empty cache for `num_rows` sequences of up to `capacity` tokens each."""
@@ -123,7 +175,8 @@ class CausalLM(Protocol):
         exception leaves this method, no length has changed.
 
         Args:
-            tokens: int64 [R, T], right-padded; what stands in the padding does not matter, as long as it is a token.
+            tokens: int64 [R, T] on the host or the device, right-padded; what stands in the padding does not matter, as
+                long as it is a token.
             num_tokens: [R] host integers, 1..T: the real tokens of each row.
             cache: a cache of this model; it grows by itself when a row runs out of capacity.
             rows: [R] distinct cache rows; None means all rows 0..num_rows-1.

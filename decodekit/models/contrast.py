@@ -158,6 +158,11 @@ class ContrastLM(ABC):
         return self.model.context_length
 
     @property
+    def state(self) -> object:
+        """Equal as long as the model is as it was, if it says so."""
+        return getattr(self.model, "state", None)
+
+    @property
     def can_rollback(self) -> bool:
         """Whether taking tokens back is free."""
         return self.model.can_rollback
@@ -245,6 +250,11 @@ class AmateurLM(ContrastLM):
         """The smaller of the two, or None where neither has a limit."""
         limits = [limit for limit in (self.model.context_length, self.amateur.context_length) if limit is not None]
         return min(limits, default=None)
+
+    @property
+    def state(self) -> object:
+        """Equal as long as both models are as they were."""
+        return getattr(self.model, "state", None), getattr(self.amateur, "state", None)
 
     @property
     def can_rollback(self) -> bool:

@@ -1,8 +1,11 @@
 """The adapter that makes any causal language model of transformers a `causal_lm.CausalLM`.
 
-Three tiers, fastest first, give the same logits; the first that passes the self-check runs:
+Six tiers, fastest first, give the same logits; the first that passes the self-check runs:
 
+- paged: the model's modules over pages of keys and values, decoding steps captured; on CUDA;
 - ragged: the model's modules over the ragged KV cache, all rows of a batch in one pass;
+- masked: the same with the model's own attention, which is given a mask;
+- recurrent: as ragged, with the recurrent state of each row beside its keys and values;
 - rowwise: the model as it is, one row at a time, with its own cache;
 - recompute: the model as it is, one row at a time, without a cache.
 """
@@ -10,23 +13,29 @@ Three tiers, fastest first, give the same logits; the first that passes the self
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from decodekit.errors import ContextLengthError, ModelError
+from decodekit.errors import ContextLengthError, ModelError, OptionError
+from decodekit.kernels.pages import Stored
+from decodekit.models.captured import CudaCapture
 from decodekit.models.causal_lm import Cache, LogitsKind, Rows
+from decodekit.models.context_length import context_length_of
 from decodekit.models.known import Notes, notes_of, state_of
 from decodekit.models.layers import Exit
+from decodekit.models.paged import PagedModel
+from decodekit.models.quantised_planes import QuantisedCache
 from decodekit.models.ragged import RaggedModel
+from decodekit.models.recurrent import NoStateError, RecurrentModel
 from decodekit.models.rowwise import RowwiseModel
-from decodekit.models.self_check import TOLERANCES, largest_error, small_windows
-from decodekit.models.shared_copy import rope_types, shared_copy
+from decodekit.models.self_check import Runner, SelfCheck
 
-TierName = Literal["ragged", "rowwise", "recompute"]
+TierName = Literal["paged", "ragged", "masked", "recurrent", "rowwise", "recompute"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,16 +43,18 @@ class Tier:
     """Which way of running a model was chosen, and why not a faster one.
 
     Args:
-        name: "ragged", "rowwise" or "recompute".
+        name: "paged", "ragged", "masked", "recurrent", "rowwise" or "recompute".
         error: largest relative error of the self-check.
         refused: why each faster tier was not taken.
-        place: its number among the ways that are tried; there are two of "rowwise".
+        place: its number among the ways that are tried; there are two of "recurrent" and of "rowwise".
+        twin_error: the same of the small float32 twin of the model; None if it has none.
     """
 
     name: TierName
     error: float
     refused: tuple[str, ...] = ()
     place: int = 0
+    twin_error: float | None = None
 
     def __str__(self) -> str:
         reasons = "".join(f"; {reason}" for reason in self.refused)
@@ -60,9 +71,15 @@ class HuggingFaceLM:
     Args:
         model: a model with a language modelling head, loaded by transformers; on its device, in its type.
         tier: run this way and no other; by default the fastest that passes the self-check.
+        cache_dtype: "int8" stores keys and values in eight bits with a scale for every token and head, which takes
+            about a quarter of the memory and changes the logits; see `quantised_planes`. In the tier paged, and on a
+            CPU in the tier ragged. By default they are stored as they are.
+        compile_layers: compile the decoder layers of captured steps, which takes about a minute at the first of them
+            and then saves the time of what stands around matrix products. For the tier paged.
 
     Raises:
         ModelError: the model cannot be run, or the wanted tier gives other logits than the model itself.
+        OptionError: a `cache_dtype` or `compile_layers` that the model's device or tier does not have.
     """
 
     name: str
@@ -78,13 +95,26 @@ class HuggingFaceLM:
     device: torch.device
     """Where the embeddings are."""
 
-    def __init__(self, model: nn.Module, *, tier: TierName | None = None) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        tier: TierName | None = None,
+        cache_dtype: Literal["int8"] | None = None,
+        compile_layers: bool = False,
+    ) -> None:
         if not hasattr(model, "config") or not hasattr(model, "get_input_embeddings"):
             raise ModelError(
                 f"{type(model).__name__} is not a model of transformers",
                 hint="AutoModelForCausalLM.from_pretrained(...), or implement the CausalLM protocol for it",
             )
+        _refuse_by_kind(model)
+        if cache_dtype is not None and not (isinstance(cache_dtype, str) and cache_dtype == "int8"):
+            raise OptionError(
+                f"keys and values cannot be stored as {cache_dtype!r:.60}", at="cache_dtype", hint='"int8", or None'
+            )
         self.model = model
+        self.cache_dtype, self.compile_layers = cache_dtype, compile_layers
         self._wanted = tier
         self._learn(notes_of(model))
 
@@ -93,12 +123,28 @@ class HuggingFaceLM:
         model = self.model
         config: Any = model.config
         embeddings: Any = model.get_input_embeddings()  # type: ignore[operator]
-        self.name = str(getattr(config, "_name_or_path", "") or type(model).__name__)
+        self.name = _name_of(model)
         self.device = embeddings.weight.device
-        self.context_length = _context_length(config.get_text_config())
+        self.context_length = context_length_of(config.get_text_config())
         self.eos_token_ids = _eos_token_ids(model)
-        self._runner, self.tier, self.vocab_size = _learned(model, notes, self.context_length, self._wanted)
+        self._runner, self.tier, self.vocab_size = _learned(
+            model, notes, self.context_length, (self._wanted, self.cache_dtype, self.compile_layers)
+        )
         self._notes = notes
+        is_paged = self.tier.name == "paged"
+        if self.cache_dtype is not None and not is_paged and (self.tier.name, self.device.type) != ("ragged", "cpu"):
+            raise OptionError(
+                "an int8 cache is for models in the tier paged, or ragged on a CPU, "
+                f"not {self.tier.name} on {self.device.type}",
+                at="cache_dtype",
+                hint="leave it out",
+            )
+        if self.compile_layers and not is_paged:
+            raise OptionError(
+                f"layers are compiled for captured steps in the tier paged, not {self.tier.name} on {self.device.type}",
+                at="compile_layers",
+                hint="leave it out",
+            )
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_notes": None}  # they are of this process
@@ -106,7 +152,10 @@ class HuggingFaceLM:
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
         self._notes = notes_of(self.model)
-        self._notes.keep(("runner", self._wanted), _Learned(self._runner, self.tier, self.vocab_size))
+        self._notes.keep(
+            ("runner", self._wanted, self.cache_dtype, self.compile_layers),
+            _Learned(self._runner, self.tier, self.vocab_size),
+        )
 
     def __repr__(self) -> str:
         return f"HuggingFaceLM({self.name!r}, tier={self.tier.name!r}, device={self.device}, dtype={self.dtype})"
@@ -117,9 +166,29 @@ class HuggingFaceLM:
         return self.model.dtype  # type: ignore[return-value]
 
     @property
+    def state(self) -> object:
+        """Equal as long as the model is as it was: what was read of prompts holds for it; see `known`."""
+        return notes_of(self.model)
+
+    @property
+    def runner(self) -> Runner:
+        """What runs the model, in its tier."""
+        return self._runner
+
+    @property
     def can_rollback(self) -> bool:
         """Whether taking tokens back is free; not with recurrent state."""
         return self._runner.can_rollback
+
+    @property
+    def paged(self) -> PagedModel | None:
+        """How it runs over pages of keys and values; None if it does not."""
+        return getattr(self._runner, "paged", None)
+
+    @property
+    def can_restore(self) -> bool:
+        """Whether taking back a draft costs at most another reading of its accepted part; see `can_verify`."""
+        return self._runner.can_restore
 
     @property
     def num_layers(self) -> int:
@@ -141,6 +210,8 @@ class HuggingFaceLM:
         notes = notes_of(self.model)
         if notes is not self._notes:
             self._learn(notes)
+        if self.cache_dtype is not None and isinstance(self._runner, RaggedModel) and self.paged is None:
+            return self._runner.new_cache(num_rows, capacity, QuantisedCache)
         return self._runner.new_cache(num_rows, capacity)
 
     def forward(
@@ -215,78 +286,129 @@ class HuggingFaceLM:
 class _Learned(NamedTuple):
     """What is known of a model in one state: how it is run, why so, and the width of a row of its logits."""
 
-    runner: RaggedModel | RowwiseModel
+    runner: Runner
     tier: Tier
     vocab_size: int
 
 
-def _learned(model: nn.Module, notes: Notes, context_length: int | None, wanted: TierName | None) -> _Learned:
-    """What the notes say, or what is found out now, by one thread for all."""
+def _learned(
+    model: nn.Module,
+    notes: Notes,
+    context_length: int | None,
+    asked: tuple[TierName | None, str | None, bool],
+) -> _Learned:
+    """What the notes say, or what is found out now, by one thread for all.
+
+    Args:
+        asked: the tier, the type of keys and values, and whether layers are compiled.
+    """
+    wanted, cache_dtype, compiles = asked
     with notes.lock:
-        known: _Learned | None = notes.get(("runner", wanted))
+        known: _Learned | None = notes.get(("runner", *asked))
+        plain: _Learned | None = notes.get(("runner", wanted, None, False))
+        if known is None and plain is not None and plain.tier.name != "paged":
+            known = plain  # what was asked for is not a matter of the runner there
         if known is not None:
             return known
         runner, tier = _choose(model, context_length, wanted, notes.get(("tier", wanted)))
+        if tier.name != "paged":
+            asked = wanted, None, False
+        elif cache_dtype is not None or compiles:
+            # Checked as it is without: eight bits give other logits, and a replay is compared with the modules.
+            stored = Stored.AS_GIVEN if cache_dtype is None else Stored.INT8
+            runner = _over_pages(model, stored, "inductor" if compiles else None)
         notes.keep(("tier", wanted), tier)
-        learned = notes.keep(("runner", wanted), _Learned(runner, tier, _vocab_size(runner, model)))
+        learned = notes.keep(("runner", *asked), _Learned(runner, tier, _vocab_size(runner, model)))
         notes.state = state_of(model)  # a model may make buffers when it is run first
         return learned
 
 
+def _over_pages(model: nn.Module, stored: Stored = Stored.AS_GIVEN, compiler: str | None = None) -> RaggedModel:
+    """The model over pages; its steps are captured on CUDA."""
+    device = _device_of(model)
+    capture = CudaCapture(device) if device.type == "cuda" else None
+    return RaggedModel(model, use_pages=True, capture=capture, compiler=compiler, stored=stored)
+
+
+def _device_of(model: nn.Module) -> torch.device:
+    """Where the embeddings are."""
+    device: torch.device = model.get_input_embeddings().weight.device  # type: ignore[operator]
+    return device
+
+
+_WAYS: tuple[tuple[TierName, Callable[[nn.Module], Runner]], ...] = (
+    ("paged", _over_pages),
+    ("ragged", RaggedModel),
+    ("masked", partial(RaggedModel, own_attention=True)),
+    ("recurrent", partial(RecurrentModel, in_chunks=True)),
+    ("recurrent", partial(RecurrentModel, in_chunks=False)),
+    ("rowwise", partial(RowwiseModel, state="full")),
+    ("rowwise", partial(RowwiseModel, state="own")),
+    ("recompute", partial(RowwiseModel, state=None)),
+)
+
+
 def _choose(
     model: nn.Module, context_length: int | None, wanted: TierName | None, known: Tier | None
-) -> tuple[RaggedModel | RowwiseModel, Tier]:
+) -> tuple[Runner, Tier]:
     """The first tier that gives the model's own logits, or the known one."""
-    reference: nn.Module | None = None
-    tolerance = TOLERANCES.get(model.dtype, TOLERANCES[torch.bfloat16])  # type: ignore[call-overload]
+    if known is not None:
+        return _WAYS[known.place][1](model), known
+    check: SelfCheck | None = None
     refused: list[str] = []
-    for place, (name, runner) in enumerate(_runners(model, refused)):
+    for place, (name, make) in enumerate(_WAYS):
         if wanted is not None and name != wanted:
             continue
-        if known is not None:
-            if place == known.place:
-                return runner, known
-            continue
-        reference = reference or shared_copy(model)
+        if name == "paged" and wanted is None and _device_of(model).type != "cuda":
+            continue  # on a CPU attention reads a rectangle faster than pages
         try:
-            error = _checked(runner, model, reference, context_length)
+            runner = make(model)
+            check = check or SelfCheck(model, context_length)
+            verdict = check.verdict(make, runner)
+        except NoStateError:
+            continue
         except Exception as problem:
             refused.append(f"{name}: {_one_line(problem)}")
             continue
-        if error <= tolerance:
-            return runner, Tier(name, error, tuple(refused), place)
-        refused.append(f"{name}: logits differ from the model's own by {error:.2g} of their spread")
+        if verdict.is_right:
+            return runner, Tier(name, verdict.error, tuple(dict.fromkeys(refused)), place, verdict.twin_error)
+        refused.append(f"{name}: {verdict}")
+    if check is not None and check.is_causal() is False:
+        raise ModelError(
+            f"{type(model).__name__} is not causal: its logits at a token depend on the tokens behind it",
+            at=_name_of(model),
+            hint="a decoder; for an encoder that can be one, config.is_decoder = True before it is built",
+        )
+    hint = "check that model(input_ids=...) itself returns finite logits"
+    if any("pixel_values" in reason for reason in refused):
+        hint = "its language model alone, for example AutoModelForCausalLM of its text_config: it wants images"
     raise ModelError(
         f"{type(model).__name__} cannot be run" + (f" in tier {wanted!r}" if wanted else ""),
-        at="; ".join(refused) or None,
-        hint="check that model(input_ids=...) itself returns finite logits",
+        at="; ".join(dict.fromkeys(refused)) or None,
+        hint=hint,
     )
 
 
-def _runners(model: nn.Module, refused: list[str]) -> Iterator[tuple[TierName, RaggedModel | RowwiseModel]]:
-    try:
-        yield "ragged", RaggedModel(model)
-    except Exception as problem:
-        refused.append(f"ragged: {_one_line(problem)}")
-    yield "rowwise", RowwiseModel(model, "full")
-    yield "rowwise", RowwiseModel(model, "own")
-    yield "recompute", RowwiseModel(model, None)
+def _refuse_by_kind(model: nn.Module) -> None:
+    """`ModelError` for models that continue no text: encoder-decoders, masked models, models without a head."""
+    kind, config = type(model).__name__, model.config
+    cause = None
+    if getattr(config, "is_encoder_decoder", False):
+        cause = f"{kind} is an encoder-decoder model: its decoder continues what its encoder has read, not a prompt"
+        hint = "a decoder-only model, which AutoModelForCausalLM loads"
+    elif kind.endswith("ForMaskedLM"):
+        cause = f"{kind} is a masked language model: it fills gaps, and sees the tokens behind them"
+        hint = "a causal language model; of some encoders AutoModelForCausalLM makes one, with is_decoder=True"
+    elif kind.endswith("Model") and getattr(model, "get_output_embeddings", lambda: None)() is None:
+        cause = f"{kind} has no language modelling head"
+        hint = "AutoModelForCausalLM in place of AutoModel"
+    if cause is not None:
+        raise ModelError(cause, at=_name_of(model), hint=hint)
 
 
-def _checked(
-    runner: RaggedModel | RowwiseModel, model: nn.Module, reference: nn.Module, context_length: int | None
-) -> float:
-    """The error of the self-check, with the model's own windows and, for masks that we make, with small ones."""
-    if not isinstance(runner, RaggedModel):
-        errors = [largest_error(runner, reference, context_length)]
-    else:
-        runner.is_strict = True
-        errors = [largest_error(runner, reference, context_length)]
-        runner.is_strict = False
-        windowed = small_windows(model)
-        if windowed is not None:
-            errors.append(largest_error(RaggedModel(windowed), windowed, context_length))
-    return max(errors) if all(map(math.isfinite, errors)) else math.inf
+def _name_of(model: nn.Module) -> str:
+    """The folder or hub id of a model, or its class."""
+    return str(getattr(model.config, "_name_or_path", "") or type(model).__name__)
 
 
 def _one_line(problem: Exception) -> str:
@@ -294,7 +416,7 @@ def _one_line(problem: Exception) -> str:
     return f"{type(problem).__name__}: {text}" if text else type(problem).__name__
 
 
-def _vocab_size(runner: RaggedModel | RowwiseModel, model: nn.Module) -> int:
+def _vocab_size(runner: Runner, model: nn.Module) -> int:
     if isinstance(runner, RaggedModel):
         return runner.vocab_size
     token = torch.zeros(1, 1, dtype=torch.int64, device=model.get_input_embeddings().weight.device)  # type: ignore[operator]
@@ -307,14 +429,3 @@ def _eos_token_ids(model: nn.Module) -> frozenset[int]:
         given = getattr(config, "eos_token_id", None)
         ids.update([given] if isinstance(given, int) else given or [])
     return frozenset(ids)
-
-
-def _context_length(config: Any) -> int | None:
-    names = ("max_position_embeddings", "n_positions", "max_seq_len", "n_ctx", "seq_length")
-    given = (getattr(config, name, None) for name in names)
-    limit = next((value for value in given if isinstance(value, int) and value > 0), None)
-    dynamic = next((p for kind, p in rope_types(config).items() if "dynamic" in kind), None)
-    if dynamic is not None and limit is not None:
-        # Beyond the trained length, dynamic NTK scaling makes every row depend on the longest one seen before.
-        limit = min(limit, dynamic.get("original_max_position_embeddings") or limit)
-    return limit

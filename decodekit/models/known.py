@@ -32,7 +32,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from decodekit.models.shared_copy import recomputes_frequencies
+from decodekit.models.shared_copy import addresses_of, recomputes_frequencies
 
 T = TypeVar("T")
 
@@ -161,11 +161,7 @@ class _StateReader:
     def read_tensor(self, tensor: Tensor) -> None:
         """All but the numbers."""
         version = -1 if tensor.is_inference() else tensor._version
-        try:
-            address = tensor.data_ptr()
-        except (RuntimeError, NotImplementedError):  # a subclass without memory of its own
-            address = id(tensor)
-        self.values += (id(type(tensor)), tensor.shape, tensor.dtype, tensor.device, address, version)
+        self.values += (id(type(tensor)), tensor.shape, tensor.dtype, tensor.device, addresses_of(tensor), version)
 
     def read(self, value: Any, depth: int) -> None:
         """Anything that a module has as an attribute."""

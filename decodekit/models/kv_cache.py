@@ -116,6 +116,46 @@ class Step:
         return first, last, mask
 
 
+class CopiedPrefix:
+    """Keys and values of the first tokens of a row, copied; a `causal_lm.Prefix`.
+
+    A row that began with a prefix keeps only what comes after it: say 400 tokens of instructions are kept, and a row
+    that began with them is kept with 550. The second prefix holds 150 tokens and stands on the first.
+
+    Args:
+        planes: by layer, keys and values [heads, num_tokens - first, head_dim].
+        base: what stands before them, of which the first `first` tokens count; None if `first` is 0.
+    """
+
+    def __init__(self, planes: dict[int, list[Tensor]], num_tokens: int, base: CopiedPrefix | None, first: int) -> None:
+        self._planes, self._base, self._first = planes, base, first
+        self._num_above = 0  # prefixes that stand on this one
+        self.num_tokens = num_tokens
+        self.num_bytes = sum(plane.numel() * plane.element_size() for pair in planes.values() for plane in pair)
+        self.is_released = False
+        if base is not None:
+            base._num_above += 1
+
+    def release(self) -> None:
+        """Give the memory back, once no prefix stands on this one; no row may begin with it any more."""
+        self.is_released = True
+        self._free()
+
+    def _free(self) -> None:
+        if not self.is_released or self._num_above:
+            return
+        self._planes, base, self._base = {}, self._base, None
+        if base is not None:
+            base._num_above -= 1
+            base._free()
+
+    def parts(self, num_tokens: int) -> list[tuple[int, int, dict[int, list[Tensor]]]]:
+        """The slots from the first up to, not including, the second, with the planes that begin with them."""
+        before = [] if self._base is None else self._base.parts(min(num_tokens, self._first))
+        own = [(self._first, num_tokens, self._planes)] if num_tokens > self._first else []
+        return [*before, *own]
+
+
 class RaggedCache:
     """Keys and values of `num_rows` rows, each with its own length. Implements `causal_lm.Cache`.
 
@@ -135,15 +175,34 @@ class RaggedCache:
         self._written = [0] * num_rows  # slots that may hold something, padding and forgotten tokens included
         self._lengths_on_device: Tensor | None = None
         self._common: dict[tuple[int, int], int] = {}  # (row, row) -> first slots that both hold, of rows once copied
+        self._begun: dict[int, tuple[CopiedPrefix, int]] = {}  # row -> the prefix whose first slots it still holds
         self._allocate()
 
+    @staticmethod
+    def planes_of(layer: LayerShape) -> tuple[PlaneShape, ...]:
+        """The planes of a layer: keys and values."""
+        return layer.key, layer.value
+
+    @staticmethod
+    def encoded(keys: Tensor, values: Tensor) -> tuple[Tensor, ...]:
+        """What is written of keys and values [R, H, T, D], for each plane."""
+        return keys, values
+
+    @staticmethod
+    def decoded(planes: Sequence[Tensor], dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """The keys and values of what was written, in the type that they had."""
+        keys, values = planes
+        return keys, values
+
     def _allocate(self) -> None:
-        planes: dict[PlaneShape, list[int]] = {}
+        planes: dict[PlaneShape, list[tuple[int, int]]] = {}  # shape -> (layer, place) of its planes
+        self._planes: dict[int, list[Tensor]] = {}  # layer -> planes, as `planes_of` says
         for index, layer in self._layers.items():
-            planes.setdefault(layer.key, []).append(index)
-            planes.setdefault(layer.value, []).append(index)
+            shapes = self.planes_of(layer)
+            self._planes[index] = [torch.empty(0)] * len(shapes)
+            for place, shape in enumerate(shapes):
+                planes.setdefault(shape, []).append((index, place))
         num_rows, capacity = self.num_rows, self.capacity
-        self._planes: dict[int, list[Tensor]] = {index: [] for index in self._layers}  # layer -> [keys, values]
         for shape, members in planes.items():
             # Zeros, not empty: a masked slot has weight 0, and 0 * NaN would be NaN.
             if shape.device.type == "cpu":
@@ -152,8 +211,8 @@ class RaggedCache:
             else:
                 size = (len(members), num_rows, capacity + 1, shape.num_heads, shape.head_dim)
                 storage = torch.zeros(size, dtype=shape.dtype, device=shape.device).transpose(2, 3)
-            for plane, index in zip(storage, members, strict=True):
-                self._planes[index].append(plane)  # [num_rows, heads, capacity + 1, head_dim]
+            for plane, (index, place) in zip(storage, members, strict=True):
+                self._planes[index][place] = plane  # [num_rows, heads, capacity + 1, head_dim]
         self._positions = torch.arange(capacity, device=self._device)
         self._row_numbers = torch.arange(num_rows, device=self._device)[:, None]
 
@@ -230,15 +289,15 @@ class RaggedCache:
         That is the slots [0, step.end) of the rows (views of the cache where they are consecutive), or the given ones
         where nothing was stored before.
         """
-        plane_of_keys, plane_of_values = self._planes[layer]
-        return _append(plane_of_keys, keys, step), _append(plane_of_values, values, step)
+        parts = zip(self._planes[layer], self.encoded(keys, values), strict=True)
+        return self.decoded([_append(plane, new, step) for plane, new in parts], keys.dtype)
 
     def slots_of(self, step: Step) -> tuple[Tensor, Tensor, list[Tensor], list[Tensor]]:
         """What `append` writes to and reads, for steps whose rows are consecutive.
 
         Returns:
             rows int64 [R, 1] and slots int64 [R or 1, T] of the new tokens, relative to the planes; the planes
-            [R, H, capacity + 1, D] of the keys and values of each layer; views [R, H, S, D] of them that are read.
+            [R, H, capacity + 1, D] of each layer, as `planes_of` says; views [R, H, S, D] of them that are read.
         """
         planes = [plane for pair in self._planes.values() for plane in pair]
         if step.row_slice is not None:
@@ -257,6 +316,8 @@ class RaggedCache:
         self._lengths = shortened(self._lengths, row_lengths)
         for (row, other), num_slots in self._common.items():
             self._common[row, other] = min(num_slots, self._lengths[row], self._lengths[other])
+        for row, (prefix, num_slots) in self._begun.items():
+            self._begun[row] = prefix, min(num_slots, self._lengths[row])
         self._lengths_on_device = None
 
     @torch.inference_mode()
@@ -271,7 +332,44 @@ class RaggedCache:
                 for plane in planes:
                     plane[row, :, : self._written[row]].zero_()
             self._lengths[row] = self._written[row] = 0
+        self._forget_origins(rows)
+        self._lengths_on_device = None
+
+    def _forget_origins(self, rows: Sequence[int]) -> None:
         self._common = {pair: num_slots for pair, num_slots in self._common.items() if not {*pair} & {*rows}}
+        for row in rows:
+            self._begun.pop(row, None)
+
+    @torch.inference_mode()
+    def keep(self, row: int, num_tokens: int) -> CopiedPrefix:
+        """A copy of the first tokens of a row; see `causal_lm.SharesPrefixes.keep`."""
+        if not 0 < num_tokens <= self._lengths[row]:
+            raise ValueError(f"row {row} holds {self._lengths[row]} tokens, of which {num_tokens} cannot be kept")
+        base, first = self._begun.get(row, (None, 0))
+        if base is None or base.is_released or not base.num_tokens == first < num_tokens:
+            base, first = None, 0
+        planes = {
+            layer: [plane[row, :, first:num_tokens].clone() for plane in pair] for layer, pair in self._planes.items()
+        }
+        return CopiedPrefix(planes, num_tokens, base, first)
+
+    @torch.inference_mode()
+    def begin_with(self, row: int, prefix: CopiedPrefix, num_tokens: int) -> None:
+        """Begin a row with the first tokens of a prefix; see `causal_lm.SharesPrefixes.begin_with`."""
+        if prefix.is_released or not 0 < num_tokens <= prefix.num_tokens:
+            raise ValueError(f"a row cannot begin with {num_tokens} of the {prefix.num_tokens} tokens of a prefix")
+        if num_tokens > self.capacity:
+            self.grow(max(num_tokens, 2 * self.capacity))
+        for first, end, planes in prefix.parts(num_tokens):
+            for layer, pair in self._planes.items():
+                for plane, kept in zip(pair, planes[layer], strict=True):
+                    plane[row, :, first:end].copy_(kept[:, : end - first])
+        for pair in self._planes.values():
+            for plane in pair:
+                plane[row, :, num_tokens : self._written[row]].zero_()  # as in `reset`: nothing of the old row
+        self._lengths[row] = self._written[row] = num_tokens
+        self._forget_origins([row])
+        self._begun[row] = prefix, num_tokens
         self._lengths_on_device = None
 
     @torch.inference_mode()
@@ -285,6 +383,7 @@ class RaggedCache:
         self._lengths = [self._lengths[row] for row in order]
         self._written = [self._written[row] for row in order]
         self._common = {}
+        self._begun = {row: self._begun[source] for row, source in enumerate(order) if source in self._begun}
         self._lengths_on_device = None
         self._copy_from(old, index)
 
@@ -319,7 +418,11 @@ class RaggedCache:
                     plane[target, :, used : self._written[target]].zero_()  # as in `reset`: nothing of the old row
         origin = {row: row for row in range(self.num_rows)} | dict(pairs)
         known, lengths, written = dict(self._common), list(self._lengths), list(self._written)
+        begun = dict(self._begun)
         for target, source in pairs:
+            self._begun.pop(target, None)
+            if source in begun:
+                self._begun[target] = begun[source]
             self._lengths[target], self._written[target] = lengths[source], written[source]
             for row, was in origin.items():
                 if row != target:

@@ -6,7 +6,7 @@ Not every `CausalLM` has layers to show, so that this is a capability of its own
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from decodekit.errors import ModelError
 from decodekit.models.causal_lm import Cache, CausalLM, LogitsKind, Rows
+from decodekit.models.decoder_layers import decoder_layers
 from decodekit.models.self_check import TOLERANCES
 from decodekit.models.shared_copy import shared_copy
 
@@ -124,27 +125,3 @@ class Exit:
         tokens = torch.zeros(len(hidden), 1, dtype=torch.int64, device=self._device)
         logits: Tensor = self._module(input_ids=tokens, use_cache=False).logits
         return logits[:, 0].float()
-
-
-def decoder_layers(model: nn.Module) -> nn.ModuleList:
-    """The layers of a model of transformers: the outermost list of as many modules as its configuration says.
-
-    Raises:
-        ModelError: there is no such list, or more than one.
-    """
-    count: int = model.config.get_text_config().num_hidden_layers  # type: ignore[operator, union-attr]
-    found = list(_outermost(model.get_decoder() if hasattr(model, "get_decoder") else model, count))  # type: ignore[operator]
-    if len(found) != 1:
-        raise ModelError(
-            f"{type(model).__name__} has {len(found) or 'no'} lists of {count} layers, and one is needed",
-            hint="a strategy that does not read layers",
-        )
-    return found[0]
-
-
-def _outermost(module: nn.Module, count: int) -> Iterator[nn.ModuleList]:
-    for child in module.children():
-        if isinstance(child, nn.ModuleList) and len(child) == count:
-            yield child
-        else:
-            yield from _outermost(child, count)

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -26,6 +26,8 @@ def load(
     device: str | torch.device | None = None,
     device_map: str | dict[str, Any] | None = None,
     revision: str | None = None,
+    cache_dtype: Literal["int8"] | None = None,
+    compile_layers: bool = False,
     **from_pretrained: Any,
 ) -> tuple[HuggingFaceLM, Any]:
     """Load a causal language model of transformers with its tokenizer.
@@ -36,6 +38,7 @@ def load(
         device: where the model goes; by default CUDA where there is a GPU, else the CPU.
         device_map: how `accelerate` spreads the model, instead of `device`.
         revision: branch, tag or commit of a model on the hub.
+        cache_dtype, compile_layers: see `HuggingFaceLM`.
         **from_pretrained: handed on to `AutoModelForCausalLM.from_pretrained`; `trust_remote_code` and `token` to the
             tokenizer too.
 
@@ -71,21 +74,82 @@ def load(
     tokenizer = _load_tokenizer(source, shared)
     if target is not None:
         model = model.to(target)
-    lm = HuggingFaceLM(model)
+    lm = HuggingFaceLM(model, cache_dtype=cache_dtype, compile_layers=compile_layers)
     check_tokenizer(lm, tokenizer)
     return lm, tokenizer
 
 
+def load_config(name_or_path: str | os.PathLike[str], revision: str | None = None, **from_pretrained: Any) -> Any:
+    """The configuration of a model, without its weights.
+
+    Args:
+        name_or_path: as `load` takes it, or a ``config.json``.
+        revision: branch, tag or commit of a model on the hub.
+        **from_pretrained: handed on to `AutoConfig.from_pretrained`.
+
+    Raises:
+        ModelError: it is not found, or is none.
+    """
+    from transformers import AutoConfig
+
+    is_file = isinstance(name_or_path, str | os.PathLike) and os.fspath(name_or_path).endswith(".json")
+    if is_file and os.path.isfile(name_or_path):
+        source = os.fspath(name_or_path)
+    else:
+        source, is_local = _resolve(name_or_path, revision, from_pretrained)
+        if not is_local and revision is not None:
+            from_pretrained["revision"] = revision
+    try:
+        return AutoConfig.from_pretrained(source, **from_pretrained)
+    except (OSError, ValueError, KeyError, ImportError) as problem:
+        raise ModelError(
+            f"the configuration cannot be read: {_first_line(problem)}", at=source, hint=_load_hint(problem)
+        ) from problem
+
+
 def _load_model(source: str, arguments: dict[str, Any]) -> Any:
-    """The model of transformers in a folder or repository; `ModelError` says why there is none."""
+    """The model of transformers in a folder or repository; `ModelError` says why there is none.
+
+    Of a model that reads images, too, the part for text is used; see `HuggingFaceLM`.
+    """
     from transformers import AutoModelForCausalLM
 
     try:
-        return AutoModelForCausalLM.from_pretrained(source, **arguments)
+        return (_image_text_class(source, arguments) or AutoModelForCausalLM).from_pretrained(source, **arguments)
+    except ModelError:
+        raise
     except (OSError, ValueError, ImportError, KeyError, RuntimeError) as problem:
         raise ModelError(
             f"the model cannot be loaded: {_first_line(problem)}", at=source, hint=_load_hint(problem)
         ) from problem
+
+
+def _image_text_class(source: str, arguments: dict[str, Any]) -> Any:
+    """The class that loads a model of images and text that `AutoModelForCausalLM` does not know; None for all others.
+
+    Raises:
+        ModelError: the model is of a kind that continues no text.
+    """
+    from transformers import AutoConfig, AutoModelForImageTextToText
+    from transformers.models.auto.modeling_auto import (
+        MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+        MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
+    )
+
+    names = ("trust_remote_code", "token", "revision", "cache_dir", "local_files_only", "subfolder")
+    config: Any = AutoConfig.from_pretrained(
+        source, **{name: value for name, value in arguments.items() if name in names}
+    )
+    kind = getattr(config, "model_type", "")
+    if kind in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES or hasattr(config, "auto_map"):
+        return None
+    if getattr(config, "is_encoder_decoder", False):
+        raise ModelError(
+            f"{kind} is an encoder-decoder model: its decoder continues what its encoder has read, not a prompt",
+            at=source,
+            hint="a decoder-only model",
+        )
+    return AutoModelForImageTextToText if kind in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES else None
 
 
 def _load_tokenizer(source: str, arguments: dict[str, Any]) -> Any:

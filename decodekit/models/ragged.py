@@ -8,18 +8,23 @@ from __future__ import annotations
 import functools
 import inspect
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from decodekit.kernels.pages import Stored
 from decodekit.models import attention
+from decodekit.models.captured import StepCapture
 from decodekit.models.causal_lm import LogitsKind, Rows, assembled, wanted_counts
+from decodekit.models.context_length import context_length_of
 from decodekit.models.kv_cache import LayerShape, PlaneShape, RaggedCache, Step
+from decodekit.models.paged import PagedModel
+from decodekit.models.paged_cache import PagedCache
 from decodekit.models.replay import MAX_WIDTH, Replays, Run
-from decodekit.models.shared_copy import rope_types, shared_copy
+from decodekit.models.shared_copy import is_spread, rope_types, shared_copy
 
 
 class RaggedModel:
@@ -27,16 +32,37 @@ class RaggedModel:
 
     Args:
         model: a transformers model; it is not changed.
+        own_attention: leave the model its own attention and hand it a mask, for those that ignore the attention
+            interface.
+        use_pages: keep what rows have read in pages, as on a GPU; otherwise in a rectangle.
+        capture: makes captured steps of steps over pages; None runs them as they are.
+        compiler, stored: see `paged.PagedModel`.
 
     Raises:
         Exception: whatever the model raises when it is run this way; then it needs a slower tier.
     """
 
     can_rollback = True
+    can_restore = True
+    """Whether taking back a draft costs at most another reading of its accepted part."""
+    _argument = "past_key_values"
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        own_attention: bool = False,
+        *,
+        use_pages: bool = False,
+        capture: StepCapture | None = None,
+        compiler: str | Callable[..., Any] | None = None,
+        stored: Stored = Stored.AS_GIVEN,
+    ) -> None:
         attention.register()
-        self._module = shared_copy(model, attention.ATTENTION_NAME)
+        self._module = shared_copy(model, None if own_attention else attention.ATTENTION_NAME)
+        self._own_attention = own_attention
+        self.is_spread = is_spread(model)
+        """Whether the model lies on several devices; then every pass is run by its modules."""
+        self._dtype: torch.dtype = model.dtype  # type: ignore[assignment]
         self._device = model.get_input_embeddings().weight.device  # type: ignore[operator]
         config = model.config.get_text_config()  # type: ignore[operator, union-attr]
         parameters = inspect.signature(type(model).forward).parameters
@@ -50,16 +76,26 @@ class RaggedModel:
         # Models that rewrite their rotary frequencies during the pass cannot run in two threads at once.
         rewrites = any("dynamic" in kind or kind == "longrope" for kind in kinds)
         self._guard: AbstractContextManager[Any] = threading.RLock() if rewrites else nullcontext()
-        self._layers = self._find_layers()
+        self._sets_step = False  # for the attention function to find it, where it is not handed on
+        try:
+            self._layers = self._find_layers()
+        except attention.StepNotHandedOnError:
+            self._sets_step = True
+            self._layers = self._find_layers()
+        self.paged: PagedModel | None = None
+        if use_pages:
+            if self.is_spread:
+                raise attention.UnsupportedAttentionError("the model lies on several devices, its pages on one")
+            self.paged = PagedModel(self, context_length_of(config), None if rewrites else capture, compiler, stored)
         self._replays: Replays | None = None
-        if self._device.type == "cpu" and not rewrites:
+        if self._device.type == "cpu" and not rewrites and not own_attention and not self.is_spread:
             runs: dict[str, Run] = {"last": self._run_last, "every": self._run_every}
             self._replays = Replays(self._module, runs, self._layers, self._windows)
 
     @torch.inference_mode()
     def _find_layers(self) -> dict[int, LayerShape]:
         """The shapes of the keys and values, seen in a pass over two rows of one and two tokens."""
-        recorder = _transformers_cache(_Recorder())
+        recorder = _transformers_cache(Recorder())
         tokens = torch.zeros(2, 2, dtype=torch.int64, device=self._device)
         positions = torch.arange(2, device=self._device).unsqueeze(0)
         step = Step([0, 0], [1, 2], 2, None, None, None, None, positions)
@@ -71,7 +107,7 @@ class RaggedModel:
             # Since transformers 5.23 the positions whose logits are wanted may differ by row.
             last = torch.tensor([[0], [1]], device=self._device)
             try:
-                kept = self._run(tokens, step, _transformers_cache(_Recorder()), last)
+                kept = self._run(tokens, step, _transformers_cache(Recorder()), last)
             except (IndexError, RuntimeError, TypeError, ValueError):
                 kept = logits
             self._keeps_per_row = kept.shape == (2, 1, logits.shape[-1])
@@ -90,12 +126,22 @@ class RaggedModel:
     def _run(
         self, tokens: Tensor, step: Step, past: Any, keep: int | Tensor | None, module: nn.Module | None = None
     ) -> Tensor:
+        logits: Tensor = self._call(tokens, step, past, keep, module).logits
+        return logits
+
+    def _call(
+        self, tokens: Tensor, step: Step, past: Any, keep: int | Tensor | None, module: nn.Module | None = None
+    ) -> Any:
+        """The output of the model for one pass."""
         arguments: dict[str, Any] = {
             "input_ids": tokens,
-            "past_key_values": past,
+            self._argument: past,
             "use_cache": True,
-            attention.STEP_ARGUMENT: step,
         }
+        if self._own_attention:
+            arguments["attention_mask"] = step.mask(None, 1, self._dtype, self._device)[2]
+        else:
+            arguments[attention.STEP_ARGUMENT] = step
         if self._takes_positions:
             arguments["position_ids"] = step.positions
         if keep is not None and self._takes_keep:
@@ -103,22 +149,64 @@ class RaggedModel:
         if step.hidden is not None:
             arguments["output_hidden_states"] = True
         with self._guard:
-            out = (module or self._module)(**arguments)
+            if self._sets_step:
+                with attention.in_pass(step):
+                    out = (module or self._module)(**arguments)
+            else:
+                out = (module or self._module)(**arguments)
         if step.hidden is not None:
             step.hidden += out.hidden_states or ()
-        logits: Tensor = out.logits
-        return logits
+        return out
 
-    def new_cache(self, num_rows: int, capacity: int) -> RaggedCache:
-        """An empty cache; see `causal_lm.CausalLM.new_cache`."""
-        return RaggedCache(self._layers, num_rows, capacity, self._device)
+    @property
+    def module(self) -> nn.Module:
+        """The model with decodekit's attention function."""
+        return self._module
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of the weights."""
+        return self._dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Where the embeddings are."""
+        device: torch.device = self._device
+        return device
+
+    def run(self, tokens: Tensor, step: Any, store: Any, keep: int | Tensor | None, module: Any = None) -> Tensor:
+        """Logits [R, T, V] of a pass over tokens [R, T], or of those that are kept; `store` gets keys and values."""
+        return self._run(tokens, step, _transformers_cache(store, step), keep, module)
+
+    def run_at(self, tokens: Tensor, step: Any, store: Any, columns: Tensor) -> Tensor:
+        """Logits [R, W, V] at columns [R, W] of a pass, with as little of the output projection as the model allows."""
+        past = _transformers_cache(store, step)
+        if self._keeps_per_row:
+            return self._run(tokens, step, past, columns)
+        if len(tokens) == 1:  # its own tokens fill the pass
+            return self._run(tokens, step, past, columns.shape[1])[:, -columns.shape[1] :]
+        out = self._run(tokens, step, past, None)
+        return out.take_along_dim(columns[:, :, None].to(out.device), dim=1)
+
+    @property
+    def layers(self) -> dict[int, LayerShape]:
+        """What each layer stores per token, by layer index."""
+        return self._layers
+
+    def new_cache(
+        self, num_rows: int, capacity: int, kind: type[RaggedCache] = RaggedCache
+    ) -> RaggedCache | PagedCache:
+        """An empty cache; see `causal_lm.CausalLM.new_cache`. A rectangle may be of another kind."""
+        if self.paged is not None:
+            return self.paged.new_cache(num_rows, capacity)
+        return kind(self._layers, num_rows, capacity, self._device)
 
     @torch.inference_mode()
     def forward(
         self,
         tokens: Tensor,
         num_tokens: Sequence[int],
-        cache: RaggedCache,
+        cache: RaggedCache | PagedCache,
         rows: Rows,
         logits: LogitsKind,
         hidden: list[Tensor] | None = None,
@@ -133,6 +221,10 @@ class RaggedModel:
             if min(ends) <= limit < max(ends):
                 is_long = [end > limit for end in ends]
                 return self._forward_in_two(tokens, num_tokens, cache, rows, logits, is_long, hidden)
+        if isinstance(cache, PagedCache):
+            assert self.paged is not None
+            return self.paged.forward(tokens, num_tokens, cache, rows, logits, hidden, self.is_strict)
+        tokens = tokens.to(self._device)
         width = max(num_tokens)
         if tokens.shape[1] != width:
             tokens = tokens[:, :width]
@@ -200,7 +292,7 @@ class RaggedModel:
         self,
         tokens: Tensor,
         num_tokens: Sequence[int],
-        cache: RaggedCache,
+        cache: RaggedCache | PagedCache,
         rows: Rows,
         logits: LogitsKind,
         is_long: Sequence[bool],
@@ -227,27 +319,29 @@ class RaggedModel:
         return assembled([parts[i] for i in range(len(is_long))], logits, width)
 
 
-class _Recorder:
+class Recorder:
     """Stands in for the cache to learn what the layers store."""
 
     def __init__(self) -> None:
         self.layers: dict[int, LayerShape] = {}
 
     def append(self, layer: int, keys: Tensor, values: Tensor, step: Step | None) -> tuple[Tensor, Tensor]:
+        """Note the shapes of a layer; see `RaggedCache.append`."""
         shapes = [PlaneShape(one.shape[1], one.shape[3], one.dtype, one.device) for one in (keys, values)]
         self.layers[layer] = LayerShape(*shapes)
         return keys, values
 
 
 @functools.cache
-def _past_key_values_class() -> type[Any]:
+def past_key_values_class() -> type[Any]:
+    """The cache that the modules of transformers see; made when first wanted, for transformers takes long to load."""
     from transformers import Cache
 
     class PastKeyValues(Cache):  # type: ignore[misc]
         """What the modules of transformers see of a cache during one forward pass; a new one for each pass."""
 
         # Without a call of super().__init__: the base class wants layers of its own.
-        def __init__(self, store: RaggedCache | _Recorder, step: Step | None) -> None:
+        def __init__(self, store: RaggedCache | Recorder, step: Step | None) -> None:
             self.layers: list[Any] = []
             self.layer_class_to_replicate = None
             self.offloading = False
@@ -264,5 +358,20 @@ def _past_key_values_class() -> type[Any]:
     return PastKeyValues
 
 
-def _transformers_cache(store: RaggedCache | _Recorder, step: Step | None = None) -> Any:
-    return _past_key_values_class()(store, step)
+def _stateless_class() -> type[Any]:
+    def refuse(self: object, *args: object, **kwargs: object) -> None:
+        raise attention.UnsupportedAttentionError("the model keeps recurrent state")
+
+    verbs = ("get_conv_state", "get_recurrent_state", "update_conv_state", "update_recurrent_state")
+    names = ("has_previous_state", *verbs)
+    return type("KeyValuesAlone", (past_key_values_class(),), dict.fromkeys(names, refuse))
+
+
+_class: type[Any] | None = None
+
+
+def _transformers_cache(store: RaggedCache | Recorder, step: Step | None = None) -> Any:
+    global _class
+    if _class is None:  # not a cached function, for a compiler reads what is behind the cache
+        _class = _stateless_class()
+    return _class(store, step)

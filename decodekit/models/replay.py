@@ -13,8 +13,9 @@ This is for a CPU what a captured CUDA graph is for a GPU.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, Final
 
 import torch
@@ -23,7 +24,7 @@ from torch.jit._trace import TracerWarning
 
 from decodekit.models import attention
 from decodekit.models.kv_cache import LayerShape, RaggedCache, Step
-from decodekit.models.shared_copy import shared_copy
+from decodekit.models.shared_copy import addresses_of, shared_copy
 
 RECORD_AFTER: Final = 48
 """Steps of one kind before it is recorded: recording costs about as much as 100 steps save."""
@@ -80,7 +81,7 @@ class Replays:
         if step.row_index is not None or (self._windows and not step.is_uniform):
             return eager()
         crossed = tuple(window for window in self._windows if step.end > window)
-        key = (wanted, step.num_rows, step.num_new, step.is_uniform, step.positions.shape[0], crossed)
+        key = (type(cache), wanted, step.num_rows, step.num_new, step.is_uniform, step.positions.shape[0], crossed)
         recording = self._recordings.setdefault(key, _Recording())
         if recording.is_refused:
             return eager()
@@ -89,7 +90,7 @@ class Replays:
             if recording.num_seen < RECORD_AFTER:
                 return eager()
             try:
-                recording.graph = self._record(step, wanted)
+                recording.graph = self._record(step, wanted, type(cache))
             except Exception:  # whatever a model does that cannot be recorded; then its modules go on running it
                 recording.is_refused = True
                 return eager()
@@ -126,13 +127,15 @@ class Replays:
         dtype = next(iter(self._layers.values())).key.dtype
         return step.mask(None, 1, dtype, torch.device("cpu"))[2]
 
-    def _record(self, step: Step, wanted: str) -> Callable[..., Tensor]:
+    def _record(self, step: Step, wanted: str, kind: type[RaggedCache]) -> Callable[..., Tensor]:
         """Trace a step like this one over a few dummy slots; fails if the model looks at the value of a tensor."""
         num_rows, num_new, num_positions = step.num_rows, step.num_new, step.positions.shape[0]
         module = _without_gradients(self._module)
+        shapes = {layer: kind.planes_of(shape) for layer, shape in self._layers.items()}
+        num_planes = {layer: len(planes) for layer, planes in shapes.items()}
 
         def run(tokens: Tensor, positions: Tensor, rows: Tensor, slots: Tensor, mask: Tensor, *kv: Tensor) -> Tensor:
-            store = _Slots(self._layers, (rows, slots), kv)
+            store = _Slots(kind, num_planes, (rows, slots), kv)
             like = Step(step.starts, step.row_ends, num_new, None, None, rows, slots, positions)
             like.is_fresh = False
             if not step.is_uniform:
@@ -143,11 +146,12 @@ class Replays:
             warnings.simplefilter("always")
             planes = [
                 torch.zeros(num_rows, shape.num_heads, _DUMMY_SLOTS + 1, shape.head_dim, dtype=shape.dtype)
-                for layer in self._layers.values()
-                for shape in (layer.key, layer.value)
+                for of_layer in shapes.values()
+                for shape in of_layer
             ]
             reads = [plane.narrow(2, 0, _DUMMY_SLOTS) for plane in planes]
-            mask = torch.zeros(num_positions, 1, num_new, _DUMMY_SLOTS, dtype=planes[0].dtype)
+            dtype = next(iter(self._layers.values())).key.dtype
+            mask = torch.zeros(num_positions, 1, num_new, _DUMMY_SLOTS, dtype=dtype)
             mask = self._mask(step) if step.is_uniform else mask
             last = torch.full((num_positions, num_new), _DUMMY_SLOTS - 1)
             tokens, rows = torch.zeros(num_rows, num_new, dtype=torch.int64), torch.arange(num_rows)[:, None]
@@ -165,16 +169,23 @@ class Replays:
 class _Slots:
     """The cache as a recorded step sees it: writes to planes and reads views of them, all inputs of the graph."""
 
-    def __init__(self, layers: Iterable[int], index: tuple[Tensor, Tensor], kv: Sequence[Tensor]) -> None:
-        self._place = {layer: 2 * i for i, layer in enumerate(layers)}
-        self._index, self._kv = index, kv  # all planes, then all views
+    def __init__(
+        self,
+        kind: type[RaggedCache],
+        num_planes: Mapping[int, int],
+        index: tuple[Tensor, Tensor],
+        kv: Sequence[Tensor],
+    ) -> None:
+        self._kind = kind
+        ends = list(accumulate(num_planes.values()))
+        self._slices = {layer: slice(end - num_planes[layer], end) for layer, end in zip(num_planes, ends, strict=True)}
+        self._index, self._planes, self._views = index, kv[: ends[-1]], kv[ends[-1] :]
 
     def append(self, layer: int, keys: Tensor, values: Tensor, step: Step | None) -> tuple[Tensor, Tensor]:
-        place = self._place[layer]
-        for plane, new in zip(self._kv[place : place + 2], (keys, values), strict=True):
+        own = self._slices[layer]
+        for plane, new in zip(self._planes[own], self._kind.encoded(keys, values), strict=True):
             plane.transpose(1, 2).index_put_(self._index, new.transpose(1, 2))
-        place += len(self._kv) // 2
-        return self._kv[place], self._kv[place + 1]
+        return self._kind.decoded(self._views[own], keys.dtype)
 
 
 def _without_gradients(module: nn.Module) -> nn.Module:
@@ -197,5 +208,5 @@ def _weights(module: nn.Module) -> Weights:
     return [(holder, name) for holder in holders for name, tensor in holder.items() if tensor is not None]
 
 
-def _addresses(weights: Weights) -> list[int]:
-    return [tensor.data_ptr() for holder, name in weights if (tensor := holder[name]) is not None]
+def _addresses(weights: Weights) -> list[tuple[int, ...]]:
+    return [addresses_of(tensor) for holder, name in weights if (tensor := holder[name]) is not None]

@@ -20,6 +20,23 @@ from decodekit.models.kv_cache import checked_order, shortened
 from decodekit.models.shared_copy import shared_copy
 
 
+class RowPrefix:
+    """A row as it was, of which the first `num_tokens` tokens count; a `causal_lm.Prefix`."""
+
+    def __init__(self, tokens: list[int], state: Any) -> None:
+        self.tokens, self.state = tokens, state
+        self.num_tokens = len(tokens)
+        layers = getattr(state, "layers", None) or ()
+        pairs = [(getattr(layer, "keys", None), getattr(layer, "values", None)) for layer in layers]
+        self.num_bytes = sum(
+            one.numel() * one.element_size() for pair in pairs for one in pair if isinstance(one, Tensor)
+        )
+
+    def release(self) -> None:
+        """Drop the state."""
+        self.tokens, self.state = [], None
+
+
 class RowCache:
     """The tokens of each row, and what the model keeps of them. Implements `causal_lm.Cache`.
 
@@ -70,6 +87,37 @@ class RowCache:
             self.tokens[row], self.states[row] = [], None
 
     @torch.inference_mode()
+    def keep(self, row: int, num_tokens: int) -> RowPrefix:
+        """A copy of a row; see `causal_lm.SharesPrefixes.keep`. A state that cannot be cropped is kept as a whole only.
+
+        Raises:
+            ValueError: the row holds fewer tokens; or more, and cannot be cropped.
+        """
+        length = len(self.tokens[row])
+        if not 0 < num_tokens <= length or (
+            num_tokens < length and not self._can_crop and self.states[row] is not None
+        ):
+            raise ValueError(f"row {row} holds {length} tokens, of which {num_tokens} cannot be kept")
+        return RowPrefix(self.tokens[row][:num_tokens], self._state_at(self.states[row], length, num_tokens))
+
+    @torch.inference_mode()
+    def begin_with(self, row: int, prefix: RowPrefix, num_tokens: int) -> None:
+        """Begin a row with a copy of a kept one; see `causal_lm.SharesPrefixes.begin_with`."""
+        if not 0 < num_tokens <= len(prefix.tokens):
+            raise ValueError(f"a row cannot begin with {num_tokens} of the {len(prefix.tokens)} tokens of a prefix")
+        self.tokens[row] = prefix.tokens[:num_tokens]
+        self.states[row] = self._state_at(prefix.state, prefix.num_tokens, num_tokens)
+
+    def _state_at(self, state: Any, length: int, num_tokens: int) -> Any:
+        """A copy of a state that has read `length` tokens, as it was after `num_tokens`; None to compute it again."""
+        if state is None or (num_tokens < length and not self._can_crop):
+            return None
+        twin = copy.deepcopy(state)
+        if num_tokens < length:
+            twin.crop(num_tokens - length)
+        return twin
+
+    @torch.inference_mode()
     def reorder(self, rows: Tensor) -> None:
         """Row i becomes what row `rows[i]` was; see `causal_lm.Cache.reorder`."""
         order = checked_order(rows, self.num_rows)
@@ -97,16 +145,16 @@ class RowwiseModel:
 
     def __init__(self, model: nn.Module, state: str | None) -> None:
         self._module = shared_copy(model)
-        self._state = state
+        self.state = state
         self._device = model.get_input_embeddings().weight.device  # type: ignore[operator]
         parameters = inspect.signature(type(model).forward).parameters
         self._cache_argument = "cache_params" if "cache_params" in parameters else "past_key_values"
         self._takes_keep = "logits_to_keep" in parameters
-        self.can_rollback = state != "own"
+        self.can_rollback = self.can_restore = state != "own"
 
     def new_cache(self, num_rows: int, capacity: int) -> RowCache:
         """An empty cache; see `causal_lm.CausalLM.new_cache`."""
-        return RowCache(num_rows, capacity, self._device, self._state == "full")
+        return RowCache(num_rows, capacity, self._device, self.state == "full")
 
     @torch.inference_mode()
     def forward(
@@ -122,6 +170,7 @@ class RowwiseModel:
 
         `hidden` collects what embeddings and layers say of the new tokens, [R, T, D] each.
         """
+        tokens = tokens.to(self._device)
         chosen, counts = range(cache.num_rows) if rows is None else rows, wanted_counts(logits, num_tokens)
         before = {row: len(cache.tokens[row]) for row in chosen}
         results: list[Tensor] = []
@@ -147,10 +196,10 @@ class RowwiseModel:
     ) -> Tensor:
         """float32 [num_wanted, V]: logits of the last new tokens of one row; `hidden` collects [T, D] each."""
         added: list[int] = new.tolist()
-        if self._state is None or (cache.states[row] is None and cache.tokens[row]):
+        if self.state is None or (cache.states[row] is None and cache.tokens[row]):
             new = torch.tensor(cache.tokens[row] + added, device=self._device)
-        arguments: dict[str, Any] = {"use_cache": self._state is not None}
-        if self._state is not None:
+        arguments: dict[str, Any] = {"use_cache": self.state is not None}
+        if self.state is not None:
             if cache.states[row] is None:
                 cache.states[row] = self._new_state()
             arguments[self._cache_argument] = cache.states[row]
@@ -158,7 +207,7 @@ class RowwiseModel:
             arguments["logits_to_keep"] = num_wanted
         if hidden is not None:
             arguments["output_hidden_states"] = True
-        is_continued = self._state == "own" and bool(cache.tokens[row]) and len(new) == len(added)
+        is_continued = self.state == "own" and bool(cache.tokens[row]) and len(new) == len(added)
         cache.tokens[row].extend(added)
         # Several tokens after a recurrent state: some architectures would start from an empty state, so one by one.
         outs, states = [], []
@@ -176,4 +225,4 @@ class RowwiseModel:
         from transformers import DynamicCache
 
         # Without a configuration every layer keeps all tokens, also one with a sliding window, so it can be cropped.
-        return DynamicCache() if self._state == "full" else DynamicCache(config=self._module.config)
+        return DynamicCache() if self.state == "full" else DynamicCache(config=self._module.config)

@@ -9,9 +9,11 @@ kilobytes per module and no weight. The dictionaries of parameters and buffers t
 from __future__ import annotations
 
 import copy
-from typing import Any
+from typing import Any, Final
 
 from torch import Tensor, nn
+
+_MAX_DEPTH: Final = 3
 
 
 def shared_copy(model: nn.Module, attention: str | None = None) -> nn.Module:
@@ -45,6 +47,10 @@ def shared_copy(model: nn.Module, attention: str | None = None) -> nn.Module:
         config: Any = getattr(module, "config", None)
         if hasattr(config, "_attn_implementation"):
             config._attn_implementation = attention
+    for module in twin.modules():
+        # RWKV divides weights, which are shared, when it first runs in evaluation mode, and multiplies what comes out.
+        if getattr(module, "layers_are_rescaled", None) is False:
+            module.config.rescale_every = 0  # type: ignore[union-attr]
     return twin.eval()
 
 
@@ -63,13 +69,36 @@ def recomputes_frequencies(module: nn.Module) -> bool:
     return isinstance(kinds, dict) and any("dynamic" in kind or kind == "longrope" for kind in kinds.values())
 
 
-def _share_tensors(value: object, memo: dict[int, Any]) -> None:
-    """Tensors that a module keeps as plain attributes (quantisation states) are shared as well."""
+def addresses_of(tensor: Tensor) -> tuple[int, ...]:
+    """Where a tensor lies in memory; a quantised one that is made of others lies where they lie."""
+    if hasattr(tensor, "__tensor_flatten__"):
+        names, _ = tensor.__tensor_flatten__()
+        parts = [getattr(tensor, name) for name in names]
+        return tuple(address for part in parts if isinstance(part, Tensor) for address in addresses_of(part))
+    try:
+        return (tensor.data_ptr(),)
+    except (RuntimeError, NotImplementedError):  # a subclass without memory of its own
+        return (id(tensor),)
+
+
+def is_spread(model: nn.Module) -> bool:
+    """Whether the tensors of a model lie on several devices, or are moved to one when they are needed."""
+    devices = {tensor.device for tensor in (*model.parameters(), *model.buffers())}
+    return len(devices) > 1 or len(set((getattr(model, "hf_device_map", None) or {}).values())) > 1
+
+
+def _share_tensors(value: object, memo: dict[int, Any], depth: int = 0) -> None:
+    """Tensors that a module keeps as plain attributes, or in objects there (quantisation states), are shared too."""
     if isinstance(value, Tensor):
         memo[id(value)] = value
+    elif depth > _MAX_DEPTH or isinstance(value, (nn.Module, type, str, int, float)):
+        return
     elif isinstance(value, dict):
         for item in value.values():
-            _share_tensors(item, memo)
+            _share_tensors(item, memo, depth + 1)
     elif isinstance(value, (list, tuple)):
         for item in value:
-            _share_tensors(item, memo)
+            _share_tensors(item, memo, depth + 1)
+    elif hasattr(value, "__dict__") and not callable(value) and not hasattr(value, "to_dict"):
+        for item in vars(value).values():
+            _share_tensors(item, memo, depth + 1)

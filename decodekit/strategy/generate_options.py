@@ -146,7 +146,7 @@ class GenerateOptions:
             and a processor that may forbid any token is refused.
         on_error: what happens when a row fails: ``"return"`` gives a completion with `.error`, ``"raise"`` raises.
         max_rollbacks: how often a text is rolled back because the guard of the constraint refuses it, before its row
-            fails with a `GuardError`; None is `generation.backtracking.MAX_ROLLBACKS` (64). Only with a guard.
+            fails with a `GuardError`; None is `generation.settings.MAX_ROLLBACKS` (64). Only with a guard.
         fast_forward: what is taken without asking the model where the constraint leaves no choice: ``"exact"``, single
             allowed tokens; ``"off"``, nothing; ``"canonical"``, also single allowed bytes, in the tokenizer's own
             tokens. The first two give the same text, the third changes the distribution; see

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from decodekit.errors import DecodekitError, OptionError
-from decodekit.generation.driver import Driver, Policy
+from decodekit.generation.policy import Policy
+from decodekit.generation.scheduler import run
 from decodekit.generation.settings import NoiseKeys, Settings
 from decodekit.sampling import Candidates, greedy
 from decodekit.speculation.proposer import Proposer, Speculate
@@ -36,7 +37,7 @@ class Searching(Strategy):
         self, model: CausalLM, settings: Settings, num_prompts: int, requests: Iterable[Request | DecodekitError]
     ) -> Iterator[Update]:
         """Search the prompts of a stream; see `generation.search.Search`."""
-        return Driver(self.policy(model, settings), num_prompts, requests).run()
+        return run(self.policy(model, settings), settings, num_prompts, requests)
 
     @property
     def proposer(self) -> Proposer | None:

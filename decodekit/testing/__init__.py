@@ -4,6 +4,7 @@ Every check raises `AssertionError` with the law that was broken and the place, 
 model that needs no weights.
 """
 
+from decodekit.testing.guard import check_guard
 from decodekit.testing.matcher import check_language, check_matcher
 from decodekit.testing.processor import PROCESSOR_LAWS, check_processor
 from decodekit.testing.proposer import PROPOSER_LAWS, check_proposer
@@ -14,6 +15,7 @@ __all__ = [
     "PROCESSOR_LAWS",
     "PROPOSER_LAWS",
     "STRATEGY_LAWS",
+    "check_guard",
     "check_language",
     "check_matcher",
     "check_processor",

@@ -41,7 +41,7 @@ def check_language(
         vocabulary = _vocabulary_of([*good, *bad], [name for name in rule.special_tokens() if isinstance(name, str)])
     grammar = compile(rule, vocabulary)
     token_of = {data: token for token, data in enumerate(vocabulary.token_bytes) if data is not None}
-    _require(all(bytes((b,)) in token_of for b in range(256)), "the vocabulary must have every single byte")
+    require(all(bytes((b,)) in token_of for b in range(256)), "the vocabulary must have every single byte")
     rng = random.Random(0)
     for data, is_expected in [(data, True) for data in good] + [(data, False) for data in bad]:
         for max_length in (1, 3, 8):
@@ -52,15 +52,15 @@ def check_language(
                 allowed = _check_mask(matcher, vocabulary)
                 is_legal = number < num_legal
                 place = f"{vocabulary.decode(tokens[: number + 1])!r} of {data!r}"
-                _require((token in allowed) == is_legal, f"mask and validate disagree at {place}")
-                _require(matcher.accept(token) == is_legal, f"accept and validate disagree at {place}")
+                require((token in allowed) == is_legal, f"mask and validate disagree at {place}")
+                require(matcher.accept(token) == is_legal, f"accept and validate disagree at {place}")
                 if not is_legal:
                     break
             is_accepted = num_legal == len(tokens) and matcher.is_accepting
             if is_expected and not is_accepted:
                 read = vocabulary.decode(tokens[:num_legal])
                 raise AssertionError(f"{rule!r:.300} rejects {data!r}; it went along up to {read!r}")
-            _require(is_expected or not is_accepted, f"{rule!r:.300} accepts {data!r}")
+            require(is_expected or not is_accepted, f"{rule!r:.300} accepts {data!r}")
             if is_accepted:
                 _check_mask(matcher, vocabulary)
 
@@ -78,25 +78,25 @@ def check_matcher(matcher: Matcher, vocabulary: Vocabulary, *, num_tokens: int =
         allowed = _check_mask(matcher, vocabulary)
         here = matcher.num_tokens
         _check_prepare(matcher, sorted(allowed)[:4])
-        _require(_mask(matcher, vocabulary) == allowed, "prepare changes the mask")
+        require(_mask(matcher, vocabulary) == allowed, "prepare changes the mask")
         for token in rng.sample(range(vocabulary.size), min(vocabulary.size, 64)) + sorted(allowed)[:64]:
             is_accepted = matcher.accept(token)
-            _require(is_accepted == (token in allowed), f"accept({token}) disagrees with the mask after {here} tokens")
+            require(is_accepted == (token in allowed), f"accept({token}) disagrees with the mask after {here} tokens")
             if is_accepted:
-                _require(matcher.num_tokens == here + 1, "accept does not count one token")
+                require(matcher.num_tokens == here + 1, "accept does not count one token")
                 matcher.rollback(1)
-            _require(matcher.num_tokens == here, "a refused token, or a rollback, leaves another number of tokens")
-        _require(_mask(matcher, vocabulary) == allowed, "accept and rollback change the mask")
+            require(matcher.num_tokens == here, "a refused token, or a rollback, leaves another number of tokens")
+        require(_mask(matcher, vocabulary) == allowed, "accept and rollback change the mask")
         _check_forced(matcher, vocabulary)
         going_on = sorted(allowed - vocabulary.eos_token_ids)
         if not going_on:
             break
         fork = matcher.fork()
-        _require(fork.accept(rng.choice(going_on)), "a fork refuses what its original allows")
-        _require(_mask(matcher, vocabulary) == allowed, "a fork moves its original")
+        require(fork.accept(rng.choice(going_on)), "a fork refuses what its original allows")
+        require(_mask(matcher, vocabulary) == allowed, "a fork moves its original")
         matcher.accept(rng.choice(going_on))
     matcher.rollback(matcher.num_tokens - begin)
-    _require(_mask(matcher, vocabulary) == first, "a long rollback does not lead back")
+    require(_mask(matcher, vocabulary) == first, "a long rollback does not lead back")
 
 
 def _check_mask(matcher: Matcher, vocabulary: Vocabulary) -> set[int]:
@@ -105,11 +105,11 @@ def _check_mask(matcher: Matcher, vocabulary: Vocabulary) -> set[int]:
     eos = vocabulary.eos_token_ids
     for token in range(vocabulary.size) if vocabulary.size <= 4096 else sorted(allowed)[:256]:
         legal = matcher.validate([token]) == 1
-        _require(legal == (token in allowed), f"token {token}: validate says {legal}, the mask says {not legal}")
+        require(legal == (token in allowed), f"token {token}: validate says {legal}, the mask says {not legal}")
     if eos:
-        _require((allowed & eos) == (eos if matcher.is_accepting else set()), "EOS tokens do not match is_accepting")
-    _require(matcher.can_continue == bool(allowed - eos), "can_continue does not match the mask")
-    _require(not (matcher.is_terminated and allowed), "something is allowed after the end")
+        require((allowed & eos) == (eos if matcher.is_accepting else set()), "EOS tokens do not match is_accepting")
+    require(matcher.can_continue == bool(allowed - eos), "can_continue does not match the mask")
+    require(not (matcher.is_terminated and allowed), "something is allowed after the end")
     return allowed
 
 
@@ -117,15 +117,15 @@ def _check_prepare(matcher: Matcher, tokens: list[int]) -> None:
     before = matcher.num_tokens
     for token in (None, *tokens):
         is_prepared = any(matcher.prepare(next_slice(number), token) for number in range(MAX_SLICES))
-        _require(is_prepared, f"prepare needs more than {MAX_SLICES} slices")
-    _require(matcher.num_tokens == before, "prepare moves the matcher")
+        require(is_prepared, f"prepare needs more than {MAX_SLICES} slices")
+    require(matcher.num_tokens == before, "prepare moves the matcher")
 
 
 def _check_forced(matcher: Matcher, vocabulary: Vocabulary) -> None:
     probe = matcher.fork()
     for token in matcher.forced_tokens():
-        _require(_mask(probe, vocabulary) == {token}, f"the forced token {token} is not the only one allowed")
-        _require(token not in vocabulary.eos_token_ids and probe.accept(token), f"token {token} cannot be forced")
+        require(_mask(probe, vocabulary) == {token}, f"the forced token {token} is not the only one allowed")
+        require(token not in vocabulary.eos_token_ids and probe.accept(token), f"token {token} cannot be forced")
 
 
 def _mask(matcher: Matcher, vocabulary: Vocabulary) -> set[int]:
@@ -155,6 +155,7 @@ def _divide(data: bytes, token_of: dict[bytes, int], max_length: int, rng: rando
     return tokens
 
 
-def _require(condition: bool, message: str) -> None:
+def require(condition: bool, message: str) -> None:
+    """Raise `AssertionError` unless a condition holds."""
     if not condition:
         raise AssertionError(message)

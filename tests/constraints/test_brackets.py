@@ -103,5 +103,5 @@ def test_rollback_and_forks_keep_the_place() -> None:
     assert matcher._places[-1] == Nesting().after(matcher.text) == Nesting(1, 2)
     assert all(fork.accept(byte) for byte in b'"},{')
     assert fork._places[-1] == Nesting(0, 2)
-    assert fork.refusal(ord("}")) is None and fork.accept(ord("}"))
-    assert fork.refusal(ord("]")) is not None and not fork.accept(ord("]"))
+    assert fork.refusal(ord("}")) is not None and not fork.accept(ord("}"))  # the first item again
+    assert all(fork.accept(byte) for byte in b'"b":[]},[]') and fork._places[-1] == Nesting(0, 1)

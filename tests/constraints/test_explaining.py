@@ -127,7 +127,7 @@ REFUSED: list[tuple[Constraint, str, str | int, list[str]]] = [
     (Regex(r"[ \t]+x"), "", "y", ["expected white space"]),
     # guards
     (Guarded(Choices(["a", "b"]), lambda text: text == "a" or "not b"), "", "b", ["not b"]),
-    (any_json({"type": "array", "items": {"type": "object"}, "uniqueItems": True}), "[{},{}", "]",
+    (any_json({"type": "array", "items": {"type": "object"}, "uniqueItems": True}), "[{},{", "}",
      ["item 1 equals item 0", "#/uniqueItems"]),
 ]  # fmt: skip
 

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 import random
-from dataclasses import FrozenInstanceError
+import re
+from dataclasses import FrozenInstanceError, dataclass
 from typing import Any
 
 import pytest
 
-from decodekit.constraints import Guarded, Regex, compile
+from decodekit.constraints import Constraint, Guard, Guarded, Refusal, Regex, TextReader, compile
 from decodekit.constraints.engine.bitmask import allocate_bitmask, ids_from_bitmask
 from decodekit.constraints.engine.successors import TokenBytes
 from decodekit.constraints.matching.guarded_matcher import GuardedMatcher
 from decodekit.constraints.matching.matcher import GrammarMatcher
+from decodekit.constraints.network import Frame
 from decodekit.errors import ConstraintError, InvalidConstraintError, UnknownNameError
-from decodekit.testing import check_language, check_matcher
+from decodekit.testing import check_guard, check_language, check_matcher
 from decodekit.vocabulary import Vocabulary
 from tests.reference.vocabularies import byte_vocabulary
 
@@ -158,3 +160,45 @@ def test_values_are_what_the_constraint_parses() -> None:
     matcher = compile(rule, VOCABULARY).matcher()
     assert all(matcher.accept(byte) for byte in b"[2,1]")
     assert seen == [[2, 1]] and json.loads("[2,1]") == seen[0]
+
+
+class Early:
+    """Refuses texts with an "a" behind a "b", as soon as it comes."""
+
+    def refuses(self, text: bytes) -> Refusal | None:
+        return self.refuses_prefix(text)
+
+    def refuses_prefix(self, text: bytes) -> Refusal | None:
+        found = re.search(b"b.*a", text)
+        return None if found is None else Refusal(found.end() - 1, "the text", "an a behind a b")
+
+    def reader(self) -> TextReader:
+        return TextReader(self.refuses_prefix)
+
+
+@dataclass(frozen=True)
+class Sorted(Constraint):
+    def root(self) -> Frame:
+        return LETTERS.root()
+
+    def parse(self, text: str) -> object:
+        return text
+
+    def guard(self) -> Guard:
+        return Early()
+
+
+@pytest.mark.parametrize("rule", [Sorted(), Guarded(Sorted(), lambda text: text != "ac")])
+def test_a_guard_of_the_user_that_refuses_early(rule: Constraint) -> None:
+    check_language(rule, accepts=["abc", "aabb", "c", "cb"], rejects=["ba", "cbca"])
+    check_guard(Early(), ["abc", "aba", "ba", "ca", "bca"])
+    for seed in range(3):
+        check_matcher(compile(rule, VOCABULARY).matcher(), VOCABULARY, num_tokens=6, seed=seed)
+    matcher = compile(rule, VOCABULARY).matcher()
+    assert matcher.accept(ord("c")) and matcher.accept(ord("b"))
+    refused = matcher.refusals()
+    assert set(refused) == {ord("a"), *(VOCABULARY.token_bytes.index(word) for word in (b"ab", b"aa", b"ac", b"ba"))}
+    assert all(refusal.is_early or refusal.keep < 4 for refusal in refused.values())
+    assert matcher.validate(list(b"bba")) == 2 and not matcher.accept(ord("a"))
+    explanation = matcher.explain("ba")
+    assert not explanation.is_allowed and "an a behind a b" in str(explanation) and explanation.position == 1

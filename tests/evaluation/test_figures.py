@@ -8,14 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from decodekit.evaluation.figures import Point, front, pareto, saved, shares
-from decodekit.evaluation.intervals import Estimate
+from decodekit.evaluation.intervals import IntervalEstimate
 from decodekit.pages import label_width, shortened
 from tests.pictures import cut_labels, font, width_of
 
 
 def point(name: str, cost: float, quality: float, spread: float | None = None) -> Point:
-    def estimate(value: float) -> Estimate:
-        return Estimate(
+    def estimate(value: float) -> IntervalEstimate:
+        return IntervalEstimate(
             value, None if spread is None else value - spread, None if spread is None else value + spread, 3
         )
 

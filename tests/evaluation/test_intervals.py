@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from decodekit.evaluation.intervals import (
-    Estimate,
+    IntervalEstimate,
     mean_interval,
     median_ratio,
     paired_difference,
@@ -35,7 +35,7 @@ def test_mean_interval_by_hand() -> None:
 
 def test_too_few_values_have_no_interval() -> None:
     assert mean_interval([]) is None
-    assert mean_interval([1.0, 2.0]) == Estimate(1.5, None, None, 2)
+    assert mean_interval([1.0, 2.0]) == IntervalEstimate(1.5, None, None, 2)
 
 
 def test_intervals_cover_the_mean_as_often_as_they_say() -> None:
@@ -93,18 +93,18 @@ def test_ratio_of_medians_agrees_with_plain_resampling() -> None:
 
 def test_a_constant_ratio_of_constant_times_is_certain() -> None:
     found = median_ratio({name: [2.0, 2.0] for name in "abcd"}, {name: [1.0, 1.0] for name in "abcd"})
-    assert found == Estimate(2.0, 2.0, 2.0, 4)
+    assert found == IntervalEstimate(2.0, 2.0, 2.0, 4)
 
 
 def test_ratios_need_pairs() -> None:
     assert median_ratio({"a": [1.0]}, {"b": [1.0]}) is None
-    assert median_ratio({"a": [3.0]}, {"a": [2.0]}) == Estimate(1.5, None, None, 1)
+    assert median_ratio({"a": [3.0]}, {"a": [2.0]}) == IntervalEstimate(1.5, None, None, 1)
     with pytest.raises(ValueError, match="2 measurements are paired with 1"):
         median_ratio({"a": [1.0, 2.0]}, {"a": [1.0]})
 
 
 def test_estimates_as_text() -> None:
-    assert Estimate(0.97, 0.95, 0.99, 3).text() == "0.970 ±0.020"
-    assert Estimate(0.97, None, None, 2).text() == "0.970"
-    assert Estimate(1.8, 1.7, 2.2, 9).text(digits=1) == "1.8 [1.7, 2.2]"
-    assert Estimate(0.0021, 0.0020, 0.0022, 3).text(1e3, 2) == "2.10 ±0.10"
+    assert IntervalEstimate(0.97, 0.95, 0.99, 3).text() == "0.970 ±0.020"
+    assert IntervalEstimate(0.97, None, None, 2).text() == "0.970"
+    assert IntervalEstimate(1.8, 1.7, 2.2, 9).text(digits=1) == "1.8 [1.7, 2.2]"
+    assert IntervalEstimate(0.0021, 0.0020, 0.0022, 3).text(1e3, 2) == "2.10 ±0.10"

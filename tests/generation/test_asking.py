@@ -27,7 +27,6 @@ from decodekit.generation.results import Result
 from decodekit.generation.sequence import Request
 from decodekit.generation.sequence import Sequence as Row
 from decodekit.generation.settings import Settings
-from decodekit.generation.stopping import StopStrings
 from decodekit.sampling import (
     Epsilon,
     Eta,
@@ -45,7 +44,7 @@ from decodekit.sampling.scores import Scores
 from decodekit.speculation import GrammarDraft, PromptLookup, Proposer
 from decodekit.strategy import Beam, Greedy, Mirostat, Sample, Strategy, can_redraw
 from decodekit.vocabulary import Vocabulary
-from tests.generation.test_driver import TOKENS, VOCABULARY, V, settings_of
+from tests.generation.test_scheduler import TOKENS, VOCABULARY, V, settings_of
 from tests.reference.generation import Law, ToyLM, hashed_law
 from tests.speculation.test_same_text import Prophet
 
@@ -423,7 +422,7 @@ def test_the_best_allowed_are_those_of_masked_rows(
     """Beside sorted lists; nothing is said of allowed keys that are too near for an order, or after many refusals."""
     rng = random.Random(seed)
     grammar = compile(rng.choice(CONSTRAINTS[:4]), VOCABULARY)
-    rows = [Row(0, Request((3,), grammar.matcher()), 9, StopStrings()) for _ in range(num_rows)]
+    rows = [Row(0, Request((3,), grammar.matcher()), 9, settings_of()) for _ in range(num_rows)]
     keys = torch.tensor([[rng.gauss(0, 3) for _ in range(V)] for _ in range(num_rows)])
     keys = keys.round() if is_coarse else keys
     for _ in range(rng.randint(0, V)):

@@ -11,7 +11,7 @@ import pytest
 from decodekit.constraints import Constraint, Guarded, Regex, compile
 from decodekit.constraints.composition.combinators import Concat
 from decodekit.constraints.composition.composed import Special
-from decodekit.constraints.constraint import Guard, Refusal
+from decodekit.constraints.constraint import Guard, Refusal, TextReader
 from decodekit.constraints.network import Frame
 from decodekit.errors import ConstraintError, DeadEndError, GuardError
 from decodekit.generation import samples
@@ -20,8 +20,9 @@ from decodekit.generation.results import Result
 from decodekit.generation.sequence import Request
 from decodekit.generation.settings import Settings
 from decodekit.strategy import Greedy, Sample, Strategy, can_redraw, lead_of
+from decodekit.testing import check_guard
 from decodekit.vocabulary import Vocabulary
-from tests.generation.test_driver import choose_by
+from tests.generation.test_scheduler import choose_by
 from tests.reference.generation import ToyLM, hashed_law
 from tests.reference.guards import guarded_decode
 
@@ -54,6 +55,37 @@ class Distinct:
         return None
 
 
+@dataclass(frozen=True)
+class Early(Constraint):
+    """Lists of numbers that ascend, which is told at every comma."""
+
+    def root(self) -> Frame:
+        return LISTS.root()
+
+    def parse(self, text: str) -> object:
+        return json.loads(text)
+
+    def guard(self) -> Guard:
+        return Ascending()
+
+
+class Ascending:
+    def refuses(self, text: bytes) -> Refusal | None:
+        return self.refuses_prefix(text)
+
+    def refuses_prefix(self, text: bytes) -> Refusal | None:
+        """Every other number that is too small is taken back as a whole, of the others the comma behind it."""
+        before, start = -1, 1
+        for place, item in enumerate(text[1:].replace(b"]", b",").split(b",")[:-1]):
+            if int(item) <= before:
+                return Refusal(start if place % 2 else start + len(item), f"/{place}", "does not ascend")
+            before, start = int(item), start + len(item) + 1
+        return None
+
+    def reader(self) -> TextReader:
+        return TextReader(self.refuses_prefix)
+
+
 def ascending(text: str) -> bool | str:
     value = json.loads(text)
     return value == sorted(set(value)) or f"{value} does not ascend"
@@ -64,6 +96,8 @@ CONSTRAINTS: list[Constraint] = [
     Guarded(LISTS, ascending),
     Guarded(Regex("[123]*"), lambda text: len(text) >= 3 and text.count("1") != 2),  # ends by a token
     Guarded(Far(), lambda items: sum(items) % 3 == 0),
+    Early(),
+    Guarded(Early(), lambda items: sum(items) % 3 == 0),
 ]
 STRATEGIES: list[Strategy] = [Greedy(), Sample(), Sample(temperature=1.5), Sample(presence_penalty=1.0)]
 
@@ -103,7 +137,9 @@ def test_the_slow_twin_agrees(number: int, strategy: Strategy) -> None:
     guard = constraint.guard()
     assert guard is not None
     inner = constraint.constraint if isinstance(constraint, Guarded) else LISTS
-    inner = LISTS if isinstance(inner, Far) else inner
+    inner = LISTS if isinstance(inner, Far | Early) else inner
+    is_early = isinstance(constraint, Early) or getattr(constraint, "constraint", None) == Early()
+    options: dict[str, Any] = {"refuses_prefix": Ascending().refuses_prefix} if is_early else {}
     requests = requests_of(constraint, 6)
     for request, (_, result) in zip(requests, run(requests, settings_of(strategy)), strict=True):
         tokens, reason, rollbacks = guarded_decode(
@@ -114,6 +150,7 @@ def test_the_slow_twin_agrees(number: int, strategy: Strategy) -> None:
             compile(inner, VOCABULARY).matcher(),
             guard,
             max_new_tokens=24,
+            **options,
         )
         assert rollbacks == result.stats.num_rollbacks
         if reason == "dead_end":
@@ -242,6 +279,36 @@ def test_a_guard_that_raises_fails_its_row_alone() -> None:
         (_, failed), (_, done) = run(requests, settings_of(strategy))
         assert isinstance(failed.error, ConstraintError) and "KeyError" in str(failed.error)
         assert done.error is None
+
+
+def test_the_laws_of_guards_that_refuse_early() -> None:
+    texts = ["[1,2,3]", "[1,12,21]", "[3,1,2]", "[1,2,2]", "[12,12,1,3]", "[1,3,2,31]", "[1,1,1]"]
+    check_guard(Ascending(), texts)
+
+    class TooEarly(Ascending):
+        def refuses_prefix(self, text: bytes) -> Refusal | None:  # of a number that may go on
+            return super().refuses_prefix(text + b"," if text[-1:] in b"123" else text)
+
+    with pytest.raises(AssertionError, match="and accepted"):
+        check_guard(TooEarly(), ["[2,12,21]"])
+
+    class Forgetful(Ascending):
+        def refuses(self, text: bytes) -> Refusal | None:
+            return Ascending().refuses(text)
+
+        def refuses_prefix(self, text: bytes) -> Refusal | None:
+            return super().refuses_prefix(text) if text.endswith(b",") else None
+
+    with pytest.raises(AssertionError, match=r"refused after .*, not after"):
+        check_guard(Forgetful(), texts)
+
+    class Far(Ascending):
+        def refuses(self, text: bytes) -> Refusal | None:
+            refusal = super().refuses(text)
+            return None if refusal is None else replace(refusal, keep=len(text) + 1)
+
+    with pytest.raises(AssertionError, match="can stay"):
+        check_guard(Far(), ["[3,1,2]"])
 
 
 def test_luby() -> None:

@@ -14,7 +14,7 @@ from decodekit.constraints import compile
 from decodekit.errors import DeadEndError, ModelError, OptionError
 from decodekit.generation import samples
 from decodekit.generation.contrastive_search import MAX_LAG, TopCandidates, likeliest, most_contrastive
-from decodekit.generation.driver import PREFILL_TOKENS
+from decodekit.generation.lane import PREFILL_TOKENS
 from decodekit.generation.results import Result, Update
 from decodekit.generation.sequence import Request
 from decodekit.generation.settings import Settings
@@ -204,12 +204,12 @@ class Counting:
 
 
 def test_long_prompts_are_read_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("decodekit.generation.driver.PREFILL_TOKENS", 8)
+    monkeypatch.setattr("decodekit.generation.lane.PREFILL_TOKENS", 8)
     lm = Counting(model("llama"))
     found = [result.token_ids for result in decode(lm, ContrastiveSearch(4, 0.6), PROMPTS, 4)]
     assert found == [twin("llama", number, 4, 0.6) for number in range(4)]
-    # Prompts of 3, 17, 9 and 1 tokens; between the chunks, the others go on with more rows than one.
-    assert lm.calls[0] == [3, 1] and [call for call in lm.calls if len(call) == 1] == [[8], [1], [8], [8], [1]]
+    # Prompts of 3, 17, 9 and 1 tokens; between the chunks, and with the tokens that are left, the others go on.
+    assert lm.calls[0] == [3, 1] and [call for call in lm.calls if len(call) == 1] == [[8], [8], [8]]
     assert PREFILL_TOKENS > 8
 
 

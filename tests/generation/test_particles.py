@@ -10,6 +10,7 @@ import functools
 import math
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -31,10 +32,8 @@ from decodekit.errors import (
     UselessOptionError,
 )
 from decodekit.generation import samples
-from decodekit.generation.driver import Driver
 from decodekit.generation.prompt import encode
 from decodekit.generation.results import Result
-from decodekit.generation.samples import Texts
 from decodekit.generation.sequence import Request
 from decodekit.generation.settings import Settings
 from decodekit.generation.weighted_draws import ancestors, effective_sample_size, log_mean, rejection_draw, settled
@@ -458,7 +457,9 @@ def test_where_nothing_is_masked_particles_are_samples() -> None:
         TableLM(TABLE), Particles(6, threshold=1.0), [Request([3], everything.matcher(), 8)], vocabulary=SMALL
     )
     settings = Settings(SMALL, Sample().pipeline, Sample().select, max_new_tokens=4)
-    updates = list(Driver(Texts(TableLM(TABLE), settings, 6), 6, [Request([3], None, 8)]).run())
+    [update] = [one for one in samples.decode(TableLM(TABLE), settings, 1, [Request([3], None, 8)], 6) if one.result]
+    assert update.result is not None
+    updates = [replace(update, result=replace(update.result, others=())), *update.result.others]
     drawn = Counter(SMALL.decode(one.result.token_ids).decode() for one in updates if one.result is not None)
     assert shares == pytest.approx({text: count / 6 for text, count in drawn.items()})
     assert result.stats.particles is not None

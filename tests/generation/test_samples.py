@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from decodekit.constraints import Guarded, Regex, compile
 from decodekit.errors import OptionError
-from decodekit.generation import driver as driver_module
-from decodekit.generation import samples
+from decodekit.generation import lane as lane_module
+from decodekit.generation import samples, sharing
 from decodekit.generation import samples as samples_module
-from decodekit.generation.results import Result, Update
-from decodekit.generation.samples import decode, gathered
+from decodekit.generation.results import Gathered, Result, Update
+from decodekit.generation.samples import decode
 from decodekit.generation.sequence import Request
 from decodekit.generation.settings import Settings
 from decodekit.generation.stats import Stats
@@ -119,7 +119,7 @@ def test_every_sample_has_the_text_that_it_has_alone(
     model.can_rollback = can_rollback or strategy.proposer is not None
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(samples_module, "MAX_ROWS", max_rows)
-        patch.setattr(driver_module, "PREFILL_TOKENS", 7)
+        patch.setattr(lane_module, "PREFILL_TOKENS", 7)
         found = families(model, given, requests, num_samples, num_prompts)
     for index, prompt in enumerate(prompts):
         for number, sample in enumerate(found[index]):
@@ -133,7 +133,7 @@ def tokens_read(model: ToyLM) -> int:
 
 @pytest.mark.parametrize("num_samples", [2, 8, 64])
 def test_a_prompt_is_read_once(num_samples: int) -> None:
-    """99 tokens, once; the last token and the first new ones by each sample, in two passes."""
+    """By the first sample, which takes a token with it; of the others each reads its last token, and the new ones."""
     model = ToyLM(hashed_law(V), V)
     prompt = [i % V for i in range(100)]
     families(
@@ -143,7 +143,7 @@ def test_a_prompt_is_read_once(num_samples: int) -> None:
         num_samples,
         1,
     )
-    assert model.calls == [[99], *[[1] * num_samples] * 3]
+    assert model.calls == [[100], *[[1] * num_samples] * 2, [1] * (num_samples - 1)]
 
 
 def test_samples_in_turns_find_the_prompt_in_a_row() -> None:
@@ -155,7 +155,7 @@ def test_samples_in_turns_find_the_prompt_in_a_row() -> None:
         families(model, given, [Request([1] * 50)], 7, 1)
     assert tokens_read(model) == 49 + 7 * 3
     assert model.caches[0].num_rows == 2
-    assert model.caches[0].num_reorders == 1  # the first two; later ones have the prompt in their own row
+    assert model.caches[0].num_kept == 1  # for the second row; later ones have the prompt in their own row
 
 
 def test_with_recurrent_state_those_that_begin_together_share() -> None:
@@ -168,12 +168,15 @@ def test_with_recurrent_state_those_that_begin_together_share() -> None:
     assert tokens_read(model) == 2 * 49 + 4 * 3
 
 
-def test_a_control_without_sharing_reads_every_prompt() -> None:
+def test_equal_prompts_are_shared_and_a_control_reads_every_one(monkeypatch: pytest.MonkeyPatch) -> None:
     model = ToyLM(hashed_law(V), V)
     given = settings_of(Sample(), max_new_tokens=3, vocabulary=Vocabulary(LETTERS, ()))
     requests = [Request([1] * 50, sequence=number) for number in range(4)]
     list(samples.decode(model, given, 4, requests))
-    assert tokens_read(model) == 4 * (50 + 2)
+    assert tokens_read(model) == 49 + 4 * 3
+    monkeypatch.setattr(sharing, "MIN_SHARED", 51)
+    list(samples.decode(model, given, 4, requests))
+    assert tokens_read(model) == 49 + 4 * 3 + 4 * (50 + 2)
 
 
 def test_what_cannot_start_has_as_many_results() -> None:
@@ -194,7 +197,8 @@ def test_text_that_is_released_at_the_end_is_handed_out() -> None:
         Update(0, "\ufffd", (), broken, 0),
         Update(0, "", (), whole, 1),
     ]
-    first, second, last = gathered(parts, 2)
+    gathered = Gathered(2)
+    first, second, last = [told for part in parts for told in gathered.push(part)]
     assert (first.text, first.token_ids, second.text, second.token_ids) == ("", (4,), "\ufffd", ())
     assert (first.result, second.result) == (None, None)
     assert last.text == "" and last.result is not None and last.result.token_ids == (4,)

@@ -45,4 +45,4 @@ def test_groups() -> None:
     # 40 + 60 tokens with 20 of padding; a third row of 160 would need 220 more
     assert list(similar_lengths([160, 40, 60, 170], 1000)) == [[1, 2], [0, 3]]
     assert list(similar_lengths([], 6)) == []
-    assert right_padded([[1, 2], [3]], torch.device("cpu")).tolist() == [[1, 2], [3, 0]]
+    assert right_padded([[1, 2], [3]]).tolist() == [[1, 2], [3, 0]]

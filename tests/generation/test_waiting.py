@@ -17,7 +17,7 @@ from decodekit.generation.sequence import Request
 from decodekit.speculation import GrammarDraft, PromptLookup, Proposer
 from decodekit.strategy import Greedy, Sample, Strategy
 from tests.generation.test_asking import even_letters, texts_of
-from tests.generation.test_driver import VOCABULARY, V, settings_of
+from tests.generation.test_scheduler import VOCABULARY, V, settings_of
 from tests.reference.generation import ToyLM, hashed_law
 
 CASES: list[tuple[Strategy, Constraint, Proposer | None]] = [

@@ -66,6 +66,9 @@ RAGGED: dict[str, Callable[[], Any]] = {
     "mixtral": _config("MixtralConfig", num_local_experts=4),
     "olmo2": _config("Olmo2Config"),
     "smollm3": _config("SmolLM3Config"),
+    "granite": _config("GraniteConfig", attention_multiplier=0.3),
+    # It hands no keyword arguments on to its attention.
+    "stablelm": _config("StableLmConfig"),
     "gpt_oss": _config(
         "GptOssConfig",
         head_dim=8,
@@ -91,12 +94,18 @@ RAGGED: dict[str, Callable[[], Any]] = {
     ),
 }
 
-# Architectures that ignore the attention interface, bring their own masks, or do not hand arguments on.
-ROWWISE: dict[str, Callable[[], Any]] = {
+# Architectures that ignore the attention interface, or bring masks of their own.
+MASKED: dict[str, Callable[[], Any]] = {
     "falcon": _config("FalconConfig"),
+    "gptj": _config("GPTJConfig", _GPT, rotary_dim=8),
+    "codegen": _config("CodeGenConfig", _GPT, rotary_dim=8),
+    "mpt": _config("MptConfig", d_model=32, n_layers=3, n_heads=4, max_seq_len=CONTEXT_LENGTH),
+}
+
+# Architectures whose positions or masks follow from the length of a row.
+ROWWISE: dict[str, Callable[[], Any]] = {
     "falcon_alibi": _config("FalconConfig", alibi=True),
     "bloom": _config("BloomConfig", n_layer=3, n_head=4),
-    "gptj": _config("GPTJConfig", _GPT, rotary_dim=8),
     "gpt_neo": _config(
         "GPTNeoConfig",
         num_hidden_layers=2,
@@ -105,12 +114,10 @@ ROWWISE: dict[str, Callable[[], Any]] = {
         attention_types=[[["global", "local"], 1]],
         window_size=WINDOW,
     ),
-    "codegen": _config("CodeGenConfig", _GPT, rotary_dim=8),
-    "mpt": _config("MptConfig", d_model=32, n_layers=3, n_heads=4, max_seq_len=CONTEXT_LENGTH),
+    # The scale of its scores follows from the length, and its chunks are in its masks alone.
     "llama4": _config(
         "Llama4TextConfig", head_dim=8, attention_chunk_size=WINDOW, num_local_experts=4, intermediate_size_mlp=64
     ),
-    "stablelm": _config("StableLmConfig"),
 }
 
 # Architectures with recurrent state.
@@ -118,16 +125,40 @@ RECURRENT: dict[str, Callable[[], Any]] = {
     "mamba": _config("MambaConfig"),
     "lfm2": _config("Lfm2Config", layer_types=["conv", "full_attention", "conv"]),
     "jamba": _config("JambaConfig", num_experts=4, attn_layer_period=3, attn_layer_offset=1),
+    "qwen3_next": _config(
+        "Qwen3NextConfig",
+        head_dim=8,
+        num_experts=4,
+        num_experts_per_tok=2,
+        moe_intermediate_size=16,
+        shared_expert_intermediate_size=16,
+        linear_num_key_heads=2,
+        linear_num_value_heads=4,
+        linear_key_head_dim=8,
+        linear_value_head_dim=8,
+        layer_types=["linear_attention", "full_attention", "linear_attention"],
+    ),
+    "minimax": _config(
+        "MiniMaxConfig",
+        head_dim=8,
+        num_local_experts=4,
+        block_size=4,
+        layer_types=["linear_attention", "full_attention", "linear_attention"],
+    ),
 }
+# Those of them that read several tokens after a state in one pass.
+IN_CHUNKS = ("lfm2", "qwen3_next", "minimax")
+
+ALL = {**RAGGED, **MASKED, **ROWWISE, **RECURRENT}
 
 # The twelve whose greedy tokens are compared with transformers' own `generate`, and some more.
-GREEDY = [name for name in RAGGED if name != "deepseek_v3"] + ["falcon", "gptj", "lfm2"]
+GREEDY = [name for name in RAGGED if name != "deepseek_v3"] + ["falcon", "gptj", "bloom", "lfm2", "qwen3_next"]
 
 
 def build(name: str, dtype: torch.dtype = torch.float32) -> nn.Module:
     """The tiny model of an architecture, the same at every call."""
     torch.manual_seed(0)
-    config = {**RAGGED, **ROWWISE, **RECURRENT}[name]()
+    config = ALL[name]()
     model: nn.Module = transformers.AutoModelForCausalLM.from_config(config).to(dtype).eval()
     with torch.no_grad():
         for parameter in model.parameters():

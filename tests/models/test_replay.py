@@ -46,6 +46,19 @@ def test_replayed_logits_equal_the_modules_bit_for_bit(name: str) -> None:
             assert torch.equal(ours, theirs)
 
 
+@thinned("name", RAGGED, keep=["llama", "gemma2"])
+def test_steps_over_eight_bits_are_replayed_bit_for_bit(name: str) -> None:
+    """The recordings of one model hold for one kind of cache each: plain steps come between."""
+    model = build(name)
+    lm, plain = HuggingFaceLM(model, cache_dtype="int8"), HuggingFaceLM(copy.deepcopy(model), cache_dtype="int8")
+    runner(plain)._replays = None
+    for prompt_lengths in ([5], [3, 9, 6]):
+        decoded(HuggingFaceLM(model), prompt_lengths)
+        for ours, theirs in zip(decoded(lm, prompt_lengths), decoded(plain, prompt_lengths), strict=True):
+            assert torch.equal(ours, theirs)
+    assert runner(lm)._replays.num_replayable() >= 2
+
+
 @pytest.mark.parametrize(("name", "kinds"), [("llama", 3), ("qwen3", 3), ("opt", 3), ("mistral", 2)])
 def test_what_is_expected_to_replay_does(name: str, kinds: int) -> None:
     # llama: one row, two level rows, three ragged rows. mistral: one row before and after its window is crossed.

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+import transformers
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
 
-from decodekit.models import known, kv_cache
+from decodekit.models import attention, known, kv_cache
+from decodekit.models.attention import ragged_attention
 from decodekit.models.huggingface import HuggingFaceLM
 from decodekit.models.kv_cache import RaggedCache, Step
 from decodekit.models.ragged import RaggedModel
-from decodekit.models.self_check import TOLERANCES, largest_error, small_windows
+from decodekit.models.self_check import TOLERANCES, Plain, largest_error, small_windows
+from decodekit.models.shrinking import twin_of
 from tests.models import architectures
 from tests.models.architectures import CONTEXT_LENGTH
 
@@ -22,7 +26,7 @@ FAULT = 3 * TOLERANCES[torch.bfloat16]  # seen even by the widest tolerance
 
 def error_of(name: str = "llama", **changes: int) -> float:
     model = architectures.build(name)
-    return largest_error(RaggedModel(model), model, changes.get("context_length", CONTEXT_LENGTH))
+    return largest_error(RaggedModel(model), Plain(model), changes.get("context_length", CONTEXT_LENGTH))
 
 
 def test_nothing_broken() -> None:
@@ -99,14 +103,14 @@ def test_windows_are_checked_however_wide(monkeypatch: pytest.MonkeyPatch, name:
     assert HuggingFaceLM(model).tier.name == "ragged"
     real = Step.mask
     monkeypatch.setattr(Step, "mask", lambda self, window, *rest: real(self, None, *rest))
-    assert largest_error(RaggedModel(model), model, CONTEXT_LENGTH) < 1e-4
+    assert largest_error(RaggedModel(model), Plain(model), CONTEXT_LENGTH) < 1e-4
     small = small_windows(model)
     assert small is not None
-    assert largest_error(RaggedModel(small), small, CONTEXT_LENGTH) > TOLERANCES[torch.float32] * 100
+    assert largest_error(RaggedModel(small), Plain(small), CONTEXT_LENGTH) > TOLERANCES[torch.float32] * 100
     known.forget(model)  # it was found right before the fault
     lm = HuggingFaceLM(model)
-    assert lm.tier.name == "rowwise"
-    assert "differ from the model's own" in lm.tier.refused[0]
+    assert lm.tier.name == "rowwise", lm.tier
+    assert "small float32 twin" in lm.tier.refused[0]
     # The check has left the model's own windows alone.
     assert model.config.sliding_window == 4096  # type: ignore[union-attr]
 
@@ -151,5 +155,132 @@ def test_reference_is_not_the_runner(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("decodekit.models.kv_cache.RaggedCache.append", fail)
     assert torch.equal(model(input_ids=torch.tensor([[5, 6, 7]]), use_cache=False).logits, expected)
     with pytest.raises(AssertionError):
-        largest_error(runner, model, CONTEXT_LENGTH)
+        largest_error(runner, Plain(model), CONTEXT_LENGTH)
     assert len(calls) == 1
+
+
+# What a way of running a model could do wrong. Each is a change of the attention function that transformers calls.
+def without(*names: str) -> Callable[..., Any]:
+    def attend(*args: Any, **kwargs: Any) -> Any:
+        return ragged_attention(*args, **{name: value for name, value in kwargs.items() if name not in names})
+
+    return attend
+
+
+def widened(*args: Any, sliding_window: int | None = None, **kwargs: Any) -> Any:
+    return ragged_attention(*args, sliding_window=sliding_window and sliding_window + 1, **kwargs)
+
+
+def narrowed(*args: Any, sliding_window: int | None = None, **kwargs: Any) -> Any:
+    return ragged_attention(*args, sliding_window=sliding_window and sliding_window - 1, **kwargs)
+
+
+def rescaled(*args: Any, scaling: float | None = None, **kwargs: Any) -> Any:
+    return ragged_attention(*args, scaling=2 * (scaling or 0.125), **kwargs)
+
+
+def unmasked(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: object, **kwargs: Any) -> Any:
+    """What a model computes that ignores the attention interface, and is given no mask."""
+    group = query.shape[1] // key.shape[1]
+    out = scaled_dot_product_attention(query, *(one.repeat_interleave(group, 1) for one in (key, value)))
+    return out.transpose(1, 2), None
+
+
+FAULTS: dict[str, tuple[str, Callable[..., Any]]] = {
+    "no mask": ("llama", unmasked),
+    "window too wide": ("mistral", widened),
+    "window too narrow": ("mistral", narrowed),
+    "window forgotten": ("mistral", without("sliding_window")),
+    "scaling": ("gemma2", rescaled),
+    "scaling forgotten": ("granite", without("scaling")),
+    "softcap forgotten": ("gemma2", without("softcap")),
+    "sinks forgotten": ("gpt_oss", without("s_aux")),
+}
+
+
+def as_initialised(name: str, dtype: torch.dtype) -> nn.Module:
+    """A model with weights as small as at its initialisation, whose attention adds little to what its layers hand on.
+
+    So it is in large models with many layers; in a small one the attention must be made small.
+    """
+    torch.manual_seed(0)
+    config = architectures.RAGGED[name]()
+    config.initializer_range = 0.02
+    model: nn.Module = transformers.AutoModelForCausalLM.from_config(config)
+    with torch.no_grad():
+        for part, weight in model.named_parameters():
+            if part.endswith("o_proj.weight"):
+                weight.mul_(0.1)
+    return model.to(dtype).eval()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("fault", FAULTS)
+def test_faults_below_the_rounding_of_half_precision_are_seen(
+    monkeypatch: pytest.MonkeyPatch, fault: str, dtype: torch.dtype
+) -> None:
+    name, attend = FAULTS[fault]
+    model = as_initialised(name, dtype)
+    assert HuggingFaceLM(model).tier.name == "ragged"
+    monkeypatch.setattr(attention, "ragged_attention", attend)
+    # The coarse check alone would let it pass: the control, without which the twin would prove nothing.
+    assert largest_error(RaggedModel(model), Plain(model), CONTEXT_LENGTH, is_coarse=True) < TOLERANCES[torch.bfloat16]
+    known.forget(model)
+    tier = HuggingFaceLM(model).tier
+    assert tier.name in ("masked", "rowwise")  # with the attention of the model itself
+    assert "small float32 twin" in tier.refused[0]
+
+
+def test_positions_that_are_ignored_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = as_initialised("llama", torch.bfloat16)
+    real = RaggedModel._call
+    monkeypatch.setattr(
+        RaggedModel, "_call", lambda self, *args: real(vars(self).update(_takes_positions=False) or self, *args)
+    )
+    assert largest_error(RaggedModel(model), Plain(model), CONTEXT_LENGTH, is_coarse=True) < TOLERANCES[torch.bfloat16]
+    assert "small float32 twin" in HuggingFaceLM(model).tier.refused[0]
+
+
+def test_a_model_without_a_twin_is_checked_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = architectures.build("mistral")
+    widen(model, 4096)
+    monkeypatch.setattr("decodekit.models.self_check.twin_of", lambda model: 1 / 0)
+    assert HuggingFaceLM(model).tier.twin_error is None
+    known.forget(model)
+    monkeypatch.setattr(attention, "ragged_attention", widened)
+    assert "differ from the model's own" in HuggingFaceLM(model).tier.refused[0]
+
+
+def test_what_a_twin_keeps() -> None:
+    model = architectures.build("gemma2", torch.bfloat16)
+    config = model.config
+    twin = twin_of(model)
+    assert type(twin) is type(model) and twin.dtype == torch.float32
+    assert [type(part) for part in twin.model.layers[0].children()] == [
+        type(part) for part in model.model.layers[0].children()
+    ]
+    assert twin.config.layer_types == ["sliding_attention", "full_attention"]
+    assert twin.config.sliding_window == 4 and twin.config.attn_logit_softcapping == 2.0
+    assert twin.config.query_pre_attn_scalar == config.query_pre_attn_scalar
+    assert config.sliding_window == architectures.WINDOW  # nothing of the model is changed
+    again = twin_of(model)
+    assert all(torch.equal(one, other) for one, other in zip(twin.parameters(), again.parameters(), strict=True))
+
+
+def test_the_check_of_a_model_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nine passes of the model: two plain ones, two to compare, the rest to learn its shapes; a twin does the rest."""
+    model = architectures.build("mistral")
+    counts: dict[int, int] = {}
+    size = sum(parameter.numel() for parameter in model.parameters())
+    real = type(model).forward
+
+    def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        number = sum(parameter.numel() for parameter in self.parameters())
+        counts[number] = counts.get(number, 0) + 1
+        return real(self, *args, **kwargs)
+
+    monkeypatch.setattr(type(model), "forward", forward)
+    HuggingFaceLM(model)
+    assert counts.pop(size) <= 9
+    [(small, _)] = counts.items()
+    assert small < 30_000

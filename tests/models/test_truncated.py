@@ -24,14 +24,15 @@ from tests.reference.models import exit_logits, plain_logits
 TEXT = tokens(1, 20)  # longer than the sliding windows
 
 
-@pytest.mark.parametrize("name", [*architectures.RAGGED, *architectures.ROWWISE])
+@pytest.mark.parametrize("name", [*architectures.RAGGED, *architectures.MASKED, *architectures.ROWWISE])
 def test_logits_are_those_of_the_hidden_states(name: str) -> None:
     whole = HuggingFaceLM(architectures.build(name))
     own, own_logits = whole.model, plain_logits(whole.model, TEXT)
     count = num_layers(whole)
     for num_kept in range(1, count):
         part = first_layers(whole, num_kept)
-        assert (num_layers(part), part.tier.name, part.vocab_size) == (num_kept, whole.tier.name, whole.vocab_size)
+        assert (num_layers(part), part.vocab_size) == (num_kept, whole.vocab_size)
+        assert part.tier.place <= whole.tier.place  # the layer that needs a slower tier may be gone
         expected = exit_logits(own, TEXT, num_kept)
         cache = part.new_cache(1, 4)
         first = part.forward(torch.tensor([TEXT[:9]]), [9], cache, logits="all")[0]

@@ -51,6 +51,35 @@ class ToyCache:
         self.capacity = max(self.capacity, capacity)
 
 
+class SharingCache(ToyCache):
+    """Remembers prefixes, too: `SharesPrefixes`."""
+
+    def __init__(self, num_rows: int, capacity: int) -> None:
+        super().__init__(num_rows, capacity)
+        self.num_kept = 0
+
+    def keep(self, row: int, num_tokens: int) -> SharedTokens:
+        assert 0 < num_tokens <= len(self.tokens[row])
+        self.num_kept += 1
+        return SharedTokens(self.tokens[row][:num_tokens])
+
+    def begin_with(self, row: int, prefix: SharedTokens, num_tokens: int) -> None:
+        assert not prefix.is_released and 0 < num_tokens <= prefix.num_tokens
+        self.tokens[row] = prefix.tokens[:num_tokens]
+
+
+class SharedTokens:
+    """The first tokens of a row, a byte each."""
+
+    def __init__(self, tokens: list[int]) -> None:
+        self.tokens, self.is_released = tokens, False
+        self.num_tokens = self.num_bytes = len(tokens)
+
+    def release(self) -> None:
+        assert not self.is_released
+        self.is_released = True
+
+
 class NoCache(ToyCache):
     """For laws that look at nothing but the last token."""
 
@@ -80,10 +109,10 @@ class ToyLM:
         self.name = "toy"
         self.can_rollback = True
         self.calls: list[list[int]] = []  # the token counts of every forward pass
-        self.caches: list[ToyCache] = []
+        self.caches: list[SharingCache] = []
 
     def new_cache(self, num_rows: int, capacity: int) -> ToyCache:
-        self.caches.append(ToyCache(num_rows, capacity))
+        self.caches.append(SharingCache(num_rows, capacity))
         return self.caches[-1]
 
     def forward(
@@ -275,7 +304,7 @@ class TextsMatcher:
     def refusal(self, token: int) -> None:
         return None
 
-    def refusals(self) -> dict[int, Any]:
+    def refusals(self, is_early: bool = True) -> dict[int, Any]:
         return {}
 
     def completion(self) -> tuple[int, ...]:

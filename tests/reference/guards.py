@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from decodekit.constraints.constraint import Guard
+from decodekit.constraints.constraint import Guard, Refusal
 from decodekit.vocabulary import Vocabulary
 from tests.reference.generation import Law
 
@@ -31,11 +31,13 @@ def guarded_decode(
     *,
     max_new_tokens: int,
     max_rollbacks: int = 64,
+    refuses_prefix: Callable[[bytes], Refusal | None] = lambda text: None,
 ) -> tuple[list[int], str, int]:
     """Token ids, finish reason, and number of rollbacks.
 
     Args:
         matcher: of the language without the guard, at its beginning.
+        refuses_prefix: why the guard refuses all texts with a beginning.
     """
     tokens: list[int] = []
     bans: dict[tuple[int, ...], set[int]] = {}  # by prefix; forgotten when the text goes back behind it
@@ -65,16 +67,17 @@ def guarded_decode(
             if is_allowed:
                 after = here.fork()
                 after.accept(token)
-                if token in vocabulary.eos_token_ids or is_final(after, vocabulary):
-                    refusal = guard.refuses(text)
-                    if refusal is not None:
-                        keep = longest_within(tokens, refusal.keep, vocabulary)
-                        if keep == len(tokens):
-                            is_allowed = False
-                        else:
-                            far[token] = keep
+                is_end = token in vocabulary.eos_token_ids or is_final(after, vocabulary)
+                refusal = guard.refuses(text) if is_end else refuses_prefix(text)
+                if refusal is not None:
+                    keep = longest_within(tokens, refusal.keep, vocabulary)
+                    if keep == len(tokens) and (is_end or not tokens):
+                        is_allowed = False
+                    else:  # what is refused early counts as taken back, if only by no token
+                        far[token] = keep
             if not is_allowed:
                 logits[token] = -math.inf
+        token = -1
         if logits.max() == -math.inf:
             place = len(tokens) - 1
         else:
@@ -88,7 +91,7 @@ def guarded_decode(
         num_rollbacks += 1
         place = max(0, place - distance_back(num_rollbacks) + 1)
         bans = {prefix: ids for prefix, ids in bans.items() if len(prefix) <= place}
-        bans.setdefault(tuple(tokens[:place]), set()).add(tokens[place])
+        bans.setdefault(tuple(tokens[:place]), set()).add([*tokens, token][place])
         tokens = tokens[:place]
 
 

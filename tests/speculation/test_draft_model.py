@@ -20,7 +20,7 @@ from decodekit.speculation.draft_engine import num_common
 from decodekit.speculation.draft_model import first_difference
 from decodekit.strategy import Greedy, Sample, Strategy, can_redraw
 from decodekit.vocabulary import Vocabulary
-from tests.generation.test_driver import V
+from tests.generation.test_scheduler import V
 from tests.reference.generation import ToyLM, hashed_law
 from tests.speculation.test_extraction import documents, schema_of
 from tests.speculation.test_same_text import (

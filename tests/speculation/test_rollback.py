@@ -13,7 +13,6 @@ from decodekit.constraints.engine.bitmask import allocate_bitmask
 from decodekit.generation.append import append_token
 from decodekit.generation.sequence import Request, Sequence
 from decodekit.generation.settings import Settings
-from decodekit.generation.stopping import StopStrings
 from decodekit.generation.token_table import TokenTable
 from decodekit.strategy import Greedy
 from tests.generation.test_on_models import TWELVE, model
@@ -44,7 +43,8 @@ def test_the_cache(name: str) -> None:
 
 
 def row(matcher: object) -> tuple[Sequence, TokenTable]:
-    sequence = Sequence(0, Request([7, 8, 9], matcher), 64, StopStrings())  # type: ignore[arg-type]
+    given_settings = Settings(BYTES, Greedy().pipeline, Greedy().select, 64)
+    sequence = Sequence(0, Request([7, 8, 9], matcher), 64, given_settings)  # type: ignore[arg-type]
     sequence.row = 0
     table = TokenTable(1)
     table.begin(sequence)

@@ -31,8 +31,8 @@ class KeywordCoverage:
 
     Attributes:
         keyword: its name. `pointer`: where it stands, as a URI fragment.
-        status: ``"mask"`` (enforced at every token), ``"guard"`` (enforced when the text may end), ``"annotation"`` or
-            ``"refused"``.
+        status: ``"mask"`` (enforced at every token), ``"guard"`` (enforced when a value is complete),
+            ``"annotation"`` or ``"refused"``.
         error: why it is refused.
         reason: the limit for which it is left to a guard, if there is one.
     """
@@ -184,7 +184,7 @@ def _warnings(found: list[Finding], format: Formats, keywords: tuple[KeywordCove
     for reason, pointers in guarded.items():
         why = f", because {reason}" if reason else ""
         warnings.append(
-            f"{', '.join(pointers[:3])}: enforced by a guard when the text may end{why}; texts may be taken back"
+            f"{', '.join(pointers[:3])}: enforced by a guard when a value is complete{why}; texts may be taken back"
         )
     return warnings
 
@@ -238,7 +238,7 @@ def _head(coverage: Coverage) -> list[str]:
         lines.append(f"refused ({coverage.error.code}){why}")
     num_guarded, num_annotations = coverage.num_keywords("guard"), coverage.num_keywords("annotation")
     counts = [f"{_counted(coverage.num_keywords('mask'), 'keyword')} in the mask of every token"]
-    counts += [f"{num_guarded:,} by a guard when the text may end"] if num_guarded else []
+    counts += [f"{num_guarded:,} by a guard when a value is complete"] if num_guarded else []
     counts += [_counted(num_annotations, "annotation")] if num_annotations else []
     return [*lines, f"{coverage.draft}: {', '.join(counts)}"]
 

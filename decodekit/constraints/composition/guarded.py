@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from decodekit.constraints.coerce import coerce
-from decodekit.constraints.constraint import Constraint, Guard, Refusal, set_fields
+from decodekit.constraints.constraint import Constraint, Guard, GuardReader, Refusal, reader_of, set_fields
 from decodekit.constraints.network import Frame
 from decodekit.errors import ConstraintError, DecodekitError, InvalidConstraintError
 
@@ -83,6 +83,11 @@ class Guarded(Constraint):
 @dataclass(frozen=True, slots=True)
 class _FunctionGuard:
     guarded: Guarded
+
+    def reader(self) -> GuardReader | None:
+        """That of the inner guard: the function sees whole values only."""
+        inner = self.guarded.constraint.guard()
+        return None if inner is None else reader_of(inner)
 
     def refuses(self, text: bytes) -> Refusal | None:
         inner = self.guarded.constraint.guard()

@@ -3,14 +3,21 @@
 Which tokens make a text whole is asked before every token under a guard. In general each token has to be followed to
 its end, where an object with free keys leads to a state for every key; but an array or object is whole exactly where
 its brackets are balanced, and a string at its second quote. So the tokens of a vocabulary are sorted once, by where
-they start (outside or inside a string, behind its backslash) and by how many brackets they close.
+they start (outside or inside a string, behind its backslash) and by how many brackets they close. Tokens that complete
+a value inside of a text (see `Watch`) are sorted in the same way.
 """
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 from typing import Final, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
+from decodekit.constraints.constraint import Watch
+from decodekit.constraints.engine.automaton import Int32Array
 from decodekit.vocabulary import Vocabulary
 
 _OUTSIDE: Final = 0
@@ -85,3 +92,142 @@ def _num_closed(data: bytes, mode: int) -> int | None:
 def closing_tokens_of(vocabulary: Vocabulary) -> ClosingTokens:
     """The closing tokens of a vocabulary, sorted once."""
     return ClosingTokens(vocabulary)
+
+
+_OUTSIDE_STRINGS: Final = b" \t\r\n,:[]{}0123456789eE+.truefalsn-"
+_BETWEEN: Final = rb'(?:[ \t\r\n,:\[\]{}0-9eE+.truefalsn-]|"(?:[^"\\]|\\.)*(?:"|\\?$))*'
+_REST: Final = rb'(?:[^"\\]|\\.)*"'  # of a string
+_PIECES: Final = {
+    _OUTSIDE: re.compile(_BETWEEN, re.DOTALL),
+    _STRING: re.compile(_REST + _BETWEEN, re.DOTALL),
+    _ESCAPE: re.compile(b"." + _REST + _BETWEEN, re.DOTALL),
+}
+"""What a token that completes something in a JSON text looks like, by where it begins."""
+_PLAIN: Final = frozenset(b"0123456789eE+.truefalsn-")  # bytes of numbers and words
+MAX_WATCHED: Final = 256
+"""So many sets of tokens are kept for a vocabulary."""
+
+
+class Completed(NamedTuple):
+    """What a token completes.
+
+    Attributes:
+        num_bytes: up to the end of the last thing that it completes; 0 if it completes nothing.
+        is_scalar: whether it may end a string, number or word that was begun before.
+        num_closed: how many brackets it closes that were opened before.
+        is_own: whether it may complete something that it begins itself; `is_inner`: inside of brackets that it opens.
+    """
+
+    num_bytes: int
+    is_scalar: bool
+    num_closed: int
+    is_own: bool
+    is_inner: bool
+
+
+def completed(data: bytes, mode: int) -> Completed:
+    """What a piece of a JSON text completes that begins in a mode; too much for some that are no such piece."""
+    is_scalar = is_own = is_inner = is_plain = False
+    is_begun = mode != _OUTSIDE  # the string was begun before
+    num_opened = num_closed = last = 0
+
+    def ends(number: int) -> None:
+        """Something ends that the token began."""
+        nonlocal is_own, is_inner, last
+        is_own, is_inner, last = is_own or num_opened == 0, is_inner or num_opened > 0, number
+
+    for number, byte in enumerate(data, 1):
+        was, (mode, change) = mode, _step(mode, byte)
+        if was != _OUTSIDE:
+            if mode == _OUTSIDE and is_begun:
+                is_scalar, is_begun, last = True, False, number
+            elif mode == _OUTSIDE:
+                ends(number)
+            continue
+        if byte in _PLAIN:  # of a number or word, which may have begun before; a word may end here
+            is_plain = True
+            if byte in b"el":
+                is_scalar = True
+                ends(number)
+            continue
+        if is_plain:
+            ends(number)
+        if is_plain or number == 1:
+            is_scalar, is_plain, last = True, False, number
+        num_opened += change
+        if num_opened < 0:
+            num_opened, num_closed, last = 0, num_closed + 1, number
+        elif change < 0:
+            ends(number)
+    return Completed(last, is_scalar, num_closed, is_own, is_inner)
+
+
+class CompletingTokens:
+    """The tokens of one vocabulary that complete something in a JSON text, by the mode in which they begin."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        asked = [
+            (token, data)
+            for token, data in enumerate(vocabulary.token_bytes)
+            if data and (b'"' in data or not data.translate(None, _OUTSIDE_STRINGS))  # the others complete nothing
+        ]
+        self._by_mode = {mode: _completing(asked, mode) for mode in _PIECES}
+        self._watched: dict[Watch, _Asked] = {}
+
+    def at(self, watch: Watch, allowed: Int32Array) -> dict[bytes, list[int]]:
+        """The allowed tokens that may complete something that is judged, by their bytes up to the end of it.
+
+        Args:
+            watch: what is judged.
+            allowed: int32 [words], a bit for each token.
+        """
+        some = self._watched.get(watch)
+        if some is None:
+            if len(self._watched) >= MAX_WATCHED:
+                self._watched.clear()
+            some = self._watched[watch] = self._of(watch)
+        if not some.tokens:
+            return {}
+        found: dict[bytes, list[int]] = {}
+        for number in (allowed[some.words] & some.bits).nonzero()[0].tolist():
+            found.setdefault(some.beginnings[number], []).append(some.tokens[number])
+        return found
+
+    def _of(self, watch: Watch) -> _Asked:
+        tokens = [
+            (token, beginning)
+            for token, beginning, what in self._by_mode[watch.mode]
+            if (watch.is_scalar and what.is_scalar)
+            or 0 <= watch.num_closed <= what.num_closed
+            or (what.is_own and 0 <= watch.num_before <= what.num_closed)
+            or (what.is_inner and 0 <= watch.num_around <= what.num_closed)
+        ]
+        numbers = np.array([token for token, _ in tokens], dtype=np.int64)
+        bits = (1 << (numbers & 31)).astype(np.uint32).view(np.int32)
+        return _Asked([token for token, _ in tokens], numbers >> 5, bits, [beginning for _, beginning in tokens])
+
+
+class _Asked(NamedTuple):
+    """The tokens that complete something that is judged: their numbers, their bits in a mask, and their bytes."""
+
+    tokens: list[int]
+    words: npt.NDArray[np.int64]
+    bits: Int32Array
+    beginnings: list[bytes]
+
+
+def _completing(tokens: list[tuple[int, bytes]], mode: int) -> list[tuple[int, bytes, Completed]]:
+    """The tokens that complete something where they begin in one mode, with what, and the bytes up to its end."""
+    rows, is_piece = [], _PIECES[mode].fullmatch
+    for token, data in tokens:
+        if is_piece(data):
+            found = completed(data, mode)
+            if found.num_bytes:
+                rows.append((token, data[: found.num_bytes], found))
+    return rows
+
+
+@lru_cache(maxsize=8)
+def completing_tokens_of(vocabulary: Vocabulary) -> CompletingTokens:
+    """The completing tokens of a vocabulary, sorted once."""
+    return CompletingTokens(vocabulary)

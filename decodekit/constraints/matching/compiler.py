@@ -59,7 +59,7 @@ class CompiledGrammar:
 
     @property
     def has_guard(self) -> bool:
-        """Whether texts may be refused at their end."""
+        """Whether texts may be refused that the language accepts."""
         return self._guard is not None
 
     def matcher(self) -> Matcher:
@@ -83,7 +83,8 @@ class CompiledGrammar:
                 [self._recogniser.root],
                 [],
             )
-            matcher = inner if self._verdicts is None else GuardedMatcher(inner, self._verdicts)
+            verdicts = self._verdicts
+            matcher = inner if verdicts is None else GuardedMatcher(inner, verdicts, reader=verdicts.reader())
         make_room()
         return matcher
 

@@ -1,19 +1,23 @@
-"""The matcher of a constraint with a guard: a grammar matcher that asks the guard wherever a text may end."""
+"""The matcher of a constraint with a guard: a grammar matcher that asks the guard wherever a text may end.
+
+A guard with a reader (`EarlyGuard`) is asked before that, at every token that may complete something that is wrong.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
-from decodekit.constraints.constraint import CompoundGuard, Guard, Refusal
+from decodekit.constraints.constraint import CompoundGuard, Guard, GuardReader, Refusal, reader_of
 from decodekit.constraints.engine.automaton import Int32Array
-from decodekit.constraints.engine.bitmask import forbid
+from decodekit.constraints.engine.bitmask import forbid, ids_from_bitmask
 from decodekit.constraints.engine.configurations import State
 from decodekit.constraints.engine.division import NONE
 from decodekit.constraints.engine.recogniser import Recogniser
 from decodekit.constraints.engine.successors import token_bytes_of
 from decodekit.constraints.explain.explanation import Explanation, as_bytes, explain_refusal
-from decodekit.constraints.matching.brackets import Nesting, closing_tokens_of
+from decodekit.constraints.matching.brackets import Nesting, closing_tokens_of, completing_tokens_of
 from decodekit.constraints.matching.matcher import GrammarMatcher
 from decodekit.constraints.special import is_text, spellings
 from decodekit.vocabulary import Vocabulary
@@ -37,13 +41,24 @@ class Verdicts:
         self._verdicts: dict[bytes, Refusal | None] = {}
         self._closers: dict[State, tuple[int, ...]] = {}
         self.is_of_compounds = isinstance(guard, CompoundGuard)
+        self._is_loaded = False
 
     def load(self) -> None:
         """Sort the tokens of the vocabulary by how they end a text, once: no mask should take as long."""
+        if self._is_loaded:
+            return
         if self.is_of_compounds:
             closing_tokens_of(self.vocabulary)
         else:
             token_bytes_of(self.vocabulary)
+        reader = self.reader()
+        if reader is not None and not isinstance(reader.watch, bool):
+            completing_tokens_of(self.vocabulary)
+        self._is_loaded = True
+
+    def reader(self) -> GuardReader | None:
+        """A reader of the guard at the beginning of a text; None if it is asked at the end alone."""
+        return reader_of(self._guard)
 
     def of(self, text: bytes) -> Refusal | None:
         """What the guard says about a text that the language accepts."""
@@ -86,12 +101,12 @@ class GuardedMatcher:
 
     The guard is asked about a text in two places: where an end-of-sequence token would end it, and where a token makes
     it whole and nothing can follow. Both are answered before the token is accepted, so that a finished text is one that
-    the guard accepts.
+    the guard accepts. The reader of a guard is asked about every token: one that it refuses is not accepted either.
 
     The guard sees special tokens by their names (`Matcher.token_texts`), as `Constraint.parse` does.
     """
 
-    __slots__ = ("_ends", "_inner", "_places", "_text", "_verdicts")
+    __slots__ = ("_ends", "_inner", "_places", "_reader", "_text", "_verdicts")
 
     def __init__(
         self,
@@ -100,12 +115,14 @@ class GuardedMatcher:
         text: bytes = b"",
         ends: Sequence[int] = (0,),
         places: Sequence[Nesting] = (Nesting(),),
+        reader: GuardReader | None = None,
     ) -> None:
         self._inner = inner
         self._verdicts = verdicts
         self._text = bytearray(text)
         self._ends = list(ends)  # length of the text before the first token and after each one
         self._places = list(places)  # the same moments, for a guard of JSON arrays and objects
+        self._reader = reader
 
     @property
     def has_guard(self) -> bool:
@@ -142,11 +159,8 @@ class GuardedMatcher:
         """Whether some token that is no end-of-sequence token is allowed."""
         if not self._inner.can_continue:
             return False
-        closers = self._closers()
-        if not closers:
-            return True
-        num_refused = sum(self.refusal(token) is not None for token in closers)
-        return self._inner.num_continuing > num_refused
+        refused = self.refusals()
+        return self._inner.num_continuing > len(refused.keys() - self._verdicts.vocabulary.eos_token_ids)
 
     def fill_bitmask(self, out: Int32Array, row: int = 0, exact: bool = True) -> None:
         """Write the allowed tokens into ``out[row]``, int32 [rows, words]."""
@@ -156,6 +170,13 @@ class GuardedMatcher:
                 forbid(out[row], token)
 
     def refusal(self, token: int) -> Refusal | None:
+        """Why the guard refuses the text that `token` ends, or any text that begins with it; None if it does not."""
+        refusal = self._at_end(token)
+        if refusal is None and self._inner.after(self._inner.state, token) is not None:
+            refusal = self._early(self.token_texts[token] or b"")
+        return refusal
+
+    def _at_end(self, token: int) -> Refusal | None:
         """Why the guard refuses the text that `token` ends; None if it does not, or `token` does not end it."""
         state = self._inner.state
         if token in self._verdicts.vocabulary.eos_token_ids:
@@ -165,15 +186,41 @@ class GuardedMatcher:
             return None
         return self._verdicts.of(bytes(self._text) + (self.token_texts[token] or b""))
 
-    def refusals(self) -> dict[int, Refusal]:
-        """The tokens with which the text ends and is refused, with the reason."""
+    def refusals(self, is_early: bool = True) -> dict[int, Refusal]:
+        """The tokens that are refused, with the reason; without `is_early` those only with which the text ends."""
+        found = self._early_refusals() if is_early else {}
         ending = list(self._closers()) if self._inner.recogniser.states.configurations[self._inner.state] else []
         if self._inner.is_accepting:
             ending += self._verdicts.vocabulary.eos_token_ids
-        return {token: refusal for token in ending if (refusal := self.refusal(token)) is not None}
+        return found | {token: refusal for token in ending if (refusal := self.refusal(token)) is not None}
+
+    def _early(self, data: bytes) -> Refusal | None:
+        """Why no text is accepted that goes on with some bytes."""
+        reader = self._reader
+        if reader is None:
+            return None
+        refusal = reader.read(data)
+        if refusal is None:
+            reader.rollback(1)
+            return None
+        return replace(refusal, is_early=True)
+
+    def _early_refusals(self) -> dict[int, Refusal]:
+        """The tokens that the reader of the guard refuses."""
+        watch = False if self._reader is None else self._reader.watch
+        if watch is False or not self._inner.recogniser.states.configurations[self._inner.state]:
+            return {}
+        vocabulary = self._verdicts.vocabulary
+        allowed = self._inner.mask
+        if watch is True:
+            tokens = (token for token in ids_from_bitmask(allowed).tolist() if token not in vocabulary.eos_token_ids)
+            return {token: why for token in tokens if (why := self._early(self.token_texts[token] or b"")) is not None}
+        groups = completing_tokens_of(vocabulary).at(watch, allowed)
+        verdicts = ((tokens, self._early(data)) for data, tokens in groups.items())
+        return {token: why for tokens, why in verdicts if why is not None for token in tokens}
 
     def _closers(self) -> Sequence[int]:
-        """The tokens after which the guard has to be asked."""
+        """The tokens after which the text is whole, so that the guard has to be asked."""
         verdicts = self._verdicts
         if not verdicts.is_of_compounds:
             return verdicts.closers(self._inner.state)
@@ -192,13 +239,12 @@ class GuardedMatcher:
     def can_end_within(self, num_tokens: int, token: int, left_out: frozenset[int] = NONE) -> bool:
         """Whether the text after `token` can become one of the language with so many tokens more.
 
-        With no tokens left the text ends there, and the guard has to accept it.
+        With no tokens left the text ends there, and the guard has to accept it; its reader in any case.
         """
         if not self._inner.can_end_within(num_tokens, token, left_out):
             return False
-        if num_tokens:
-            return True
-        return self._verdicts.of(bytes(self._text) + (self.token_texts[token] or b"")) is None
+        data = self.token_texts[token] or b""
+        return (num_tokens > 0 or self._verdicts.of(bytes(self._text) + data) is None) and self._early(data) is None
 
     def prepare(self, num_things: int, token: int | None = None) -> bool:
         """Do a part of the work of `fill_bitmask`, or of `accept` for a token; whether it needs no more."""
@@ -206,11 +252,14 @@ class GuardedMatcher:
 
     def accept(self, token: int) -> bool:
         """Go on with `token` if it is allowed; otherwise False, and nothing changes."""
-        if not 0 <= token < len(self._verdicts.vocabulary.token_bytes) or self.refusal(token) is not None:
+        if not 0 <= token < len(self._verdicts.vocabulary.token_bytes) or self._at_end(token) is not None:
             return False
         if not self._inner.accept(token):
             return False
         data = self.token_texts[token] or b""
+        if self._reader is not None and self._reader.read(data) is not None:
+            self._inner.rollback(1)
+            return False
         self._text += data
         self._ends.append(len(self._text))
         if self._verdicts.is_of_compounds:
@@ -226,13 +275,16 @@ class GuardedMatcher:
     def rollback(self, num_tokens: int) -> None:
         """Forget the last `num_tokens` tokens."""
         self._inner.rollback(num_tokens)
+        if self._reader is not None:
+            self._reader.rollback(num_tokens)
         del self._ends[self._inner.num_tokens + 1 :]
         del self._places[self._inner.num_tokens + 1 :]
         del self._text[self._ends[-1] :]
 
     def fork(self) -> GuardedMatcher:
         """An independent matcher in the same state."""
-        return GuardedMatcher(self._inner.fork(), self._verdicts, bytes(self._text), self._ends, self._places)
+        reader = None if self._reader is None else self._reader.fork()
+        return GuardedMatcher(self._inner.fork(), self._verdicts, bytes(self._text), self._ends, self._places, reader)
 
     def forced_tokens(self) -> list[int]:
         """The run of tokens each of which is the only one that the language allows, up to one that the guard refuses.
@@ -247,15 +299,31 @@ class GuardedMatcher:
         return self._inner.forced_text(gaps)
 
     def explain(self, asked: int | str | bytes) -> Explanation:
-        """Whether a token or a text may come next, and why not; the guard is asked where the text is whole with it."""
+        """Whether a token or a text may come next, and why not; a guard is asked as far as it can tell."""
         explanation = self._inner.explain(asked)
         if not explanation.is_allowed:
             return explanation
         if isinstance(asked, int):
             refusal, size = self.refusal(asked), len(self._verdicts.vocabulary.token_bytes[asked] or b"")
-        else:
-            data, size = as_bytes(asked), len(asked)
-            state = self._inner.recogniser.read(self._inner.state, data)
-            ends = state is not None and not self._inner.recogniser.states.configurations[state]
-            refusal = self._verdicts.of(bytes(self._text) + data) if ends else None
-        return explanation if refusal is None else explain_refusal(refusal, max(0, size - 1))
+            return explanation if refusal is None else explain_refusal(refusal, max(0, size - 1))
+        data = as_bytes(asked)
+        state = self._inner.recogniser.read(self._inner.state, data)
+        ends = state is not None and not self._inner.recogniser.states.configurations[state]
+        refusal = self._verdicts.of(bytes(self._text) + data) if ends else None
+        position = max(0, len(asked) - 1)
+        if refusal is None:
+            refusal, num_read = self._early_within(data)
+            position = num_read if isinstance(asked, bytes) else len(data[:num_read].decode("utf-8", "ignore"))
+        return explanation if refusal is None else explain_refusal(refusal, position)
+
+    def _early_within(self, data: bytes) -> tuple[Refusal | None, int]:
+        """Why no text is accepted that goes on with some bytes, and behind how many of them that is known."""
+        refusal, num_read = None, 0
+        if self._reader is not None:
+            for number in range(len(data)):
+                refusal = self._reader.read(data[number : number + 1])
+                if refusal is not None:
+                    break
+                num_read += 1
+            self._reader.rollback(num_read)
+        return None if refusal is None else replace(refusal, is_early=True), num_read

@@ -35,7 +35,8 @@ class Matcher(Protocol):
     has the end-of-sequence tokens (all of them) exactly when `is_accepting`, and is empty once `is_terminated`.
 
     With a guard (`has_guard`) these hold for the exact mask. ``fill_bitmask(exact=False)`` may allow more: tokens with
-    which the text ends and the guard refuses it. For exactly these `refusal` gives a reason.
+    which the text ends and the guard refuses it, or after which no text is accepted (`Refusal.is_early`). For exactly
+    these `refusal` gives a reason.
     """
 
     @property
@@ -66,10 +67,14 @@ class Matcher(Protocol):
         """Write the allowed tokens into ``out[row]``, int32 [rows, words]; without `exact`, the guard is not asked."""
 
     def refusal(self, token: int) -> Refusal | None:
-        """Why the guard refuses the text that `token`, allowed by the inexact mask, ends; None if it does not."""
+        """Why the guard refuses the text that `token`, allowed by the inexact mask, ends, or all that begin with it."""
 
-    def refusals(self) -> dict[int, Refusal]:
-        """All tokens of the inexact mask that the guard refuses, with the reason."""
+    def refusals(self, is_early: bool = True) -> dict[int, Refusal]:
+        """All tokens of the inexact mask that the guard refuses, with the reason.
+
+        Args:
+            is_early: with those that do not end the text.
+        """
 
     def completion(self, left_out: frozenset[int] = NONE) -> tuple[int, ...]:
         """Few tokens with which the text becomes whole, none of the end of the text among them; no guard is asked.
@@ -83,7 +88,7 @@ class Matcher(Protocol):
     def can_end_within(self, num_tokens: int, token: int, left_out: frozenset[int] = NONE) -> bool:
         """Whether `token` is allowed and the `completion` of the text after it has at most so many tokens.
 
-        With no tokens left the guard is asked, too: the text ends there.
+        With no tokens left the guard is asked, too: the text ends there. Nor is a token allowed that it refuses early.
         """
 
     def fill_ending(self, out: Int32Array, num_tokens: int, left_out: frozenset[int] = NONE) -> None:
@@ -217,18 +222,23 @@ class GrammarMatcher:
         num_eos = len(self._vocabulary.eos_token_ids) if self.is_accepting else 0
         return self._masks.num_allowed(state) - num_eos
 
+    @property
+    def mask(self) -> Int32Array:
+        """The allowed tokens, int32 [words]; not to be written to."""
+        return self._masks.mask(self._path[-1])
+
     def allows(self, token: int) -> bool:
         """Whether the mask has `token`."""
         state = self._path[-1]
         if not self._recogniser.states.configurations[state]:
             return False
-        return bool(self._masks.mask(state)[token >> 5] >> (token & 31) & 1)
+        return bool(self.mask[token >> 5] >> (token & 31) & 1)
 
     def refusal(self, token: int) -> Refusal | None:
         """None: there is no guard."""
         return None
 
-    def refusals(self) -> dict[int, Refusal]:
+    def refusals(self, is_early: bool = True) -> dict[int, Refusal]:
         """None: there is no guard."""
         return {}
 

@@ -82,7 +82,7 @@ def test_the_report() -> None:
         "$defs": {"tags": {"type": "array", "items": {"type": "object"}, "uniqueItems": True}},
     }
     assert str(dk.check(dk.JsonSchema(schema, whitespace="compact"), tokenizer=BYTES)).split("\n") == [
-        "draft 2020-12: 10 keywords in the mask of every token, 1 by a guard when the text may end, 4 annotations",
+        "draft 2020-12: 10 keywords in the mask of every token, 1 by a guard when a value is complete, 4 annotations",
         "  #                  mask type, properties; annotation title, requird, $defs",
         "    properties/age   mask type, minimum, maximum",
         "    properties/at    mask type; annotation format",
@@ -94,7 +94,7 @@ def test_the_report() -> None:
         'warning: #/requird: "requird" is no keyword of draft 2020-12: it is an annotation; did you mean "required"?',
         'warning: #/properties/at/format: the format "date" is an annotation; '
         'JsonSchema(..., format="assert") enforces it',
-        "warning: #/$defs/tags/uniqueItems: enforced by a guard when the text may end; texts may be taken back",
+        "warning: #/$defs/tags/uniqueItems: enforced by a guard when a value is complete; texts may be taken back",
     ]
     impossible = {**schema, "required": ["age"]}
     lines = str(dk.check(impossible, tokenizer=BYTES)).split("\n")

@@ -15,8 +15,8 @@ from decodekit.constraints.json_schema.values.numbers import exact
 from decodekit.errors import ConstraintError, ResourceLimitError, UnsupportedSchemaError
 
 Status: TypeAlias = Literal["mask", "guard", "annotation", "refused"]
-"""``"mask"``: enforced at every token; ``"guard"``: enforced when the text may end; ``"annotation"``: says nothing
-about what is valid; ``"refused"``: an error."""
+"""``"mask"``: enforced at every token; ``"guard"``: enforced when a value is complete; ``"annotation"``: says
+nothing about what is valid; ``"refused"``: an error."""
 
 
 @dataclass(frozen=True)

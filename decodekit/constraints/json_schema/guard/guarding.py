@@ -6,13 +6,14 @@
   mask admits all that has their form.
 * What exceeds a limit (`Semantics.left`): alternatives by the hundred, patterns without end. The mask is weaker there.
 
-The guard judges the whole value by the whole schema, so it is right whatever stands around the keyword.
+The guard judges the whole value by the whole schema, so it is right whatever stands around the keyword. Its reader
+judges the values inside as they become complete (see `reading`).
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
 from decodekit.constraints.constraint import Guard, Refusal
@@ -20,10 +21,13 @@ from decodekit.constraints.json_schema.document import support
 from decodekit.constraints.json_schema.document.loader import Location
 from decodekit.constraints.json_schema.frames.arrays import is_by_value
 from decodekit.constraints.json_schema.guard.judging import SchemaJudge
+from decodekit.constraints.json_schema.guard.places import Places
+from decodekit.constraints.json_schema.guard.reading import SchemaReader
 from decodekit.constraints.json_schema.meaning.keywords import is_unique_anyway
 from decodekit.constraints.json_schema.meaning.semantics import Semantics
 from decodekit.constraints.json_schema.strings.formats import GUARDED
 from decodekit.constraints.json_schema.values import instances
+from decodekit.constraints.json_schema.values.instances import Instance
 from decodekit.errors import ConstraintError, ResourceLimitError
 
 _DENYING: Final = frozenset({"not", "oneOf", "if", "contains", "unevaluatedProperties", "unevaluatedItems"})
@@ -40,11 +44,14 @@ class SchemaGuard:
         semantics: the meaning of the schema.
         is_of_names: whether only host names are left to it: a text without `_INTERNATIONAL` is not judged.
         is_of_limits: whether only what exceeds a limit is left to it: until one is met, no text is judged.
+        repeating: the schemas, by index, whose `uniqueItems` the mask does not enforce.
     """
 
     semantics: Semantics
     is_of_names: bool = False
     is_of_limits: bool = False
+    repeating: frozenset[int] = frozenset()
+    _places: dict[int, Places] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def refuses(self, text: bytes) -> Refusal | None:
         """Why the value of a text is not valid.
@@ -55,20 +62,34 @@ class SchemaGuard:
         Raises:
             ResourceLimitError: the value is nested too deeply for the schema.
         """
-        if self.is_of_names and not _INTERNATIONAL.search(text):
+        if self.is_of_names and not self.semantics.left and not _INTERNATIONAL.search(text):
             return None
         if self.is_of_limits and not self.semantics.left:
             return None
         judge = SchemaJudge(self.semantics)
+        value = instances.read(text)
         try:
-            if judge.evaluate(self.semantics.library.root, instances.read(text)) is not None:
-                return None
+            is_valid = judge.evaluate(self.semantics.library.root, value) is not None
         except RecursionError as error:
             raise ResourceLimitError("the value is nested too deeply to be judged", hint='"maxItems"') from error
-        for found in (judge.repetitions, judge.refused_formats, judge.refused_values):
-            if found:
-                return min(found, key=lambda refusal: refusal.keep)
-        return Refusal(0, "the whole value", "the value is not valid")
+        return None if is_valid else judge.refusal(value)
+
+    def reader(self) -> SchemaReader:
+        """A reader that judges values as they become complete."""
+        return SchemaReader(self._find_places, self._is_doubtful)
+
+    def _find_places(self) -> Places:
+        """The places of the schema, as far as is known now what is left."""
+        num_left = len(self.semantics.left)
+        found = self._places.get(num_left)
+        if found is None:
+            found = self._places.setdefault(num_left, Places(self.semantics, self.repeating))
+        return found
+
+    def _is_doubtful(self, text: bytearray, value: Instance) -> bool:
+        """Whether a value may be invalid although the mask admits it, as far as its text tells."""
+        is_name = self.is_of_names and not self.semantics.left
+        return not is_name or _INTERNATIONAL.search(text, value.start, value.end) is not None
 
 
 class CompoundSchemaGuard(SchemaGuard):
@@ -87,17 +108,17 @@ def guard_of(semantics: Semantics, *, may_leave: bool) -> Guard | None:
     Raises:
         ResourceLimitError: the schema is nested too deeply to be judged.
     """
-    has_repetitions, formats = bool(guarded_locations(semantics)), set[str]()
+    repeating, formats = guarded_locations(semantics), set[str]()
     if semantics.formats == "assert":
         places = support.reachable(semantics.library)
         formats = {str(place.keywords().get("format")) for place in places} & GUARDED.keys()
-    if not has_repetitions and not formats and not may_leave:
+    if not repeating and not formats and not may_leave:
         return None
     shape = semantics.shape(semantics.goal(semantics.library.root))
     may_be_plain = may_leave and shape.has_plain
-    is_of_names = not has_repetitions and "regex" not in formats and not may_leave
-    is_of_limits = not has_repetitions and not formats
-    guard = (SchemaGuard if may_be_plain else CompoundSchemaGuard)(semantics, is_of_names, is_of_limits)
+    is_of_names = not repeating and "regex" not in formats and not may_leave
+    is_of_limits = not repeating and not formats
+    guard = (SchemaGuard if may_be_plain else CompoundSchemaGuard)(semantics, is_of_names, is_of_limits, repeating)
     try:
         for smallest in (b"null", b"0", b'""', b"[]", b"{}") if semantics.left else ():
             guard.refuses(smallest)

@@ -31,6 +31,7 @@ class SchemaJudge:
 
     Args:
         semantics: the schema's patterns, references and treatment of formats.
+        path: keys and indices that lead to the value.
 
     Attributes:
         repetitions: what was found against an asserted `uniqueItems`.
@@ -41,15 +42,15 @@ class SchemaJudge:
         num_alternatives: as these, with the branches of an anyOf or oneOf.
     """
 
-    def __init__(self, semantics: Semantics) -> None:
+    def __init__(self, semantics: Semantics, path: Iterable[str | int] = ()) -> None:
         self.semantics = semantics
         self.repetitions: list[Refusal] = []
         self.refused_formats: list[Refusal] = []
         self.refused_values: list[Refusal] = []
-        self.path: list[str | int] = []
+        self.path: list[str | int] = list(path)
         self.num_open_questions = 0
         self.num_alternatives = 0
-        self._known: dict[tuple[Location, int, bool, bool], tuple[Instance, Evaluation | None]] = {}
+        self._known: dict[int, tuple[Instance, dict[Any, Evaluation | None]]] = {}
 
     def evaluate(self, location: Location, value: Instance) -> Evaluation | None:
         """What a schema evaluates of a value; None if the value is not valid.
@@ -57,11 +58,26 @@ class SchemaJudge:
         Goes on after a keyword that fails, so that all repetitions are found. A value is evaluated once by a schema,
         though many references may lead there.
         """
-        key = location, id(value), self.num_open_questions > 0, self.num_alternatives > 0
-        known = self._known.get(key)
-        if known is None:  # kept with the value, whose id would be given to another one
-            known = self._known[key] = value, self._evaluate(location, value)
-        return known[1]
+        known = self.known_of(value)
+        key = location, self.num_open_questions > 0, self.num_alternatives > 0
+        if key not in known:
+            known[key] = self._evaluate(location, value)
+        return known[key]
+
+    def known_of(self, value: Instance) -> dict[Any, Evaluation | None]:
+        """What is known of a value, by schema and by what counts as an error."""
+        found = self._known.get(id(value))
+        if found is None:  # kept with the value, whose id would be given to another one
+            found = self._known[id(value)] = value, {}
+        return found[1]
+
+    def refusal(self, value: Instance) -> Refusal:
+        """Why an evaluated value is not valid: the first of what it repeats, else of its formats, else of all."""
+        for found in (self.repetitions, self.refused_formats, self.refused_values):
+            if found:
+                return min(found, key=lambda refusal: refusal.keep)
+        pointer = pointer_of(self.path)
+        return Refusal(value.start, pointer or "the whole value", f"{pointer or 'the value'} is not valid")
 
     def _evaluate(self, location: Location, value: Instance) -> Evaluation | None:
         evaluation, holds = Evaluation(self, location, value), True
@@ -79,7 +95,7 @@ class SchemaJudge:
 
     def _refuse(self, place: str, value: Instance) -> None:
         """Keep that a value is not valid by a keyword; all of it but its last byte, mostly a bracket, can stay."""
-        pointer = "".join(f"/{escape(str(token))}" for token in self.path)
+        pointer = pointer_of(self.path)
         self.refused_values.append(Refusal(value.end - 1, pointer, f"{pointer or 'the value'} is not valid by {place}"))
 
 
@@ -129,6 +145,11 @@ class Evaluation:
 
 _Rule: TypeAlias = Callable[[Evaluation, Any], bool]
 """(a value at a schema, value of the keyword) -> whether the keyword holds."""
+
+
+def pointer_of(path: Iterable[str | int]) -> str:
+    """The JSON Pointer that keys and indices make."""
+    return "".join(f"/{escape(str(token))}" for token in path)
 
 
 def equals(value: Instance, constant: JsonValue) -> bool:
@@ -197,20 +218,31 @@ def _properties(at: Evaluation, below: Any) -> bool:
     if below is not keywords[next(name for name in keywords if name in _PROPERTIES)]:
         return True
     holds = True
-    declared = cast("dict[str, Any]", keywords.get("properties", {}))
-    patterned = cast("dict[str, Any]", keywords.get("patternProperties", {}))
-    is_found = at.judge.semantics.is_found if len(patterned) <= MAX_PATTERNS else _is_found_slowly
     for key, member in at.value.members.items():
-        ways: list[tuple[str, ...]] = [("properties", key)] if key in declared else []
-        found = [pattern for pattern in patterned if is_found(at.location, pattern, key, "patternProperties")]
-        ways += [("patternProperties", pattern) for pattern in found]
-        if not ways and "additionalProperties" in keywords:
-            ways = [("additionalProperties",)]
+        ways = ways_of_member(at.judge.semantics, at.location, key)
         for way in ways:
             holds &= at.inside(*way, value=member, at=key)
         if ways:
             at.keys.add(key)
     return holds
+
+
+def ways_of_member(semantics: Semantics, location: Location, key: str) -> list[tuple[str, ...]]:
+    """Where the sub-schemas stand that `properties` and its kin ask a member to satisfy.
+
+    Raises:
+        ResourceLimitError: whether a pattern is found in the key takes too many steps.
+    """
+    keywords = location.keywords()
+    declared = cast("dict[str, Any]", keywords.get("properties", {}))
+    patterned = cast("dict[str, Any]", keywords.get("patternProperties", {}))
+    is_found = semantics.is_found if len(patterned) <= MAX_PATTERNS else _is_found_slowly
+    ways: list[tuple[str, ...]] = [("properties", key)] if key in declared else []
+    found = [pattern for pattern in patterned if is_found(location, pattern, key, "patternProperties")]
+    ways += [("patternProperties", pattern) for pattern in found]
+    if not ways and "additionalProperties" in keywords:
+        ways = [("additionalProperties",)]
+    return ways
 
 
 def _is_found_slowly(location: Location, pattern: str, value: str, *tokens: str) -> bool:
@@ -239,6 +271,19 @@ def _dependencies(name: str) -> _Rule:
         return holds
 
     return rule
+
+
+def way_of_item(location: Location, index: int) -> tuple[str | int, ...] | None:
+    """Where the sub-schema stands that `items` and its kin ask an item to satisfy; None if there is none."""
+    keywords = location.keywords()
+    is_2020 = location.draft >= SchemaDraft.DRAFT2020
+    first, rest = ("prefixItems", "items") if is_2020 else ("items", "additionalItems")
+    prefix = keywords.get(first)
+    if not isinstance(prefix, list):
+        return ("items",) if "items" in keywords else None
+    if index < len(prefix):
+        return first, index
+    return (rest,) if rest in keywords else None
 
 
 def _items(name: str) -> _Rule:
@@ -275,6 +320,13 @@ def _contains(at: Evaluation, below: Any) -> bool:
     return least <= len(found) <= most
 
 
+def repetition(items: Sequence[Instance], path: Sequence[str | int], first: int, place: str) -> Refusal:
+    """That the item at a path equals the one with the number `first`; what can stay ends with the item before it."""
+    index = cast("int", path[-1])
+    message = f"item {index} equals item {first}, against {place}"
+    return Refusal(items[index - 1].end, pointer_of(path), message)
+
+
 def _unique_items(at: Evaluation, is_asked: Any) -> bool:
     """Whether the items of an array differ; the first that does not is reported."""
     if is_unique_anyway(at.location, at.judge.semantics.formats):
@@ -283,10 +335,8 @@ def _unique_items(at: Evaluation, is_asked: Any) -> bool:
     for index, item in enumerate(at.value.items):
         if item.identity in first:
             if not at.judge.num_open_questions:
-                pointer = "".join(f"/{escape(str(token))}" for token in (*at.judge.path, index))
-                against = f"against {at.location.at('uniqueItems')}"
-                message = f"item {index} equals item {first[item.identity]}, {against}"
-                at.judge.repetitions.append(Refusal(at.value.items[index - 1].end, pointer, message))
+                path, place = (*at.judge.path, index), at.location.at("uniqueItems")
+                at.judge.repetitions.append(repetition(at.value.items, path, first[item.identity], place))
             return False
         first[item.identity] = index
     return True

@@ -7,7 +7,7 @@ import re
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Final
+from typing import Any, Final, cast
 
 from decodekit.constraints.json_schema.values import numbers
 
@@ -27,6 +27,7 @@ class Instance:
         start, end: the number of bytes of the text up to its beginning and up to its end.
         identity: equal for equal values of one text (JSON's equality: 1 is 1.0 and is not true).
         is_plain: a number without point and exponent.
+        known: what is remembered of it by who judges it.
     """
 
     kind: str
@@ -35,6 +36,7 @@ class Instance:
     end: int
     identity: int
     is_plain: bool = False
+    known: dict[Any, Any] = field(default_factory=dict)
 
     @property
     def items(self) -> list[Instance]:
@@ -47,6 +49,33 @@ class Instance:
         """The members of an object."""
         assert isinstance(self.value, dict)
         return self.value
+
+
+def scalar(raw: bytes, end: int) -> Instance:
+    """The instance of a string, number or word that ends at a byte; its identity has to be found."""
+    start = end - len(raw)
+    if raw[:1] == b'"':
+        return Instance("string", json.loads(raw), start, end, 0)
+    if raw in _WORDS:
+        word = _WORDS[raw]
+        return Instance("null" if word is None else "boolean", word, start, end, 0)
+    return Instance("number", numbers.read(raw.decode()), start, end, 0, is_plain=raw.lstrip(b"-").isdigit())
+
+
+def compound(keys: list[str] | None, values: list[Instance], start: int, end: int) -> Instance:
+    """The instance of an object with some keys, or of an array; its identity has to be found."""
+    if keys is None:
+        return Instance("array", values, start, end, 0)
+    return Instance("object", dict(zip(keys, values, strict=True)), start, end, 0)
+
+
+def content(instance: Instance) -> Hashable:
+    """What equal values of one text have in common, given the identities of what is inside."""
+    if instance.kind == "array":
+        return "array", tuple(item.identity for item in instance.items)
+    if instance.kind == "object":
+        return "object", frozenset((key, member.identity) for key, member in instance.members.items())
+    return instance.kind, cast("Hashable", instance.value)
 
 
 @dataclass(eq=False, slots=True)
@@ -74,7 +103,7 @@ def read(text: bytes) -> Instance:
                 break
             raise ValueError(f"no JSON at byte {at}")
         at = found.end()
-        string, number, word, mark = found.groups()
+        string, _, _, mark = found.groups()
         top = stack[-1]
         if mark in (b"[", b"{"):
             stack.append(_Open(mark, at - 1))
@@ -84,29 +113,15 @@ def read(text: bytes) -> Instance:
         if string is not None and top.bracket == b"{" and len(top.keys) == len(top.values):
             top.keys.append(json.loads(string))
             continue
-        if string is not None:
-            instance = Instance("string", json.loads(string), at - len(string), at, 0)
-            content: Hashable = instance.value  # type: ignore[assignment]
-        elif number is not None:
-            exact = numbers.read(number.decode())
-            instance = Instance("number", exact, at - len(number), at, 0, is_plain=number.lstrip(b"-").isdigit())
-            content = exact
-        elif word is not None:
-            content = _WORDS[word]
-            instance = Instance("null" if content is None else "boolean", content, at - len(word), at, 0)
+        if mark is None:
+            instance = scalar(found[0].lstrip(), at)
         else:
             if len(stack) == 1:
                 raise ValueError(f"a bracket too many at byte {at - 1}")
             stack.pop()
-            if top.bracket == b"[":
-                instance = Instance("array", top.values, top.start, at, 0)
-                content = tuple(value.identity for value in top.values)
-            else:
-                members = dict(zip(top.keys, top.values, strict=True))
-                instance = Instance("object", members, top.start, at, 0)
-                content = frozenset((key, value.identity) for key, value in members.items())
+            instance = compound(None if top.bracket == b"[" else top.keys, top.values, top.start, at)
             top = stack[-1]
-        instance.identity = identities.setdefault((instance.kind, content), len(identities))
+        instance.identity = identities.setdefault(content(instance), len(identities))
         top.values.append(instance)
     if len(stack) > 1 or len(outer.values) != 1:
         raise ValueError("no whole JSON value")

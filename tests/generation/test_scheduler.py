@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from decodekit.errors import ContextLengthError, DeadEndError, NonFiniteLogitsError, OptionError, ResourceLimitError
-from decodekit.generation import driver as driver_module
+from decodekit.generation import lane as lane_module
 from decodekit.generation import samples
 from decodekit.generation.results import Result, Update
 from decodekit.generation.sequence import Request
@@ -191,22 +191,22 @@ def test_a_cache_is_not_larger_than_the_work() -> None:
 
 def test_groups_of_prefill_and_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Prompts are read in groups of similar length; one that is too long alone is read in chunks."""
-    monkeypatch.setattr(driver_module, "PREFILL_TOKENS", 10)
+    monkeypatch.setattr(lane_module, "PREFILL_TOKENS", 10)
     model = ToyLM(never_ends, V)
     requests = [Request([0] * n) for n in (23, 2, 4, 3)]
     done = run(model, requests, settings_of(max_new_tokens=2), 4)
-    assert model.calls == [[2, 3], [4], [10], [1, 1, 1], [10], [3], [1]]
+    assert model.calls == [[2, 3], [4], [1, 1, 1], [10], [10], [3], [1]]
     assert [text for text, _ in done.values()] == ["bc"] * 4
     assert done[0][1].stats.num_forwards == 4
 
 
 def test_a_long_prompt_does_not_hold_up_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """Between the chunks of a prompt the rows that decode go on."""
-    monkeypatch.setattr(driver_module, "PREFILL_TOKENS", 4)
+    monkeypatch.setattr(lane_module, "PREFILL_TOKENS", 4)
     model = ToyLM(partial(ends_after, 8), V)
     done = run(model, [Request([1]), Request([1] * 7), Request([1] * 15)], settings_of(), 2)
     # the second ends, and the third is read in its row
-    assert model.calls == [[1], [4], [1], [3], [1, 1], [4], [1], [4], [1], [4], [1], [3], [1], [1]]
+    assert model.calls == [[1], [1], [4], [1], [3], [1, 1], [4], [1], [4], [1], [4], [1], [3], [1]]
     assert [text for text, _ in done.values()] == ["aaaaaaa", "a", ""]
 
 

@@ -1,0 +1,408 @@
+"""The guard of a schema reads along, and judges each value when it is complete. A worked example:
+
+    {"items": {"properties": {"id": {"pattern": "^(.)\\\\1$"}}, ...}, "uniqueItems": true}
+
+    [{"id":"aa"        complete: the string, against #/items/properties/id
+    [{"id":"aa"}       complete: the object; it is none of the items before
+    [{"id":"aa"},{     nothing is complete, so nothing is judged
+
+A value is complete with its last quote, bracket or letter; a number when the next byte ends it. Every value is judged
+once by each schema, also where it is a part of others that are judged: an `Instance` remembers what is known of it.
+
+The reader goes back as well, for tokens are tried. What it did is kept in a log and undone in turn.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from bisect import bisect_left, insort
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, Final, cast
+
+from decodekit.constraints.constraint import Refusal, Watch
+from decodekit.constraints.json_schema.guard.judging import Evaluation, SchemaJudge, pointer_of, repetition
+from decodekit.constraints.json_schema.guard.places import Place, Places
+from decodekit.constraints.json_schema.values import instances
+from decodekit.constraints.json_schema.values.instances import Instance
+from decodekit.errors import ConstraintError
+
+_OUTSIDE, _STRING, _ESCAPE = 0, 1, 2  # the modes of `Watch`
+_QUOTE, _BACKSLASH, _COLON = 0x22, 0x5C, 0x3A
+_STOP: Final = re.compile(rb'["\\]')
+_PLAIN: Final = frozenset(b"0123456789+-.eEtrufalsn")
+_WORDS: Final = frozenset({b"true", b"false", b"null"})
+
+
+class RememberingJudge(SchemaJudge):
+    """As `SchemaJudge`, but instances remember what is known of them from one judgement to the next.
+
+    So it says only whether a value is valid: of what was known before, no reason is kept.
+    """
+
+    def known_of(self, value: Instance) -> dict[Any, Evaluation | None]:
+        """What is known of a value, by schema and by what counts as an error."""
+        return value.known
+
+
+@dataclass(eq=False, slots=True)
+class _Bracket:
+    """An object or array that is open.
+
+    Attributes:
+        is_object, start: what it is, and where it begins.
+        place: where it stands; None if nothing in it is watched.
+        is_kept: whether its values are needed, because it is judged, or something around it.
+        num_closed, num_before, num_around: as in `Watch`, when the text stands right inside of it.
+        keys, values: so far; None for a value that is not needed.
+        met: the number of each item, by identity, where all have to differ. `strings`: those among them, sorted.
+    """
+
+    is_object: bool
+    start: int
+    place: Place | None
+    is_kept: bool
+    num_closed: int = -1
+    num_before: int = -1
+    num_around: int = -1
+    keys: list[str] = field(default_factory=list)
+    values: list[Instance | None] = field(default_factory=list)
+    met: dict[int, int] = field(default_factory=dict)
+    strings: list[str] = field(default_factory=list)
+
+    def copy(self) -> _Bracket:
+        """Another one that is as open."""
+        return _Bracket(
+            self.is_object,
+            self.start,
+            self.place,
+            self.is_kept,
+            self.num_closed,
+            self.num_before,
+            self.num_around,
+            self.keys.copy(),
+            self.values.copy(),
+            self.met.copy(),
+            self.strings.copy(),
+        )
+
+
+_Mark = tuple[int, int, int, int, int]
+"""Where the reader stood before a read: the bytes of the text, the entries of the log, and what the log leaves out."""
+_Undo = tuple[str, Any]
+
+
+def _further(num_brackets: int) -> int:
+    """A number of brackets to close, one bracket further inside; -1 stays."""
+    return num_brackets if num_brackets < 0 else num_brackets + 1
+
+
+class SchemaReader:
+    """Reads one text of a schema; see `GuardReader`.
+
+    Args:
+        find_places: gives the places of the schema, as far as is known by then what is left to the guard.
+        is_doubtful: whether a value has to be judged at all, given the text.
+    """
+
+    def __init__(self, find_places: Callable[[], Places], is_doubtful: Callable[[bytearray, Instance], bool]) -> None:
+        self._find_places = find_places
+        self._is_doubtful = is_doubtful
+        self._places = find_places()
+        self._text = bytearray()
+        self._marks: list[_Mark] = []  # before each read
+        self._num_before = 0  # reads that the log does not reach back to
+        self._refusal: Refusal | None = None  # of a text that was read before it was known what is left
+        self._reset()
+
+    def _reset(self) -> None:
+        self._mode, self._start, self._before = _OUTSIDE, -1, -1  # of the scalar; the last comma, colon or bracket
+        self._open: list[_Bracket] = []
+        self._log: list[_Undo] = []
+        self._identities: dict[Hashable, int] = {}
+
+    # -- the text
+
+    @property
+    def watch(self) -> Watch | bool:
+        """Which tokens may be refused."""
+        self._renew()
+        if self._refusal is not None:
+            return True
+        if not self._places.root.is_watched:
+            return False
+        if not self._open:
+            return Watch(self._mode, num_around=0)
+        top = self._open[-1]
+        is_scalar = self._start >= 0 and top.place is not None and self._is_scalar_judged(top, top.place)
+        return Watch(self._mode, is_scalar, top.num_closed, top.num_before, top.num_around)
+
+    def _is_scalar_judged(self, top: _Bracket, place: Place) -> bool:
+        if self._is_key(top):
+            return place.is_weak or place.names.is_judged
+        return self._below(top, place).is_judged or (bool(top.met) and self._may_repeat(top))
+
+    def _may_repeat(self, top: _Bracket) -> bool:
+        """Whether the scalar that the text ends in may become equal to an item before; False for most strings."""
+        if self._text[self._start] != _QUOTE or _BACKSLASH in self._text[self._start :]:
+            return True
+        beginning = self._text[self._start + 1 :].decode("utf-8", "ignore")
+        index = bisect_left(top.strings, beginning)
+        return index < len(top.strings) and top.strings[index].startswith(beginning)
+
+    def read(self, data: bytes) -> Refusal | None:
+        """Go on with the bytes of a token; or why no text goes on so, and then nothing changes."""
+        self._renew()
+        if self._refusal is not None:
+            return self._refusal
+        mark = self._mark()
+        self._text += data
+        refusal = self._scan(mark[0]) if self._places.root.is_watched else None
+        if refusal is None:
+            self._marks.append(mark)
+        else:
+            self._undo(mark)
+        return refusal
+
+    def rollback(self, num_reads: int) -> None:
+        """Forget the last reads that were not refused."""
+        if not num_reads:
+            return
+        left = len(self._marks) - num_reads
+        mark = self._marks[left]
+        del self._marks[left:]
+        if left < self._num_before or self._refusal is not None:
+            del self._text[mark[0] :]
+            self._again()
+        else:
+            self._undo(mark)
+
+    def fork(self) -> SchemaReader:
+        """An independent reader of the same text."""
+        twin = SchemaReader(self._find_places, self._is_doubtful)
+        twin._places = self._places
+        twin._text = self._text.copy()
+        twin._marks = self._marks.copy()
+        twin._num_before = len(self._marks)
+        twin._refusal = self._refusal
+        twin._mode, twin._start, twin._before = self._mode, self._start, self._before
+        twin._open = [one.copy() for one in self._open]
+        twin._identities = self._identities.copy()
+        return twin
+
+    def _mark(self) -> _Mark:
+        return len(self._text), len(self._log), self._mode, self._start, self._before
+
+    def _undo(self, mark: _Mark) -> None:
+        log, opened = self._log, self._open
+        num_bytes, num_logged, self._mode, self._start, self._before = mark
+        del self._text[num_bytes:]
+        while len(log) > num_logged:
+            what, of = log.pop()
+            if what == "opened":
+                opened.pop()
+            elif what == "closed":
+                opened.append(of)
+            elif what == "pop":
+                of.pop()
+            elif what == "string":
+                del of[0][bisect_left(*of)]
+            else:
+                del of[0][of[1]]
+
+    def _renew(self) -> None:
+        """Begin again if more is left to the guard than when the text began."""
+        if len(self._places.semantics.left) != self._places.num_left:
+            self._places = self._find_places()
+            self._again()
+
+    def _again(self) -> None:
+        """Read the text once more, as it was read."""
+        text, starts = bytes(self._text), [mark[0] for mark in self._marks]
+        self._reset()
+        self._text, self._marks, self._num_before, self._refusal = bytearray(), [], 0, None
+        for start, end in pairwise([*starts, len(text)]):
+            mark = self._mark()
+            self._marks.append(mark)
+            self._text += text[start:end]
+            if self._refusal is None and self._places.root.is_watched:
+                self._refusal = self._scan(start)
+
+    # -- values
+
+    def _scan(self, at: int) -> Refusal | None:
+        """Read the text from a byte on, up to its end or to what is refused."""
+        text = self._text
+        while at < len(text):
+            byte = text[at]
+            refusal = None
+            if self._mode == _STRING:
+                found = _STOP.search(text, at)
+                if found is None:
+                    return None
+                at = found.end()
+                self._mode = _ESCAPE if text[at - 1] == _BACKSLASH else _OUTSIDE
+                refusal = self._end_scalar(at) if self._mode == _OUTSIDE else None
+            elif self._mode == _ESCAPE:
+                self._mode = _STRING
+                at += 1
+            elif self._start >= 0:  # a number or a word
+                is_going_on = byte in _PLAIN
+                at += is_going_on
+                if not is_going_on or (byte in b"el" and bytes(text[self._start : at]) in _WORDS):
+                    refusal = self._end_scalar(at)
+            else:
+                at += 1
+                refusal = self._step(byte, at)
+            if refusal is not None:
+                return refusal
+        return None
+
+    def _step(self, byte: int, end: int) -> Refusal | None:
+        """A byte between scalars; why what it closes is refused."""
+        if byte in b"[{":
+            self._open_one(is_object=byte == 0x7B, start=end - 1)
+            self._before = byte
+        elif byte in b"]}":
+            return self._close_one(end)
+        elif byte in b",:":
+            self._before = byte
+        elif byte not in b" \t\r\n":
+            self._start = end - 1
+            self._mode = _STRING if byte == _QUOTE else _OUTSIDE
+        return None
+
+    def _is_key(self, top: _Bracket) -> bool:
+        return top.is_object and self._before != _COLON
+
+    @staticmethod
+    def _below(top: _Bracket, place: Place) -> Place:
+        """The place of the value that comes next in what is open."""
+        return place.member(top.keys[-1]) if top.is_object else place.item(len(top.values))
+
+    def _open_one(self, *, is_object: bool, start: int) -> None:
+        one = _Bracket(is_object, start, self._places.root, False, num_around=0)
+        if self._open:  # else it is the whole text, which is judged at its end
+            top = self._open[-1]
+            one.place = None if top.place is None else self._below(top, top.place)
+            is_item = top.place is not None and bool(top.place.repeating) and not top.is_object
+            is_judged = is_item or (one.place is not None and one.place.is_judged)
+            one.is_kept = top.is_kept or is_judged
+            one.num_closed = 1 if is_judged else _further(top.num_closed)
+            one.num_before, one.num_around = _further(top.num_before), _further(top.num_around)
+        if one.place is not None:
+            if not one.place.is_watched:
+                one.place = None
+            else:
+                one.num_around = 0
+                one.num_before = 0 if one.place.is_judged_inside else one.num_before
+                one.is_kept |= bool(one.place.repeating) and not is_object
+        self._open.append(one)
+        self._log.append(("opened", None))
+
+    def _close_one(self, end: int) -> Refusal | None:
+        one = self._open.pop()
+        self._log.append(("closed", one))
+        if not self._open:
+            return None
+        top = self._open[-1]
+        if not top.is_kept and not one.is_kept:
+            self._skip(top)
+            return None
+        values = [value for value in one.values if value is not None]
+        instance = instances.compound(one.keys if one.is_object else None, values, one.start, end)
+        return self._complete(top, instance)
+
+    def _end_scalar(self, end: int) -> Refusal | None:
+        start, self._start = self._start, -1
+        if not self._open:
+            return None
+        top = self._open[-1]
+        if top.place is None and not top.is_kept:
+            return None
+        raw = bytes(self._text[start:end])
+        if self._is_key(top):
+            top.keys.append(json.loads(raw))
+            self._log.append(("pop", top.keys))
+            return None if top.place is None else self._judge_key(top, top.place, raw, end)
+        is_needed = top.is_kept or (top.place is not None and self._below(top, top.place).is_judged)
+        if is_needed:
+            return self._complete(top, instances.scalar(raw, end))
+        self._skip(top)
+        return None
+
+    def _skip(self, top: _Bracket) -> None:
+        """A value that is not needed."""
+        if top.place is not None:
+            top.values.append(None)
+            self._log.append(("pop", top.values))
+
+    def _complete(self, top: _Bracket, instance: Instance) -> Refusal | None:
+        """A value that is needed is complete: why it is refused."""
+        place = top.place
+        below = None if place is None else self._below(top, place)
+        content = instances.content(instance)
+        known = self._identities.get(content)
+        if known is None:
+            known = self._identities[content] = len(self._identities)
+            self._log.append(("key", (self._identities, content)))
+        instance.identity = known
+        refusal = self._judged(below, instance) if below is not None and below.is_judged else None
+        if refusal is None and place is not None and place.repeating and not top.is_object:
+            refusal = self._repeated(top, place, instance)
+        top.values.append(instance)
+        self._log.append(("pop", top.values))
+        return refusal
+
+    def _repeated(self, top: _Bracket, place: Place, item: Instance) -> Refusal | None:
+        index = len(top.values)
+        first = top.met.get(item.identity)
+        if first is None:
+            top.met[item.identity] = index
+            self._log.append(("key", (top.met, item.identity)))
+            if item.kind == "string":
+                string = cast("str", item.value)
+                insort(top.strings, string)
+                self._log.append(("string", (top.strings, string)))
+            return None
+        items = cast("list[Instance]", top.values)  # all are kept
+        return repetition(items, self._path(), first, place.repeating[0])
+
+    # -- judgements
+
+    def _path(self) -> list[str | int]:
+        """The keys and indices that lead to the value that is complete."""
+        return [one.keys[-1] if one.is_object else len(one.values) for one in self._open]
+
+    def _judge_key(self, top: _Bracket, place: Place, raw: bytes, end: int) -> Refusal | None:
+        if place.is_weak and place.member(top.keys[-1]).is_empty:
+            pointer = pointer_of(self._path())
+            return Refusal(end - 1, pointer, f"no value may stand at {pointer}")
+        return self._judged(place.names, instances.scalar(raw, end)) if place.names.is_judged else None
+
+    def _judged(self, place: Place, instance: Instance) -> Refusal | None:
+        """Why a value is not valid at its place. What takes too long to be judged is judged at the end of the text."""
+        if not self._is_doubtful(self._text, instance):
+            return None
+        raw = bytes(self._text[instance.start : instance.end])
+        verdict = place.verdicts.get(raw)
+        if verdict is None:
+            verdict = self._is_valid(place, instance)
+            place.remember(raw, verdict)
+        if verdict:
+            return None
+        judge = SchemaJudge(self._places.semantics, self._path())
+        for schema in place.schemas:
+            if judge.evaluate(schema, instance) is None:
+                break
+        return judge.refusal(instance)
+
+    def _is_valid(self, place: Place, instance: Instance) -> bool:
+        """Whether a value is valid at its place; True if that cannot be told, for the end of the text will tell."""
+        judge = RememberingJudge(self._places.semantics)
+        try:
+            return all(judge.evaluate(schema, instance) is not None for schema in place.schemas)
+        except (ConstraintError, RecursionError):
+            return True

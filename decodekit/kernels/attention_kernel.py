@@ -1,0 +1,528 @@
+"""Attention over pages on a GPU: one launch that writes new tokens and attends (flash-decoding, Dao et al. 2023).
+
+A program has one row, one head of keys and a block of its queries, packed with the heads that share it; where these
+programs are fewer than the multiprocessors, the tokens are split, too. A row of 300 tokens and one new one, four heads
+of queries for one of keys, blocks of 64 tokens, at most 8 splits of 2 blocks or more:
+
+    old tokens  | 0 | 1 | 2 | 3 | 4 |   new | 5 |      six blocks; the old ones are walked page by page, the new one
+    program       0   0   1   1   2           2        is read from the inputs: three programs have work
+
+So no program reads what another one writes: nobody looks into the pages from `starts` on, and appending needs no launch
+of its own. Programs that share a query leave their parts, (peak, total, sum), in a workspace; the one that comes last
+merges them. Who is last is counted in `counters`, which it sets back to zero. The number of programs follows from
+shapes, which of them have work from the lengths, on the device.
+
+The peaks are logarithms to base 2. Sums are float32; products of float32 are not rounded to TF32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+import torch
+import triton.language as tl
+from torch import Tensor
+
+from decodekit.kernels.programs import (
+    NUM_COUNTERS,
+    counters,
+    is_interpreted,
+    next_power_of_2,
+    num_processors,
+    on,
+    program,
+    program_for_any,
+)
+
+_LOG2E = tl.constexpr(1.4426950408889634)
+_SMALLEST = tl.constexpr(2.0**-126)
+_ROUNDER = tl.constexpr(12582912.0)  # 1.5 * 2^23: added and subtracted, it rounds to the nearest even integer
+_STEP_ROUNDER = tl.constexpr(24576.0)  # 1.5 * 2^14: to the nearest even multiple of 2^-9
+
+
+@program_for_any("width", "pages_width", "pages_per_arena", "num_splits", "window")
+def attend(
+    query: tl.tensor, key: tl.tensor, value: tl.tensor, pages: tl.tensor, starts: tl.tensor, counts: tl.tensor,
+    arenas: tl.tensor, sinks: tl.tensor, out: tl.tensor, parts: tl.tensor, totals: tl.tensor, counters: tl.tensor,
+    query_row: tl.tensor, query_token: tl.tensor, query_head: tl.tensor, key_row: tl.tensor, key_token: tl.tensor,
+    key_head: tl.tensor, value_row: tl.tensor, value_token: tl.tensor, value_head: tl.tensor, width: tl.tensor,
+    pages_width: tl.tensor, pages_per_arena: tl.tensor, page_bytes: tl.tensor, key_offset: tl.tensor,
+    value_offset: tl.tensor, key_scale_offset: tl.tensor, value_scale_offset: tl.tensor, scale: tl.tensor,
+    softcap: tl.tensor, window: tl.tensor, num_splits: tl.tensor, HEADS: tl.constexpr, GROUP: tl.constexpr,
+    KEY_DIM: tl.constexpr, VALUE_DIM: tl.constexpr, PAGE_SIZE: tl.constexpr, STORED: tl.constexpr,
+    HAS_WINDOW: tl.constexpr, HAS_SOFTCAP: tl.constexpr, HAS_SINKS: tl.constexpr, LEAST: tl.constexpr, M: tl.constexpr,
+    N: tl.constexpr, KEY_PAD: tl.constexpr, VALUE_PAD: tl.constexpr, STAGES: tl.constexpr, KIND: tl.constexpr,
+    DOT: tl.constexpr, KEY_ALIGN: tl.constexpr, VALUE_ALIGN: tl.constexpr, MANY: tl.constexpr, SPLITS_PAD: tl.constexpr,
+) -> None:  # fmt: skip
+    """One row, one head of keys, M rows of packed queries, one split; grid (heads * blocks of queries, splits, B).
+
+    The arguments are those of `paged_attention`; see `launch_of` for the others.
+    """
+    row, split = tl.program_id(2), tl.program_id(1)
+    head, block = tl.program_id(0) % HEADS, tl.program_id(0) // HEADS
+    start, count = tl.load(starts + row), tl.load(counts + row)
+    # Packed queries: number r is of new token r // GROUP and head r % GROUP of those that share this head of keys.
+    packed = block * M + tl.arange(0, M)
+    tokens, heads = packed // GROUP, head * GROUP + packed % GROUP
+    is_real = tokens < count
+    first = (block * M) // GROUP
+    last = tl.minimum((block * M + M - 1) // GROUP, count - 1)
+    lanes = tl.arange(0, VALUE_PAD)
+    row64 = row.to(tl.int64)
+    outs = out + (row64 * width + tokens[:, None]) * (HEADS * GROUP * VALUE_DIM) + heads[:, None] * VALUE_DIM + lanes
+    is_out = (tokens < width)[:, None] & (lanes < VALUE_DIM)
+    if first >= count:
+        if split == 0:
+            tl.store(outs, tl.zeros([M, VALUE_PAD], tl.float32).to(out.dtype.element_ty), mask=is_out)
+        return
+    begin, old_begin, num_old, new_begin, num_new = _seen(start, first, last, window, HAS_WINDOW, N)
+    each = tl.maximum(tl.cdiv(num_old + num_new, num_splits), LEAST)
+    used = tl.cdiv(num_old + num_new, each)
+    if split >= used:
+        return
+    low, high = split * each, tl.minimum(split * each + each, num_old + num_new)
+    key_at, value_at = key + row64 * key_row + head * key_head, value + row64 * value_row + head * value_head
+    if split == 0:
+        _append(
+            key_at, value_at, pages + row64 * pages_width, arenas, out, start, count, block, key_token, value_token,
+            pages_per_arena, page_bytes, key_offset, value_offset, key_scale_offset, value_scale_offset, head,
+            HEADS, GROUP, KEY_DIM, VALUE_DIM, PAGE_SIZE, STORED, M, KEY_PAD, VALUE_PAD,
+            KIND, KEY_ALIGN, VALUE_ALIGN, MANY,
+        )  # fmt: skip
+    key_lanes = tl.arange(0, KEY_PAD)
+    queries = tl.load(
+        query + row64 * query_row + tokens[:, None] * query_token + heads[:, None] * query_head + key_lanes,
+        mask=is_real[:, None] & (key_lanes < KEY_DIM), other=0.0,
+    ).to(DOT)  # fmt: skip
+    peak, total = tl.full([M], float("-inf"), tl.float32), tl.zeros([M], tl.float32)
+    sums = tl.zeros([M, VALUE_PAD], tl.float32)
+    peak, total, sums = _walk_pages(
+        peak, total, sums, queries, start + tokens, pages + row64 * pages_width, arenas, out, begin, start,
+        old_begin + tl.minimum(low, num_old), old_begin + tl.minimum(high, num_old),
+        pages_per_arena, page_bytes, key_offset, value_offset, key_scale_offset, value_scale_offset,
+        head, scale, softcap, window,
+        HEADS, KEY_DIM, VALUE_DIM, PAGE_SIZE, STORED, HAS_WINDOW, HAS_SOFTCAP, N, KEY_PAD, VALUE_PAD, STAGES,
+        KIND, KEY_ALIGN, VALUE_ALIGN,
+    )  # fmt: skip
+    peak, total, sums = _walk_new(
+        peak, total, sums, queries, tokens, key_at, value_at, count,
+        new_begin + tl.maximum(low - num_old, 0), new_begin + tl.maximum(high - num_old, 0),
+        key_token, value_token, scale, softcap, window,
+        KEY_DIM, VALUE_DIM, STORED, HAS_WINDOW, HAS_SOFTCAP, N, KEY_PAD, VALUE_PAD, STAGES,
+    )  # fmt: skip
+    last_one = True
+    if used > 1:
+        place = row64 * tl.num_programs(0) + tl.program_id(0)
+        last_one = _left(
+            parts, totals, counters, place * num_splits + split, place, used, peak, total, sums, M, VALUE_PAD
+        )
+        if last_one:
+            peak, total, sums = _merged(parts, totals, place * num_splits, used, SPLITS_PAD, M, VALUE_PAD)
+    if last_one:
+        means = _means(peak, total, sums, sinks + heads, HAS_SINKS)
+        tl.store(outs, tl.where(is_real[:, None], means, 0.0).to(out.dtype.element_ty), mask=is_out)
+
+
+@program
+def _means(
+    peak: tl.tensor, total: tl.tensor, sums: tl.tensor, sinks: tl.tensor, HAS_SINKS: tl.constexpr,
+) -> tl.tensor:  # fmt: skip
+    """The sums by the totals, to which the sinks add; 0 where nothing is seen."""
+    if HAS_SINKS:
+        sink = tl.load(sinks).to(tl.float32) * _LOG2E
+        top = tl.maximum(peak, sink)
+        shrink = tl.exp2(peak - top)
+        total = total * shrink + tl.exp2(sink - top)
+        sums *= shrink[:, None]
+    return sums / tl.where(total == 0.0, 1.0, total)[:, None]
+
+
+@program
+def _seen(
+    start: tl.tensor, first: tl.tensor, last: tl.tensor, window: tl.tensor,
+    HAS_WINDOW: tl.constexpr, N: tl.constexpr,
+) -> tl.tensor:  # fmt: skip
+    """What the new tokens first ... last see: from which old token on, then blocks of old ones and of new ones."""
+    begin = 0
+    new_begin = 0
+    if HAS_WINDOW:
+        begin = tl.maximum(start + first - window + 1, 0)
+        new_begin = tl.maximum(first - window + 1, 0) // N
+    old_begin = tl.minimum(begin, start) // N
+    return begin, old_begin, tl.cdiv(start, N) - old_begin, new_begin, tl.cdiv(last + 1, N) - new_begin
+
+
+@program
+def _left(
+    parts: tl.tensor, totals: tl.tensor, counters: tl.tensor, own: tl.tensor, place: tl.tensor, used: tl.tensor,
+    peak: tl.tensor, total: tl.tensor, sums: tl.tensor, M: tl.constexpr, VALUE_PAD: tl.constexpr,
+) -> tl.tensor:  # fmt: skip
+    """Leave a part in the workspace; whether it is the last one of `used`."""
+    rows = tl.arange(0, M)
+    tl.store(parts + own * (M * VALUE_PAD) + rows[:, None] * VALUE_PAD + tl.arange(0, VALUE_PAD), sums)
+    tl.store(totals + own * (2 * M) + rows, peak)
+    tl.store(totals + own * (2 * M) + M + rows, total)
+    tl.debug_barrier()  # what every thread stored is before the count
+    is_last = tl.atomic_add(counters + place, 1, sem="acq_rel", scope="gpu") == used - 1
+    tl.debug_barrier()
+    if is_last:
+        tl.store(counters + place, 0)
+    return is_last
+
+
+@program
+def _plane_at(
+    arenas: tl.tensor,
+    page: tl.tensor,
+    slot: tl.tensor,
+    pages_per_arena: tl.tensor,
+    page_bytes: tl.tensor,
+    offset: tl.tensor,
+    width: tl.tensor,
+) -> tl.tensor:
+    """The addresses of slots in a plane whose tokens have `width` bytes each,
+    int64."""
+    arena = tl.load(arenas + 1 + page // pages_per_arena)
+    return arena + (page % pages_per_arena).to(tl.int64) * page_bytes + offset + slot.to(tl.int64) * width
+
+
+@program
+def _pointers(anchor: tl.tensor, addresses: tl.tensor, KIND: tl.constexpr, ALIGN: tl.constexpr) -> tl.tensor:
+    """Addresses, multiples of `ALIGN` bytes, as pointers to numbers: distances from an aligned tensor.
+
+    A cast to pointers would forget the alignment, and a hint is lost where an expression is simplified; then each
+    number is loaded by itself. A product with a constant stays.
+    """
+    chunks = (addresses - anchor.to(tl.int64)) // ALIGN
+    return anchor.to(tl.pointer_type(KIND)) + chunks * (ALIGN // (KIND.primitive_bitwidth // 8))
+
+
+@program
+def _kept(values: tl.tensor, STORED: tl.constexpr) -> tl.tensor:
+    """Vectors [N, D] of float32 as they are kept, still float32, and their scales, [N]; as `quantised` does it.
+
+    They are rounded here, so that a conversion changes nothing: how conversions round differs.
+    """
+    largest: tl.constexpr = 127.0 if STORED == 1 else 448.0
+    peaks = tl.max(tl.abs(values), axis=1)
+    scales = tl.maximum(tl.div_rn(peaks, tl.full([values.shape[0]], largest, tl.float32)), _SMALLEST)
+    ratios = tl.div_rn(values, tl.broadcast_to(scales[:, None], values.shape))
+    ratios = tl.minimum(tl.maximum(ratios, -largest), largest)
+    if STORED == 1:
+        ratios = (ratios + _ROUNDER) - _ROUNDER
+    else:
+        bits = ratios.to(tl.int32, bitcast=True)
+        bits = (
+            bits + 0x7FFFF + ((bits >> 20) & 1)
+        ) & -0x100000  # 3 bits of mantissa, to the nearest, of equals to even
+        coarse = (ratios + _STEP_ROUNDER) - _STEP_ROUNDER  # below 2^-6 multiples of 2^-9
+        ratios = tl.where(tl.abs(ratios) < 0.015625, coarse, bits.to(tl.float32, bitcast=True))
+    return ratios, scales
+
+
+@program
+def _append(
+    key_at: tl.tensor, value_at: tl.tensor, pages: tl.tensor, arenas: tl.tensor, anchor: tl.tensor, start: tl.tensor,
+    count: tl.tensor, block: tl.tensor, key_token: tl.tensor, value_token: tl.tensor, pages_per_arena: tl.tensor,
+    page_bytes: tl.tensor, key_offset: tl.tensor, value_offset: tl.tensor, key_scale_offset: tl.tensor,
+    value_scale_offset: tl.tensor, head: tl.tensor,
+    HEADS: tl.constexpr, GROUP: tl.constexpr, KEY_DIM: tl.constexpr, VALUE_DIM: tl.constexpr, PAGE_SIZE: tl.constexpr,
+    STORED: tl.constexpr, M: tl.constexpr, KEY_PAD: tl.constexpr, VALUE_PAD: tl.constexpr, KIND: tl.constexpr,
+    KEY_ALIGN: tl.constexpr, VALUE_ALIGN: tl.constexpr, MANY: tl.constexpr,
+) -> None:  # fmt: skip
+    """Write the new tokens whose first packed query is in this block."""
+    first = tl.cdiv(block * M, GROUP)
+    tokens = first + tl.arange(0, MANY)
+    is_own = (tokens < count) & (tokens < tl.cdiv((block + 1) * M, GROUP))
+    positions = start + tokens
+    page = tl.load(pages + positions // PAGE_SIZE, mask=is_own, other=0)
+    slot = positions % PAGE_SIZE
+    rows = tokens.to(tl.int64)
+    _write_plane(
+        key_at + rows * key_token, is_own, arenas, anchor, page, slot, pages_per_arena, page_bytes,
+        key_offset, key_scale_offset, head, HEADS, KEY_DIM, STORED, KEY_PAD, KIND, KEY_ALIGN,
+    )  # fmt: skip
+    _write_plane(
+        value_at + rows * value_token, is_own, arenas, anchor, page, slot, pages_per_arena, page_bytes,
+        value_offset, value_scale_offset, head, HEADS, VALUE_DIM, STORED, VALUE_PAD, KIND, VALUE_ALIGN,
+    )  # fmt: skip
+
+
+@program
+def _write_plane(
+    rows: tl.tensor, is_own: tl.tensor, arenas: tl.tensor, anchor: tl.tensor, page: tl.tensor, slot: tl.tensor,
+    pages_per_arena: tl.tensor, page_bytes: tl.tensor, offset: tl.tensor, scale_offset: tl.tensor, head: tl.tensor,
+    HEADS: tl.constexpr, DIM: tl.constexpr, STORED: tl.constexpr, PAD: tl.constexpr, KIND: tl.constexpr,
+    ALIGN: tl.constexpr,
+) -> None:  # fmt: skip
+    """Write vectors, of which `rows` are the pointers, into their slots."""
+    lanes = tl.arange(0, PAD)
+    mask = is_own[:, None] & (lanes < DIM)
+    new = tl.load(rows[:, None] + lanes, mask=mask, other=0.0)
+    width: tl.constexpr = KIND.primitive_bitwidth // 8 * DIM
+    if STORED > 0:
+        new, scales = _kept(new.to(tl.float32), STORED)
+        at = _plane_at(arenas, page, slot, pages_per_arena, page_bytes, scale_offset + head * 4, HEADS * 4)
+        tl.store(at.to(tl.pointer_type(tl.float32)), scales, mask=is_own)
+    at = _plane_at(arenas, page, slot, pages_per_arena, page_bytes, offset + head * width, HEADS * width)
+    tl.store(_pointers(anchor, at, KIND, ALIGN)[:, None] + lanes, new.to(KIND), mask=mask)
+
+
+@program
+def _walk_pages(
+    peak: tl.tensor, total: tl.tensor, sums: tl.tensor, queries: tl.tensor, positions: tl.tensor, pages: tl.tensor,
+    arenas: tl.tensor, anchor: tl.tensor, begin: tl.tensor, start: tl.tensor, low: tl.tensor, high: tl.tensor,
+    pages_per_arena: tl.tensor, page_bytes: tl.tensor, key_offset: tl.tensor, value_offset: tl.tensor,
+    key_scale_offset: tl.tensor, value_scale_offset: tl.tensor, head: tl.tensor, scale: tl.tensor, softcap: tl.tensor,
+    window: tl.tensor,
+    HEADS: tl.constexpr, KEY_DIM: tl.constexpr, VALUE_DIM: tl.constexpr, PAGE_SIZE: tl.constexpr, STORED: tl.constexpr,
+    HAS_WINDOW: tl.constexpr, HAS_SOFTCAP: tl.constexpr, N: tl.constexpr, KEY_PAD: tl.constexpr,
+    VALUE_PAD: tl.constexpr, STAGES: tl.constexpr, KIND: tl.constexpr, KEY_ALIGN: tl.constexpr,
+    VALUE_ALIGN: tl.constexpr,
+) -> tl.tensor:  # fmt: skip
+    """Attend to the old tokens of the blocks low ... high - 1, those from `begin` to `start`."""
+    key_width: tl.constexpr = KIND.primitive_bitwidth // 8 * KEY_DIM
+    value_width: tl.constexpr = KIND.primitive_bitwidth // 8 * VALUE_DIM
+    key_lanes = tl.arange(0, KEY_PAD)
+    value_lanes = tl.arange(0, VALUE_PAD)
+    for block in tl.range(low, high, num_stages=STAGES + 3):  # two more for the pages and for the arenas
+        slots = block * N + tl.arange(0, N)
+        is_held = (slots >= begin) & (slots < start)
+        page = tl.load(pages + slots // PAGE_SIZE, mask=is_held, other=0)
+        arena = tl.load(arenas + 1 + page // pages_per_arena)
+        place = arena + (page % pages_per_arena).to(tl.int64) * page_bytes
+        slot = slots % PAGE_SIZE * HEADS + head
+        key_at = _pointers(anchor, place + key_offset + slot * key_width, KIND, KEY_ALIGN)
+        value_at = _pointers(anchor, place + value_offset + slot * value_width, KIND, VALUE_ALIGN)
+        keys = tl.load(key_at[:, None] + key_lanes, mask=_mask(is_held, key_lanes, KEY_DIM), other=0.0)
+        values = tl.load(
+            value_at[:, None] + value_lanes,
+            mask=_mask(is_held, value_lanes, VALUE_DIM), other=0.0,
+        )  # fmt: skip
+        is_visible = is_held[None, :]
+        if HAS_WINDOW:
+            is_visible = is_visible & (slots[None, :] > positions[:, None] - window)
+        scores = tl.dot(queries, tl.trans(keys.to(queries.dtype)), input_precision="ieee") * scale
+        shares = tl.full([N], 1.0, tl.float32)
+        if STORED > 0:
+            key_scales = (place + key_scale_offset + slot * 4).to(tl.pointer_type(tl.float32))
+            scores *= tl.load(key_scales, mask=is_held, other=0.0)[None, :]
+            value_scales = (place + value_scale_offset + slot * 4).to(tl.pointer_type(tl.float32))
+            shares = tl.load(value_scales, mask=is_held, other=0.0)
+        peak, total, sums = _added(
+            peak, total, sums, scores, is_visible, values.to(queries.dtype), shares, softcap, HAS_SOFTCAP, STORED
+        )
+    return peak, total, sums
+
+
+@program
+def _walk_new(
+    peak: tl.tensor, total: tl.tensor, sums: tl.tensor, queries: tl.tensor, tokens: tl.tensor, key_at: tl.tensor,
+    value_at: tl.tensor, count: tl.tensor, low: tl.tensor, high: tl.tensor, key_token: tl.tensor,
+    value_token: tl.tensor, scale: tl.tensor, softcap: tl.tensor, window: tl.tensor,
+    KEY_DIM: tl.constexpr, VALUE_DIM: tl.constexpr, STORED: tl.constexpr, HAS_WINDOW: tl.constexpr,
+    HAS_SOFTCAP: tl.constexpr, N: tl.constexpr, KEY_PAD: tl.constexpr, VALUE_PAD: tl.constexpr, STAGES: tl.constexpr,
+) -> tl.tensor:  # fmt: skip
+    """Attend to the new tokens of the blocks low ... high - 1, as they will be read later."""
+    key_lanes = tl.arange(0, KEY_PAD)
+    value_lanes = tl.arange(0, VALUE_PAD)
+    for block in tl.range(low, high, num_stages=STAGES + 1 if STORED == 0 else 2):
+        others = block * N + tl.arange(0, N)
+        is_new = others < count
+        rows = others.to(tl.int64)[:, None]
+        keys = tl.load(key_at + rows * key_token + key_lanes, mask=_mask(is_new, key_lanes, KEY_DIM), other=0.0)
+        values = tl.load(
+            value_at + rows * value_token + value_lanes, mask=_mask(is_new, value_lanes, VALUE_DIM), other=0.0
+        )
+        shares = tl.full([N], 1.0, tl.float32)
+        if STORED > 0:
+            kept_keys, key_scales = _kept(keys.to(tl.float32), STORED)
+            kept_values, shares = _kept(values.to(tl.float32), STORED)
+            scores = tl.dot(queries, tl.trans(kept_keys.to(queries.dtype)), input_precision="ieee") * scale
+            scores *= key_scales[None, :]
+            values = kept_values
+        else:
+            scores = tl.dot(queries, tl.trans(keys.to(queries.dtype)), input_precision="ieee") * scale
+        is_visible = is_new[None, :] & (others[None, :] <= tokens[:, None])
+        if HAS_WINDOW:
+            is_visible = is_visible & (others[None, :] > tokens[:, None] - window)
+        peak, total, sums = _added(
+            peak, total, sums, scores, is_visible, values.to(queries.dtype), shares, softcap, HAS_SOFTCAP, STORED
+        )
+    return peak, total, sums
+
+
+@program
+def _added(
+    peak: tl.tensor, total: tl.tensor, sums: tl.tensor, scores: tl.tensor, is_visible: tl.tensor, values: tl.tensor,
+    shares: tl.tensor, softcap: tl.tensor,
+    HAS_SOFTCAP: tl.constexpr, STORED: tl.constexpr,
+) -> tl.tensor:  # fmt: skip
+    """A block more in the running softmax; scores [M, N], values [N, D], `shares` [N] are the values' scales."""
+    if HAS_SOFTCAP:
+        scores = softcap * (2.0 * tl.sigmoid(2.0 * scores / softcap) - 1.0)  # tanh
+    scores = tl.where(is_visible, scores * _LOG2E, float("-inf"))
+    top = tl.maximum(peak, tl.max(scores, axis=1))
+    base = tl.where(top == float("-inf"), 0.0, top)  # nothing is visible yet
+    weights = tl.exp2(scores - base[:, None])
+    shrink = tl.exp2(peak - base)
+    total = total * shrink + tl.sum(weights, axis=1)
+    if STORED > 0:
+        weights *= shares[None, :]
+    sums = sums * shrink[:, None]
+    sums = tl.dot(weights.to(values.dtype), values, sums, input_precision="ieee")
+    return top, total, sums
+
+
+@program
+def _merged(
+    parts: tl.tensor, totals: tl.tensor, first: tl.tensor, used: tl.tensor,
+    SPLITS_PAD: tl.constexpr, M: tl.constexpr, VALUE_PAD: tl.constexpr,
+) -> tl.tensor:  # fmt: skip
+    """What the splits of one block of queries found, together."""
+    rows = tl.arange(0, M)
+    lanes = tl.arange(0, VALUE_PAD)
+    splits = tl.arange(0, SPLITS_PAD)
+    at = totals + (first + splits[:, None]) * (2 * M) + rows
+    is_used = splits[:, None] < used
+    peaks = tl.load(at, mask=is_used, other=float("-inf"), cache_modifier=".cg")
+    peak = tl.max(peaks, axis=0)
+    base = tl.where(peak == float("-inf"), 0.0, peak)
+    own = tl.load(at + M, mask=is_used, other=0.0, cache_modifier=".cg")
+    total = tl.sum(own * tl.exp2(peaks - base), axis=0)
+    sums = tl.zeros([M, VALUE_PAD], tl.float32)
+    for split in tl.range(0, used, num_stages=3):
+        share = tl.exp2(tl.load(totals + (first + split) * (2 * M) + rows, cache_modifier=".cg") - base)
+        part = parts + (first + split) * (M * VALUE_PAD) + rows[:, None] * VALUE_PAD + lanes
+        sums += share[:, None] * tl.load(part, cache_modifier=".cg")
+    return peak, total, sums
+
+
+@program
+def _mask(rows: tl.tensor, lanes: tl.tensor, DIM: tl.constexpr) -> tl.tensor:
+    """Which numbers of vectors there are, [N, D]."""
+    if lanes.shape[0] == DIM:
+        return tl.broadcast_to(rows[:, None], [rows.shape[0], DIM])
+    else:
+        return rows[:, None] & (lanes < DIM)
+
+
+_IS_INTERPRETED: Final = is_interpreted()  # what is decorated above knows it from then on
+_TYPES: Final = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
+_MOST_QUERIES: Final = 64  # of a program
+_MOST_TOKENS: Final = 64  # of a block
+_BLOCK_BYTES: Final = 32 << 10  # of the keys and values of a block
+_SHARED: Final = 64 << 10  # bytes of keys and values on their way: three programs fit on a multiprocessor
+_LEAST: Final = 2  # blocks of a split
+_MOST_SPLITS: Final = 64
+
+
+class Launch(NamedTuple):
+    """A program with all that it is started with.
+
+    Args:
+        grid: numbers of programs.
+        arguments: tensors and numbers.
+        constants: what is compiled into it.
+        num_warps: threads of a program, by 32.
+    """
+
+    grid: tuple[int, int, int]
+    arguments: tuple[Any, ...]
+    constants: dict[str, Any]
+    num_warps: int
+
+
+def launch_of(
+    query: Tensor, key: Tensor, value: Tensor, pages: Tensor, starts: Tensor, counts: Tensor, arenas: Tensor,
+    geometry: Sequence[int], offsets: Sequence[int], stored: int, scale: float, window: int, softcap: float,
+    sinks: Tensor | None, out: Tensor,
+) -> Launch:  # fmt: skip
+    """How `attend` is started; depends on shapes and numbers alone.
+
+    What `attend` is given beside the arguments of `paged_attention`:
+
+    - out: [B, T, Hq, Dv], contiguous; parts: float32 [B, heads * blocks, num_splits, M, VALUE_PAD] and totals:
+      float32 [B, heads * blocks, num_splits, 2, M], their peaks and totals;
+    - counters: int32 [B * heads * blocks], zeros, and zeros again afterwards;
+    - the strides of query, key and value in numbers, width: T, num_splits: at most `SPLITS_PAD`;
+    - LEAST: blocks that are worth a split; M, N: packed queries of a program, tokens of a block;
+    - STAGES: blocks on their way to the multiprocessor;
+    - KEY_PAD, VALUE_PAD: powers of two that the dims fit in;
+    - KIND, DOT: the types of the numbers in the pages, and of those that are multiplied;
+    - KEY_ALIGN, VALUE_ALIGN: powers of two that divide a vector's bytes;
+    - MANY: a power of two, new tokens that M packed queries may stand for.
+    """
+    query, key, value = (one if one.stride(-1) == 1 else one.contiguous() for one in (query, key, value))
+    num_rows, width, num_heads, key_dim = query.shape
+    heads, value_dim = value.shape[2:]
+    group = num_heads // heads
+    page_size, pages_per_arena, page_bytes = geometry
+    key_pad, value_pad = (max(16, next_power_of_2(dim)) for dim in (key_dim, value_dim))
+    is_wide = query.dtype == torch.float32  # multiplied without tensor cores, from registers
+    m = min(_MOST_QUERIES // 2 if is_wide else _MOST_QUERIES, max(16, next_power_of_2(width * group)))
+    kind = (query.dtype, torch.int8, torch.float8_e4m3fn)[stored]
+    token_bytes = (key_pad + value_pad) * kind.itemsize
+    n = max(16, min(_MOST_TOKENS, next_power_of_2(_BLOCK_BYTES // token_bytes + 1) // 2))
+    stages = max(1, min(3, _SHARED // (n * token_bytes)))
+    blocks = heads * -(-width * group // m)
+    held = -(-pages.shape[1] * page_size // n)
+    splits = min(_splits(num_rows * blocks, 2 * num_processors(query.device), width), held // _LEAST, _MOST_SPLITS)
+    splits = max(1, splits if num_rows * blocks <= NUM_COUNTERS else 1)
+    parts = query.new_empty((num_rows, blocks, splits, m, value_pad) if splits > 1 else 1, dtype=torch.float32)
+    totals = query.new_empty((num_rows, blocks, splits, 2, m) if splits > 1 else 1, dtype=torch.float32)
+    arguments = (
+        query, key, value, pages.contiguous(), starts, counts, arenas,
+        out if sinks is None else sinks.contiguous(), out,
+        parts, totals, counters(query.device),
+        *query.stride()[:3], *key.stride()[:3], *value.stride()[:3],
+        width, pages.shape[1], pages_per_arena, page_bytes, *offsets, scale, softcap, window, splits,
+    )  # fmt: skip
+    constants = {
+        "HEADS": heads, "GROUP": group, "KEY_DIM": key_dim, "VALUE_DIM": value_dim,
+        "PAGE_SIZE": page_size, "STORED": int(stored), "HAS_WINDOW": window > 0, "HAS_SOFTCAP": softcap != 0,
+        "HAS_SINKS": sinks is not None, "LEAST": _LEAST,
+        "M": m, "N": n, "KEY_PAD": key_pad, "VALUE_PAD": value_pad, "STAGES": stages,
+        "KIND": (_TYPES[query.dtype], tl.int8, tl.float8e4nv)[stored],
+        # Triton's interpreter multiplies bfloat16 as if the bits were integers.
+        "DOT": tl.float32 if _IS_INTERPRETED else _TYPES[query.dtype],
+        "KEY_ALIGN": _aligned(key_dim * kind.itemsize), "VALUE_ALIGN": _aligned(value_dim * kind.itemsize),
+        "MANY": next_power_of_2(-(-m // group)), "SPLITS_PAD": _MOST_SPLITS,
+    }  # fmt: skip
+    held_in_registers = m * (key_pad + value_pad) * (4 if is_wide else 2 if stored else 1)
+    return Launch((blocks, splits, num_rows), arguments, constants, 8 if held_in_registers > 1 << 14 else 4)
+
+
+def _splits(num_programs: int, num_places: int, width: int) -> int:
+    """In how many parts the tokens of a row are split, so that programs fill the places on the multiprocessors.
+
+    Say 192 programs for 264 places: two splits are 384, in two rounds of which the second is half empty; of three, 576,
+    it is the third, and with four 768 programs leave only 24 of three rounds' 792 places empty.
+    """
+    least = max(1, num_places // num_programs)
+    if width > 16 or num_programs >= 4 * num_places:  # the rounds of a prompt are long and unequal anyway
+        return least
+    for splits in range(least, least + 4):
+        rounds = -(-num_programs * splits // num_places)
+        if num_programs * splits >= 0.85 * rounds * num_places:
+            return splits
+    return least
+
+
+def _aligned(num_bytes: int) -> int:
+    """The largest power of two up to 16 that divides it."""
+    return min(16, num_bytes & -num_bytes)
+
+
+def launched(query: Tensor, key: Tensor, value: Tensor, *others: Any) -> Tensor:
+    """The operation by its kernel; arguments as of `paged_attention`."""
+    out = query.new_empty((*query.shape[:3], value.shape[3]))
+    if out.numel():
+        arguments: tuple[Any, ...] = (query, key, value, *others, out)
+        launch = launch_of(*arguments)
+        with on(query.device):
+            attend[launch.grid](
+                *launch.arguments, **launch.constants, num_warps=launch.num_warps, enable_fp_fusion=True
+            )
+    return out

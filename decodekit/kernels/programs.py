@@ -1,0 +1,91 @@
+"""Whether programs for a GPU can be made, and why not; decodekit works without them, on CUDA slower.
+
+missing()                        # None, or "triton is not installed: pip install triton"
+TRITON_INTERPRET=1 python ...    # programs run on the host, number by number: tests compare them with their twins
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+
+OFF = "DECODEKIT_KERNELS"
+"""The environment variable that, set to `off`, sends every operation to its twin."""
+
+
+@functools.cache
+def missing() -> str | None:
+    """Why there are no programs here; None if there are."""
+    if os.environ.get(OFF, "").lower() == "off":
+        return f"switched off by {OFF}=off"
+    if importlib.util.find_spec("triton") is None:
+        return "triton is not installed: pip install triton"
+    try:
+        import triton  # noqa: F401
+    except Exception as error:  # an installation that does not fit the driver or Python fails in its own ways
+        return f"triton cannot be imported: {error}"
+    return None
+
+
+def is_interpreted() -> bool:
+    """Whether Triton runs programs on the host, by TRITON_INTERPRET=1."""
+    return os.environ.get("TRITON_INTERPRET", "") == "1"
+
+
+def program(function: Callable[..., Any]) -> Any:
+    """`triton.jit`, typed: a program, or a part of one."""
+    import triton
+
+    return triton.jit(function)
+
+
+def program_for_any(*names: str) -> Callable[[Callable[..., Any]], Any]:
+    """`program` that is not compiled again where arguments of these names are 1, or multiples of 16."""
+    import triton
+
+    return triton.jit(do_not_specialize=list(names))  # type: ignore[no-any-return]
+
+
+def on(device: torch.device) -> AbstractContextManager[Any]:
+    """In here programs are started on this device."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+
+
+@functools.cache
+def num_processors(device: torch.device) -> int:
+    """The multiprocessors of a device; those of an H100 where there is none."""
+    if device.type != "cuda":
+        return 132
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+_COUNTERS: dict[tuple[torch.device, int], Tensor] = {}
+NUM_COUNTERS = 4096
+
+
+def counters(device: torch.device) -> Tensor:
+    """Zeros, int32 [NUM_COUNTERS], that whoever counts with them leaves behind as zeros; one for each stream.
+
+    They are made outside of captured graphs, since memory that a capture makes is not filled before its first replay.
+    """
+    if device.type != "cuda":
+        return torch.zeros(NUM_COUNTERS, dtype=torch.int32, device=device)
+    key = (device, torch.cuda.current_stream(device).cuda_stream)
+    if key not in _COUNTERS:
+        made = torch.zeros(NUM_COUNTERS, dtype=torch.int32, device=device)
+        if torch.cuda.is_current_stream_capturing():
+            return made
+        _COUNTERS[key] = made
+    return _COUNTERS[key]
+
+
+def next_power_of_2(number: int) -> int:
+    """The least power of two that is not smaller."""
+    return 1 << max(0, number - 1).bit_length()

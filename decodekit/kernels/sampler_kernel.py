@@ -1,0 +1,553 @@
+"""The sampler on a GPU: a chain of programs over blocks of 1,024 tokens, each of which opens the blocks that matter.
+
+    peaks        every block     its largest logit, and whether it has NaN         one read of the logits
+    bins         1 to 3          tokens and mass by the first 11, the next 11, the last 10 bits of y: see below
+    screen       kept blocks     the best noisy logit of each block in float32, and how many tokens tie with the cut
+    choose       a block or two  exact noise in float64 where float32 cannot decide; the token; its certificate
+
+A row of float32 is ordered as the integers of its bits are, once negative numbers are turned round. Top-k 3 of y = 2.5,
+2.25, 2.0, 1.0, -1.0, with 2 bits at a time instead of 11 (bits 11 is positive, and so on):
+
+    bits of y        11 00 ..   four tokens, 1 token with 01 ..      the third is among those with 11
+    next bits        of those: 3 tokens with 00 01, 1 with 00 00     the third is among those with 00 01
+
+After 32 bits the cut is known exactly. Top-p is found among what top-k leaves by masses instead of numbers. Blocks
+whose peak lies below what is looked for are not opened: beyond the first of three passes few are. A batch without top-k
+and top-p needs three launches, each of the two adds three; every grid follows from shapes.
+
+The weights of masses must not be contracted to multiply-adds: programs are compiled without (`enable_fp_fusion`).
+
+Screening. With t = 1 - u, exact to 2^-24, and E = -ln u, g = -ln E: for t < 1/16 E is summed up as t + t^2/2 + ... to
+the sixth power, 10^-8 of it; otherwise E > 0.064 comes from a logarithm with an error below 2^-20: 1.5 10^-5 of it. The
+logarithm of E is off by that and by its own error at numbers up to 37, 10^-5. Two such errors and the rounding of two
+sums stay below `NEAR` = 10^-4, by which blocks are opened.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import torch
+import triton.language as tl
+from torch import Tensor
+
+from decodekit.kernels.programs import next_power_of_2, on, program, program_for_any
+from decodekit.sampling.margins import MARGIN, NEAR
+from decodekit.sampling.noise import FACTOR1, FACTOR2, GOLDEN
+
+_GOLDEN = tl.constexpr(GOLDEN)
+_FACTOR1 = tl.constexpr(FACTOR1)
+_FACTOR2 = tl.constexpr(FACTOR2)
+_NEAR = tl.constexpr(NEAR)
+_MARGIN = tl.constexpr(MARGIN)
+_BINS = tl.constexpr(2048)
+
+BLOCK: Final = 1024
+_OPTIONS: Final[dict[str, Any]] = {"num_warps": 4, "enable_fp_fusion": False}
+
+
+@program
+def _load(
+    logits: tl.tensor, masks: tl.tensor, mask_ids: tl.tensor, row: tl.tensor, tokens: tl.tensor, vocab_size: tl.tensor,
+    num_words: tl.tensor, HAS_MASKS: tl.constexpr,
+) -> tl.tensor:  # fmt: skip
+    """Allowed logits, float32; -inf for the others."""
+    is_there = tokens < vocab_size
+    if HAS_MASKS:
+        mask = tl.load(mask_ids + row).to(tl.int64)
+        num_masked = tl.where(mask >= 0, vocab_size, 0)
+        words = tl.load(masks + mask * num_words + tokens // 32, mask=tokens < num_masked, other=-1)
+        is_there = is_there & (((words >> (tokens % 32)) & 1) != 0)
+    # Of a forbidden token nothing is read: it may be NaN.
+    return tl.load(logits + row.to(tl.int64) * vocab_size + tokens, mask=is_there, other=float("-inf")).to(tl.float32)
+
+
+@program
+def _divided(values: tl.tensor, temperatures: tl.tensor, are_greedy: tl.tensor, row: tl.tensor) -> tl.tensor:
+    """y = z / T, with one zero only."""
+    temperature = tl.where(tl.load(are_greedy + row) != 0, 1.0, tl.load(temperatures + row))
+    y = tl.div_rn(values, tl.full(values.shape, 1.0, tl.float32) * temperature)
+    return tl.where(y == 0.0, 0.0, y)
+
+
+@program
+def _key(y: tl.tensor) -> tl.tensor:
+    """Integers in the order of float32 numbers, as int64 from 0 to 2^32 - 1."""
+    bits = y.to(tl.int32, bitcast=True).to(tl.int64) & 0xFFFFFFFF
+    return tl.where(bits >= 0x80000000, 0xFFFFFFFF - bits, bits + 0x80000000)
+
+
+@program
+def _units(x: tl.tensor) -> tl.tensor:
+    """`sampler.weights_of`, operation by operation."""
+    x = tl.maximum(x, -87.0)
+    k = tl.floor(x * 1.44269504 + 0.5)
+    r = x - k * 0.693359375 + k * 2.12194440e-4
+    p = r * 1.9875691500e-4 + 1.3981999507e-3
+    p = p * r + 8.3334519073e-3
+    p = p * r + 4.1665795894e-2
+    p = p * r + 1.6666665459e-1
+    p = p * r + 5.0000001201e-1
+    p = p * (r * r) + r + 1.0
+    power = ((k.to(tl.int32) + 127) << 23).to(tl.float32, bitcast=True)
+    return (p * power * 17592186044416.0).to(tl.int64)
+
+
+@program
+def _mix(x: tl.tensor) -> tl.tensor:
+    """The finalizer of SplitMix64."""
+    x = (x ^ (x >> 30)) * _FACTOR1
+    x = (x ^ (x >> 27)) * _FACTOR2
+    return x ^ (x >> 31)
+
+
+@program
+def _bits(seeds: tl.tensor, sequences: tl.tensor, positions: tl.tensor, row: tl.tensor, tokens: tl.tensor) -> tl.tensor:
+    """The 52 random bits of tokens, int64; see `sampling.noise`."""
+    one = tl.full([1], 1, tl.uint64)
+    golden = one * _GOLDEN
+    seed = one * tl.load(seeds + row).to(tl.uint64, bitcast=True)
+    sequence = one * tl.load(sequences + row).to(tl.uint64, bitcast=True)
+    position = one * tl.load(positions + row).to(tl.uint64, bitcast=True)
+    key = _mix(_mix(_mix(seed + golden) + (sequence + one) * golden) + (position + one) * golden)
+    words = key + (tokens.to(tl.uint64) + one) * golden
+    return (_mix(words) >> 12).to(tl.int64)
+
+
+@program
+def _rough_noise(bits: tl.tensor) -> tl.tensor:
+    """Gumbel noise in float32; see the module for its error."""
+    t = (4503599627370495 - bits).to(tl.float32) * 2.220446049250313e-16 + 1.1102230246251565e-16
+    few = t * (1.0 + t * (0.5 + t * (0.33333334 + t * (0.25 + t * (0.2 + t * 0.16666667)))))
+    many = -tl.log(tl.maximum((bits.to(tl.float32) + 0.5) * 2.220446049250313e-16, 1e-38))
+    return -tl.log(tl.where(t < 0.0625, few, many))
+
+
+@program
+def _exact_noise(bits: tl.tensor) -> tl.tensor:
+    """Gumbel noise in float64, as the host has it before rounding."""
+    u = (bits.to(tl.float64) + 0.5) * 2.220446049250313e-16
+    return -tl.log(-tl.log(u))
+
+
+@program
+def peaks_of(
+    logits: tl.tensor, masks: tl.tensor, mask_ids: tl.tensor, peaks: tl.tensor, vocab_size: tl.tensor,
+    num_words: tl.tensor, num_blocks: tl.tensor, HAS_MASKS: tl.constexpr, BLOCK: tl.constexpr,
+) -> None:  # fmt: skip
+    """The largest logit of each block, NaN if it has one; grid (blocks, N); peaks: float32 [N, blocks]."""
+    block, row = tl.program_id(0), tl.program_id(1)
+    tokens = block * BLOCK + tl.arange(0, BLOCK)
+    values = _load(logits, masks, mask_ids, row, tokens, vocab_size, num_words, HAS_MASKS)
+    is_nan = tl.max((values != values).to(tl.int32), axis=0)
+    peak = tl.max(tl.where(values != values, float("-inf"), values), axis=0)
+    tl.store(peaks + row.to(tl.int64) * num_blocks + block, tl.where(is_nan != 0, float("nan"), peak))
+
+
+@program
+def _peak(
+    peaks: tl.tensor, temperatures: tl.tensor, are_greedy: tl.tensor, row: tl.tensor, num_blocks: tl.tensor,
+    BLOCKS_PAD: tl.constexpr,
+) -> tl.tensor:  # fmt: skip
+    """The largest y of a row, and its status."""
+    blocks = tl.arange(0, BLOCKS_PAD)
+    values = tl.load(peaks + row.to(tl.int64) * num_blocks + blocks, mask=blocks < num_blocks, other=float("-inf"))
+    is_nan = tl.max((values != values).to(tl.int32), axis=0)
+    largest = tl.max(_divided(tl.where(values != values, float("-inf"), values), temperatures, are_greedy, row), axis=0)
+    status = tl.where(
+        is_nan + (largest == float("inf")).to(tl.int32) > 0, 1, (largest == float("-inf")).to(tl.int32) * 2
+    )
+    return largest, status
+
+
+@program
+def _selected(bins: tl.tensor, state: tl.tensor) -> tl.tensor:
+    """The bin, from the top, in which what is wanted is reached; what is still wanted of it; what it holds.
+
+    Without a bin that reaches it, -1 for the bin. State, int64 [2]: the first bits of the cut, or -1, and what is
+    wanted of the tokens that begin so.
+    """
+    places = tl.arange(0, _BINS)
+    measures = tl.load(bins + 2047 - places)
+    wanted = tl.load(state + 1)
+    sums = tl.cumsum(measures, axis=0)
+    place = tl.min(tl.where(sums >= wanted, places, 2048), axis=0)
+    above = tl.sum(tl.where(places < place, measures, 0), axis=0)
+    return 2047 - place, wanted - above, tl.sum(tl.where(places == place, measures, 0), axis=0)
+
+
+@program
+def _cut(bins: tl.tensor, states: tl.tensor, cut: tl.tensor, uses: tl.tensor) -> tl.tensor:
+    """The key of a cut (0: top-k, 1: top-p) after its three passes, what is wanted of it, what it holds; 0: no cut.
+
+    bins: of a row, int64 [2, 3, 2048]; states: of a row, int64 [2, 3, 2], what was known before each pass.
+    """
+    state = states + cut * 6 + 4
+    prefix = tl.load(state)
+    place, wanted, held = _selected(bins + (cut * 3 + 2) * 2048, state)
+    is_cut = uses & (prefix >= 0)
+    return tl.where(is_cut, (prefix << 10) | place, 0), wanted, held
+
+
+@program_for_any("num_blocks", "each")
+def bins_of(
+    logits: tl.tensor, masks: tl.tensor, mask_ids: tl.tensor, peaks: tl.tensor, bins: tl.tensor, states: tl.tensor,
+    temperatures: tl.tensor, top_ks: tl.tensor, top_ps: tl.tensor, are_greedy: tl.tensor,
+    vocab_size: tl.tensor, num_words: tl.tensor, num_blocks: tl.tensor, each: tl.tensor,
+    HAS_MASKS: tl.constexpr, BLOCK: tl.constexpr, BLOCKS_PAD: tl.constexpr,
+    BY_MASS: tl.constexpr, AFTER_TOP_K: tl.constexpr, LEVEL: tl.constexpr,
+) -> None:  # fmt: skip
+    """A pass for one cut: tokens, or with BY_MASS their units, by the next bits; grid (blocks / each, N)."""
+    row = tl.program_id(1)
+    row64 = row.to(tl.int64)
+    top_k, top_p = tl.load(top_ks + row), tl.load(top_ps + row)
+    peak, status = _peak(peaks, temperatures, are_greedy, row, num_blocks, BLOCKS_PAD)
+    cut: tl.constexpr = 1 if BY_MASS else 0
+    is_used = (top_p < 1.0) if BY_MASS else (top_k > 0)
+    if (not is_used) | (status != 0) | (tl.load(are_greedy + row) != 0):
+        return
+    bins += row64 * 12288
+    states += row64 * 12
+    own = bins + cut * 6144
+    state = states + cut * 6
+    prefix = tl.full([], 0, tl.int64)
+    if LEVEL == 1:
+        wanted = top_k.to(tl.int64)
+        tl.store(state + 1, wanted)  # of a nucleus it is known after this pass
+        tl.store(state, prefix)
+    else:
+        if LEVEL == 2 and BY_MASS:
+            total = tl.sum(tl.load(own + tl.arange(0, _BINS)), axis=0)
+            share = top_p - _MARGIN * tl.minimum(top_p, 1.0 - top_p)
+            tl.store(state + 1, tl.ceil(share * total.to(tl.float64)).to(tl.int64))
+            tl.debug_barrier()
+        before = tl.load(state + (LEVEL - 2) * 2)
+        place, wanted, _held = _selected(own + (LEVEL - 2) * 2048, state + (LEVEL - 2) * 2)
+        prefix = tl.where((before < 0) | (place < 0), -1, (before << 11) | place)
+        tl.store(state + (LEVEL - 1) * 2, prefix)
+        tl.store(state + (LEVEL - 1) * 2 + 1, wanted)
+        if prefix < 0:
+            return
+    least = tl.full([], 0, tl.int64)
+    if AFTER_TOP_K:
+        least, _wanted, _held = _cut(bins, states, 0, top_k > 0)
+    shift: tl.constexpr = 21 if LEVEL == 1 else (10 if LEVEL == 2 else 0)
+    width: tl.constexpr = 10 if LEVEL == 3 else 11
+    least = tl.maximum(least, prefix << (shift + width))
+    for block in tl.range(tl.program_id(0) * each, tl.minimum(tl.program_id(0) * each + each, num_blocks)):
+        highest = _divided(tl.load(peaks + row64 * num_blocks + block + tl.arange(0, 1)), temperatures, are_greedy, row)
+        if tl.max(_key(highest), axis=0) >= least:
+            tokens = block * BLOCK + tl.arange(0, BLOCK)
+            values = _load(logits, masks, mask_ids, row, tokens, vocab_size, num_words, HAS_MASKS)
+            y = _divided(values, temperatures, are_greedy, row)
+            key = _key(y)
+            is_in = (key >= least) & (y > float("-inf")) & ((key >> (shift + width)) == prefix)
+            measure = tl.full([BLOCK], 1, tl.int64)
+            if BY_MASS:
+                measure = _units(y - peak)
+            at = own + (LEVEL - 1) * 2048 + ((key >> shift) & ((1 << width) - 1))
+            tl.atomic_add(at, measure, mask=is_in & (measure > 0), sem="relaxed")
+
+
+@program
+def _limits(
+    bins: tl.tensor, states: tl.tensor, top_ks: tl.tensor, top_ps: tl.tensor, distances: tl.tensor,
+    are_greedy: tl.tensor, row: tl.tensor, peak: tl.tensor,
+    USES_TOP_K: tl.constexpr, USES_TOP_P: tl.constexpr,
+) -> tl.tensor:  # fmt: skip
+    """What a row keeps: keys from `least` on, and of a `tied` one only so many; and the floor of min-p, a number."""
+    is_drawn = tl.load(are_greedy + row) == 0
+    floor = _floor(peak, tl.load(distances + row))
+    floor = tl.where(is_drawn, floor, float("-inf"))
+    floor_key = tl.max(_key(tl.full([1], 0.0, tl.float32) + floor), axis=0)
+    least = floor_key
+    tied = tl.full([], -1, tl.int64)
+    needed = tl.full([], 0, tl.int64)
+    bins += row.to(tl.int64) * 12288
+    states += row.to(tl.int64) * 12
+    if USES_TOP_K:
+        cut, _wanted, _held = _cut(bins, states, 0, is_drawn & (tl.load(top_ks + row) > 0))
+        least = tl.maximum(least, cut)
+    if USES_TOP_P:
+        cut, wanted, held = _cut(bins, states, 1, is_drawn & (tl.load(top_ps + row) < 1.0))
+        each = tl.max(_units(_number(tl.full([1], 0, tl.int64) + cut) - peak), axis=0)
+        each = tl.maximum(each, 1)
+        needed = (wanted + each - 1) // each
+        is_partial = (cut > 0) & (needed * each < held) & (cut >= least)
+        tied = tl.where(is_partial, cut, -1)
+        least = tl.maximum(least, cut)
+    return least, tied, needed, floor
+
+
+@program
+def _number(key: tl.tensor) -> tl.tensor:
+    """The float32 number of a key."""
+    bits = tl.where(key >= 0x80000000, key - 0x80000000, 0xFFFFFFFF - key)
+    return bits.to(tl.uint32).to(tl.float32, bitcast=True)
+
+
+@program
+def _floor(peak: tl.tensor, distance: tl.tensor) -> tl.tensor:
+    """The least number that min-p keeps, as `margins.lowest_kept`."""
+    limit = peak.to(tl.float64) - (distance + _MARGIN)
+    rounded = limit.to(tl.float32)
+    bits = rounded.to(tl.int32, bitcast=True)
+    up = tl.where(rounded == 0.0, 1, tl.where(rounded > 0.0, bits + 1, bits - 1)).to(tl.float32, bitcast=True)
+    return tl.where((rounded.to(tl.float64) < limit) & (rounded > float("-inf")), up, rounded)
+
+
+@program_for_any("num_blocks", "each")
+def screen(
+    logits: tl.tensor, masks: tl.tensor, mask_ids: tl.tensor, peaks: tl.tensor, bins: tl.tensor, states: tl.tensor,
+    bests: tl.tensor, num_tied: tl.tensor,
+    temperatures: tl.tensor, top_ks: tl.tensor, top_ps: tl.tensor, distances: tl.tensor, are_greedy: tl.tensor,
+    seeds: tl.tensor, sequences: tl.tensor, positions: tl.tensor,
+    vocab_size: tl.tensor, num_words: tl.tensor, num_blocks: tl.tensor, each: tl.tensor,
+    HAS_MASKS: tl.constexpr, BLOCK: tl.constexpr, BLOCKS_PAD: tl.constexpr,
+    USES_TOP_K: tl.constexpr, USES_TOP_P: tl.constexpr, CERTIFIES: tl.constexpr,
+) -> None:  # fmt: skip
+    """The best rough noisy logit of each block; grid (blocks / each, N).
+
+    bests: float32 [3, N, blocks]: of what is kept, of what ties with the last that is kept if not all ties are, and of
+    what a leader may be; num_tied: int32 [N, blocks].
+    """
+    row = tl.program_id(1)
+    row64 = row.to(tl.int64)
+    stride = tl.num_programs(1).to(tl.int64) * num_blocks
+    peak, status = _peak(peaks, temperatures, are_greedy, row, num_blocks, BLOCKS_PAD)
+    if (status != 0) | (tl.load(are_greedy + row) != 0):
+        return
+    least, tied, _needed, floor = _limits(
+        bins, states, top_ks, top_ps, distances, are_greedy, row, peak, USES_TOP_K, USES_TOP_P
+    )
+    for block in tl.range(tl.program_id(0) * each, tl.minimum(tl.program_id(0) * each + each, num_blocks)):
+        place = row64 * num_blocks + block
+        highest = _divided(tl.load(peaks + place + tl.arange(0, 1)), temperatures, are_greedy, row)
+        kept, ties, leader, count = float("-inf"), float("-inf"), float("-inf"), 0
+        is_open = tl.max(_key(highest), axis=0) >= least
+        if CERTIFIES:
+            is_open = is_open | (tl.max(highest, axis=0) >= floor)
+        if is_open & (tl.max(highest, axis=0) > float("-inf")):
+            tokens = block * BLOCK + tl.arange(0, BLOCK)
+            values = _load(logits, masks, mask_ids, row, tokens, vocab_size, num_words, HAS_MASKS)
+            y = _divided(values, temperatures, are_greedy, row)
+            noisy = (y - peak) + _rough_noise(_bits(seeds, sequences, positions, row, tokens))
+            key, is_finite = _key(y), y > float("-inf")
+            is_tied = (key == tied) & is_finite
+            is_kept = (key >= least) & is_finite & (key != tied)
+            kept = tl.max(tl.where(is_kept, noisy, float("-inf")), axis=0)
+            ties = tl.max(tl.where(is_tied, noisy, float("-inf")), axis=0)
+            count = tl.sum(is_tied.to(tl.int32), axis=0)
+            leader = tl.max(tl.where((y >= floor) & is_finite, noisy, float("-inf")), axis=0)
+        tl.store(bests + place, kept)
+        tl.store(bests + stride + place, ties)
+        tl.store(bests + 2 * stride + place, leader)
+        tl.store(num_tied + place, count)
+
+
+@program
+def _best_of(
+    uppers: tl.tensor, limit: tl.tensor, before: tl.tensor, least: tl.tensor, tied: tl.tensor, needed: tl.tensor,
+    peak: tl.tensor, logits: tl.tensor, masks: tl.tensor, mask_ids: tl.tensor,
+    temperatures: tl.tensor, are_greedy: tl.tensor, seeds: tl.tensor, sequences: tl.tensor, positions: tl.tensor,
+    row: tl.tensor, vocab_size: tl.tensor, num_words: tl.tensor,
+    HAS_MASKS: tl.constexpr, BLOCK: tl.constexpr, BLOCKS_PAD: tl.constexpr,
+) -> tl.tensor:  # fmt: skip
+    """The token with the largest exact noisy logit, the lowest of equals, its logit, and the second largest one.
+
+    Opens the blocks of which `uppers` reaches the limit. `before`: ties in the blocks before each block.
+    """
+    blocks = tl.arange(0, BLOCKS_PAD)
+    best, second = tl.full([], float("-inf"), tl.float32), tl.full([], float("-inf"), tl.float32)
+    token = tl.full([], 0, tl.int32)
+    top = tl.max(uppers, axis=0)
+    while (top >= limit) & (top > float("-inf")):
+        block = tl.min(tl.where(uppers == top, blocks, BLOCKS_PAD), axis=0)
+        tokens = block * BLOCK + tl.arange(0, BLOCK)
+        values = _load(logits, masks, mask_ids, row, tokens, vocab_size, num_words, HAS_MASKS)
+        y = _divided(values, temperatures, are_greedy, row)
+        noise = _exact_noise(_bits(seeds, sequences, positions, row, tokens)).to(tl.float32)
+        key = _key(y)
+        is_tied = key == tied
+        rank = tl.cumsum(is_tied.to(tl.int64), axis=0) + tl.sum(tl.where(blocks == block, before, 0), axis=0)
+        is_kept = (key >= least) & (y > float("-inf")) & ((rank <= needed) | (key != tied))
+        noisy = tl.where(is_kept, (y - peak) + noise, float("-inf"))
+        largest = tl.max(noisy, axis=0)
+        place = tl.min(tl.where((noisy == largest) & is_kept, tokens, 2147483647), axis=0)
+        rest = tl.max(tl.where(tokens == place, float("-inf"), noisy), axis=0)
+        second = tl.maximum(tl.maximum(second, rest), tl.minimum(best, largest))
+        is_better = (largest > best) | ((largest == best) & (place < token))
+        token = tl.where(is_better, place, token)
+        best = tl.maximum(best, largest)
+        uppers = tl.where(blocks == block, float("-inf"), uppers)
+        top = tl.max(uppers, axis=0)
+    return token, best, second
+
+
+@program
+def _is_certain(
+    token: tl.tensor, peaks: tl.tensor, top_ks: tl.tensor, top_ps: tl.tensor, distances: tl.tensor,
+    logits: tl.tensor, masks: tl.tensor, mask_ids: tl.tensor, temperatures: tl.tensor, are_greedy: tl.tensor,
+    row: tl.tensor, vocab_size: tl.tensor, num_words: tl.tensor, num_blocks: tl.tensor, peak: tl.tensor,
+    HAS_MASKS: tl.constexpr, BLOCK: tl.constexpr, BLOCKS_PAD: tl.constexpr,
+) -> tl.tensor:  # fmt: skip
+    """Whether every truncation keeps a leader under every mask (see `sampling.certificates`), and it is the likeliest.
+
+    Looks through the blocks that have likelier tokens, and stops when these are too many.
+    """
+    blocks = tl.arange(0, BLOCKS_PAD)
+    own_value = _load(logits, masks, mask_ids, row, token + tl.arange(0, 1), vocab_size, num_words, HAS_MASKS)
+    own = tl.max(_divided(own_value, temperatures, are_greedy, row), axis=0)
+    k, p = tl.load(top_ks + row), tl.load(top_ps + row)
+    highest = tl.load(peaks + row.to(tl.int64) * num_blocks + blocks, mask=blocks < num_blocks, other=float("-inf"))
+    highest = _divided(highest, temperatures, are_greedy, row)
+    number, mass = tl.full([], 0, tl.int32), tl.full([], 0.0, tl.float64)
+    is_kept = True
+    top = tl.max(highest, axis=0)
+    while (top >= own) & is_kept & ((k > 0) | (p < 1.0)):
+        block = tl.min(tl.where(highest == top, blocks, BLOCKS_PAD), axis=0)
+        tokens = block * BLOCK + tl.arange(0, BLOCK)
+        values = _load(logits, masks, mask_ids, row, tokens, vocab_size, num_words, HAS_MASKS)
+        y = _divided(values, temperatures, are_greedy, row)
+        is_before = (y >= own) & (tokens != token)
+        number += tl.sum((is_before & (y > own)).to(tl.int32), axis=0)
+        weights = tl.exp(tl.where(is_before, y.to(tl.float64) - own.to(tl.float64), 0.0))
+        mass += tl.sum(tl.where(is_before, weights, 0.0), axis=0)
+        is_kept = ((k <= 0) | (number < k)) & ((p == 1.0) | (mass * (1.0 - p + _MARGIN) < p * (1.0 - _MARGIN)))
+        highest = tl.where(blocks == block, float("-inf"), highest)
+        top = tl.max(highest, axis=0)
+    largest = peak.to(tl.float64) - own.to(tl.float64)
+    is_near = (largest <= tl.load(distances + row) - _MARGIN) | (largest == 0.0)
+    return is_kept & is_near, own == peak
+
+
+@program
+def choose(
+    logits: tl.tensor, masks: tl.tensor, mask_ids: tl.tensor, peaks: tl.tensor, bins: tl.tensor, states: tl.tensor,
+    bests: tl.tensor, num_tied: tl.tensor,
+    temperatures: tl.tensor, top_ks: tl.tensor, top_ps: tl.tensor, distances: tl.tensor, are_greedy: tl.tensor,
+    seeds: tl.tensor, sequences: tl.tensor, positions: tl.tensor,
+    out_tokens: tl.tensor, out_clear: tl.tensor, out_given: tl.tensor, out_status: tl.tensor,
+    vocab_size: tl.tensor, num_words: tl.tensor, num_blocks: tl.tensor,
+    HAS_MASKS: tl.constexpr, BLOCK: tl.constexpr, BLOCKS_PAD: tl.constexpr,
+    USES_TOP_K: tl.constexpr, USES_TOP_P: tl.constexpr, CERTIFIES: tl.constexpr,
+) -> None:  # fmt: skip
+    """The token of each row, its certificate and status; grid (N,)."""
+    row = tl.program_id(0)
+    blocks = tl.arange(0, BLOCKS_PAD)
+    place = row.to(tl.int64) * num_blocks + blocks
+    is_block = blocks < num_blocks
+    stride = tl.num_programs(0).to(tl.int64) * num_blocks
+    peak, status = _peak(peaks, temperatures, are_greedy, row, num_blocks, BLOCKS_PAD)
+    tl.store(out_status + row, status)
+    is_greedy = tl.load(are_greedy + row) != 0
+    token, given, is_clear = tl.full([], 0, tl.int32), tl.full([], 0, tl.int32), False
+    if status == 0:
+        if is_greedy | CERTIFIES:
+            highest = tl.load(peaks + place, mask=is_block, other=float("-inf"))
+            block = tl.min(tl.where(highest == tl.max(highest, axis=0), blocks, BLOCKS_PAD), axis=0)
+            tokens = block * BLOCK + tl.arange(0, BLOCK)
+            values = _load(logits, masks, mask_ids, row, tokens, vocab_size, num_words, HAS_MASKS)
+            values = tl.where(values == tl.max(values, axis=0), tokens, 2147483647)
+            given = tl.min(values, axis=0)
+        if is_greedy:
+            token, is_clear = given, CERTIFIES
+        else:
+            least, tied, needed, floor = _limits(
+                bins, states, top_ks, top_ps, distances, are_greedy, row, peak, USES_TOP_K, USES_TOP_P
+            )
+            kept = tl.load(bests + place, mask=is_block, other=float("-inf"))
+            ties = tl.load(bests + stride + place, mask=is_block, other=float("-inf"))
+            numbers = tl.load(num_tied + place, mask=is_block, other=0).to(tl.int64)
+            before = tl.cumsum(numbers, axis=0) - numbers
+            sure = tl.maximum(kept, tl.where(before + numbers <= needed, ties, float("-inf")))
+            uppers = tl.maximum(kept, tl.where(before < needed, ties, float("-inf")))
+            token, _best, _second = _best_of(
+                uppers, tl.max(sure, axis=0) - 3 * _NEAR, before, least, tied, needed, peak,
+                logits, masks, mask_ids, temperatures, are_greedy, seeds, sequences, positions, row, vocab_size,
+                num_words, HAS_MASKS, BLOCK, BLOCKS_PAD,
+            )  # fmt: skip
+            if CERTIFIES:
+                uppers = tl.load(bests + 2 * stride + place, mask=is_block, other=float("-inf"))
+                floor_key = tl.max(_key(tl.full([1], 0.0, tl.float32) + floor), axis=0)
+                leader, best, second = _best_of(
+                    uppers, tl.max(uppers, axis=0) - 3 * _NEAR, before, floor_key, -1, needed, peak,
+                    logits, masks, mask_ids, temperatures, are_greedy, seeds, sequences, positions, row, vocab_size,
+                    num_words, HAS_MASKS, BLOCK, BLOCKS_PAD,
+                )  # fmt: skip
+                is_certain, is_likeliest = _is_certain(
+                    token, peaks, top_ks, top_ps, distances, logits, masks, mask_ids, temperatures, are_greedy,
+                    row, vocab_size, num_words, num_blocks, peak, HAS_MASKS, BLOCK, BLOCKS_PAD,
+                )  # fmt: skip
+                is_alone = best.to(tl.float64) - second.to(tl.float64) > _NEAR
+                is_clear = is_certain & is_alone & (leader == token)
+                has_floor = tl.load(distances + row) < float("inf")
+                given = tl.where(has_floor & (is_likeliest == 0), given, token)
+            else:
+                given = token
+    tl.store(out_tokens + row, token.to(tl.int64))
+    tl.store(out_given + row, given.to(tl.int64))
+    tl.store(out_clear + row, is_clear)
+
+
+def launched(
+    logits: Tensor, temperatures: Tensor, top_ks: Tensor, top_ps: Tensor, distances: Tensor, are_greedy: Tensor,
+    seeds: Tensor, sequences: Tensor, positions: Tensor, masks: Tensor | None, mask_ids: Tensor | None,
+    uses_top_k: bool, uses_top_p: bool, certifies: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """The operation by its kernels; see `sampler.sample_rows`."""
+    num_rows = logits.shape[0]
+    out = tuple(logits.new_empty(num_rows, dtype=kind) for kind in (torch.int64, torch.bool, torch.int64, torch.int32))
+    if num_rows:
+        for kernel, grid, arguments, constants in launches(
+            logits, temperatures, top_ks, top_ps, distances, are_greedy, seeds, sequences, positions, masks, mask_ids,
+            uses_top_k, uses_top_p, certifies, out,
+        ):  # fmt: skip
+            with on(logits.device):
+                kernel[grid](*arguments, **constants, **_OPTIONS)
+    return out  # type: ignore[return-value]
+
+
+def launches(
+    logits: Tensor, temperatures: Tensor, top_ks: Tensor, top_ps: Tensor, distances: Tensor, are_greedy: Tensor,
+    seeds: Tensor, sequences: Tensor, positions: Tensor, masks: Tensor | None, mask_ids: Tensor | None,
+    uses_top_k: bool, uses_top_p: bool, certifies: bool, out: tuple[Tensor, ...],
+) -> list[tuple[Any, tuple[int, ...], tuple[Any, ...], dict[str, Any]]]:  # fmt: skip
+    """The chain of programs, each with grid, arguments and constants; depends on shapes alone."""
+    logits = logits.contiguous()
+    num_rows, vocab_size = logits.shape
+    blocks = -(-vocab_size // BLOCK)
+    each = max(1, min(8, blocks * num_rows // 512))  # blocks of one program: what is known of a row is read for each
+    grid = (-(-blocks // each), num_rows)
+
+    def made(*shape: int, kind: torch.dtype) -> Tensor:
+        return logits.new_empty(shape, dtype=kind)
+
+    has_bins = uses_top_k or uses_top_p
+    bins = logits.new_zeros((num_rows, 2, 3, 2048) if has_bins else 1, dtype=torch.int64)
+    states = made(num_rows, 2, 3, 2, kind=torch.int64)
+    peaks = made(num_rows, blocks, kind=torch.float32)
+    bests = made(3, num_rows, blocks, kind=torch.float32)
+    num_tied = made(num_rows, blocks, kind=torch.int32)
+    source = (
+        logits,
+        logits if masks is None else masks.contiguous(),
+        logits if mask_ids is None else mask_ids.contiguous(),
+    )
+    sizes = (vocab_size, 0 if masks is None else masks.shape[1], blocks)
+    constants: dict[str, Any] = {"HAS_MASKS": masks is not None and mask_ids is not None, "BLOCK": BLOCK}
+    row = {"BLOCKS_PAD": next_power_of_2(blocks)}
+    uses = {"USES_TOP_K": uses_top_k, "USES_TOP_P": uses_top_p, "CERTIFIES": certifies}
+    rule = tuple(
+        one.contiguous() for one in (temperatures, top_ks, top_ps, distances, are_greedy, seeds, sequences, positions)
+    )
+    chain: list[Any] = [(peaks_of, (blocks, num_rows), (*source, peaks, *sizes), constants)]
+    for by_mass in (False, True):
+        for level in (1, 2, 3) if (uses_top_p if by_mass else uses_top_k) else ():
+            how = {"BY_MASS": by_mass, "AFTER_TOP_K": by_mass and uses_top_k, "LEVEL": level}
+            given = (*source, peaks, bins, states, *rule[:3], rule[4], *sizes, each)
+            chain.append((bins_of, grid, given, constants | row | how))
+    work = (*source, peaks, bins, states, bests, num_tied, *rule)
+    chain.append((screen, grid, (*work, *sizes, each), constants | row | uses))
+    chain.append((choose, (num_rows,), (*work, *out, *sizes), constants | row | uses))
+    return chain

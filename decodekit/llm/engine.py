@@ -1,0 +1,468 @@
+"""An engine: requests of any options, at any time, from any thread, in one loop that runs in a thread of its own.
+
+    with llm.engine() as engine:
+        first = engine.submit("Invoice A-17, total 40.20 EUR.", constraint=Invoice)
+        other = engine.submit("Once", strategy="sample", temperature=0.8, seed=3, priority=1, timeout=30)
+        for chunk in other:
+            print(chunk.text, end="")
+        print(first.result().value)
+
+    async with llm.engine() as engine:
+        completion = await engine.submit("Invoice A-17")
+
+The loop is `generation.scheduler`: `submit` puts a request into its inbox, and every step of it hands chunks to the
+handles. What a caller does with its chunks, and how fast, is nothing to the loop.
+
+The thread holds the loop and not the engine: an engine that nobody holds any more is closed, and so is every engine
+when the interpreter exits, without waiting for a text.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+import weakref
+from collections import OrderedDict, deque
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import Any, Final, Literal, Protocol, TypeAlias, Unpack
+
+from decodekit.errors import (
+    DecodekitError,
+    EngineClosedError,
+    OptionError,
+    QueueFullError,
+    RequestCancelledError,
+    UselessOptionError,
+    raise_faults,
+)
+from decodekit.generation import memory
+from decodekit.generation.faults import fault_of
+from decodekit.generation.policy import Policy
+from decodekit.generation.prompt import Prompt
+from decodekit.generation.results import Update
+from decodekit.generation.samples import Texts
+from decodekit.generation.scheduler import Scheduler, SchedulerStats, Ticket
+from decodekit.generation.sequence import Request
+from decodekit.llm.handle import Handle
+from decodekit.llm.plan import Plan
+from decodekit.models.causal_lm import CausalLM
+from decodekit.sampling.checks import is_count
+from decodekit.strategy import Guidance, check_seed
+from decodekit.strategy.generate_options import GenerateKeywords, GenerateOptions
+
+ENGINE_OPTIONS: Final = ("batch_size", "max_waiting", "cache_tokens", "prefix_bytes")
+"""Options of `LLM.engine`."""
+
+BATCH_SIZE: Final = 32
+"""Rows of an engine, unless the caller says otherwise."""
+
+EXIT_SECONDS: Final = 5.0
+"""So long at most the interpreter waits for the step that an engine is in when it exits."""
+
+_MANY_PLANS: Final = 128
+_CACHE_SHARE: Final = 2
+_MANY_CONTRASTS: Final = 16
+EngineStats: TypeAlias = SchedulerStats
+
+
+State: TypeAlias = Literal["open", "draining", "closed"]
+
+
+class PlansRequests(Protocol):
+    """What an engine needs of an `LLM`."""
+
+    @property
+    def model(self) -> CausalLM:
+        """The model."""
+
+    def plan(self, options: GenerateOptions, faults: list[DecodekitError]) -> Plan:
+        """Checked options; the faults are raised with what else is found."""
+
+    def request(self, prompt: Prompt, plan: Plan, seed: int | None) -> Request:
+        """A prompt in tokens, with its constraint; a `DecodekitError` if it cannot be read."""
+
+
+class EngineLoop:
+    """What the thread of an engine runs: an inbox of what is to be done, and the scheduler.
+
+    Args:
+        scheduler: decodes.
+        name: of the thread.
+    """
+
+    def __init__(self, scheduler: Scheduler, name: str) -> None:
+        self.scheduler = scheduler
+        self.stats = SchedulerStats()
+        self.wake = threading.Condition()
+        self.inbox: deque[Callable[[], list[Update]]] = deque()
+        self.handles: dict[int, Handle] = {}
+        self.state: State = "open"
+        self.error: BaseException | None = None
+        self.thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Run until `stop`."""
+        self.thread.start()
+
+    def post(self, act: Callable[[], list[Update]]) -> None:
+        """Let the loop do something between two steps; the lock is held by the caller."""
+        self.inbox.append(act)
+        self.wake.notify()
+
+    def stop(self, *, drain: bool) -> None:
+        """Take nothing more, and end when all requests have, or at once."""
+        with self.wake:
+            if self.state != "closed":
+                self.state = "draining" if drain else "closed"
+            self.wake.notify()
+
+    def _run(self) -> None:
+        try:
+            while self._step():
+                pass
+            why: BaseException | None = None
+        except BaseException as error:  # a failure of the loop must not leave anybody waiting
+            self.error = why = error
+        with self.wake:
+            self.state = "closed"
+            self.inbox.clear()
+            handles, self.handles = list(self.handles.values()), {}
+        for handle in handles:
+            cause = "the engine was closed before the text was done"
+            if why is not None:
+                cause = f"the engine failed: {type(why).__name__}: {str(why)[:200]}"
+            fault = EngineClosedError(cause, at=f"request {handle.index}")
+            fault.__cause__ = why
+            handle.end_with(fault)
+        try:
+            self.stats = replace(self.scheduler.stats(), running=0, waiting=0, cached_tokens=0)
+            self.scheduler.close()
+        except Exception as error:  # after a failure; there is nobody left to be told
+            self.error = self.error or error
+
+    def _step(self) -> bool:
+        """Do what there is to do; whether there is more to come."""
+        with self.wake:
+            while not self.inbox and self.scheduler.is_idle and self.state == "open":
+                self.wake.wait()
+            if self.state == "closed" or (self.state == "draining" and not self.inbox and self.scheduler.is_idle):
+                return False
+            acts, self.inbox = self.inbox, deque()
+        updates = [update for act in acts for update in act()]
+        if not self.scheduler.is_idle:
+            updates += self.scheduler.step()
+        self.stats = self.scheduler.stats()
+        for update in updates:
+            self._hand_out(update)
+        return True
+
+    def _hand_out(self, update: Update) -> None:
+        handle = self.handles.get(update.index)
+        if handle is None:
+            return
+        try:
+            handle.push(update)
+        except Exception as error:  # of a user's own type, say; the text is there
+            handle.end_with(fault_of(error, "making the completion", at=f"request {update.index}"))
+        if handle.done:
+            with self.wake:
+                del self.handles[update.index]
+
+
+def _stop_at_exit(loop: EngineLoop) -> None:
+    loop.stop(drain=False)
+    if loop.thread.is_alive() and loop.thread is not threading.current_thread():
+        loop.thread.join(EXIT_SECONDS)
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """Options that were checked, with what decodes requests that have them."""
+
+    plan: Plan
+    policy: Policy[Any]
+    held: object
+    """What the key of the options names by its identity."""
+
+
+class Engine:
+    """Decodes requests of any options, which may be submitted at any time and from any thread. Made by `LLM.engine`.
+
+    Every request has the text that `LLM.generate` gives for its prompt and options, whatever else is decoded. What
+    several begin with (instructions, the past of a conversation, samples of a prompt) is read once. When memory runs
+    out the youngest requests wait and are read again.
+
+    An engine belongs to the process that made it: after a fork it must be made anew. It is a context manager, also of
+    ``async with``; leaving it waits for all requests, or cancels them where an exception leaves it.
+
+    Args:
+        llm: model and tokenizer.
+        batch_size: most rows that are decoded together; a search with several rows for a request has fewer requests at
+            a time, in rows of its own.
+        max_waiting: how many requests may wait to be begun; None for any number.
+        cache_tokens: most tokens of all requests that run; None for half of what memory holds.
+        prefix_bytes: most bytes that are kept of what was read, for later requests; None for an eighth of the memory
+            that is free, 0 for nothing.
+
+    Raises:
+        OptionError: a number is none.
+    """
+
+    def __init__(
+        self,
+        llm: PlansRequests,
+        *,
+        batch_size: int = BATCH_SIZE,
+        max_waiting: int | None = None,
+        cache_tokens: int | None = None,
+        prefix_bytes: int | None = None,
+    ) -> None:
+        given = {"batch_size": batch_size, "max_waiting": max_waiting, "cache_tokens": cache_tokens}
+        for name, value in (*given.items(), ("prefix_bytes", prefix_bytes)):
+            least = 1 if name in ("batch_size", "cache_tokens") else 0
+            if not (value is None and name != "batch_size") and not is_count(value, least):
+                raise OptionError(f"{name}={value!r:.60} is not an integer from {least} on", at=name)
+        self._llm = llm
+        self._max_waiting = max_waiting
+        self._pid = os.getpid()
+        self._indices = count()
+        self._prepared: OrderedDict[Hashable, Prepared] = OrderedDict()
+        self._kin: OrderedDict[Hashable, tuple[object, object]] = OrderedDict()
+        self._models: list[tuple[object, CausalLM]] = []
+        self._texts: list[Texts] = []
+        self._preparing, self._reading = threading.Lock(), threading.Lock()
+        if cache_tokens is None:
+            cache_tokens = _tokens_that_fit(llm.model)
+        scheduler = Scheduler(
+            batch_size,
+            cache_tokens=cache_tokens,
+            prefix_bytes=prefix_bytes,
+            keeps_texts=prefix_bytes != 0,
+            isolates=True,
+        )
+        self._loop = EngineLoop(scheduler, f"decodekit-engine-{id(self):x}")
+        self._finalizer = weakref.finalize(self, _stop_at_exit, self._loop)
+        self._loop.start()
+
+    def __repr__(self) -> str:
+        stats = self._loop.stats
+        return f"Engine({self._llm!r}, {self._loop.state}, {stats.running} running, {stats.waiting} waiting)"
+
+    def __reduce__(self) -> Any:
+        raise EngineClosedError(
+            "an engine cannot be sent to another process", hint="an LLM can; make an engine of it there"
+        )
+
+    def submit(
+        self, prompt: Prompt, *, priority: float = 0, timeout: float | None = None, **options: Unpack[GenerateKeywords]
+    ) -> Handle:
+        """Let a prompt be continued; the handle gives its chunks and its completion.
+
+        A handle need not be kept: the request goes on without it, until it ends or the engine is closed.
+
+        Args:
+            prompt: one prompt, as `LLM.generate` takes it. What cannot be read is the error of the completion.
+            priority: of the requests that wait the one with the largest goes first; of equals the first.
+            timeout: seconds after which the request ends with a `RequestTimeoutError`, waiting included.
+            options: those of `LLM.generate`, less `batch_size`.
+
+        Raises:
+            OptionError, UnknownNameError, ConstraintError: as `LLM.generate` raises them.
+            QueueFullError: `max_waiting` requests wait already.
+            EngineClosedError: the engine is closed, or belongs to another process.
+        """
+        started = time.monotonic()
+        self._check_process()
+        faults: list[DecodekitError] = []
+        if timeout is not None and not (isinstance(timeout, int | float) and timeout > 0):
+            faults.append(OptionError(f"timeout={timeout!r:.40} is no number of seconds above 0", at="timeout"))
+        if not isinstance(priority, int | float) or priority != priority:
+            faults.append(OptionError(f"priority={priority!r:.40} is no number", at="priority"))
+        if "batch_size" in options:
+            cause = "batch_size has no effect on a request: the rows are those of the engine"
+            faults.append(UselessOptionError(cause, at="batch_size", hint="llm.engine(batch_size=...)"))
+        prepared = self._prepare(options, faults)
+        request = self._request(prompt, prepared.plan, GenerateOptions.of(**options).seed)  # type: ignore[arg-type]
+        return self._enqueue(request, prepared, priority, None if timeout is None else started + timeout)
+
+    def _enqueue(
+        self, request: Request | DecodekitError, prepared: Prepared, priority: float, deadline: float | None
+    ) -> Handle:
+        loop, plan = self._loop, prepared.plan
+        with loop.wake:
+            if loop.state != "open":
+                error = EngineClosedError("the engine is closed", hint="a new one: llm.engine()")
+                error.__cause__ = loop.error
+                raise error
+            num_waiting = loop.scheduler.num_waiting + len(loop.inbox)
+            if self._max_waiting is not None and num_waiting >= self._max_waiting:
+                raise QueueFullError(
+                    f"{num_waiting:,} requests wait, and max_waiting={self._max_waiting:,}",
+                    hint="submit again later, or a larger max_waiting",
+                )
+            index = next(self._indices)
+            handle = Handle(index, plan, lambda: self._cancel(index), self._check_process)
+            ticket = Ticket(
+                index, request, prepared.policy, plan.settings, plan.num_samples, priority=priority, deadline=deadline
+            )
+            loop.handles[index] = handle
+
+            def add() -> list[Update]:
+                loop.scheduler.add(ticket)
+                return []
+
+            loop.post(add)
+        return handle
+
+    def _cancel(self, index: int) -> bool:
+        """Let a request end; whether it was still going on."""
+        loop = self._loop
+        self._check_process()
+        with loop.wake:
+            if index not in loop.handles or loop.state == "closed":
+                return False
+            error = RequestCancelledError("the request was cancelled", at=f"request {index}")
+            loop.post(lambda: loop.scheduler.cancel(index, error))
+        return True
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._pid:
+            raise EngineClosedError(
+                f"the engine belongs to process {self._pid}, and a fork has no thread of it",
+                hint="make an engine in the process that uses it",
+            )
+
+    def _prepare(self, options: GenerateKeywords, faults: list[DecodekitError]) -> Prepared:
+        """Options as a plan; equal ones have one plan, so that their rows are decoded together."""
+        asked = GenerateOptions.of(**options)
+        if isinstance(asked.seed, Iterable):
+            faults.append(OptionError("a request has one seed", at="seed", hint="an integer"))
+        held: list[object] = []
+        key = _key({**asked.keywords(), "seed": asked.seed is None}, held)
+        with self._preparing:
+            known = None if faults else self._prepared.get(key)
+            if known is not None:
+                self._prepared.move_to_end(key)
+        if known is not None:
+            if asked.seed is not None:
+                check_seed(asked.seed, faults)
+                raise_faults(faults)
+            return known
+        plan = self._llm.plan(asked, faults)
+        if isinstance(plan.contrast, Guidance) and plan.contrast.num_prompts not in (None, 1):
+            cause = f"{plan.contrast.num_prompts} negative prompts for one prompt"
+            raise OptionError(cause, at="negative_prompt")
+        kin_key = _key({**asked.keywords(), "seed": None, "max_new_tokens": None, "stop": None}, held)
+        with self._preparing:
+            kin = self._kin.setdefault(kin_key, (plan.settings.kin, held))[0]
+            while len(self._kin) > _MANY_PLANS:
+                self._kin.popitem(last=False)
+        plan = replace(plan, settings=replace(plan.settings, kin=kin))
+        made = Prepared(*self._with_policy(plan), held)
+        with self._preparing:
+            made = self._prepared.setdefault(key, made)
+            if len(self._prepared) > _MANY_PLANS:
+                self._prepared.popitem(last=False)
+        return made
+
+    def _with_policy(self, plan: Plan) -> tuple[Plan, Policy[Any]]:
+        """What decodes the requests of a plan: one for all single texts of a model, one for each search.
+
+        Equal contrasts have one model, so that their requests share rows.
+
+        Raises:
+            OptionError: the search decodes in a way of its own.
+        """
+        search: Any = plan.search
+        if search is not None:
+            if not hasattr(search, "policy"):
+                cause = f"{search!r:.60} decodes in a way of its own, which an engine cannot share its rows with"
+                raise OptionError(cause, at="strategy", hint="LLM.generate; or a strategy.searching.Searching")
+            return plan, search.policy(plan.model, plan.settings)
+        with self._preparing:
+            known = next((model for contrast, model in self._models if _is_equal(contrast, plan.contrast)), None)
+            if known is None:
+                known = plan.model
+                self._models = [*self._models[-_MANY_CONTRASTS:], (plan.contrast, known)]
+            policy = next((one for one in self._texts if one.model is known), None)
+            if policy is None:
+                policy = Texts(known, isolates=True)
+                self._texts = [*self._texts[-_MANY_CONTRASTS:], policy]
+        return replace(plan, model=known), policy
+
+    def _request(self, prompt: Prompt, plan: Plan, seed: int | None) -> Request | DecodekitError:
+        """What is to be continued; the error if it cannot be read."""
+        try:
+            with self._reading:  # tokenizers of transformers keep options in the tokenizer
+                return self._llm.request(prompt, plan, seed)
+        except DecodekitError as error:
+            return error
+        except Exception as error:  # of a tokenizer
+            return fault_of(error, "reading the prompt", at="prompt")
+
+    def stats(self) -> EngineStats:
+        """What the engine has done up to its last step."""
+        return self._loop.stats
+
+    def close(self, *, drain: bool = True, timeout: float | None = None) -> None:
+        """Take no more requests, and end the thread. A second call waits for the first, or cuts it short.
+
+        Args:
+            drain: whether to wait for the requests; otherwise they end with an `EngineClosedError`.
+            timeout: seconds to wait; the thread ends by itself later.
+
+        Raises:
+            TimeoutError: it took longer.
+        """
+        if os.getpid() != self._pid:
+            return  # the thread is not in this process
+        self._loop.stop(drain=drain)
+        if self._loop.thread is threading.current_thread():
+            return
+        self._loop.thread.join(timeout)
+        if self._loop.thread.is_alive():
+            raise TimeoutError(f"the engine is not done after {timeout} s")
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.close(drain=kind is None)
+
+    async def __aenter__(self) -> Engine:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        await asyncio.to_thread(self.close, drain=kind is None)
+
+
+def _tokens_that_fit(model: CausalLM) -> int | None:
+    """How many tokens a part of the free memory holds; None if that cannot be told."""
+    each, free = memory.bytes_per_token(model), memory.free_memory(model.device)
+    return None if not each or free is None else max(1, free // _CACHE_SHARE // each)
+
+
+def _is_equal(one: object, other: object) -> bool:
+    """Whether two values are the same; those that cannot be compared are not."""
+    try:
+        return one is other or bool(one == other)
+    except Exception:  # tensors in them, say
+        return False
+
+
+def _key(value: Any, held: list[object]) -> Hashable:
+    """Something hashable that is equal for equal options; what has no hash is named by its identity, and held."""
+    if isinstance(value, Mapping):
+        return "mapping", tuple((name, _key(one, held)) for name, one in value.items())
+    if isinstance(value, list | tuple):
+        return type(value).__name__, tuple(_key(one, held) for one in value)
+    try:
+        hash(value)
+    except TypeError:
+        held.append(value)
+        return "object", id(value)
+    return type(value).__name__, value

@@ -1,0 +1,72 @@
+"""The layers of a model of transformers, and copies of the model whose layers are compiled.
+
+A layer is compiled once for all layers of its kind: what differs between them, weights and the place of their keys and
+values, is an input. What is fused is what stands around its matrix products: norms, rotary embeddings, activations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, Final
+
+import torch
+from torch import nn
+
+from decodekit.errors import ModelError
+from decodekit.models.shared_copy import shared_copy
+
+_MOST_COMPILED: Final = 64
+"""Kinds of a layer's calls that are compiled: one row or several, one column or several, for each kind of layer."""
+
+
+def decoder_layers(model: nn.Module) -> nn.ModuleList:
+    """The layers of a model of transformers: the outermost list of as many modules as its configuration says.
+
+    Raises:
+        ModelError: there is no such list, or more than one.
+    """
+    count: int = model.config.get_text_config().num_hidden_layers  # type: ignore[operator, union-attr]
+    found = list(_outermost(model.get_decoder() if hasattr(model, "get_decoder") else model, count))  # type: ignore[operator]
+    if len(found) != 1:
+        raise ModelError(
+            f"{type(model).__name__} has {len(found) or 'no'} lists of {count} layers, and one is needed",
+            hint="a strategy that does not read layers",
+        )
+    return found[0]
+
+
+def _outermost(module: nn.Module, count: int) -> Iterator[nn.ModuleList]:
+    for child in module.children():
+        if isinstance(child, nn.ModuleList) and len(child) == count:
+            yield child
+        else:
+            yield from _outermost(child, count)
+
+
+def compiled_copy(model: nn.Module, backend: str | Callable[..., Any] = "inductor") -> nn.Module:
+    """A copy of a model, with the same weights, whose decoder layers are compiled when they are first run.
+
+    Its passes belong inside of `while_compiling`, as long as they may meet a new kind of call.
+
+    Raises:
+        ModelError: the layers of the architecture cannot be told apart.
+    """
+    twin = shared_copy(model)
+    for layer in decoder_layers(twin):
+        layer.forward = torch.compile(layer.forward, dynamic=True, backend=backend)
+    return twin
+
+
+@contextmanager
+def while_compiling() -> Iterator[None]:
+    """Let numbers that differ from layer to layer, and from step to step, be inputs of what is compiled."""
+    import torch._dynamo.config
+    import torch.fx.experimental._config
+
+    with ExitStack() as stack:
+        patched: Any = torch._dynamo.config.patch
+        stack.enter_context(patched(allow_unspec_int_on_nn_module=True, recompile_limit=_MOST_COMPILED))
+        patched = torch.fx.experimental._config.patch  # type: ignore[attr-defined]
+        stack.enter_context(patched(use_duck_shape=False))
+        yield

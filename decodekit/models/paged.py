@@ -1,0 +1,318 @@
+"""A model's own modules over pages: a pass is a function of a `StepState`, run as it is or captured and replayed.
+
+    read(state)     tables get their new pages; embeddings, layers and head run; every layer writes and reads pages
+                    -> logits float32 [B * T, V] of the wanted places
+
+A decoding step on a GPU is one upload (`StepState.fill`), one replay, and what the caller downloads. Steps are captured
+for B = 1, 2, 4, ... rows and T = 1, 4, 8, 16 columns once they have been seen a few times; what lies between is filled
+with rows that hold nothing. Longer passes (prompts) are run as they are.
+
+Nothing here knows an architecture. Whether a model computes the right thing this way is decided by the self-check.
+"""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol, runtime_checkable
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from decodekit.kernels.paged_attention import supports
+from decodekit.kernels.pages import PAGE_SIZE, Stored
+from decodekit.models.captured import Run, StepCapture, bucket
+from decodekit.models.causal_lm import LogitsKind, wanted_counts
+from decodekit.models.decoder_layers import compiled_copy, while_compiling
+from decodekit.models.paged_cache import PagedCache
+from decodekit.models.paged_rows import PagedRows, PagePlan
+from decodekit.models.paged_step import LayerProbe, PagedStep
+from decodekit.models.step_state import StepState
+
+ROW_BUCKETS: Final = (1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256)
+WIDTH_BUCKETS: Final = (1, 4, 8, 16)
+CAPTURE_AFTER: Final = 4
+"""Steps of one kind before it is captured."""
+NUM_PROOFS: Final = 2
+"""Replays that are compared with the modules."""
+REPLAY_TOLERANCE: Final = 1e-3
+"""Largest root mean square of their difference, in deviations of the logits: the same kernels run in the same order."""
+COMPILED_TOLERANCE: Final = 3e-2
+"""The same for compiled layers of 16 bits."""
+MAX_ROWS: Final = 256
+"""Rows that the tables have at first."""
+LONGEST: Final = 1 << 17
+"""Tokens that a row of the tables can have where the model sets no limit."""
+
+
+@dataclass(slots=True, eq=False)
+class _Captured:
+    """A captured step, and how many of its replays were compared with the modules."""
+
+    state: StepState
+    run: Run
+    num_proven: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Steps:
+    """The captured steps over the rows of one set of tables; they live as long as these.
+
+    Attributes:
+        lock: to be held from filling a state to the end of its pass: threads may share a model.
+        programs: what others than this module run over the same rows, by their keys.
+    """
+
+    lock: threading.RLock = field(default_factory=threading.RLock)
+    programs: dict[Hashable, Any] = field(default_factory=dict)
+    seen: dict[tuple[int, int], int] = field(default_factory=dict)
+    captured: dict[tuple[int, int], _Captured | None] = field(default_factory=dict)
+
+
+class Passes(Protocol):
+    """How the modules of a model are called: see `ragged.RaggedModel`."""
+
+    @property
+    def module(self) -> nn.Module:
+        """The model with decodekit's attention function."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where the embeddings are."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of the weights."""
+
+    def run(
+        self, tokens: Tensor, step: Any, store: Any, keep: int | Tensor | None, module: nn.Module | None = None
+    ) -> Tensor:
+        """Logits [R, T, V] of a pass over tokens [R, T], or of those that are kept; `store` gets keys and values."""
+
+    def run_at(self, tokens: Tensor, step: Any, store: Any, columns: Tensor) -> Tensor:
+        """Logits [R, W, V] at columns [R, W] of a pass."""
+
+
+@runtime_checkable
+class HasPages(Protocol):
+    """A model that may run over pages: then `paged` is how."""
+
+    @property
+    def paged(self) -> PagedModel | None:
+        """How it runs over pages; None if it does not."""
+
+
+class PagedModel:
+    """Runs a model of transformers over pages.
+
+    Args:
+        model: how its modules are called.
+        layers: what each layer stores.
+        context_length: the most tokens of a row, if there is a limit.
+        capture: makes captured steps of steps; None runs every step as it is.
+        compiler: compiles the layers of captured steps, as `torch.compile` knows it; None leaves them as they are.
+        stored: how keys and values are kept.
+    """
+
+    def __init__(
+        self,
+        model: Passes,
+        context_length: int | None,
+        capture: StepCapture | None = None,
+        compiler: str | Callable[..., Any] | None = None,
+        stored: Stored = Stored.AS_GIVEN,
+    ) -> None:
+        self._model, self._stored = model, stored
+        self._context_length = context_length or LONGEST
+        self.capture = capture
+        self._rows: PagedRows | None = None
+        self._steps: WeakKeyDictionary[PagedRows, Steps] = WeakKeyDictionary()
+        self.plan = self._find_layers()
+        """How the layers share pages."""
+        self._compiled = None if compiler is None else compiled_copy(model.module, compiler)
+        self.num_replays = 0
+
+    @torch.inference_mode()
+    def _find_layers(self) -> PagePlan:
+        """How the layers share pages, by what a pass over two tokens shows; every attention module learns its place."""
+        device = self._model.device
+        probe = LayerProbe(torch.arange(2, device=device)[None])
+        self._model.run(torch.zeros(1, 2, dtype=torch.int64, device=device), probe, probe, None)
+        for layer, one in probe.layers.items() if device.type == "cuda" else ():
+            key, value = one.shape.key, one.shape.value
+            if not supports(key.dtype, key.head_dim, value.head_dim, self._stored):
+                raise RuntimeError(
+                    f"no kernel for keys of {key.head_dim} and values of {value.head_dim} (layer {layer})"
+                )
+        plan = PagePlan.of(probe.layers, PAGE_SIZE, self._stored)
+        for layer, readers in probe.readers.items():
+            place: Any = None
+            for place in readers:
+                # Plain integers, which a compiled layer takes as inputs: it is compiled once for all layers.
+                place.paged_group = plan.places[layer].group
+                offsets = plan.places[layer].offsets
+                place.paged_keys, place.paged_values, place.paged_key_scales, place.paged_value_scales = offsets
+        return plan
+
+    def new_cache(self, num_rows: int, capacity: int) -> PagedCache:
+        """An empty cache whose pages are of the model's common ones; see `causal_lm.CausalLM.new_cache`."""
+        rows = self._rows
+        if rows is not None:
+            rows.collect()
+            if rows.num_free_rows < num_rows:  # of caches that are gone, but were not collected yet
+                gc.collect()
+                rows.collect()
+        if rows is None or rows.num_free_rows < num_rows or rows.num_slots * rows.page_size < capacity:
+            num_tokens = min(self._context_length, LONGEST)
+            rows = self._rows = PagedRows(
+                self.plan,
+                max(MAX_ROWS, num_rows),
+                max(num_tokens, capacity),
+                max(1024, num_rows * min(capacity, num_tokens)),
+                self._model.device,
+                self._stored,
+            )
+        return PagedCache(rows, num_rows)
+
+    def steps_over(self, rows: PagedRows) -> Steps:
+        """What is captured over some rows."""
+        return self._steps.setdefault(rows, Steps())
+
+    @torch.inference_mode()
+    def forward(
+        self,
+        tokens: Tensor,
+        num_tokens: Sequence[int],
+        cache: PagedCache,
+        rows: Sequence[int] | None,
+        logits: LogitsKind,
+        hidden: list[Tensor] | None = None,
+        is_strict: bool = False,
+    ) -> Tensor:
+        """Append tokens and return logits; see `causal_lm.CausalLM.forward`. Tokens may be on the host, too."""
+        chosen = range(cache.num_rows) if rows is None else rows
+        for row, again in cache.tokens_to_read(chosen).items():
+            self.forward(torch.tensor([again]), [len(again)], cache, [row], "last")
+        width = max(num_tokens)
+        given = tokens[:, :width].to("cpu", torch.int32).numpy()
+        steps = self.steps_over(cache.rows)
+        with steps.lock:
+            cache.reach(num_tokens, rows)
+            places = [cache.places[row] for row in chosen]
+            starts = [cache.row_lengths[row] for row in chosen]
+            counts = list(num_tokens) if logits == "all" else wanted_counts(logits, num_tokens)
+            captured = (
+                None if hidden is not None or is_strict else self._captured(steps, cache.rows, len(places), width)
+            )
+            if captured is not None:
+                wanted = [r * captured.state.width + t for r, t in _places(num_tokens, counts)]
+                captured.state.fill(places, starts, num_tokens, given, np.array(wanted, dtype=np.int32))
+                out = self._replayed(captured, max(starts), len(wanted))
+                if out is None:
+                    steps.captured[captured.state.num_rows, captured.state.width] = None
+                    out = self.read(captured.state, max(starts))[: len(wanted)]
+            else:
+                state = StepState(cache.rows, len(places), width)
+                most = max(counts)
+                kept = [(r, t - (num_tokens[r] - most)) for r, t in _places(num_tokens, counts)]
+                wanted = [r * most + max(0, t) for r, t in kept]
+                state.fill(places, starts, num_tokens, given, np.array(wanted, dtype=np.int32))
+                out = self._run_eagerly(state, max(starts), most, len(wanted), hidden, is_strict)
+            cache.commit(num_tokens, rows, given.tolist() if cache.remembers else ())
+        return self._shaped(out, num_tokens, width) if logits == "all" else out
+
+    def _run_eagerly(
+        self, state: StepState, num_seen: int, most: int, num_wanted: int, hidden: list[Tensor] | None, is_strict: bool
+    ) -> Tensor:
+        """Logits [num_wanted, V] at places among the last `most` tokens of each row."""
+        step = self._step_of(state, num_seen)
+        # A twin in torch looks at every slot of a table, so it is given those that are in use.
+        num_slots = -(-(num_seen + state.width) // state.table_rows.page_size)
+        step.pages = [pages[:, :num_slots] for pages in step.pages]
+        step.hidden, step.is_strict = hidden, is_strict
+        last = state.counts.long()[:, None] - most + torch.arange(most, device=state.counts.device)
+        out = self._model.run_at(state.tokens, step, step, last.clamp_min(0))  # [B, most, V]
+        return out.flatten(0, 1)[state.wanted[:num_wanted]].float()
+
+    def _replayed(self, captured: _Captured, num_seen: int, num_wanted: int) -> Tensor | None:
+        """Logits [num_wanted, V] of a replay; None if they are not those of the modules."""
+        out = captured.run()[:num_wanted].clone()  # the next replay overwrites what this one has given
+        if captured.num_proven < NUM_PROOFS and num_seen > 0:
+            expected = self.read(captured.state, num_seen)[:num_wanted]  # writes the same keys and values again
+            error = (out - expected).square().mean().sqrt() / expected.std().clamp_min(1e-12)
+            # Compiled layers round where the modules do not, and the other way round.
+            is_exact = self._compiled is None or self._model.dtype == torch.float32
+            if not bool(error < (REPLAY_TOLERANCE if is_exact else COMPILED_TOLERANCE)):
+                return None
+            captured.num_proven += 1
+        self.num_replays += 1
+        return out
+
+    def _step_of(self, state: StepState, num_seen: int) -> PagedStep:
+        pages = state.write_tables()
+        # Copies: a compiled layer is compiled for the place of a tensor in its memory.
+        return PagedStep(
+            state.table_rows, (state.starts.clone(), state.counts.clone()), pages, state.positions(), num_seen
+        )
+
+    def read(self, state: StepState, num_seen: int = 0, module: nn.Module | None = None) -> Tensor:
+        """Logits float32 [B * T, V] at the wanted places of a pass; a function of the state alone.
+
+        `num_seen` is what the modules are told if they ask their cache for its length. Most do so to make a mask that
+        nobody uses; a captured step that depends on it is found out, and not used.
+        """
+        step = self._step_of(state, num_seen)
+        out = self._model.run(state.tokens, step, step, None, module)
+        flat = out.flatten(0, 1)
+        return (flat if state.width == 1 else flat.index_select(0, state.wanted)).float()
+
+    def read_compiled(self, state: StepState) -> Tensor:
+        """`read` with compiled layers, if there are any; for passes that are captured."""
+        return self.read(state, 0, self._compiled)
+
+    def captured(self, state: StepState, run: Run) -> Run:
+        """A pass over a state, captured; meanwhile it reads and writes no row.
+
+        Raises:
+            Exception: it cannot be captured.
+        """
+        assert self.capture is not None
+        with state.emptied(), while_compiling() if self._compiled is not None else nullcontext():
+            return self.capture(run)
+
+    def _captured(self, steps: Steps, rows: PagedRows, num_rows: int, width: int) -> _Captured | None:
+        """The captured step for so many rows and columns; None if there is none (yet)."""
+        size = bucket(num_rows, ROW_BUCKETS), bucket(width, WIDTH_BUCKETS)
+        if self.capture is None or size[0] is None or size[1] is None:
+            return None
+        key = size[0], size[1]
+        if key not in steps.captured:
+            steps.seen[key] = steps.seen.get(key, 0) + 1
+            if steps.seen[key] <= CAPTURE_AFTER:
+                return None
+            state = StepState(rows, *key)
+            try:
+                steps.captured[key] = _Captured(state, self.captured(state, lambda: self.read_compiled(state)))
+            except Exception:  # whatever a model does that cannot be captured: its modules go on running it
+                steps.captured[key] = None
+        return steps.captured[key]
+
+    @staticmethod
+    def _shaped(out: Tensor, num_tokens: Sequence[int], width: int) -> Tensor:
+        """[R, T, V] of the logits of all tokens, [sum, V]."""
+        if min(num_tokens) == width:
+            return out.view(len(num_tokens), width, -1)
+        whole = out.new_zeros(len(num_tokens), width, out.shape[-1])
+        for row, part in enumerate(torch.split(out, list(num_tokens))):
+            whole[row, : len(part)] = part
+        return whole
+
+
+def _places(num_tokens: Sequence[int], counts: Sequence[int]) -> list[tuple[int, int]]:
+    """(row, column) of the last `counts[r]` tokens of each row."""
+    return [(r, t) for r, (n, m) in enumerate(zip(num_tokens, counts, strict=True)) for t in range(n - m, n)]

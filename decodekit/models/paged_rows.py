@@ -1,0 +1,281 @@
+"""Rows made of pages: which pages of keys and values each row of a model's caches has, on the host and on the device.
+
+Pages of 4 tokens; two rows that begin with the same five tokens:
+
+    page        0            1            2            3
+    tokens      The cat sat  on  the . .  on  a  . .   (free)
+    owners      2            1            1            0
+
+    table       row 0: 0 1        row 1: 0 2        row 2: (nothing)
+
+Row 1 became row 0 by its table: page 0 has two owners. So had page 1, into which both would write; it was copied to
+page 2 when row 1 wrote first. Taking tokens back drops pages at the end of a row. All layers of a *group* share the
+pages of a row: those with one sliding window, so that pages are free again once the window has passed them.
+
+The memory itself is a `kernels.pages.PageStore`: it grows by arenas and never moves, so that a captured graph stays
+valid. What changes in a table is collected, and goes up with the inputs of the next pass.
+
+Source: paged attention, Kwon et al. 2023, arXiv 2309.06180.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from decodekit.kernels.pages import Offsets, PageLayout, PageStore, PlaneOf, Stored, layout_of
+from decodekit.models.kv_cache import LayerShape
+
+ARENA_BYTES: Final = 1 << 28
+"""An arena has at most about this many bytes."""
+WINDOW_SLACK: Final = 4
+"""So many pages behind a sliding window are kept: after a rejected draft nothing has to be read again."""
+
+
+@dataclass(frozen=True, slots=True)
+class PagedLayer:
+    """What a layer stores, and how far back it looks: its sliding window, or None."""
+
+    shape: LayerShape
+    window: int | None
+
+
+class LayerPlace(NamedTuple):
+    """Where a layer's keys and values are: the number of its group, and where its planes are in a page."""
+
+    group: int
+    offsets: Offsets
+
+
+class PagePlan(NamedTuple):
+    """How the layers of a model share pages.
+
+    Args:
+        groups: sliding window and page layout of each group.
+        places: of each layer.
+    """
+
+    groups: list[tuple[int | None, PageLayout]]
+    places: dict[int, LayerPlace]
+
+    @classmethod
+    def of(cls, layers: Mapping[int, PagedLayer], page_size: int, stored: Stored) -> PagePlan:
+        """One group for each sliding window."""
+        plan = cls([], {})
+        for window in dict.fromkeys(layer.window for layer in layers.values()):
+            members = {index: layer.shape for index, layer in layers.items() if layer.window == window}
+            planes = [
+                PlaneOf(one.key.num_heads, one.key.head_dim, one.value.head_dim, one.key.dtype, stored)
+                for one in members.values()
+            ]
+            layout = layout_of(planes, page_size)
+            for index, offsets in zip(members, layout.offsets, strict=True):
+                plan.places[index] = LayerPlace(len(plan.groups), offsets)
+            plan.groups.append((window, layout))
+        return plan
+
+
+class Entry(NamedTuple):
+    """An entry of a table: the page of a slot of a row."""
+
+    row: int
+    slot: int
+    page: int
+
+
+class PageGroup:
+    """The pages of the layers that have one sliding window, by row.
+
+    Args:
+        window: tokens that a query of these layers sees, itself included; None for all.
+        layout: the planes of a page.
+        pages_per_arena: how many pages are allocated at a time.
+        num_rows, num_slots: rows of the table, and pages of a row.
+
+    Attributes:
+        rows: the pages of each row by slot, on the host; -1 where the window has passed.
+        table: int32 [num_rows, num_slots] on the device; behind `rows` by `entries`.
+        entries: what the device does not have yet.
+    """
+
+    def __init__(
+        self,
+        window: int | None,
+        layout: PageLayout,
+        pages_per_arena: int,
+        num_rows: int,
+        num_slots: int,
+        device: torch.device,
+    ) -> None:
+        self.window = window
+        self.store = PageStore(layout, pages_per_arena, device)
+        self.rows: list[list[int]] = [[] for _ in range(num_rows)]
+        self.table = torch.zeros(num_rows, num_slots, dtype=torch.int32, device=device)
+        self.entries: dict[tuple[int, int], int] = {}  # (row, slot) -> page: each is written once
+
+    @property
+    def num_pages_in_use(self) -> int:
+        """Pages with an owner."""
+        return self.store.num_pages - self.store.num_free
+
+    def set(self, row: int, slot: int, page: int) -> None:
+        """Write an entry of a table; the slot after the last one makes the row longer."""
+        pages = self.rows[row]
+        if slot == len(pages):
+            pages.append(page)
+        else:
+            pages[slot] = page
+        self.entries[row, slot] = page
+
+    def reach(self, row: int, start: int, end: int) -> None:
+        """Give a row pages of its own for the positions [start, end), where nothing follows `start` yet."""
+        store, size, pages = self.store, self.store.layout.page_size, self.rows[row]
+        slot = start // size
+        if slot < len(pages) and store.num_owners(pages[slot]) > 1:
+            [copy] = store.take(1)
+            if start % size:
+                self.bytes_of(copy).copy_(self.bytes_of(pages[slot]))
+            store.release([pages[slot]])
+            self.set(row, slot, copy)
+        missing = -(-end // size) - len(pages)
+        if missing > 0:
+            for page in store.take(missing):
+                self.set(row, len(pages), page)
+        if self.window is not None:
+            passed = min((start - self.window) // size - WINDOW_SLACK, len(pages))
+            for slot in range(passed - 1, -1, -1):
+                if pages[slot] < 0:
+                    break
+                store.release([pages[slot]])
+                pages[slot] = -1  # the device's entry stays: no query looks there
+
+    def cut(self, row: int, length: int) -> bool:
+        """Drop the pages beyond a length; whether all that the next token sees is still there."""
+        size, pages = self.store.layout.page_size, self.rows[row]
+        kept = -(-length // size)
+        self._release(pages[kept:])
+        del pages[kept:]
+        first = 0 if self.window is None else max(0, length + 1 - self.window) // size
+        return -1 not in pages[first:]
+
+    def become(self, row: int, pages: Sequence[int]) -> None:
+        """Make these the pages of a row; they may be of another row, too."""
+        pages = list(pages)
+        self.store.share(page for page in pages if page >= 0)
+        self._release(self.rows[row])
+        self.rows[row] = []
+        for slot, page in enumerate(pages):
+            if page >= 0:
+                self.set(row, slot, page)
+            else:
+                self.rows[row].append(page)
+
+    def _release(self, pages: Iterable[int]) -> None:
+        self.store.release(page for page in pages if page >= 0)
+
+    def bytes_of(self, page: int) -> Tensor:
+        """The memory of a page, uint8 [page_bytes]."""
+        arena, place = divmod(page, self.store.pages_per_arena)
+        size = self.store.layout.page_bytes
+        return self.store.arenas[arena][place * size : (place + 1) * size]
+
+    def take_entries(self) -> list[Entry]:
+        """What the device's table lacks; the caller brings it there."""
+        entries, self.entries = self.entries, {}
+        return [Entry(row, slot, page) for (row, slot), page in entries.items()]
+
+
+class PagedRows:
+    """The rows of all caches of one model on one device, and their pages.
+
+    Args:
+        plan: how the layers share pages.
+        num_rows: rows of all caches together; there is one more, of which nothing is ever read.
+        max_tokens: the most tokens of a row.
+        num_tokens: about how many tokens the first arenas hold.
+        stored: how keys and values are kept.
+    """
+
+    def __init__(
+        self,
+        plan: PagePlan,
+        num_rows: int,
+        max_tokens: int,
+        num_tokens: int,
+        device: torch.device,
+        stored: Stored = Stored.AS_GIVEN,
+    ) -> None:
+        self.num_rows, self.stored, self.device = num_rows, stored, device
+        self.page_size = page_size = plan.groups[0][1].page_size
+        self.num_slots = -(-max_tokens // page_size)
+        self.groups: list[PageGroup] = []
+        for window, layout in plan.groups:
+            per_arena = max(8, min(-(-num_tokens // page_size), ARENA_BYTES // layout.page_bytes))
+            self.groups.append(PageGroup(window, layout, per_arena, num_rows + 1, self.num_slots, device))
+        self.taken = torch.zeros(num_rows + 1, dtype=torch.int64, device=device)
+        """The token that was taken last on the device, by row."""
+        self._free_rows = list(range(num_rows))[::-1]
+        self.returned: deque[list[int]] = deque()
+        """Rows of caches that are gone: a collector may run at any moment, and only notes them here."""
+
+    @property
+    def scratch_row(self) -> int:
+        """A row that holds nothing, for the unused rows of a captured step."""
+        return self.num_rows
+
+    @property
+    def num_free_rows(self) -> int:
+        """Rows that no cache has."""
+        return len(self._free_rows)
+
+    @property
+    def bytes_per_token(self) -> int:
+        """Memory of one token of a row that no window has passed."""
+        return sum(group.store.layout.page_bytes for group in self.groups) // self.page_size
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory of all arenas."""
+        return sum(group.store.num_bytes for group in self.groups)
+
+    @property
+    def num_pages_in_use(self) -> int:
+        """Pages that a row or a kept prefix has."""
+        return sum(group.num_pages_in_use for group in self.groups)
+
+    def take_rows(self, count: int) -> list[int]:
+        """Empty rows for a cache.
+
+        Raises:
+            MemoryError: so many are not free.
+        """
+        self.collect()
+        if count > len(self._free_rows):
+            raise MemoryError(f"out of memory: {count} rows of a cache are wanted, {len(self._free_rows)} are free")
+        return [self._free_rows.pop() for _ in range(count)]
+
+    def collect(self) -> None:
+        """Take back the rows of caches that are gone."""
+        while self.returned:
+            self.give_rows(self.returned.popleft())
+
+    def give_rows(self, rows: Iterable[int]) -> None:
+        """Take rows back from a cache, with their pages."""
+        for row in rows:
+            for group in self.groups:
+                group.become(row, ())
+            self._free_rows.append(row)
+
+    def upload(self) -> None:
+        """Bring the tables of the device up to date, all at once; a step takes few entries along by itself."""
+        for group in self.groups:
+            entries = group.take_entries()
+            if entries:
+                rows, slots, pages = torch.from_numpy(np.array(entries, dtype=np.int64).T.copy()).to(self.device)
+                group.table.index_put_((rows, slots), pages.to(torch.int32))

@@ -1,0 +1,530 @@
+"""What a model takes: bytes of weights, bytes of cache by layer, operations; read from its modules, without a run.
+
+A configuration is enough: the modules are built on the device ``meta``, where tensors have shapes and no numbers, and
+a pass over a few tokens shows what every layer stores and which products it computes. Nothing here knows an
+architecture, so that a new one is counted, too. A Llama with two key heads of eight float32 numbers stores
+
+    2 heads * 8 numbers * 4 bytes, for keys and for values: 128 bytes of a token in each layer
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+
+from decodekit.errors import ModelError
+from decodekit.models.huggingface import HuggingFaceLM
+from decodekit.models.kv_cache import LayerShape, PlaneShape, RaggedCache
+from decodekit.models.paged_rows import WINDOW_SLACK, PagePlan
+from decodekit.models.quantised_planes import QuantisedCache
+from decodekit.models.ragged import RaggedModel
+from decodekit.models.recurrent import RecurrentModel
+
+_PROBE_TOKENS: Final = 2
+_CHOSEN: Final = ("num_experts_per_tok", "num_experts_per_token", "top_k_experts", "moe_topk", "moe_top_k", "moe_k")
+
+
+@dataclass(frozen=True, slots=True)
+class LayerStore:
+    """What one layer keeps of one row.
+
+    Args:
+        bytes_per_token: keys and values of a token.
+        state_bytes: recurrent state, whatever the length of the row.
+        most_tokens: no more tokens than these are kept (a sliding window); None: all.
+    """
+
+    bytes_per_token: int
+    state_bytes: int = 0
+    most_tokens: int | None = None
+
+    def num_bytes(self, num_tokens: int) -> int:
+        """Bytes of a row of so many tokens."""
+        kept = num_tokens if self.most_tokens is None else min(num_tokens, self.most_tokens)
+        return kept * self.bytes_per_token + self.state_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class CacheSizes:
+    """What the caches of a model keep.
+
+    Args:
+        layers: by layer, in order; layers that share the keys and values of another one are not among them.
+        tier: the way of running the model that keeps them; see `huggingface.Tier`.
+        spare_slots: tokens that a row has room for beyond its capacity.
+        seen: the layers as they would be if no token was kept that lies outside of the layer's window.
+        page_size: tokens that are allocated at a time.
+    """
+
+    layers: tuple[LayerStore, ...]
+    tier: str
+    spare_slots: int
+    seen: tuple[LayerStore, ...]
+    page_size: int = 1
+
+    @property
+    def bytes_per_token(self) -> int:
+        """Keys and values of one token in all layers, as long as no window is full."""
+        return sum(layer.bytes_per_token for layer in self.layers)
+
+    @property
+    def state_bytes(self) -> int:
+        """Recurrent state of a row."""
+        return sum(layer.state_bytes for layer in self.layers)
+
+    def num_bytes(self, num_rows: int, num_tokens: int) -> int:
+        """Bytes of a cache of so many rows with so many tokens each."""
+        num_slots = -(-num_tokens // self.page_size) * self.page_size + self.spare_slots
+        return num_rows * sum(layer.num_bytes(num_slots) for layer in self.layers)
+
+    def bytes_seen(self, num_rows: int, num_tokens: int) -> int:
+        """Bytes that a step reads behind so many tokens: those that its queries see."""
+        return num_rows * sum(layer.num_bytes(num_tokens) for layer in self.seen)
+
+
+def plane_bytes(shape: PlaneShape) -> int:
+    """Bytes of one token in a plane of keys or of values."""
+    return shape.num_heads * shape.head_dim * shape.dtype.itemsize
+
+
+def layer_stores(
+    layers: Mapping[int, LayerShape],
+    windows: Mapping[int, int | None] | None = None,
+    kind: type[RaggedCache] = RaggedCache,
+) -> tuple[LayerStore, ...]:
+    """What layers of these shapes keep; with `windows`, only the tokens that a later query sees.
+
+    Args:
+        layers: shapes by layer index, as `kv_cache.RaggedCache` takes them.
+        windows: by layer index, the tokens that a query sees including itself. The rectangular cache keeps all tokens.
+        kind: the cache that keeps them, which says what it stores of a layer.
+    """
+    widths = windows or {}
+    return tuple(
+        LayerStore(sum(map(plane_bytes, kind.planes_of(layer))), 0, widths.get(index))
+        for index, layer in layers.items()
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Experts:
+    """The experts of one layer: `num_bytes` of weights, of which a token uses `num_chosen` of `num_experts`."""
+
+    num_bytes: int
+    num_experts: int
+    num_chosen: int
+
+    def expected_bytes(self, num_tokens: int) -> float:
+        """Bytes of the experts that so many tokens read, if each chooses evenly: n experts, k of them for a token.
+
+        An expert is left out by a token with probability 1 - k/n, by all T of them with (1 - k/n) ** T.
+        """
+        return self.num_bytes * (1 - (1 - self.num_chosen / self.num_experts) ** num_tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class WeightSizes:
+    """Weights of a model as they lie in memory; matrices that are tied count once.
+
+    Args:
+        num_parameters: numbers, before quantisation.
+        num_bytes: all of them, buffers too.
+        looked_up: bytes of the tables of which a token reads one row.
+        experts: by layer; they are part of `num_bytes`.
+        widest: the most outputs of a matrix, the output projection left out.
+    """
+
+    num_parameters: int
+    num_bytes: int
+    looked_up: int
+    experts: tuple[Experts, ...]
+    widest: int
+
+    def read_by(self, num_tokens: int) -> float:
+        """Bytes that a forward pass over so many tokens has to read: all but tables, and the experts chosen."""
+        unread = sum(layer.num_bytes - layer.expected_bytes(num_tokens) for layer in self.experts)
+        return self.num_bytes - self.looked_up - unread
+
+
+@dataclass(frozen=True, slots=True)
+class Operations:
+    """Floating-point operations of the matrix products of a forward pass; a multiplication with its addition is two.
+
+    Args:
+        per_token: of a token in all layers, attention left out.
+        per_pair: of a query that sees one key, in all layers.
+        output: of the logits at one position.
+        windows: of the layers with attention, the tokens that a query sees including itself; None: all before it.
+    """
+
+    per_token: float
+    per_pair: float
+    output: float
+    windows: tuple[int | None, ...]
+
+    def attention(self, num_tokens: int, start: int = 0) -> float:
+        """Of the queries at the positions ``start .. start + num_tokens``, each over the keys that it sees."""
+        each = self.per_pair / max(1, len(self.windows))
+        return sum(each * _num_pairs(start, start + num_tokens, window) for window in self.windows)
+
+    def prefill(self, num_tokens: int) -> float:
+        """Of a prompt, with the logits of its last token."""
+        return num_tokens * self.per_token + self.attention(num_tokens) + self.output
+
+    def step(self, position: int) -> float:
+        """Of one more token behind `position` others."""
+        return self.per_token + self.attention(1, position) + self.output
+
+
+def _num_pairs(start: int, stop: int, window: int | None) -> int:
+    """How many keys the queries at positions start..stop see: min(p + 1, window) each."""
+    if window is None:
+        return (stop * (stop + 1) - start * (start + 1)) // 2
+    short = min(stop, max(start, window))  # queries before this position see all that precedes them
+    return _num_pairs(start, short, None) + (stop - short) * window
+
+
+# --- modules without numbers ----------------------------------------------------------------------------------------
+
+
+def on_meta(config: Any, kind: type[Any] | None = None, dtype: torch.dtype | None = None) -> nn.Module:
+    """The modules of a configuration on the device ``meta``; weights are not quantised there.
+
+    Args:
+        config: of transformers; it is not changed.
+        kind: the class of the model; by default the one that `AutoModelForCausalLM` takes.
+        dtype: of the weights; by default that of the configuration, or float32.
+
+    Raises:
+        ModelError: there is no causal language model of this configuration.
+    """
+    from transformers import AutoModelForCausalLM
+
+    plain = copy.deepcopy(config)
+    if getattr(plain, "quantization_config", None) is not None:
+        del plain.quantization_config
+    given = dtype or getattr(plain, "dtype", None) or getattr(plain.get_text_config(), "dtype", None)
+    if isinstance(given, str):
+        given = getattr(torch, given.removeprefix("torch."), None)
+    try:
+        with torch.device("meta"):
+            make = AutoModelForCausalLM.from_config if kind is None else kind._from_config
+            model: nn.Module = make(plain, dtype=given or torch.float32).eval()
+    except Exception as problem:  # whatever the modules of an architecture raise
+        raise ModelError(
+            f"no causal language model can be built of this {type(config).__name__}: {_first_line(problem)}",
+            hint="a configuration of a model that AutoModelForCausalLM knows",
+        ) from problem
+    # Other ways of running experts look at their choice, which has no numbers here.
+    if hasattr(model, "set_experts_implementation"):
+        model.set_experts_implementation("batched_mm")  # type: ignore[operator]
+    return model
+
+
+def _first_line(problem: Exception) -> str:
+    return f"{type(problem).__name__}: {str(problem).strip()}".split("\n", 1)[0][:200]
+
+
+# --- the cache ------------------------------------------------------------------------------------------------------
+
+
+def cache_sizes(lm: HuggingFaceLM) -> CacheSizes:
+    """What the caches of a loaded model keep: of the tier that runs it.
+
+    Raises:
+        ModelError: what the model keeps between passes cannot be seen.
+    """
+    runner = lm.runner
+    if isinstance(runner, RaggedModel) and runner.paged is not None:
+        return _pages(runner.paged.plan)
+    if isinstance(runner, RecurrentModel):
+        return _with_states(runner, lm.model.config)
+    if isinstance(runner, RaggedModel):
+        kind = RaggedCache if lm.cache_dtype is None else QuantisedCache
+        return _rectangle(runner.layers, lm.model.config, kind)
+    if runner.state is None:
+        return CacheSizes((), lm.tier.name, 0, ())
+    return _rows(on_meta(lm.model.config, type(lm.model), lm.dtype), runner.state)
+
+
+def cache_sizes_on_meta(model: nn.Module) -> CacheSizes:
+    """What the caches of a model without numbers would keep: the first tier whose modules run.
+
+    Which tier passes the self-check is known when the weights are; a model that is refused by it then keeps one token
+    of each row less, or no more than its windows.
+    """
+    refused: list[str] = []
+    tries: list[tuple[str, Callable[[], CacheSizes]]] = [
+        ("ragged", lambda: _rectangle(RaggedModel(model).layers, model.config)),
+        ("masked", lambda: _rectangle(RaggedModel(model, own_attention=True).layers, model.config)),
+        ("recurrent", lambda: _with_states(RecurrentModel(model, in_chunks=False), model.config)),
+        ("rowwise", lambda: _rows(model, "full")),
+        ("rowwise", lambda: _rows(model, "own")),
+    ]
+    for name, attempt in tries:
+        try:
+            return attempt()
+        except Exception as problem:  # whatever the modules of an architecture raise
+            refused.append(f"{name}: {_first_line(problem)}")
+    raise ModelError(
+        f"what {type(model).__name__} keeps between passes cannot be seen without its weights",
+        at="; ".join(refused),
+        hint="load the model, and estimate it then",
+    )
+
+
+def _rectangle(layers: Mapping[int, LayerShape], config: Any, kind: type[RaggedCache] = RaggedCache) -> CacheSizes:
+    """Of the rectangular cache, which keeps all tokens of every layer and has a slot for padding in each row."""
+    widths = windows_of(config)
+    return CacheSizes(layer_stores(layers, None, kind), "ragged", 1, layer_stores(layers, widths, kind))
+
+
+def _with_states(runner: RecurrentModel, config: Any) -> CacheSizes:
+    """Of the rectangular cache with the recurrent state of each row beside it."""
+    cache = runner.new_cache(1, 1)
+    plain = _rectangle(runner.layers, config)
+    num_bytes = cache.num_bytes - cache.kv.num_bytes
+    # The first draft makes a second state of each row, to which it can go back.
+    layers = *plain.layers, LayerStore(0, 2 * num_bytes)
+    return replace(plain, layers=layers, tier="recurrent", seen=(*plain.seen, LayerStore(0, num_bytes)))
+
+
+def _pages(plan: PagePlan) -> CacheSizes:
+    """Of the paged cache: whole pages, of which a window gives back those that it has passed, but for a few."""
+    groups = [(window, layout.page_bytes // layout.page_size, layout.page_size) for window, layout in plan.groups]
+    kept = [
+        LayerStore(size, 0, None if window is None else window + (WINDOW_SLACK + 2) * tokens)
+        for window, size, tokens in groups
+    ]
+    seen = [LayerStore(size, 0, window) for window, size, _ in groups]
+    return CacheSizes(tuple(kept), "paged", 0, tuple(seen), groups[0][2])
+
+
+def _rows(model: nn.Module, state: str) -> CacheSizes:
+    """Of the caches of transformers, one a row."""
+    layers = _kept_by_row(_passed(model, _PROBE_TOKENS, state))
+    widths = windows_of(model.config)
+    seen = [replace(one, most_tokens=widths.get(index)) for index, one in enumerate(layers)]
+    return CacheSizes(layers, "rowwise", 0, tuple(seen))
+
+
+def _kept_by_row(past: Any) -> tuple[LayerStore, ...]:
+    """What the layers of transformers' own cache keep of a row."""
+    stores = []
+    for layer in past.layers:
+        keys, values = getattr(layer, "keys", None), getattr(layer, "values", None)
+        per_token = sum(one.nbytes // one.shape[-2] for one in (keys, values) if one is not None and one.numel())
+        beside = [value for name, value in vars(layer).items() if name not in ("keys", "values") and name[0] != "_"]
+        states = sum(tensor.nbytes for tensor in _tensors(beside))
+        width = getattr(layer, "sliding_window", None) if getattr(layer, "is_sliding", False) else None
+        # A window of w tokens has the query itself, whose keys come with the pass.
+        stores.append(LayerStore(per_token, states, None if width is None else int(width) - 1))
+    return tuple(stores)
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    """The tensors in lists and dictionaries."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        yield from _tensors(list(value.values()))
+    elif isinstance(value, list | tuple):
+        for one in value:
+            yield from _tensors(one)
+
+
+@torch.no_grad()
+def _passed(model: nn.Module, num_tokens: int, state: str) -> Any:
+    """A pass of a row through the model with a cache as `rowwise.RowwiseModel` makes it, which comes back."""
+    from transformers import DynamicCache
+
+    parameters = inspect.signature(type(model).forward).parameters
+    past = DynamicCache() if state == "full" else DynamicCache(config=model.config)
+    arguments: dict[str, Any] = {"cache_params" if "cache_params" in parameters else "past_key_values": past}
+    if "logits_to_keep" in parameters:
+        arguments["logits_to_keep"] = 1
+    model(input_ids=torch.zeros(1, num_tokens, dtype=torch.int64, device="meta"), use_cache=True, **arguments)
+    return past
+
+
+def windows_of(config: Any) -> dict[int, int | None]:
+    """The layers with attention by index, with their sliding windows or chunks in tokens including the query.
+
+    Source: `transformers.DynamicCache`, which reads ``layer_types``, ``sliding_window`` and ``attention_chunk_size``.
+    """
+    from transformers import DynamicCache
+
+    layers = DynamicCache(config=config.get_text_config()).layers
+    return {
+        index: int(layer.sliding_window) if getattr(layer, "is_sliding", False) else None
+        for index, layer in enumerate(layers)
+        if hasattr(layer, "keys")
+    }
+
+
+# --- weights --------------------------------------------------------------------------------------------------------
+
+
+def weight_sizes(model: nn.Module, bytes_of: Callable[[str, Tensor], float] | None = None) -> WeightSizes:
+    """The weights of a model as they lie in memory, quantised ones as such.
+
+    Args:
+        model: loaded, or on the device ``meta``.
+        bytes_of: bytes of a weight by its name; by default those that its tensor has.
+    """
+    measure = bytes_of or (lambda _, tensor: num_bytes(tensor))
+    head: Any = model.get_output_embeddings()  # type: ignore[operator]
+    output = getattr(head, "weight", None)
+    embeddings = (module.weight for module in model.modules() if isinstance(module, nn.Embedding))
+    tables = {id(weight) for weight in embeddings if weight is not output}
+    chosen = _num_chosen(model)
+    total = looked_up = count = 0.0
+    widest = 1
+    experts: dict[str, tuple[float, set[str] | int]] = {}
+    for name, tensor in _weights(model):
+        size = measure(name, tensor)
+        total += size
+        count += _num_elements(tensor) if isinstance(tensor, nn.Parameter) else 0
+        if id(tensor) in tables:
+            looked_up += size
+        elif tensor.ndim >= 2 and tensor is not output:
+            widest = max(widest, *tensor.shape[-2:])
+        layer, found = _expert_of(name, tensor)
+        if layer is not None:
+            before, known = experts.get(layer, (0.0, set()))
+            numbers: set[str] | int = found if isinstance(found, int) else {*(known or ()), found}  # type: ignore[misc]
+            experts[layer] = before + size, numbers
+    groups = []
+    for size, numbers in experts.values():
+        num_experts = numbers if isinstance(numbers, int) else len(numbers)
+        groups.append(Experts(round(size), num_experts, min(chosen or num_experts, num_experts)))
+    return WeightSizes(round(count), round(total), round(looked_up), tuple(groups), widest)
+
+
+def num_bytes(tensor: Tensor) -> int:
+    """Bytes of a weight, with the scales that a quantised one carries."""
+    inner = getattr(tensor, "__tensor_flatten__", None)
+    if inner is not None:
+        return sum(num_bytes(getattr(tensor, name)) for name in inner()[0])
+    state = getattr(tensor, "quant_state", None)  # of bitsandbytes
+    return tensor.nbytes + sum(num_bytes(one) for one in _tensors(list(vars(state).values()) if state else []))
+
+
+def _num_elements(tensor: Tensor) -> int:
+    state = getattr(tensor, "quant_state", None)
+    return int(torch.Size(state.shape).numel()) if state is not None else tensor.numel()
+
+
+def _weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Parameters and buffers by name, each tensor once."""
+    seen: set[int] = set()
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if id(tensor) not in seen:
+            seen.add(id(tensor))
+            yield name, tensor
+
+
+def _expert_of(name: str, tensor: Tensor) -> tuple[str | None, str | int]:
+    """The layer of experts that a weight belongs to, and which one it is, or how many it has; None if to none."""
+    parts = name.split(".")
+    if "experts" not in parts:
+        return None, 0
+    place = parts.index("experts")
+    if place + 1 < len(parts) and parts[place + 1].isdigit():
+        return ".".join(parts[:place]), parts[place + 1]
+    return (".".join(parts[:place]), tensor.shape[0]) if tensor.ndim >= 2 else (None, 0)
+
+
+def _num_chosen(model: nn.Module) -> int | None:
+    config: Any = model.config.get_text_config()  # type: ignore[operator, union-attr]
+    found = (getattr(config, name, None) for name in _CHOSEN)
+    return next((int(value) for value in found if isinstance(value, int) and value > 0), None)
+
+
+def quantised_bytes(config: Any, model: nn.Module) -> Callable[[str, Tensor], float] | None:
+    """Bytes of the weights of a quantised checkpoint by their names, as its configuration says; None if it is not one.
+
+    Linear layers but the output projection, or with MXFP4 the experts, count with their bits and the scales of their
+    groups. What a method keeps beside them is not known, so this is within a few percent.
+
+    Raises:
+        ModelError: the method is not known.
+    """
+    given = getattr(config, "quantization_config", None)
+    if given is None:
+        return None
+    said: dict[str, Any] = given if isinstance(given, dict) else given.to_dict()
+    method = str(said.get("quant_method", "")).split(".")[-1].lower()
+    bits = said.get("bits") or (4 if said.get("load_in_4bit") else 8 if said.get("load_in_8bit") else None)
+    if bits is None:
+        bits = {"fp8": 8, "fbgemm_fp8": 8, "finegrained_fp8": 8, "mxfp4": 4}.get(method)
+    if not isinstance(bits, int) or not 1 <= bits <= 16:
+        raise ModelError(
+            f"how many bits the quantisation {method or said!r:.60} stores is not known",
+            at="quantization_config",
+            hint="load the model, and estimate it then",
+        )
+    is_experts = method == "mxfp4"
+    group, scale = (32, 1.0) if is_experts else (int(said.get("group_size") or 128), 4.0)
+    per_number = bits / 8 + (scale / group if bits < 8 and group > 0 else 0.0)
+    head: Any = model.get_output_embeddings()  # type: ignore[operator]
+    skipped = {id(getattr(head, "weight", None))}
+    kept = [str(name) for name in said.get("modules_to_not_convert") or ()]
+    linear = {id(module.weight) for module in model.modules() if isinstance(module, nn.Linear)} - skipped
+
+    def bytes_of(name: str, tensor: Tensor) -> float:
+        is_expert = "experts" in name.split(".") and tensor.ndim == 3
+        is_stored = is_expert if is_experts else id(tensor) in linear or is_expert
+        if is_stored and not any(re.search(rf"(^|\.){re.escape(one)}(\.|$)", name) for one in kept):
+            return tensor.numel() * per_number
+        return float(tensor.nbytes)
+
+    return bytes_of
+
+
+# --- operations -----------------------------------------------------------------------------------------------------
+
+
+def operations(model: nn.Module) -> Operations:
+    """The operations of a model on the device ``meta``, counted in passes over 2, 4 and 6 tokens.
+
+    The passes have a T + b T**2 + c operations: a of a token, b of a pair of a query and a key, which the counter does
+    not know to be causal, c of the logits of the last token. Scans of recurrent layers are no products, and not in it.
+    Source: `torch.utils.flop_counter`.
+
+    Raises:
+        ModelError: the modules cannot be run without numbers.
+    """
+    lengths = (2, 4, 6)
+    try:
+        first, second, third = (_counted(model, length) for length in lengths)
+    except Exception as problem:  # whatever the modules of an architecture raise
+        raise ModelError(
+            f"the operations of {type(model).__name__} cannot be counted: {_first_line(problem)}",
+            hint="give time to first token and per token as measured",
+        ) from problem
+    per_pair = (third - 2 * second + first) / 8
+    per_token = (second - first) / 2 - 6 * per_pair
+    output = first - 2 * per_token - 4 * per_pair
+    return Operations(per_token, per_pair, output, tuple(windows_of(model.config).values()))
+
+
+def _counted(model: nn.Module, num_tokens: int) -> int:
+    from torch.utils.flop_counter import FlopCounterMode
+
+    with FlopCounterMode(display=False) as counter:
+        _passed(model, num_tokens, "own")
+    return int(counter.get_total_flops())
+
+
+def expected_experts(layers: Iterable[Experts], num_tokens: int) -> float:
+    """Distinct experts of a layer that so many tokens choose, on the average of the layers."""
+    each = [one.expected_bytes(num_tokens) / one.num_bytes * one.num_experts for one in layers if one.num_bytes]
+    return sum(each) / len(each) if each else 0.0

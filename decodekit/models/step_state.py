@@ -1,0 +1,158 @@
+"""What one pass over pages reads, as tensors: its rows, how far they are, their new tokens, and where their pages are.
+
+A step of two rows, one with a draft of two tokens, in a state of B = 4 rows and T = 4 columns, of 6 tables' rows:
+
+    rows     3  0  6  6          row 6 holds nothing: it fills what a captured step does not use
+    starts  17  9  0  0          tokens that the rows hold already
+    counts   3  1  0  0          their new tokens
+    tokens  812  5 44  .  |  97  .  .  .  | ...
+    entries  (3, 0, 21)          slot 0 of row 3 has the page 21, which the table on the device does not know yet
+
+All of it goes up in one copy of one array. Nothing else of a step comes from the host: a pass is a function of these
+tensors, of the tables and of the pages, so that it can be captured once as a CUDA graph and replayed for other rows,
+lengths and pages. A CPU calls the same function, with exactly as many rows and columns as there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from decodekit.models.paged_rows import PagedRows
+
+NUM_BUFFERS: Final = 4
+"""Copies on their way to the device at a time; a step is read by the host before the fourth one after it starts."""
+
+
+class StepState:
+    """The inputs of a pass at fixed addresses.
+
+    Args:
+        rows: the tables that it reads.
+        num_rows: B, rows of the pass.
+        width: T, columns of tokens.
+        num_values: further numbers of each row that the step hands on, for whoever takes tokens.
+
+    Attributes:
+        rows, starts, counts: int32 [B] on the device.
+        tokens: int64 [B, T]; where the host gave -1, the token that the device has taken for the row.
+        wanted: int64 [B * T], the places of the pass [B * T] whose logits are wanted, in order.
+        values: int32 [num_values, B].
+    """
+
+    def __init__(self, rows: PagedRows, num_rows: int, width: int, num_values: int = 0) -> None:
+        self.table_rows, self.num_rows, self.width = rows, num_rows, width
+        num_groups, places = len(rows.groups), num_rows * width
+        # A row enters a new page every 32 tokens; where more rows do so at once, `PagedRows.upload` is asked.
+        self.max_entries = num_rows + width
+        sizes = [num_rows] * 3 + [places] * 2 + [num_values * num_rows] + [3 * self.max_entries] * num_groups
+        ends = np.cumsum(sizes).tolist()
+        self._spans = list(zip([0, *ends[:-1]], ends, strict=True))
+        device = rows.device
+        self._packed = torch.zeros(ends[-1], dtype=torch.int32, device=device)
+        is_pinned = device.type == "cuda"
+        self._buffers = [
+            torch.zeros(ends[-1], dtype=torch.int32, pin_memory=is_pinned)
+            for _ in range(NUM_BUFFERS if is_pinned else 1)
+        ]
+        self._next = 0
+        self.rows, self.starts, self.counts, self._tokens, self._wanted, values, *self._entries = (
+            self._packed[first:end] for first, end in self._spans
+        )
+        self.values = values.view(num_values, num_rows)
+
+    def fill(
+        self,
+        rows: Sequence[int],
+        starts: Sequence[int],
+        counts: Sequence[int],
+        tokens: NDArray[np.int32],
+        wanted: NDArray[np.int32] | None = None,
+        values: NDArray[np.int32] | None = None,
+    ) -> None:
+        """Bring the inputs of a pass to the device, with what the tables there lack; the host does not wait.
+
+        Args:
+            rows: of the tables, at most B; the rest are rows that hold nothing.
+            starts, counts: of each.
+            tokens: [R, T'], T' at most T.
+            wanted: places r * T + t of the logits that are wanted; None: of all tokens.
+            values: [num_values, R]; those of rows that hold nothing are 0.
+        """
+        store, (num_rows, width) = self.table_rows, (self.num_rows, self.width)
+        if any(len(group.entries) > self.max_entries for group in store.groups):
+            store.upload()
+        buffer = self._buffers[self._next]
+        self._next = (self._next + 1) % len(self._buffers)
+        given: NDArray[np.int32] = buffer.numpy()
+        parts = [given[first:end] for first, end in self._spans]
+        for part, column, rest in zip(parts, (rows, starts, counts), (store.scratch_row, 0, 0), strict=False):
+            part[: len(rows)], part[len(rows) :] = column, rest
+        grid = parts[3].reshape(num_rows, width)
+        grid[...] = 0
+        grid[: tokens.shape[0], : tokens.shape[1]] = tokens
+        if wanted is None:
+            parts[4][:] = np.arange(num_rows * width, dtype=np.int32)
+        else:
+            parts[4][: len(wanted)], parts[4][len(wanted) :] = wanted, 0
+        if values is not None:
+            columns = parts[5].reshape(self.values.shape)
+            columns[:, : len(rows)], columns[:, len(rows) :] = values, 0
+        for group, part in zip(store.groups, parts[6:], strict=True):
+            entries = group.take_entries()
+            columns = part.reshape(3, self.max_entries)
+            columns[0], columns[1:] = store.scratch_row, 0
+            if entries:
+                columns[:, : len(entries)] = np.array(entries, dtype=np.int32).T
+        self._packed.copy_(buffer, non_blocking=True)
+
+    def write_tables(self) -> list[Tensor]:
+        """Enter the new pages into the tables; those of the rows of the pass, int32 [B, slots] for each group."""
+        index = self.rows.long()
+        pages = []
+        for group, part in zip(self.table_rows.groups, self._entries, strict=True):
+            rows, slots, new = part.view(3, self.max_entries)
+            group.table.index_put_((rows.long(), slots.long()), new)
+            pages.append(group.table.index_select(0, index))
+        return pages
+
+    @property
+    def tokens(self) -> Tensor:
+        """int64 [B, T]."""
+        given = self._tokens.view(self.num_rows, self.width).long()
+        return torch.where(given >= 0, given, self.table_rows.taken.index_select(0, self.rows.long())[:, None])
+
+    @contextmanager
+    def emptied(self) -> Iterator[None]:
+        """Hold nothing for a while: passes that are run to be captured read and write no row."""
+        kept = self._packed.clone()
+        self._packed.zero_()
+        self.rows.fill_(self.table_rows.scratch_row)
+        for part in self._entries:
+            part[: self.max_entries] = self.table_rows.scratch_row
+        try:
+            yield
+        finally:
+            self._packed.copy_(kept)
+
+    def advance(self) -> None:
+        """Go on with the tokens that the device takes: the next pass of the same rows needs nothing of the host."""
+        self.starts.add_(self.counts)
+        self._tokens.fill_(-1)
+
+    @property
+    def wanted(self) -> Tensor:
+        """int64 [B * T]."""
+        return self._wanted.long()
+
+    def positions(self) -> Tensor:
+        """int64 [B, T]: where each token stands; what is no token stands where the last one of its row does."""
+        columns = torch.arange(self.width, device=self.starts.device)
+        last = (self.counts.long() - 1).clamp_min(0)
+        return self.starts.long()[:, None] + torch.minimum(columns, last[:, None])

@@ -1,0 +1,278 @@
+"""Pages give what the rectangle gives: every architecture, any rows, lengths and pages, replayed or run as they are."""
+
+from __future__ import annotations
+
+import copy
+import random
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from decodekit.models import paged
+from decodekit.models.huggingface import HuggingFaceLM
+from decodekit.models.paged_cache import PagedCache
+from decodekit.models.paged_rows import PagedRows
+from decodekit.models.ragged import RaggedModel
+from tests.models import architectures
+from tests.models.architectures import CONTEXT_LENGTH, RAGGED, build, tokens
+from tests.models.recording import CaptureError, RecordedCapture
+from tests.sizes import thinned
+
+ROWS = 5
+
+
+def runner(name: str = "llama", capture: Any = None, **changes: Any) -> RaggedModel:
+    model: Any = build(name)
+    for key, value in changes.items():
+        setattr(model.config, key, value)
+    return RaggedModel(model, use_pages=True, capture=capture)
+
+
+def rows_of(model: RaggedModel) -> PagedRows:
+    assert model.paged is not None and model.paged._rows is not None
+    return model.paged._rows
+
+
+@torch.inference_mode()
+def poison(rows: PagedRows) -> None:
+    """NaN in every page that nobody has, and after the end of every row."""
+    for group in rows.groups:
+        store = group.store
+        for page in range(store.num_pages):
+            if store.num_owners(page) == 0:
+                group.bytes_of(page).fill_(0xFF)  # NaN in every floating type
+
+
+class Events:
+    """The same random events for several caches: passes of one token, drafts and prompts, rows emptied, cut, copied."""
+
+    def __init__(self, seed: int) -> None:
+        self._draw = random.Random(seed)
+
+    def change(self, *caches: Any) -> None:
+        draw, (first, *_) = self._draw, caches
+        if draw.random() < 0.15 or max(first.row_lengths) > CONTEXT_LENGTH - 60:
+            rows = [row for row in range(ROWS) if first.row_lengths[row] > CONTEXT_LENGTH - 60 or draw.random() < 0.4]
+            for cache in caches:
+                cache.reset(rows)
+        if draw.random() < 0.2:
+            lengths = [draw.randint(max(0, length - 3), length) for length in first.row_lengths]
+            for cache in caches:
+                cache.truncate(lengths)
+        if draw.random() < 0.1:
+            order = torch.tensor([draw.randrange(ROWS) for _ in range(ROWS)])
+            for cache in caches:
+                cache.reorder(order)
+
+    def tokens(self) -> tuple[Tensor, list[int], list[int], Any]:
+        draw = self._draw
+        rows = sorted(draw.sample(range(ROWS), draw.randint(1, ROWS)))
+        widest = draw.choice([1, 1, 1, 5, 40])
+        counts = [draw.randint(1, widest) for _ in rows]
+        wanted: Any = "last" if widest != 5 else [draw.randint(1, count) for count in counts]
+        new = torch.tensor([tokens(draw.randint(0, 999), max(counts)) for _ in rows])
+        return new, counts, rows, wanted
+
+
+def difference(ours: Tensor, theirs: Tensor) -> float:
+    assert ours.shape == theirs.shape and ours.isfinite().all()
+    return float((ours - theirs).abs().max() / theirs.std())
+
+
+@thinned("name", RAGGED, keep=["llama", "gemma3", "opt", "gpt_oss", "deepseek_v3"])
+def test_pages_give_what_the_rectangle_gives(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run as they are and replayed, with NaN in all pages that nobody has."""
+    monkeypatch.setattr(paged, "CAPTURE_AFTER", 0)
+    capture = RecordedCapture()
+    model, plain = runner(name, capture), RaggedModel(build(name))
+    ours, theirs, events = model.new_cache(ROWS, 8), plain.new_cache(ROWS, 8), Events(seed=1)
+    for _ in range(50):
+        events.change(ours, theirs)
+        poison(rows_of(model))
+        new, counts, rows, wanted = events.tokens()
+        out = model.forward(new, counts, ours, rows, wanted)
+        assert difference(out, plain.forward(new, counts, theirs, rows, wanted)) < 1e-4
+        assert ours.row_lengths == theirs.row_lengths
+    assert model.paged is not None and model.paged.num_replays > 20 and len(capture.num_operations) >= 3
+    ours.reset(range(ROWS))
+    assert rows_of(model).num_pages_in_use == 0
+
+
+def test_a_baked_length_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Negative control: a step that takes its positions from the host is found out by its first replay."""
+    monkeypatch.setattr(paged, "CAPTURE_AFTER", 0)
+    model = runner(capture=RecordedCapture())
+    assert model.paged is not None
+    step_of = model.paged._step_of
+
+    def baked(state: Any, num_seen: int) -> Any:
+        step = step_of(state, num_seen)
+        step.positions = torch.full_like(step.positions, num_seen)
+        return step
+
+    monkeypatch.setattr(model.paged, "_step_of", baked)
+    cache = model.new_cache(1, 64)
+    model.forward(torch.tensor([tokens(0, 20)]), [20], cache, None, "last")
+    for token in range(3):
+        model.forward(torch.tensor([[token + 9]]), [1], cache, None, "last")
+    assert model.paged.num_replays == 0
+
+
+def test_a_pass_that_waits_is_not_captured() -> None:
+    with pytest.raises(CaptureError, match="_local_scalar_dense"):
+        RecordedCapture()(lambda: torch.ones(2) * int(torch.ones(1)))
+
+
+def test_a_step_is_one_upload(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside the copy of the packed inputs, no tensor is made of numbers of the host."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    made: list[str] = []
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            name = func._schema.name.partition("::")[2]
+            if name in ("lift_fresh", "_to_copy") or (name == "copy_" and args[0].dtype == torch.int32):
+                made.append(name)
+            return func(*args, **(kwargs or {}))
+
+    monkeypatch.setattr(paged, "CAPTURE_AFTER", 0)
+    model = runner(capture=RecordedCapture())
+    cache = model.new_cache(3, 64)
+    model.forward(torch.tensor([tokens(i, 9) for i in range(3)]), [9, 3, 5], cache, None, "last")
+    new = torch.tensor([[7], [8], [9]])
+    for _ in range(4):  # the first replays are compared with the modules
+        model.forward(new, [1, 1, 1], cache, None, "last")
+    new = new.to(torch.int32)
+    counted = copy.copy(model.paged)
+    assert counted is not None and counted.capture is not None
+    replay = counted._steps[rows_of(model)].captured[4, 1]
+    assert replay is not None and replay.num_proven == paged.NUM_PROOFS
+    with torch.inference_mode():
+        out = replay.run()
+    monkeypatch.setattr(replay, "run", lambda: out)  # what the graph does is not the host's
+    with Watch():
+        model.forward(new, [1, 1, 1], cache, None, "last")
+    assert made == ["copy_"]
+
+
+def test_copied_rows_part_where_they_write() -> None:
+    model = runner()
+    cache = model.new_cache(2, 64)
+    model.forward(torch.tensor([tokens(0, 40)]), [40], cache, [0], "last")
+    cache.reorder(torch.tensor([0, 0]))
+    assert rows_of(model).num_pages_in_use == 2  # shared
+    both = model.forward(torch.tensor([[5], [6]]), [1, 1], cache, None, "last")
+    assert rows_of(model).num_pages_in_use == 3  # the last page is each row's own
+    alone = model.new_cache(1, 64)
+    model.forward(torch.tensor([tokens(0, 40)]), [40], alone, None, "last")
+    assert difference(both[1:], model.forward(torch.tensor([[6]]), [1], alone, None, "last")) < 1e-5
+
+
+def test_a_window_gives_pages_back_and_a_lost_row_is_read_again() -> None:
+    model, plain = runner("mistral"), RaggedModel(build("mistral"))
+    ours, theirs = model.new_cache(1, 8), plain.new_cache(1, 8)
+    text = tokens(0, 240)
+    for begin in range(0, 240, 40):
+        new = torch.tensor([text[begin : begin + 40]])
+        for one, cache in ((model, ours), (plain, theirs)):
+            one.forward(new, [40], cache, None, "last")
+    in_use = rows_of(model).num_pages_in_use
+    assert in_use < 8  # of 240 tokens, 32 in a page
+    for cache in (ours, theirs):
+        cache.truncate([70])
+    new = torch.tensor([[9]])
+    assert difference(model.forward(new, [1], ours, None, "last"), plain.forward(new, [1], theirs, None, "last")) < 1e-4
+    assert ours.row_lengths == (71,)
+
+
+@pytest.mark.parametrize("num_tokens", [1, 31, 32, 33, 64, 69])
+def test_a_row_may_begin_with_a_kept_prefix(num_tokens: int) -> None:
+    model = runner("gemma3")
+    cache: Any = model.new_cache(2, 64)
+    text = tokens(0, 70)
+    model.forward(torch.tensor([text]), [70], cache, [0], "last")
+    prefix = cache.keep(0, 70)
+    assert prefix.num_tokens == 70 and prefix.num_bytes == 96 * rows_of(model).bytes_per_token
+    cache.reset([0])
+    with pytest.raises(ValueError, match="71 tokens of a prefix of 70"):
+        cache.begin_with(1, prefix, 71)
+    cache.begin_with(1, prefix, num_tokens)
+    rest = text[num_tokens:]
+    out = model.forward(torch.tensor([rest]), [len(rest)], cache, [1], "last")
+    alone = model.new_cache(1, 64)
+    assert difference(out, model.forward(torch.tensor([text]), [70], alone, None, "last")) < 1e-4
+    cache.reset([1])
+    alone.reset([0])
+    assert rows_of(model).num_pages_in_use > 0
+    prefix.release()
+    prefix.release()
+    assert rows_of(model).num_pages_in_use == 0
+
+
+def test_a_cache_that_is_gone_gives_its_rows_back() -> None:
+    model = runner()
+    caches = [model.new_cache(100, 8), model.new_cache(100, 8)]
+    model.forward(torch.tensor([tokens(0, 9)]), [9], caches[0], [3], "last")
+    rows = rows_of(model)
+    assert rows.num_free_rows == 56 and rows.num_pages_in_use == 1
+    caches.clear()
+    assert isinstance(model.new_cache(1, 8), PagedCache)
+    assert rows_of(model) is rows and rows.num_pages_in_use == 0 and rows.num_free_rows >= 255
+
+
+def test_the_tier_can_be_asked_for() -> None:
+    lm = HuggingFaceLM(architectures.build("llama"), tier="paged")
+    assert lm.tier.name == "paged" and isinstance(lm.new_cache(1, 4), PagedCache)
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma3"])
+def test_a_layer_is_compiled_once_for_its_kind(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not once for each layer, and not again for other rows, lengths or pages; replays are those of the modules."""
+    compiled: list[int] = []
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        compiled.append(len(graph.graph.nodes))
+        return graph.forward
+
+    monkeypatch.setattr(paged, "CAPTURE_AFTER", 0)
+    torch._dynamo.reset()
+    model = RaggedModel(build(name), use_pages=True, capture=RecordedCapture(), compiler=backend)
+    plain = RaggedModel(build(name))
+    ours, theirs = model.new_cache(ROWS, 8), plain.new_cache(ROWS, 8)
+    for num_rows in (1, 2, 3, 5, 5):
+        rows = list(range(num_rows))
+        new, counts = torch.tensor([tokens(num_rows + row, 3) for row in rows]), [3] * num_rows
+        first = model.forward(new, counts, ours, rows, "last")
+        assert difference(first, plain.forward(new, counts, theirs, rows, "last")) < 1e-4
+        again = model.forward(new[:, :1], [1] * num_rows, ours, rows, "last")
+        assert difference(again, plain.forward(new[:, :1], [1] * num_rows, theirs, rows, "last")) < 1e-4
+    assert model.paged is not None and model.paged.num_replays == 10
+    kinds_of_layers = {"llama": 1, "gemma3": 2}[name]
+    assert len(compiled) <= 4 * kinds_of_layers  # one row or several, one column or several
+
+
+def test_what_only_captured_steps_have_is_refused_elsewhere() -> None:
+    from decodekit.errors import OptionError
+
+    with pytest.raises(OptionError, match="in the tier paged, not ragged on cpu"):
+        HuggingFaceLM(build("llama"), compile_layers=True)
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma3"])
+def test_eight_bits_in_pages_are_near(name: str) -> None:
+    """And the same whatever is read together: a token is stored by itself."""
+    lm, plain = (HuggingFaceLM(build(name), tier="paged", cache_dtype=kind) for kind in ("int8", None))
+    new = torch.tensor([tokens(row, 30) for row in range(2)])
+    found = []
+    for one in (lm, plain):
+        cache: Any = one.new_cache(2, 64)
+        one.forward(new, [30, 25], cache)
+        found.append(one.forward(new[:, :1], [1, 1], cache))
+    error = (found[0] - found[1]).square().mean().sqrt() / found[1].std()
+    assert 0 < error < 0.1
+    alone = lm.new_cache(1, 64)
+    lm.forward(new[:1], [30], alone)
+    assert difference(lm.forward(new[:1, :1], [1], alone), found[0][:1]) < 1e-4
