@@ -35,7 +35,6 @@ temperature, top-k, whether it is greedy, number of its mask."""
 INDEX: Final = 8
 MASK: Final = 12
 NO_MASK: Final = -1
-"""What a row is to the device: seed, number of the sample, top-p, distance of min-p; index, temperature, top-k, ..."""
 
 
 class Parameters(NamedTuple):

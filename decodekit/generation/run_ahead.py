@@ -80,7 +80,8 @@ class _Text:
     """What is known of a row beside its sequence.
 
     Attributes:
-        values: its numbers for the device, int32 [NUM_VALUES]; None if the device has no program for its settings.
+        parameters: what its strategy is to the device; None if the device has no program for it.
+        values: its numbers for the device, int32 [NUM_VALUES]; all 0 without a program.
         latest: the last step that was started with it, until its token is seen.
         parked: a token whose question is not answered yet.
         wants_mask: whether its next token is decided with a mask.
@@ -88,7 +89,8 @@ class _Text:
     """
 
     sequence: Sequence
-    values: NDArray[np.int32] | None
+    parameters: Parameters | None
+    values: NDArray[np.int32]
     latest: _Entry | None = None
     parked: tuple[_Entry, DeviceDraw] | None = None
     wants_mask: bool = False
@@ -222,7 +224,7 @@ class RunAhead:
         if text is None or text.sequence is not sequence:
             if len(self._texts) > 4 * self.cache.num_rows:
                 self._texts = {key: one for key, one in self._texts.items() if one.sequence.finish_reason is None}
-            text = self._texts[id(sequence)] = _Text(sequence, _values_of(sequence))
+            text = self._texts[id(sequence)] = _new_text(sequence)
         return text
 
     # Starting a step.
@@ -329,7 +331,7 @@ class RunAhead:
             for columns, tokens in zip(grid, given, strict=True):
                 columns[: len(tokens)] = tokens
             places = np.arange(len(rows), dtype=np.int32) * step.state.width + np.array(counts, dtype=np.int32) - 1
-            values = np.stack([text.values for text in texts if text.values is not None], axis=1)
+            values = np.stack([text.values for text in texts], axis=1)
             values[INDEX] = [entry.number for entry in entries]
             numbers = iter(range(len(masks)))
             values[MASK] = [next(numbers) if entry.has_mask else NO_MASK for entry in entries]
@@ -342,9 +344,11 @@ class RunAhead:
         """The program for so many rows and columns, of which there is one for all caches of the model."""
         num_rows, uses_top_k, uses_top_p = len(texts), False, False
         for text in texts:
-            parameters = Parameters.of(text.sequence.settings)
-            if parameters is not None:
-                uses_top_k, uses_top_p = uses_top_k or parameters.top_k > 0, uses_top_p or parameters.top_p < 1
+            if text.parameters is not None:
+                uses_top_k, uses_top_p = (
+                    uses_top_k or text.parameters.top_k > 0,
+                    uses_top_p or text.parameters.top_p < 1,
+                )
         if self._model.capture is not None:
             num_rows, width = bucket(num_rows, ROW_BUCKETS) or num_rows, bucket(width, WIDTH_BUCKETS) or width
         programs = self._model.steps_over(self.cache.rows).programs
@@ -459,7 +463,7 @@ def _is_plain(sequence: Sequence, text: _Text) -> bool:
     """Whether a row is decoded in a way that the device knows, and is where one token or a few are to be read."""
     settings = sequence.settings
     return (
-        text.values is not None
+        text.parameters is not None
         and not text.is_failed
         and len(sequence.pending) <= WIDTH_BUCKETS[-1]
         and not sequence.has_guard
@@ -473,9 +477,9 @@ def _is_plain(sequence: Sequence, text: _Text) -> bool:
     )
 
 
-def _values_of(sequence: Sequence) -> NDArray[np.int32] | None:
-    """The numbers of a row for the device, int32 [NUM_VALUES]; None if it has no program for the settings."""
-    parameters = Parameters.of(sequence.settings)
+def _new_text(sequence: Sequence) -> _Text:
+    """What is known of a row at first; its settings are looked at once."""
+    parameters, request = Parameters.of(sequence.settings), sequence.request
     if parameters is None:
-        return None
-    return packed([parameters], [sequence.request.seed], [sequence.request.sequence], [0])[:, 0]
+        return _Text(sequence, None, np.zeros(NUM_VALUES, dtype=np.int32))
+    return _Text(sequence, parameters, packed([parameters], [request.seed], [request.sequence], [0])[:, 0])

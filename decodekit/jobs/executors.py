@@ -65,6 +65,8 @@ class LocalExecutor:
                 yield from self._run_batch(waiting, in_flight)
                 return
             except Exception as error:
+                from decodekit.generation.faults import is_out_of_memory  # by now the loop has loaded torch
+
                 if not is_out_of_memory(error):
                     raise
             again = [task for task, _ in in_flight.values()]
@@ -97,16 +99,6 @@ class LocalExecutor:
         for number, completion in completions:
             task, started = in_flight.pop(number)
             yield Decoded(task, completion, None, time.perf_counter() - started)
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an exception says that the device, or the host, has no memory left."""
-    # By name: `torch.OutOfMemoryError` without loading torch here. The CPU allocator raises a bare RuntimeError.
-    return (
-        isinstance(error, MemoryError)
-        or type(error).__name__ == "OutOfMemoryError"
-        or (isinstance(error, RuntimeError) and "can't allocate memory" in str(error))
-    )
 
 
 def automatic_batch_size(device_type: str) -> int:

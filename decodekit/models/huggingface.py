@@ -122,9 +122,8 @@ class HuggingFaceLM:
         """Take what is known of the model as it is, or find it out."""
         model = self.model
         config: Any = model.config
-        embeddings: Any = model.get_input_embeddings()  # type: ignore[operator]
         self.name = _name_of(model)
-        self.device = embeddings.weight.device
+        self.device = _device_of(model)
         self.context_length = context_length_of(config.get_text_config())
         self.eos_token_ids = _eos_token_ids(model)
         self._runner, self.tier, self.vocab_size = _learned(
@@ -419,7 +418,7 @@ def _one_line(problem: Exception) -> str:
 def _vocab_size(runner: Runner, model: nn.Module) -> int:
     if isinstance(runner, RaggedModel):
         return runner.vocab_size
-    token = torch.zeros(1, 1, dtype=torch.int64, device=model.get_input_embeddings().weight.device)  # type: ignore[operator]
+    token = torch.zeros(1, 1, dtype=torch.int64, device=_device_of(model))
     return runner.forward(token, [1], runner.new_cache(1, 1), None, "last").shape[-1]
 
 
