@@ -43,9 +43,9 @@ from benchmarks.gpu_models import (
 )
 from decodekit import LLM, JsonSchema
 from decodekit.generation.memory import bytes_per_token
-from decodekit.models.captured import CudaCapture
 from decodekit.models.huggingface import HuggingFaceLM
-from decodekit.models.ragged import RaggedModel
+from decodekit.models.tiers.captured import CudaCapture
+from decodekit.models.tiers.ragged import RaggedModel
 
 Row = dict[str, Any]
 

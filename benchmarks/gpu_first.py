@@ -32,9 +32,9 @@ from benchmarks.gpu_models import (
     table,
     weight_bytes,
 )
-from decodekit.models.captured import CudaCapture
 from decodekit.models.huggingface import HuggingFaceLM
-from decodekit.models.ragged import RaggedModel
+from decodekit.models.tiers.captured import CudaCapture
+from decodekit.models.tiers.ragged import RaggedModel
 
 Row = dict[str, Any]
 

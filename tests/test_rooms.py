@@ -30,8 +30,17 @@ LEVELS: list[set[str]] = [
     {"jobs", "evaluation", "integrations"},
     {"cli"},
 ]
-# The same inside of `constraints`, and inside of its largest room. `__init__` is the face of its folder.
+# The same inside of `models`, of `constraints`, and of its largest room. `__init__` is the face of its folder.
 INSIDE: dict[str, list[set[str]]] = {
+    "models": [
+        {"causal_lm", "encoding", "modules"},
+        {"caches"},
+        {"tiers"},
+        {"checks"},
+        {"layers"},
+        {"huggingface"},
+        {"derived", "loading", "sizes"},
+    ],
     "constraints": [
         {"memory", "slices", "special"},
         {"language"},

@@ -23,9 +23,9 @@ from decodekit.errors import ModelError, OptionError
 from decodekit.generation.lane import PREFILL_TOKENS
 from decodekit.generation.memory import LOGITS_COPIES, free_memory
 from decodekit.models import sizes
-from decodekit.models.context_length import context_length_of
 from decodekit.models.huggingface import HuggingFaceLM
 from decodekit.models.loading import load_config
+from decodekit.models.modules.context_length import context_length_of
 from decodekit.sampling.checks import is_number, require, require_integer
 
 _CONTEXT: Final = 1024

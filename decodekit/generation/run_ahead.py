@@ -46,10 +46,10 @@ from decodekit.generation.device_draws import (
     packed,
 )
 from decodekit.generation.sequence import Sequence
-from decodekit.models.captured import Run, bucket
-from decodekit.models.paged import CAPTURE_AFTER, ROW_BUCKETS, WIDTH_BUCKETS, PagedModel
-from decodekit.models.paged_cache import PagedCache
-from decodekit.models.step_state import StepState
+from decodekit.models.caches.paged_cache import PagedCache
+from decodekit.models.tiers.captured import Run, bucket
+from decodekit.models.tiers.paged import CAPTURE_AFTER, ROW_BUCKETS, WIDTH_BUCKETS, PagedModel
+from decodekit.models.tiers.step_state import StepState
 
 MAX_STATES: Final = 4096
 """States of constraints of which it is remembered what a step behind them was good for."""

@@ -22,9 +22,9 @@ from decodekit.generation.scheduler import run
 from decodekit.generation.sequence import Request, Sequence
 from decodekit.generation.settings import Settings
 from decodekit.generation.step import crop, step
+from decodekit.models.caches.paged_cache import PagedCache
 from decodekit.models.causal_lm import Cache, CausalLM
-from decodekit.models.paged import HasPages
-from decodekit.models.paged_cache import PagedCache
+from decodekit.models.tiers.paged import HasPages
 
 MAX_ROWS: Final = 64
 """Most rows of a cache for samples, unless there are more prompts than that: further samples wait for their turn."""

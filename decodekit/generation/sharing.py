@@ -28,7 +28,7 @@ from decodekit.generation.policy import Group
 from decodekit.generation.prefixes import PrefixStore, num_common
 from decodekit.generation.sequence import Request
 from decodekit.models.causal_lm import Cache, CausalLM, Prefix, SharesPrefixes, host_lengths
-from decodekit.models.contrast import KnowsPrompts
+from decodekit.models.derived.contrast import KnowsPrompts
 
 MIN_SHARED: Final = 32
 """Fewer tokens are not worth a wait or a copy: about so many are read in the time of a further pass."""

@@ -57,7 +57,7 @@ from decodekit.generation.settings import Settings
 from decodekit.generation.token_table import TokenTable
 from decodekit.generation.waiting import put_off, reading, with_held
 from decodekit.models.causal_lm import Cache, CausalLM, LogitsKind, host_lengths
-from decodekit.models.contrast import uncontrasted
+from decodekit.models.derived.contrast import uncontrasted
 from decodekit.speculation.proposer import Context, asked
 from decodekit.speculation.verification import coupled_match, num_equal
 

@@ -18,7 +18,7 @@ from decodekit.generation import memory
 from decodekit.generation.search import Search, SearchCall
 from decodekit.generation.settings import FastForward, Masking, left_out_of
 from decodekit.models.causal_lm import CausalLM, can_verify
-from decodekit.models.contrast import Contrast
+from decodekit.models.derived.contrast import Contrast
 from decodekit.sampling import LogitsProcessor, Stage
 from decodekit.sampling.checks import is_count
 from decodekit.speculation import GrammarDraft, Proposer

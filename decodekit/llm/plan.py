@@ -16,7 +16,7 @@ from decodekit.generation.settings import MAX_ROLLBACKS, Settings, left_out_of
 from decodekit.generation.stopping import StopStrings
 from decodekit.llm.option_rules import GenerateCall
 from decodekit.models.causal_lm import CausalLM
-from decodekit.models.contrast import Contrast
+from decodekit.models.derived.contrast import Contrast
 from decodekit.sampling import LogitsProcessor, Pipeline
 from decodekit.speculation.canonical import Canonical
 from decodekit.speculation.proposer import each_proposer

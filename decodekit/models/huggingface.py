@@ -23,17 +23,17 @@ from torch import Tensor, nn
 
 from decodekit.errors import ContextLengthError, ModelError, OptionError
 from decodekit.kernels.pages import Stored
-from decodekit.models.captured import CudaCapture
+from decodekit.models.caches.quantised_planes import QuantisedCache
 from decodekit.models.causal_lm import Cache, LogitsKind, Rows
-from decodekit.models.context_length import context_length_of
-from decodekit.models.known import Notes, notes_of, state_of
+from decodekit.models.checks.known import Notes, notes_of, state_of
+from decodekit.models.checks.self_check import Runner, SelfCheck
 from decodekit.models.layers import Exit
-from decodekit.models.paged import PagedModel
-from decodekit.models.quantised_planes import QuantisedCache
-from decodekit.models.ragged import RaggedModel
-from decodekit.models.recurrent import NoStateError, RecurrentModel
-from decodekit.models.rowwise import RowwiseModel
-from decodekit.models.self_check import Runner, SelfCheck
+from decodekit.models.modules.context_length import context_length_of
+from decodekit.models.tiers.captured import CudaCapture
+from decodekit.models.tiers.paged import PagedModel
+from decodekit.models.tiers.ragged import RaggedModel
+from decodekit.models.tiers.recurrent import NoStateError, RecurrentModel
+from decodekit.models.tiers.rowwise import RowwiseModel
 
 TierName = Literal["paged", "ragged", "masked", "recurrent", "rowwise", "recompute"]
 

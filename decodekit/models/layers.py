@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from decodekit.errors import ModelError
 from decodekit.models.causal_lm import Cache, CausalLM, LogitsKind, Rows
-from decodekit.models.decoder_layers import decoder_layers
-from decodekit.models.self_check import TOLERANCES
-from decodekit.models.shared_copy import shared_copy
+from decodekit.models.checks.self_check import TOLERANCES
+from decodekit.models.modules.decoder_layers import decoder_layers
+from decodekit.models.modules.shared_copy import shared_copy
 
 
 @runtime_checkable

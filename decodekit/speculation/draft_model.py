@@ -231,7 +231,7 @@ class EarlyExit:
 
     def check_target(self, model: CausalLM, vocabulary: Vocabulary, *, is_greedy: bool) -> None:
         """Cut the layers out if that was not done, or if the model has changed since; see `ChecksTarget`."""
-        from decodekit.models.truncated import first_layers, num_layers
+        from decodekit.models.derived.truncated import first_layers, num_layers
 
         engine = self._engines.get(model)
         if engine is not None and engine.model is not first_layers(model, self.num_kept(num_layers(model))):
@@ -248,7 +248,7 @@ class EarlyExit:
     def _engine(self, model: CausalLM) -> DraftEngine:
         engine = self._engines.get(model)
         if engine is None:
-            from decodekit.models.truncated import first_layers, num_layers
+            from decodekit.models.derived.truncated import first_layers, num_layers
 
             engine = DraftEngine(first_layers(model, self.num_kept(num_layers(model))))
             engine = self._engines.setdefault(model, engine)  # another thread may have made one

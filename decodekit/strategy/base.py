@@ -29,7 +29,7 @@ from torch import Tensor
 
 from decodekit.errors import DecodekitError, OptionError
 from decodekit.generation.settings import NoiseKeys
-from decodekit.models.contrast import Contrast, is_contrast
+from decodekit.models.derived.contrast import Contrast, is_contrast
 from decodekit.sampling import Candidates, Pipeline
 from decodekit.sampling.mirostat import MirostatTruncation as Truncation
 from decodekit.speculation import (

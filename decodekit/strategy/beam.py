@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from decodekit.errors import DecodekitError, OptionError, UselessOptionError, raise_faults
 from decodekit.generation.beam_search import BeamOptions, BeamSearch
-from decodekit.models.contrast import Contrast, is_contrast
+from decodekit.models.derived.contrast import Contrast, is_contrast
 from decodekit.sampling import Pipeline, Stage, Temperature
 from decodekit.sampling.checks import is_count, is_number
 from decodekit.sampling.options import Processors, listed

@@ -24,7 +24,7 @@ from decodekit.sampling.checks import is_count, is_number
 
 if TYPE_CHECKING:
     from decodekit.models.causal_lm import CausalLM
-    from decodekit.models.dola import Layers
+    from decodekit.models.derived.dola import Layers
     from decodekit.vocabulary import Vocabulary
 
 
@@ -68,7 +68,7 @@ class Guidance:
 
     def applied_to(self, model: CausalLM, vocabulary: Vocabulary) -> CausalLM:
         """The guided model; see `models.contrast.Contrast`."""
-        from decodekit.models.guidance import GuidedLM
+        from decodekit.models.derived.guidance import GuidedLM
 
         return GuidedLM(model, float(self.scale))
 
@@ -134,7 +134,7 @@ class DoLa:
 
     def applied_to(self, model: CausalLM, vocabulary: Vocabulary) -> CausalLM:
         """The model against its layers; see `models.contrast.Contrast`."""
-        from decodekit.models.dola import DoLaLM
+        from decodekit.models.derived.dola import DoLaLM
         from decodekit.models.layers import EarlyExits
 
         if not isinstance(model, EarlyExits):
@@ -183,7 +183,7 @@ class Amateur:
 
     def applied_to(self, model: CausalLM, vocabulary: Vocabulary) -> CausalLM:
         """The model against the amateur, which is loaded if need be; see `models.contrast.Contrast`."""
-        from decodekit.models.contrast import AmateurLM
+        from decodekit.models.derived.contrast import AmateurLM
         from decodekit.speculation.draft_model import first_difference
 
         amateur, theirs = self.causal_lm(), self._loaded[1]

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Final, Literal, TypeAlias, TypedDict, Unpack, cast
 
 from decodekit.generation.settings import FastForward, Masking
-from decodekit.models.contrast import Contrast
+from decodekit.models.derived.contrast import Contrast
 from decodekit.sampling.checks import plain
 from decodekit.sampling.options import Processors
 from decodekit.sampling.watermark import Watermark

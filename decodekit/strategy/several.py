@@ -13,7 +13,7 @@ from decodekit.generation.best_of import Judge, Key, Rank, best_of, majority
 from decodekit.generation.completion import Completion
 from decodekit.generation.search import Search
 from decodekit.generation.settings import NoiseKeys
-from decodekit.models.contrast import Contrast
+from decodekit.models.derived.contrast import Contrast
 from decodekit.sampling import Candidates, Pipeline
 from decodekit.sampling.checks import is_count
 from decodekit.sampling.mirostat import MirostatTruncation as Truncation

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from decodekit import plugins
 from decodekit.errors import DecodekitError, OptionError, UnknownNameError, collecting
-from decodekit.models.contrast import Contrast
+from decodekit.models.derived.contrast import Contrast
 from decodekit.sampling.watermark import Watermark
 from decodekit.spelling import SpelledCall, arguments, read_call, read_value, split
 from decodekit.strategy.contrast import Amateur, DoLa, Guidance

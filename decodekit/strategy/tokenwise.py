@@ -11,7 +11,7 @@ from torch import Tensor
 
 from decodekit.errors import DecodekitError, OptionError, UnknownNameError, UselessOptionError, collecting, raise_faults
 from decodekit.generation.settings import NoiseKeys
-from decodekit.models.contrast import Contrast
+from decodekit.models.derived.contrast import Contrast
 from decodekit.sampling import (
     ORDERS,
     Candidates,

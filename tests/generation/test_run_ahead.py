@@ -11,8 +11,8 @@ import torch
 from decodekit import LLM
 from decodekit.generation import run_ahead
 from decodekit.generation.run_ahead import RunAhead
-from decodekit.models import paged
 from decodekit.models.huggingface import HuggingFaceLM
+from decodekit.models.tiers import paged
 from tests.models.recording import RecordedCapture
 
 SCHEMA = {

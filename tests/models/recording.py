@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from decodekit.models.captured import Run
+from decodekit.models.tiers.captured import Run
 
 WAITS = {"_local_scalar_dense", "item", "is_nonzero", "nonzero", "masked_select", "equal", "_unique2", "bincount"}
 UPLOADS = {"lift_fresh", "lift_fresh_copy", "lift"}

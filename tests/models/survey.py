@@ -4,7 +4,8 @@
     python -m tests.models.survey llama rwkv   prints the rows of some
 
 Each model is built from the configuration that its class has by default, made small by the rules with which the
-self-check makes twins (`decodekit.models.shrinking`), with random weights. What the rules cannot know is in `CHANGES`.
+self-check makes twins (`decodekit.models.checks.shrinking`), with random weights. What the rules cannot know is in
+`CHANGES`.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from torch import nn
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
+from decodekit.models.checks.shrinking import randomise, shrunken
 from decodekit.models.huggingface import HuggingFaceLM
-from decodekit.models.shrinking import randomise, shrunken
 
 PAGE = Path(__file__).parents[2] / "docs" / "architectures.md"
 

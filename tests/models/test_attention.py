@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from decodekit.models import attention
-from decodekit.models.attention import UnsupportedAttentionError, ragged_attention
-from decodekit.models.kv_cache import LayerShape, PlaneShape, RaggedCache
+from decodekit.models.caches.kv_cache import LayerShape, PlaneShape, RaggedCache
+from decodekit.models.tiers import attention
+from decodekit.models.tiers.attention import UnsupportedAttentionError, ragged_attention
 from tests.reference.models import plain_attention
 
 CPU = torch.device("cpu")

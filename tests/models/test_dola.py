@@ -14,8 +14,8 @@ from torch import Tensor
 
 from decodekit.errors import ModelError, OptionError
 from decodekit.models.causal_lm import CausalLM
-from decodekit.models.contrast import IMPLAUSIBLE, AmateurLM, amateurish, jensen_shannon, layered
-from decodekit.models.dola import DoLaLM, candidate_layers
+from decodekit.models.derived.contrast import IMPLAUSIBLE, AmateurLM, amateurish, jensen_shannon, layered
+from decodekit.models.derived.dola import DoLaLM, candidate_layers
 from decodekit.models.huggingface import HuggingFaceLM
 from tests.models import architectures
 from tests.models.architectures import VOCAB_SIZE, tokens

@@ -19,9 +19,9 @@ from torch import Tensor, nn
 
 import decodekit as dk
 from decodekit.errors import ModelError
-from decodekit.models import known
+from decodekit.models.checks import known
+from decodekit.models.derived.truncated import first_layers
 from decodekit.models.huggingface import HuggingFaceLM
-from decodekit.models.truncated import first_layers
 from tests.models import architectures
 from tests.reference.generation_tokenizer import small_tokenizer
 
@@ -248,7 +248,7 @@ def test_a_model_whose_hook_holds_it_is_collected(monkeypatch: pytest.MonkeyPatc
     model = architectures.build("llama")
     hook_that_holds(model)
     generated(model)
-    monkeypatch.setattr("decodekit.models.self_check.largest_error", lambda *_: pytest.fail("checked twice"))
+    monkeypatch.setattr("decodekit.models.checks.self_check.largest_error", lambda *_: pytest.fail("checked twice"))
     generated(model)
     weak = weakref.ref(model)
     del model
@@ -257,7 +257,7 @@ def test_a_model_whose_hook_holds_it_is_collected(monkeypatch: pytest.MonkeyPatc
 
 
 def test_threads_learn_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    from decodekit.models import self_check
+    from decodekit.models.checks import self_check
 
     model, checks, found = architectures.build("llama"), [0], []
     real = self_check.largest_error
@@ -279,7 +279,7 @@ def test_threads_learn_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_copies_know_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
     llm = dk.LLM(architectures.build("llama"), TOKENIZER)
     expected = llm.generate("the", **OPTIONS).token_ids
-    monkeypatch.setattr("decodekit.models.self_check.largest_error", lambda *_: pytest.fail("checked twice"))
+    monkeypatch.setattr("decodekit.models.checks.self_check.largest_error", lambda *_: pytest.fail("checked twice"))
     for twin in (copy.deepcopy(llm), pickle.loads(pickle.dumps(llm))):
         assert twin.model.model is not llm.model.model  # type: ignore[attr-defined]
         assert twin.generate("the", **OPTIONS).token_ids == expected

@@ -7,8 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from decodekit.models.kv_cache import LayerShape, PlaneShape, RaggedCache
-from decodekit.models.quantised_planes import QuantisedCache
+from decodekit.models.caches.kv_cache import LayerShape, PlaneShape, RaggedCache
+from decodekit.models.caches.quantised_planes import QuantisedCache
 from tests.reference.models import ListCache
 
 CPU = torch.device("cpu")

@@ -15,8 +15,9 @@ from tokenizers.pre_tokenizers import Whitespace
 from transformers import PreTrainedTokenizerFast
 
 from decodekit.errors import ModelError, OptionError, VocabularyMismatchError
-from decodekit.models import huggingface, load, self_check
+from decodekit.models import huggingface, load
 from decodekit.models import loading as loading_module
+from decodekit.models.checks import self_check
 from tests.models import architectures
 from tests.models.architectures import VOCAB_SIZE
 from tests.reference.models import plain_logits

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from decodekit.models.huggingface import HuggingFaceLM
-from decodekit.models.ragged import RaggedModel
+from decodekit.models.tiers.ragged import RaggedModel
 from tests.models import architectures, survey
 from tests.sizes import thinned
 

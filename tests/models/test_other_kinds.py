@@ -13,8 +13,8 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from decodekit.errors import ModelError
 from decodekit.models import load
+from decodekit.models.checks.shrinking import randomise, shrunken
 from decodekit.models.huggingface import HuggingFaceLM
-from decodekit.models.shrinking import randomise, shrunken
 from tests.models.test_huggingface import Checked
 from tests.reference.generation_tokenizer import small_tokenizer
 from tests.sizes import thinned

@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from decodekit.models import paged
+from decodekit.models.caches.paged_cache import PagedCache
+from decodekit.models.caches.paged_rows import PagedRows
 from decodekit.models.huggingface import HuggingFaceLM
-from decodekit.models.paged_cache import PagedCache
-from decodekit.models.paged_rows import PagedRows
-from decodekit.models.ragged import RaggedModel
+from decodekit.models.tiers import paged
+from decodekit.models.tiers.ragged import RaggedModel
 from tests.models import architectures
 from tests.models.architectures import CONTEXT_LENGTH, RAGGED, build, tokens
 from tests.models.recording import CaptureError, RecordedCapture

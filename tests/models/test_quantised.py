@@ -15,11 +15,11 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 import decodekit as dk
-from decodekit.models import replay
+from decodekit.models.checks.known import state_of
 from decodekit.models.huggingface import HuggingFaceLM
-from decodekit.models.known import state_of
-from decodekit.models.replay import NUM_PROOFS, RECORD_AFTER
-from decodekit.models.shared_copy import addresses_of, is_spread, shared_copy
+from decodekit.models.modules.shared_copy import addresses_of, is_spread, shared_copy
+from decodekit.models.tiers import replay
+from decodekit.models.tiers.replay import NUM_PROOFS, RECORD_AFTER
 from tests.models import architectures
 from tests.models.test_huggingface import Checked, tokens
 from tests.reference.generation_tokenizer import small_tokenizer
@@ -212,7 +212,7 @@ def test_a_model_on_several_devices_is_run_by_its_modules(monkeypatch: pytest.Mo
 
 def test_planes_lie_where_their_layers_lie() -> None:
     """Keys and values come from the device of their layer; what a step knows is brought to them."""
-    from decodekit.models.kv_cache import LayerShape, PlaneShape, RaggedCache
+    from decodekit.models.caches.kv_cache import LayerShape, PlaneShape, RaggedCache
 
     first, second = torch.device("cpu", 0), torch.device("cpu")
     devices = enumerate((first, second))

@@ -9,9 +9,9 @@ import torch
 
 import decodekit as dk
 from decodekit.errors import OptionError
+from decodekit.models.caches.kv_cache import RaggedCache
+from decodekit.models.caches.quantised_planes import QuantisedCache, quantised, restored
 from decodekit.models.huggingface import HuggingFaceLM
-from decodekit.models.kv_cache import RaggedCache
-from decodekit.models.quantised_planes import QuantisedCache, quantised, restored
 from tests.models.architectures import RAGGED, build, tokens
 from tests.models.test_kv_cache import CPU, LAYERS
 from tests.sizes import thinned

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from decodekit.models import replay
 from decodekit.models.huggingface import HuggingFaceLM
+from decodekit.models.tiers import replay
 from tests.models.architectures import RAGGED, build, tokens
 from tests.sizes import thinned
 

@@ -11,13 +11,15 @@ import transformers
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
-from decodekit.models import attention, known, kv_cache
-from decodekit.models.attention import ragged_attention
+from decodekit.models.caches import kv_cache
+from decodekit.models.caches.kv_cache import RaggedCache, Step
+from decodekit.models.checks import known
+from decodekit.models.checks.self_check import TOLERANCES, Plain, largest_error, small_windows
+from decodekit.models.checks.shrinking import twin_of
 from decodekit.models.huggingface import HuggingFaceLM
-from decodekit.models.kv_cache import RaggedCache, Step
-from decodekit.models.ragged import RaggedModel
-from decodekit.models.self_check import TOLERANCES, Plain, largest_error, small_windows
-from decodekit.models.shrinking import twin_of
+from decodekit.models.tiers import attention
+from decodekit.models.tiers.attention import ragged_attention
+from decodekit.models.tiers.ragged import RaggedModel
 from tests.models import architectures
 from tests.models.architectures import CONTEXT_LENGTH
 
@@ -152,7 +154,7 @@ def test_reference_is_not_the_runner(monkeypatch: pytest.MonkeyPatch) -> None:
     model = architectures.build("llama")
     runner = HuggingFaceLM(model)._runner
     expected = model(input_ids=torch.tensor([[5, 6, 7]]), use_cache=False).logits
-    monkeypatch.setattr("decodekit.models.kv_cache.RaggedCache.append", fail)
+    monkeypatch.setattr("decodekit.models.caches.kv_cache.RaggedCache.append", fail)
     assert torch.equal(model(input_ids=torch.tensor([[5, 6, 7]]), use_cache=False).logits, expected)
     with pytest.raises(AssertionError):
         largest_error(runner, Plain(model), CONTEXT_LENGTH)
@@ -244,7 +246,7 @@ def test_positions_that_are_ignored_are_seen(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_model_without_a_twin_is_checked_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     model = architectures.build("mistral")
     widen(model, 4096)
-    monkeypatch.setattr("decodekit.models.self_check.twin_of", lambda model: 1 / 0)
+    monkeypatch.setattr("decodekit.models.checks.self_check.twin_of", lambda model: 1 / 0)
     assert HuggingFaceLM(model).tier.twin_error is None
     known.forget(model)
     monkeypatch.setattr(attention, "ragged_attention", widened)

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import torch
 
-from decodekit.models import attention
-from decodekit.models.attention import ragged_attention
+from decodekit.models.checks.self_check import Plain
+from decodekit.models.checks.shrinking import WINDOW
 from decodekit.models.huggingface import HuggingFaceLM
-from decodekit.models.ragged import RaggedModel
-from decodekit.models.self_check import Plain
-from decodekit.models.shrinking import WINDOW
+from decodekit.models.tiers import attention
+from decodekit.models.tiers.attention import ragged_attention
+from decodekit.models.tiers.ragged import RaggedModel
 from tests.models import survey
 from tests.sizes import thinned
 

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 import decodekit as dk
-from decodekit.models.contrast import IMPLAUSIBLE, amateurish, layered
+from decodekit.models.derived.contrast import IMPLAUSIBLE, amateurish, layered
 from decodekit.models.huggingface import HuggingFaceLM
 from decodekit.sampling import (
     XTC,

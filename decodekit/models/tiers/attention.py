@@ -17,9 +17,9 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from decodekit.kernels.paged_attention import paged_attention
-from decodekit.models.kv_cache import LayerShape, PlaneShape, Step
-from decodekit.models.paged_rows import PagedLayer
-from decodekit.models.paged_step import LayerProbe, PagedStep
+from decodekit.models.caches.kv_cache import LayerShape, PlaneShape, Step
+from decodekit.models.caches.paged_rows import PagedLayer
+from decodekit.models.tiers.paged_step import LayerProbe, PagedStep
 
 ATTENTION_NAME = "decodekit"
 STEP_ARGUMENT = "decodekit_step"

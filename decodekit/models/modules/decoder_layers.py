@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from decodekit.errors import ModelError
-from decodekit.models.shared_copy import shared_copy
+from decodekit.models.modules.shared_copy import shared_copy
 
 _MOST_COMPILED: Final = 64
 """Kinds of a layer's calls that are compiled: one row or several, one column or several, for each kind of layer."""

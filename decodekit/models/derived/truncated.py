@@ -17,11 +17,11 @@ from torch import Tensor, nn
 
 from decodekit.errors import ModelError
 from decodekit.models.causal_lm import CausalLM
-from decodekit.models.decoder_layers import decoder_layers
+from decodekit.models.checks.known import notes_of
+from decodekit.models.checks.self_check import TOLERANCES, small_windows
 from decodekit.models.huggingface import HuggingFaceLM
-from decodekit.models.known import notes_of
-from decodekit.models.self_check import TOLERANCES, small_windows
-from decodekit.models.shared_copy import shared_copy
+from decodekit.models.modules.decoder_layers import decoder_layers
+from decodekit.models.modules.shared_copy import shared_copy
 
 _NUM_TOKENS: Final = 12
 

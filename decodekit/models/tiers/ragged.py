@@ -16,15 +16,15 @@ import torch
 from torch import Tensor, nn
 
 from decodekit.kernels.pages import Stored
-from decodekit.models import attention
-from decodekit.models.captured import StepCapture
+from decodekit.models.caches.kv_cache import LayerShape, PlaneShape, RaggedCache, Step
+from decodekit.models.caches.paged_cache import PagedCache
 from decodekit.models.causal_lm import LogitsKind, Rows, assembled, wanted_counts
-from decodekit.models.context_length import context_length_of
-from decodekit.models.kv_cache import LayerShape, PlaneShape, RaggedCache, Step
-from decodekit.models.paged import PagedModel
-from decodekit.models.paged_cache import PagedCache
-from decodekit.models.replay import MAX_WIDTH, Replays, Run
-from decodekit.models.shared_copy import is_spread, rope_types, shared_copy
+from decodekit.models.modules.context_length import context_length_of
+from decodekit.models.modules.shared_copy import is_spread, rope_types, shared_copy
+from decodekit.models.tiers import attention
+from decodekit.models.tiers.captured import StepCapture
+from decodekit.models.tiers.paged import PagedModel
+from decodekit.models.tiers.replay import MAX_WIDTH, Replays, Run
 
 
 class RaggedModel:

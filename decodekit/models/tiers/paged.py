@@ -26,13 +26,13 @@ from torch import Tensor, nn
 
 from decodekit.kernels.paged_attention import supports
 from decodekit.kernels.pages import PAGE_SIZE, Stored
-from decodekit.models.captured import Run, StepCapture, bucket
+from decodekit.models.caches.paged_cache import PagedCache
+from decodekit.models.caches.paged_rows import PagedRows, PagePlan
 from decodekit.models.causal_lm import LogitsKind, wanted_counts
-from decodekit.models.decoder_layers import compiled_copy, while_compiling
-from decodekit.models.paged_cache import PagedCache
-from decodekit.models.paged_rows import PagedRows, PagePlan
-from decodekit.models.paged_step import LayerProbe, PagedStep
-from decodekit.models.step_state import StepState
+from decodekit.models.modules.decoder_layers import compiled_copy, while_compiling
+from decodekit.models.tiers.captured import Run, StepCapture, bucket
+from decodekit.models.tiers.paged_step import LayerProbe, PagedStep
+from decodekit.models.tiers.step_state import StepState
 
 ROW_BUCKETS: Final = (1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256)
 WIDTH_BUCKETS: Final = (1, 4, 8, 16)

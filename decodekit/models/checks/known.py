@@ -32,7 +32,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from decodekit.models.shared_copy import addresses_of, recomputes_frequencies
+from decodekit.models.modules.shared_copy import addresses_of, recomputes_frequencies
 
 T = TypeVar("T")
 

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from decodekit.models.caches.kv_cache import checked_order, shortened
 from decodekit.models.causal_lm import Cache, CausalLM, LogitsKind, Rows, assembled, wanted_counts
-from decodekit.models.contrast import ContrastLM, guided
-from decodekit.models.kv_cache import checked_order, shortened
+from decodekit.models.derived.contrast import ContrastLM, guided
 
 CHUNK: Final = 512
 """Most tokens of a negative prompt that are read with a prompt that is shorter than it; bounds the activations."""

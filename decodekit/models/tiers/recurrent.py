@@ -27,9 +27,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
+from decodekit.models.caches.kv_cache import LayerShape, RaggedCache, Step, checked_order, shortened
 from decodekit.models.causal_lm import LogitsKind, Rows, assembled, wanted_counts
-from decodekit.models.kv_cache import LayerShape, RaggedCache, Step, checked_order, shortened
-from decodekit.models.ragged import RaggedModel, Recorder, past_key_values_class
+from decodekit.models.tiers.ragged import RaggedModel, Recorder, past_key_values_class
 
 MAX_SINGLE: Final = 4
 """Most tokens that are read again one by one; beyond, the row is computed from its first token."""

@@ -26,7 +26,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from decodekit.models.kv_cache import LayerShape, PlaneShape, RaggedCache
+from decodekit.models.caches.kv_cache import LayerShape, PlaneShape, RaggedCache
 
 _LARGEST: Final = 127
 

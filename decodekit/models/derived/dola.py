@@ -18,7 +18,7 @@ from torch import Tensor
 
 from decodekit.errors import OptionError
 from decodekit.models.causal_lm import Cache, LogitsKind, Rows, wanted_counts
-from decodekit.models.contrast import ContrastLM, layered
+from decodekit.models.derived.contrast import ContrastLM, layered
 from decodekit.models.layers import EarlyExits
 
 Layers: TypeAlias = Literal["low", "high"] | Sequence[int]

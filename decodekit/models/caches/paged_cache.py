@@ -21,8 +21,8 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from decodekit.models.kv_cache import checked_order, shortened
-from decodekit.models.paged_rows import PagedRows
+from decodekit.models.caches.kv_cache import checked_order, shortened
+from decodekit.models.caches.paged_rows import PagedRows
 
 
 @dataclass(eq=False)

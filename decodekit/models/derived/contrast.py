@@ -22,8 +22,8 @@ from typing import Any, Final, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from decodekit.models.caches.kv_cache import checked_order, shortened
 from decodekit.models.causal_lm import Cache, CausalLM, LogitsKind, Rows
-from decodekit.models.kv_cache import checked_order, shortened
 from decodekit.vocabulary import Vocabulary
 
 IMPLAUSIBLE: Final = -1000.0

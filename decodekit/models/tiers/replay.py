@@ -22,9 +22,9 @@ import torch
 from torch import Tensor, nn
 from torch.jit._trace import TracerWarning
 
-from decodekit.models import attention
-from decodekit.models.kv_cache import LayerShape, RaggedCache, Step
-from decodekit.models.shared_copy import addresses_of, shared_copy
+from decodekit.models.caches.kv_cache import LayerShape, RaggedCache, Step
+from decodekit.models.modules.shared_copy import addresses_of, shared_copy
+from decodekit.models.tiers import attention
 
 RECORD_AFTER: Final = 48
 """Steps of one kind before it is recorded: recording costs about as much as 100 steps save."""

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
+from decodekit.models.caches.kv_cache import checked_order, shortened
 from decodekit.models.causal_lm import LogitsKind, Rows, assembled, wanted_counts
-from decodekit.models.kv_cache import checked_order, shortened
-from decodekit.models.shared_copy import shared_copy
+from decodekit.models.modules.shared_copy import shared_copy
 
 
 class RowPrefix:

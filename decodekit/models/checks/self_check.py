@@ -25,10 +25,10 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from decodekit.models.causal_lm import LogitsKind
-from decodekit.models.ragged import RaggedModel
-from decodekit.models.rowwise import RowwiseModel
-from decodekit.models.shared_copy import shared_copy
-from decodekit.models.shrinking import WINDOW, WINDOWS, twin_of
+from decodekit.models.checks.shrinking import WINDOW, WINDOWS, twin_of
+from decodekit.models.modules.shared_copy import shared_copy
+from decodekit.models.tiers.ragged import RaggedModel
+from decodekit.models.tiers.rowwise import RowwiseModel
 
 Runner: TypeAlias = RaggedModel | RowwiseModel
 

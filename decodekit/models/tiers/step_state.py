@@ -24,7 +24,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from decodekit.models.paged_rows import PagedRows
+from decodekit.models.caches.paged_rows import PagedRows
 
 NUM_BUFFERS: Final = 4
 """Copies on their way to the device at a time; a step is read by the host before the fourth one after it starts."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor, nn
 
-from decodekit.models.paged_rows import PagedLayer, PagedRows
+from decodekit.models.caches.paged_rows import PagedLayer, PagedRows
 
 
 @dataclass(slots=True, eq=False)

@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 
 from decodekit.kernels.pages import Offsets, PageLayout, PageStore, PlaneOf, Stored, layout_of
-from decodekit.models.kv_cache import LayerShape
+from decodekit.models.caches.kv_cache import LayerShape
 
 ARENA_BYTES: Final = 1 << 28
 """An arena has at most about this many bytes."""

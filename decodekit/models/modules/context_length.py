@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from decodekit.models.shared_copy import rope_types
+from decodekit.models.modules.shared_copy import rope_types
 
 
 def context_length_of(config: Any) -> int | None:

@@ -1,0 +1,1 @@
+"""Models made of models: contrast, guidance, the first layers."""

@@ -1,0 +1,1 @@
+"""Modules of transformers: copies that share weights, decoder layers, how long a context may be."""
