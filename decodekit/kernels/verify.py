@@ -1,10 +1,11 @@
-"""Coupled match on the device: how much of each row's draft is kept, which tokens come out, and where the row goes on.
+"""Coupled match on the device: how much of each row's draft is kept, which tokens come, and where the row goes on.
 
-Three rows of four positions; the target's own tokens, and drafts of 3, 2 and no tokens (see `speculation.verification`):
+Three rows of four positions: the target's own tokens, drafts of 3, 2 and no tokens, what comes, and what the cache
+keeps of the pending token p and the draft behind it (see `speculation.verification`):
 
-    tokens    sat  on   the  hat      drafts  sat on   a        comes  sat on the       the cache keeps the first two
-    tokens    a    b    c    x        drafts  a   b    .        comes  a b c            all that was read stays
-    tokens    d    .    .    .        drafts  .   .    .        comes  d                plain decoding
+    tokens    sat  on   the  hat      draft   sat on   a        comes  sat on the       kept   p sat on
+    tokens    a    b    c    .        draft   a   b    .        comes  a b c            kept   p a b
+    tokens    d    .    .    .        draft   .   .    .        comes  d                kept   p
 
 Every token that comes is the target's own, so that a draft decides how many there are and never which. A position may
 have no token (`status`): then the row comes as far as that, and its status says why.

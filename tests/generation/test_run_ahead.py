@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from decodekit import LLM
-from decodekit.generation import run_ahead
+from decodekit.generation import decode_step
 from decodekit.generation.run_ahead import RunAhead
 from decodekit.models.huggingface import HuggingFaceLM
 from decodekit.models.tiers import paged
@@ -34,6 +34,11 @@ STRATEGIES: list[dict[str, Any]] = [
     {"constraint": SCHEMA},
     {"constraint": SCHEMA, "strategy": "sample", "temperature": 1.3, "seed": 1, "batch_size": 4},
     {"constraint": SCHEMA, "strategy": "sample", "top_k": 40, "fast_forward": "off"},
+    {"speculate": "prompt-lookup"},
+    {"speculate": "prompt-lookup", "strategy": "sample", "temperature": 0.9, "seed": [5, 1, 4, 1], "batch_size": 3},
+    {"speculate": "suffix", "constraint": SCHEMA, "strategy": "sample", "temperature": 1.3, "seed": 1},
+    {"speculate": "grammar", "constraint": SCHEMA, "masks": "always"},
+    {"constraint": SCHEMA, "masks": "always", "fast_forward": "canonical", "strategy": "sample", "top_p": 0.9},
 ]
 
 
@@ -53,8 +58,8 @@ def loops(monkeypatch: pytest.MonkeyPatch) -> list[RunAhead]:
     made: list[RunAhead] = []
     begin = RunAhead.__init__
 
-    def init(self: RunAhead, *args: Any) -> None:
-        begin(self, *args)
+    def init(self: RunAhead, *args: Any, **options: Any) -> None:
+        begin(self, *args, **options)
         made.append(self)
 
     monkeypatch.setattr(RunAhead, "__init__", init)
@@ -75,8 +80,8 @@ def _short_tables(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     ("is_captured", "numbers"),
-    [(False, [2, 5]), (True, [1, 6]), pytest.param(False, range(8), marks=pytest.mark.slow),
-     pytest.param(True, range(8), marks=pytest.mark.slow)],
+    [(False, [2, 5, 9, 10]), (True, [1, 6, 8, 11]), pytest.param(False, range(13), marks=pytest.mark.slow),
+     pytest.param(True, range(13), marks=pytest.mark.slow)],
 )  # fmt: skip
 def test_texts_are_those_of_the_step_by_step_loop(
     plain: LLM, loops: list[RunAhead], monkeypatch: pytest.MonkeyPatch, is_captured: bool, numbers: Any
@@ -84,7 +89,7 @@ def test_texts_are_those_of_the_step_by_step_loop(
     ahead = over_pages(plain)
     if is_captured:
         monkeypatch.setattr(paged, "CAPTURE_AFTER", 0)
-        monkeypatch.setattr(run_ahead, "CAPTURE_AFTER", 0)
+        monkeypatch.setattr(decode_step, "CAPTURE_AFTER", 0)
         assert ahead.model.paged is not None  # type: ignore[attr-defined]
         ahead.model.paged.capture = RecordedCapture()  # type: ignore[attr-defined]
     for options in (STRATEGIES[number] for number in numbers):
@@ -107,7 +112,7 @@ def test_a_token_that_the_constraint_refuses_does_not_stay(
     """Negative control: without the question, texts leave their constraint."""
     ahead = over_pages(plain)
     right = texts(ahead, constraint=SCHEMA)
-    monkeypatch.setattr(RunAhead, "_allows", lambda self, text, entry, taken: True)
+    monkeypatch.setattr(RunAhead, "_allows", lambda self, text, entry, draw: True)
     with pytest.raises(RuntimeError, match="refused token"):
         texts(ahead, constraint=SCHEMA)
     assert any('{"name' in text for text, *_ in right)
@@ -115,7 +120,7 @@ def test_a_token_that_the_constraint_refuses_does_not_stay(
 
 def test_what_has_no_program_is_decoded_step_by_step(plain: LLM, loops: list[RunAhead]) -> None:
     ahead = over_pages(plain)
-    for options in ({"logprobs": 2}, {"speculate": "prompt-lookup"}, {"strategy": "beam", "num_beams": 2},
+    for options in ({"logprobs": 2}, {"strategy": "beam", "num_beams": 2},
                     {"strategy": "sample", "repetition_penalty": 1.2}):  # fmt: skip
         assert texts(ahead, **options) == texts(plain, **options), options
     assert sum(loop.num_steps for loop in loops) == 0
