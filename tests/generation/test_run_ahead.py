@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import pytest
-import torch
 
 from decodekit import LLM
 from decodekit.generation import decode_step
 from decodekit.generation.run_ahead import RunAhead
-from decodekit.models.huggingface import HuggingFaceLM
 from decodekit.models.tiers import paged
 from tests.models.recording import RecordedCapture
 
@@ -42,40 +40,19 @@ STRATEGIES: list[dict[str, Any]] = [
 ]
 
 
-@pytest.fixture(scope="module")
-def plain() -> LLM:
-    return LLM.load("tiny")
-
-
-def over_pages(plain: LLM) -> LLM:
-    model: Any = plain.model
-    return LLM(HuggingFaceLM(copy.deepcopy(model.model), tier="paged"), plain.tokenizer)
-
-
-@pytest.fixture
-def loops(monkeypatch: pytest.MonkeyPatch) -> list[RunAhead]:
-    """Those that are made during a test."""
-    made: list[RunAhead] = []
-    begin = RunAhead.__init__
-
-    def init(self: RunAhead, *args: Any, **options: Any) -> None:
-        begin(self, *args, **options)
-        made.append(self)
-
-    monkeypatch.setattr(RunAhead, "__init__", init)
-    return made
-
-
 def texts(llm: LLM, **options: Any) -> list[tuple[Any, ...]]:
     prompts = [prompt or [5, 6, 7] for prompt in PROMPTS]
     done = llm.generate(prompts, max_new_tokens=20, on_error="return", **options)  # type: ignore[arg-type]
     return [(one.text, one.finish_reason, one.token_ids, [other.text for other in one.others]) for one in done]
 
 
-@pytest.fixture(autouse=True)
-def _short_tables(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The twin of the attention looks at every slot of a table."""
-    monkeypatch.setattr(paged, "LONGEST", 128)
+def be_captured(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the steps of a model over pages be captured from the first one on."""
+    model: Any = llm.model.paged  # type: ignore[attr-defined]
+    monkeypatch.setattr(paged, "CAPTURE_AFTER", 0)
+    monkeypatch.setattr(decode_step, "CAPTURE_AFTER", 0)
+    monkeypatch.setattr(model, "capture", RecordedCapture())
+    monkeypatch.setattr(model, "_steps", WeakKeyDictionary())
 
 
 @pytest.mark.parametrize(
@@ -84,33 +61,25 @@ def _short_tables(monkeypatch: pytest.MonkeyPatch) -> None:
      pytest.param(True, range(13), marks=pytest.mark.slow)],
 )  # fmt: skip
 def test_texts_are_those_of_the_step_by_step_loop(
-    plain: LLM, loops: list[RunAhead], monkeypatch: pytest.MonkeyPatch, is_captured: bool, numbers: Any
+    plain: LLM, ahead: LLM, loops: list[RunAhead], monkeypatch: pytest.MonkeyPatch, is_captured: bool, numbers: Any
 ) -> None:
-    ahead = over_pages(plain)
     if is_captured:
-        monkeypatch.setattr(paged, "CAPTURE_AFTER", 0)
-        monkeypatch.setattr(decode_step, "CAPTURE_AFTER", 0)
-        assert ahead.model.paged is not None  # type: ignore[attr-defined]
-        ahead.model.paged.capture = RecordedCapture()  # type: ignore[attr-defined]
+        be_captured(ahead, monkeypatch)
     for options in (STRATEGIES[number] for number in numbers):
         loops.clear()
         assert texts(ahead, **options) == texts(plain, **options), options
         assert sum(loop.num_steps for loop in loops) > 3, options
 
 
-def test_a_step_needs_nothing_of_the_host_in_steady_state(plain: LLM, loops: list[RunAhead]) -> None:
-    ahead = over_pages(plain)
+def test_a_step_needs_nothing_of_the_host_in_steady_state(ahead: LLM, loops: list[RunAhead]) -> None:
     ahead.generate(["Once upon a time", "The end of"], max_new_tokens=60)
     [loop] = loops
     assert loop.num_steps >= 58
     assert loop.num_uploads <= 8  # the first step, and a page for each row every 32 tokens
 
 
-def test_a_token_that_the_constraint_refuses_does_not_stay(
-    plain: LLM, monkeypatch: pytest.MonkeyPatch, loops: list[RunAhead]
-) -> None:
+def test_a_token_that_the_constraint_refuses_does_not_stay(ahead: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
     """Negative control: without the question, texts leave their constraint."""
-    ahead = over_pages(plain)
     right = texts(ahead, constraint=SCHEMA)
     monkeypatch.setattr(RunAhead, "_allows", lambda self, text, entry, draw: True)
     with pytest.raises(RuntimeError, match="refused token"):
@@ -118,46 +87,8 @@ def test_a_token_that_the_constraint_refuses_does_not_stay(
     assert any('{"name' in text for text, *_ in right)
 
 
-def test_what_has_no_program_is_decoded_step_by_step(plain: LLM, loops: list[RunAhead]) -> None:
-    ahead = over_pages(plain)
+def test_what_has_no_program_is_decoded_step_by_step(plain: LLM, ahead: LLM, loops: list[RunAhead]) -> None:
     for options in ({"logprobs": 2}, {"strategy": "beam", "num_beams": 2},
                     {"strategy": "sample", "repetition_penalty": 1.2}):  # fmt: skip
         assert texts(ahead, **options) == texts(plain, **options), options
     assert sum(loop.num_steps for loop in loops) == 0
-
-
-def test_nan_is_the_error_of_its_row(plain: LLM, monkeypatch: pytest.MonkeyPatch, loops: list[RunAhead]) -> None:
-    """A row whose logits become NaN on the way fails as on the host; its neighbours' texts are unchanged."""
-    ahead = over_pages(plain)
-    expected = texts(plain)
-    model = ahead.model.paged  # type: ignore[attr-defined]
-    read = model.read
-
-    def poisoned(state: Any, num_seen: int = 0, module: Any = None) -> Any:
-        logits = read(state, num_seen, module)
-        is_long = (state.starts + state.counts > 15).repeat_interleave(state.width)
-        is_second = state.rows == 1
-        bad = is_long & is_second.repeat_interleave(state.width)
-        return torch.where(bad[: len(logits), None], torch.nan, logits)
-
-    monkeypatch.setattr(model, "read", poisoned)
-    monkeypatch.setattr(model, "_run_eagerly", _poisoned_eagerly(model))
-    done = texts(ahead)
-    failed = [row for row, one in enumerate(done) if one[1] == "error"]
-    assert len(failed) == 1
-    assert [one for row, one in enumerate(done) if row not in failed] == [
-        one for row, one in enumerate(expected) if row not in failed
-    ]
-
-
-def _poisoned_eagerly(model: Any) -> Any:
-    run = model._run_eagerly
-
-    def poisoned(state: Any, num_seen: int, most: int, num_wanted: int, *rest: Any) -> Any:
-        logits = run(state, num_seen, most, num_wanted, *rest)
-        if most == 1 and state.width == 1:
-            is_second = (state.rows == 1) & (state.starts + state.counts > 15)
-            logits = torch.where(is_second[:, None], torch.nan, logits)
-        return logits
-
-    return poisoned
