@@ -34,7 +34,7 @@ MASKS: Final = NUM_VALUES + 1
 """Where the numbers of its masks begin, one for each position."""
 
 
-class Shape(NamedTuple):
+class StepShape(NamedTuple):
     """What there is a step for.
 
     Args:
@@ -67,7 +67,7 @@ class DecodeStep:
             certified; status.
     """
 
-    def __init__(self, model: PagedModel, rows: PagedRows, shape: Shape, pool: MaskPool) -> None:
+    def __init__(self, model: PagedModel, rows: PagedRows, shape: StepShape, pool: MaskPool) -> None:
         self._model, self.shape, self._masks = model, shape, pool.masks
         num_places = shape.num_rows * shape.num_positions
         self.state = StepState(rows, shape.num_rows, shape.width, MASKS + shape.num_positions, num_places)

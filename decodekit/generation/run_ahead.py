@@ -42,7 +42,7 @@ from torch import Tensor
 
 from decodekit.generation.append import append_forced, append_token, forced_run
 from decodekit.generation.asking import is_due, pause_after
-from decodekit.generation.decode_step import DRAFT, MASKS, DecodeStep, Shape, draws_of
+from decodekit.generation.decode_step import DRAFT, MASKS, DecodeStep, StepShape, draws_of
 from decodekit.generation.device_draws import INDEX, NO_MASK, NUM_VALUES, DeviceDraw, Parameters, packed
 from decodekit.generation.faults import fault_of, is_out_of_memory
 from decodekit.generation.mask_pool import MIN_PLACES, MaskPool, mask_key
@@ -426,7 +426,7 @@ class RunAhead:
             num_rows, width = bucket(num_rows, ROW_BUCKETS) or num_rows, bucket(width, WIDTH_BUCKETS) or width
             num_positions = bucket(num_positions, WIDTH_BUCKETS) or num_positions
         uses_top_k, uses_top_p = any(one.top_k > 0 for one in known), any(one.top_p < 1 for one in known)
-        shape = Shape(num_rows, width, num_positions, uses_top_k, uses_top_p)
+        shape = StepShape(num_rows, width, num_positions, uses_top_k, uses_top_p)
         programs = self._model.steps_over(self.cache.rows).programs
         key = shape, len(pool.masks)
         if key not in programs:
