@@ -30,7 +30,7 @@ Rows whose strategy is somebody's Python, with guards, log-probabilities, texts 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from collections.abc import Sequence as Rows
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -45,6 +45,7 @@ from decodekit.generation.asking import is_due, pause_after
 from decodekit.generation.decode_step import DRAFT, MASKS, DecodeStep, StepShape, draws_of
 from decodekit.generation.device_draws import INDEX, NO_MASK, NUM_VALUES, DeviceDraw, Parameters, packed
 from decodekit.generation.faults import fault_of, is_out_of_memory
+from decodekit.generation.known_states import KnownStates
 from decodekit.generation.mask_pool import MIN_PLACES, MaskPool, mask_key
 from decodekit.generation.positions import Guess, Position
 from decodekit.generation.sequence import Sequence
@@ -55,8 +56,6 @@ from decodekit.models.tiers.captured import bucket
 from decodekit.models.tiers.paged import ROW_BUCKETS, WIDTH_BUCKETS, PagedModel
 from decodekit.speculation.verification import num_equal
 
-MAX_STATES: Final = 4096
-"""States of constraints of which it is remembered what a step behind them was good for."""
 TAKEN: Final = -1
 """Stands for the token that the device has taken."""
 SEEN_FIRST: Final = 8
@@ -159,7 +158,7 @@ class RunAhead:
         self._flight: _Flight | None = None
         self._texts: dict[int, _Text] = {}
         self._last: list[_Text] | None = None  # the rows of the last step, if the next one may go on from it
-        self._turns: dict[Hashable, bool] = {}  # by state of a constraint: whether a step behind it was of no use
+        self._known: KnownStates = model.steps_over(cache.rows).programs.setdefault(KnownStates, KnownStates())
         self._there: dict[int, list[Tensor]] = {}  # by columns, buffers for what comes back, used in turn
         self._cuts: dict[int, int] = {}  # by row, how many tokens the cache is to keep
 
@@ -270,25 +269,31 @@ class RunAhead:
             return _Entry(sequence, sequence.row, latest.number + 1, [TAKEN], False)
         if not _is_plain(sequence, text):
             return None
-        has_mask = sequence.matcher is not None and (
-            text.wants_mask or sequence.settings.masks == "always" or not is_due(sequence)
-        )
+        has_mask = self._needs_mask(text)
         if has_mask and not self._is_prepared(text):
             return None
         return _Entry(sequence, sequence.row, len(sequence.token_ids), sequence.pending, has_mask)
+
+    def _needs_mask(self, text: _Text) -> bool:
+        """Whether the next token of a row is decided with its mask, and not asked about."""
+        matcher = text.sequence.matcher
+        if matcher is None:
+            return False
+        is_wanted = text.wants_mask or text.sequence.settings.masks == "always"
+        return is_wanted or self._known.refuses(matcher) or not is_due(text.sequence)
 
     def _must_see(self, text: _Text, latest: _Entry) -> bool:
         """Whether a step behind one that runs would hardly be of use: then its token is seen first.
 
         It would not be where a draft or a mask comes next, or where the constraint has gone back or on by itself
-        (forced tokens) when it was in the same state before.
+        (forced tokens), or came to a state that refuses, when it was in the same state before.
         """
         if not text.is_silent:
             return True
         sequence = text.sequence
         if sequence.matcher is None:
             return False
-        return latest.has_mask or sequence.pause_left > 0 or self._turns.get(mask_key(sequence.matcher), False)
+        return latest.has_mask or sequence.pause_left > 0 or self._known.is_turning(sequence.matcher)
 
     def _is_prepared(self, text: _Text) -> bool:
         """Whether the mask of a row can be made at once; otherwise a slice of the work for it was done."""
@@ -516,7 +521,7 @@ class RunAhead:
             append_forced(sequence, settings, None)
         is_seen = bool(sequence.pending) and later is None  # the token itself, which no step reads yet
         is_turned = not allowed or sequence.finish_reason is not None or len(sequence.pending) > is_seen
-        self._note_turn(key, is_turned)
+        self._known.note_turn(key, is_turned=is_turned, after=sequence.matcher)
         if is_turned:
             self._drop(text, later)  # what it takes is not wanted; what it reads is
         if later is None or is_turned:
@@ -544,6 +549,7 @@ class RunAhead:
         if sequence.is_waiting:
             return None
         pause_after(sequence, is_settled=bool(is_allowed))
+        self._known.note_answer(sequence.matcher, is_allowed=bool(is_allowed))
         text.wants_mask = not is_allowed
         return bool(is_allowed)
 
@@ -557,12 +563,6 @@ class RunAhead:
             if not sequence.matcher.validate([token]):
                 return False
         return True
-
-    def _note_turn(self, key: Hashable, is_turned: bool) -> None:
-        if key is not None:
-            if len(self._turns) >= MAX_STATES:
-                self._turns.clear()
-            self._turns[key] = is_turned
 
     def _drop(self, text: _Text, later: _Entry | None) -> None:
         if later is not None:
