@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import pytest
 
@@ -28,8 +29,11 @@ def over_pages(plain: LLM) -> LLM:
 
 @pytest.fixture
 def ahead(over_pages: LLM, monkeypatch: pytest.MonkeyPatch) -> LLM:
-    """The same, whose rows are short: the twin of the attention looks at every slot of a table."""
+    """The same, with nothing that earlier tests have left; rows are short, for the twin of the attention looks at every
+    slot of a table.
+    """
     monkeypatch.setattr(paged, "LONGEST", 128)
+    monkeypatch.setattr(over_pages.model.paged, "_steps", WeakKeyDictionary())  # type: ignore[attr-defined]
     return over_pages
 
 

@@ -83,7 +83,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[int, int]]]:
 
 def transfers_of(llm: LLM, monkeypatch: pytest.MonkeyPatch, prompts: list[Any], **options: Any) -> Counter[Any]:
     """How often a step behind the prompts has so many transfers."""
-    options = {"max_new_tokens": 16, "on_error": "return", **options}
+    options = {"max_new_tokens": 12, "on_error": "return", **options}
     with counted(monkeypatch) as steps:
         done = llm.generate(prompts, **options)
     assert all(one.token_ids for one in done)
@@ -92,7 +92,7 @@ def transfers_of(llm: LLM, monkeypatch: pytest.MonkeyPatch, prompts: list[Any], 
 
 @pytest.mark.parametrize(
     ("is_captured", "numbers"),
-    [(False, [0, 4]), pytest.param(False, [1, 2, 3], marks=pytest.mark.slow),
+    [(False, [4]), pytest.param(False, range(4), marks=pytest.mark.slow),
      pytest.param(True, range(5), marks=pytest.mark.slow)],
 )  # fmt: skip
 def test_a_step_is_one_transfer_each_way_at_most(
@@ -111,13 +111,13 @@ def test_a_step_is_one_transfer_each_way_at_most(
     ]
     for options in (cases[number] for number in numbers):
         if options:
-            ahead.generate(prompts, max_new_tokens=16, on_error="return", **options)  # masks are there from now on
+            ahead.generate(prompts, max_new_tokens=12, on_error="return", **options)  # masks are there from now on
         for some in (prompts, prompts[:1]):  # four rows of different lengths, and one
             found = transfers_of(ahead, monkeypatch, some, **options)
             assert sum(found.values()) >= 3, options
             assert max(up for up, _ in found) <= 1 and max(down for _, down in found) <= 1, (options, found)
             if not options:  # nothing goes up in steady state
-                assert found[0, 1] >= 10
+                assert found[0, 1] >= 6
 
 
 def test_no_layer_has_a_transfer(monkeypatch: pytest.MonkeyPatch, plain: LLM) -> None:
@@ -144,6 +144,6 @@ def test_a_transfer_is_seen(ahead: LLM, monkeypatch: pytest.MonkeyPatch) -> None
         (lambda module, inputs: (inputs[0] + torch.tensor([0.0]),), (1, 1)),
     ):
         handle = head.register_forward_pre_hook(wrong)
-        found = transfers_of(ahead, monkeypatch, ["The"])
+        found = transfers_of(ahead, monkeypatch, ["The"], max_new_tokens=6)
         handle.remove()
         assert found.most_common(1)[0][0] == least
