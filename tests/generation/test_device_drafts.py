@@ -238,33 +238,38 @@ def test_rows_of_one_batch_have_drafts_masks_and_neither(plain: LLM, ahead: LLM,
     ]
     prompts = [PROMPTS[0], *PROMPTS[:3], PROMPTS[0]]
     expected = [
-        plain.generate(prompt, max_new_tokens=24, on_error="return", **one).token_ids
+        plain.generate(prompt, max_new_tokens=16, on_error="return", **one).token_ids
         for prompt, one in zip(prompts, work, strict=True)
     ]
     with dk.Engine(ahead, batch_size=8) as engine:
-        handles = [engine.submit(prompt, max_new_tokens=24, **one) for prompt, one in zip(prompts, work, strict=True)]
+        handles = [engine.submit(prompt, max_new_tokens=16, **one) for prompt, one in zip(prompts, work, strict=True)]
         assert [handle.result(60).token_ids for handle in handles] == expected
     assert sum(loop.num_steps for loop in loops) > 5
 
 
+ANYWHERE: list[Any] = [
+    "suffix",
+    "draft-model:tiny-draft,num_tokens=5",
+    "early-exit:1",
+    ["suffix", "draft-model:tiny-draft"],
+    dk.Adaptive(dk.PromptLookup()),
+]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("constraint", [None, SCHEMA], ids=["free", "schema"])
 @pytest.mark.parametrize(
-    "speculate",
-    ["suffix", "grammar", "draft-model:tiny-draft,num_tokens=5", "early-exit:1", "grammar+prompt-lookup",
-     ["suffix", "draft-model:tiny-draft"], dk.Adaptive(dk.PromptLookup())],
-)  # fmt: skip
+    ("speculate", "constraint"),
+    [(one, None) for one in ANYWHERE] + [(one, SCHEMA) for one in (*ANYWHERE, "grammar", "grammar+prompt-lookup")],
+)
 def test_every_proposer(
     plain: LLM, ahead: LLM, loops: list[RunAhead], monkeypatch: pytest.MonkeyPatch, speculate: Any, constraint: Any
 ) -> None:
+    sampled = dk.Sample(temperature=0.9, top_k=30, speculate=speculate)
     for is_captured in (False, True):
         if is_captured:
             be_captured(ahead, monkeypatch)
-        for strategy in (
-            dk.Greedy(speculate=speculate),
-            dk.Sample(temperature=0.9, top_k=30, seed=5, speculate=speculate),
-        ):
+        for strategy in (dk.Greedy(speculate=speculate), sampled):
             loops.clear()
-            options = {"constraint": constraint, "strategy": strategy}
+            options = {"constraint": constraint, "strategy": strategy, "seed": 5}
             assert tokens_of(ahead, **options) == tokens_of(plain, **options)
             assert sum(loop.num_steps for loop in loops) > 3
