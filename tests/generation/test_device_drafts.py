@@ -161,8 +161,8 @@ def poison(llm: LLM, monkeypatch: pytest.MonkeyPatch, position: int, value: floa
 
 @pytest.mark.parametrize(
     ("value", "is_drafted"),
-    [(torch.nan, True), (-torch.inf, False), pytest.param(torch.nan, False, marks=pytest.mark.slow),
-     pytest.param(-torch.inf, True, marks=pytest.mark.slow)],
+    [(torch.nan, True), *(pytest.param(*one, marks=pytest.mark.slow)
+                          for one in ((torch.nan, False), (-torch.inf, True), (-torch.inf, False)))],
 )  # fmt: skip
 def test_bad_logits_are_the_status_of_their_row(
     plain: LLM, ahead: LLM, loops: list[RunAhead], monkeypatch: pytest.MonkeyPatch, value: float, is_drafted: bool
