@@ -45,10 +45,10 @@ from decodekit.generation.asking import is_due, pause_after
 from decodekit.generation.decode_step import DRAFT, MASKS, DecodeStep, StepShape, draws_of
 from decodekit.generation.device_draws import INDEX, NO_MASK, NUM_VALUES, DeviceDraw, Parameters, packed
 from decodekit.generation.faults import fault_of, is_out_of_memory
-from decodekit.generation.known_states import KnownStates
 from decodekit.generation.mask_pool import MIN_PLACES, MaskPool, mask_key
 from decodekit.generation.positions import Guess, Position
 from decodekit.generation.sequence import Sequence
+from decodekit.generation.state_memory import StateMemory
 from decodekit.generation.step import by_settings, propose
 from decodekit.models.caches.paged_cache import PagedCache
 from decodekit.models.causal_lm import CausalLM
@@ -158,7 +158,7 @@ class RunAhead:
         self._flight: _Flight | None = None
         self._texts: dict[int, _Text] = {}
         self._last: list[_Text] | None = None  # the rows of the last step, if the next one may go on from it
-        self._known: KnownStates = model.steps_over(cache.rows).programs.setdefault(KnownStates, KnownStates())
+        self._known: StateMemory = model.steps_over(cache.rows).programs.setdefault(StateMemory, StateMemory())
         self._there: dict[int, list[Tensor]] = {}  # by columns, buffers for what comes back, used in turn
         self._cuts: dict[int, int] = {}  # by row, how many tokens the cache is to keep
 

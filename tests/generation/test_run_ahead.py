@@ -9,9 +9,9 @@ import pytest
 from decodekit import LLM
 from decodekit.constraints import Regex, compile
 from decodekit.generation import decode_step
-from decodekit.generation.known_states import KnownStates
 from decodekit.generation.mask_pool import mask_key
 from decodekit.generation.run_ahead import RunAhead
+from decodekit.generation.state_memory import StateMemory
 from decodekit.models.tiers import paged
 from tests.generation.test_asking import VOCABULARY
 from tests.models.recording import RecordedCapture
@@ -111,7 +111,7 @@ def test_a_state_that_refuses_is_asked_about_again() -> None:
     matcher = compile(Regex("[ab]{2,5}"), VOCABULARY).matcher()
     before = matcher.fork()
     assert matcher.accept(0)
-    known, rests = KnownStates(), []
+    known, rests = StateMemory(), []
     assert not known.refuses(matcher)
     for _ in range(7):
         known.note_answer(matcher, is_allowed=False)

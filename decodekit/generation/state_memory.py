@@ -22,7 +22,7 @@ MAX_STATES: Final = 4096
 """States that are remembered; beyond them, all is forgotten."""
 
 
-class KnownStates:
+class StateMemory:
     """States as `mask_key` tells them; matchers that tell none, and free text, are never known."""
 
     def __init__(self) -> None:
