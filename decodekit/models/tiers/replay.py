@@ -1,8 +1,8 @@
 """Decoding steps on a CPU without Python: a step is recorded as a TorchScript graph and replayed from then on.
 
 A step of a small model is mostly the Python of its modules: for the bundled model half of the time at batch 1. The
-graph calls the same kernels in the same order, so its logits are bit for bit those of the modules; the first replays
-are compared, and a recording that differs, or whose code looked at the value of a tensor, is never used.
+graph calls the same kernels in the same order, so its logits are bit for bit those of the modules; that is proven first
+(`proof`), and a recording whose code looked at the value of a tensor is never used.
 
 A recording holds for one number of rows and of new tokens in each, with or without a mask. The slots that are written
 and read are its inputs, so that lengths and capacity may change. A step of a few tokens (a draft, forced tokens) is
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any, Final
 
@@ -25,11 +25,10 @@ from torch.jit._trace import TracerWarning
 from decodekit.models.caches.kv_cache import LayerShape, RaggedCache, Step
 from decodekit.models.modules.shared_copy import addresses_of, shared_copy
 from decodekit.models.tiers import attention
+from decodekit.models.tiers.proof import Proof
 
 RECORD_AFTER: Final = 48
 """Steps of one kind before it is recorded: recording costs about as much as 100 steps save."""
-NUM_PROOFS: Final = 3
-"""Replays that are compared with the modules; the second and later ones run the optimised graph."""
 MAX_WIDTH: Final = 16
 """Most new tokens of a row in a step that is recorded; in longer ones arithmetic is most of the time."""
 
@@ -44,9 +43,8 @@ class _Recording:
     """What is known of one kind of step."""
 
     num_seen: int = 0
-    num_proven: int = 0
     graph: Callable[..., Tensor] | None = None
-    is_refused: bool = False
+    proof: Proof = field(default_factory=lambda: Proof(_DUMMY_SLOTS))
 
 
 class Replays:
@@ -83,7 +81,7 @@ class Replays:
         crossed = tuple(window for window in self._windows if step.end > window)
         key = (type(cache), wanted, step.num_rows, step.num_new, step.is_uniform, step.positions.shape[0], crossed)
         recording = self._recordings.setdefault(key, _Recording())
-        if recording.is_refused:
+        if recording.proof.is_refused:
             return eager()
         if recording.graph is None:
             recording.num_seen += 1
@@ -92,24 +90,17 @@ class Replays:
             try:
                 recording.graph = self._record(step, wanted, type(cache))
             except Exception:  # whatever a model does that cannot be recorded; then its modules go on running it
-                recording.is_refused = True
+                recording.proof.is_refused = True
                 return eager()
         if _addresses(self._weights) != self._addresses:  # moved or replaced weights: the graph has the old ones
             self._forget()
             return eager()
         graph, arguments = recording.graph, self._arguments(tokens, step, cache)
-        if recording.num_proven < NUM_PROOFS:
-            replayed = graph(*arguments)
-            expected = eager()  # afterwards: it overwrites what a wrong recording put into the cache
-            if not torch.equal(replayed, expected):  # set, never cleared: threads may prove one recording together
-                recording.is_refused = True
-            recording.num_proven += 1
-            return expected
-        return graph(*arguments)
+        return recording.proof.output(lambda: graph(*arguments), eager, step.end)
 
     def num_replayable(self) -> int:
         """How many kinds of steps are recorded and proven."""
-        return sum(r.num_proven >= NUM_PROOFS and not r.is_refused for r in list(self._recordings.values()))
+        return sum(recording.proof.is_proven for recording in list(self._recordings.values()))
 
     def _forget(self) -> None:
         self._recordings = {}
