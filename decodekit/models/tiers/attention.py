@@ -7,6 +7,7 @@ cases that need no mask at all are taken first: queries that see the same slots,
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -54,6 +55,34 @@ def in_pass(step: Step) -> Iterator[None]:
         yield
     finally:
         current_step.reset(token)
+
+
+_in_passes, _had_cudnn = 0, True
+_lock = threading.Lock()
+
+
+@contextmanager
+def without_cudnn() -> Iterator[None]:
+    """The time of passes over a rectangle on CUDA: attention by any backend but cuDNN's.
+
+    Its plans are made for one shape, in about 0.4 s each, and every step of a rectangle has another one; PyTorch
+    prefers it on some GPUs (`sdp_utils` of PyTorch). The others keep their order. As `torch.nn.attention.sdpa_kernel`
+    it sets a flag of the process, but threads may overlap: the last one out restores it.
+    """
+    global _in_passes, _had_cudnn
+    backends: Any = torch.backends.cuda
+    with _lock:
+        if not _in_passes:
+            _had_cudnn = backends.cudnn_sdp_enabled()
+            backends.enable_cudnn_sdp(False)
+        _in_passes += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _in_passes -= 1
+            if not _in_passes:
+                backends.enable_cudnn_sdp(_had_cudnn)
 
 
 def register() -> None:

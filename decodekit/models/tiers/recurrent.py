@@ -106,7 +106,7 @@ class RecurrentCache:
         ends = [self._lengths[row] + count for row, count in zip(rows, num_tokens, strict=True)]
         if max(ends) > self.capacity:
             self.grow(max(max(ends), 2 * self.capacity))
-        starts = [self._lengths[row] for row in rows]
+        starts, tokens = [self._lengths[row] for row in rows], tokens.to(self._device)
         if len(rows) == self.num_rows and min(starts) == max(starts) and list(rows) == list(range(len(rows))):
             self._tokens[:, starts[0] : max(ends)] = tokens[:, : max(num_tokens)]
             return
