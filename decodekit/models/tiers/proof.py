@@ -15,10 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 import torch
 from torch import Tensor
+
+Output = TypeVar("Output", Tensor, list[Tensor])
 
 NUM_PROOFS: Final = 3
 """Replays that are compared at other lengths; the second and later ones run what a compiler made of the recording."""
@@ -47,8 +49,8 @@ class Proof:
         """Whether replays are no longer compared."""
         return self.num_equal >= NUM_PROOFS and not self.is_refused
 
-    def output(self, replay: Callable[[], Tensor], modules: Callable[[], Tensor], length: int) -> Tensor:
-        """The output of a step: replayed where that is proven, else that of the modules.
+    def output(self, replay: Callable[[], Output], modules: Callable[[], Output], length: int) -> Output:
+        """The output of a step, one tensor or several: replayed where that is proven, else that of the modules.
 
         Args:
             replay: runs the recording.
@@ -67,7 +69,9 @@ class Proof:
             self.num_equal += 1
         return expected
 
-    def _is_equal(self, replayed: Tensor, expected: Tensor) -> bool:
+    def _is_equal(self, replayed: Output, expected: Output) -> bool:
+        if not isinstance(replayed, Tensor) or not isinstance(expected, Tensor):
+            return all(self._is_equal(one, other) for one, other in zip(replayed, expected, strict=True))
         if not self.tolerance:
             return torch.equal(replayed, expected)
         error = (replayed - expected).square().mean().sqrt() / expected.std().clamp_min(1e-12)

@@ -116,13 +116,17 @@ class RaggedModel:
         self._windows = frozenset(step.windows)
         return recorder.store.layers  # type: ignore[no-any-return]
 
-    def _run_last(self, module: nn.Module, tokens: Tensor, step: Step, store: Any) -> Tensor:
+    def _run_last(
+        self, module: nn.Module, tokens: Tensor, step: Step, store: Any, states: Sequence[Tensor] = ()
+    ) -> list[Tensor]:
         """Logits [R, V] of the last of equally many new tokens per row."""
-        return self._run(tokens, step, _transformers_cache(store, step), 1, module)[:, -1].float()
+        return [self._run(tokens, step, _transformers_cache(store, step), 1, module)[:, -1].float()]
 
-    def _run_every(self, module: nn.Module, tokens: Tensor, step: Step, store: Any) -> Tensor:
+    def _run_every(
+        self, module: nn.Module, tokens: Tensor, step: Step, store: Any, states: Sequence[Tensor] = ()
+    ) -> list[Tensor]:
         """Logits [R, T, V] of all new tokens, padding too."""
-        return self._run(tokens, step, _transformers_cache(store, step), None, module).float()
+        return [self._run(tokens, step, _transformers_cache(store, step), None, module).float()]
 
     def _run(
         self, tokens: Tensor, step: Step, past: Any, keep: int | Tensor | None, module: nn.Module | None = None
@@ -240,7 +244,7 @@ class RaggedModel:
         elif self._can_replay(step) and min(num_tokens) == width:
             out = self._replayed("last", tokens, step, cache)
         elif min(num_tokens) == width:
-            out = self._run_last(self._module, tokens, step, cache)
+            [out] = self._run_last(self._module, tokens, step, cache)
         else:
             out = self._run_ragged_last(tokens, step, _transformers_cache(cache, step), wanted)
         cache.commit(step, rows)
@@ -266,7 +270,7 @@ class RaggedModel:
     def _replayed(self, wanted: str, tokens: Tensor, step: Step, cache: RaggedCache) -> Tensor:
         assert self._replays is not None
         run = self._run_last if wanted == "last" else self._run_every
-        return self._replays.step(tokens, step, cache, wanted, lambda: run(self._module, tokens, step, cache))
+        return self._replays.step(tokens, step, cache, wanted, lambda: run(self._module, tokens, step, cache))[0]
 
     def _run_ragged_last(self, tokens: Tensor, step: Step, past: Any, wanted: Sequence[Tensor]) -> Tensor:
         """[R, V] logits at each row's own last token, with as little of the output projection as the model allows.
