@@ -28,7 +28,7 @@ from functools import partial
 from itertools import count
 from typing import Any, Final, TypeAlias
 
-from decodekit.errors import CacheFullError, DecodekitError, RequestTimeoutError
+from decodekit.errors import CacheFullError, DecodekitError, RequestTimeoutError, TooManyRowsError
 from decodekit.generation import memory
 from decodekit.generation.budget import token_budget
 from decodekit.generation.faults import fault_of, is_out_of_memory
@@ -347,7 +347,7 @@ class Scheduler:
         except DecodekitError as error:
             return None, self._refuse(ticket, error)
         except Exception as error:
-            if not self._isolates:
+            if not self._isolates and not is_out_of_memory(error):
                 raise
             return None, self._refuse(ticket, fault_of(error, "decoding", at=f"prompt {ticket.index}"))
         self._count_begun(ticket)
@@ -363,19 +363,19 @@ class Scheduler:
         ticket.num_begun += 1
 
     def _place(self, lane: Lane[Any], groups: list[Group], expects_more: bool) -> list[Update]:
-        """Give groups their rows; where there is no memory for a cache, they fail."""
+        """Give groups their rows; where there is no memory for the first, it fails and the others wait."""
         try:
             lane.place(groups, lane.num_groups if expects_more else len(groups) + self._num_queued(lane.policy))
         except Exception as error:
-            if not self._isolates or not (isinstance(error, DecodekitError) or is_out_of_memory(error)):
+            is_short = isinstance(error, TooManyRowsError) or is_out_of_memory(error)
+            if not is_short and not (self._isolates and isinstance(error, DecodekitError)):
                 raise
-            updates: list[Update] = []
-            for group in groups:
-                if not group.rows:
-                    ticket = self._ticket_of[id(group)]
-                    lane.policy.fail(group, fault_of(error, "decoding", at=f"prompt {ticket.index}"))
-                    updates += self._handed_out(ticket, group, lane.policy.update(group))
-            return updates
+            first, *others = [group for group in groups if not group.rows and group not in lane.groups]
+            for group in others:
+                self._push(self._ticket_of[id(group)], group)
+            ticket = self._ticket_of[id(first)]
+            lane.policy.fail(first, fault_of(error, "decoding", at=f"prompt {ticket.index}"))
+            return self._handed_out(ticket, first, lane.policy.update(first))
         return []
 
     def _lane_of(self, policy: Policy[Any]) -> Lane[Any]:
