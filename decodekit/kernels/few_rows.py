@@ -104,7 +104,7 @@ def _on_cpu(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return out
 
 
-_library: Final = torch.library.Library("decodekit", "FRAGMENT")
+_library: Final[Any] = torch.library.Library("decodekit", "FRAGMENT")  # type: ignore[no-untyped-call]
 _library.define("few_rows_linear(Tensor x, Tensor weight, Tensor? bias) -> Tensor")
 _library.impl("few_rows_linear", _on_cpu, "CPU")
 _library.impl("few_rows_linear", linear, "CompositeExplicitAutograd")

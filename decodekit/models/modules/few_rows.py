@@ -11,7 +11,7 @@ from decodekit.kernels.few_rows import few_rows_linear
 class FewRowsLinear(nn.Linear):
     """`nn.Linear` with the product of `few_rows_linear`."""
 
-    def forward(self, input: Tensor) -> Tensor:  # noqa: A002, the name that callers may use
+    def forward(self, input: Tensor) -> Tensor:
         """[..., out_features] of [..., in_features]."""
         return few_rows_linear(input, self.weight, self.bias)
 
