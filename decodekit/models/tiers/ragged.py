@@ -20,6 +20,7 @@ from decodekit.models.caches.kv_cache import LayerShape, PlaneShape, RaggedCache
 from decodekit.models.caches.paged_cache import PagedCache
 from decodekit.models.causal_lm import LogitsKind, Rows, assembled, wanted_counts
 from decodekit.models.modules.context_length import context_length_of
+from decodekit.models.modules.few_rows import with_few_rows
 from decodekit.models.modules.shared_copy import is_spread, rope_types, shared_copy
 from decodekit.models.tiers import attention
 from decodekit.models.tiers.captured import StepCapture
@@ -58,7 +59,7 @@ class RaggedModel:
         stored: Stored = Stored.AS_GIVEN,
     ) -> None:
         attention.register()
-        self._module = shared_copy(model, None if own_attention else attention.ATTENTION_NAME)
+        self._module = with_few_rows(shared_copy(model, None if own_attention else attention.ATTENTION_NAME))
         self._own_attention = own_attention
         self.is_spread = is_spread(model)
         """Whether the model lies on several devices; then every pass is run by its modules."""
