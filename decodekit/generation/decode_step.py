@@ -76,12 +76,18 @@ class DecodeStep:
         self.last: object = None
         """Who has started it last, and with which rows."""
         self._num_runs = 0
+        self._read: Run | None = None  # captured, until it is proven or refused
+        self._proof = model.new_proof()
         self._run: Run | None = None
 
     def run(self) -> Tensor:
         """`out` of a pass."""
+        return self._choose(self._model.read_compiled(self.state))
+
+    def _choose(self, logits: Tensor) -> Tensor:
+        """`out` of logits [>= B * W, V]; the inputs move on."""
         state, values, shape = self.state, self.state.values, self.shape
-        logits = self._model.read_compiled(state)[: shape.num_rows * shape.num_positions]
+        logits = logits[: shape.num_rows * shape.num_positions]
         taken, given, are_clear, status = (one.view(shape.num_rows, -1) for one in self._draw(logits))
         draft_lengths = values[DRAFT]
         num_pending = state.counts - draft_lengths
@@ -105,14 +111,36 @@ class DecodeStep:
         return draw_rows(logits, each.flatten(1), self._masks, mask_ids, self.shape.uses_top_k, self.shape.uses_top_p)
 
     def __call__(self) -> None:
-        """`run`, captured after a few times."""
+        """`run`, captured after a few times.
+
+        What a model bakes in shows in its logits, not in the tokens that are taken. So its reading alone is captured
+        first and compared with the modules; once that is proven, all of the step is captured.
+        """
         self._num_runs += 1
         if self._run is None and self._model.capture is not None and self._num_runs > CAPTURE_AFTER:
-            try:
-                self._run = self._model.captured(self.state, self.run)
-            except Exception:  # what a model does that cannot be captured: its modules go on running it
-                self._run = self.run
-        (self._run or self.run)()
+            if self._proof.is_proven:
+                self._read, self._run = None, self._captured(self.run)
+            else:
+                self._read = self._read or self._captured(lambda: self._model.read_compiled(self.state))
+        if self._read is None:
+            (self._run or self.run)()
+        else:
+            self._prove(self._read)
+
+    def _prove(self, read: Run) -> None:
+        """A step whose logits are those of the modules, and of the captured reading if it is right."""
+        length = int(self.state.starts.max())  # the device is waited for, a few times in the life of a step
+        self._choose(self._proof.output(lambda: read().clone(), lambda: self._model.read(self.state, length), length))
+        if self._proof.is_refused:
+            self._read, self._run = None, self.run
+
+    def _captured(self, run: Run) -> Run | None:
+        """The pass captured; None if it cannot be, and then all of the step is run as it is."""
+        try:
+            return self._model.captured(self.state, run)
+        except Exception:  # what a model does that cannot be captured: its modules go on running it
+            self._run = self.run
+            return None
 
 
 def draws_of(row: Rows[int]) -> list[DeviceDraw]:

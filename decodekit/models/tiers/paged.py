@@ -279,6 +279,11 @@ class PagedModel:
         with state.emptied(), while_compiling() if self._compiled is not None else nullcontext():
             return self.capture(run)
 
+    def new_proof(self) -> Proof:
+        """What a captured `read_compiled` has to show before it is trusted; it is captured with rows of no token."""
+        is_exact = self._compiled is None or self._model.dtype == torch.float32
+        return Proof(0, REPLAY_TOLERANCE if is_exact else COMPILED_TOLERANCE)
+
     def _captured(self, steps: Steps, rows: PagedRows, num_rows: int, width: int) -> _Captured | None:
         """The captured step for so many rows and columns; None if there is none (yet)."""
         size = bucket(num_rows, ROW_BUCKETS), bucket(width, WIDTH_BUCKETS)
@@ -290,10 +295,9 @@ class PagedModel:
             if steps.seen[key] <= CAPTURE_AFTER:
                 return None
             state = StepState(rows, *key)
-            is_exact = self._compiled is None or self._model.dtype == torch.float32
-            proof = Proof(0, REPLAY_TOLERANCE if is_exact else COMPILED_TOLERANCE)
             try:
-                steps.captured[key] = _Captured(state, self.captured(state, lambda: self.read_compiled(state)), proof)
+                run = self.captured(state, lambda: self.read_compiled(state))
+                steps.captured[key] = _Captured(state, run, self.new_proof())
             except Exception:  # whatever a model does that cannot be captured: its modules go on running it
                 steps.captured[key] = None
         return steps.captured[key]
