@@ -119,7 +119,8 @@ def _rough_noise(bits: tl.tensor) -> tl.tensor:
     """Gumbel noise in float32; see the module for its error."""
     t = (4503599627370495 - bits).to(tl.float32) * 2.220446049250313e-16 + 1.1102230246251565e-16
     few = t * (1.0 + t * (0.5 + t * (0.33333334 + t * (0.25 + t * (0.2 + t * 0.16666667)))))
-    many = -tl.log(tl.maximum((bits.to(tl.float32) + 0.5) * 2.220446049250313e-16, 1e-38))
+    # No constant below 2^-126: Triton 3.6 takes it for float64, and refuses the program.
+    many = -tl.log(tl.maximum((bits.to(tl.float32) + 0.5) * 2.220446049250313e-16, 1e-37))
     return -tl.log(tl.where(t < 0.0625, few, many))
 
 
