@@ -255,7 +255,7 @@ class RunAhead:
         there = buffers[-1][: len(out)]
         there.copy_(out, non_blocking=True)
         event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        event.record()
+        event.record(torch.cuda.current_stream(out.device))  # which may not be the current device
         return there, event
 
     def _begin(self, text: _Text) -> _Entry | None:
