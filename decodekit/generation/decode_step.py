@@ -110,8 +110,9 @@ class DecodeStep:
         if self._run is None and self._model.capture is not None and self._num_runs > CAPTURE_AFTER:
             try:
                 self._run = self._model.captured(self.state, self.run)
-            except Exception:  # what a model does that cannot be captured: its modules go on running it
+            except Exception as error:  # what a model does that cannot be captured: its modules go on running it
                 self._run = self.run
+                self._model.not_captured.append(f"a decoding step of {self.state.num_rows} rows: {error!r}")
         (self._run or self.run)()
 
 

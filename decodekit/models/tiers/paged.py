@@ -135,6 +135,8 @@ class PagedModel:
         """How the layers share pages."""
         self._compiled = None if compiler is None else compiled_copy(model.module, compiler)
         self.num_replays = 0
+        self.not_captured: list[str] = []
+        """Why steps are run as they are that should have been captured, for whoever wonders why they are slow."""
 
     @torch.inference_mode()
     def _find_layers(self) -> PagePlan:
@@ -239,12 +241,16 @@ class PagedModel:
 
     def _replayed(self, captured: _Captured, num_seen: int, num_wanted: int) -> Tensor:
         """Logits [num_wanted, V] of a captured step."""
+        was_refused = captured.proof.is_refused
         out = captured.proof.output(
             lambda: captured.run()[:num_wanted].clone(),  # the next replay overwrites what this one has given
             lambda: self.read(captured.state, num_seen)[:num_wanted],
             num_seen,
         )
         self.num_replays += not captured.proof.is_refused
+        if captured.proof.is_refused and not was_refused:
+            size = f"{captured.state.num_rows} rows of {captured.state.width}"
+            self.not_captured.append(f"{size}: a replay differs from the modules")
         return out
 
     def _step_of(self, state: StepState, num_seen: int) -> PagedStep:
@@ -293,9 +299,15 @@ class PagedModel:
             is_exact = self._compiled is None or self._model.dtype == torch.float32
             proof = Proof(0, REPLAY_TOLERANCE if is_exact else COMPILED_TOLERANCE)
             try:
+<<<<<<< HEAD
                 steps.captured[key] = _Captured(state, self.captured(state, lambda: self.read_compiled(state)), proof)
             except Exception:  # whatever a model does that cannot be captured: its modules go on running it
+=======
+                steps.captured[key] = _Captured(state, self.captured(state, lambda: self.read_compiled(state)))
+            except Exception as error:  # whatever a model does that cannot be captured: its modules go on running it
+>>>>>>> 5a44dff (Captured steps: why one is not captured is kept, so that a slow run can be explained)
                 steps.captured[key] = None
+                self.not_captured.append(f"{key[0]} rows of {key[1]}: {type(error).__name__}: {error}")
         return steps.captured[key]
 
     @staticmethod
