@@ -90,8 +90,8 @@ def attend(
         _append(
             key_at, value_at, pages + row64 * pages_width, arenas, out, start, count, block, key_token, value_token,
             pages_per_arena, page_bytes, key_offset, value_offset, key_scale_offset, value_scale_offset, head,
-            HEADS, GROUP, KEY_DIM, VALUE_DIM, PAGE_SIZE, STORED, M, 2 * KEY_PAD if KEY_REST else KEY_PAD, VALUE_PAD,
-            KIND, KEY_ALIGN, VALUE_ALIGN, MANY,
+            HEADS, GROUP, KEY_DIM, VALUE_DIM, PAGE_SIZE, STORED, M, 2 * KEY_PAD if KEY_REST > 0 else KEY_PAD,
+            VALUE_PAD, KIND, KEY_ALIGN, VALUE_ALIGN, MANY,
         )  # fmt: skip
     key_lanes = tl.arange(0, KEY_PAD)
     query_at = query + row64 * query_row + tokens.to(tl.int64) * query_token + heads.to(tl.int64) * query_head
@@ -288,8 +288,8 @@ def _write_plane(
 @program
 def _walk_pages(
     peak: tl.tensor, total: tl.tensor, sums: tl.tensor, queries: tl.tensor, rests: tl.tensor, positions: tl.tensor,
-    pages: tl.tensor, arenas: tl.tensor, anchor: tl.tensor, begin: tl.tensor, start: tl.tensor, low: tl.tensor, high: tl.tensor,
-    pages_per_arena: tl.tensor, page_bytes: tl.tensor, key_offset: tl.tensor, value_offset: tl.tensor,
+    pages: tl.tensor, arenas: tl.tensor, anchor: tl.tensor, begin: tl.tensor, start: tl.tensor, low: tl.tensor,
+    high: tl.tensor, pages_per_arena: tl.tensor, page_bytes: tl.tensor, key_offset: tl.tensor, value_offset: tl.tensor,
     key_scale_offset: tl.tensor, value_scale_offset: tl.tensor, head: tl.tensor, scale: tl.tensor, softcap: tl.tensor,
     window: tl.tensor,
     HEADS: tl.constexpr, KEY_DIM: tl.constexpr, VALUE_DIM: tl.constexpr, PAGE_SIZE: tl.constexpr, STORED: tl.constexpr,
@@ -501,7 +501,7 @@ def launch_of(
     (key_pad, key_rest), value_pad = _parts(key_dim), max(16, next_power_of_2(value_dim))
     is_wide = query.dtype == torch.float32  # multiplied without tensor cores, from registers
     is_big = max(key_dim, value_dim) > _MOST_AT_ONCE
-    most = 16 if is_big or is_wide and key_pad + value_pad > 256 else _MOST_QUERIES // (2 if is_wide else 1)
+    most = 16 if is_big or (is_wide and key_pad + value_pad > 256) else _MOST_QUERIES // (2 if is_wide else 1)
     m = min(most, max(16, next_power_of_2(width * group)))
     kind = (query.dtype, torch.int8, torch.float8_e4m3fn)[stored]
     token_bytes = (key_pad + key_rest + value_pad) * kind.itemsize

@@ -162,7 +162,8 @@ def peaks_of(
     peak = tl.max(tl.where(values != values, float("-inf"), values), axis=0)
     tl.store(peaks + row64 * num_blocks + block, tl.where(is_nan != 0, float("nan"), peak))
     if USES_TOP_K:
-        if (tl.load(top_ks + row) > 0) & (tl.load(are_greedy + row) == 0):
+        is_used = (tl.load(top_ks + row) > 0) & (tl.load(are_greedy + row) == 0)
+        if is_used:
             y = _divided(values, temperatures, are_greedy, row)
             ones = tl.full([BLOCK], 1, tl.int64)
             tl.atomic_add(bins + row64 * ROW_BINS + (_key(y) >> 21), ones, mask=y > float("-inf"), sem="relaxed")
@@ -306,16 +307,15 @@ def bins_of(
             if USES_TOP_K and PASS <= 3:
                 ones = tl.full([BLOCK], 1, tl.int64)
                 tl.atomic_add(bins + (PASS - 1) * 2048 + bits, ones, mask=is_own, sem="relaxed")
-            if USES_TOP_P:
-                if has_p:
-                    units = _units(y - peak)
-                    if PASS == 2:
-                        at = tl.where(is_own, 6 * 2048 + bits, masses * 2048 + (key >> 21))
-                        tl.atomic_add(bins + at, units, mask=is_in & (units > 0), sem="relaxed")
-                    else:
-                        place_of: tl.constexpr = 7 if PASS == 3 else masses + PASS - 3
-                        at = bins + place_of * 2048 + bits
-                        tl.atomic_add(at, units, mask=is_own & (units > 0), sem="relaxed")
+            if has_p:
+                units = _units(y - peak)
+                if PASS == 2:
+                    at = tl.where(is_own, 6 * 2048 + bits, masses * 2048 + (key >> 21))
+                    tl.atomic_add(bins + at, units, mask=is_in & (units > 0), sem="relaxed")
+                else:
+                    place_of: tl.constexpr = 7 if PASS == 3 else masses + PASS - 3
+                    at = bins + place_of * 2048 + bits
+                    tl.atomic_add(at, units, mask=is_own & (units > 0), sem="relaxed")
 
 
 @program
