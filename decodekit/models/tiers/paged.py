@@ -93,8 +93,8 @@ class Passes(Protocol):
     ) -> Tensor:
         """Logits [R, T, V] of a pass over tokens [R, T], or of those that are kept; `store` gets keys and values."""
 
-    def run_at(self, tokens: Tensor, step: Any, store: Any, columns: Tensor) -> Tensor:
-        """Logits [R, W, V] at columns [R, W] of a pass."""
+    def run_at(self, tokens: Tensor, step: Any, store: Any, columns: Tensor, are_last: bool) -> Tensor:
+        """Logits [R, W, V] at columns [R, W] of a pass; whether they are the last W of every row."""
 
 
 @runtime_checkable
@@ -222,21 +222,29 @@ class PagedModel:
                 kept = [(r, t - (num_tokens[r] - most)) for r, t in _places(num_tokens, counts)]
                 wanted = [r * most + max(0, t) for r, t in kept]
                 state.fill(places, starts, num_tokens, given, np.array(wanted, dtype=np.int32))
-                out = self._run_eagerly(state, max(starts), most, len(wanted), hidden, is_strict)
+                is_even = min(num_tokens) == width
+                out = self._run_eagerly(state, max(starts), most, len(wanted), hidden, is_strict, is_even)
             cache.commit(num_tokens, rows, given.tolist() if cache.remembers else ())
         return self._shaped(out, num_tokens, width) if logits == "all" else out
 
     def _run_eagerly(
-        self, state: StepState, num_seen: int, most: int, num_wanted: int, hidden: list[Tensor] | None, is_strict: bool
+        self,
+        state: StepState,
+        num_seen: int,
+        most: int,
+        num_wanted: int,
+        hidden: list[Tensor] | None,
+        is_strict: bool,
+        is_even: bool,
     ) -> Tensor:
-        """Logits [num_wanted, V] at places among the last `most` tokens of each row."""
+        """Logits [num_wanted, V] at places among the last `most` tokens of each row; `is_even`: of equal rows."""
         step = self._step_of(state, num_seen)
         # A twin in torch looks at every slot of a table, so it is given those that are in use.
         num_slots = -(-(num_seen + state.width) // state.table_rows.page_size)
         step.pages = [pages[:, :num_slots] for pages in step.pages]
         step.hidden, step.is_strict = hidden, is_strict
         last = state.counts.long()[:, None] - most + torch.arange(most, device=state.counts.device)
-        out = self._model.run_at(state.tokens, step, step, last.clamp_min(0))  # [B, most, V]
+        out = self._model.run_at(state.tokens, step, step, last.clamp_min(0), is_even)  # [B, most, V]
         return out.flatten(0, 1)[state.wanted[:num_wanted]].float()
 
     def _replayed(self, captured: _Captured, num_seen: int, num_wanted: int) -> Tensor:
