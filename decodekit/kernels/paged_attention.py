@@ -65,7 +65,9 @@ def supports(dtype: torch.dtype, key_dim: int, value_dim: int, stored: int = Sto
 def quantised(values: Tensor, stored: Stored) -> tuple[Tensor, Tensor]:
     """Vectors [..., D] as they are kept, and their scales, float32 [...]."""
     exact = values.float()
-    scales = (exact.abs().amax(dim=-1) / stored.largest).clamp(min=_SMALLEST)
+    peaks = exact.abs().amax(dim=-1)
+    # By a tensor: for a number CUDA multiplies by its reciprocal, which is not the same scale.
+    scales = (peaks / torch.full_like(peaks, stored.largest)).clamp(min=_SMALLEST)
     ratios = (exact / scales[..., None]).clamp(-stored.largest, stored.largest)
     return (ratios.round() if stored is Stored.INT8 else ratios).to(stored.dtype(values.dtype)), scales
 

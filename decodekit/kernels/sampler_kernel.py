@@ -146,7 +146,7 @@ def _exact_noise(bits: tl.tensor) -> tl.tensor:
     return -tl.log(-tl.log(u))
 
 
-@program_for_any("num_blocks", *_OF_ROWS)
+@program_for_any("num_words", "num_blocks", *_OF_ROWS)
 def peaks_of(
     logits: tl.tensor, masks: tl.tensor, mask_ids: tl.tensor, peaks: tl.tensor, bins: tl.tensor,
     temperatures: tl.tensor, top_ks: tl.tensor, are_greedy: tl.tensor,
@@ -232,7 +232,7 @@ def _kept_masses(bins: tl.tensor, cut: tl.tensor, FIRST: tl.constexpr) -> tl.ten
     return masses
 
 
-@program_for_any("num_blocks", "each", *_OF_ROWS)
+@program_for_any("num_words", "num_blocks", "each", *_OF_ROWS)
 def bins_of(
     logits: tl.tensor, masks: tl.tensor, mask_ids: tl.tensor, peaks: tl.tensor, bins: tl.tensor, states: tl.tensor,
     temperatures: tl.tensor, top_ks: tl.tensor, top_ps: tl.tensor, are_greedy: tl.tensor,
@@ -494,7 +494,7 @@ def _has_arrived(arrived: tl.tensor, number: tl.tensor) -> tl.tensor:
     return is_last
 
 
-@program_for_any("num_blocks", "each", *_OF_ROWS)
+@program_for_any("num_words", "num_blocks", "each", *_OF_ROWS)
 def choose(
     logits: tl.tensor, masks: tl.tensor, mask_ids: tl.tensor, peaks: tl.tensor, bins: tl.tensor, states: tl.tensor,
     bests: tl.tensor, num_tied: tl.tensor, arrived: tl.tensor,
