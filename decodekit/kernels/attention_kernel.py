@@ -365,7 +365,7 @@ def _walk_new(
                 key_at + rows * key_token + rest_lanes, mask=is_new[:, None] & (rest_lanes < KEY_DIM), other=0.0
             )
         if STORED > 0:
-            keys, values = keys.to(tl.float32), values.to(tl.float32)
+            keys = keys.to(tl.float32)
             peaks = tl.max(tl.abs(keys), axis=1)
             if KEY_REST > 0:
                 key_rests = key_rests.to(tl.float32)
@@ -374,14 +374,15 @@ def _walk_new(
             keys = _kept(keys, key_scales, STORED)
             if KEY_REST > 0:
                 key_rests = _kept(key_rests, key_scales, STORED)
-            shares = _scales(tl.max(tl.abs(values), axis=1), STORED)
-            values = _kept(values, shares, STORED)
         scores = tl.dot(queries, tl.trans(keys.to(queries.dtype)), input_precision="ieee")
         if KEY_REST > 0:
             scores = tl.dot(rests, tl.trans(key_rests.to(queries.dtype)), scores, input_precision="ieee")
         scores *= scale
         if STORED > 0:
             scores *= key_scales[None, :]
+            values = values.to(tl.float32)
+            shares = _scales(tl.max(tl.abs(values), axis=1), STORED)
+            values = _kept(values, shares, STORED)
         is_visible = is_new[None, :] & (others[None, :] <= tokens[:, None])
         if HAS_WINDOW:
             is_visible = is_visible & (others[None, :] > tokens[:, None] - window)
