@@ -280,8 +280,9 @@ class PagedModel:
         return (flat if state.width == 1 else flat.index_select(0, state.wanted)).float()
 
     def read_compiled(self, state: StepState) -> Tensor:
-        """`read` with compiled layers, if there are any; for passes that are captured."""
-        return self.read(state, 0, self._compiled)
+        """`read` with compiled layers, if there are any; for passes that are captured, now or after a few times."""
+        with while_compiling() if self._compiled is not None else nullcontext():
+            return self.read(state, 0, self._compiled)
 
     def captured(self, state: StepState, run: Run) -> Run:
         """A pass over a state, captured; meanwhile it reads and writes no row.
@@ -290,7 +291,7 @@ class PagedModel:
             Exception: it cannot be captured.
         """
         assert self.capture is not None
-        with state.emptied(), while_compiling() if self._compiled is not None else nullcontext():
+        with state.emptied():
             return self.capture(run)
 
     def _captured(self, steps: Steps, rows: PagedRows, num_rows: int, width: int) -> _Captured | None:
