@@ -67,10 +67,9 @@ def attend(
     packed = block * M + tl.arange(0, M)
     tokens, heads = packed // GROUP, head * GROUP + packed % GROUP
     is_real = tokens < count
-    first = (block * M) // GROUP
-    last = tl.minimum((block * M + M - 1) // GROUP, count - 1)
+    first, last = (block * M) // GROUP, tl.minimum((block * M + M - 1) // GROUP, count - 1)
     lanes = tl.arange(0, VALUE_PAD)
-    row64 = row.to(tl.int64)
+    row64, head64 = row.to(tl.int64), head.to(tl.int64)  # a long prompt of many heads has more than 2^31 numbers
     outs = out + (row64 * width + tokens[:, None]) * (HEADS * GROUP * VALUE_DIM) + heads[:, None] * VALUE_DIM + lanes
     is_out = (tokens < width)[:, None] & (lanes < VALUE_DIM)
     if first >= count:
@@ -83,8 +82,6 @@ def attend(
     if split >= used:
         return
     low, high = split * each, tl.minimum(split * each + each, num_old + num_new)
-    # A long prompt of many heads has more than 2^31 numbers: strides are multiplied by int64.
-    head64 = head.to(tl.int64)
     key_at, value_at = key + row64 * key_row + head64 * key_head, value + row64 * value_row + head64 * value_head
     if split == 0:
         _append(
@@ -93,17 +90,11 @@ def attend(
             HEADS, GROUP, KEY_DIM, VALUE_DIM, PAGE_SIZE, STORED, M, 2 * KEY_PAD if KEY_REST > 0 else KEY_PAD,
             VALUE_PAD, KIND, KEY_ALIGN, VALUE_ALIGN, MANY,
         )  # fmt: skip
-    key_lanes = tl.arange(0, KEY_PAD)
     query_at = query + row64 * query_row + tokens.to(tl.int64) * query_token + heads.to(tl.int64) * query_head
-    queries = tl.load(
-        query_at[:, None] + key_lanes, mask=is_real[:, None] & (key_lanes < KEY_DIM), other=0.0
-    ).to(DOT)  # fmt: skip
+    queries = _numbers(query_at, is_real, 0, KEY_PAD, KEY_DIM).to(DOT)
     rests = queries  # of keys of 576: queries has the first 512, rests the other 64
     if KEY_REST > 0:
-        rest_lanes = KEY_PAD + tl.arange(0, KEY_REST)
-        rests = tl.load(
-            query_at[:, None] + rest_lanes, mask=is_real[:, None] & (rest_lanes < KEY_DIM), other=0.0
-        ).to(DOT)  # fmt: skip
+        rests = _numbers(query_at, is_real, KEY_PAD, KEY_REST, KEY_DIM).to(DOT)
     peak, total = tl.full([M], float("-inf"), tl.float32), tl.zeros([M], tl.float32)
     sums = tl.zeros([M, VALUE_PAD], tl.float32)
     peak, total, sums = _walk_pages(
@@ -131,6 +122,15 @@ def attend(
     if last_one:
         means = _means(peak, total, sums, sinks + heads, HAS_SINKS)
         tl.store(outs, tl.where(is_real[:, None], means, 0.0).to(out.dtype.element_ty), mask=is_out)
+
+
+@program
+def _numbers(
+    rows: tl.tensor, is_there: tl.tensor, BEGIN: tl.constexpr, PAD: tl.constexpr, DIM: tl.constexpr
+) -> tl.tensor:
+    """PAD numbers of each vector from one on; 0 behind the last one of DIM."""
+    lanes = BEGIN + tl.arange(0, PAD)
+    return tl.load(rows[:, None] + lanes, mask=is_there[:, None] & (lanes < DIM), other=0.0)
 
 
 @program

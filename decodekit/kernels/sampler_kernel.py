@@ -232,6 +232,16 @@ def _kept_masses(bins: tl.tensor, cut: tl.tensor, FIRST: tl.constexpr) -> tl.ten
     return masses
 
 
+@program
+def _nucleus(bins: tl.tensor, cut: tl.tensor, top_p: tl.tensor, FIRST: tl.constexpr) -> tl.tensor:
+    """The first bits where a nucleus ends, and the units that are wanted of the tokens that begin so."""
+    held = _kept_masses(bins, cut, FIRST)
+    share = top_p - _MARGIN * tl.minimum(top_p, 1.0 - top_p)
+    total = tl.ceil(share * tl.sum(held, axis=0).to(tl.float64)).to(tl.int64)
+    place, wanted, _held = _selected(held, total)
+    return place, wanted
+
+
 @program_for_any("num_words", "num_blocks", "each", *_OF_ROWS)
 def bins_of(
     logits: tl.tensor, masks: tl.tensor, mask_ids: tl.tensor, peaks: tl.tensor, bins: tl.tensor, states: tl.tensor,
@@ -278,10 +288,7 @@ def bins_of(
         if USES_TOP_K:
             least, _wanted, _held = _cut(bins + 2 * 2048, states + 2, has_k)
         if PASS == 4:
-            held = _kept_masses(bins, least, masses)
-            share = top_p - _MARGIN * tl.minimum(top_p, 1.0 - top_p)
-            total = tl.ceil(share * tl.sum(held, axis=0).to(tl.float64)).to(tl.int64)
-            place, wanted, _held = _selected(held, total)
+            place, wanted = _nucleus(bins, least, top_p, masses)
             prefix = place.to(tl.int64)
         else:
             before = tl.load(states + 4)
