@@ -308,13 +308,8 @@ class PagedModel:
             is_exact = self._compiled is None or self._model.dtype == torch.float32
             proof = Proof(0, REPLAY_TOLERANCE if is_exact else COMPILED_TOLERANCE)
             try:
-<<<<<<< HEAD
                 steps.captured[key] = _Captured(state, self.captured(state, lambda: self.read_compiled(state)), proof)
-            except Exception:  # whatever a model does that cannot be captured: its modules go on running it
-=======
-                steps.captured[key] = _Captured(state, self.captured(state, lambda: self.read_compiled(state)))
             except Exception as error:  # whatever a model does that cannot be captured: its modules go on running it
->>>>>>> 5a44dff (Captured steps: why one is not captured is kept, so that a slow run can be explained)
                 steps.captured[key] = None
                 self.not_captured.append(f"{key[0]} rows of {key[1]}: {type(error).__name__}: {error}")
         return steps.captured[key]
