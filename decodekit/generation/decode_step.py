@@ -78,6 +78,7 @@ class DecodeStep:
         self._num_runs = 0
         self._read: Run | None = None  # captured, until it is proven or refused
         self._proof = model.new_proof()
+        self._is_refused = model.capture is None
         self._run: Run | None = None
 
     def run(self) -> Tensor:
@@ -110,36 +111,45 @@ class DecodeStep:
         mask_ids = values[MASKS:].t().flatten()
         return draw_rows(logits, each.flatten(1), self._masks, mask_ids, self.shape.uses_top_k, self.shape.uses_top_p)
 
-    def __call__(self) -> None:
-        """`run`, captured after a few times.
+    def __call__(self, num_seen: int) -> None:
+        """A step; captured after a few times.
 
         What a model bakes in shows in its logits, not in the tokens that are taken. So its reading alone is captured
         first and compared with the modules; once that is proven, all of the step is captured.
+
+        Args:
+            num_seen: tokens of the longest row before the step.
         """
         self._num_runs += 1
-        if self._run is None and self._model.capture is not None and self._num_runs > CAPTURE_AFTER:
+        if self._run is None and not self._is_refused and self._num_runs > CAPTURE_AFTER:
             if self._proof.is_proven:
                 self._read, self._run = None, self._captured(self.run)
-            else:
-                self._read = self._read or self._captured(lambda: self._model.read_compiled(self.state))
-        if self._read is None:
-            (self._run or self.run)()
+            elif self._read is None:
+                self._read = self._captured(lambda: self._model.read_compiled(self.state))
+        if self._run is not None:
+            self._run()
+        elif self._read is None:
+            self._choose(self._model.read(self.state, num_seen))
         else:
-            self._prove(self._read)
+            self._prove(self._read, num_seen)
 
-    def _prove(self, read: Run) -> None:
-        """A step whose logits are those of the modules, and of the captured reading if it is right."""
-        length = int(self.state.starts.max())  # the device is waited for, a few times in the life of a step
-        self._choose(self._proof.output(lambda: read().clone(), lambda: self._model.read(self.state, length), length))
+    def _prove(self, read: Run, num_seen: int) -> None:
+        """A step with the logits of the modules, to which those of the captured reading are compared."""
+
+        def replayed() -> Tensor:
+            return read().clone()  # its memory is that of the next replay
+
+        self._choose(self._proof.output(replayed, lambda: self._model.read(self.state, num_seen), num_seen))
         if self._proof.is_refused:
-            self._read, self._run = None, self.run
+            self._read, self._is_refused = None, True
 
     def _captured(self, run: Run) -> Run | None:
-        """The pass captured; None if it cannot be, and then all of the step is run as it is."""
+        """The pass captured; None if it cannot be, and then the modules go on."""
         try:
             return self._model.captured(self.state, run)
-        except Exception:  # what a model does that cannot be captured: its modules go on running it
-            self._run = self.run
+        except Exception as error:  # whatever a model does that cannot be captured
+            self._is_refused = True
+            self._model.not_captured.append(f"a decoding step of {self.state.num_rows} rows: {error!r}")
             return None
 
 

@@ -234,7 +234,7 @@ class RunAhead:
                 return None
             entries = [entry for _, entry in going]
             step = self._fill([text for text, _ in going], entries, pool)
-            step()
+            step(max(entry.end - len(entry.tokens) for entry in entries))
             self.num_steps += 1
             self.num_downloads += 1
             flight = _Flight(entries, *self._download(step.out))
@@ -255,7 +255,7 @@ class RunAhead:
         there = buffers[-1][: len(out)]
         there.copy_(out, non_blocking=True)
         event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        event.record()
+        event.record(torch.cuda.current_stream(out.device))  # which may not be the current device
         return there, event
 
     def _begin(self, text: _Text) -> _Entry | None:

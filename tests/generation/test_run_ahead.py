@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 
 from decodekit import LLM
 from decodekit.constraints import Regex, compile
 from decodekit.generation import decode_step
+from decodekit.generation.decode_step import DecodeStep
 from decodekit.generation.mask_pool import mask_key
 from decodekit.generation.run_ahead import RunAhead
 from decodekit.generation.state_memory import StateMemory
@@ -71,6 +73,30 @@ def test_texts_are_those_of_the_step_by_step_loop(
         loops.clear()
         assert texts(ahead, **options) == texts(plain, **options), options
         assert sum(loop.num_steps for loop in loops) > 3, options
+
+
+@pytest.mark.parametrize("is_baked", [False, True])
+def test_a_step_that_bakes_a_position_is_not_captured(
+    plain: LLM, ahead: LLM, monkeypatch: pytest.MonkeyPatch, is_baked: bool
+) -> None:
+    """Negative control: positions from the host show when the captured reading is compared with the modules."""
+    be_captured(ahead, monkeypatch)
+    model: Any = ahead.model.paged  # type: ignore[attr-defined]
+    step_of = model._step_of
+
+    def baked(state: Any, num_seen: int) -> Any:
+        step = step_of(state, num_seen)
+        if state.width == 1:
+            step.positions = torch.full_like(step.positions, num_seen)
+        return step
+
+    if is_baked:
+        monkeypatch.setattr(model, "_step_of", baked)
+    prompt = "Once upon a time"
+    assert ahead.generate(prompt, max_new_tokens=12).text == plain.generate(prompt, max_new_tokens=12).text
+    programs = [one for steps in model._steps.values() for one in steps.programs.values()]
+    [step] = [one for one in programs if isinstance(one, DecodeStep) and one.shape.width == 1]
+    assert (step._run is None) == step._proof.is_refused == is_baked
 
 
 def test_a_step_needs_nothing_of_the_host_in_steady_state(ahead: LLM, loops: list[RunAhead]) -> None:

@@ -17,6 +17,7 @@ from decodekit.models.huggingface import HuggingFaceLM
 from decodekit.models.tiers import paged
 from decodekit.models.tiers.paged_step import LayerProbe
 from decodekit.models.tiers.ragged import RaggedModel
+from decodekit.models.tiers.step_state import StepState
 from tests.models import architectures
 from tests.models.architectures import CONTEXT_LENGTH, RAGGED, SHARING, build, tokens
 from tests.models.recording import CaptureError, RecordedCapture
@@ -288,6 +289,24 @@ def test_a_layer_is_compiled_once_for_its_kind(name: str, monkeypatch: pytest.Mo
     assert model.paged is not None and model.paged.num_replays == 10
     kinds_of_layers = {"llama": 1, "gemma3": 2}[name]
     assert len(compiled) <= 4 * kinds_of_layers  # one row or several, one column or several
+
+
+def test_layers_are_compiled_once_before_a_capture_too() -> None:
+    """A step is run a few times before it is captured: each of its layers must not be compiled by itself then."""
+    compiled: list[int] = []
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        compiled.append(1)
+        return graph.forward
+
+    torch._dynamo.reset()
+    model = RaggedModel(build("llama"), use_pages=True, compiler=backend)
+    cache: Any = model.new_cache(2, 8)
+    assert model.paged is not None and len(model.layers) > 1
+    cache.reach([1, 1], None)
+    with torch.inference_mode():
+        model.paged.read_compiled(StepState(cache.rows, 2, 1))
+    assert len(compiled) == 1
 
 
 def test_what_only_captured_steps_have_is_refused_elsewhere() -> None:

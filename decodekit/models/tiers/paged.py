@@ -93,8 +93,8 @@ class Passes(Protocol):
     ) -> Tensor:
         """Logits [R, T, V] of a pass over tokens [R, T], or of those that are kept; `store` gets keys and values."""
 
-    def run_at(self, tokens: Tensor, step: Any, store: Any, columns: Tensor) -> Tensor:
-        """Logits [R, W, V] at columns [R, W] of a pass."""
+    def run_at(self, tokens: Tensor, step: Any, store: Any, columns: Tensor, are_last: bool) -> Tensor:
+        """Logits [R, W, V] at columns [R, W] of a pass; whether they are the last W of every row."""
 
 
 @runtime_checkable
@@ -135,6 +135,8 @@ class PagedModel:
         """How the layers share pages."""
         self._compiled = None if compiler is None else compiled_copy(model.module, compiler)
         self.num_replays = 0
+        self.not_captured: list[str] = []
+        """Why steps are run as they are that should have been captured, for whoever wonders why they are slow."""
 
     @torch.inference_mode()
     def _find_layers(self) -> PagePlan:
@@ -220,31 +222,43 @@ class PagedModel:
                 kept = [(r, t - (num_tokens[r] - most)) for r, t in _places(num_tokens, counts)]
                 wanted = [r * most + max(0, t) for r, t in kept]
                 state.fill(places, starts, num_tokens, given, np.array(wanted, dtype=np.int32))
-                out = self._run_eagerly(state, max(starts), most, len(wanted), hidden, is_strict)
+                is_even = min(num_tokens) == width
+                out = self._run_eagerly(state, max(starts), most, len(wanted), hidden, is_strict, is_even)
             cache.commit(num_tokens, rows, given.tolist() if cache.remembers else ())
         return self._shaped(out, num_tokens, width) if logits == "all" else out
 
     def _run_eagerly(
-        self, state: StepState, num_seen: int, most: int, num_wanted: int, hidden: list[Tensor] | None, is_strict: bool
+        self,
+        state: StepState,
+        num_seen: int,
+        most: int,
+        num_wanted: int,
+        hidden: list[Tensor] | None,
+        is_strict: bool,
+        is_even: bool,
     ) -> Tensor:
-        """Logits [num_wanted, V] at places among the last `most` tokens of each row."""
+        """Logits [num_wanted, V] at places among the last `most` tokens of each row; `is_even`: of equal rows."""
         step = self._step_of(state, num_seen)
         # A twin in torch looks at every slot of a table, so it is given those that are in use.
         num_slots = -(-(num_seen + state.width) // state.table_rows.page_size)
         step.pages = [pages[:, :num_slots] for pages in step.pages]
         step.hidden, step.is_strict = hidden, is_strict
         last = state.counts.long()[:, None] - most + torch.arange(most, device=state.counts.device)
-        out = self._model.run_at(state.tokens, step, step, last.clamp_min(0))  # [B, most, V]
+        out = self._model.run_at(state.tokens, step, step, last.clamp_min(0), is_even)  # [B, most, V]
         return out.flatten(0, 1)[state.wanted[:num_wanted]].float()
 
     def _replayed(self, captured: _Captured, num_seen: int, num_wanted: int) -> Tensor:
         """Logits [num_wanted, V] of a captured step."""
+        was_refused = captured.proof.is_refused
         out = captured.proof.output(
             lambda: captured.run()[:num_wanted].clone(),  # the next replay overwrites what this one has given
             lambda: self.read(captured.state, num_seen)[:num_wanted],
             num_seen,
         )
         self.num_replays += not captured.proof.is_refused
+        if captured.proof.is_refused and not was_refused:
+            size = f"{captured.state.num_rows} rows of {captured.state.width}"
+            self.not_captured.append(f"{size}: a replay differs from the modules")
         return out
 
     def _step_of(self, state: StepState, num_seen: int) -> PagedStep:
@@ -266,8 +280,9 @@ class PagedModel:
         return (flat if state.width == 1 else flat.index_select(0, state.wanted)).float()
 
     def read_compiled(self, state: StepState) -> Tensor:
-        """`read` with compiled layers, if there are any; for passes that are captured."""
-        return self.read(state, 0, self._compiled)
+        """`read` with compiled layers, if there are any; for passes that are captured, now or after a few times."""
+        with while_compiling() if self._compiled is not None else nullcontext():
+            return self.read(state, 0, self._compiled)
 
     def captured(self, state: StepState, run: Run) -> Run:
         """A pass over a state, captured; meanwhile it reads and writes no row.
@@ -276,7 +291,7 @@ class PagedModel:
             Exception: it cannot be captured.
         """
         assert self.capture is not None
-        with state.emptied(), while_compiling() if self._compiled is not None else nullcontext():
+        with state.emptied():
             return self.capture(run)
 
     def new_proof(self) -> Proof:
@@ -298,8 +313,9 @@ class PagedModel:
             try:
                 run = self.captured(state, lambda: self.read_compiled(state))
                 steps.captured[key] = _Captured(state, run, self.new_proof())
-            except Exception:  # whatever a model does that cannot be captured: its modules go on running it
+            except Exception as error:  # whatever a model does that cannot be captured: its modules go on running it
                 steps.captured[key] = None
+                self.not_captured.append(f"{key[0]} rows of {key[1]}: {type(error).__name__}: {error}")
         return steps.captured[key]
 
     @staticmethod

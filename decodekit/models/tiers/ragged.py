@@ -185,12 +185,16 @@ class RaggedModel:
         """Logits [R, T, V] of a pass over tokens [R, T], or of those that are kept; `store` gets keys and values."""
         return self._run(tokens, step, _transformers_cache(store, step), keep, module)
 
-    def run_at(self, tokens: Tensor, step: Any, store: Any, columns: Tensor) -> Tensor:
-        """Logits [R, W, V] at columns [R, W] of a pass, with as little of the output projection as the model allows."""
+    def run_at(self, tokens: Tensor, step: Any, store: Any, columns: Tensor, are_last: bool) -> Tensor:
+        """Logits [R, W, V] at columns [R, W] of a pass, with as little of the output projection as the model allows.
+
+        `are_last` says that they are the last W columns of every row; before transformers 5.23 a model can leave out
+        the others only then.
+        """
         past = _transformers_cache(store, step)
         if self._keeps_per_row:
             return self._run(tokens, step, past, columns)
-        if len(tokens) == 1:  # its own tokens fill the pass
+        if are_last:
             return self._run(tokens, step, past, columns.shape[1])[:, -columns.shape[1] :]
         out = self._run(tokens, step, past, None)
         return out.take_along_dim(columns[:, :, None].to(out.device), dim=1)

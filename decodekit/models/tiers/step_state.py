@@ -27,7 +27,7 @@ from torch import Tensor
 from decodekit.models.caches.paged_rows import PagedRows
 
 NUM_BUFFERS: Final = 4
-"""Copies on their way to the device at a time; a step is read by the host before the fourth one after it starts."""
+"""Copies on their way to the device at a time; the host waits for the oldest before it fills its buffer again."""
 
 
 class StepState:
@@ -65,6 +65,7 @@ class StepState:
             torch.zeros(ends[-1], dtype=torch.int32, pin_memory=is_pinned)
             for _ in range(NUM_BUFFERS if is_pinned else 1)
         ]
+        self._copied: list[torch.cuda.Event | None] = [None] * len(self._buffers)
         self._next = 0
         self.rows, self.starts, self.counts, self._tokens, self._wanted, values, *self._entries = (
             self._packed[first:end] for first, end in self._spans
@@ -92,8 +93,11 @@ class StepState:
         store, (num_rows, width) = self.table_rows, (self.num_rows, self.width)
         if any(len(group.entries) > self.max_entries for group in store.groups):
             store.upload()
-        buffer = self._buffers[self._next]
-        self._next = (self._next + 1) % len(self._buffers)
+        place = self._next
+        buffer, copied = self._buffers[place], self._copied[place]
+        self._next = (place + 1) % len(self._buffers)
+        if copied is not None:
+            copied.synchronize()
         given: NDArray[np.int32] = buffer.numpy()
         parts = [given[first:end] for first, end in self._spans]
         for part, column, rest in zip(parts, (rows, starts, counts), (store.scratch_row, 0, 0), strict=False):
@@ -115,6 +119,9 @@ class StepState:
             if entries:
                 columns[:, : len(entries)] = np.array(entries, dtype=np.int32).T
         self._packed.copy_(buffer, non_blocking=True)
+        if self._packed.is_cuda:
+            self._copied[place] = event = copied or torch.cuda.Event()  # type: ignore[no-untyped-call]
+            event.record(torch.cuda.current_stream(self._packed.device))
 
     def write_tables(self) -> list[Tensor]:
         """Enter the new pages into the tables; those of the rows of the pass, int32 [B, slots] for each group."""
