@@ -8,7 +8,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint types compiled pytest test-slow test-gpu fuzz fuzz-tests fuzz-schemas bench bench-gpu wheels bench-masks bench-grammars bench-forced bench-forwards bench-closing bench-constrained bench-defaults bench-first-use bench-speculation bench-beams bench-attention bench-sampler notebooks architectures train clean bench-prefixes bench-batching bench-cache
+.PHONY: help install demo test lint types compiled pytest test-slow test-gpu fuzz fuzz-tests fuzz-schemas bench bench-gpu wheels bench-masks bench-grammars bench-forced bench-forwards bench-closing bench-constrained bench-defaults bench-first-use bench-speculation bench-beams bench-attention bench-sampler notebooks docs package architectures train clean bench-prefixes bench-batching bench-cache
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -130,6 +130,16 @@ notebooks: $(STAMP)  ## notebooks/*.py as .ipynb with their outputs, in notebook
 	for notebook in notebooks/*.py; do \
 		$(BIN)/jupytext --to ipynb --set-kernel python3 --execute --output notebooks/executed/$$(basename $$notebook .py).ipynb $$notebook || exit 1; \
 	done
+
+docs: $(STAMP)  ## the documentation site, with a reference from docstrings and every link checked: build/site/index.html
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	$(BIN)/python docs/site/build.py
+
+package: $(STAMP)  ## wheel and sdist in dist/
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[publish]'
+	rm -rf dist
+	$(BIN)/python -m build --quiet
+	$(BIN)/twine check --strict dist/*
 
 architectures: $(STAMP)  ## which architectures run in which tier: docs/architectures.md
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.models.survey

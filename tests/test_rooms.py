@@ -27,7 +27,7 @@ LEVELS: list[set[str]] = [
     {"strategy"},
     {"llm"},
     {"costs", "testing"},
-    {"jobs", "evaluation", "integrations"},
+    {"jobs", "evaluation", "integrations", "serving"},
     {"cli"},
 ]
 # The same inside of `models`, of `constraints`, and of its largest room. `__init__` is the face of its folder.
