@@ -17,9 +17,10 @@ import torch
 from torch import Tensor
 
 from decodekit.constraints import compile
+from decodekit.constraints.engine.automaton import Int32Array
 from decodekit.constraints.matching.compiler import CompiledGrammar
 from decodekit.errors import OptionError, VocabularyMismatchError
-from decodekit.integrations.prefix_matchers import PrefixMatchers
+from decodekit.integrations.prefix_matchers import PrefixMatchers, TokenRows
 from decodekit.sampling import apply_bitmask
 from decodekit.vocabulary import Vocabulary
 
@@ -77,26 +78,45 @@ class ConstraintProcessor:
         """Take the rows of the next call for prompts."""
         self.matchers.reset()
 
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+    def __call__(self, input_ids: Tensor | Sequence[int], scores: Tensor) -> Tensor:
         """The scores with -inf for what may not follow.
 
         Args:
-            input_ids: int64 [N, S].
-            scores: [N, V]; V is the width of the model's logits, at least the size of the tokenizer.
+            input_ids: int64 [N, S], prompts included. A list is the text alone, without its prompt, as vLLM's
+                processors of one request are given it.
+            scores: [N, V]; V is the width of the model's logits, at least the size of the tokenizer. [V] with a list.
 
         Raises:
             VocabularyMismatchError: the scores are narrower than the tokenizer.
             DeadEndError: a text may not end, and no token is allowed.
         """
-        matchers = self.matchers
-        size, width = matchers.grammar.vocabulary.size, scores.shape[-1]
-        if width < size and _last_used(matchers.grammar.vocabulary) >= width:
-            cause = f"the tokenizer has {size:,} ids, the logits {width:,} columns: they are not a pair"
-            raise VocabularyMismatchError(cause, hint="load model and tokenizer from the same folder")
-        num_words = -(-width // 32)
-        words = np.zeros((len(scores), max(num_words, matchers.num_words)), np.int32)
-        matchers.masks(input_ids.cpu().numpy(), out=words)
-        return apply_bitmask(scores, torch.from_numpy(words[:, :num_words]).to(scores.device))
+        if isinstance(input_ids, Tensor):
+            words = words_for(self.matchers, input_ids.cpu().numpy(), scores.shape[-1])
+            return apply_bitmask(scores, torch.from_numpy(words).to(scores.device))
+        words = words_for(self.matchers, [input_ids], scores.shape[-1], [0])
+        return apply_bitmask(scores[None], torch.from_numpy(words).to(scores.device))[0]
+
+
+def words_for(
+    matchers: PrefixMatchers, rows: TokenRows, width: int, prompt_lengths: Sequence[int] | None = None
+) -> Int32Array:
+    """The masks of rows of scores: int32 [N, ceil(width / 32)].
+
+    Args:
+        matchers, rows, prompt_lengths: as `PrefixMatchers.masks` takes them.
+        width: of a row of scores.
+
+    Raises:
+        VocabularyMismatchError: the scores are narrower than the tokenizer.
+        DeadEndError: a text may not end, and no token is allowed.
+    """
+    vocabulary = matchers.grammar.vocabulary
+    if width < vocabulary.size and _last_used(vocabulary) >= width:
+        cause = f"the tokenizer has {vocabulary.size:,} ids, the logits {width:,} columns: they are not a pair"
+        raise VocabularyMismatchError(cause, hint="load model and tokenizer from the same folder")
+    num_words = -(-width // 32)
+    words = np.zeros((len(rows), max(num_words, matchers.num_words)), np.int32)
+    return matchers.masks(rows, prompt_lengths, words)[:, :num_words]
 
 
 def _last_used(vocabulary: Vocabulary) -> int:
