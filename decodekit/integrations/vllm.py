@@ -14,8 +14,8 @@ this order, and then hands over the logits of all places::
     update_state(removed=[1], added=[(1, params, prompt, text)], moved=[(2, 0, one way)])
     apply(logits)                                           # [requests, V]
 
-And that of ``vllm.v1.worker.gpu.sample.logits_processor`` (vLLM 0.32, the second model runner): a request keeps its slot,
-and a row of logits says by its context which slot it is of, and how many draft tokens stand before it::
+And that of ``vllm.v1.worker.gpu.sample.logits_processor`` (vLLM 0.32, the second model runner): a request keeps its
+slot, and a row of logits says by its context which slot it is of, and how many draft tokens stand before it::
 
     add_request(slot, params)
     apply(logits, context)                                  # [rows, V]; the tokens are in arrays by slot
