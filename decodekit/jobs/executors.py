@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from decodekit.errors import DecodekitError, DecodingError
 
@@ -38,6 +38,13 @@ class Decoded:
     completion: Completion | None
     error: DecodekitError | None
     seconds: float
+
+
+class Executor(Protocol):
+    """Gives an outcome for each document: by decoding it, or because another engine has."""
+
+    def run(self, tasks: Iterable[DocumentTask]) -> Iterator[Decoded]:
+        """Take tasks lazily and yield each outcome as soon as it is known: every task once, in any order."""
 
 
 @dataclass
