@@ -182,8 +182,18 @@ class TheirCall:
     @property
     def pad_token_id(self) -> int:
         """What fills the end of short rows; 0 if there is none and no end of text either."""
-        pad = _ids(getattr(self.config, "_pad_token_tensor", self.config.pad_token_id))
-        return (*pad, *self.eos_token_ids, 0)[0]
+        return (*self._pad_token_ids, *self.eos_token_ids, 0)[0]
+
+    @property
+    def beam_pad_token_id(self) -> int:
+        """The same where beams are searched: there 0 counts as none, and -1 stands where no token ends a text."""
+        if not self.eos_token_ids:
+            return -1
+        return (*filter(None, self._pad_token_ids), *self.eos_token_ids)[0]
+
+    @property
+    def _pad_token_ids(self) -> tuple[int, ...]:
+        return _ids(getattr(self.config, "_pad_token_tensor", self.config.pad_token_id))
 
     def is_given(self, option: str) -> bool:
         """Whether this call gave an option, rather than the model's configuration."""

@@ -34,10 +34,10 @@ class Text:
     score: float | None = None
 
 
-def sequences_of(call: TheirCall, texts: Sequence[Text]) -> Tensor:
+def sequences_of(call: TheirCall, texts: Sequence[Text], padding: int) -> Tensor:
     """Prompts and texts, int64 [len(texts), S + T], with T the length of the longest text."""
     longest = max((len(text.token_ids) for text in texts), default=0)
-    new = torch.full((len(texts), longest), call.pad_token_id, dtype=torch.int64)
+    new = torch.full((len(texts), longest), padding, dtype=torch.int64)
     for row, text in enumerate(texts):
         new[row, : len(text.token_ids)] = torch.tensor(text.token_ids, dtype=torch.int64)
     prompts = call.rows.given[[text.prompt for text in texts]]
@@ -112,7 +112,9 @@ def output_of(
     """A tensor of sequences, or with ``return_dict_in_generate`` the `ModelOutput` that transformers gives."""
     from transformers.generation.utils import GenerateBeamDecoderOnlyOutput, GenerateDecoderOnlyOutput
 
-    sequences, config = sequences_of(call, texts), call.config
+    is_beam = num_beams > 1
+    sequences = sequences_of(call, texts, call.beam_pad_token_id if is_beam else call.pad_token_id)
+    config = call.config
     if not config.return_dict_in_generate:
         return sequences
     wanted = {"scores": bool(config.output_scores), "logits": bool(config.output_logits)}

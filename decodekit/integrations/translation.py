@@ -128,13 +128,13 @@ class Translation:
 
     def options(self, faults: list[DecodekitError]) -> GenerateOptions:
         """The options to decode by; `faults` gets what is wrong, and is raised at once if there is no strategy."""
-        strategy: Strategy | None = None
+        found: list[Strategy] = []
         with collecting(faults):
-            strategy = self._strategy(faults)
+            found.append(self._strategy(faults))
         length = self._length(faults)
-        if strategy is None:
+        if not found:
             raise_faults(faults)
-            raise AssertionError("a strategy that is none has a fault")
+        [strategy] = found
         return replace(
             self.given,
             strategy=strategy,
