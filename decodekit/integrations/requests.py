@@ -45,7 +45,7 @@ def constraint_in(arguments: object, default: object = None) -> object:
     return given
 
 
-class Request:
+class EngineRequest:
     """One request: its constraint, and the tokens of its text, which the engine extends.
 
     Args:

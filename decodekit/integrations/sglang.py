@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary
 from torch import Tensor
 
 from decodekit.errors import OptionError
-from decodekit.integrations.requests import Request, constraint_in
+from decodekit.integrations.requests import EngineRequest, constraint_in
 
 
 class SglangProcessor:
@@ -32,7 +32,7 @@ class SglangProcessor:
     tokenizer: ClassVar[Any] = None
 
     def __init__(self) -> None:
-        self._requests: WeakKeyDictionary[Any, Request] = WeakKeyDictionary()
+        self._requests: WeakKeyDictionary[Any, EngineRequest] = WeakKeyDictionary()
 
     @classmethod
     def to_str(cls) -> str:
@@ -61,13 +61,13 @@ class SglangProcessor:
                 self._request(parameters, constraint).mask(row)
         return logits
 
-    def _request(self, parameters: dict[str, Any], constraint: object) -> Request:
+    def _request(self, parameters: dict[str, Any], constraint: object) -> EngineRequest:
         theirs = parameters.get("__req__")
         if theirs is None:
             raise OptionError("the parameters of a request do not hold it", at="__req__", hint="SGLang 0.4.10 or newer")
         known = self._requests.get(theirs)
         if known is None:
             tokenizer = self.tokenizer if self.tokenizer is not None else theirs.tokenizer
-            known = self._requests[theirs] = Request(constraint, tokenizer, theirs.output_ids)
+            known = self._requests[theirs] = EngineRequest(constraint, tokenizer, theirs.output_ids)
         known.text = theirs.output_ids
         return known

@@ -28,7 +28,7 @@ from typing import Any, ClassVar, Final
 
 from torch import Tensor
 
-from decodekit.integrations.requests import Request, check_request, constraint_in
+from decodekit.integrations.requests import EngineRequest, check_request, constraint_in
 
 _INTERFACES: Final = ("vllm.v1.sample.logits_processor", "vllm.v1.worker.gpu.sample.logits_processor")
 
@@ -59,7 +59,7 @@ class VllmProcessor:
     def __init__(self, vllm_config: Any, device: Any = None, is_pin_memory: bool = False) -> None:
         self._tokenizer = self.tokenizer if self.tokenizer is not None else _tokenizer_of(vllm_config)
         self._slots = device
-        self._requests: dict[int, Request] = {}  # by place or slot
+        self._requests: dict[int, EngineRequest] = {}  # by place or slot
 
     @classmethod
     def validate_params(cls, sampling_params: Any) -> None:
@@ -87,7 +87,7 @@ class VllmProcessor:
             constraint = constraint_in(getattr(params, "extra_args", None), self.constraint)
             self._requests.pop(place, None)
             if constraint is not None:
-                self._requests[place] = Request(constraint, self._tokenizer, text)
+                self._requests[place] = EngineRequest(constraint, self._tokenizer, text)
         for source, target, direction in batch_update.moved:
             moved, other = self._requests.pop(source, None), self._requests.pop(target, None)
             if moved is not None:
@@ -100,7 +100,7 @@ class VllmProcessor:
         self._requests.pop(req_idx, None)
         constraint = constraint_in(getattr(sampling_params, "extra_args", None), self.constraint)
         if constraint is not None:
-            self._requests[req_idx] = Request(constraint, self._tokenizer, ())
+            self._requests[req_idx] = EngineRequest(constraint, self._tokenizer, ())
         return constraint is not None
 
     def apply_staged_writes(self) -> None:

@@ -38,7 +38,7 @@ _FINISHED: Final[Mapping[str | None, FinishReason]] = {"stop": "stop", "eos": "s
 _MAX_TEXT: Final = 300
 
 
-class Answer(NamedTuple):
+class BatchAnswer(NamedTuple):
     """What came back for a document.
 
     Attributes:
@@ -60,7 +60,7 @@ class Answers:
             unknown id, a document whose text has changed.
     """
 
-    found: dict[str, Answer] = field(default_factory=dict)
+    found: dict[str, BatchAnswer] = field(default_factory=dict)
     faults: list[DocumentError] = field(default_factory=list)
 
     @classmethod
@@ -120,7 +120,7 @@ class Answers:
         if known in self.found:
             first = self.found[known].place
             raise DocumentError(f"document {known!r:.80} has a second answer; that of {first} counts.", at=place)
-        self.found[known] = Answer(row, place)
+        self.found[known] = BatchAnswer(row, place)
 
 
 def _check_settings(fingerprint: str, job: JobFile, place: str) -> None:
@@ -142,7 +142,7 @@ class AnswerExecutor:
         on_length: of the job: ``"return"`` keeps the text of a document that was cut.
     """
 
-    answers: Mapping[str, Answer]
+    answers: Mapping[str, BatchAnswer]
     on_length: str
 
     def run(self, tasks: Iterable[DocumentTask]) -> Iterator[Decoded]:
@@ -154,7 +154,7 @@ class AnswerExecutor:
             except DecodekitError as error:
                 yield Decoded(task, None, error, 0.0)
 
-    def _completion(self, answer: Answer) -> Completion:
+    def _completion(self, answer: BatchAnswer) -> Completion:
         """The answer as a completion.
 
         Raises:
@@ -183,7 +183,7 @@ class AnswerExecutor:
         return Completion(text, (), None, reason, error, None, stats)
 
 
-def _body_of(answer: Answer) -> Mapping[str, Any]:
+def _body_of(answer: BatchAnswer) -> Mapping[str, Any]:
     """The body of a response that succeeded; raises AnswerError for any other."""
     row, place = answer
     response = row.get("response")

@@ -127,41 +127,37 @@ def test_failures_are_exported_and_taken_back_again_on_request(work: Path) -> No
     assert len(values("first")) == len(DOCUMENTS) and failures("first") == {}
 
 
-def refusing(**changes: Any) -> Callable[[Row], Row]:
-    return lambda request: {**run_batch(request), **changes}
+BAD_REQUEST = {"status_code": 400, "body": {"error": {"code": "invalid", "message": "schema is too large"}}}
+WITHOUT_TEXT: list[tuple[str, Row, str]] = [
+    (
+        "line",
+        {"response": None, "error": {"code": "batch_expired", "message": "late"}},
+        "gave an error: batch_expired: late",
+    ),
+    ("line", {"response": BAD_REQUEST}, "gave an error (status 400): invalid: schema is too large"),
+    ("line", {"response": {"status_code": 500, "body": None}}, "gave an error (status 500)"),
+    ("choice", {"message": {"content": None, "refusal": "I cannot"}}, "the answer has no text: 'I cannot'"),
+    ("choice", {"text": "{}", "finish_reason": "content_filter"}, "ended for the reason 'content_filter'"),
+]
 
 
-def with_choice(**changes: Any) -> Callable[[Row], Row]:
+def test_errors_of_the_other_engine_are_failures_with_their_words(work: Path) -> None:
+    kinds = iter(WITHOUT_TEXT)
+
     def run(request: Row) -> Row:
         done = run_batch(request)
-        done["response"]["body"]["choices"][0] = changes
+        where, changes, _ = next(kinds)
+        if where == "line":
+            return {**done, **changes}
+        done["response"]["body"]["choices"] = [changes]
         return done
 
-    return run
-
-
-BAD_REQUEST = {"status_code": 400, "body": {"error": {"code": "invalid", "message": "schema is too large"}}}
-
-
-@pytest.mark.parametrize(
-    ("run", "message"),
-    [
-        (refusing(response=None, error={"code": "batch_expired", "message": "too late"}), "batch_expired: too late"),
-        (refusing(response=BAD_REQUEST), "(status 400): invalid: schema is too large"),
-        (refusing(response={"status_code": 500, "body": None}), "(status 500)"),
-        (refusing(response={"status_code": 200, "body": {"choices": []}}), "the answer has no choices: []"),
-        (with_choice(message={"content": None, "refusal": "I cannot"}), "the answer has no text: 'I cannot'"),
-        (with_choice(text="{}", finish_reason="content_filter"), "ended for the reason 'content_filter'"),
-    ],
-)
-def test_errors_of_the_other_engine_are_failures_with_their_words(
-    run: Callable[[Row], Row], message: str, work: Path
-) -> None:
     exchanged("first", run)
     failed = failures("first")
     assert failed.keys() == {f"d:{n}" for n in range(1, 6)} and {row["code"] for row in failed.values()} == {"DK505"}
-    assert all(message in row["message"] for row in failed.values())
-    assert failed["d:1"]["at"] == "answers.jsonl:1"
+    for number, (_, _, message) in enumerate(WITHOUT_TEXT, 1):
+        assert message in failed[f"d:{number}"]["message"]
+        assert failed[f"d:{number}"]["at"] == f"answers.jsonl:{number}"
 
 
 def test_lines_that_are_no_answers_are_named_and_change_nothing(work: Path) -> None:
