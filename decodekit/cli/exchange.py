@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import defaultdict
-from contextlib import ExitStack
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -47,7 +47,7 @@ def export(
     from decodekit.jobs.requests import BatchRequests
     from decodekit.jobs.runner import open_documents
     from decodekit.jobs.store import Damaged, JobFile, read_failures, read_results
-    from decodekit.records.ledger import encode_line
+    from decodekit.records.ledger import encode_line, replace_file
 
     job = JobFile.read(directory)
     damaged: Damaged = defaultdict(list)
@@ -60,11 +60,16 @@ def export(
     for text in requests.notes():
         note(f"note: {text}")
     count = 0
-    with ExitStack() as stack:
-        file = sys.stdout.buffer if output is None else stack.enter_context(output.open("wb"))
-        for row in requests.lines(entries):
-            file.write(encode_line(row))
-            count += 1
+
+    def lines() -> Iterator[bytes]:
+        nonlocal count
+        for count, row in enumerate(requests.lines(entries), 1):  # noqa: B007
+            yield encode_line(row)
+
+    if output is None:
+        sys.stdout.buffer.writelines(lines())
+    else:
+        replace_file(output, lines())
     for error in requests.left_out[:_MAX_NAMED]:
         note(f"left out: {error}")
     if to == "openai-batch" and count > _OPENAI_REQUESTS:

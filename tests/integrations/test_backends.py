@@ -111,6 +111,20 @@ def test_what_a_peer_does_not_know_is_refused() -> None:
         dk.compile(constraint, VOCABULARY).save("grammar.json")
 
 
+def test_a_backend_is_never_inside_of_another_constraint() -> None:
+    """Where our own engine would follow it, unasked."""
+    inner = dk.backend(OwnPeer())(dk.Regex("a+"))
+    for outer in (dk.Concat("x", inner), dk.Guarded(inner, bool), dk.Tagged(dk.Tag("<a>", inner, "</a>"))):
+        with pytest.raises(UnsupportedSchemaError, match="made for whole texts") as raised:
+            dk.compile(outer, VOCABULARY)
+        assert raised.value.hint == "the backend outermost: dk.backend('stand-in')(the whole constraint)"
+
+
+def test_a_text_that_is_cut_under_a_backend() -> None:
+    done = toy_llm().generate("Q: ", constraint=dk.backend(OwnPeer())({"enum": ["abcdefgh"]}), max_new_tokens=3)
+    assert done.error is not None and done.error.code == "DK101"
+
+
 def test_equal_constraints_share_a_grammar() -> None:
     first, second = (dk.backend(OwnPeer())(dk.Regex("a+")) for _ in range(2))
     assert first == second and dk.compile(first, VOCABULARY) is dk.compile(second, VOCABULARY)

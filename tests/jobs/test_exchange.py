@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import decodekit as dk
-from decodekit.cli.console import DONE, SOME_FAILED, USAGE
+from decodekit.cli.console import CRASH, DONE, SOME_FAILED, USAGE
 from decodekit.errors import OptionError, UnsupportedSchemaError
 from decodekit.jobs.requests import BatchRequests
 from decodekit.jobs.schema import JobSchema
@@ -241,6 +241,14 @@ def test_sampling_and_constraints_of_other_kinds() -> None:
     grammar = JobSchema("s", True, dk.Grammar('start: "a"\n'), {"grammar": "a"}, False)
     with pytest.raises(UnsupportedSchemaError, match="Regex without flags and Choices can"):
         BatchRequests(make_settings(), grammar, "vllm-batch")
+
+
+def test_files_that_cannot_be_read_or_written(work: Path) -> None:
+    for output in (".", "no/requests.jsonl"):
+        refused = Result("export", "first", "--to", "vllm-batch", "-o", output)
+        assert refused.code == CRASH and "DK503" in refused.err
+    refused = Result("import", "first", "none.jsonl")
+    assert refused.code == USAGE and "DK500 the answers cannot be read" in refused.err
 
 
 def test_documents_that_cannot_be_read_are_left_out_by_name(work: Path) -> None:

@@ -15,7 +15,7 @@ from decodekit.constraints import Constraint, JsonSchema, as_constraint
 from decodekit.constraints.constraint import set_fields
 from decodekit.constraints.matching.compiler import CompiledGrammar
 from decodekit.constraints.network import Frame
-from decodekit.errors import ConstraintError, OptionError, UnknownNameError
+from decodekit.errors import ConstraintError, OptionError, UnknownNameError, UnsupportedSchemaError
 from decodekit.integrations.backends.peer import Peer
 from decodekit.integrations.backends.peer_matcher import PeerGrammar
 from decodekit.plugins import did_you_mean
@@ -51,8 +51,14 @@ class Backed(Constraint):
         set_fields(self, constraint=inner.constraint if isinstance(inner, Backed) else inner, peer=peer)
 
     def root(self) -> Frame:
-        """The frame of the constraint, for what reads it without masks."""
-        return self.constraint.root()
+        """None: masks are the peer's, and a part of a larger constraint would be followed by our own engine.
+
+        Raises:
+            UnsupportedSchemaError: always.
+        """
+        cause = f"the masks of {self.peer.name} are made for whole texts: this cannot be a part of another constraint"
+        hint = f"the backend outermost: dk.backend({self.peer.name!r})(the whole constraint)"
+        raise UnsupportedSchemaError(cause, at=f"{self.constraint!r:.80}", hint=hint)
 
     def parse(self, text: str) -> object:
         """The value that the constraint gives.
