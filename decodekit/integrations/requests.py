@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -21,6 +22,7 @@ from decodekit.errors import DecodekitError, OptionError
 from decodekit.integrations.prefix_matchers import PrefixMatchers
 from decodekit.integrations.processor import grammar_of, words_for
 from decodekit.sampling import apply_bitmask
+from decodekit.vocabulary import Vocabulary
 
 KEY: Final = "decodekit"
 """Of the extra arguments of a request."""
@@ -45,6 +47,19 @@ def constraint_in(arguments: object, default: object = None) -> object:
     return given
 
 
+_vocabularies: WeakKeyDictionary[Any, Vocabulary] = WeakKeyDictionary()
+
+
+def vocabulary_of(tokenizer: Any) -> Vocabulary:
+    """The vocabulary of a tokenizer, read once: that takes about as long as reading its file."""
+    if isinstance(tokenizer, Vocabulary):
+        return tokenizer
+    found = _vocabularies.get(tokenizer)
+    if found is None:
+        found = _vocabularies[tokenizer] = Vocabulary.from_tokenizer(tokenizer)
+    return found
+
+
 class EngineRequest:
     """One request: its constraint, and the tokens of its text, which the engine extends.
 
@@ -57,7 +72,7 @@ class EngineRequest:
     __slots__ = ("_matchers", "text")
 
     def __init__(self, constraint: object, tokenizer: Any, text: Sequence[int]) -> None:
-        self._matchers = PrefixMatchers(grammar_of(constraint, tokenizer))
+        self._matchers = PrefixMatchers(grammar_of(constraint, vocabulary_of(tokenizer)))
         self.text = text
 
     def mask(self, row: Tensor) -> None:
@@ -83,6 +98,6 @@ def check_request(arguments: object, default: object, tokenizer: Any) -> None:
     try:
         constraint = constraint_in(arguments, default)
         if constraint is not None and tokenizer is not None:
-            grammar_of(constraint, tokenizer)
+            grammar_of(constraint, vocabulary_of(tokenizer))
     except DecodekitError as error:
         raise ValueError(str(error)) from error

@@ -208,6 +208,24 @@ def test_vllm_has_requests_that_come_go_and_move() -> None:
     assert rows() == [everything] * 3
 
 
+def test_a_tokenizer_is_read_once_for_all_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Tokenizer:
+        """Something that can be read, and is no `Vocabulary`."""
+
+    seen: list[Any] = []
+    monkeypatch.setattr(Vocabulary, "from_tokenizer", lambda tokenizer: seen.append(tokenizer) or VOCABULARY)
+
+    class Served(VllmProcessor):
+        tokenizer = Tokenizer()
+        constraint = PATTERN
+
+    processor = Served(SimpleNamespace(), torch.device("cpu"), False)
+    for place in range(4):
+        Served.validate_params(params())
+        processor.update_state(BatchUpdate(place + 1, added=[(place, params(), [1], [])]))
+    assert kept(processor.apply(torch.zeros(4, WIDTH))[3]) == allowed_after(b"") and len(seen) == 1
+
+
 def test_one_constraint_for_every_request_and_what_vllm_does_not_know_yet() -> None:
     processor = Constrained(SimpleNamespace(), torch.device("cpu"), True)
     text = [97]
