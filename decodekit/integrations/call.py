@@ -122,7 +122,7 @@ class PromptRows:
         return self._index[tuple(prompt)]
 
     def __call__(self, prompt: Tensor) -> Tensor:
-        """The row of a prompt with its padding: what processors of transformers are shown; see `foreign.Layout`."""
+        """The row of a prompt with its padding: what processors of transformers are shown; see `foreign.RowLayout`."""
         return self.given[self.index_of(prompt.tolist())].to(prompt.device)
 
     def __post_init__(self) -> None:
