@@ -64,6 +64,15 @@ def test_forced_tokens_explanations_and_the_end() -> None:
         matcher.rollback(9)
 
 
+@pytest.mark.parametrize("text", [b"", b"ab", b"abc1", b"abc12", b"abc1234x"])
+def test_explanations_agree_with_validate_for_every_token(text: bytes) -> None:
+    matcher = matcher_of(dk.Regex("abc12(34)?x"))
+    assert all(map(matcher.accept, text))
+    allowed = {token for token in range(-1, 281) if matcher.validate([token]) == 1}
+    assert {token for token in range(-1, 281) if matcher.explain(token).is_allowed} == allowed
+    assert allowed  # the whole text may end, every other one goes on
+
+
 def test_a_mask_is_asked_for_once() -> None:
     """The loop asks for the mask, then what is forced, then whether the text can go on."""
     matcher = matcher_of(dk.Regex("[ab]x"))
