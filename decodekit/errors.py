@@ -212,6 +212,12 @@ class InvalidOutputError(JobError):
     code = "DK504"
 
 
+class AnswerError(JobError):
+    """Another engine that ran a document of a job gave no text for it: an error of its own, or a refusal."""
+
+    code = "DK505"
+
+
 class DecodingError(DecodekitError):
     """Decoding of one row had to stop; base of the errors below."""
 

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from decodekit import __version__
-from decodekit.cli import bench, demo, doctor, extract, folder, generate, grammar, schema, strategies
+from decodekit.cli import bench, demo, doctor, exchange, extract, folder, generate, grammar, schema, strategies
 from decodekit.cli.command import Command
 from decodekit.cli.console import EXIT_CODES_HELP
 
@@ -28,6 +28,7 @@ for function in (
     folder.status,
     extract.retry,
     folder.report,
+    exchange.export,
     generate.generate,
     demo.demo,
     doctor.doctor,
@@ -35,6 +36,7 @@ for function in (
     strategies.strategies,
 ):
     app.command(cls=Command)(function)
+app.command("import", cls=Command)(exchange.take_back)
 app.add_typer(schema.app, name="schema")
 app.add_typer(grammar.app, name="grammar")
 

@@ -212,8 +212,6 @@ def load_model(name: str, dtype: str, device_map: str | None) -> LLM:
 def run(extraction: Extraction, folder: JobFolder, entries: list[DocumentRef], **selection: Any) -> int:
     """Run a job on stderr, write its report, and return the exit code."""
     from decodekit.cli.progress import make_observer
-    from decodekit.jobs.report import write_report
-    from decodekit.jobs.view import JobView
 
     for name, lines in folder.damaged.items():
         if lines:
@@ -229,6 +227,14 @@ def run(extraction: Extraction, folder: JobFolder, entries: list[DocumentRef], *
             "run the same command again to go on"
         )
         return INTERRUPTED
+    return tell_end(summary, folder)
+
+
+def tell_end(summary: RunSummary, folder: JobFolder) -> int:
+    """Write the report of a job, tell what a run did, and return the exit code."""
+    from decodekit.jobs.report import write_report
+    from decodekit.jobs.view import JobView
+
     view = JobView.read(folder.path)
     write_report(folder.path / REPORT, [view], title=view.title)
     _print_summary(summary, folder)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from decodekit import __version__
 from decodekit.constraints import Constraint, as_constraint
+from decodekit.constraints.matching.compiler import CompiledElsewhere
 from decodekit.errors import OptionError, UselessOptionError, raise_faults
 from decodekit.generation.search import Search, SearchCall
 from decodekit.generation.settings import FastForward
@@ -107,7 +108,8 @@ class ExtractionOptions:
             call = SearchCall(None, True, self.on_length, self.fast_forward, self.max_rollbacks)
             raise_faults(list(given.refusals(call)))
         constraint = as_constraint(self.schema.constraint)
-        constraint.root()
+        if not isinstance(constraint, CompiledElsewhere):
+            constraint.root()
         if self.max_rollbacks is not None and constraint.guard() is None:
             cause = f"max_rollbacks={self.max_rollbacks} has no effect: only a constraint with a guard takes texts back"
             raise UselessOptionError(cause, at="max_rollbacks")

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from decodekit.errors import DecodekitError, DocumentError, LengthError, OutputError
 from decodekit.jobs.documents import DocumentRef, select, text_digest
-from decodekit.jobs.executors import Decoded, DocumentTask, LocalExecutor
+from decodekit.jobs.executors import Decoded, DocumentTask, Executor
 from decodekit.jobs.probabilities import value_probabilities
 from decodekit.jobs.prompt import Prompt
 from decodekit.jobs.settings import document_seed
@@ -88,11 +89,12 @@ class JobRunner:
     def run(
         self,
         entries: Sequence[DocumentRef],
-        executor: LocalExecutor,
+        executor: Executor,
         *,
         shard: tuple[int, int] | None = None,
         limit: int | None = None,
         retries: bool = False,
+        origin: Mapping[str, Any] = MappingProxyType({}),
     ) -> RunSummary:
         """Do all documents that are not done; one that fails is written down and the others go on.
 
@@ -101,6 +103,7 @@ class JobRunner:
             executor: decodes them.
             shard, limit: which of them; see `documents.select`.
             retries: take up documents that failed before, too.
+            origin: what else `job.json` says of the run, such as the file that its answers come from.
 
         Raises:
             OutputError: the folder cannot be written any more; what was written stays.
@@ -109,7 +112,7 @@ class JobRunner:
         entries = select(entries, shard, limit)
         todo, num_changed = self._todo(entries, retries)
         summary = RunSummary(len(entries), len(entries) - len(todo), num_changed)
-        self.folder.start_run(shard=shard, limit=limit)
+        self.folder.start_run(shard=shard, limit=limit, **origin)
         self.observer.start(len(entries), summary.num_before)
         started = time.perf_counter()
         try:
@@ -130,12 +133,10 @@ class JobRunner:
         return summary
 
     def _todo(self, entries: Sequence[DocumentRef], retries: bool) -> tuple[list[DocumentRef], int]:
-        done, failures = self.folder.done, self.folder.failures
+        done = self.folder.done
         changed = {entry.id for entry in entries if entry.id in done and done[entry.id] != entry.digest}
         self.folder.forget(changed)
-        failed = {} if retries else {document_id: row["document"] for document_id, row in failures.items()}
-        todo = [entry for entry in entries if entry.id not in done and failed.get(entry.id) != entry.digest]
-        return todo, len(changed)
+        return open_documents(entries, done, self.folder.failures, retries=retries), len(changed)
 
     def _tasks(self, entries: Sequence[DocumentRef], summary: RunSummary) -> Iterator[DocumentTask]:
         seed = self.folder.job.settings.seed
@@ -215,6 +216,23 @@ class JobRunner:
         summary.num_tokens += row["num_generated_tokens"]
         summary.failures[error.code] = summary.failures.get(error.code, 0) + 1
         self.observer.advance(document_id, error, row["num_generated_tokens"])
+
+
+def open_documents(
+    entries: Sequence[DocumentRef], done: Mapping[str, str], failures: Mapping[str, Record], *, retries: bool = False
+) -> list[DocumentRef]:
+    """The documents that are neither done nor failed with the text that they have now.
+
+    Args:
+        entries: the documents.
+        done: digest of the text of each that is done, by id.
+        failures: the last failure of each that failed, by id.
+        retries: take those that failed, too.
+    """
+    ended = dict(done)
+    if not retries:
+        ended |= {document_id: row["document"] for document_id, row in failures.items()}
+    return [entry for entry in entries if ended.get(entry.id) != entry.digest]
 
 
 def _place(error: DecodekitError, completion: Completion | None) -> str | None:

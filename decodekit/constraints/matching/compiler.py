@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import OrderedDict
-from typing import Any, Final
+from typing import Any, Final, Protocol, runtime_checkable
 
 from decodekit.constraints.completion.closing import Completions
 from decodekit.constraints.completion.in_time import InTime
@@ -174,6 +174,18 @@ class CompiledGrammar:
         return f"CompiledGrammar({self.constraint!r:.200}, {self.vocabulary!r})"
 
 
+@runtime_checkable
+class CompiledElsewhere(Protocol):
+    """A constraint that another engine compiles."""
+
+    def compiled(self, vocabulary: Vocabulary) -> CompiledGrammar:
+        """Its grammar over a vocabulary.
+
+        Raises:
+            ConstraintError: the other engine cannot read the constraint, or refuses it.
+        """
+
+
 def check_satisfiable(constraint: Constraint, recogniser: Recogniser) -> None:
     """Refuse a constraint of which nothing can be read.
 
@@ -236,7 +248,10 @@ def compile(constraint: object, tokenizer: Any) -> CompiledGrammar:
         if grammar is not None:
             _grammars.move_to_end(key)
             return grammar
-    grammar = CompiledGrammar(rule, vocabulary)
+    if isinstance(rule, CompiledElsewhere):
+        grammar = rule.compiled(vocabulary)
+    else:
+        grammar = CompiledGrammar(rule, vocabulary)
     with _lock:
         # Another thread may have been faster; then its grammar is the one that everybody gets.
         grammar = _grammars.setdefault(key, grammar)

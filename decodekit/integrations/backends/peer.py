@@ -1,0 +1,80 @@
+"""What a peer has to do to stand in for our engine: compile a constraint, and follow a text token by token."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any, Protocol, runtime_checkable
+
+from decodekit.constraints.constraint import Constraint
+from decodekit.constraints.engine.automaton import Int32Array
+from decodekit.errors import ConstraintError, OptionError
+from decodekit.vocabulary import Vocabulary
+
+
+class PeerText(Protocol):
+    """Where one text stands in a peer. It never meets a token without bytes: `PeerMatcher` keeps those to itself."""
+
+    @property
+    def is_accepting(self) -> bool:
+        """Whether the text may end here."""
+
+    def fill(self, words: Int32Array) -> None:
+        """Set the bits of the allowed tokens in int32 [words] zeros; bits of tokens without bytes do not count."""
+
+    def accept(self, token: int) -> bool:
+        """Go on with `token` if the peer allows it; otherwise False, and nothing changes."""
+
+    def rollback(self, num_tokens: int) -> None:
+        """Forget the last tokens, as many as were accepted at most."""
+
+    def fork(self) -> PeerText:
+        """An independent text in the same state."""
+
+    def forced_text(self) -> bytes:
+        """Bytes of which the peer knows that nothing else may follow; empty if it does not say."""
+
+
+@runtime_checkable
+class Peer(Protocol):
+    """An engine of another package. A value: equal peers with equal options compare and hash equal."""
+
+    @property
+    def name(self) -> str:
+        """How messages call it."""
+
+    def compile(self, constraint: Constraint, vocabulary: Vocabulary) -> Callable[[], PeerText]:
+        """What gives a text at its beginning, as often as it is called.
+
+        Raises:
+            ConstraintError: the peer cannot read the constraint, or refuses it.
+            OptionError: its package is not installed.
+        """
+
+
+def load(module: str, package: str) -> Any:
+    """A module of a peer.
+
+    Raises:
+        OptionError: the package is not installed, or does not load.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        cause = f"the backend {package!r} needs the package {package}: {error}"
+        raise OptionError(cause, at="backend", hint=f"pip install {package}") from error
+
+
+def refused(name: str, error: object) -> ConstraintError:
+    """What a peer said when it refused a constraint, as one of our errors."""
+    text = str(error).strip().splitlines()
+    return ConstraintError(f"{name} refuses the constraint: {' '.join(text)[:500] or type(error).__name__}")
+
+
+def token_ids_by_bytes(vocabulary: Vocabulary) -> dict[bytes, list[int]]:
+    """The ids of each text of a token; several tokens may have the same."""
+    found: dict[bytes, list[int]] = {}
+    for token, data in enumerate(vocabulary.token_bytes):
+        if data is not None:
+            found.setdefault(data, []).append(token)
+    return found
