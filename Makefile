@@ -8,7 +8,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint types compiled pytest test-slow test-gpu fuzz fuzz-tests fuzz-schemas bench bench-gpu wheels bench-masks bench-grammars bench-forced bench-forwards bench-closing bench-constrained bench-defaults bench-first-use bench-speculation bench-beams bench-attention bench-sampler notebooks docs package architectures train clean bench-prefixes bench-batching bench-cache
+.PHONY: help install demo test lint types compiled pytest test-slow test-gpu fuzz fuzz-tests fuzz-schemas bench bench-gpu wheels bench-masks bench-grammars bench-forced bench-forwards bench-closing bench-constrained bench-defaults bench-first-use bench-speculation bench-beams bench-attention bench-sampler notebooks docs package architectures train clean bench-prefixes bench-batching bench-cache bench-custom-generate
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -105,6 +105,9 @@ bench-speculation: $(STAMP)  ## tokens per second with guesses ahead, beside tra
 
 bench-beams: $(STAMP)  ## beam search after a long prompt, beside transformers'
 	$(BIN)/python -m benchmarks.beams
+
+bench-custom-generate: $(STAMP)  ## the way through custom_generate of transformers beside LLM.generate
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.custom_generate
 
 bench-cache: $(STAMP)  ## what keys and values in eight bits change, and what they cost
 	$(BIN)/python -m benchmarks.quantised_cache

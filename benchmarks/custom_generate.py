@@ -5,8 +5,8 @@
 The bundled model decodes the same prompts both ways, one call after the other in one process, the first of a pair by
 turns. Seconds are CPU time, so that neighbours on the machine count little; with ``OMP_NUM_THREADS=1`` they are those
 of one thread. A figure is the median over pairs of the seconds through `generate` over those of `LLM.generate`, with
-the quartiles; the tokens of every pair are compared. Whole calls are timed: what `generate` prepares, the reading of its
-call, and the tensors that are made of the tokens are among them. ``ms`` is the difference of the medians for one call.
+the quartiles; the tokens of every pair are compared. Whole calls are timed: what `generate` prepares, the reading of
+its call, and the tensors that are made of the tokens are among them. ``ms`` is the difference of the medians.
 """
 
 from __future__ import annotations

@@ -150,9 +150,10 @@ class AnswerExecutor:
         for task in tasks:
             answer = self.answers[task.id]
             try:
-                yield Decoded(task, self._completion(answer), None, 0.0)
+                completion = self._completion(answer)
             except DecodekitError as error:
-                yield Decoded(task, None, error, 0.0)
+                completion = Completion("", (), None, "error", error, None, Stats(0, 0, 0, None, 0.0))
+            yield Decoded(task, completion, 0.0)
 
     def _completion(self, answer: BatchAnswer) -> Completion:
         """The answer as a completion.

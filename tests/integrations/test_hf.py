@@ -122,7 +122,7 @@ DICT = {"return_dict_in_generate": True, "output_scores": True, "output_logits":
 
 @ARCHITECTURE
 def test_greedy_with_scores(name: str) -> None:
-    theirs, ours = both(name, **DICT, repetition_penalty=1.2, bad_words_ids=[[1, 0]])
+    theirs, ours = both(name, **DICT, no_repeat_ngram_size=2, bad_words_ids=[[1, 0]])
     assert isinstance(ours, GenerateDecoderOnlyOutput)
     assert ours.sequences.tolist() == theirs.sequences.tolist()
     assert_equal_steps(ours.logits, theirs.logits)
@@ -136,7 +136,7 @@ def test_greedy_with_scores(name: str) -> None:
 
 @ARCHITECTURE
 def test_beams_with_scores(name: str) -> None:
-    theirs, ours = both(name, **DICT, num_beams=3, num_return_sequences=2, repetition_penalty=1.2)
+    theirs, ours = both(name, **DICT, num_beams=3, num_return_sequences=2, no_repeat_ngram_size=2)
     assert isinstance(ours, GenerateBeamDecoderOnlyOutput)
     assert ours.sequences.tolist() == theirs.sequences.tolist()
     assert ours.beam_indices.tolist() == theirs.beam_indices.tolist()
