@@ -25,6 +25,7 @@ from decodekit.sampling import (
     DynamicTemperature,
     Epsilon,
     Eta,
+    Foreign,
     FrequencyPenalty,
     History,
     LogitBias,
@@ -52,6 +53,12 @@ from decodekit.sampling.certificates import Flags, Standing
 from decodekit.testing import PROCESSOR_LAWS, check_processor
 
 INF = math.inf
+
+
+def halved(input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+    """A processor as transformers calls it."""
+    return scores / 2
+
 
 BUILT_IN: list[LogitsProcessor] = [
     AllowedTokens([1, 2, 3]),
@@ -96,6 +103,7 @@ BUILT_IN: list[LogitsProcessor] = [
     XTC(0.5),
     XTC(1.0, threshold=0.05),
     XTC(0.5, then=(Temperature(0.7), TopK(9))),
+    Foreign(halved),
 ]
 
 
