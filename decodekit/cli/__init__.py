@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from decodekit import __version__
-from decodekit.cli import bench, demo, doctor, extract, folder, generate, grammar, schema, strategies
+from decodekit.cli import bench, demo, doctor, extract, folder, generate, grammar, schema, serve, strategies
 from decodekit.cli.command import Command
 from decodekit.cli.console import EXIT_CODES_HELP
 
@@ -29,6 +29,7 @@ for function in (
     extract.retry,
     folder.report,
     generate.generate,
+    serve.serve,
     demo.demo,
     doctor.doctor,
     bench.bench,

@@ -419,6 +419,11 @@ class Engine:
         except Exception as error:  # of a tokenizer
             return fault_of(error, "reading the prompt", at="prompt")
 
+    @property
+    def is_open(self) -> bool:
+        """Whether requests are taken: not after `close`, nor after a failure of the engine itself."""
+        return self._loop.state == "open"
+
     def stats(self) -> EngineStats:
         """What the engine has done up to its last step."""
         return self._loop.stats
