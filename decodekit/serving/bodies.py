@@ -79,7 +79,9 @@ def _fault(faults: Sequence[Any], given: Any) -> InvalidRequestError:
     for one in faults:
         words = _WORDS.get(one["type"]) or str(one["msg"]).replace("Input should be", "should be")
         by_field.setdefault(field_of(one["loc"], given) or "body", []).append(words)
-    # Of a field that may be one of several things, each of them has its word.
+    # Of a field that may be one of several things, each of them has its word; the one that fits best has it deep inside.
+    for field in [one for one in by_field if any(other.startswith(f"{one}.") for other in by_field)]:
+        del by_field[field]
     told = [f"{field:.100} {', or '.join(dict.fromkeys(words))}"[:300] for field, words in by_field.items()]
     hint = _LISTED if any(one["type"] == "extra_forbidden" for one in faults) else None
     return InvalidRequestError("; ".join(told[:_MOST_FAULTS]), at=next(iter(by_field)), hint=hint)
@@ -93,11 +95,19 @@ def field_of(place: Sequence[str | int], given: Any) -> str:
     names: list[str] = []
     for number, part in enumerate(place):
         is_last = number == len(place) - 1
-        if (isinstance(given, dict) and part in given) or (
-            isinstance(given, list) and isinstance(part, int) and part < len(given)
-        ):
-            given = given[part]
+        is_there, value = _part(given, part)
+        if is_there:
+            given = value
         elif not (is_last and isinstance(given, dict) and isinstance(part, str) and part.isidentifier()):
             continue
         names.append(str(part))
     return ".".join(names)
+
+
+def _part(given: Any, part: str | int) -> tuple[bool, Any]:
+    """Whether a value has a part, and the part."""
+    if isinstance(given, dict):
+        return part in given, given.get(part)
+    if isinstance(given, list) and isinstance(part, int) and part < len(given):
+        return True, given[part]
+    return False, None

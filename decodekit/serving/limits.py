@@ -48,9 +48,11 @@ class Limits:
         for name, least in (("max_new_tokens", 1), ("max_queue", 0), ("max_body_bytes", 1), ("compile_workers", 0)):
             if getattr(self, name) < least:
                 faults.append(OptionError(f"{name}={getattr(self, name)} is less than {least}", at=name))
-        for name in ("body_s", "timeout_s", "compile_s"):
-            if not getattr(self, name) > 0:
-                faults.append(OptionError(f"{name}={getattr(self, name)} is no number of seconds above 0", at=name))
+        faults += (
+            OptionError(f"{name}={getattr(self, name)} is no number of seconds above 0", at=name)
+            for name in ("body_s", "timeout_s", "compile_s")
+            if not getattr(self, name) > 0
+        )
         if self.tool_format not in FORMATS:
             cause = f"there is no format of tool calls {self.tool_format!r:.60}"
             faults.append(OptionError(cause, at="tool_format", hint=", ".join(FORMATS)))
