@@ -141,7 +141,9 @@ def _add_writing_route(app: FastAPI, route: Route[Any], service: Service) -> Non
                 "model": route.reply_model,
                 "description": "The answer; with `stream`, server-sent events.",
                 "headers": {SEED_HEADER: {"schema": {"type": "string"}, "description": "The seed of the texts."}},
-                "content": {"text/event-stream": {"schema": {"type": "string"}}},
+                "content": {
+                    "text/event-stream": {"schema": {"description": "The data of an event, as OpenAI has it."}}
+                },
             },
             **_refusals(400, 401, 404, 408, 413, 422, 429, 500, 503, 504),
         },

@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import Any
+from typing import Any, Final
 
 from decodekit.errors import InvalidRequestError
 from decodekit.serving.fields import (
@@ -19,6 +19,9 @@ from decodekit.serving.fields import (
 )
 from decodekit.serving.limits import Limits
 from decodekit.serving.structure import Structure, read_json
+
+LEAST_TEMPERATURE: Final = 0.001
+"""Logits that are divided by less may leave the range of their numbers."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,9 @@ def sampling_options(fields: SamplingFields, max_new_tokens: int | None, limits:
         raise InvalidRequestError(cause, at=name)
     options: dict[str, Any] = {"max_new_tokens": max_new_tokens or limits.max_new_tokens, "on_length": "return"}
     temperature = 1.0 if fields.temperature is None else fields.temperature
+    if 0 < temperature < LEAST_TEMPERATURE:
+        cause = f"temperature={temperature:g} should be 0, or from {LEAST_TEMPERATURE} on"
+        raise InvalidRequestError(cause, at="temperature", hint="0 for the likeliest token")
     if temperature == 0:  # truncations keep the likeliest token, and a seed decides nothing
         options["strategy"] = "greedy"
     else:

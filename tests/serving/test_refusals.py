@@ -45,6 +45,8 @@ REFUSED: tuple[tuple[dict[str, Any], str, str], ...] = (
      "messages.0.content.0.type", "DK801"),
     ({"messages": [{"role": "user", "content": ""}], "max_tokens": 1}, "", ""),  # a line end is a prompt
     ({"temperature": -1}, "temperature", "DK801"),
+    ({"temperature": 1e-300}, "temperature", "DK801"),
+    ({"repetition_penalty": 1e-300}, "repetition_penalty", "DK801"),
     ({"temperature": "hot"}, "temperature", "DK801"),
     ({"top_p": 0}, "top_p", "DK801"),
     ({"n": 129}, "n", "DK801"),
