@@ -1,7 +1,8 @@
 """Every error of decodekit: a class for `except`, a stable code for logs, a message with place, cause and next step.
 
 Codes are grouped by hundred: 1xx output cut short, 2xx constraint, 3xx model, tokenizer and options, 4xx plug-ins,
-5xx jobs, 6xx decoding, 7xx the engine. A code is never reused for another meaning.
+5xx jobs, 6xx decoding, 7xx the engine, 8xx the
+endpoint. A code is never reused for another meaning.
 """
 
 from __future__ import annotations
@@ -306,3 +307,45 @@ class RequestTimeoutError(RequestInterruptedError):
     """The request took longer than its `timeout`."""
 
     code = "DK712"
+
+
+class EndpointError(DecodekitError):
+    """The endpoint cannot answer a request; base of the errors below."""
+
+    code = "DK800"
+
+
+class InvalidRequestError(EndpointError):
+    """A request that is no JSON, has a field that is unknown or unsupported, or a value that is out of range."""
+
+    code = "DK801"
+
+
+class NotServedError(EndpointError):
+    """A path, a method or a model that the endpoint does not have."""
+
+    code = "DK802"
+
+
+class AccessError(EndpointError):
+    """A request without the key of the endpoint."""
+
+    code = "DK803"
+
+
+class BodyLimitError(EndpointError):
+    """A body that is larger than the endpoint takes, or that comes too slowly."""
+
+    code = "DK804"
+
+
+class ServerBusyError(EndpointError):
+    """As many requests are under way as the endpoint takes."""
+
+    code = "DK805"
+
+
+class ShutdownError(EndpointError):
+    """The endpoint is shutting down."""
+
+    code = "DK806"

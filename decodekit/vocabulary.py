@@ -149,6 +149,15 @@ class Vocabulary:
             parts.append(self.token_bytes[token_id] or b"")
         return b"".join(parts)
 
+    def ending_with(self, token_ids: Iterable[int]) -> Vocabulary:
+        """The same tokens, of which the given ones end a text, too, and are no part of it.
+
+        Raises:
+            VocabularyMismatchError: an id lies outside the vocabulary.
+        """
+        ids = frozenset(token_ids) - self.eos_token_ids
+        return _ending_with(self, ids) if ids else self
+
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"a Vocabulary is immutable; {name!r} cannot be set")
 
@@ -172,6 +181,12 @@ class Vocabulary:
 
     def __reduce__(self) -> tuple[object, ...]:
         return Vocabulary, (self.token_bytes, self.eos_token_ids, self.size, dict(self.special_tokens))
+
+
+@lru_cache(maxsize=16)
+def _ending_with(vocabulary: Vocabulary, token_ids: frozenset[int]) -> Vocabulary:
+    ends = vocabulary.eos_token_ids | token_ids
+    return Vocabulary(vocabulary.token_bytes, ends, vocabulary.size, vocabulary.special_tokens)
 
 
 def _too_narrow(num_tokens: int, width: int) -> VocabularyMismatchError:

@@ -555,3 +555,29 @@ def test_generate_after_an_interrupt(llm: LLM) -> None:
 
 def _interrupted(*_: Any, **__: Any) -> None:
     raise KeyboardInterrupt
+
+
+def test_samples_are_requests_of_their_own(llm: LLM) -> None:
+    """Sample i alone has the text of the i-th of several; the control: they differ."""
+    options: dict[str, Any] = {"strategy": "sample", "temperature": 1.2, "seed": 5, "max_new_tokens": 12}
+    whole = llm.generate("abc, ", num_return_sequences=4, **options)
+    with llm.engine(batch_size=3) as engine:
+        found = [engine.submit("abc, ", sample=i, **options).result(60).text for i in range(4)]
+        with pytest.raises(OptionError, match="sample=-1"):
+            engine.submit("abc, ", sample=-1)
+        with pytest.raises(OptionError, match="several samples by itself"):
+            engine.submit("abc, ", sample=1, num_return_sequences=2, **options)
+    assert found == [whole.text, *(one.text for one in whole.others)]
+    assert len(set(found)) > 1
+
+
+def test_chunks_have_the_logprobs_of_their_tokens(llm: LLM) -> None:
+    with llm.engine() as engine:
+        handle = engine.submit("abc, ", logprobs=2, max_new_tokens=10)
+        chunks = list(handle)
+    told = [one for chunk in chunks for one in chunk.logprobs]
+    assert all([one.token_id for one in chunk.logprobs] == [*chunk.token_ids] for chunk in chunks)
+    assert len(chunks) > 2 and tuple(told) == handle.result().logprobs
+    streamed = [one for chunk in llm.stream("abc, ", logprobs=2, max_new_tokens=10) for one in chunk.logprobs]
+    assert [one.token_id for one in streamed] == [one.token_id for one in told]
+    assert not any(chunk.logprobs for chunk in llm.stream("abc, ", max_new_tokens=3))

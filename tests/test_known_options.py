@@ -327,7 +327,6 @@ def test_nearest_never_repeats_what_was_typed() -> None:
         ("greedy", {"guided_json": SCHEMA}, ["vLLM", "try constraint={'type': 'object'"]),
         ("greedy", {"schema": Person}, ["try constraint=Person"]),
         ("greedy", {"regex": "[0-9]+"}, ["try constraint=dk.Regex('[0-9]+')"]),
-        ("greedy", {"stop_token_ids": [3]}, ["generation_config.eos_token_id", "stop=[...]"]),
         ("beam", {"top_k": 5}, ["try processors=dk.TopK(5)"]),
         ("sample:tempreature=1", {}, ["Did you mean 'temperature'", "try sample:temperature=1"]),
         ("sample:num_beams=3", {}, ["try beam:num_beams=3"]),

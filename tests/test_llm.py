@@ -33,6 +33,7 @@ from decodekit.errors import (
 from decodekit.llm import LLM, Chunk, Completion, Score
 from decodekit.sampling import History, LogitsProcessor, NoRepeatNGram, Stage, Temperature
 from decodekit.strategy import Beam, Greedy, Sample
+from decodekit.testing.toy import toy_llm
 from tests.reference.generation import Law, ToyLM, hashed_law
 from tests.reference.generation_tokenizer import BOS, EOS, small_tokenizer
 from tests.reference.vocabularies import sentencepiece_tokenizer
@@ -579,3 +580,24 @@ def test_faults_of_the_strategy_stand_beside_the_others() -> None:
         toy().generate("x", strategy="sample", temperature=-1, top_p=3, top_q=1, max_new_tokens=0)
     assert len(caught.value.faults) == 4
     assert str(caught.value).count("cannot be used") == 1
+
+
+def test_tokens_that_end_a_text() -> None:
+    """The text is that without the option up to the first such token; with a constraint the option is refused."""
+    llm = toy_llm()
+    options: dict[str, Any] = {"strategy": "sample", "seed": 3, "max_new_tokens": 24}
+    whole = llm.generate("abc, ", **options)
+    for place in (0, len(whole.token_ids) // 2, -1):
+        end = whole.token_ids[place]
+        first = whole.token_ids.index(end)
+        cut = llm.generate("abc, ", stop_token_ids=[end], **options)
+        assert (cut.finish_reason, cut.token_ids) == ("stop", whole.token_ids[: first + 1])
+        assert cut.text == llm.vocabulary.decode(whole.token_ids[:first]).decode("utf-8", "replace")
+    end = whole.token_ids[0]
+    later = llm.generate("abc, ", stop_token_ids=[end], min_tokens=4, **options)
+    assert len(later.token_ids) >= 4 and end not in later.token_ids[:3]
+    for wrong in ([-1], [10**6], ["a"], 3, [True]):
+        with pytest.raises(OptionError, match="stop_token_ids"):
+            llm.generate("abc", stop_token_ids=wrong)  # type: ignore[arg-type]
+    with pytest.raises(OptionError, match="stop_token_ids and a constraint"):
+        llm.generate("abc", stop_token_ids=[1], constraint=dk.Regex("a+"))

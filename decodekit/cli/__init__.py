@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from decodekit import __version__
-from decodekit.cli import bench, demo, doctor, exchange, extract, folder, generate, grammar, schema, strategies
+from decodekit.cli import bench, demo, doctor, exchange, extract, folder, generate, grammar, schema, serve, strategies
 from decodekit.cli.command import Command
 from decodekit.cli.console import EXIT_CODES_HELP
 
@@ -30,6 +30,7 @@ for function in (
     folder.report,
     exchange.export,
     generate.generate,
+    serve.serve,
     demo.demo,
     doctor.doctor,
     bench.bench,

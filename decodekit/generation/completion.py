@@ -58,12 +58,14 @@ class Chunk:
         text: text that is new.
         token_ids: tokens that are new.
         completion: the whole, with the last chunk of a prompt.
+        logprobs: an entry for each of the tokens if asked for.
     """
 
     index: int
     text: str
     token_ids: tuple[int, ...]
     completion: Completion | None = None
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,6 +51,7 @@ class Update:
         token_ids: tokens taken since its last update.
         result: the end, with the last update of the request.
         sequence: number of the sample, as in `Request`; each sample of a request has updates of its own.
+        logprobs: one for each of the tokens if asked for, else empty.
     """
 
     index: int
@@ -58,6 +59,7 @@ class Update:
     token_ids: tuple[int, ...]
     result: Result | None = None
     sequence: int = 0
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 def update_of(sequence: Sequence) -> Update:
@@ -73,7 +75,8 @@ def update_of(sequence: Sequence) -> Update:
             is_satisfied=is_satisfied(sequence.finish_reason, sequence.matcher),
         )
     token_ids = tuple(sequence.token_ids[sequence.num_reported :])
-    update = Update(sequence.index, sequence.new_text, token_ids, result, sequence.request.sequence)
+    logprobs = tuple(sequence.logprobs[sequence.num_reported :])
+    update = Update(sequence.index, sequence.new_text, token_ids, result, sequence.request.sequence, logprobs)
     sequence.new_text, sequence.num_reported = "", len(sequence.token_ids)
     return update
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from decodekit.constraints.constraint import Constraint
 from decodekit.errors import ConstraintError, DecodekitError, LengthError
-from decodekit.generation.completion import Completion
+from decodekit.generation.completion import Chunk, Completion
 from decodekit.generation.results import Result
 from decodekit.llm.plan import Plan
 
@@ -22,6 +22,11 @@ def completed(plan: Plan, index: int, text: str, result: Result) -> Completion:
         return chosen
     others = tuple(replace(other, logprobs=None) for other in chosen.others)  # the strategy alone asked for them
     return replace(chosen, logprobs=None, others=others)
+
+
+def whole(index: int, completion: Completion) -> Chunk:
+    """A completion as its only chunk."""
+    return Chunk(index, completion.text, completion.token_ids, completion, completion.logprobs or ())
 
 
 def _completion(plan: Plan, index: int, text: str, result: Result) -> Completion:

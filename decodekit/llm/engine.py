@@ -258,7 +258,13 @@ class Engine:
         )
 
     def submit(
-        self, prompt: Prompt, *, priority: float = 0, timeout: float | None = None, **options: Unpack[GenerateKeywords]
+        self,
+        prompt: Prompt,
+        *,
+        priority: float = 0,
+        timeout: float | None = None,
+        sample: int = 0,
+        **options: Unpack[GenerateKeywords],
     ) -> Handle:
         """Let a prompt be continued; the handle gives its chunks and its completion.
 
@@ -268,6 +274,8 @@ class Engine:
             prompt: one prompt, as `LLM.generate` takes it. What cannot be read is the error of the completion.
             priority: of the requests that wait the one with the largest goes first; of equals the first.
             timeout: seconds after which the request ends with a `RequestTimeoutError`, waiting included.
+            sample: which one of several samples of the prompt: sample i has the text that ``num_return_sequences``
+                gives as the i-th, so samples may be requests that are streamed and cancelled each by itself.
             options: those of `LLM.generate`, less `batch_size`.
 
         Raises:
@@ -282,11 +290,18 @@ class Engine:
             faults.append(OptionError(f"timeout={timeout!r:.40} is no number of seconds above 0", at="timeout"))
         if not isinstance(priority, int | float) or priority != priority:
             faults.append(OptionError(f"priority={priority!r:.40} is no number", at="priority"))
+        if not is_count(sample, 0):
+            faults.append(OptionError(f"sample={sample!r:.40} is not an integer from 0 on", at="sample"))
+        elif sample and ("num_return_sequences" in options or getattr(options.get("strategy"), "num_samples", 1) != 1):
+            cause = f"sample={sample} of a request that has several samples by itself"
+            faults.append(OptionError(cause, at="sample", hint="no num_return_sequences"))
         if "batch_size" in options:
             cause = "batch_size has no effect on a request: the rows are those of the engine"
             faults.append(UselessOptionError(cause, at="batch_size", hint="llm.engine(batch_size=...)"))
         prepared = self._prepare(options, faults)
         request = self._request(prompt, prepared.plan, GenerateOptions.of(**options).seed)  # type: ignore[arg-type]
+        if sample and isinstance(request, Request):
+            request = replace(request, sequence=sample)
         return self._enqueue(request, prepared, priority, None if timeout is None else started + timeout)
 
     def _enqueue(
@@ -403,6 +418,11 @@ class Engine:
             return error
         except Exception as error:  # of a tokenizer
             return fault_of(error, "reading the prompt", at="prompt")
+
+    @property
+    def is_open(self) -> bool:
+        """Whether requests are taken: not after `close`, nor after a failure of the engine itself."""
+        return self._loop.state == "open"
 
     def stats(self) -> EngineStats:
         """What the engine has done up to its last step."""

@@ -24,7 +24,7 @@ from decodekit.generation.completion import Chunk, Completion, Score
 from decodekit.generation.prompt import Messages, Prompt, TokenIds, check_prompt, each_prompt, encode, is_single
 from decodekit.generation.scoring import token_logprobs
 from decodekit.generation.sequence import Request
-from decodekit.llm.completions import completed
+from decodekit.llm.completions import completed, whole
 from decodekit.llm.engine import ENGINE_OPTIONS, Engine
 from decodekit.llm.option_rules import seeds_fit
 from decodekit.llm.plan import Plan
@@ -130,9 +130,9 @@ class LLM:
                 ``attention_mask``; padding is left out), and are taken as they are. Two dimensions are a list of
                 prompts, as in ``tokenizer(text, return_tensors="pt")``, which has one row.
             options: those of `GenerateOptions`, which says what each does (``strategy``, ``constraint``,
-                ``max_new_tokens``, ``stop``, ``seed``, ``logprobs``, ``on_length``, ``on_error``, ``max_rollbacks``,
-                ``fast_forward``, ``masks``, ``batch_size``); and those of a strategy that is given by name, such as
-                ``temperature=0.7``.
+                ``max_new_tokens``, ``stop``, ``stop_token_ids``, ``seed``, ``logprobs``, ``on_length``, ``on_error``,
+                ``max_rollbacks``, ``fast_forward``, ``masks``, ``batch_size``); and those of a strategy that is given
+                by name, such as ``temperature=0.7``.
 
         Raises:
             OptionError: options that are unknown, out of range, without effect or in conflict; all of them together.
@@ -285,9 +285,9 @@ class LLM:
                 if error is not None and (plan.options.on_error == "raise" or isinstance(error, raised)):
                     raise error
             if plan.choice is None:
-                yield Chunk(update.index, update.text, update.token_ids, completion)
+                yield Chunk(update.index, update.text, update.token_ids, completion, update.logprobs)
             elif completion is not None:
-                yield Chunk(update.index, completion.text, completion.token_ids, completion)
+                yield whole(update.index, completion)
 
     def _requests(self, prompts: Iterable[Prompt], plan: Plan) -> Iterator[Request | DecodekitError]:
         seeds = iter(plan.seeds)

@@ -12,7 +12,7 @@ from decodekit.errors import DecodekitError, RequestInterruptedError
 from decodekit.generation.completion import Chunk, Completion
 from decodekit.generation.results import Update
 from decodekit.generation.stats import Stats
-from decodekit.llm.completions import completed
+from decodekit.llm.completions import completed, whole
 from decodekit.llm.plan import Plan
 
 _Listener = tuple[asyncio.AbstractEventLoop, asyncio.Event]
@@ -149,9 +149,9 @@ class Handle:
             if isinstance(completion.error, RequestInterruptedError):
                 completion.error.text = completion.text
         if self._plan.choice is None:
-            self._put(Chunk(self.index, update.text, update.token_ids, completion))
+            self._put(Chunk(self.index, update.text, update.token_ids, completion, update.logprobs))
         elif completion is not None:
-            self._put(Chunk(self.index, completion.text, completion.token_ids, completion))
+            self._put(whole(self.index, completion))
 
     def end_with(self, error: DecodekitError) -> None:
         """End with an error that the scheduler knows nothing of."""

@@ -67,13 +67,19 @@ class GenerateCall:
         if contrast is not None:
             with collecting(faults):
                 contrasted = contrast.applied_to(model, vocabulary)
+        ending = _with_ends(vocabulary, options.stop_token_ids)
         pipeline = []
         for processor in () if strategy is None else strategy.pipeline:
             with collecting(faults):
-                pipeline.append(processor.for_vocabulary(vocabulary.size, vocabulary.eos_token_ids))
+                pipeline.append(processor.for_vocabulary(ending.size, ending.eos_token_ids))
         call = cls(model, vocabulary, options, strategy, constraint, contrasted, tuple(pipeline))
         faults += (fault for rule in RULES for fault in rule(call))
         return call
+
+    @property
+    def ending_vocabulary(self) -> Vocabulary:
+        """The vocabulary where `stop_token_ids` end a text, too."""
+        return _with_ends(self.vocabulary, self.options.stop_token_ids)
 
     @property
     def is_constrained(self) -> bool:
@@ -237,6 +243,18 @@ def _stop(call: GenerateCall) -> Faults:
         yield OptionError(cause, at="stop", hint=hint)
 
 
+def _stop_token_ids(call: GenerateCall) -> Faults:
+    given, size = call.options.stop_token_ids, call.vocabulary.size
+    if given is None:
+        return
+    if not _are_tokens(given, size):
+        cause = f"stop_token_ids={given!r:.60} are no token ids from 0 to {size - 1:,}"
+        yield OptionError(cause, at="stop_token_ids", hint="a list of integers")
+    elif given and call.is_constrained:
+        cause = "stop_token_ids and a constraint cannot be combined: the constraint decides where the text ends"
+        yield OptionError(cause, at="stop_token_ids", hint="dk.Special(name) as a part of the constraint")
+
+
 def _seed(call: GenerateCall) -> Faults:
     seed: Any = call.options.seed
     if seed is None:
@@ -272,6 +290,7 @@ RULES: Final[tuple[Callable[[GenerateCall], Faults], ...]] = (
     _search,
     _on_error,
     _stop,
+    _stop_token_ids,
     _seed,
     _closing,
 )
@@ -282,6 +301,17 @@ def _seed_faults(seed: object) -> list[DecodekitError]:
     faults: list[DecodekitError] = []
     check_seed(seed, faults)
     return faults
+
+
+def _with_ends(vocabulary: Vocabulary, token_ids: Any) -> Vocabulary:
+    """The vocabulary where these tokens end a text; unchanged where they are none."""
+    if token_ids is None or not _are_tokens(token_ids, vocabulary.size):
+        return vocabulary
+    return vocabulary.ending_with(token_ids)
+
+
+def _are_tokens(value: object, size: int) -> bool:
+    return isinstance(value, Sequence) and all(is_count(one, 0) and one < size for one in value)
 
 
 def _is_one_of(value: object, options: tuple[object, ...]) -> bool:

@@ -141,7 +141,7 @@ def _settings(call: GenerateCall, strategy: Strategy, choice: Aggregation | None
     needs_logprobs = bool(options.logprobs) or (choice is not None and choice.needs_logprobs)
     contrast = getattr(strategy, "contrast", None)
     return Settings(
-        vocabulary=call.vocabulary,
+        vocabulary=call.ending_vocabulary,
         pipeline=Pipeline(call.pipeline),
         select=strategy.select,
         max_new_tokens=options.max_new_tokens,

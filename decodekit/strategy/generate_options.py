@@ -110,6 +110,7 @@ class GenerateKeywords(StrategyKeywords, total=False):
     constraint: Any
     max_new_tokens: int
     stop: Stops
+    stop_token_ids: Sequence[int] | None
     seed: Seeds
     logprobs: bool | int
     on_length: OnLength | None
@@ -136,6 +137,7 @@ class GenerateOptions:
         stop: texts that end a completion. The one that ends first counts, and is not part of the text. Or functions of
             ``(input_ids, scores)``, such as a `StoppingCriteria` of transformers, asked after every token with the row,
             int64 [1, S], and no scores; the token with which they end a text is part of it.
+        stop_token_ids: tokens that end a completion as its end-of-sequence token does, and are not part of the text.
         seed: key of the noise when sampling, one for all prompts or one for each; 0 if left out. Equal prompts with
             equal seeds give equal texts, whatever else is in the batch: equal prompts in one list need
             ``seed=range(len(prompts))``, or ``num_return_sequences`` for several texts of one prompt.
@@ -167,6 +169,7 @@ class GenerateOptions:
     constraint: Any = None
     max_new_tokens: int = 256
     stop: Stops = None
+    stop_token_ids: Sequence[int] | None = None
     seed: Seeds = None
     logprobs: bool | int = False
     on_length: OnLength | None = None
@@ -178,9 +181,9 @@ class GenerateOptions:
     strategy_options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name in ("max_new_tokens", "seed", "logprobs", "max_rollbacks", "batch_size"):
+        for name in ("max_new_tokens", "stop_token_ids", "seed", "logprobs", "max_rollbacks", "batch_size"):
             value = plain(getattr(self, name))
-            is_several = name == "seed" and isinstance(value, list | tuple)
+            is_several = name in ("seed", "stop_token_ids") and isinstance(value, list | tuple)
             object.__setattr__(self, name, [plain(one) for one in value] if is_several else value)
 
     @classmethod

@@ -1,0 +1,151 @@
+"""`/v1/completions`."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import AsyncGenerator
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field
+
+from decodekit.llm import Completion
+from decodekit.serving.asked import (
+    Asked,
+    format_structure,
+    guided_structures,
+    only_one,
+    sampling_options,
+    seed_of,
+    text_options,
+)
+from decodekit.serving.fields import ReplyModel, ResponseFormat, TextFields, TokenId, UsageReply
+from decodekit.serving.route import Route
+from decodekit.serving.service import Running, Service
+from decodekit.serving.tokens import TokenWriter, as_event
+
+DEFAULT_TOKENS = 16
+"""Most tokens of a text where a request names no limit, as OpenAI has it."""
+
+
+class CompletionBody(TextFields):
+    """A request for the continuation of texts."""
+
+    prompt: (
+        str
+        | Annotated[list[TokenId], Field(min_length=1)]
+        | Annotated[list[str], Field(min_length=1, max_length=128)]
+        | Annotated[list[list[TokenId]], Field(min_length=1, max_length=128)]
+    ) = Field(description="A text, token ids, or a list of these.")
+    logprobs: int | None = Field(None, ge=0, le=20, description="Log-probabilities, with so many alternatives.")
+    response_format: ResponseFormat | None = Field(None, description="What the text must be.")
+    echo: Literal[False] | None = Field(None, description="The prompt is not repeated.")
+    best_of: Literal[1] | None = Field(None, description="Every text is returned.")
+    suffix: None = Field(None, description="Texts are continued at their end.")
+
+
+class CompletionLogprobsReply(ReplyModel):
+    """Log-probabilities of a text."""
+
+    tokens: list[str]
+    token_logprobs: list[float]
+    top_logprobs: list[dict[str, float]]
+    text_offset: list[int]
+
+
+class CompletionChoiceReply(ReplyModel):
+    """One of the texts."""
+
+    index: int
+    text: str
+    logprobs: CompletionLogprobsReply | None
+    finish_reason: Literal["stop", "length"]
+
+
+class CompletionReply(ReplyModel):
+    """The answer to a request for texts."""
+
+    id: str
+    object: Literal["text_completion"]
+    created: int
+    model: str
+    choices: list[CompletionChoiceReply]
+    usage: UsageReply
+
+
+class CompletionsRoute(Route[CompletionBody]):
+    """Continuations of texts."""
+
+    path: ClassVar[str] = "/v1/completions"
+    body = CompletionBody
+    reply_model: ClassVar[type[Any]] = CompletionReply
+    says: ClassVar[str] = "Continuations of texts"
+
+    def __init__(self, service: Service) -> None:
+        super().__init__(service)
+        self._tokens = TokenWriter(service.llm.vocabulary)
+
+    def asked(self, body: CompletionBody) -> Asked:
+        """See `Route`."""
+        limits = self.service.limits
+        num_tokens = body.max_tokens or min(DEFAULT_TOKENS, limits.max_new_tokens)
+        options = sampling_options(body, num_tokens, limits, "max_tokens")
+        options |= text_options(body, options["max_new_tokens"])
+        if body.logprobs is not None:
+            options["logprobs"] = body.logprobs or True
+        structure = only_one([*filter(None, [format_structure(body.response_format)]), *guided_structures(body)])
+        return Asked(lambda: self._read(body.prompt), body.n or 1, options, structure, seed_of(body))
+
+    def _read(self, given: Any) -> list[list[int]]:
+        prompts = self.service.prompts
+        several = given if isinstance(given, list) and not isinstance(given[0], int) else [given]
+        return [prompts.of_text(one) if isinstance(one, str) else prompts.of_ids(one) for one in several]
+
+    async def reply(self, body: CompletionBody, running: Running) -> dict[str, Any]:
+        """See `Route`."""
+        completions = await running.completions()
+        choices = [
+            self._choice(body, index, one.text, one.logprobs or (), 0, _reason(one))
+            for index, one in enumerate(completions)
+        ]
+        return {**self._head(), "choices": choices, "usage": running.usage(completions)}
+
+    def _head(self) -> dict[str, Any]:
+        return {
+            "id": f"cmpl-{uuid.uuid4().hex}",
+            "object": "text_completion",
+            "created": int(time.time()),
+            "model": self.service.name,
+        }
+
+    def _choice(
+        self, body: CompletionBody, index: int, text: str, logprobs: Any, offset: int, reason: str | None
+    ) -> dict[str, Any]:
+        told = None if body.logprobs is None else self._tokens.of_completion(logprobs, offset)
+        return {"index": index, "text": text, "logprobs": told, "finish_reason": reason}
+
+    async def events(self, body: CompletionBody, running: Running) -> AsyncGenerator[bytes]:
+        """See `Route`."""
+        head = self._head()
+        with_usage = body.stream_options is not None and bool(body.stream_options.include_usage)
+        usage = {"usage": None} if with_usage else {}
+        offsets = [0] * len(running.handles)
+        ended: dict[int, Completion] = {}
+        async for index, chunk in running.chunks():
+            reason = None
+            if chunk.completion is not None:
+                ended[index] = chunk.completion
+                reason = _reason(chunk.completion)
+            if not (chunk.text or reason or (chunk.logprobs and body.logprobs is not None)):
+                continue
+            choice = self._choice(body, index, chunk.text, chunk.logprobs, offsets[index], reason)
+            offsets[index] += sum(map(len, choice["logprobs"]["tokens"])) if choice["logprobs"] else 0
+            yield as_event({**head, "choices": [choice], **usage})
+        if with_usage:
+            listed = [ended[index] for index in range(len(offsets))]
+            yield as_event({**head, "choices": [], "usage": running.usage(listed)})
+        yield b"data: [DONE]\n\n"
+
+
+def _reason(completion: Completion) -> str:
+    return "length" if completion.finish_reason == "length" else "stop"

@@ -1,0 +1,88 @@
+"""What every request passes: the key, the counts, and the end of the endpoint."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from time import monotonic
+from typing import Final
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from decodekit.errors import AccessError, DecodekitError, ServerBusyError
+from decodekit.serving.refusals import CLIENT_CLOSED, refused
+from decodekit.serving.service import Service
+
+OPEN_PATHS: Final = frozenset(("/health",))
+"""Paths that need no key."""
+_READING: Final = frozenset(("/health", "/metrics", "/v1/models", "/openapi.json"))
+_WRITING: Final = frozenset(("/v1/chat/completions", "/v1/completions", "/v1/responses"))
+
+
+class Gate:
+    """Refuses who has no key, and everybody when there is no room; counts all requests.
+
+    Args:
+        app: what lies behind.
+        service: counts, and knows whether the endpoint ends.
+        api_key: the key; None for an endpoint that is open to all who reach it.
+    """
+
+    def __init__(self, app: ASGIApp, service: Service, api_key: str | None) -> None:
+        self._app, self._service = app, service
+        self._key = None if api_key is None else _digest(api_key)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request, or hand it on."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        started, status = monotonic(), CLIENT_CLOSED
+        path = scope["path"]
+        is_writing = path in _WRITING and scope["method"] == "POST"
+
+        async def counted(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        service = self._service
+        service.num_requests += is_writing
+        try:
+            fault = self._fault(scope, is_writing)
+            if fault is not None:
+                await refused(fault, service.limits.retry_s)(scope, receive, counted)
+            else:
+                await self._app(scope, receive, counted)
+        finally:
+            service.num_requests -= is_writing
+            if scope.get("decodekit.client_closed"):
+                status = CLIENT_CLOSED
+            route = path if path in _READING | _WRITING else "other"
+            service.metrics.requests.labels(route, str(status)).inc()
+            service.metrics.seconds.labels(route).observe(monotonic() - started)
+            if is_writing and status == CLIENT_CLOSED:
+                service.metrics.cancelled.inc()
+
+    def _fault(self, scope: Scope, is_writing: bool) -> DecodekitError | None:
+        if scope["path"] not in OPEN_PATHS and self._key is not None and scope["method"] != "OPTIONS":
+            given = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
+            kind, _, key = given.decode("latin-1").partition(" ")
+            if kind.lower() != "bearer" or not hmac.compare_digest(_digest(key.strip()), self._key):
+                return AccessError("the key is missing or wrong", at="Authorization", hint="Authorization: Bearer KEY")
+        service = self._service
+        if is_writing and service.num_requests > service.most_requests:
+            cause = f"{service.most_requests:,} requests are under way, as many as this endpoint takes"
+            return ServerBusyError(cause, hint="again in a moment")
+        if is_writing:
+            try:
+                service.check_open()
+            except DecodekitError as error:
+                return error
+        return None
+
+
+def _digest(key: str) -> bytes:
+    """Of equal length for all keys, so that the time of a comparison says nothing."""
+    return hashlib.sha256(key.encode()).digest()

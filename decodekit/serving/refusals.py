@@ -1,0 +1,112 @@
+"""Errors as answers: the status of each class, and OpenAI's form with our code in it.
+
+{"error": {"message": "DK206 ...", "type": "invalid_request_error", "param": "guided_regex", "code": "DK206"}}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from starlette.responses import JSONResponse, Response
+
+from decodekit.errors import (
+    AccessError,
+    BodyLimitError,
+    CacheFullError,
+    ConstraintError,
+    DeadEndError,
+    DecodekitError,
+    EngineClosedError,
+    GuardError,
+    InvalidRequestError,
+    LengthError,
+    ModelError,
+    NotServedError,
+    OptionError,
+    QueueFullError,
+    RequestTimeoutError,
+    ServerBusyError,
+    ShutdownError,
+    UnknownNameError,
+)
+
+CLIENT_CLOSED: Final = 499
+"""The status in logs and metrics of a request whose client has gone; nobody receives it."""
+
+# The first class that fits decides.
+_STATUSES: Final[tuple[tuple[type[DecodekitError], int, str], ...]] = (
+    (AccessError, 401, "authentication_error"),
+    (NotServedError, 404, "not_found_error"),
+    (BodyLimitError, 413, "invalid_request_error"),
+    (GuardError, 422, "unprocessable_error"),
+    (DeadEndError, 422, "unprocessable_error"),
+    (QueueFullError, 429, "rate_limit_error"),
+    (ServerBusyError, 429, "rate_limit_error"),
+    (ShutdownError, 503, "service_unavailable_error"),
+    (EngineClosedError, 503, "service_unavailable_error"),
+    (RequestTimeoutError, 504, "timeout_error"),
+    (InvalidRequestError, 400, "invalid_request_error"),
+    (OptionError, 400, "invalid_request_error"),
+    (ConstraintError, 400, "invalid_request_error"),
+    (ModelError, 400, "invalid_request_error"),
+    (UnknownNameError, 400, "invalid_request_error"),
+    (LengthError, 400, "invalid_request_error"),
+    (CacheFullError, 400, "invalid_request_error"),
+)
+
+ERROR_TABLE: Final[Mapping[int, str]] = {
+    400: "A field is unknown, unsupported or out of range; a constraint cannot be used; a prompt is too long.",
+    401: "The key is missing or wrong.",
+    404: "There is no such path or model.",
+    405: "The path has no such method.",
+    408: "The body came too slowly.",
+    413: "The body is too large.",
+    422: "No text was found that the constraint and its guard allow.",
+    429: "Too many requests wait; `Retry-After` says when to come back.",
+    500: "A failure of the server.",
+    503: "The server is shutting down; `Retry-After` says when to come back.",
+    504: "The time of the request is over.",
+}
+"""What each status says, for the description of the endpoint."""
+
+# Names of `generate` and of its strategies, as requests have them.
+_FIELDS: Final = {"max_new_tokens": "max_tokens", "num_return_sequences": "n", "sample": "n", "prompt": "prompt"}
+
+
+def status_of(error: DecodekitError) -> int:
+    """The HTTP status that an error is answered with."""
+    return _kind_of(error)[0]
+
+
+def _kind_of(error: DecodekitError) -> tuple[int, str]:
+    if isinstance(error, BodyLimitError) and error.at == "time":
+        return 408, "timeout_error"
+    if isinstance(error, NotServedError) and error.at == "method":
+        return 405, "invalid_request_error"
+    return next(((status, kind) for cls, status, kind in _STATUSES if isinstance(error, cls)), (500, "server_error"))
+
+
+def body_of(error: DecodekitError) -> dict[str, Any]:
+    """An error in OpenAI's form."""
+    status, kind = _kind_of(error)
+    message = f"{error.code} {error.cause}"
+    if error.at is not None and error.at not in error.cause:
+        message += f" (at {error.at})"
+    if error.hint is not None:
+        message += f" Try {error.hint}."
+    param = None if status >= 500 or error.at is None else _FIELDS.get(error.at, error.at)
+    return {"error": {"message": message, "type": kind, "param": param, "code": error.code}}
+
+
+def refused(error: DecodekitError, retry_s: int = 1) -> Response:
+    """The answer to a request that ends with an error."""
+    status = status_of(error)
+    headers = {}
+    if status in (429, 503):
+        headers["Retry-After"] = str(retry_s)
+    if status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    if status in (408, 413, 503):
+        headers["Connection"] = "close"
+    return JSONResponse(body_of(error), status, headers)

@@ -1,0 +1,116 @@
+"""What the text of a request must be: a value of JSON, which a process may look at before an engine does.
+
+    Structure("json_schema", {"type": "object"}, field="guided_json")
+    Structure("tools", {"tools": [...], "tool_choice": "auto", "parallel": None, "format": "hermes"}, field="tools")
+
+Nothing in it is looked up by name: a text of a client is a pattern, a choice or a grammar, never a file or a plug-in.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal, TypeAlias
+
+from decodekit.constraints.composition.choices import Choices
+from decodekit.constraints.composition.combinators import OneOf
+from decodekit.constraints.composition.tags import Tagged
+from decodekit.constraints.constraint import Constraint
+from decodekit.constraints.grammar import Grammar
+from decodekit.constraints.json_schema import JsonSchema
+from decodekit.constraints.regex.regex import Regex
+from decodekit.constraints.tool_calls import FORMATS, tools
+from decodekit.errors import ConstraintError, DecodekitError, InvalidConstraintError, OptionError
+
+StructureKind: TypeAlias = Literal["json_schema", "regex", "choice", "grammar", "structural_tag", "tools"]
+
+
+@dataclass(frozen=True)
+class Structure:
+    """A constraint as a client writes it.
+
+    Args:
+        kind: how `value` is read.
+        value: a value of JSON.
+        field: the field of the request that it stands in, which errors name.
+    """
+
+    kind: StructureKind
+    value: Any
+    field: str
+
+    @cached_property
+    def key(self) -> str:
+        """Equal for equal structures, and unlikely to be for others."""
+        text = json.dumps([self.kind, self.value], default=str)
+        return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
+
+    def constraint(self) -> Constraint:
+        """The constraint.
+
+        Raises:
+            DecodekitError: it cannot be used; the place is the field.
+        """
+        try:
+            return constraint_of(self.kind, self.value)
+        except Exception as error:
+            raise in_field(error, self.field) from error
+
+
+def in_field(error: Exception, field: str) -> DecodekitError:
+    """What is wrong with a constraint, as an error whose place is the field of the request."""
+    if not isinstance(error, DecodekitError):
+        cause = f"the constraint cannot be read: {type(error).__name__}: {str(error)[:200]}"
+        return InvalidConstraintError(cause, at=field)
+    if error.at is None or error.at == field:
+        return type(error)(error.cause, at=field, hint=error.hint, code=error.code)
+    return type(error)(f"{error.cause} (at {error.at:.200})", at=field, hint=error.hint, code=error.code)
+
+
+def constraint_of(kind: str, value: Any) -> Constraint:
+    """The constraint that a value of JSON stands for.
+
+    Raises:
+        ConstraintError, OptionError, UnknownNameError: it cannot be used.
+    """
+    if kind == "json_schema":
+        return JsonSchema(value)
+    if kind == "regex":
+        return Regex(value)
+    if kind == "choice":
+        return Choices(value)
+    if kind == "grammar":
+        return Grammar(value + "\n")  # with a line end it is a text, and not the name of a file
+    if kind == "structural_tag":
+        return Tagged.from_mapping(value)
+    if kind == "tools":
+        return _tools(**{("tools_" if name == "tools" else name): one for name, one in value.items()})
+    raise InvalidConstraintError(f"there is no kind of constraint {kind!r:.60}")
+
+
+def _tools(tools_: list[Any], tool_choice: Any, parallel: Any, format: str, schema: Any = None) -> Constraint:
+    """Texts that call tools; with a schema, its texts or calls."""
+    # Between "auto" and a schema nothing is free text: calls, or JSON.
+    calls = tools(tools_, format, "required" if schema is not None and tool_choice == "auto" else tool_choice, parallel)
+    if schema is None or tool_choice not in ("auto", "none"):
+        return calls
+    if tool_choice == "none":
+        return JsonSchema(schema)
+    if FORMATS[format].is_alone:
+        cause = f"with the format {format!r} a call of a tool cannot be told from JSON of a schema"
+        raise OptionError(cause, hint="tools or a schema, or an endpoint with another --tool-format")
+    return OneOf(calls, JsonSchema(schema))
+
+
+def read_json(text: str, field: str) -> Any:
+    """A value that is given as a text of JSON.
+
+    Raises:
+        ConstraintError: the text is none.
+    """
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ConstraintError(f"the text is no JSON: {error}", at=field, code="DK203") from error

@@ -1,0 +1,275 @@
+"""Texts of the endpoint are those of `generate`, in the form that OpenAI's clients read."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+import decodekit as dk
+from decodekit.serving.chat import ChatReply
+from decodekit.serving.completions import CompletionReply
+from decodekit.serving.responses import ResponseReply
+from tests.serving.conftest import Endpoint, events_of
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"a": {"type": "integer", "minimum": 0, "maximum": 99}},
+    "required": ["a"],
+    "additionalProperties": False,
+}
+TOOL = {"type": "function", "function": {"name": "look_up", "parameters": SCHEMA}}
+MESSAGES = [{"role": "user", "content": "abc, the abc"}]
+CHAT, COMPLETIONS, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/responses"
+SAMPLED: tuple[tuple[dict[str, Any], dict[str, Any]], ...] = (
+    ({}, {}),
+    ({"temperature": 0.7, "top_p": 0.9, "top_k": 20, "min_p": 0.01}, {"temperature": 0.7, "top_p": 0.9, "top_k": 20,
+                                                                     "min_p": 0.01}),
+    ({"top_p": 1, "top_k": -1, "min_p": 0, "presence_penalty": 0}, {}),
+    ({"frequency_penalty": 0.5, "presence_penalty": 0.2, "repetition_penalty": 1.2},
+     {"frequency_penalty": 0.5, "presence_penalty": 0.2, "repetition_penalty": 1.2}),
+    ({"logit_bias": {"97": 5, "98": -100}}, {"logit_bias": {97: 5.0, 98: -100.0}}),
+    ({"stop": "a"}, {"stop": "a"}),
+    ({"stop": ["the", "c"], "min_tokens": 4}, {"stop": ["the", "c"], "min_tokens": 4}),
+    ({"stop_token_ids": [97, 98]}, {"stop_token_ids": [97, 98]}),
+    ({"guided_json": SCHEMA}, {"constraint": SCHEMA}),
+    ({"guided_json": json.dumps(SCHEMA)}, {"constraint": SCHEMA}),
+    ({"guided_regex": "[a-d]{3,9}"}, {"constraint": dk.Regex("[a-d]{3,9}")}),
+    ({"guided_choice": ["abab", "cdcd"]}, {"constraint": dk.Choices(["abab", "cdcd"])}),
+    ({"guided_grammar": 'root ::= "a"+ "b"'}, {"constraint": dk.Grammar('root ::= "a"+ "b"\n')}),
+    ({"structured_outputs": {"regex": "[a-d]{3,9}"}}, {"constraint": dk.Regex("[a-d]{3,9}")}),
+    ({"structured_outputs": {"json": SCHEMA}}, {"constraint": SCHEMA}),
+    ({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA, "strict": True}}},
+     {"constraint": SCHEMA}),
+    ({"response_format": {"type": "json_object"}}, {"constraint": {"type": "object"}}),
+    ({"response_format": {"type": "text"}}, {}),
+    ({"guided_regex": "[a-d]{3,90}", "on_length": "close"}, {"constraint": dk.Regex("[a-d]{3,90}"),
+                                                            "on_length": "close"}),
+)  # fmt: skip
+
+
+def expected(endpoint: Endpoint, prompt: str, options: dict[str, Any]) -> dk.Completion:
+    given = {"strategy": "sample", "seed": 7, "max_new_tokens": 24, "on_length": "return", **options}
+    return endpoint.llm.generate(prompt, **given)
+
+
+@pytest.mark.parametrize(("fields", "options"), SAMPLED, ids=lambda one: "-".join(one)[:40] or "plain")
+def test_a_text_is_that_of_generate(endpoint: Endpoint, fields: dict[str, Any], options: dict[str, Any]) -> None:
+    """In a whole answer and in a stream."""
+    wanted = expected(endpoint, "abc, the abc\n", options)
+    assert wanted.error is None
+    body = {"messages": MESSAGES, "seed": 7, "max_tokens": 24, **fields}
+    answer = endpoint.post(CHAT, body)
+    assert answer.status_code == 200, answer.text
+    choice = ChatReply.model_validate(answer.json()).choices[0]
+    reason = "length" if wanted.finish_reason == "length" else "stop"
+    assert (choice.message.content, choice.finish_reason) == (wanted.text, reason)
+    assert answer.headers["x-decodekit-seed"] == "7"
+    usage = answer.json()["usage"]
+    assert (usage["completion_tokens"], usage["prompt_tokens"]) == (
+        len(wanted.token_ids),
+        wanted.stats.num_prompt_tokens,
+    )
+    events = events_of(endpoint.post(CHAT, {**body, "stream": True}))
+    assert events[-1] == "[DONE]"
+    deltas = [one["choices"][0] for one in events[:-1]]
+    assert "".join(one["delta"].get("content") or "" for one in deltas) == wanted.text
+    assert deltas[-1]["finish_reason"] == reason
+
+
+def test_temperature_0_is_greedy(endpoint: Endpoint) -> None:
+    answer = endpoint.post(CHAT, {"messages": MESSAGES, "temperature": 0, "top_p": 0.5, "max_tokens": 20})
+    wanted = endpoint.llm.generate("abc, the abc\n", max_new_tokens=20)
+    assert answer.json()["choices"][0]["message"]["content"] == wanted.text
+
+
+def test_without_a_seed_texts_differ_and_can_be_had_again(endpoint: Endpoint) -> None:
+    body = {"prompt": "abc", "max_tokens": 30, "temperature": 1.5}
+    first, second = endpoint.post(COMPLETIONS, body), endpoint.post(COMPLETIONS, body)
+    texts = [one.json()["choices"][0]["text"] for one in (first, second)]
+    assert texts[0] != texts[1]
+    again = endpoint.post(COMPLETIONS, {**body, "seed": int(first.headers["x-decodekit-seed"])})
+    assert again.json()["choices"][0]["text"] == texts[0]
+
+
+def test_several_prompts_and_samples(endpoint: Endpoint) -> None:
+    """Text i is sample i % n of prompt i // n, as `num_return_sequences` gives them; also where all are streamed."""
+    body = {"prompt": [[258], [97, 98, 99, 100]], "n": 3, "seed": 5, "max_tokens": 12}
+    wanted = []
+    for prompt in ([258], [97, 98, 99, 100]):
+        whole = endpoint.llm.generate(prompt, strategy="sample", seed=5, max_new_tokens=12, num_return_sequences=3)
+        wanted += [whole.text, *(one.text for one in whole.others)]
+    answer = CompletionReply.model_validate(endpoint.post(COMPLETIONS, body).json())
+    assert [one.text for one in answer.choices] == wanted and len(set(wanted)) > 3
+    assert [one.index for one in answer.choices] == [*range(6)]
+    assert answer.usage.prompt_tokens == 1 + 4  # a prompt counts once
+    options = {"stream": True, "stream_options": {"include_usage": True}}
+    events = events_of(endpoint.post(COMPLETIONS, {**body, **options}))[:-1]
+    texts = [""] * 6
+    for one in events[:-1]:
+        texts[one["choices"][0]["index"]] += one["choices"][0]["text"]
+    assert texts == wanted
+    assert events[-1]["choices"] == [] and events[-1]["usage"]["completion_tokens"] == answer.usage.completion_tokens
+    assert all(one["usage"] is None for one in events[:-1])
+
+
+def test_logprobs(endpoint: Endpoint) -> None:
+    wanted = expected(endpoint, "abc, the abc\n", {"logprobs": 3})
+    assert wanted.logprobs is not None
+    body = {"messages": MESSAGES, "seed": 7, "max_tokens": 24, "logprobs": True, "top_logprobs": 3}
+    content = endpoint.post(CHAT, body).json()["choices"][0]["logprobs"]["content"]
+    ends = endpoint.llm.vocabulary.eos_token_ids
+    entries = [one for one in wanted.logprobs if one.token_id not in ends]
+    assert [one["logprob"] for one in content] == pytest.approx([one.logprob for one in entries], abs=1e-4)
+    assert b"".join(bytes(one["bytes"]) for one in content).decode("utf-8", "replace") == wanted.text
+    assert all(len(one["top_logprobs"]) == 3 for one in content)
+    streamed = events_of(endpoint.post(CHAT, {**body, "stream": True}))[:-1]
+    told = [one for event in streamed for one in (event["choices"][0]["logprobs"] or {"content": []})["content"]]
+    assert [one["token"] for one in told] == [one["token"] for one in content]
+    legacy = endpoint.post(COMPLETIONS, {"prompt": "abc, the abc\n", "seed": 7, "max_tokens": 24, "logprobs": 3})
+    found = legacy.json()["choices"][0]["logprobs"]
+    assert found["tokens"] == [one["token"] for one in content]
+    assert found["text_offset"][1] == len(found["tokens"][0])
+
+
+@pytest.mark.parametrize("choice", ["auto", "required", "none", {"type": "function", "function": {"name": "look_up"}}])
+def test_tools(endpoint: Endpoint, choice: Any) -> None:
+    body = {"messages": MESSAGES, "tools": [TOOL], "tool_choice": choice, "seed": 3, "max_tokens": 90}
+    body |= {"on_length": "close", "parallel_tool_calls": False}
+    found = endpoint.post(CHAT, body).json()["choices"][0]
+    constraint = dk.tools([TOOL], tool_choice=choice, parallel=None if choice == "none" else False)
+    options = {"constraint": constraint, "seed": 3, "max_new_tokens": 90, "on_length": "close"}
+    wanted = endpoint.llm.generate("abc, the abc\n", strategy="sample", **options).value
+    assert (found["message"]["content"] or "") == wanted.content
+    calls = found["message"].get("tool_calls", [])
+    assert [(one["function"]["name"], json.loads(one["function"]["arguments"])) for one in calls] == [
+        (one.name, one.arguments) for one in wanted.calls
+    ]
+    assert bool(calls) == (found["finish_reason"] == "tool_calls")
+    assert bool(calls) or choice in ("auto", "none")
+    events = events_of(endpoint.post(CHAT, {**body, "stream": True}))[:-1]
+    deltas = [one["choices"][0]["delta"] for one in events]
+    assert "".join(one.get("content") or "" for one in deltas) == wanted.content
+    streamed = [call for one in deltas for call in one.get("tool_calls", [])]
+    assert [one["function"] for one in streamed] == [one["function"] for one in calls]
+    assert events[-1]["choices"][0]["finish_reason"] == found["finish_reason"]
+
+
+def test_tools_or_a_schema(endpoint: Endpoint) -> None:
+    """With both, a text is a call or JSON of the schema, and both come."""
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}
+    body = {"messages": MESSAGES, "tools": [TOOL], "response_format": form, "max_tokens": 90, "on_length": "close"}
+    reasons = set()
+    for seed in range(6):
+        found = endpoint.post(CHAT, {**body, "seed": seed, "logit_bias": {"60": 9}}).json()["choices"][0]
+        reasons.add(found["finish_reason"])
+        calls = found["message"].get("tool_calls")
+        text = calls[0]["function"]["arguments"] if calls else found["message"]["content"]
+        assert json.loads(text)["a"] in range(100)
+    assert reasons == {"stop", "tool_calls"}
+    refused = endpoint.post(CHAT, {**body, "tool_choice": "required"})
+    assert refused.status_code == 400 and refused.json()["error"]["param"] == "response_format.json_schema.schema"
+
+
+def test_a_response(endpoint: Endpoint) -> None:
+    """A response, its events, and a conversation with calls."""
+    wanted = expected(endpoint, "say\nabc, the abc\n", {"constraint": SCHEMA})
+    form = {"format": {"type": "json_schema", "name": "x", "schema": SCHEMA, "strict": True}}
+    body = {"input": "abc, the abc", "instructions": "say", "text": form, "seed": 7, "max_output_tokens": 24}
+    found = ResponseReply.model_validate(endpoint.post(RESPONSES, body).json())
+    assert found.status == "completed" and found.output[0].content[0].text == wanted.text
+    events = events_of(endpoint.post(RESPONSES, {**body, "stream": True}))
+    assert [one["sequence_number"] for one in events] == [*range(len(events))]
+    assert "".join(one["delta"] for one in events if one["type"].endswith("text.delta")) == wanted.text
+    kinds = list(dict.fromkeys(one["type"].removeprefix("response.") for one in events))
+    assert kinds == [
+        "created", "in_progress", "output_item.added", "content_part.added", "output_text.delta", "output_text.done",
+        "content_part.done", "output_item.done", "completed",
+    ]  # fmt: skip
+    assert events[-1]["response"]["output"][0]["content"][0]["text"] == wanted.text
+    cut = endpoint.post(RESPONSES, {**body, "max_output_tokens": 2}).json()
+    assert (cut["status"], cut["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
+    tool = {"type": "function", **TOOL["function"]}  # type: ignore[dict-item]
+    past = [
+        {"role": "user", "content": [{"type": "input_text", "text": "abc"}]},
+        {"type": "function_call", "call_id": "c1", "name": "look_up", "arguments": '{"a": 1}'},
+        {"type": "function_call_output", "call_id": "c1", "output": "the abc"},
+    ]
+    asked = {"input": past, "tools": [tool], "tool_choice": {"type": "function", "name": "look_up"}, "seed": 1}
+    called = endpoint.post(RESPONSES, asked).json()
+    assert [one["type"] for one in called["output"]] == ["function_call"]
+    assert json.loads(called["output"][0]["arguments"])["a"] in range(100)
+    streamed = events_of(endpoint.post(RESPONSES, {**asked, "stream": True}))
+    assert streamed[-1]["response"]["output"][0]["arguments"] == called["output"][0]["arguments"]
+    prompt = 'abc\n{"name": "look_up", "arguments": {"a": 1}}\nthe abc\n'
+    assert called["usage"]["input_tokens"] == len(endpoint.llm.tokenizer.encode(prompt))
+
+
+def test_prefixes_are_told(endpoint: Endpoint) -> None:
+    body = {"prompt": "the abc, the cd, " * 12, "max_tokens": 2, "temperature": 0}
+    before = endpoint.figures()["decodekit_prefix_tokens_reused_total"]
+    usages = [endpoint.post(COMPLETIONS, body).json()["usage"] for _ in range(2)]
+    cached = [one["prompt_tokens_details"]["cached_tokens"] for one in usages]
+    assert cached[0] == 0 and usages[0]["prompt_tokens"] > cached[1] >= 32
+    assert endpoint.figures()["decodekit_prefix_tokens_reused_total"] - before == sum(cached)
+
+
+def test_openai_s_client(endpoint: Endpoint) -> None:
+    """Its helpers read answers and streams, and raise its errors."""
+
+    async def talk() -> None:
+        async with openai.AsyncOpenAI(
+            api_key="none", base_url="http://endpoint/v1", http_client=endpoint.client(), max_retries=0
+        ) as client:
+            assert [one.id async for one in client.models.list()] == ["toy"]
+            form: Any = {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}
+            given: Any = {"model": "toy", "messages": MESSAGES, "seed": 7}
+            whole = await client.chat.completions.create(**given, response_format=form, max_tokens=24)
+            content = whole.choices[0].message.content
+            assert content is not None and json.loads(content)["a"] in range(100)
+            text = ""
+            stop: Any = {"stop": ["a"]}  # a text that is cut is an error of the client's
+            async with client.chat.completions.stream(**given, **stop, max_tokens=200) as stream:
+                async for event in stream:
+                    text += event.delta if event.type == "content.delta" else ""
+                final = await stream.get_final_completion()
+            wanted = expected(endpoint, "abc, the abc\n", {**stop, "max_new_tokens": 200}).text
+            assert final.choices[0].message.content == text == wanted
+            strict = {**TOOL, "function": {**TOOL["function"], "strict": True}}  # type: ignore[dict-item]
+            tools: Any = {"tools": [strict], "tool_choice": "required", "extra_body": {"on_length": "close"}}
+            async with client.chat.completions.stream(**given, max_tokens=90, **tools) as stream:
+                final = await stream.get_final_completion()
+            assert final.choices[0].message.tool_calls[0].function.name == "look_up"
+            text_format: Any = {"format": {"type": "json_schema", "name": "x", "schema": SCHEMA}}
+            response = await client.responses.create(model="toy", input="abc", text=text_format, max_output_tokens=24)
+            assert json.loads(response.output_text)["a"] in range(100)
+            async with client.responses.stream(model="toy", input="abc", max_output_tokens=9) as events:
+                kinds = [event.type async for event in events]
+                assert kinds[-1] in ("response.incomplete", "response.completed")
+            with pytest.raises(openai.NotFoundError, match="DK802"):
+                await client.chat.completions.create(**{**given, "model": "other"})
+            with pytest.raises(openai.BadRequestError, match="DK801") as error:
+                await client.chat.completions.create(**given, extra_body={"unheard_of": 1})
+            assert error.value.param == "unheard_of" and error.value.code == "DK801"
+
+    asyncio.run(talk())
+
+
+def test_many_at_once(endpoint: Endpoint) -> None:
+    """Every text beside others is what it is alone."""
+
+    async def ask() -> list[httpx.Response]:
+        async with endpoint.client() as client:
+            bodies = [{"prompt": f"ab{i}", "seed": i, "max_tokens": 16, "stream": i % 2 == 0} for i in range(24)]
+            return await asyncio.gather(*(client.post(COMPLETIONS, json=body) for body in bodies))
+
+    for i, answer in enumerate(asyncio.run(ask())):
+        wanted = endpoint.llm.generate(f"ab{i}", strategy="sample", seed=i, max_new_tokens=16).text
+        if i % 2:
+            assert answer.json()["choices"][0]["text"] == wanted
+        else:
+            assert "".join(one["choices"][0]["text"] for one in events_of(answer)[:-1]) == wanted
