@@ -25,19 +25,26 @@ from tests.constraints.json_schema.low_limits import LIMITS, forget, lower
 from tests.constraints.json_schema.small_worlds import faults
 from tests.constraints.json_schema.test_small_schemas import FEW_ARRAYS, FEW_OBJECTS, every
 from tests.reference.vocabularies import byte_vocabulary
+from tests.sizes import sized
 
 Schema = dict[str, Any]
 
+
+def denied(keywords: list[Schema]) -> list[Schema]:
+    """Each keyword, and that it does not hold."""
+    return [*keywords, *({"not": keyword} for keyword in keywords)]
+
+
 SOME_OBJECTS: list[Schema] = [
-    *every(5, [*small.OBJECT_KEYWORDS, *({"not": keyword} for keyword in small.OBJECT_KEYWORDS)]),
-    *every(80, small.together(small.OBJECT_KEYWORDS, 2)),
-    *every(60, small.combined(small.FEW_OBJECT_KEYWORDS)),
+    *every(8, denied(small.OBJECT_KEYWORDS)),
+    *every(200, small.together(small.OBJECT_KEYWORDS, 2)),
+    *every(130, small.combined(small.FEW_OBJECT_KEYWORDS)),
     *every(20, small.beside([{"unevaluatedProperties": False}], list(small.combined(small.OBJECT_KEYWORDS[1:9:3])))),
 ]
 SOME_ARRAYS: list[Schema] = [
-    *every(5, [*small.ARRAY_KEYWORDS, *({"not": keyword} for keyword in small.ARRAY_KEYWORDS)]),
-    *every(60, small.together(small.ARRAY_KEYWORDS, 2)),
-    *every(50, small.combined(small.FEW_ARRAY_KEYWORDS)),
+    *every(8, denied(small.ARRAY_KEYWORDS)),
+    *every(150, small.together(small.ARRAY_KEYWORDS, 2)),
+    *every(110, small.combined(small.FEW_ARRAY_KEYWORDS)),
     *every(20, small.beside([{"unevaluatedItems": small.ZERO}], list(small.combined(small.ARRAY_KEYWORDS[1:8:3])))),
 ]
 
@@ -79,8 +86,13 @@ def test_small_schemas_under_low_limits(name: str, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("name", LIMITS)
 def test_more_small_schemas_under_low_limits(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     lower(monkeypatch, LIMITS[name])
-    objects = [*every(3, small.together(small.OBJECT_KEYWORDS, 2)), *small.combined(small.FEW_OBJECT_KEYWORDS)]
-    arrays = [*small.together(small.ARRAY_KEYWORDS, 2), *small.combined(small.FEW_ARRAY_KEYWORDS)]
+    objects = [*denied(small.OBJECT_KEYWORDS), *every(3, small.together(small.OBJECT_KEYWORDS, 2))]
+    objects += small.combined(small.FEW_OBJECT_KEYWORDS)
+    arrays = [
+        *denied(small.ARRAY_KEYWORDS),
+        *small.together(small.ARRAY_KEYWORDS, 2),
+        *small.combined(small.FEW_ARRAY_KEYWORDS),
+    ]
     found = [fault for below in objects for fault in faults({"type": "object", **below}, FEW_OBJECTS)]
     found += [fault for below in arrays for fault in faults({"type": "array", **below}, FEW_ARRAYS)]
     assert not found, "\n".join(found[:10])
@@ -299,14 +311,15 @@ DRAWN: dict[str, Schema] = {
 }
 
 
+@sized("num_texts", 1, slow=6)
 @pytest.mark.parametrize("name", DRAWN)
-def test_drawn_texts_are_valid(name: str) -> None:
+def test_drawn_texts_are_valid(name: str, num_texts: int) -> None:
     schema = DRAWN[name]
     rule = JsonSchema(schema, whitespace="compact")
     assert rule.guard() is not None
     llm = dk.LLM.load("tiny")
     validator = jsonschema.Draft202012Validator(schema)
-    for seed in range(3):
+    for seed in range(num_texts):
         drawn = llm.generate(
             "some JSON: ", constraint=rule, strategy=dk.Sample(temperature=1.5, seed=seed), max_new_tokens=400
         )
