@@ -31,7 +31,6 @@ from tests.generation.test_sampled_law import TABLE as LAW_TABLE
 from tests.generation.test_sampled_law import VOCABULARY as LETTERS
 from tests.generation.test_scheduler import EOS, TOKENS, VOCABULARY, V, choose_by, settings_of
 from tests.reference.generation import TableLM, TextsMatcher, ToyLM, hashed_law, reference_decode
-from tests.sizes import sized
 
 Texts = dict[int, tuple[str, tuple[int, ...], str]]
 
@@ -286,12 +285,11 @@ LAWS = [Sample(), Sample(temperature=1.2, top_k=2), Sample(logit_bias={5: -math.
 SPEEDS: list[dict[str, Any]] = [{"fast_forward": "off"}, {}, {"proposer": Prophet({}, 0.0, 1, 8)}]
 
 
-@sized("num_samples", 2000, slow=20_000)
 @pytest.mark.parametrize("strategy", LAWS, ids=range(len(LAWS)))
 @pytest.mark.parametrize("options", SPEEDS, ids=["plain", "forced", "drafts"])
-def test_pairs_follow_the_exact_law(strategy: Sample, options: dict[str, Any], num_samples: int) -> None:
-    """Odds of 1 in 10,000 per case to fail by chance."""
-    assert p_value(counts(strategy, num_samples, **options), joint_law(strategy, SOME_FORCED)) > THRESHOLD
+def test_pairs_follow_the_exact_law(strategy: Sample, options: dict[str, Any]) -> None:
+    """N = 4,000; odds of 1 in 10,000 per case to fail by chance."""
+    assert p_value(counts(strategy, 4000, **options), joint_law(strategy, SOME_FORCED)) > THRESHOLD
 
 
 # Negative controls: one rule broken, the functions above must notice
@@ -379,4 +377,4 @@ def test_noise_that_is_used_twice_has_another_law(monkeypatch: pytest.MonkeyPatc
             [0] * len(places),
         ),
     )
-    assert p_value(counts(Sample(), 2000, fast_forward="off"), joint_law(Sample(), SOME_FORCED)) < THRESHOLD
+    assert p_value(counts(Sample(), 4000, fast_forward="off"), joint_law(Sample(), SOME_FORCED)) < THRESHOLD
