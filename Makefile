@@ -36,10 +36,12 @@ lint: $(STAMP)
 types: $(STAMP)
 	$(BIN)/mypy
 
-# What both workers would do for themselves: kernels are compiled, tests are rewritten for their messages.
+# What both workers would do for themselves: kernels are compiled.
 compiled: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.compiled
-	@$(BIN)/python -m pytest -q --collect-only > /dev/null
+
+# Without bytecode on disk, every process that a test starts compiles the package, and every worker all tests.
+pytest compiled: export PYTHONDONTWRITEBYTECODE =
 
 # Each worker runs torch on one thread: two that share two cores with all their threads wait for one another.
 PYTEST_WORKERS ?= 2

@@ -35,6 +35,11 @@ def _collected_once() -> Iterator[None]:
     gc.freeze()
 
 
+def pytest_unconfigure() -> None:
+    """What is frozen is not freed at the exit, and compiled modules such as those of Triton report it as leaked."""
+    gc.unfreeze()
+
+
 @pytest.hookimpl(tryfirst=True)  # before the tests of a mark are chosen
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import decodekit as dk
+from tests.sizes import thinned
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
@@ -18,6 +19,8 @@ PAGES = [README, *sorted(ROOT.glob("docs/*.md"))]
 PAGE = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 WITHOUT_EXAMPLES = {"command-line.md", "jobs.md", "measured.md", "options.md"}
 """Pages of commands (tests/test_commands_in_docs.py runs them) and of tables."""
+LONG = "comparing.md"
+"""It compares strategies over several tasks."""
 WITH_EXAMPLES = [page for page in PAGES[1:] if page.name not in WITHOUT_EXAMPLES]
 
 
@@ -61,8 +64,9 @@ def test_the_examples_of_the_readme(capsys: pytest.CaptureFixture[str]) -> None:
     assert "A-17" in printed
 
 
-@pytest.mark.parametrize("page", WITH_EXAMPLES, ids=lambda page: page.name)
-def test_the_examples_of_a_page(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@thinned("name", [page.name for page in WITH_EXAMPLES], keep=[page.name for page in WITH_EXAMPLES if page.name != LONG])
+def test_the_examples_of_a_page(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    page = ROOT / "docs" / name
     assert sum(len(said_output(block)) for block in blocks_of(page)) >= 3
     run(page, capsys)
 

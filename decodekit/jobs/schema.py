@@ -11,8 +11,9 @@ import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import MappingProxyType, ModuleType
+from types import CodeType, MappingProxyType, ModuleType
 from typing import Any, Final
 
 from decodekit.constraints import Constraint, Grammar, Guarded, JsonSchema, as_constraint
@@ -253,6 +254,18 @@ def _from_module(source: str, module_name: str, name: str, options: Mapping[str,
         raise InvalidConstraintError(f"{name} has no JSON Schema: {message}", at=source) from error
 
 
+class _AsItIs(SourceFileLoader):
+    """Reads the source of a module, never bytecode beside it.
+
+    Python takes bytecode for current while the size of the source and the second of its last change are the same.
+    """
+
+    def get_code(self, fullname: str) -> CodeType:
+        """The source, compiled."""
+        code: CodeType = self.source_to_code(self.get_data(self.path), self.path)
+        return code
+
+
 def _import(name: str) -> ModuleType:
     try:
         if not name.endswith(".py"):
@@ -262,7 +275,7 @@ def _import(name: str) -> ModuleType:
             raise NameNotFoundError(f"there is no file {name!r}.")
         # A name of its own per file, registered before it runs: pydantic looks annotations up in sys.modules.
         module_name = f"_decodekit_schema_{path.stem}"
-        spec = importlib.util.spec_from_file_location(module_name, path)
+        spec = importlib.util.spec_from_file_location(module_name, path, loader=_AsItIs(module_name, str(path)))
         assert spec is not None and spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         sys.modules[module_name] = module

@@ -33,7 +33,7 @@ TASKS = [
     ),
     Task("free", (Example("x", "The old harbour\n"),), max_new_tokens=5),
 ]
-STRATEGIES = ["greedy", "sample:temperature=1.5", "sample:top_k=5+draft-model:tiny-draft"]
+STRATEGIES = ["greedy", "sample:temperature=1.5", "sample:top_k=5+suffix"]
 NUM_ROWS = 2 * 3 * 3
 
 

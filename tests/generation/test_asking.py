@@ -140,7 +140,7 @@ def differences(asked: Sequence[Result], masked: Sequence[Result]) -> list[int]:
     ]
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     strategy=st.sampled_from([*CERTIFIED, *OTHERS]),
     constraint=st.sampled_from(CONSTRAINTS),

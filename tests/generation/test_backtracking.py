@@ -25,6 +25,7 @@ from decodekit.vocabulary import Vocabulary
 from tests.generation.test_scheduler import choose_by
 from tests.reference.generation import ToyLM, hashed_law
 from tests.reference.guards import guarded_decode
+from tests.sizes import sized
 
 TOKENS: list[bytes | None] = [*(bytes([c]) for c in b"[],123"), b"12", b"1,", b",2", b"2]", b"],", b"3,1", None]
 V = len(TOKENS)
@@ -199,11 +200,12 @@ def test_texts_with_special_tokens_are_taken_back_as_far(constraint: Constraint,
     assert num_rollbacks > 0 and num_finished > 0
 
 
+@sized("num", 10, slow=24)
 @pytest.mark.parametrize("constraint", CONSTRAINTS, ids=range(len(CONSTRAINTS)))
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=repr)
-def test_drawing_again_is_drawing_from_the_exact_mask(constraint: Constraint, strategy: Strategy) -> None:
+def test_drawing_again_is_drawing_from_the_exact_mask(constraint: Constraint, strategy: Strategy, num: int) -> None:
     assert can_redraw(strategy)
-    requests = requests_of(constraint)
+    requests = requests_of(constraint, num)
     drawn = run(requests, settings_of(strategy))
     masked = run(requests, settings_of(strategy, can_redraw=False))
     assert sum(result.stats.num_guard_refusals for _, result in drawn) > 0

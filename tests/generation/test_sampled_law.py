@@ -1,4 +1,4 @@
-"""Tokens sampled through the whole loop against their exact law, V = 8, N = 30,000.
+"""Tokens sampled through the whole loop against their exact law, V = 8, N = 5,000; in the slow run N = 30,000.
 
 The seeds are fixed, so a run gives the same figure every time; under the right law a figure below 1e-4 would have been
 drawn with odds of 1 in 10,000 per case.
@@ -23,8 +23,10 @@ from decodekit.sampling import sample
 from decodekit.strategy import Sample, Strategy, lead_of
 from decodekit.vocabulary import Vocabulary
 from tests.reference.generation import TableLM
+from tests.sizes import sized
 
-V, N = 8, 30_000
+V = 8
+SOME, MANY = 5_000, 30_000
 THRESHOLD = 1e-4
 START = 7
 TABLE = torch.randn(V, V, generator=torch.Generator().manual_seed(5)) * 1.5
@@ -69,7 +71,7 @@ def joint_law(strategy: Sample, texts: list[str] | None) -> np.ndarray:
     return first[:, None] * np.stack(second)
 
 
-def counts(strategy: Strategy, texts: list[str] | None, num_samples: int = N) -> np.ndarray:
+def counts(strategy: Strategy, texts: list[str] | None, num_samples: int) -> np.ndarray:
     """How often each pair of tokens came, [V, V]."""
     grammar = None if texts is None else compile(Choices(texts), VOCABULARY)
     settings = Settings(VOCABULARY, strategy.pipeline, strategy.select, max_new_tokens=2, lead=lead_of(strategy))
@@ -103,9 +105,10 @@ CASES: list[tuple[Sample, list[str] | None]] = [
 ]
 
 
+@sized("num_samples", SOME, slow=MANY)
 @pytest.mark.parametrize(("strategy", "texts"), CASES, ids=range(len(CASES)))
-def test_pairs_follow_the_exact_law(strategy: Sample, texts: list[str] | None) -> None:
-    assert p_value(counts(strategy, texts), joint_law(strategy, texts)) > THRESHOLD
+def test_pairs_follow_the_exact_law(strategy: Sample, texts: list[str] | None, num_samples: int) -> None:
+    assert p_value(counts(strategy, texts, num_samples), joint_law(strategy, texts)) > THRESHOLD
 
 
 @dataclass(frozen=True)
@@ -124,8 +127,8 @@ class OneSeed(Sample):
         return sample(scores, [0] * len(keys.seeds), keys.sequences, keys.positions)  # type: ignore[arg-type]
 
 
-def another_temperature() -> float:
-    return p_value(counts(Sample(temperature=0.95), None), joint_law(Sample(), None))
+def another_temperature(temperature: float = 0.88, num_samples: int = SOME) -> float:
+    return p_value(counts(Sample(temperature=temperature), None, num_samples), joint_law(Sample(), None))
 
 
 def reused_noise() -> float:
@@ -151,6 +154,11 @@ def mask_after_top_k() -> float:
 @pytest.mark.parametrize("control", [another_temperature, reused_noise, forgotten_seeds, mask_after_top_k])
 def test_a_wrong_law_is_rejected(control: Callable[[], float]) -> None:
     assert control() < THRESHOLD
+
+
+@pytest.mark.slow
+def test_many_samples_tell_temperatures_apart_that_are_close() -> None:
+    assert another_temperature(0.95, MANY) < THRESHOLD
 
 
 def test_samples_of_one_prompt_are_independent() -> None:

@@ -169,15 +169,18 @@ def test_the_difference_is_told_by_name(work: Path) -> None:
         ("checks.py", "'!'", "'?'"),  # a module beside it
     ],
 )
-def test_an_edited_class_is_another_job(file: str, old: str, new: str, work: Path) -> None:
+def test_an_edited_class_is_another_job(
+    file: str, old: str, new: str, work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import sys
+
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)  # bytecode looks current within a second and a size
     schema = ("--schema", "shapes.py:Form")
     assert extract(*schema).code == 0
     path = work / file
     path.write_text("# a comment\n" + path.read_text())
     assert extract(*schema).code == 0
     path.write_text(path.read_text().replace(old, new))
-    import sys
-
     sys.modules.pop("checks", None)
     refused = extract(*schema)
     assert (refused.code, "DK501" in refused.err) == (console.USAGE, True), refused.err

@@ -67,7 +67,7 @@ def generated(name: str, prompt: Sequence[int], negative: Sequence[int], scale: 
     return tuple(out[0, len(prompt) :].tolist())
 
 
-@thinned("name", SEVERAL, keep=["llama", "gpt2", "falcon", "lfm2"])
+@thinned("name", SEVERAL, keep=["llama", "lfm2"])
 def test_greedy_tokens_equal_those_of_generate(name: str) -> None:
     expected = [generated(name, *pair) for pair in zip(PROMPTS, NEGATIVES, strict=True)]
     assert decode(model(name), 4) == expected

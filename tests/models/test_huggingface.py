@@ -59,7 +59,7 @@ def generated(model: nn.Module, prompt: Sequence[int], num_new: int) -> list[int
     return out[0, len(prompt) :].tolist()  # type: ignore[no-any-return]
 
 
-@sized("num_new", 24, slow=64)
+@sized("num_new", 16, slow=64)
 @pytest.mark.parametrize("name", GREEDY)
 def test_greedy_tokens_equal_generate(name: str, num_new: int) -> None:
     """Batch 1 and batch 5 with unequal prompts, against `generate` of each prompt alone."""

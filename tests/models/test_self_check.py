@@ -22,6 +22,7 @@ from decodekit.models.tiers.attention import ragged_attention
 from decodekit.models.tiers.ragged import RaggedModel
 from tests.models import architectures
 from tests.models.architectures import CONTEXT_LENGTH
+from tests.sizes import thinned
 
 FAULT = 3 * TOLERANCES[torch.bfloat16]  # seen even by the widest tolerance
 
@@ -216,7 +217,7 @@ def as_initialised(name: str, dtype: torch.dtype) -> nn.Module:
     return model.to(dtype).eval()
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@thinned("dtype", [torch.bfloat16, torch.float16], keep=[torch.bfloat16])
 @pytest.mark.parametrize("fault", FAULTS)
 def test_faults_below_the_rounding_of_half_precision_are_seen(
     monkeypatch: pytest.MonkeyPatch, fault: str, dtype: torch.dtype

@@ -22,6 +22,7 @@ from decodekit.strategy import Greedy, Sample, Strategy, can_redraw
 from decodekit.vocabulary import Vocabulary
 from tests.generation.test_scheduler import V
 from tests.reference.generation import ToyLM, hashed_law
+from tests.sizes import thinned
 from tests.speculation.test_extraction import documents, schema_of
 from tests.speculation.test_same_text import (
     CONSTRAINTS,
@@ -175,7 +176,7 @@ def llm() -> Any:
     return dk.LLM.load("tiny")
 
 
-@pytest.mark.parametrize("temperature", [None, 0.7])
+@thinned("temperature", [None, 0.7], keep=[0.7])
 def test_extraction_with_the_bundled_draft_model(temperature: float | None) -> None:
     strategy = {} if temperature is None else {"strategy": "sample", "temperature": temperature, "seed": [3, 4]}
     given = {"constraint": schema_of("ticket"), "max_new_tokens": 120, "on_length": "return", **strategy}

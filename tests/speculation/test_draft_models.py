@@ -43,7 +43,7 @@ def own(name: str) -> list[tuple[int, ...]]:
 
 
 @pytest.mark.parametrize("name", ["llama", "mistral", "falcon"])
-@thinned("num_tokens", [1, 2, 4, 8, 16], keep=[1, 4, 16])
+@thinned("num_tokens", [1, 2, 4, 8, 16], keep=[1, 16])
 def test_greedy_tokens_equal_generate(name: str, num_tokens: int) -> None:
     known = {tuple(prompt): text for prompt, text in zip(PROMPTS, own(name), strict=True)}
     prophet = Prophet(known, 0.15, num_tokens, VOCAB_SIZE)
@@ -91,7 +91,7 @@ def assert_every_proposer_keeps_the_text(name: str, num_tokens: int) -> None:
         assert alone.token_ids == plain(name)[1], proposer
 
 
-@pytest.mark.parametrize("name", TWELVE)
+@thinned("name", TWELVE, keep=["llama", "gemma2", "opt"])
 def test_every_proposer_on_twelve_architectures(name: str) -> None:
     """E5 at k = 4, batches of 1 and 8."""
     assert_every_proposer_keeps_the_text(name, 4)

@@ -43,6 +43,7 @@ from decodekit.vocabulary import Vocabulary
 from tests.generation.test_sampled_law import THRESHOLD, p_value
 from tests.reference.generation import TableLM
 from tests.reference.speculation import text_law
+from tests.sizes import thinned
 
 V, NUM_TOKENS = 6, 3
 VOCABULARY = Vocabulary([*(bytes([c]) for c in b"abcde"), None], [5])
@@ -222,7 +223,7 @@ def verifier(name: str) -> Verify:
     return "coupled" if name == "likely" else "rejection"
 
 
-@pytest.mark.parametrize("name", NAMES)
+@thinned("name", NAMES, keep=["likely", "drawing"])
 @pytest.mark.parametrize("constraint", [None, REGEX], ids=["free", "regex"])
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=repr)
 def test_processors_and_constraints(strategy: Strategy, constraint: Constraint | None, name: str) -> None:

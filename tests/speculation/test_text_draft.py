@@ -25,6 +25,7 @@ from tests.models import architectures
 from tests.reference.generation import ToyLM
 from tests.reference.generation_tokenizer import small_tokenizer
 from tests.reference.vocabularies import sentencepiece_tokenizer, tekken_tokenizer
+from tests.sizes import thinned
 from tests.speculation.test_canonical import KINDS, canonical, pieces
 from tests.speculation.test_draft_model import acceptance
 from tests.speculation.test_extraction import documents, schema_of
@@ -102,7 +103,7 @@ def test_what_is_right_in_other_tokens_is_accepted(kind: str) -> None:
     assert sum(drafted.stats.acceptance_histogram) < 4 and drafted.stats.num_forwards > plain[0].stats.num_forwards - 4
 
 
-@pytest.mark.parametrize("kind", ["tiny", "pairs", "gpt4"])
+@thinned("kind", ["tiny", "pairs", "gpt4"], keep=["tiny", "pairs"])
 def test_stops_and_guards(kind: str) -> None:
     """Texts that end inside a draft, and texts that are taken back."""
     prompts = ["aabb", "b"]

@@ -51,6 +51,7 @@ from decodekit.sampling import (
 from decodekit.sampling.candidates import Floats
 from decodekit.sampling.certificates import Flags, Standing
 from decodekit.testing import PROCESSOR_LAWS, check_processor
+from tests.sizes import thinned
 
 INF = math.inf
 
@@ -107,7 +108,11 @@ BUILT_IN: list[LogitsProcessor] = [
 ]
 
 
-@pytest.mark.parametrize("processor", BUILT_IN, ids=repr)
+# The first of each class; their other options in the slow run.
+FIRST = list({type(processor): processor for processor in reversed(BUILT_IN)}.values())
+
+
+@thinned("processor", BUILT_IN, keep=FIRST)
 def test_built_in_processors_keep_the_laws(processor: LogitsProcessor) -> None:
     check_processor(processor)
 

@@ -10,6 +10,7 @@ from decodekit.constraints.language import ir
 from decodekit.constraints.language import node as nodes
 from decodekit.constraints.language.node import Node
 from decodekit.errors import ResourceLimitError
+from tests.sizes import sized
 
 PATTERNS = [
     "^a*$", "a", "[^a]", "^[ab]{2,4}$", "^(a|bc)*$", "(?=.*b)a", "^(?!ab)", r"\\", '"', r"^[\u0000-\u001f]$", "é|ü",
@@ -45,10 +46,11 @@ def random_language(rng: random.Random) -> Node:
     return text.meet(*(node if rng.random() < 0.6 else text.without(text.BODY, node) for node in languages))
 
 
-def test_against_the_search_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+@sized("num_languages", 200, slow=2000)
+def test_against_the_search_by_bytes(num_languages: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = random.Random(5)
     answers: list[bool] = []
-    for _ in range(400):
+    for _ in range(num_languages):
         node = random_language(rng)
         for byte in rng.choice(BEGINNINGS):
             node = node.derivative(byte)

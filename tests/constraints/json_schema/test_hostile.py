@@ -24,7 +24,8 @@ LONG = {
     "distinct items of 50,000", "more distinct items than there are", "names against longer patterns",
     "names against patterns", "nearly all of 50,000", "no letter twice",
     "patterns that leave no text", "patterns that leave one text", "1,000 patterns",
-    "10,000 references one after the other through items",
+    "10,000 references one after the other through items", "100,000 arrays", "300 overlapping patterns",
+    "5,000 branches of oneOf", "50,000 patterns", "lengths in common", "2**60 by oneOf",
 }  # fmt: skip
 """More than a second each."""
 

@@ -30,6 +30,7 @@ from tests.constraints.json_schema.small_worlds import World, texts_of
 from tests.constraints.json_schema.test_left_to_the_guard import ABOVE, SOME_ARRAYS, SOME_OBJECTS
 from tests.constraints.json_schema.test_small_schemas import FEW_ARRAYS, FEW_OBJECTS, every
 from tests.reference.vocabularies import byte_vocabulary
+from tests.sizes import thinned
 
 Schema = dict[str, Any]
 
@@ -336,7 +337,7 @@ def test_a_wrong_value_is_taken_back_right_there(name: str, has_reader: bool, mo
     assert len(drawn.token_ids) > most + 80 and (max(taken_back_at, default=0) <= most) == has_reader
 
 
-@pytest.mark.parametrize("name", LONG)
+@thinned("name", LONG, keep=["a pattern"])
 def test_texts_do_not_depend_on_how_masks_are_made(name: str) -> None:
     """Asked or made, one by one or in a batch, with drafts, and in time."""
     schema = LONG[name][0]

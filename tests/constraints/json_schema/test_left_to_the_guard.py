@@ -25,8 +25,10 @@ from tests.constraints.json_schema.low_limits import LIMITS, forget, lower
 from tests.constraints.json_schema.small_worlds import faults
 from tests.constraints.json_schema.test_small_schemas import FEW_ARRAYS, FEW_OBJECTS, every
 from tests.reference.vocabularies import byte_vocabulary
+from tests.sizes import sized
 
 Schema = dict[str, Any]
+
 
 SOME_OBJECTS: list[Schema] = [
     *every(5, [*small.OBJECT_KEYWORDS, *({"not": keyword} for keyword in small.OBJECT_KEYWORDS)]),
@@ -66,8 +68,8 @@ def num_left(schemas: list[Schema]) -> int:
 def test_small_schemas_under_low_limits(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Accepted is what `jsonschema` calls valid, as under the normal limits (see `test_small_schemas`)."""
     lower(monkeypatch, LIMITS[name])
-    objects = [{"type": "object", **below} for below in SOME_OBJECTS]
-    arrays = [{"type": "array", **below} for below in SOME_ARRAYS]
+    objects = [{"type": "object", **below} for below in every(2, SOME_OBJECTS)]
+    arrays = [{"type": "array", **below} for below in every(2, SOME_ARRAYS)]
     found = [fault for schema in objects for fault in faults(schema, FEW_OBJECTS)]
     found += [fault for schema in arrays for fault in faults(schema, FEW_ARRAYS)]
     assert not found, "\n".join(found[:10])
@@ -79,8 +81,13 @@ def test_small_schemas_under_low_limits(name: str, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("name", LIMITS)
 def test_more_small_schemas_under_low_limits(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     lower(monkeypatch, LIMITS[name])
-    objects = [*every(3, small.together(small.OBJECT_KEYWORDS, 2)), *small.combined(small.FEW_OBJECT_KEYWORDS)]
-    arrays = [*small.together(small.ARRAY_KEYWORDS, 2), *small.combined(small.FEW_ARRAY_KEYWORDS)]
+    objects = [*SOME_OBJECTS, *every(3, small.together(small.OBJECT_KEYWORDS, 2))]
+    objects += small.combined(small.FEW_OBJECT_KEYWORDS)
+    arrays = [
+        *SOME_ARRAYS,
+        *small.together(small.ARRAY_KEYWORDS, 2),
+        *small.combined(small.FEW_ARRAY_KEYWORDS),
+    ]
     found = [fault for below in objects for fault in faults({"type": "object", **below}, FEW_OBJECTS)]
     found += [fault for below in arrays for fault in faults({"type": "array", **below}, FEW_ARRAYS)]
     assert not found, "\n".join(found[:10])
@@ -299,14 +306,15 @@ DRAWN: dict[str, Schema] = {
 }
 
 
+@sized("num_texts", 1, slow=6)
 @pytest.mark.parametrize("name", DRAWN)
-def test_drawn_texts_are_valid(name: str) -> None:
+def test_drawn_texts_are_valid(name: str, num_texts: int) -> None:
     schema = DRAWN[name]
     rule = JsonSchema(schema, whitespace="compact")
     assert rule.guard() is not None
     llm = dk.LLM.load("tiny")
     validator = jsonschema.Draft202012Validator(schema)
-    for seed in range(3):
+    for seed in range(num_texts):
         drawn = llm.generate(
             "some JSON: ", constraint=rule, strategy=dk.Sample(temperature=1.5, seed=seed), max_new_tokens=400
         )
