@@ -42,6 +42,7 @@ from decodekit.generation.sequence import Sequence as Text
 from decodekit.generation.settings import Settings
 from decodekit.generation.sharing import copy_rows
 from decodekit.generation.step import forward
+from decodekit.generation.tracing import trace
 from decodekit.models.causal_lm import CausalLM
 from decodekit.sampling import History, apply_bitmask
 from decodekit.sampling.margins import NEAR
@@ -318,6 +319,7 @@ class BeamSearch(Policy[BeamGroup]):
             extended = [self._extended(beams, candidate) for candidate in candidates]
             taken = [(one.sequence, [to.token], to.beam) for one, to in zip(extended, candidates, strict=True)]
             record(taken, logits[rows], None, self.settings)
+            trace(taken, logits[rows], None, self.settings)
             beams.advance(extended)
             before.append(beams)
         if asks:

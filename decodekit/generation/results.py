@@ -14,6 +14,7 @@ from decodekit.generation.stopping import FinishReason
 if TYPE_CHECKING:
     from decodekit.constraints.matching.matcher import Matcher
     from decodekit.generation.sequence import Request, Sequence, TokenLogprob
+    from decodekit.generation.traces import TokenTrace
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,7 @@ class Result:
         score: what a search with several hypotheses ranks the text by, None of a text that is alone.
         others: the further texts of a search, best first.
         is_satisfied: whether a text that was cut (``length``) satisfies its constraint as it is, and could have ended.
+        trace: how each token was taken, if asked for, else empty.
     """
 
     token_ids: tuple[int, ...]
@@ -39,6 +41,7 @@ class Result:
     score: float | None = None
     others: tuple[Update, ...] = ()
     is_satisfied: bool = False
+    trace: tuple[TokenTrace, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +74,7 @@ def update_of(sequence: Sequence) -> Update:
             tuple(sequence.logprobs),
             sequence.stats(time.perf_counter()),
             is_satisfied=is_satisfied(sequence.finish_reason, sequence.matcher),
+            trace=tuple(sequence.traces),
         )
     token_ids = tuple(sequence.token_ids[sequence.num_reported :])
     update = Update(sequence.index, sequence.new_text, token_ids, result, sequence.request.sequence)

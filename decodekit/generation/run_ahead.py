@@ -470,6 +470,7 @@ def _is_plain(sequence: Sequence, text: _Text) -> bool:
         and sequence.held is None
         and settings.proposer is None
         and settings.num_alternatives is None
+        and not settings.traces
         and not settings.must_close
         and not settings.is_canonical
         and settings.is_forced_unseen

@@ -122,6 +122,7 @@ class Settings:
         distribution_of: who gives the logits, for errors.
         lead: finds the token that `select` would take of a whole row; None if it is somebody's own.
         masks: where masks are made, if there is a choice.
+        traces: whether to record how each token was taken; see `generation.traces`.
     """
 
     vocabulary: Vocabulary
@@ -141,6 +142,7 @@ class Settings:
     distribution_of: str = "the model"
     lead: Lead | None = None
     masks: Masking = "asked"
+    traces: bool = False
     kin: object = field(default_factory=object, compare=False, repr=False)
     """The same for settings that differ in `max_new_tokens` and `stop` alone: their rows are decoded together."""
     can_ban: bool = field(init=False)

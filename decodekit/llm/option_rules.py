@@ -139,6 +139,12 @@ def _logprobs(call: GenerateCall) -> Faults:
         yield OptionError(cause, at="logprobs", hint=f"logprobs={size} or less")
 
 
+def _trace(call: GenerateCall) -> Faults:
+    given: object = call.options.trace
+    if not isinstance(given, bool):
+        yield OptionError(f"trace={given!r:.60} is neither True nor False", at="trace")
+
+
 def _on_length(call: GenerateCall) -> Faults:
     given = call.options.on_length
     if given is not None and call.on_length is None:
@@ -255,6 +261,7 @@ def _closing(call: GenerateCall) -> Faults:
 RULES: Final[tuple[Callable[[GenerateCall], Faults], ...]] = (
     _counts,
     _logprobs,
+    _trace,
     _on_length,
     _max_rollbacks,
     _fast_forward,
