@@ -38,9 +38,9 @@ class Browser:
         self._folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         reads, self._out = os.pipe()
         back, writes = os.pipe()
-        # Chromium reads commands from descriptor 3 and answers on 4.
+        # Chromium reads commands from descriptor 3 and answers on 4. The smaller shells know no descriptors above 9.
         self._process = subprocess.Popen(
-            ["/bin/sh", "-c", f'exec "$0" "$@" 3<&{reads} 4>&{writes}', CHROMIUM, *_FLAGS, "--remote-debugging-pipe",
+            ["bash", "-c", f'exec "$0" "$@" 3<&{reads} 4>&{writes}', CHROMIUM, *_FLAGS, "--remote-debugging-pipe",
              f"--user-data-dir={self._folder.name}", "about:blank"],
             pass_fds=(reads, writes), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
         )  # fmt: skip
