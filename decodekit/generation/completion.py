@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from decodekit.errors import DecodekitError, OptionError
+from decodekit.generation.beam_tree import BeamTree
 from decodekit.generation.sequence import TokenLogprob
 from decodekit.generation.stats import Stats
 from decodekit.generation.stopping import FinishReason
@@ -35,6 +36,8 @@ class Completion:
         others: the further texts of a beam search, of samples with `num_return_sequences`, of `BestOf`,
             `SelfConsistency` and `Particles`; in the order of their scores, or of the samples.
         trace: how each token was taken, with ``trace=True``; else None. See `generation.traces`.
+        tree: with ``trace=True``, of the best text of a beam search: what the search looked at. See
+            `generation.beam_tree`.
     """
 
     text: str
@@ -47,6 +50,7 @@ class Completion:
     score: float | None = None
     others: tuple[Completion, ...] = ()
     trace: tuple[TokenTrace, ...] | None = None
+    tree: BeamTree | None = None
 
     def to_html(self) -> str:
         """A page of how each token was taken: one file, without scripts. See `pages.tokens`.

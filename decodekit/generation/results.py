@@ -13,6 +13,7 @@ from decodekit.generation.stopping import FinishReason
 
 if TYPE_CHECKING:
     from decodekit.constraints.matching.matcher import Matcher
+    from decodekit.generation.beam_tree import BeamTree
     from decodekit.generation.sequence import Request, Sequence, TokenLogprob
     from decodekit.generation.traces import TokenTrace
 
@@ -31,6 +32,7 @@ class Result:
         others: the further texts of a search, best first.
         is_satisfied: whether a text that was cut (``length``) satisfies its constraint as it is, and could have ended.
         trace: how each token was taken, if asked for, else empty.
+        tree: of a beam search what it looked at, if a trace was asked for.
     """
 
     token_ids: tuple[int, ...]
@@ -42,6 +44,7 @@ class Result:
     others: tuple[Update, ...] = ()
     is_satisfied: bool = False
     trace: tuple[TokenTrace, ...] = ()
+    tree: BeamTree | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,6 +47,7 @@ def _completion(plan: Plan, index: int, text: str, result: Result) -> Completion
         result.score,
         others,
         result.trace if settings.traces else None,
+        result.tree,
     )
 
 

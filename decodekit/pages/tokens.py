@@ -21,6 +21,7 @@ from html import escape
 from typing import Any, Final, Protocol
 
 from decodekit.pages import page_html, sheet
+from decodekit.pages.beams import Tree, beam_figure
 
 SOURCES: Final = {
     "model": ("the model", "The model took it by itself."),
@@ -71,6 +72,8 @@ class TracedText(Protocol):
     @property
     def trace(self) -> Sequence[Traced] | None: ...
     @property
+    def tree(self) -> Tree | None: ...
+    @property
     def finish_reason(self) -> str: ...
     @property
     def score(self) -> float | None: ...
@@ -98,7 +101,8 @@ def _text_html(text: TracedText, anchor: str) -> str:
     trace = text.trace or ()
     tokens = "".join(_token(token, f"{anchor}-{number}") for number, token in enumerate(trace))
     return (
-        f'<section class="dk-tokens">{_facts(text, trace)}{_legend(trace)}'
+        f'<section class="dk-tokens">{"" if text.tree is None else beam_figure(text.tree)}'
+        f"{_facts(text, trace)}{_legend(trace)}"
         f'<div class="dk-text">{tokens or "<i>no tokens</i>"}</div></section>'
     )
 

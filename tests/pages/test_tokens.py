@@ -43,6 +43,7 @@ class Text:
     finish_reason: str = "stop"
     score: float | None = None
     stats: Any = None
+    tree: None = None
 
 
 @pytest.fixture(scope="module")
