@@ -18,7 +18,7 @@ FATES: Final = {"kept": "goes on", "ended": "a finished text among the best", "p
 """What is said of each fate."""
 
 
-class Node(Protocol):
+class Continuation(Protocol):
     """A continuation that a step looked at; see `generation.beam_tree.BeamNode`."""
 
     @property
@@ -39,7 +39,7 @@ class Tree(Protocol):
     """What a search looked at; see `generation.beam_tree.BeamTree`."""
 
     @property
-    def nodes(self) -> Sequence[Node]: ...
+    def nodes(self) -> Sequence[Continuation]: ...
     @property
     def returned(self) -> Sequence[int]: ...
     def path(self, node: int) -> Sequence[int]: ...
@@ -79,7 +79,7 @@ def beam_figure(tree: Tree) -> str:
     )
 
 
-def _cell(node: Node, x: int, y: int, css: str, text: str) -> str:
+def _cell(node: Continuation, x: int, y: int, css: str, text: str) -> str:
     shown = escape(shortened(node.text.replace("\n", "⏎").replace("\t", "⇥").replace(" ", "␣"), _CELL - 10))
     told = escape(f"{text}\nlog p {node.log_prob:.4g}, score {node.score:.4g}: {FATES[node.fate]}")
     figure = f"score {node.score:.3f}" if node.fate == "ended" else f"{node.log_prob:.3f}"

@@ -37,10 +37,12 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     drafts = dk.Greedy(speculate=[dk.PromptLookup()])
     tokens = llm.generate("to be or not to be, to be or", strategy=drafts, trace=True, max_new_tokens=40)
     (folder / "tokens.html").write_text(tokens.to_html(), encoding="utf-8")
-    return {name: folder / f"{name}.html" for name in ("report", "bench", "tokens")}
+    beams = llm.generate("a b", constraint=dk.Choices(["yes", "no"]), strategy=dk.Beam(3), trace=True)
+    (folder / "beams.html").write_text(beams.to_html(), encoding="utf-8")
+    return {name: folder / f"{name}.html" for name in ("report", "bench", "tokens", "beams")}
 
 
-@pytest.mark.parametrize("name", ["report", "bench", "tokens"])
+@pytest.mark.parametrize("name", ["report", "bench", "tokens", "beams"])
 @pytest.mark.parametrize("width", [1200, 400])
 def test_a_page_fits_its_window_and_complains_of_nothing(
     browser: Browser, pages: dict[str, Path], name: str, width: int
